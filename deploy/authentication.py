@@ -21,7 +21,9 @@ def write_settings(path: Path, backend_uri: str) -> None:
     write_private(path, SETTINGS.format(url=backend_uri.replace("%", "%%")))
 
 
-def environment(path: Path, backend_uri: str, admin_password: str, session_key: str) -> dict[str, str]:
+def environment(
+    path: Path, backend_uri: str, admin_password: str, session_key: str
+) -> dict[str, str]:
     """Return the variables of a server's process: secrets in arguments are public."""
     return {
         "MLFLOW_BACKEND_STORE_URI": backend_uri,

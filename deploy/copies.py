@@ -90,7 +90,9 @@ def new_name() -> str:
     return datetime.datetime.now(datetime.UTC).strftime(NAME_FORMAT)
 
 
-def make(final: Path, database: Database, artifacts: Artifacts | None, about: Mapping[str, Any]) -> int:
+def make(
+    final: Path, database: Database, artifacts: Artifacts | None, about: Mapping[str, Any]
+) -> int:
     """Copy database and artifacts, and return how many files the latter are.
 
     The database comes first. Runs add files and do not change them, so that all that the dump

@@ -38,10 +38,16 @@ def problem(backend_uri: str, artifacts: str) -> str:
         backend_uri: SQLAlchemy's address of the database, which has the table of `CREATE`.
         artifacts: A folder, file:// or s3://bucket/path; other stores are not checked.
     """
-    checks = {"the database": partial(_database, backend_uri), "the artifacts": partial(_artifacts, artifacts)}
+    checks = {
+        "the database": partial(_database, backend_uri),
+        "the artifacts": partial(_artifacts, artifacts),
+    }
     for name, check in checks.items():
         if reason := _bounded(f"{name} of {backend_uri} {artifacts}", check):
-            return _clean(f"{name} cannot be written and read: {reason}", unquote(urlsplit(backend_uri).password or ""))
+            return _clean(
+                f"{name} cannot be written and read: {reason}",
+                unquote(urlsplit(backend_uri).password or ""),
+            )
     return ""
 
 
@@ -74,14 +80,21 @@ def _database(uri: str) -> None:
     connect: dict[str, object] = {"timeout": CONNECT_SECONDS}
     if uri.startswith("postgresql"):
         bounds = f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout={STATEMENT_SECONDS}s"
-        connect = {"connect_timeout": CONNECT_SECONDS, "options": bounds, "tcp_user_timeout": STATEMENT_SECONDS * 1_000}
+        connect = {
+            "connect_timeout": CONNECT_SECONDS,
+            "options": bounds,
+            "tcp_user_timeout": STATEMENT_SECONDS * 1_000,
+        }
     engine = create_engine(uri, poolclass=NullPool, connect_args=connect)
     written = {"at_ns": time.time_ns()}
     with engine.begin() as connection:
         upsert = f"INSERT INTO {TABLE} VALUES (1, :at_ns) ON CONFLICT (id) DO UPDATE SET written_ns = :at_ns"
         connection.execute(text(upsert), written)
     with engine.connect() as connection:
-        if connection.execute(text(f"SELECT written_ns FROM {TABLE} WHERE id = 1")).scalar() is None:
+        if (
+            connection.execute(text(f"SELECT written_ns FROM {TABLE} WHERE id = 1")).scalar()
+            is None
+        ):
             raise RuntimeError("a row that was written is gone")
 
 
@@ -113,8 +126,14 @@ def _bucket(bucket: str, key: str) -> None:
     import boto3
     from botocore.config import Config
 
-    bounds = Config(connect_timeout=CONNECT_SECONDS, read_timeout=STATEMENT_SECONDS, retries={"total_max_attempts": 1})
-    store = boto3.client("s3", endpoint_url=os.environ.get("MLFLOW_S3_ENDPOINT_URL") or None, config=bounds)
+    bounds = Config(
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=STATEMENT_SECONDS,
+        retries={"total_max_attempts": 1},
+    )
+    store = boto3.client(
+        "s3", endpoint_url=os.environ.get("MLFLOW_S3_ENDPOINT_URL") or None, config=bounds
+    )
     content = os.urandom(64)
     store.put_object(Bucket=bucket, Key=key, Body=content)
     read = store.get_object(Bucket=bucket, Key=key)["Body"].read()

@@ -20,14 +20,25 @@ from experiments.cli import help as help_
 from experiments.config import settings
 
 ROOT = Path(__file__).resolve().parents[1]
-BESIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+BESIDE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are no files of docs/."""
-    own = {page: re.sub(r"(\]\()docs/", r"\1", (ROOT / name).read_text(encoding="utf-8")) for name, page in BESIDE.items()}
-    for page, text in {**own, "reference/settings.md": all_settings(), "reference/metrics.md": metrics()}.items():
+    own = {
+        page: re.sub(r"(\]\()docs/", r"\1", (ROOT / name).read_text(encoding="utf-8"))
+        for name, page in BESIDE.items()
+    }
+    for page, text in {
+        **own,
+        "reference/settings.md": all_settings(),
+        "reference/metrics.md": metrics(),
+    }.items():
         files.append(File.generated(config, page, content=text))
     return files
 
@@ -38,7 +49,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def led(link: re.Match[str]) -> str:
         target = link["target"]
-        if "://" in target or files.get_file_from_path((Path(page.file.src_uri).parent / target).as_posix()):
+        if "://" in target or files.get_file_from_path(
+            (Path(page.file.src_uri).parent / target).as_posix()
+        ):
             return link[0]
         path = ROOT / target if page.file.src_uri in BESIDE.values() else (here / target).resolve()
         if not (path.exists() and path.is_relative_to(ROOT)):
@@ -63,10 +76,22 @@ def all_settings() -> str:
     ]
     for name in studies.available():
         study = studies.load(name)
-        own = [one for one in settings.for_users(study.settings) if _differs(one, known.get(one.name))]
-        parts += [f"## {name}", study.title, *_tables(own, study.settings), "Presets:", _presets(study.presets)]
+        own = [
+            one for one in settings.for_users(study.settings) if _differs(one, known.get(one.name))
+        ]
+        parts += [
+            f"## {name}",
+            study.title,
+            *_tables(own, study.settings),
+            "Presets:",
+            _presets(study.presets),
+        ]
     for name, command in {name: commands.load(name) for name in commands.available()}.items():
-        parts += [f"## {name}", command.title, *_tables(settings.for_users(command.settings), command.settings)]
+        parts += [
+            f"## {name}",
+            command.title,
+            *_tables(settings.for_users(command.settings), command.settings),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -77,8 +102,14 @@ def _differs(field: dataclasses.Field[Any], common: dataclasses.Field[Any] | Non
 def _tables(fields: Sequence[dataclasses.Field[Any]], kind: type[Any]) -> Iterator[str]:
     hints = typing.get_type_hints(kind)
     for group in dict.fromkeys(field.metadata["group"] for field in fields):
-        rows = [_setting(field, hints[field.name]) for field in fields if field.metadata["group"] == group]
-        yield f"**{group.capitalize()}**\n\n" + _table(("setting", "type", "default", "accepts", "meaning"), rows)
+        rows = [
+            _setting(field, hints[field.name])
+            for field in fields
+            if field.metadata["group"] == group
+        ]
+        yield f"**{group.capitalize()}**\n\n" + _table(
+            ("setting", "type", "default", "accepts", "meaning"), rows
+        )
 
 
 def _setting(field: dataclasses.Field[Any], hint: Any) -> tuple[str, ...]:
@@ -94,7 +125,11 @@ def _presets(presets: Mapping[str, Mapping[str, Any]]) -> str:
     return _table(
         ("preset", "sets"),
         [
-            (f"`{name}`", ", ".join(f"`{key}={settings.to_text(value)}`" for key, value in own.items()) or "the defaults")
+            (
+                f"`{name}`",
+                ", ".join(f"`{key}={settings.to_text(value)}`" for key, value in own.items())
+                or "the defaults",
+            )
             for name, own in presets.items()
         ],
     )
@@ -123,9 +158,19 @@ def metrics() -> str:
 
 def _metric(one: catalogue.Metric) -> tuple[str, ...]:
     margin = "" if one.margin is None else f"{one.margin:g}"
-    return f"`{one.metric}`", one.label, one.unit, one.kind, one.better, margin, one.headline[0] if one.headline else ""
+    return (
+        f"`{one.metric}`",
+        one.label,
+        one.unit,
+        one.kind,
+        one.better,
+        margin,
+        one.headline[0] if one.headline else "",
+    )
 
 
 def _table(header: Sequence[str], rows: Any) -> str:
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+    )

@@ -112,11 +112,15 @@ class Study:
         known = {one.name for one in settings_.for_users(self.settings)}
         for preset, values in self.presets.items():
             if unknown := values.keys() - known:
-                raise TypeError(f"study {self.name}: preset {preset} sets unknown {sorted(unknown)}")
+                raise TypeError(
+                    f"study {self.name}: preset {preset} sets unknown {sorted(unknown)}"
+                )
         if "demo" not in self.presets:
             raise TypeError(f"study {self.name} has no preset 'demo'")
         if unknown := set(self.primary) - {one.metric for one in self.outcomes}:
-            raise TypeError(f"study {self.name}: primary {sorted(unknown)} is not among its outcomes")
+            raise TypeError(
+                f"study {self.name}: primary {sorted(unknown)} is not among its outcomes"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

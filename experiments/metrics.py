@@ -29,7 +29,18 @@ PRIMARY_AT_MOST = 3
 PROFILED = "profile/"
 CHECKS = "check/"
 COMPILED = ("train/compilations", "train/recompilations", "train/graph_breaks")
-HIDDEN = ("live/", "system/", CHECKS, "model/", "idle/", "machine/", PROFILED, "graph/", TO_ACCURACY, *COMPILED)
+HIDDEN = (
+    "live/",
+    "system/",
+    CHECKS,
+    "model/",
+    "idle/",
+    "machine/",
+    PROFILED,
+    "graph/",
+    TO_ACCURACY,
+    *COMPILED,
+)
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 
@@ -91,7 +102,9 @@ def _ratio(key: str, label: str, unit: str, better: Better = "lower", **more: An
     return Metric(key, "ratio", better, None, label, unit, **more)
 
 
-def _difference(key: str, label: str, unit: str, better: Better, margin: float, **more: Any) -> Metric:
+def _difference(
+    key: str, label: str, unit: str, better: Better, margin: float, **more: Any
+) -> Metric:
     return Metric(key, "difference", better, margin, label, unit, **more)
 
 
@@ -104,7 +117,12 @@ KNOWN = (
         short=("throughput",),
         within="windows",
     ),
-    _ratio("train/stepped_examples_per_second", "training throughput, steps timed one by one", "examples/s", "higher"),
+    _ratio(
+        "train/stepped_examples_per_second",
+        "training throughput, steps timed one by one",
+        "examples/s",
+        "higher",
+    ),
     _ratio(
         "train/images_per_second",
         "training throughput (images)",
@@ -113,7 +131,14 @@ KNOWN = (
         headline=("training", 2),
         within="windows",
     ),
-    _ratio("train/step_seconds", "median training step", "s", headline=("training", 3), short=("step",), within="steps"),
+    _ratio(
+        "train/step_seconds",
+        "median training step",
+        "s",
+        headline=("training", 3),
+        short=("step",),
+        within="steps",
+    ),
     _ratio("train/step_seconds_p95", "p95 training step", "s"),
     _ratio("train/on_device_step_seconds", "median training step by the device's clock", "s"),
     _ratio("train/on_device_step_seconds_p95", "p95 training step by the device's clock", "s"),
@@ -141,13 +166,44 @@ KNOWN = (
         headline=("inference", 2),
         within="requests",
     ),
-    _ratio("memory/peak_rss_bytes", "peak process memory", "bytes", headline=("memory", 2), short=("memory", "peak_memory")),
-    _ratio("memory/peak_device_bytes", "peak device memory", "bytes", headline=("memory", 1), short=("device_memory",)),
-    _ratio("memory/peak_device_with_warmup_bytes", "peak device memory with warm-up and autotuning", "bytes"),
-    _ratio("energy/joules_per_example", "energy per example", "J", headline=("energy", 1), short=("energy",)),
+    _ratio(
+        "memory/peak_rss_bytes",
+        "peak process memory",
+        "bytes",
+        headline=("memory", 2),
+        short=("memory", "peak_memory"),
+    ),
+    _ratio(
+        "memory/peak_device_bytes",
+        "peak device memory",
+        "bytes",
+        headline=("memory", 1),
+        short=("device_memory",),
+    ),
+    _ratio(
+        "memory/peak_device_with_warmup_bytes",
+        "peak device memory with warm-up and autotuning",
+        "bytes",
+    ),
+    _ratio(
+        "energy/joules_per_example",
+        "energy per example",
+        "J",
+        headline=("energy", 1),
+        short=("energy",),
+    ),
     _ratio("energy/joules", "energy", "J", headline=("energy", 2)),
     _ratio("power/watts_mean", "mean power", "W", "neither"),
-    _difference("val/loss", "validation loss", "nats", "lower", 0.05, headline=("quality", 4), short=("loss",), by_epoch=True),
+    _difference(
+        "val/loss",
+        "validation loss",
+        "nats",
+        "lower",
+        0.05,
+        headline=("quality", 4),
+        short=("loss",),
+        by_epoch=True,
+    ),
     _difference("train/loss", "training loss", "nats", "lower", 0.05, by_epoch=True),
     _difference(
         *("val/accuracy", "validation accuracy", "", "higher", 0.01),
@@ -169,7 +225,13 @@ KNOWN = (
     _difference("gpu/temperature_celsius_max", "maximum GPU temperature", "°C", "lower", 1.0),
     _difference("cpu/utilization_percent_mean", "mean CPU utilisation", "%", "neither", 3.0),
     _difference("gpu/utilization_percent_mean", "mean GPU utilisation", "%", "neither", 3.0),
-    _difference("input/share_percent", "share of training time spent waiting for batches", "%", "neither", 3.0),
+    _difference(
+        "input/share_percent",
+        "share of training time spent waiting for batches",
+        "%",
+        "neither",
+        3.0,
+    ),
 )
 BY_SUFFIX = (
     _ratio("*_per_second", "", "1/s", "higher"),
@@ -210,7 +272,9 @@ def outcome(metric: str) -> Metric:
     return Metric(metric, "ratio", "neither", None, metric, "")
 
 
-def declared(primary: Sequence[str], outcomes: Iterable[str], unmeasured: Sequence[str] = ()) -> tuple[str, ...]:
+def declared(
+    primary: Sequence[str], outcomes: Iterable[str], unmeasured: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Return the outcomes that were declared as primary.
 
     Args:
@@ -228,7 +292,9 @@ def declared(primary: Sequence[str], outcomes: Iterable[str], unmeasured: Sequen
             right = f"did you mean {close[0]}?" if close else f"have {', '.join(known) or 'none'}"
             raise WrongCall(f"primary={plain.short(name)} is no outcome here; {right}")
     if len(set(primary)) > PRIMARY_AT_MOST:
-        raise WrongCall(f"primary names {len(set(primary))} outcomes; at most {PRIMARY_AT_MOST}, or the power is lost again")
+        raise WrongCall(
+            f"primary names {len(set(primary))} outcomes; at most {PRIMARY_AT_MOST}, or the power is lost again"
+        )
     return tuple(dict.fromkeys(primary))
 
 
@@ -242,7 +308,9 @@ def checked(names: Iterable[str], measured: Iterable[str]) -> None:
     for name in names:
         if name in have or without_batch(name).removeprefix("inference/") in _PLACE:
             continue
-        close = [SHORT[name]] if SHORT.get(name) in have else difflib.get_close_matches(name, have, n=1)
+        close = (
+            [SHORT[name]] if SHORT.get(name) in have else difflib.get_close_matches(name, have, n=1)
+        )
         right = f"did you mean {close[0]}?" if close else f"have {', '.join(have) or 'none'}"
         raise WrongCall(f"outcomes: no run has a metric '{plain.short(name)}'; {right}")
 
@@ -250,7 +318,11 @@ def checked(names: Iterable[str], measured: Iterable[str]) -> None:
 def place(metric: str) -> tuple[int, int, str]:
     """A sort key: known metrics in their order, batch sizes ascending, then everything else by name."""
     batch, plain = _BATCH.search(metric), without_batch(metric)
-    return _PLACE.get(plain, _PLACE.get(plain.removeprefix("inference/"), len(KNOWN))), int(batch[1]) if batch else 0, metric
+    return (
+        _PLACE.get(plain, _PLACE.get(plain.removeprefix("inference/"), len(KNOWN))),
+        int(batch[1]) if batch else 0,
+        metric,
+    )
 
 
 def without_batch(metric: str) -> str:

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 def available() -> dict[str, tuple[str, ...]]:
     """Model -> the architectures it is written in. A model is a folder with a spec.py and one file an architecture."""
     architectures = frameworks.architectures()
-    folders = sorted(spec.parent for spec in Path(__file__).parent.glob("*/spec.py")) + list(own.folders().values())
-    return {folder.name: tuple(name for name in architectures if _written(folder, name)) for folder in folders}
+    folders = sorted(spec.parent for spec in Path(__file__).parent.glob("*/spec.py")) + list(
+        own.folders().values()
+    )
+    return {
+        folder.name: tuple(name for name in architectures if _written(folder, name))
+        for folder in folders
+    }
 
 
 def _written(folder: Path, architecture: str) -> bool:
@@ -34,7 +39,10 @@ def load(model: str, architecture: str) -> ModuleType:
     if architecture not in found.get(model, ()):
         have = [name for name, architectures in found.items() if architecture in architectures]
         raise ModelError(f"no {architecture} model {model!r}; {choices(model, have)}")
-    return _module(model, f"{architecture}.{model}" if "." in architecture else f"{__name__}.{model}.{architecture}")
+    return _module(
+        model,
+        f"{architecture}.{model}" if "." in architecture else f"{__name__}.{model}.{architecture}",
+    )
 
 
 def spec(model: str) -> ModelDefinition:

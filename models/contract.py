@@ -31,7 +31,9 @@ def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, 
             sizes = f"the network has {len(shapes)} arrays, the weights {len(weights)}"
             raise ModelError(f"weights: {name!r} is missing{next(others, '')}; {sizes}")
         if tuple(weights[name].shape) != tuple(shape):
-            raise ModelError(f"weights: {name!r} has shape {tuple(weights[name].shape)}, the network wants {tuple(shape)}")
+            raise ModelError(
+                f"weights: {name!r} has shape {tuple(weights[name].shape)}, the network wants {tuple(shape)}"
+            )
     for name in weights:
         if name not in shapes:
             raise ModelError(f"weights: {name!r} is superfluous; the network has no such array")
@@ -214,7 +216,14 @@ class Framework(ABC):
 
     @abstractmethod
     def __init__(
-        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+        self,
+        name: str,
+        *,
+        device: str,
+        threads: int,
+        precision: str,
+        seed: int,
+        conv_algorithm: str = PROFILED,
     ) -> None:
         """name: with its variant, as in `models.frameworks.available()`. threads: 0 leaves them alone.
 
@@ -261,14 +270,14 @@ class Framework(ABC):
     @abstractmethod
     def load_optimizer_state(self, optimizer: Any, state: Mapping[str, Array]) -> None: ...
 
-    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:  # noqa: ARG002
+    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
         """Whole batches by the framework's own input pipeline, `workers` at a time, in tensors of its own for `place`.
 
         Called once an epoch: what can serve all of them, as a worker process, is kept. Raises ModelError naming a damaged file.
         """
         raise ModelError(f"{self.name} has no input pipeline of its own here")
 
-    def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:  # noqa: ARG002
+    def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         """Does the work under the framework's profiler, whose trace goes into the folder, as TensorBoard reads it.
 
         The work marks its steps. It is done once more where the profiler cannot time and count in one.
@@ -287,7 +296,9 @@ class Framework(ABC):
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         """One update, dropout on. May return before the device has finished; the loss handle is read with float()."""
 
-    def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
+    def train_epoch(
+        self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock
+    ) -> None:
         """Every batch once, a window between `clock.begin()` and `clock.end(*losses)`, its batches made and placed before.
 
         A window is of one step, unless the clock asks for more: within it nothing waits for the device and no loss is read.
@@ -325,8 +336,8 @@ class Framework(ABC):
 
     def layer_values(
         self,
-        network: Any,  # noqa: ARG002
-        inputs: tuple[Array, ...],  # noqa: ARG002
+        network: Any,
+        inputs: tuple[Array, ...],
     ) -> dict[str, Array]:
         """Return fingerprints of what each layer takes and returns in one pass, nothing dropped.
 
@@ -339,7 +350,7 @@ class Framework(ABC):
     def drop_nothing(self, network: Any) -> None:
         """Sets the rate of every layer that drops to 0; for the parity gate, whose steps must not be random."""
 
-    def unbiased(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, int]:  # noqa: ARG002
+    def unbiased(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, int]:
         """Values a channel, N, by the path of each layer whose running variance is kept times N / (N - 1); none of them here.
 
         For the parity gate. Moves running statistics.
@@ -351,7 +362,9 @@ class Framework(ABC):
         """Forward outputs as NumPy, dropout off, compiled where the variant compiles."""
 
     @abstractmethod
-    def apply(self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int) -> Array:
+    def apply(
+        self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int
+    ) -> Array:
         """`function(network, *inputs, **options)` of a model's architecture file as NumPy: several passes, as in a search.
 
         Run as `infer` runs the network: dropout off, compiled where the variant compiles. Keras' functions are compiled as a
@@ -384,19 +397,24 @@ class Framework(ABC):
         if off:
             raise ModelError(f"{self.name} has no graph optimizers to be switched off")
 
-    def graph_nodes(self, network: Any, optimizer: Any, batch: Batch) -> Mapping[str, tuple[int, int]]:  # noqa: ARG002
+    def graph_nodes(
+        self,
+        network: Any,
+        optimizer: Any,
+        batch: Batch,
+    ) -> Mapping[str, tuple[int, int]]:
         """Nodes of a training step's graph before and after its optimizers, by kind; of no graph, none. Makes a step."""
         return {}
 
-    def jit_compile(self, network: Any) -> bool | None:  # noqa: ARG002
+    def jit_compile(self, network: Any) -> bool | None:
         """Return whether XLA compiles the network's training step; None if this framework has no such choice."""
         return None
 
-    def waits_in_step(self, network: Any) -> str:  # noqa: ARG002
+    def waits_in_step(self, network: Any) -> str:
         """Return what makes a training step wait for the device before its end; empty if nothing does."""
         return ""
 
-    def step_events(self, steps: int) -> StepEvents | None:  # noqa: ARG002
+    def step_events(self, steps: int) -> StepEvents | None:
         """Marks for so many steps that begin now; None where the framework has no events on this device."""
         return None
 

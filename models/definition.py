@@ -54,7 +54,9 @@ class ModelDefinition:
         names = [field.name for field in fields(cls) if field.name not in own]
         required = [field.name for field in fields(cls) if field.default is MISSING]
         if missing := [name for name in required if name not in given]:
-            raise ModelError(f"{module.__file__}: there is no {missing[0]}; a spec.py has {', '.join(required)}")
+            raise ModelError(
+                f"{module.__file__}: there is no {missing[0]}; a spec.py has {', '.join(required)}"
+            )
         return cls(**{name: given[name] for name in names if name in given})
 
     def parameters(self, spec: Any) -> tuple[int, int]:

@@ -36,17 +36,27 @@ def add(folder: Path) -> str:
         is_model = (root / "spec.py").is_file()
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, no permission, a NUL
         reason = getattr(error, "strerror", None) or error
-        raise ModelError(f"model={folder} cannot be read: {reason}; give the folder with spec.py in it") from None
+        raise ModelError(
+            f"model={folder} cannot be read: {reason}; give the folder with spec.py in it"
+        ) from None
     name = root.name
     if not is_model:
-        raise ModelError(f"model={folder}: there is no spec.py; `evenhand new model NAME` writes a folder to begin with")
+        raise ModelError(
+            f"model={folder}: there is no spec.py; `evenhand new model NAME` writes a folder to begin with"
+        )
     if not _NAME.fullmatch(name):
-        raise ModelError(f"model={folder}: {ascii(name)[:60]} is no name of a model; small letters, digits and _, as in my_net")
+        raise ModelError(
+            f"model={folder}: {ascii(name)[:60]} is no name of a model; small letters, digits and _, as in my_net"
+        )
     if (OURS / name).exists() or (OURS / f"{name}.py").exists():
-        raise ModelError(f"model={folder}: evenhand has a '{name}' of its own; give the folder another name")
+        raise ModelError(
+            f"model={folder}: evenhand has a '{name}' of its own; give the folder another name"
+        )
     known = folders()
     if known.get(name, root) != root:
-        raise ModelError(f"model={folder}: {known[name]} is called so too; give one of them another name")
+        raise ModelError(
+            f"model={folder}: {known[name]} is called so too; give one of them another name"
+        )
     os.environ[FOLDERS] = os.pathsep.join(map(str, {**known, name: root}.values()))
     _make(name, root)
     return name
@@ -116,7 +126,9 @@ def reason(error: BaseException) -> str:
         text = type(error).__name__
     text = text.partition("\n\nArguments received")[0]  # Keras adds a list of them
     text = " ".join(_COLOURS.sub("", text).split())
-    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[:ERROR_CHARACTERS])
+    shown = "".join(
+        one if one.isprintable() else ascii(one)[1:-1] for one in text[:ERROR_CHARACTERS]
+    )
     return shown if len(text) <= ERROR_CHARACTERS else f"{shown}…"
 
 

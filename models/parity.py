@@ -57,19 +57,32 @@ QUANTITIES = {
     "forward": Quantity(1e-10, 1e-5, "outputs, nothing dropped"),
     "loss": Quantity(1e-10, 1e-5, "the weighted mean loss"),
     "gradient": Quantity(1e-9, 1e-4, "the gradient of the loss by every trainable tensor"),
-    "step": Quantity(1e-8, 2e-3, f"every trainable tensor after {STEPS} optimizer steps, the rate a tenth after {DROPPED_AFTER}"),
+    "step": Quantity(
+        1e-8,
+        2e-3,
+        f"every trainable tensor after {STEPS} optimizer steps, the rate a tenth after {DROPPED_AFTER}",
+    ),
     "statistics": Quantity(
-        1e-6, 1e-3, "running means and variances after these steps, the variances of a batch all taken as biased"
+        1e-6,
+        1e-3,
+        "running means and variances after these steps, the variances of a batch all taken as biased",
     ),
     "place": Quantity(1e-9, 1e-5, "what each layer that drops is given, in training mode"),
     "mask": Quantity(
-        1e-10, 1e-6, "what each of them multiplies by what it keeps, and the axes along which it drops whole slices"
+        1e-10,
+        1e-6,
+        "what each of them multiplies by what it keeps, and the axes along which it drops whole slices",
     ),
-    "dropout": Quantity(None, None, f"the share that each of them drops, of {DRAWS:,} values drawn"),
+    "dropout": Quantity(
+        None, None, f"the share that each of them drops, of {DRAWS:,} values drawn"
+    ),
 }
 RULES = {
     "adam": (OptimizerConfig("adam", 1e-3),),
-    "sgd": (OptimizerConfig("sgd", 3e-4), OptimizerConfig("sgd", 3e-4, momentum=0.9, weight_decay=1e-2)),
+    "sgd": (
+        OptimizerConfig("sgd", 3e-4),
+        OptimizerConfig("sgd", 3e-4, momentum=0.9, weight_decay=1e-2),
+    ),
     "adam-stock": (OptimizerConfig("adam-stock", 1e-3),),
 }
 
@@ -116,7 +129,9 @@ class Side:
     def __str__(self) -> str:
         """`tensorflow`, or `tensorflow, lstm=block, float32`."""
         precision = [] if self.precision == "float64" else [self.precision]
-        return ", ".join([self.framework, *(f"{name}={value}" for name, value in self.own), *precision])
+        return ", ".join(
+            [self.framework, *(f"{name}={value}" for name, value in self.own), *precision]
+        )
 
 
 @dataclass(frozen=True)
@@ -181,7 +196,10 @@ def compute(asked: ParityRequest, side: str | Side, threads: int = 1) -> dict[st
 
 def compare(reference: Mapping[str, Array], other: Mapping[str, Array]) -> dict[str, float]:
     """Relative L2 error of each array; infinite where one side lacks it, has another shape or is not finite."""
-    return {name: _relative_l2(reference.get(name), other.get(name)) for name in sorted(reference.keys() | other.keys())}
+    return {
+        name: _relative_l2(reference.get(name), other.get(name))
+        for name in sorted(reference.keys() | other.keys())
+    }
 
 
 def judge(
@@ -268,29 +286,47 @@ def side_of(side: str | Side) -> Side:
     return Side(side) if isinstance(side, str) else side
 
 
-def _computed(asked: ParityRequest, side: Side, threads: int, environment: Mapping[str, str] | None) -> dict[str, Array]:
+def _computed(
+    asked: ParityRequest, side: Side, threads: int, environment: Mapping[str, str] | None
+) -> dict[str, Array]:
     variables = environment or frameworks.environment_on(asked.device, os.environ)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "computed.npz"
         given = json.dumps({"request": asdict(asked), "side": asdict(side), "threads": threads})
-        command = [side.python or sys.executable, "-m", "models.parity", side.framework, str(out), given]
+        command = [
+            side.python or sys.executable,
+            "-m",
+            "models.parity",
+            side.framework,
+            str(out),
+            given,
+        ]
         root = Path(__file__).parents[1]
         done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True)
-        if done.returncode or not out.is_file():  # code of the user's may end the process as if all were well
+        if (
+            done.returncode or not out.is_file()
+        ):  # code of the user's may end the process as if all were well
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise ModelError(f"parity of {asked.model}: {side} exited with {done.returncode}: {last}")
+            raise ModelError(
+                f"parity of {asked.model}: {side} exited with {done.returncode}: {last}"
+            )
         with np.load(out, allow_pickle=False) as arrays:
             return dict(arrays)
 
 
-def _trained(adapter: Framework, network: Any, weights: Weights, batch: Batch, one: OptimizerConfig) -> Weights:
+def _trained(
+    adapter: Framework, network: Any, weights: Weights, batch: Batch, one: OptimizerConfig
+) -> Weights:
     """Weights and running statistics after the steps.
 
     Running variances begin at zero: all that is in them then came from the batches, and with it the factor N / (N - 1) of what
     is kept unbiased, which is taken out.
     """
     unbiased = adapter.unbiased(network, batch.inputs)
-    adapter.load_weights(network, {name: array * (not name.endswith("running_var")) for name, array in weights.items()})
+    adapter.load_weights(
+        network,
+        {name: array * (not name.endswith("running_var")) for name, array in weights.items()},
+    )
     optimizer = adapter.optimizer(network, one)
     for step in range(STEPS):
         if step == DROPPED_AFTER:
@@ -309,7 +345,9 @@ def _dropped(adapter: Framework, network: Any, batch: Batch) -> dict[str, Array]
     for path, one in adapter.dropping(network, batch.inputs, DRAWS).items():
         drawn = one.drawn.squeeze()  # one framework keeps axes of length 1 that another has dropped
         shared = [bool((drawn == drawn.take([0], axis)).all()) for axis in range(drawn.ndim)]
-        own = drawn[tuple(slice(1) if along else slice(None) for along in shared)]  # drawn each for itself
+        own = drawn[
+            tuple(slice(1) if along else slice(None) for along in shared)
+        ]  # drawn each for itself
         kept = own[own != 0]
         if kept.size == own.size and (kept == 1).all():
             continue  # a rate of 0, which a framework may as well leave out
@@ -354,7 +392,9 @@ def _perturbed(weights: Mapping[str, Array], rng: np.random.Generator) -> dict[s
     moved = {}
     for name, array in weights.items():
         scale = float(array.std()) if np.ptp(array) else 1.0
-        shift = 0 if name.endswith("running_var") else 0.1 * scale * rng.standard_normal(array.shape)
+        shift = (
+            0 if name.endswith("running_var") else 0.1 * scale * rng.standard_normal(array.shape)
+        )
         moved[name] = array * rng.uniform(0.5, 1.5, array.shape) + shift
     return moved
 
@@ -370,12 +410,20 @@ def _vanishing(reference: Mapping[str, Array], other: Mapping[str, Array]) -> di
     norms = np.array([[np.linalg.norm(side[name]) for name in both] for side in (reference, other)])
     largest = norms.max(axis=1, initial=0, keepdims=True)
     zero = (norms <= ROUNDING * largest).all(axis=0)
-    apart = {name: np.linalg.norm(np.asarray(other[name] - reference[name])) for name in np.array(both)[zero].tolist()}
+    apart = {
+        name: np.linalg.norm(np.asarray(other[name] - reference[name]))
+        for name in np.array(both)[zero].tolist()
+    }
     return {name: float(distance / (largest[0, 0] or 1)) for name, distance in apart.items()}
 
 
 def _relative_l2(reference: Array | None, other: Array | None) -> float:
-    if reference is None or other is None or reference.shape != other.shape or not np.isfinite(other).all():
+    if (
+        reference is None
+        or other is None
+        or reference.shape != other.shape
+        or not np.isfinite(other).all()
+    ):
         return float("inf")
     difference, size = np.linalg.norm(np.asarray(other - reference)), np.linalg.norm(reference)
     return float(difference / size) if size else float(difference)

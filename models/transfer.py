@@ -69,7 +69,9 @@ LINEAR = Layout(np.transpose, lambda array, _: np.transpose(array))
 CONVOLUTION = Layout(  # HWIO <-> OIHW; of a transposed one HWOI <-> IOHW
     lambda kernel: kernel.transpose(3, 2, 0, 1), lambda kernel, _: kernel.transpose(2, 3, 1, 0)
 )
-SEQUENCE = Layout(lambda kernel: kernel.transpose(2, 1, 0), lambda kernel, _: kernel.transpose(2, 1, 0))  # WIO <-> OIW
+SEQUENCE = Layout(
+    lambda kernel: kernel.transpose(2, 1, 0), lambda kernel, _: kernel.transpose(2, 1, 0)
+)  # WIO <-> OIW
 DEPTHWISE = Layout(  # (H, W, C, multiplier) <-> (C·multiplier, 1, H, W)
     lambda kernel: kernel.transpose(2, 3, 0, 1).reshape(-1, 1, *kernel.shape[:2]),
     lambda kernel, one: kernel.reshape(*one.shape[2:], *one.shape[:2]).transpose(2, 3, 0, 1),
@@ -129,7 +131,9 @@ def entries(network: Any) -> dict[str, Entry]:
     return found
 
 
-def from_keras(found: Mapping[str, Entry], values: Callable[[Any], Any] = lambda variable: variable) -> Weights:
+def from_keras(
+    found: Mapping[str, Entry], values: Callable[[Any], Any] = lambda variable: variable
+) -> Weights:
     """Torch-layout copies of `values(variable)`, which may turn a variable into, say, its gradient."""
     weights: Weights = {}
     for name, entry in found.items():

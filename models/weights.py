@@ -24,7 +24,9 @@ from models.contract import Array, ModelError, Weights, check_weights
 SUFFIXES = (".safetensors", ".pth", ".pt")
 # A name, a type, a shape and two offsets an array: ten megabytes name a hundred thousand arrays.
 LARGEST_HEADER_BYTES = 10 << 20
-NUMPY_TYPES = frozenset({"F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"})
+NUMPY_TYPES = frozenset(
+    {"F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
+)
 BFLOAT16 = "BF16"
 REFUSED = 2
 # What torch may take to read a .pth, which is not compressed: the file, its tensors, their copies in one piece; and time.
@@ -48,7 +50,11 @@ def load(source: str, model: str, spec: Any, seed: int = 0) -> Weights:
     try:
         weights = renamed(model, found)
         if source == "imagenet":  # it has a classifier, whether or not the network wants one
-            weights = {name: array for name, array in weights.items() if name in shapes or not name.startswith("classifier.")}
+            weights = {
+                name: array
+                for name, array in weights.items()
+                if name in shapes or not name.startswith("classifier.")
+            }
         check_weights(weights, shapes)
         _check_floats(weights)
     except ModelError as error:
@@ -59,7 +65,9 @@ def load(source: str, model: str, spec: Any, seed: int = 0) -> Weights:
 def _check_floats(weights: Weights) -> None:
     for name, array in weights.items():
         if array.dtype.kind != "f":
-            raise ModelError(f"weights: {name!r} holds {array.dtype}, the network wants floats; save it as float32")
+            raise ModelError(
+                f"weights: {name!r} holds {array.dtype}, the network wants floats; save it as float32"
+            )
 
 
 def renamed(model: str, found: Mapping[str, Array]) -> Weights:
@@ -91,7 +99,9 @@ def digest(weights: Mapping[str, Array]) -> str:
 def check_file(path: Path) -> Path:
     """The path, if it is a file of a kind that can hold weights. Raises ModelError."""
     if path.suffix not in SUFFIXES:
-        raise ModelError(f"weights {str(path)!r}: must be random, imagenet or a file ending in {', '.join(SUFFIXES)}")
+        raise ModelError(
+            f"weights {str(path)!r}: must be random, imagenet or a file ending in {', '.join(SUFFIXES)}"
+        )
     if not path.is_file():
         raise ModelError(f"weights {str(path)!r}: no such file")
     return path
@@ -130,7 +140,9 @@ def read_safetensors(path: Path) -> Weights:
     except MemoryError:
         raise ModelError(f"weights {str(path)!r}: needs more memory than there is") from None
     except (SafetensorError, OSError, ValueError, OverflowError) as error:
-        raise ModelError(f"weights {str(path)!r}: not a safetensors file: {_first_line(error)}") from None
+        raise ModelError(
+            f"weights {str(path)!r}: not a safetensors file: {_first_line(error)}"
+        ) from None
     return weights
 
 
@@ -139,13 +151,17 @@ def _check_header(path: Path) -> None:
     with path.open("rb") as file:
         promised = int.from_bytes(file.read(8), "little")
     if promised > min(LARGEST_HEADER_BYTES, path.stat().st_size):
-        raise ValueError(f"a header of {promised:,} bytes in a file of {path.stat().st_size:,}; at most {LARGEST_HEADER_BYTES:,}")
+        raise ValueError(
+            f"a header of {promised:,} bytes in a file of {path.stat().st_size:,}; at most {LARGEST_HEADER_BYTES:,}"
+        )
 
 
 def _check_types(path: Path, types: Mapping[str, str]) -> None:
     for name, kind in types.items():
         if kind not in NUMPY_TYPES and kind != BFLOAT16:
-            raise ModelError(f"weights {str(path)!r}: {name!r} is of the type {kind}; save it as F32, or as F64, F16 or BF16")
+            raise ModelError(
+                f"weights {str(path)!r}: {name!r} is of the type {kind}; save it as F32, or as F64, F16 or BF16"
+            )
 
 
 def _widened(part: Mapping[str, Any]) -> Array:
@@ -164,15 +180,28 @@ def imagenet(model: str) -> Path:
 
 def _child(source: str, *arguments: str) -> None:
     """torch in a process of its own: the caller's may hold TensorFlow, and a damaged file may end torch's."""
-    command = [sys.executable, "-m", __name__, *arguments]  # a logged model has these modules under a name of its own
+    command = [
+        sys.executable,
+        "-m",
+        __name__,
+        *arguments,
+    ]  # a logged model has these modules under a name of its own
     done = subprocess.run(
-        command, cwd=Path(__file__).parents[__name__.count(".")], capture_output=True, encoding="utf-8", errors="replace"
+        command,
+        cwd=Path(__file__).parents[__name__.count(".")],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
     )
     said = done.stderr.strip().splitlines()
     if done.returncode == REFUSED and said:
         raise ModelError(said[-1])
     if done.returncode:
-        why = signal.Signals(-done.returncode).name if done.returncode < 0 else _printable(said[-1] if said else "no word")
+        why = (
+            signal.Signals(-done.returncode).name
+            if done.returncode < 0
+            else _printable(said[-1] if said else "no word")
+        )
         raise ModelError(f"weights {source!r}: torch could not read it: {why}")
 
 
@@ -186,17 +215,25 @@ def _convert(source: Path, out: Path) -> None:
     try:
         found = torch.load(source, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises a dozen types here; all mean that the file is not one
-        raise ModelError(f"weights {str(source)!r}: not a state_dict of tensors alone: {_first_line(error)}") from None
+        raise ModelError(
+            f"weights {str(source)!r}: not a state_dict of tensors alone: {_first_line(error)}"
+        ) from None
     found = found.get("state_dict", found) if isinstance(found, dict) else found
     if not isinstance(found, dict) or not all(_plain(name, value) for name, value in found.items()):
         raise ModelError(f"weights {str(source)!r}: not a state_dict of tensors alone")
     promised = sum(tensor.numel() * tensor.element_size() for tensor in found.values())
-    if promised > CONVERTED_TIMES * source.stat().st_size:  # a view can be larger than what it looks at
-        raise ModelError(f"weights {str(source)!r}: {promised:,} bytes of tensors in a file of {source.stat().st_size:,}")
+    if (
+        promised > CONVERTED_TIMES * source.stat().st_size
+    ):  # a view can be larger than what it looks at
+        raise ModelError(
+            f"weights {str(source)!r}: {promised:,} bytes of tensors in a file of {source.stat().st_size:,}"
+        )
     try:
         save_file({name: tensor.clone().contiguous() for name, tensor in found.items()}, out)
     except (ValueError, RuntimeError, MemoryError, SafetensorError) as error:
-        raise ModelError(f"weights {str(source)!r}: cannot be converted: {_first_line(error)}") from None
+        raise ModelError(
+            f"weights {str(source)!r}: cannot be converted: {_first_line(error)}"
+        ) from None
 
 
 def _plain(name: object, value: object) -> bool:
@@ -205,7 +242,9 @@ def _plain(name: object, value: object) -> bool:
 
     if not isinstance(name, str) or not isinstance(value, torch.Tensor):
         return False
-    return bool(value.layout == torch.strided and not value.is_quantized and value.device.type == "cpu")
+    return bool(
+        value.layout == torch.strided and not value.is_quantized and value.device.type == "cpu"
+    )
 
 
 def _bound(size_bytes: int) -> None:
@@ -215,7 +254,11 @@ def _bound(size_bytes: int) -> None:
         return
     import resource
 
-    now = next(int(line.split()[1]) << 10 for line in status.read_text().splitlines() if line.startswith("VmData"))
+    now = next(
+        int(line.split()[1]) << 10
+        for line in status.read_text().splitlines()
+        if line.startswith("VmData")
+    )
     limits = {
         resource.RLIMIT_DATA: now + CONVERTED_TIMES * size_bytes + CONVERTED_BYTES,
         resource.RLIMIT_CPU: CONVERTED_SECONDS + size_bytes // CONVERTED_BYTES_PER_SECOND,
@@ -223,7 +266,9 @@ def _bound(size_bytes: int) -> None:
     }
     for kind, limit in limits.items():
         most = resource.getrlimit(kind)[1]
-        resource.setrlimit(kind, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
+        resource.setrlimit(
+            kind, (limit if most == resource.RLIM_INFINITY else min(limit, most), most)
+        )
 
 
 def _fetch(model: str) -> Path:
@@ -234,7 +279,9 @@ def _fetch(model: str) -> Path:
     try:
         url = get_model_weights(model).DEFAULT.url
     except ValueError:
-        raise ModelError(f"weights 'imagenet': torchvision has none for {model}; use weights=random or a local file") from None
+        raise ModelError(
+            f"weights 'imagenet': torchvision has none for {model}; use weights=random or a local file"
+        ) from None
     path: Path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -254,7 +301,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )
 
 
 def main(arguments: list[str]) -> int:

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 mlflow_defaults.apply()  # tests call the product's functions as its commands do
-gc.set_threshold(20_000, 10, 10)  # what is imported and collected here stays, and tests leave little
+gc.set_threshold(
+    20_000, 10, 10
+)  # what is imported and collected here stays, and tests leave little
 ROOT = Path(__file__).resolve().parent.parent
 # The project, and a framework that somebody else would have installed.
 PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "toy_framework" / "installed")])
@@ -72,15 +74,31 @@ QUICK = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kills", type=int, default=200, help="how many processes the test of faults kills")
-    parser.addoption("--report", type=Path, help="where the test of faults writes its report (Markdown)")
-    parser.addoption("--screenshots", type=Path, metavar="FOLDER", help="where tests/ui leaves pictures of what it saw")
+    parser.addoption(
+        "--kills", type=int, default=200, help="how many processes the test of faults kills"
+    )
+    parser.addoption(
+        "--report", type=Path, help="where the test of faults writes its report (Markdown)"
+    )
+    parser.addoption(
+        "--screenshots",
+        type=Path,
+        metavar="FOLDER",
+        help="where tests/ui leaves pictures of what it saw",
+    )
 
 
 # Files of many quick tests: they come last, so that no worker waits for a long one.
 LAST = (
-    *(f"tests/experiments/comparison/test_{name}.py" for name in ("calibration", "figures", "stopping")),
-    *("tests/experiments/test_hostile_settings.py", "tests/tracking/test_damage.py", "tests/test_docs.py"),
+    *(
+        f"tests/experiments/comparison/test_{name}.py"
+        for name in ("calibration", "figures", "stopping")
+    ),
+    *(
+        "tests/experiments/test_hostile_settings.py",
+        "tests/tracking/test_damage.py",
+        "tests/test_docs.py",
+    ),
 )
 
 
@@ -143,7 +161,13 @@ class Place:
 
     def command(self, *arguments: str, **given: str) -> list[str]:
         settings = {**QUICK, "cache": str(self.cache), "journal": str(self.journal), **given}
-        return [sys.executable, "-m", "experiments", *arguments, *(f"--{name}={value}" for name, value in settings.items())]
+        return [
+            sys.executable,
+            "-m",
+            "experiments",
+            *arguments,
+            *(f"--{name}={value}" for name, value in settings.items()),
+        ]
 
     def run(self, **given: str) -> subprocess.CompletedProcess[str]:
         """`python -m experiments captioning` with the quick settings, to its end. The working folder keeps MLflow's artifacts."""
@@ -159,7 +183,14 @@ class Place:
         """A module of ours or MLflow's own, in a process that need not import everything first."""
         if command[:2] == (sys.executable, "-m"):
             return warm.run(command, self.environment, self.folder)
-        return subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300)
+        return subprocess.run(
+            command,
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
 
     def start(self, **given: str) -> warm.Process:
         """The same, at work."""
@@ -196,7 +227,11 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
             making = folder / "making.db"
-            done = warm.run([sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{making}"], os.environ, folder)
+            done = warm.run(
+                [sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{making}"],
+                os.environ,
+                folder,
+            )
             assert done.returncode == 0, done.stderr
             making.rename(path)
     return path
@@ -219,11 +254,15 @@ def on_cluster(place: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) ->
 class Server:
     """`mlflow server` on loopback, in a process group that can be killed and started again on the same port."""
 
-    def __init__(self, folder: Path, backend: str = "", workers: int = 1, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, backend: str = "", workers: int = 1, options: tuple[str, ...] = ()
+    ) -> None:
         self._folder = folder
         self._options = options
         self._workers = workers
-        self._several = workers > 1 or "--app-name" in options  # processes, or packages, that only its own command brings
+        self._several = (
+            workers > 1 or "--app-name" in options
+        )  # processes, or packages, that only its own command brings
         self.backend = backend or f"sqlite:///{folder}/server.db"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -232,18 +271,43 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", *(("mlflow", "server") if self._several else ("tests.mlflow_server",))]
-        command += ["--host", "127.0.0.1", "--port", str(self.port), "--workers", str(self._workers)]
+        command = [
+            sys.executable,
+            "-m",
+            *(("mlflow", "server") if self._several else ("tests.mlflow_server",)),
+        ]
+        command += [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--workers",
+            str(self._workers),
+        ]
         command += ["--artifacts-destination", str(self._folder / "kept"), *self._options]
-        environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-        environment |= {"MLFLOW_BACKEND_STORE_URI": self.backend, "MLFLOW_FLASK_SERVER_SECRET_KEY": uuid.uuid4().hex}
-        environment["MLFLOW_AUTH_ADMIN_PASSWORD"] = uuid.uuid4().hex  # asked for by `--app-name basic-auth` alone
+        environment = {
+            **os.environ,
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+        }
+        environment |= {
+            "MLFLOW_BACKEND_STORE_URI": self.backend,
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": uuid.uuid4().hex,
+        }
+        environment["MLFLOW_AUTH_ADMIN_PASSWORD"] = (
+            uuid.uuid4().hex
+        )  # asked for by `--app-name basic-auth` alone
         log = self._folder / "server.log"
         self._process: subprocess.Popen[bytes] | warm.Process
         if self._several:
             with log.open("ab") as file:
                 self._process = subprocess.Popen(
-                    command, env=environment, stdout=file, stderr=file, cwd=self._folder, start_new_session=True
+                    command,
+                    env=environment,
+                    stdout=file,
+                    stderr=file,
+                    cwd=self._folder,
+                    start_new_session=True,
                 )
         else:
             self._process = warm.Process(command, environment, self._folder, log)
@@ -290,8 +354,13 @@ def one_server(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> I
 def server(one_server: Server) -> Iterator[Server]:
     """`mlflow server` with nothing on it: starting takes seconds, emptying does not. A test that kills it starts it again."""
     yield one_server
-    with closing(sqlite3.connect(one_server.backend.removeprefix("sqlite:///"))) as database, database:
-        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'alembic_version'").fetchall()
+    with (
+        closing(sqlite3.connect(one_server.backend.removeprefix("sqlite:///"))) as database,
+        database,
+    ):
+        tables = database.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'alembic_version'"
+        ).fetchall()
         for (table,) in tables:
             default = " WHERE experiment_id != 0" if table == "experiments" else ""
             database.execute(f"DELETE FROM {table}{default}")

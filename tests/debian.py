@@ -9,13 +9,25 @@ from pathlib import Path
 import pytest
 
 SEARCHED = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-POSTGRESQL = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+POSTGRESQL = sorted(
+    Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name)
+)
 PROGRAMS = {
     "chromium": ("chromium",),
     "g++": ("cc", "g++"),
     "nginx-light": ("nginx", "openssl"),
     "postgresql": ("initdb",),
-    "slurm-wlm": ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol"),
+    "slurm-wlm": (
+        "munged",
+        "slurmctld",
+        "slurmd",
+        "sbatch",
+        "srun",
+        "squeue",
+        "sinfo",
+        "scancel",
+        "scontrol",
+    ),
     "systemd": ("systemd-analyze", "systemd-sysusers"),
 }
 # Fixtures that start programs of a package.
@@ -48,6 +60,7 @@ def mark(items: list[pytest.Item]) -> None:
         packages = {marker.kwargs["package"] for marker in item.iter_markers("debian")}
         if lacking := {package: missing(package) for package in packages if missing(package)}:
             reason = "; ".join(
-                f"no {', '.join(programs)}: apt-get install {package}" for package, programs in sorted(lacking.items())
+                f"no {', '.join(programs)}: apt-get install {package}"
+                for package, programs in sorted(lacking.items())
             )
             item.add_marker(pytest.mark.skip(reason=reason))

@@ -17,12 +17,24 @@ from pathlib import Path
 from tests.conftest import ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-PROGRAMS = ("python", "mlflow", "mkdocs", "pytest", "pip", "docker", "kubectl", "optuna-dashboard", "evenhand")
+PROGRAMS = (
+    "python",
+    "mlflow",
+    "mkdocs",
+    "pytest",
+    "pip",
+    "docker",
+    "kubectl",
+    "optuna-dashboard",
+    "evenhand",
+)
 TIMERS = (["time"], ["/usr/bin/time", "-f", "%E"])
 MENTIONS = (["mlflow", "run"], ["python", "-m", "experiments"])
 NOT_RUN = "not run: "
 _NOTE = r"<!-- (?P<note>[^>]*?) -->"
-_FENCE = re.compile(rf"(?:^{_NOTE}\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    rf"(?:^{_NOTE}\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 # A line of a shell, with those that a backslash at its end joins to it.
 _LINE = re.compile(r"(?:[^\n]*\\\n)*[^\n]+")
 _SPAN = re.compile(rf"`(?P<body>(?:[^`\n]|\n(?!\n))+)`(?:\s*{_NOTE})?")
@@ -46,8 +58,16 @@ class Command:
     @property
     def runs(self) -> bool:
         """Whether it can be run here as it stands: a program of ours, with nothing to be filled in."""
-        ours = self.words[0] == "evenhand" or self.words[:2] in (("mlflow", "run"), ("python", "-m"))
-        return ours and "venv" not in self.words and not self.note.startswith(NOT_RUN) and not _BLANK.search(self.text)
+        ours = self.words[0] == "evenhand" or self.words[:2] in (
+            ("mlflow", "run"),
+            ("python", "-m"),
+        )
+        return (
+            ours
+            and "venv" not in self.words
+            and not self.note.startswith(NOT_RUN)
+            and not _BLANK.search(self.text)
+        )
 
     @property
     def is_quick(self) -> bool:
@@ -57,21 +77,33 @@ class Command:
 @cache
 def commands() -> tuple[Command, ...]:
     """Every command of every page, README's first."""
-    return tuple(one for page in sorted(PAGES, key=lambda page: page.name != "README.md") for one in _of(page))
+    return tuple(
+        one
+        for page in sorted(PAGES, key=lambda page: page.name != "README.md")
+        for one in _of(page)
+    )
 
 
 def _of(page: Path) -> Iterator[Command]:
     text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
     spans = _FENCE.sub(lambda fence: re.sub(r"[^\n]", " ", fence[0]), text)
     for fence in _FENCE.finditer(text):
-        for line in _LINE.finditer(text, fence.start("body"), fence.end("body")) if not fence["language"] else ():
+        for line in (
+            _LINE.finditer(text, fence.start("body"), fence.end("body"))
+            if not fence["language"]
+            else ()
+        ):
             number = text.count("\n", 0, line.start()) + 1
             whole = line[0].replace("\\\n", " ")
-            yield from (Command(name, number, words, fence["note"] or "") for words in _simple(whole))
+            yield from (
+                Command(name, number, words, fence["note"] or "") for words in _simple(whole)
+            )
     for span in _SPAN.finditer(spans):
         for words in _simple(span["body"].replace("\\|", "|")):
             if words[0] in PROGRAMS and len(words) > 1 and list(words) not in MENTIONS:
-                yield Command(name, spans.count("\n", 0, span.start()) + 1, words, span["note"] or "")
+                yield Command(
+                    name, spans.count("\n", 0, span.start()) + 1, words, span["note"] or ""
+                )
 
 
 def _simple(line: str) -> Iterator[tuple[str, ...]]:

@@ -17,7 +17,9 @@ PERMISSIVE = (
 WEAK = r"(?i)(mpl|mozilla public|lgpl|lesser general public)"
 # … or it is fetched from its maker under the maker's terms, and is no part of evenhand.
 PROPRIETARY = r"(?i)nvidia.proprietary"
-NOTHING_IN_IT = {"cuda-toolkit": "none declared; a name without files, for the NVIDIA packages below"}
+NOTHING_IN_IT = {
+    "cuda-toolkit": "none declared; a name without files, for the NVIDIA packages below"
+}
 HEAD = """# Licences of the pinned packages
 
 This table shows the licence that each distribution in `constraints.txt` declares: the licence expression of its
@@ -61,13 +63,19 @@ def declared(found: Distribution) -> str:
     about = found.metadata
     if expression := about.get("License-Expression"):
         return expression
-    classifiers = [one.rpartition(" :: ")[2] for one in about.get_all("Classifier") or [] if one.startswith("License :: ")]
+    classifiers = [
+        one.rpartition(" :: ")[2]
+        for one in about.get_all("Classifier") or []
+        if one.startswith("License :: ")
+    ]
     if named := [one for one in classifiers if one not in ("OSI Approved", "DFSG approved")]:
         return "; ".join(named)
     if field := (about.get("License") or "").strip():
         return field.splitlines()[0]
     files = [file for file in found.files or [] if re.search(r"dist-info/.*LICEN[CS]E", str(file))]
-    lines = [line.strip() for file in files for line in file.read_text().splitlines() if line.strip()]
+    lines = [
+        line.strip() for file in files for line in file.read_text().splitlines() if line.strip()
+    ]
     told = [line for line in lines if not line.startswith("Copyright")]
     return NOTHING_IN_IT.get(normal(about["Name"]), told[0].replace('"', "") if told else "")
 
@@ -78,7 +86,11 @@ def kind(licence: str) -> str:
         return "–"
     kinds = []
     for part in re.split(r" AND |; ", licence):
-        for name, pattern in {"weak copyleft": WEAK, "NVIDIA's own": PROPRIETARY, "permissive": PERMISSIVE}.items():
+        for name, pattern in {
+            "weak copyleft": WEAK,
+            "NVIDIA's own": PROPRIETARY,
+            "permissive": PERMISSIVE,
+        }.items():
             if re.search(pattern, part) and not re.search(r"\b(A?GPL|GNU (Affero )?General)", part):
                 kinds.append(name)
                 break

@@ -35,7 +35,11 @@ def busy(count: int, work: str = WITHOUT_END, *, yielding: bool = False) -> Iter
     started: list[int] = []
     try:
         for _ in range(count):
-            told = subprocess.run([sys.executable, "-c", _START, str(19 * yielding), work], check=True, stdout=subprocess.PIPE)
+            told = subprocess.run(
+                [sys.executable, "-c", _START, str(19 * yielding), work],
+                check=True,
+                stdout=subprocess.PIPE,
+            )
             started.append(int(told.stdout))
         yield started
     finally:

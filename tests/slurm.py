@@ -72,7 +72,9 @@ class Slurm:
 
     def ask(self, *command: str) -> str:
         """What one of its commands prints. Raises CalledProcessError."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=60, check=True
+        )
         return done.stdout.strip()
 
     def states(self) -> dict[str, str]:
@@ -98,7 +100,9 @@ class Slurm:
         if without:
             slurmd = debian.path_of("slurmd") or ""
             apart = f'mount -t tmpfs none "{without}" && exec "$@"'
-            self._begin("unshare", "--mount", "sh", "-c", apart, "sh", slurmd, *words, SLURMD_NODENAME=name)
+            self._begin(
+                "unshare", "--mount", "sh", "-c", apart, "sh", slurmd, *words, SLURMD_NODENAME=name
+            )
         else:
             self._begin("slurmd", *words, SLURMD_NODENAME=name)
 
@@ -117,16 +121,22 @@ class Slurm:
         program = shutil.which(command[0], path=debian.SEARCHED)
         assert program
         environment = {**self.environment, **more}
-        done = subprocess.run([program, *command[1:]], env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [program, *command[1:]], env=environment, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stderr
 
 
 @contextmanager
 def running(nodes: int = 2) -> Iterator[Slurm]:
     """A cluster of so many nodes, all of them on this machine."""
-    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # munge refuses a folder below a closed one
+    folder = Path(
+        tempfile.mkdtemp(prefix="slurm-", dir="/tmp")
+    )  # munge refuses a folder below a closed one
     folder.chmod(0o755)
-    cluster = Slurm(folder, tuple(f"n{number}" for number in range(1, nodes + 1)), _free_port(nodes))
+    cluster = Slurm(
+        folder, tuple(f"n{number}" for number in range(1, nodes + 1)), _free_port(nodes)
+    )
     try:
         _begin(cluster)
         yield cluster
@@ -148,9 +158,13 @@ def _begin(cluster: Slurm) -> None:
         f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={cluster.port + at} CPUs=1 RealMemory=500 State=UNKNOWN\n"
         for at, name in enumerate(cluster.nodes, start=1)
     ]
-    lines.append(f"PartitionName=main Nodes={','.join(cluster.nodes)} Default=YES MaxTime=01:00:00 State=UP\n")
+    lines.append(
+        f"PartitionName=main Nodes={','.join(cluster.nodes)} Default=YES MaxTime=01:00:00 State=UP\n"
+    )
     (folder / "slurm.conf").write_text("".join(lines))
-    (folder / "prolog").write_text(f"#!/bin/sh\ncat {folder}/prolog-$SLURMD_NODENAME 2>/dev/null || true\n")
+    (folder / "prolog").write_text(
+        f"#!/bin/sh\ncat {folder}/prolog-$SLURMD_NODENAME 2>/dev/null || true\n"
+    )
     (folder / "prolog").chmod(0o755)
     munge = {name: f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")}
     cluster._begin("munged", "--force", f"--socket={folder}/munge/socket", *munge.values())
@@ -182,7 +196,9 @@ def _kill_all(*told: str) -> None:
             with suppress(OSError):
                 environment = (entry / "environ").read_bytes().split(b"\0")
                 if all(one.encode() in environment for one in told):
-                    found.append((b"slurm" not in (entry / "cmdline").read_bytes(), int(entry.name)))
+                    found.append(
+                        (b"slurm" not in (entry / "cmdline").read_bytes(), int(entry.name))
+                    )
     for _, process in sorted(found):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

@@ -148,9 +148,18 @@ def source(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(source: Path, environment: Mapping[str, str], *command: str) -> subprocess.CompletedProcess[str]:
+def run(
+    source: Path, environment: Mapping[str, str], *command: str
+) -> subprocess.CompletedProcess[str]:
     environment = {**environment, "PYTHONPATH": os.pathsep.join([str(source), *sys.path])}
-    return subprocess.run([sys.executable, *command], env=environment, cwd=source, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, *command],
+        env=environment,
+        cwd=source,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def data(folder: Path) -> Path:
@@ -165,7 +174,13 @@ def data(folder: Path) -> Path:
 
 
 def test_what_is_added_is_found_and_runs(place: Place, source: Path) -> None:
-    given = {"data": str(data(source / "mine")), "remark": "mine", "input": "native", "workers": "0", "threads": "1"}
+    given = {
+        "data": str(data(source / "mine")),
+        "remark": "mine",
+        "input": "native",
+        "workers": "0",
+        "threads": "1",
+    }
     given |= {
         "blocks": "3",
         "inference_requests": "3",
@@ -174,15 +189,25 @@ def test_what_is_added_is_found_and_runs(place: Place, source: Path) -> None:
         "cache": str(place.cache),
         "journal": str(place.journal),
     }
-    done = run(source, place.environment, "-m", "experiments", "own", *(f"--{name}={value}" for name, value in given.items()))
+    done = run(
+        source,
+        place.environment,
+        "-m",
+        "experiments",
+        "own",
+        *(f"--{name}={value}" for name, value in given.items()),
+    )
     assert done.returncode == 3, done.stdout + done.stderr  # three blocks: no verdict
     # The study's own headline; equal to three digits it has no direction.
-    assert re.search(r"first training step of mine\+again (is|and mine:)", done.stdout, re.IGNORECASE)
+    assert re.search(
+        r"first training step of mine\+again (is|and mine:)", done.stdout, re.IGNORECASE
+    )
     found = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
     assert {cell.data.tags["framework"] for cell in found} == {"mine", "mine+again"}
-    assert {(cell.data.tags["model"], cell.data.tags["dataset"], cell.data.tags["parity"]) for cell in found} == {
-        ("tiny", "arrays", "equal")
-    }
+    assert {
+        (cell.data.tags["model"], cell.data.tags["dataset"], cell.data.tags["parity"])
+        for cell in found
+    } == {("tiny", "arrays", "equal")}
     one, other = (cell.data.metrics["val/loss"] for cell in found if cell.data.tags["block"] == "1")
     assert one == pytest.approx(other, rel=1e-6)  # the same program twice
 
@@ -199,7 +224,11 @@ assert "remark" not in settings.searchable(kind) and "batch_size" in settings.se
     assert done.returncode == 0, done.stderr
     path = source / "experiments/studies/own.py"
     own = path.read_text()
-    for right, wrong in {"title=": "titel=", '"epochs": 1': '"epoch": 1', "primary=()": 'primary=("val/acuracy",)'}.items():
+    for right, wrong in {
+        "title=": "titel=",
+        '"epochs": 1': '"epoch": 1',
+        "primary=()": 'primary=("val/acuracy",)',
+    }.items():
         path.write_text(own.replace(right, wrong))
         done = run(source, os.environ, "-B", "-c", script)
         assert "TypeError" in done.stderr.splitlines()[-1], done.stderr
@@ -226,7 +255,9 @@ def test_a_metric_is_one_entry_of_the_catalogue(source: Path) -> None:
     """Its name, unit, direction, verb and short name reach verdicts, sentences, tables and the goals of a search."""
     catalogue = source / "experiments" / "metrics.py"
     more = 'headline=("training", 0), verb="reads", short=("tokens",)'
-    entry = f'    _ratio("train/tokens_per_second", "reading speed", "tokens/s", "higher", {more}),\n'
+    entry = (
+        f'    _ratio("train/tokens_per_second", "reading speed", "tokens/s", "higher", {more}),\n'
+    )
     catalogue.write_text(catalogue.read_text().replace("KNOWN = (\n", f"KNOWN = (\n{entry}", 1))
     script = """
 import pandas as pd

@@ -12,11 +12,17 @@ from experiments import studies
 from tests.conftest import ROOT
 
 PACKAGES = ("experiments", "models", "tracking")
-NAMES = {"PIL": "Pillow", "jinja2": "Jinja", "pynvml": "nvidia-ml-py"}  # where it is not called as it is imported
+NAMES = {
+    "PIL": "Pillow",
+    "jinja2": "Jinja",
+    "pynvml": "nvidia-ml-py",
+}  # where it is not called as it is imported
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_imports_keep_their_contracts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_imports_keep_their_contracts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from importlinter.cli import lint_imports
 
     monkeypatch.chdir(ROOT)
@@ -28,13 +34,17 @@ def test_what_the_command_line_imports_by_itself() -> None:
     """Contracts see every import; whether it waits inside a function shows only when the module is imported."""
     unwanted = {"mlflow", "torch", "tensorflow", "keras", "jax", "pandas", "scipy", "rich"}
     script = f"import sys, experiments.__main__; print(*sorted({unwanted!r} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == []
 
 
 def test_owners_name_their_library_in_their_first_line() -> None:
     contract = next(
-        one for one in PYPROJECT["tool"]["importlinter"]["contracts"] if one["name"] == "An outside library has one owner"
+        one
+        for one in PYPROJECT["tool"]["importlinter"]["contracts"]
+        if one["name"] == "An outside library has one owner"
     )
     owned: dict[str, list[str]] = {}
     for line in contract["ignore_imports"]:
@@ -56,4 +66,6 @@ def test_every_package_is_installed() -> None:
 
 def test_every_study_is_an_entry_point() -> None:
     entry_points = (ROOT / "MLproject").read_text()
-    assert [name for name in studies.available() if f'python -m experiments {name}"' not in entry_points] == []
+    assert [
+        name for name in studies.available() if f'python -m experiments {name}"' not in entry_points
+    ] == []

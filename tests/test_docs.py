@@ -43,7 +43,9 @@ def test_tests_that_a_page_names_are_there(page: Path) -> None:
     known = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     text = page.read_text()
     assert set(re.findall(r"test_\w+\.py", text)) - known == set()
-    assert [path for path in re.findall(r"\btests/[\w/]+(?:\.\w+)?", text) if not (ROOT / path).exists()] == []
+    assert [
+        path for path in re.findall(r"\btests/[\w/]+(?:\.\w+)?", text) if not (ROOT / path).exists()
+    ] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -56,7 +58,9 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_lines_fit_a_screen(page: Path) -> None:
     """120 characters, but for rows of tables, which Markdown cannot break."""
     lines = enumerate(page.read_text().splitlines(), start=1)
-    assert [number for number, line in lines if len(line) > MAX_CHARACTERS and not line.startswith("|")] == []
+    assert [
+        number for number, line in lines if len(line) > MAX_CHARACTERS and not line.startswith("|")
+    ] == []
 
 
 def test_readme_names_the_debian_packages_without_which_tests_are_skipped() -> None:
@@ -73,14 +77,24 @@ def test_commands_are_found() -> None:
     assert ("mlflow", "run", ".", "-e", "captioning", "--env-manager", "local") in found
     assert ("pytest",) in found
     assert len(found) > 50
-    reasons = [command.note.removeprefix(NOT_RUN) for command in commands() if command.note.startswith(NOT_RUN)]
+    reasons = [
+        command.note.removeprefix(NOT_RUN)
+        for command in commands()
+        if command.note.startswith(NOT_RUN)
+    ]
     assert all(len(reason) > 8 for reason in reasons), "what is not run says why"
-    broken = [page.name for page in PAGES if re.search(r"^<!--[^>]*-->[^\n]", page.read_text(), re.MULTILINE)]
+    broken = [
+        page.name
+        for page in PAGES
+        if re.search(r"^<!--[^>]*-->[^\n]", page.read_text(), re.MULTILINE)
+    ]
     assert broken == [], "a line that begins with a comment is no text any more"
 
 
 @pytest.mark.parametrize("command", commands(), ids=named)
-def test_a_command_has_what_it_names(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_has_what_it_names(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / INVENTED["settings"]).write_text('{"batch_size": 64}')
     monkeypatch.chdir(tmp_path)
     check(list(command.words))
@@ -93,11 +107,16 @@ def check(words: list[str]) -> None:
             check_experiment(*_of_the_runner(options))
         case ["mlflow", "run", project, *options] if project.startswith("deploy/"):
             given = dict(pairwise(options))
-            assert given["-e"] in yaml.safe_load((ROOT / project / "MLproject").read_text())["entry_points"]
+            assert (
+                given["-e"]
+                in yaml.safe_load((ROOT / project / "MLproject").read_text())["entry_points"]
+            )
             assert (ROOT / given["--backend-config"]).exists()
         case ["mlflow", command, *_]:
             assert command in ("server", "ui", "experiments", "models")
-        case ["python", "-m", "experiments", name, *options] | ["evenhand", name, *options] if not name.startswith("--"):
+        case ["python", "-m", "experiments", name, *options] | ["evenhand", name, *options] if (
+            not name.startswith("--")
+        ):
             words = [one for one in options if one not in ("--help", "all")]
             check_experiment(name, arguments.options(words, entries.load(name)))
         case ["python", "-m", "deploy.native", *options]:
@@ -111,7 +130,9 @@ def check(words: list[str]) -> None:
         case ["pip" | ".tensorflow/bin/pip", "install", *options]:
             check_installation(options)
         case ["export", *variables]:
-            assert all(re.match(r"(KUBE_MLFLOW|MLFLOW|EVENHAND)_[A-Z_]+=", one) for one in variables)
+            assert all(
+                re.match(r"(KUBE_MLFLOW|MLFLOW|EVENHAND)_[A-Z_]+=", one) for one in variables
+            )
         case ["docker", "compose", *options]:
             check_compose(options)
         case ["docker", "build", *options]:
@@ -124,7 +145,10 @@ def check(words: list[str]) -> None:
             kinds = "\n".join(option.replace("/", " ") for option in options)
             objects = (ROOT / "deploy/kubernetes/evenhand.yaml").read_text()
             assert all((ROOT / path).exists() for path in options if path.startswith("deploy/"))
-            assert all(f"name: {name}" in objects for name in re.findall(r"(?:deployment|cronjob) (\w+)", kinds))
+            assert all(
+                f"name: {name}" in objects
+                for name in re.findall(r"(?:deployment|cronjob) (\w+)", kinds)
+            )
         case [("ruff" | "mypy") as tool, *_]:  # of the extra dev, which tests do without
             assert any(one.startswith(tool) for one in EXTRAS["dev"])
         case ["pre-commit", "install"]:
@@ -139,7 +163,9 @@ def check(words: list[str]) -> None:
         case ["pip-audit", *_]:
             pass  # the line before installs it
         case [program, *_]:
-            assert shutil.which(program) or shutil.which(program, path=Path(sys.executable).parent), program
+            assert shutil.which(program) or shutil.which(
+                program, path=Path(sys.executable).parent
+            ), program
 
 
 def _of_the_runner(options: list[str]) -> tuple[str, dict[str, str]]:
@@ -174,11 +200,20 @@ def check_experiment(name: str, given: dict[str, str]) -> None:
 
 def check_tests(options: list[str]) -> None:
     """The paths are there, and hold what is chosen of them."""
-    values = {before: option for before, option in pairwise(options) if before in ("-n", "-m", "-k")}
+    values = {
+        before: option for before, option in pairwise(options) if before in ("-n", "-m", "-k")
+    }
     own = (ROOT / "tests/conftest.py").read_text()
-    paths = [option for option in options if not option.startswith("-") and option not in values.values()]
+    paths = [
+        option for option in options if not option.startswith("-") and option not in values.values()
+    ]
     assert all((ROOT / path).exists() for path in paths)
-    sources = "".join(file.read_text() for path in paths for file in [ROOT / path, *(ROOT / path).glob("*.py")] if file.is_file())
+    sources = "".join(
+        file.read_text()
+        for path in paths
+        for file in [ROOT / path, *(ROOT / path).glob("*.py")]
+        if file.is_file()
+    )
     assert values.get("-k", "") in sources
     marker = values.get("-m", "slow")
     assert marker in ("slow", "slow or not slow", "gpu")
@@ -213,7 +248,9 @@ def check_compose(options: list[str]) -> None:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is under version control, in a folder of its own: commands leave their store and journal there."""
     folder = tmp_path_factory.mktemp("checkout")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     for name in filter(None, listed.split("\0")):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
@@ -221,7 +258,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "my-images" / name).mkdir(parents=True)
         for number in range(80):
             side = 40 + number % 7
-            Image.new("RGB", (side, 48), colour).save(folder / "my-images" / name / f"{number:03}.png")
+            Image.new("RGB", (side, 48), colour).save(
+                folder / "my-images" / name / f"{number:03}.png"
+            )
     return folder
 
 
@@ -236,19 +275,36 @@ def each_once(*, quick: bool) -> list[Command]:
 
 def run(command: Command, checkout: Path) -> None:
     """Run it; tests/experiments/test_command_line.py shows that the programs themselves start."""
-    words = [sys.executable if command.words[0] == "python" else command.words[0], *command.words[1:]]
+    words = [
+        sys.executable if command.words[0] == "python" else command.words[0],
+        *command.words[1:],
+    ]
     if words[:2] == ["mlflow", "run"]:
         words[:1] = [sys.executable, "-m", "mlflow"]
-        words += [] if "--env-manager" in words else ["--env-manager", "local"]  # an environment of its own takes 9 GB
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PYTHONPATH"))}
+        words += (
+            [] if "--env-manager" in words else ["--env-manager", "local"]
+        )  # an environment of its own takes 9 GB
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MLFLOW_", "PYTHONPATH"))
+    }
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
     environment = {**kept, "PATH": path}
-    as_module = [sys.executable, "-m", "experiments", *words[1:]] if words[0] == "evenhand" else words
-    if command.is_quick and as_module[1] == "-m" and as_module[2].partition(".")[0] == "experiments":
+    as_module = (
+        [sys.executable, "-m", "experiments", *words[1:]] if words[0] == "evenhand" else words
+    )
+    if (
+        command.is_quick
+        and as_module[1] == "-m"
+        and as_module[2].partition(".")[0] == "experiments"
+    ):
         done = warm.run(as_module, environment, checkout)
     else:
         done = subprocess.run(words, cwd=checkout, env=environment, capture_output=True, text=True)
-    assert done.returncode in (0, 3), done.stdout[-2_000:] + done.stderr[-2_000:]  # 3: done, but too little for a verdict
+    assert done.returncode in (0, 3), (
+        done.stdout[-2_000:] + done.stderr[-2_000:]
+    )  # 3: done, but too little for a verdict
     assert "Traceback" not in done.stderr
 
 

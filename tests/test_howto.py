@@ -34,7 +34,11 @@ DAY_MS = 86_400_000
 
 def words(page: str, *beginning: str) -> list[str]:
     """The one command of a page that begins so."""
-    found = {one.words for one in commands() if one.page == f"docs/how-to/{page}" and one.words[: len(beginning)] == beginning}
+    found = {
+        one.words
+        for one in commands()
+        if one.page == f"docs/how-to/{page}" and one.words[: len(beginning)] == beginning
+    }
     (only,) = found
     return list(only)
 
@@ -65,14 +69,20 @@ def campaign(name: str, slower: float, day: int) -> Iterator[StoredRun]:
         yield replace(moved, tags={**run.tags, "campaign": f"run:{name}"})
 
 
-def test_todays_campaign_is_compared_with_last_weeks(store: Store, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_todays_campaign_is_compared_with_last_weeks(
+    store: Store, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Planted: today 1.2 times as slow, in both frameworks."""
     page = "compare-with-last-week.md"
     tell(store, campaign("before", 1.0, day=1))
     tell(store, campaign("now", 1.2, day=8))
     assert main(words(page, "evenhand", "campaigns")[1:]) == DONE
-    today, last_week = re.findall(r"\b[0-9a-f]{32}$", capsys.readouterr().out.replace(" \n", "\n"), re.MULTILINE)[:2]
-    asked = words(page, "evenhand", "compare", "--experiment", "LAST_WEEK,TODAY", "--factor", "campaign")[1:]
+    today, last_week = re.findall(
+        r"\b[0-9a-f]{32}$", capsys.readouterr().out.replace(" \n", "\n"), re.MULTILINE
+    )[:2]
+    asked = words(
+        page, "evenhand", "compare", "--experiment", "LAST_WEEK,TODAY", "--factor", "campaign"
+    )[1:]
     filled = [word.replace("LAST_WEEK", last_week).replace("TODAY", today) for word in asked]
     assert main([*filled, "--output", str(place.folder / "out")]) == DONE
     capsys.readouterr()
@@ -80,14 +90,22 @@ def test_todays_campaign_is_compared_with_last_weeks(store: Store, place: Place,
     steps = {row["stratum"]: row for row in result["rows"] if row["metric"] == "train/step_seconds"}
     assert {"pytorch" in stratum or "tensorflow" in stratum for stratum in steps} == {True}
     assert [row["a"] for row in steps.values()] == ["before"] * 2
-    assert all(row["verdict"] == "slower" and row["ci_low"] < 1.2 < row["ci_high"] for row in steps.values())
+    assert all(
+        row["verdict"] == "slower" and row["ci_low"] < 1.2 < row["ci_high"]
+        for row in steps.values()
+    )
 
 
 def shell(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
     module = {"evenhand": "experiments", "mlflow": "mlflow"}[words[0]]
     return subprocess.run(
-        [sys.executable, "-m", module, *words[1:]], cwd=folder, env=kept, capture_output=True, text=True, timeout=1_800
+        [sys.executable, "-m", module, *words[1:]],
+        cwd=folder,
+        env=kept,
+        capture_output=True,
+        text=True,
+        timeout=1_800,
     )
 
 
@@ -99,7 +117,9 @@ def test_the_captioner_is_served(tmp_path: Path) -> None:
     trained = shell(words(page, "evenhand", "captioning"), tmp_path)
     assert trained.returncode == NO_VERDICT, trained.stderr
     for at in (0, 1):
-        step = subprocess.run([sys.executable, "-c", python(page, at)], cwd=tmp_path, capture_output=True, text=True)
+        step = subprocess.run(
+            [sys.executable, "-c", python(page, at)], cwd=tmp_path, capture_output=True, text=True
+        )
         assert step.returncode == 0, step.stderr
     assert "caption" in step.stdout
     with socket.socket() as free:

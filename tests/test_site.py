@@ -23,13 +23,17 @@ from tests.conftest import ROOT
 
 STATISTICS = ROOT / "docs" / "explanation" / "statistics.md"
 SIMULATIONS = re.findall(
-    r"^## (.*?)$(?:(?!^## ).)*?```python\n(.*?)```\n\n```text\n(.*?)```", STATISTICS.read_text(), re.M | re.S
+    r"^## (.*?)$(?:(?!^## ).)*?```python\n(.*?)```\n\n```text\n(.*?)```",
+    STATISTICS.read_text(),
+    re.M | re.S,
 )
 
 
 def build(checkout: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the documented build; `--quiet` would hide the warnings that `--strict` counts."""
-    (command,) = {one.words for one in documented.commands() if one.words[:2] == ("mkdocs", "build")}
+    (command,) = {
+        one.words for one in documented.commands() if one.words[:2] == ("mkdocs", "build")
+    }
     scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
         [*command, "--site-dir", str(folder)],
@@ -48,15 +52,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", ["README.md", pytest.param("docs/comparison.md", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "page", ["README.md", pytest.param("docs/comparison.md", marks=pytest.mark.slow)]
+)
 def test_a_link_that_leads_nowhere_fails_the_build(page: str, tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
-    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "build", "__pycache__", "mlruns", "mlflow.db"))
+    shutil.copytree(
+        ROOT,
+        checkout,
+        ignore=shutil.ignore_patterns(".*", "build", "__pycache__", "mlruns", "mlflow.db"),
+    )
     with (checkout / page).open("a", encoding="utf-8") as file:
         file.write("\n[gone](docs/gone.md)\n")
     done = build(checkout, tmp_path / "site")
     assert done.returncode == 1, done.stderr
-    assert [line for line in done.stderr.splitlines() if line.startswith("WARNING") and "gone.md" not in line] == []
+    assert [
+        line
+        for line in done.stderr.splitlines()
+        if line.startswith("WARNING") and "gone.md" not in line
+    ] == []
     assert done.stderr.count("gone.md") == 1
 
 
@@ -69,14 +83,20 @@ def rows(page: Path) -> dict[str, str]:
     """The first cell of every row → the whole row. A name that stands twice has both rows."""
     found: dict[str, str] = {}
     for row in re.findall(r"<tr>(.*?)</tr>", page.read_text(), re.DOTALL):
-        cells = [html.unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<td.*?>(.*?)</td>", row, re.DOTALL)]
+        cells = [
+            html.unescape(re.sub(r"<[^>]+>", "", cell))
+            for cell in re.findall(r"<td.*?>(.*?)</td>", row, re.DOTALL)
+        ]
         if cells:
             found[cells[0]] = found.get(cells[0], "") + " ".join(cells)
     return found
 
 
 def test_every_page_is_in_the_site(site: Path) -> None:
-    pages = {page.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    pages = {
+        page.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+        for page in (ROOT / "docs").rglob("*.md")
+    }
     assert {page for page in pages if not (site / page).exists()} == set()
     assert "Replicates are processes" in words(site / "index.html"), "README is its first page"
     assert "A framework" in words(site / "contributing.html")
@@ -87,10 +107,19 @@ def test_the_reference_has_every_setting_with_its_meaning(site: Path) -> None:
     kinds = [entries.load(name).settings for name in entries.available()]
     fields = [field for kind in kinds for field in settings.for_users(kind)]
     assert len({field.name for field in fields}) > 100
-    missing = {field.name for field in fields if field.metadata["help"].replace("`", "") not in shown.get(field.name, "")}
+    missing = {
+        field.name
+        for field in fields
+        if field.metadata["help"].replace("`", "") not in shown.get(field.name, "")
+    }
     assert missing == set()
     assert "1 to 10,000" in shown["blocks"]
-    assert {name for name in studies.available() for preset in studies.load(name).presets if preset not in shown} == set()
+    assert {
+        name
+        for name in studies.available()
+        for preset in studies.load(name).presets
+        if preset not in shown
+    } == set()
 
 
 def test_the_reference_has_every_metric_that_is_judged(site: Path) -> None:
@@ -111,8 +140,10 @@ def test_links_to_source_code_are_text_and_those_to_pages_stay(site: Path) -> No
     assert 'href="security.html"' in (site / "changelog.html").read_text()
 
 
-@pytest.mark.parametrize(("title", "code", "printed"), SIMULATIONS, ids=[title for title, _, _ in SIMULATIONS])
-def test_a_simulation_prints_what_the_page_says(title: str, code: str, printed: str) -> None:  # noqa: ARG001 (names it)
+@pytest.mark.parametrize(
+    ("title", "code", "printed"), SIMULATIONS, ids=[title for title, _, _ in SIMULATIONS]
+)
+def test_a_simulation_prints_what_the_page_says(title: str, code: str, printed: str) -> None:
     """Seeded, so the shares are those of the page; a point of 4,000 campaigns may move with a library's arithmetic."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -120,4 +151,6 @@ def test_a_simulation_prints_what_the_page_says(title: str, code: str, printed: 
     number = r"[-+]?\d+(?:\.\d+)?"
     assert re.sub(number, "#", output.getvalue()) == re.sub(number, "#", printed)
     said = [float(one) for one in re.findall(number, printed)]
-    assert [float(one) for one in re.findall(number, output.getvalue())] == pytest.approx(said, abs=1.0)
+    assert [float(one) for one in re.findall(number, output.getvalue())] == pytest.approx(
+        said, abs=1.0
+    )

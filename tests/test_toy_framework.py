@@ -21,16 +21,24 @@ NOT_ITS_OWN = {
 }
 
 
-def python(*arguments: str, path: str = PYTHONPATH, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(
+    *arguments: str, path: str = PYTHONPATH, **environment: str
+) -> subprocess.CompletedProcess[str]:
     given = {**os.environ, "PYTHONPATH": path, **environment}
-    return subprocess.run([sys.executable, *arguments], env=given, cwd="/", capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, *arguments], env=given, cwd="/", capture_output=True, text=True, timeout=60
+    )
 
 
 def plugin(folder: Path, value: str) -> str:
     """A path on which a distribution has the entry point."""
     (folder / "other-1.dist-info").mkdir()
-    (folder / "other-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
-    (folder / "other-1.dist-info" / "entry_points.txt").write_text(f"[evenhand.frameworks]\nother = {value}\n")
+    (folder / "other-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: other\nVersion: 1\n"
+    )
+    (folder / "other-1.dist-info" / "entry_points.txt").write_text(
+        f"[evenhand.frameworks]\nother = {value}\n"
+    )
     return os.pathsep.join([PYTHONPATH, str(folder)])
 
 
@@ -43,7 +51,10 @@ def test_the_contract_that_it_can_keep_it_keeps(tmp_path: Path) -> None:
 
 def test_without_its_entry_point_there_is_none() -> None:
     listed = "from models import frameworks; print('toy' in frameworks.available())"
-    assert [python("-c", listed, path=path).stdout for path in (PYTHONPATH, str(ROOT))] == ["True\n", "False\n"]
+    assert [python("-c", listed, path=path).stdout for path in (PYTHONPATH, str(ROOT))] == [
+        "True\n",
+        "False\n",
+    ]
 
 
 def test_its_code_too_decides_whether_it_is_proven_again() -> None:
@@ -58,14 +69,27 @@ print(*(path.name for path in parity_cache._sources() if "toy_framework" in path
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("nowhere.at_all", "nowhere.at_all, an entry point of evenhand.frameworks, is no framework: No module named 'nowhere'"),
-        ("json", "json, an entry point of evenhand.frameworks, is no framework: module 'json' has no attribute 'VARIANTS'"),
-        ("models.frameworks.pytorch", "has a framework 'pytorch', and so has models.frameworks.pytorch"),
+        (
+            "nowhere.at_all",
+            "nowhere.at_all, an entry point of evenhand.frameworks, is no framework: No module named 'nowhere'",
+        ),
+        (
+            "json",
+            "json, an entry point of evenhand.frameworks, is no framework: module 'json' has no attribute 'VARIANTS'",
+        ),
+        (
+            "models.frameworks.pytorch",
+            "has a framework 'pytorch', and so has models.frameworks.pytorch",
+        ),
     ],
 )
 def test_what_is_no_framework_is_one_line(tmp_path: Path, value: str, said: str) -> None:
-    given = json.dumps({"request": {"model": "lenet", "rules": []}, "side": {"framework": "toy"}, "threads": 1})
-    done = python("-m", "models.parity", "toy", str(tmp_path / "out"), given, path=plugin(tmp_path, value))
+    given = json.dumps(
+        {"request": {"model": "lenet", "rules": []}, "side": {"framework": "toy"}, "threads": 1}
+    )
+    done = python(
+        "-m", "models.parity", "toy", str(tmp_path / "out"), given, path=plugin(tmp_path, value)
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert said in done.stderr
 
@@ -96,14 +120,36 @@ print(json.dumps(moments))
 """
 
 
-EVENTS = ["start", "build", "copy", "copy", "launch", "step", "update", "synchronise", "launch", "step", "update", "read"]
+EVENTS = [
+    "start",
+    "build",
+    "copy",
+    "copy",
+    "launch",
+    "step",
+    "update",
+    "synchronise",
+    "launch",
+    "step",
+    "update",
+    "read",
+]
 
 
 def test_it_costs_what_it_is_told_to_and_writes_it_down(tmp_path: Path) -> None:
-    costs = {"copy": 0.03, "launch": 0.01, "step": 0.1, "update": 0.04, "synchronise": 0.02, "read": 0.05}
+    costs = {
+        "copy": 0.03,
+        "launch": 0.01,
+        "step": 0.1,
+        "update": 0.04,
+        "synchronise": 0.02,
+        "read": 0.05,
+    }
     events = tmp_path / "events"
     began = time.perf_counter()
-    done = python("-c", COSTS, EVENHAND_TOY_COSTS=json.dumps({"toy": costs}), EVENHAND_TOY_EVENTS=str(events))
+    done = python(
+        "-c", COSTS, EVENHAND_TOY_COSTS=json.dumps({"toy": costs}), EVENHAND_TOY_EVENTS=str(events)
+    )
     start, placed, launched, synchronised, again, read = json.loads(done.stdout)
     # a sleep is never short, and may be long where other tests run
     assert placed - start >= 0.03
@@ -114,5 +160,7 @@ def test_it_costs_what_it_is_told_to_and_writes_it_down(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     assert [line["event"] for line in lines] == EVENTS
     for line in lines:
-        assert line["ended"] - line["began"] >= costs.get(line["event"], 0.0) - 1e-6  # a difference of two floats
+        assert (
+            line["ended"] - line["began"] >= costs.get(line["event"], 0.0) - 1e-6
+        )  # a difference of two floats
         assert began < line["began"] <= line["ended"]  # one clock for all processes

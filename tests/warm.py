@@ -66,7 +66,9 @@ class Process:
         context = _context()
         has_group = context.Event()
         files = output, errors or output
-        self._process = context.Process(target=_run, args=(command[1:], dict(environment), folder, files, has_group))
+        self._process = context.Process(
+            target=_run, args=(command[1:], dict(environment), folder, files, has_group)
+        )
         self._process.start()
         assert has_group.wait(60)
         self.pid = self._process.pid or 0

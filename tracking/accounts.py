@@ -53,7 +53,9 @@ def current(store: Store) -> Account | None:
         user = call(store, "GET", f"{USERS}/current")["user"]
     except Rejected:  # no such address: the server asks nobody who he is
         return None
-    roles = call(store, "GET", "/api/3.0/mlflow/users/roles/list", username=user["username"])["roles"]
+    roles = call(store, "GET", "/api/3.0/mlflow/users/roles/list", username=user["username"])[
+        "roles"
+    ]
     names = (role["name"] for role in roles)
     teams = tuple(sorted(name for name in names if not name.startswith(PERSONAL)))
     return Account(user["username"], user["is_admin"], teams)
@@ -99,7 +101,9 @@ def teams(store: Store) -> list[Team]:
     found = []
     for role in sorted(_roles(store), key=lambda role: role["name"]):
         if not role["name"].startswith(PERSONAL):
-            members = call(store, "GET", f"{ROLES}/users/list", role_id=str(role["id"]))["assignments"]
+            members = call(store, "GET", f"{ROLES}/users/list", role_id=str(role["id"]))[
+                "assignments"
+            ]
             names = sorted(users_by_id[member["user_id"]] for member in members)
             found.append(Team(role["name"], role["id"], _experiments(role), tuple(names)))
     return found
@@ -138,7 +142,11 @@ def add_team(store: Store, name: str, experiments: Sequence[str]) -> None:
 
 
 def grant(store: Store, team: Team, experiment_id: str, permission: str) -> None:
-    what = {"resource_type": "experiment", "resource_pattern": experiment_id, "permission": permission}
+    what = {
+        "resource_type": "experiment",
+        "resource_pattern": experiment_id,
+        "permission": permission,
+    }
     call(store, "POST", f"{ROLES}/permissions/add", role_id=team.role, **what)
 
 
@@ -154,8 +162,16 @@ def _take_back(store: Store, experiment: str, members: Collection[str]) -> None:
     """Leave a team's members what they may do as members. Raises WrongCall for anybody else's."""
     (experiment_id,) = store.experiment_ids([experiment])
     roles = {role["name"]: role for role in _roles(store)}
-    personal = {user["username"]: f"{PERSONAL}{user['id']}__" for user in users(store) if not user["is_admin"]}
-    owners = [user for user, role in personal.items() if experiment_id in _experiments(roles.get(role, {}))]
+    personal = {
+        user["username"]: f"{PERSONAL}{user['id']}__"
+        for user in users(store)
+        if not user["is_admin"]
+    }
+    owners = [
+        user
+        for user, role in personal.items()
+        if experiment_id in _experiments(roles.get(role, {}))
+    ]
     for user in owners:
         if user not in members:
             right = f"rename it, or make {user} leave it"

@@ -18,10 +18,14 @@ _BARE = re.compile(rf"^(\s*)import ({'|'.join(PACKAGES)})$", re.MULTILINE)
 def write(folder: Path) -> str:
     """Writes the package into a folder and returns its name: `evenhand_` and a digest of the code."""
     sources = {path.relative_to(ROOT): path.read_bytes() for path in _files()}
-    digest = hashlib.sha256(b"".join(str(path).encode() + text for path, text in sources.items())).hexdigest()[:12]
+    digest = hashlib.sha256(
+        b"".join(str(path).encode() + text for path, text in sources.items())
+    ).hexdigest()[:12]
     name = f"evenhand_{digest}"
     (folder / name).mkdir(parents=True)
-    (folder / name / "__init__.py").write_text('"""The code of evenhand with which a model was logged."""\n', encoding="utf-8")
+    (folder / name / "__init__.py").write_text(
+        '"""The code of evenhand with which a model was logged."""\n', encoding="utf-8"
+    )
     for path, content in sources.items():
         target = folder / name / path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Where the kernel's documentation mounts the controllers: version 2, then version 1 alone or with cpuacct.
-VERSION_2, VERSION_1 = ("sys/fs/cgroup", "sys/fs/cgroup/unified"), ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct")
+VERSION_2, VERSION_1 = (
+    ("sys/fs/cgroup", "sys/fs/cgroup/unified"),
+    ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"),
+)
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,9 @@ class Cpus:
     @property
     def usable(self) -> int:
         """Threads that can compute at a time; of half a CPU nothing, since a thread that is stopped holds up the others."""
-        return max(1, self.affinity if self.quota is None else min(self.affinity, math.floor(self.quota)))
+        return max(
+            1, self.affinity if self.quota is None else min(self.affinity, math.floor(self.quota))
+        )
 
 
 def cpus(root: Path = Path("/")) -> Cpus:
@@ -46,7 +51,11 @@ def cores(numbers: Iterable[int], root: Path = Path("/")) -> list[tuple[int, ...
 def _numbers(listed: str) -> set[int]:
     """The numbers of a list as the kernel writes it: `0,4-6`."""
     parts = [part.partition("-") for part in listed.strip().split(",") if part]
-    return {number for low, dash, high in parts for number in range(int(low), int(high if dash else low) + 1)}
+    return {
+        number
+        for low, dash, high in parts
+        for number in range(int(low), int(high if dash else low) + 1)
+    }
 
 
 def quota(root: Path = Path("/")) -> float | None:
@@ -78,12 +87,16 @@ def _groups(root: Path, controller: str, mounts: tuple[str, ...]) -> Iterator[Pa
 
 def _version_2(path: Path) -> float | None:
     limit, _, period = text(path).strip().partition(" ")
-    return int(limit) / int(period) if limit.isdigit() and period.isdigit() and int(period) else None
+    return (
+        int(limit) / int(period) if limit.isdigit() and period.isdigit() and int(period) else None
+    )
 
 
 def _version_1(folder: Path) -> float | None:
     limit, period = (text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
-    return int(limit) / int(period) if limit.isdigit() and period.isdigit() and int(period) else None  # -1: no limit
+    return (
+        int(limit) / int(period) if limit.isdigit() and period.isdigit() and int(period) else None
+    )  # -1: no limit
 
 
 def text(path: Path) -> str:

@@ -52,14 +52,18 @@ def check(uri: str) -> None:
         except OSError as error:
             problem = f"lies in a folder that cannot be made ({error.strerror})"
     if problem:
-        raise WrongCall(f"tracking store {uri} {problem}; set MLFLOW_TRACKING_URI to one such as sqlite:///mlflow.db")
+        raise WrongCall(
+            f"tracking store {uri} {problem}; set MLFLOW_TRACKING_URI to one such as sqlite:///mlflow.db"
+        )
 
 
 def require(uri: str) -> None:
     """Raises WrongCall for an SQLite store that is not there yet: who only reads shall not make one."""
     path = _path(uri)
     if path is not None and not path.is_file():
-        raise WrongCall(f"no runs here: {path.absolute()} does not exist; run a campaign first, or set MLFLOW_TRACKING_URI")
+        raise WrongCall(
+            f"no runs here: {path.absolute()} does not exist; run a campaign first, or set MLFLOW_TRACKING_URI"
+        )
 
 
 def folder_of(uri: str) -> Path | None:
@@ -72,4 +76,6 @@ def _path(uri: str) -> Path | None:
     """The file of an SQLite store, which may be missing; None for any other store."""
     if urlsplit(uri).scheme.partition("+")[0] != "sqlite":
         return None
-    return Path(unquote(urlsplit(uri).path)[1:])  # three slashes before a relative path, four before an absolute one
+    return Path(
+        unquote(urlsplit(uri).path)[1:]
+    )  # three slashes before a relative path, four before an absolute one

@@ -73,11 +73,15 @@ class Journal:
             self._file = os.open(folder / RECORDS, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
             _check_regular(self._file, folder / RECORDS)
         except OSError as error:
-            raise WrongCall(f"journal: cannot write {folder}: {error.strerror}; choose another with journal=DIR") from None
+            raise WrongCall(
+                f"journal: cannot write {folder}: {error.strerror}; choose another with journal=DIR"
+            ) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise WrongCall(f"campaign in {folder} is still running in another process; wait for it or stop it first") from None
+            raise WrongCall(
+                f"campaign in {folder} is still running in another process; wait for it or stop it first"
+            ) from None
         self._size = _whole_lines(folder / RECORDS)
         self._end_last_line()
 
@@ -104,7 +108,9 @@ class Journal:
         try:
             _write_all(self._file, b"\n", self._size + len(rest))
         except OSError as error:
-            raise WrongCall(f"journal: cannot write {self.folder}: {error.strerror}; make room, or choose another") from None
+            raise WrongCall(
+                f"journal: cannot write {self.folder}: {error.strerror}; make room, or choose another"
+            ) from None
         self._size += len(rest) + 1
 
     @property
@@ -121,7 +127,9 @@ class Journal:
         os.close(self._file)
 
 
-def read(folder: Path, offset: int = 0, limit: int = 5_000, damaged: Damages | None = None) -> tuple[list[Record], int]:
+def read(
+    folder: Path, offset: int = 0, limit: int = 5_000, damaged: Damages | None = None
+) -> tuple[list[Record], int]:
     """The records of at most `limit` whole lines from a byte offset, and the offset behind them: the same at the end.
 
     damaged: gets the lines that were set aside, each once. What is intact within such a line is read all the same.
@@ -201,11 +209,17 @@ def delivered(folder: Path, server: str) -> tuple[int, str]:
     except FileNotFoundError:
         return 0, ""
     except (OSError, ValueError):
-        return 0, f"{path} is damaged: it is no number of bytes; everything is sent again, which changes nothing"
+        return (
+            0,
+            f"{path} is damaged: it is no number of bytes; everything is sent again, which changes nothing",
+        )
     if of.strip() != _public(server):
         return 0, ""
     if not _ends_a_line(folder / RECORDS, offset):
-        return 0, f"{path} is damaged: byte {offset} ends no record; everything is sent again, which changes nothing"
+        return (
+            0,
+            f"{path} is damaged: byte {offset} ends no record; everything is sent again, which changes nothing",
+        )
     return offset, ""
 
 
@@ -369,7 +383,9 @@ def _trouble(description: Any) -> str:
     for name, kind in needed.items():
         if not isinstance(description.get(name), kind):
             return f"it does not say {name}"
-    if description.get(CHECKSUM) != _checksum({key: value for key, value in description.items() if key != CHECKSUM}):
+    if description.get(CHECKSUM) != _checksum(
+        {key: value for key, value in description.items() if key != CHECKSUM}
+    ):
         return "its checksum is another"
     return ""
 
@@ -381,7 +397,9 @@ def _checksum(description: dict[str, Any]) -> str:
 def _public(server: str) -> str:
     """A server's address without the name and password that it may hold."""
     parts = urlsplit(server)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+    return urlunsplit(
+        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", "")
+    )
 
 
 def _write_all(file: int, data: bytes, position: int) -> None:

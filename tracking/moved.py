@@ -22,9 +22,13 @@ def rebase(database: Path) -> list[Path]:
     path = database.resolve()
     here = path.parent / ARTIFACTS
     if not path.is_file():
-        raise WrongCall(f"database={database}: there is no such file; give the mlflow.db of the folder that was moved")
+        raise WrongCall(
+            f"database={database}: there is no such file; give the mlflow.db of the folder that was moved"
+        )
     if not here.is_dir():
-        raise WrongCall(f"database={database}: there is no folder {ARTIFACTS} beside it; move it there too, then try again")
+        raise WrongCall(
+            f"database={database}: there is no folder {ARTIFACTS} beside it; move it there too, then try again"
+        )
     try:
         with closing(sqlite3.connect(path)) as opened:
             former = _former(opened, here)
@@ -34,14 +38,18 @@ def rebase(database: Path) -> list[Path]:
                 for folder in former:
                     _lead(opened, folder, here)
     except sqlite3.Error as error:
-        raise WrongCall(f"database={database}: {error}; end what uses it (mlflow ui, campaigns), then try again") from None
+        raise WrongCall(
+            f"database={database}: {error}; end what uses it (mlflow ui, campaigns), then try again"
+        ) from None
     return former
 
 
 def _former(opened: sqlite3.Connection, here: Path) -> list[Path]:
     """Other folders `mlruns` in which experiments keep their artifacts, and whose experiments lie here now."""
     found = dict[Path, None]()
-    for (text,) in opened.execute("SELECT artifact_location FROM experiments WHERE artifact_location IS NOT NULL"):
+    for (text,) in opened.execute(
+        "SELECT artifact_location FROM experiments WHERE artifact_location IS NOT NULL"
+    ):
         folder = Path(unquote(urlsplit(text).path))
         local = urlsplit(text).scheme in ("", "file") and folder.parent.name == ARTIFACTS
         if local and folder.parent != here:
@@ -51,12 +59,17 @@ def _former(opened: sqlite3.Connection, here: Path) -> list[Path]:
 
 def _lead(opened: sqlite3.Connection, former: Path, here: Path) -> None:
     """In whichever table: artifacts of experiments, runs and models."""
-    tables = [name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    tables = [
+        name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    ]
     for table in tables:
         described = opened.execute(f'PRAGMA table_info("{table}")')
         columns = [name for _, name, kind, *_ in described if kind.startswith(("VARCHAR", "TEXT"))]
         for column in columns:
-            for old, new in ((f"{former}/", f"{here}/"), (f"{former.as_uri()}/", f"{here.as_uri()}/")):
+            for old, new in (
+                (f"{former}/", f"{here}/"),
+                (f"{former.as_uri()}/", f"{here.as_uri()}/"),
+            ):
                 opened.execute(
                     f'UPDATE "{table}" SET "{column}" = ? || substr("{column}", ?) WHERE substr("{column}", 1, ?) = ?',
                     (new, len(old) + 1, len(old), old),

@@ -12,7 +12,11 @@ CONTROLS = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2
 
 def visible(text: str) -> str:
     """The text, its lines and tabs as they are; an escape sequence reads `\\x1b[31m`, a mark of direction `\\u202e`."""
-    return text if text.isprintable() else "".join(one if one in "\n\t" else _visible(one) for one in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(one if one in "\n\t" else _visible(one) for one in text)
+    )
 
 
 def line(text: str) -> str:

@@ -47,7 +47,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def environment(framework: Mapping[str, str], of_frameworks: Sequence[str], threads: int) -> dict[str, Any]:
+def environment(
+    framework: Mapping[str, str], of_frameworks: Sequence[str], threads: int
+) -> dict[str, Any]:
     """What `environment.json` holds. framework: its versions and switches; threads: those it was given; see `packages`."""
     own = {**asdict(cpus()), "threads": threads}
     return {
@@ -66,7 +68,9 @@ def variables(of_process: Mapping[str, str], *, material: bool = False) -> dict[
         material: whether only those that can change what is measured and that cells inherit as they are.
     """
     found = {name: text for name, text in sorted(of_process.items()) if VARIABLES.fullmatch(name)}
-    return {name: text for name, text in found.items() if not (material and IMMATERIAL.fullmatch(name))}
+    return {
+        name: text for name, text in found.items() if not (material and IMMATERIAL.fullmatch(name))
+    }
 
 
 def fingerprint(nodes: Sequence[str] = ()) -> str:
@@ -93,7 +97,9 @@ def versions_of(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def environment_digest(of_frameworks: Sequence[str], interpreters: Mapping[str, Mapping[str, str]] | None = None) -> str:
+def environment_digest(
+    of_frameworks: Sequence[str], interpreters: Mapping[str, Mapping[str, str]] | None = None
+) -> str:
     """Equal where machine, packages and inherited variables are: the tag `environment`, equal inside a block.
 
     interpreters: the packages of frameworks that other interpreters than this run, by framework.
@@ -104,7 +110,9 @@ def environment_digest(of_frameworks: Sequence[str], interpreters: Mapping[str, 
     return _digest({"machine": machine(), "packages": packages(of_frameworks), **own, **others})
 
 
-def environment_tags(of_frameworks: Sequence[str], installed: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment_tags(
+    of_frameworks: Sequence[str], installed: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """What the two digests stand for, as tags that people can read and compare by: `cpu`, `gpu`, `version.torch`, …
 
     `inherited.NAME` is an environment variable that cells inherit.
@@ -114,7 +122,9 @@ def environment_tags(of_frameworks: Sequence[str], installed: Mapping[str, str] 
     hardware = {"cpu": f"{here['cores']} × {here['cpu']}", "gpu": ", ".join(here["gpus"])}
     found = packages(of_frameworks) if installed is None else installed
     versions = {f"version.{name}": version for name, version in found.items()}
-    inherited = {f"inherited.{name}": text for name, text in variables(os.environ, material=True).items()}
+    inherited = {
+        f"inherited.{name}": text for name, text in variables(os.environ, material=True).items()
+    }
     return {name: text for name, text in {**hardware, **versions, **inherited}.items() if text}
 
 
@@ -128,7 +138,11 @@ def commit() -> str:
             _git("rev-parse", "HEAD"),
             _git("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD"),
         )
-        return f"{head}+changes.{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if changes else head
+        return (
+            f"{head}+changes.{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
+            if changes
+            else head
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
 
@@ -143,14 +157,18 @@ def gpus() -> list[str]:
 
 def _git(*arguments: str) -> str:
     command = ["git", "-C", str(ROOT), *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True, timeout=10)
+    run = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=True, timeout=10
+    )
     return run.stdout.strip()
 
 
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 

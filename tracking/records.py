@@ -59,7 +59,11 @@ class RunOutcome(StrEnum):
     @property
     def status(self) -> str:
         """MLflow's status for this outcome."""
-        return {RunOutcome.OK: "FINISHED", RunOutcome.INTERRUPTED: "KILLED", RunOutcome.PRUNED: "KILLED"}.get(self, "FAILED")
+        return {
+            RunOutcome.OK: "FINISHED",
+            RunOutcome.INTERRUPTED: "KILLED",
+            RunOutcome.PRUNED: "KILLED",
+        }.get(self, "FAILED")
 
 
 @dataclass(frozen=True)
@@ -150,12 +154,16 @@ class RunClosed:
 
 
 Record = RunOpened | Tags | Metrics | Artifact | DatasetUsed | ModelSaved | RunClosed
-_TYPES: dict[str, Any] = {t.__name__: t for t in (RunOpened, Tags, Metrics, Artifact, DatasetUsed, ModelSaved, RunClosed)}
+_TYPES: dict[str, Any] = {
+    t.__name__: t for t in (RunOpened, Tags, Metrics, Artifact, DatasetUsed, ModelSaved, RunClosed)
+}
 
 
 def to_line(record: Record) -> str:
     """A record as one line of JSON, without a newline."""
-    return json.dumps({"record": type(record).__name__, **dataclasses.asdict(record)}, separators=(",", ":"))
+    return json.dumps(
+        {"record": type(record).__name__, **dataclasses.asdict(record)}, separators=(",", ":")
+    )
 
 
 def from_line(line: str) -> Record:
@@ -183,7 +191,9 @@ def _record(name: str, fields: dict[str, Any]) -> Record:
     if isinstance(record, RunClosed) and record.status not in STATUSES:
         raise ValueError(f"RunClosed has a status that is not known: {ascii(record.status)[:40]}")
     if isinstance(record, RunClosed) and not (record.status or record.outcome in set(RunOutcome)):
-        raise ValueError(f"RunClosed has an outcome that is not known: {ascii(record.outcome)[:40]}")
+        raise ValueError(
+            f"RunClosed has an outcome that is not known: {ascii(record.outcome)[:40]}"
+        )
     return record
 
 
@@ -214,7 +224,11 @@ def _list(value: Any) -> tuple[str, ...]:
 def _points(value: Any) -> tuple[Point, ...]:
     points = tuple(Point(**one) for one in value)
     for one in points:
-        if type(one.value) not in (float, int) or type(one.step) is not int or type(one.time_ms) is not int:
+        if (
+            type(one.value) not in (float, int)
+            or type(one.step) is not int
+            or type(one.time_ms) is not int
+        ):
             raise TypeError
         _text(one.key)
     return points
@@ -227,7 +241,10 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
     tuple[str, ...]: _list,
     tuple[Point, ...]: _points,
 }
-_FIELDS = {name: {key: _READERS[hint] for key, hint in typing.get_type_hints(kind).items()} for name, kind in _TYPES.items()}
+_FIELDS = {
+    name: {key: _READERS[hint] for key, hint in typing.get_type_hints(kind).items()}
+    for name, kind in _TYPES.items()
+}
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,9 @@ COLUMNS, OUR_COLUMNS = "mlflow.sharedViewState.", "evenhand"
 # Without it the UI opens its view for language models.
 MODEL_TRAINING = "workflowType=machine_learning"
 NEWEST_FIRST, OLDEST_FIRST = "attributes.start_time DESC", "attributes.start_time ASC"
-PAGE_SECONDS = 120  # a page of full runs takes a server seconds, and one that answers several readers longer
+PAGE_SECONDS = (
+    120  # a page of full runs takes a server seconds, and one that answers several readers longer
+)
 
 AGAIN_SECONDS = 1.0
 # How often a record is tried that the server does not write while it writes others, before it is set aside.
@@ -122,7 +124,10 @@ class Store:
         try:
             self._ask(self._client.search_experiments, max_results=1)
         except EvenhandError as error:
-            if any(code in str(error) for code in ("error code 401", "error code 403", "UNAUTHENTICATED")):
+            if any(
+                code in str(error)
+                for code in ("error code 401", "error code 403", "UNAUTHENTICATED")
+            ):
                 raise WrongCall(
                     f"tracking server {self.uri} asks for a name and a password that may read it; "
                     "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN)"
@@ -137,7 +142,9 @@ class Store:
         while beneath := inner.__cause__ or inner.__context__:
             inner = beneath
         remote = self.uri.startswith(("http://", "https://"))
-        return str(inner) if remote and isinstance(inner, OSError) and inner.strerror else str(error)
+        return (
+            str(inner) if remote and isinstance(inner, OSError) and inner.strerror else str(error)
+        )
 
     def experiment_id(self, name: str) -> str:
         """The id of the experiment, made if it is not there yet."""
@@ -157,14 +164,18 @@ class Store:
 
     def experiment_names(self) -> dict[str, str]:
         """Id → name of every experiment."""
-        return {str(one.experiment_id): one.name for one in self._ask(self._client.search_experiments)}
+        return {
+            str(one.experiment_id): one.name for one in self._ask(self._client.search_experiments)
+        }
 
     def experiment_name(self, run_id: str) -> str:
         """The name of the experiment that a run belongs to."""
         run = self._ask(self._client.get_run, run_id)
         return str(self._ask(self._client.get_experiment, run.info.experiment_id).name)
 
-    def describe_experiment(self, name: str, text: str = "", newest: str = "", *, replace: bool = True) -> None:
+    def describe_experiment(
+        self, name: str, text: str = "", newest: str = "", *, replace: bool = True
+    ) -> None:
         """What the UI says of an experiment: `text`, unless somebody has written another, and below it the newest result.
 
         replace: whether this result takes the place of one that is there.
@@ -174,11 +185,19 @@ class Store:
         own = [one for one in known if one and not one.startswith(NEWEST)] or [text]
         before = [one for one in known if one.startswith(NEWEST)]
         last = [newest] if newest and (replace or not before) else before
-        self._ask(self._client.set_experiment_tag, experiment, NOTE, "\n\n".join(filter(None, [*own, *last])))
+        self._ask(
+            self._client.set_experiment_tag,
+            experiment,
+            NOTE,
+            "\n\n".join(filter(None, [*own, *last])),
+        )
 
     def share_columns(self, name: str, columns: Sequence[str]) -> str:
         """The UI's address, below the server's, of an experiment's runs with these columns: tags.X, params.X, metrics.X."""
-        experiment, quoted = self.experiment_id(name), [f"{kind}.`{key}`" for kind, key in (c.split(".", 1) for c in columns)]
+        experiment, quoted = (
+            self.experiment_id(name),
+            [f"{kind}.`{key}`" for kind, key in (c.split(".", 1) for c in columns)],
+        )
         shared = json.dumps({"selectedColumns": quoted})
         self._ask(self._client.set_experiment_tag, experiment, f"{COLUMNS}{OUR_COLUMNS}", shared)
         return f"#/experiments/{experiment}/runs?viewStateShareKey={OUR_COLUMNS}&{MODEL_TRAINING}"
@@ -189,7 +208,12 @@ class Store:
         self._experiment = self.experiment_name(run_id)
         self.tag(run_id, {"origin": origin})
 
-    def expect(self, opened: Iterable[RunOpened], experiment: str = "", run_ids: Mapping[str, str] | None = None) -> None:
+    def expect(
+        self,
+        opened: Iterable[RunOpened],
+        experiment: str = "",
+        run_ids: Mapping[str, str] | None = None,
+    ) -> None:
         """Learns where a journal's runs belong, for records that come without the one that opened their run.
 
         experiment: of runs that the journal does not open, such as a sweep that another process began. run_ids: by origin,
@@ -226,7 +250,9 @@ class Store:
             self._places[name] = experiment.experiment_id
         of_origin = f"tags.`{technical.ALONE['origin']}` = '{origin}'"
         found = self._ask(self._client.search_runs, [self._places[name]], of_origin)
-        return [run for run in found if user is None or run.data.tags.get(MLFLOW_USER, user) == user]
+        return [
+            run for run in found if user is None or run.data.tags.get(MLFLOW_USER, user) == user
+        ]
 
     def apply(self, records: Sequence[Record], folder: Path) -> list[str]:
         """Sends records in order; a second time changes nothing. Returns what the server refused, one line each.
@@ -245,7 +271,10 @@ class Store:
         """Records in the form that every server accepts."""
         for record in records:
             found, left_out = limits.taken(record)
-            refused += [f"{type(record).__name__} of {ascii(record.run)[1:-1][:60]}: {line}" for line in left_out]
+            refused += [
+                f"{type(record).__name__} of {ascii(record.run)[1:-1][:60]}: {line}"
+                for line in left_out
+            ]
             if found:
                 yield found
 
@@ -270,7 +299,9 @@ class Store:
         if len(some) == 1:
             return [f"{kind.__name__} of {run}: {reason}"]
         half = len(some) // 2
-        return self._send(run, kind, some[:half], folder) + self._send(run, kind, some[half:], folder)
+        return self._send(run, kind, some[:half], folder) + self._send(
+            run, kind, some[half:], folder
+        )
 
     def _writes(self, run: str) -> bool:
         """Whether the server writes at all now: a tag comes to a run and goes again."""
@@ -293,11 +324,15 @@ class Store:
             return
         run_id = self.run_id(run)
         if run_id is None:
-            raise Rejected("the run is not on this server, in the experiment where its journal has it")
+            raise Rejected(
+                "the run is not on this server, in the experiment where its journal has it"
+            )
         if kind is Metrics:
             self._log_metrics(run_id, [point for record in records for point in record.points])
         elif kind is Tags:
-            self.tag(run_id, {key: value for record in records for key, value in record.values.items()})
+            self.tag(
+                run_id, {key: value for record in records for key, value in record.values.items()}
+            )
         else:
             log: dict[type, Callable[[str, Any, Path], None]] = {
                 Artifact: self._log_artifact,
@@ -312,9 +347,15 @@ class Store:
         self.expect([record])
         begun = _again(lambda: self._begun(record.run) or self._create(record))
         run_id = begun.info.run_id
-        self.tag(run_id, {MLFLOW_RUN_NAME: record.name, **self._resolved(record.tags)}, begun.data.tags)
+        self.tag(
+            run_id, {MLFLOW_RUN_NAME: record.name, **self._resolved(record.tags)}, begun.data.tags
+        )
         # MLflow's project runner has logged its own -P values, as typed, and params cannot be changed.
-        new = [Param(key, value) for key, value in record.params.items() if key not in begun.data.params]
+        new = [
+            Param(key, value)
+            for key, value in record.params.items()
+            if key not in begun.data.params
+        ]
         for chunk in _chunks(new, ENTRIES_A_CALL):
             self._ask(self._client.log_batch, run_id, params=chunk)
 
@@ -326,25 +367,44 @@ class Store:
     def _create(self, record: RunOpened) -> Any:
         """A run with only its origin, user and process: should the answer be lost, the next try finds it or it says nothing."""
         kept = (*whereabouts.WHEREABOUTS, MLFLOW_USER)
-        tags = {"origin": record.run, **{key: record.tags[key] for key in kept if key in record.tags}}
-        told = {"start_time": record.time_ms, "tags": technical.packed(tags), "run_name": record.name}
-        made = self._ask_once(self._client.create_run, self.experiment_id(record.experiment), **told)
+        tags = {
+            "origin": record.run,
+            **{key: record.tags[key] for key in kept if key in record.tags},
+        }
+        told = {
+            "start_time": record.time_ms,
+            "tags": technical.packed(tags),
+            "run_name": record.name,
+        }
+        made = self._ask_once(
+            self._client.create_run, self.experiment_id(record.experiment), **told
+        )
         self._run_ids[record.run] = str(made.info.run_id)
         return made
 
     def _resolved(self, tags: Mapping[str, str]) -> dict[str, str]:
         """`run:ORIGIN` in a tag stands for the id that the run of that origin has on this server."""
-        return {key: self.run_id(text[4:]) or "" if text.startswith("run:") else text for key, text in tags.items()}
+        return {
+            key: self.run_id(text[4:]) or "" if text.startswith("run:") else text
+            for key, text in tags.items()
+        }
 
-    def tag(self, run_id: str, values: Mapping[str, str], before: Mapping[str, str] | None = None) -> None:
+    def tag(
+        self, run_id: str, values: Mapping[str, str], before: Mapping[str, str] | None = None
+    ) -> None:
         """Sets tags of a run; those that share one are added to what it holds. before: the run's tags, where they are known."""
         if before is None and any(map(technical.is_technical, values)):
             before = self._ask(self._client.get_run, run_id).data.tags
-        for chunk in _chunks([RunTag(key, value) for key, value in technical.packed(values, before).items()], ENTRIES_A_CALL):
+        for chunk in _chunks(
+            [RunTag(key, value) for key, value in technical.packed(values, before).items()],
+            ENTRIES_A_CALL,
+        ):
             self._ask(self._client.log_batch, run_id, tags=chunk)
 
     def _log_metrics(self, run_id: str, points: Sequence[Point]) -> None:
-        for chunk in _chunks([Metric(p.key, p.value, p.time_ms, p.step) for p in points], POINTS_A_CALL):
+        for chunk in _chunks(
+            [Metric(p.key, p.value, p.time_ms, p.step) for p in points], POINTS_A_CALL
+        ):
             self._ask(self._client.log_batch, run_id, metrics=chunk)
 
     def _log_artifact(self, run_id: str, record: Artifact, folder: Path) -> None:
@@ -355,7 +415,9 @@ class Store:
         self._ask(log, run_id, str(path), target)
 
     def _log_dataset(self, run_id: str, record: DatasetUsed, _: Path) -> None:
-        dataset = Dataset(record.name, record.digest, "local", record.source, record.schema, record.profile)
+        dataset = Dataset(
+            record.name, record.digest, "local", record.source, record.schema, record.profile
+        )
         inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", record.context)])]
         self._ask(self._client.log_inputs, run_id, datasets=inputs)
 
@@ -365,12 +427,19 @@ class Store:
         _check_model(record)
         run = self._ask(self._client.get_run, run_id)
         linked = {output.model_id for output in run.outputs.model_outputs} if run.outputs else set()
-        made = _again(lambda: self._begun_model(run, record.name, linked) or self._create_model(run, record))
+        made = _again(
+            lambda: self._begun_model(run, record.name, linked) or self._create_model(run, record)
+        )
         if made.model_id in linked:
             return
         with tempfile.TemporaryDirectory() as temporary:
             try:
-                _save_model(Path(temporary) / "model", Model(run_id=run_id, model_id=made.model_id), record, data)
+                _save_model(
+                    Path(temporary) / "model",
+                    Model(run_id=run_id, model_id=made.model_id),
+                    record,
+                    data,
+                )
             except (MlflowException, OSError, ValueError) as error:
                 raise Rejected(f"the model could not be packed: {error}") from error
             self._ask(self._client.log_model_artifacts, made.model_id, f"{temporary}/model")
@@ -380,13 +449,24 @@ class Store:
 
     def _begun_model(self, run: Any, name: str, linked: set[str]) -> Any:
         """The model of that name made for a run: the one it leads to; else the first that was begun, where an answer was lost."""
-        condition, order = f"source_run_id = '{run.info.run_id}'", [{"field_name": "creation_time", "ascending": True}]
-        found = self._ask(self._client.search_logged_models, [run.info.experiment_id], condition, order_by=order)
+        condition, order = (
+            f"source_run_id = '{run.info.run_id}'",
+            [{"field_name": "creation_time", "ascending": True}],
+        )
+        found = self._ask(
+            self._client.search_logged_models, [run.info.experiment_id], condition, order_by=order
+        )
         named = [model for model in found if model.name == name]
-        return next((model for model in named if model.model_id in linked), named[0] if named else None)
+        return next(
+            (model for model in named if model.model_id in linked), named[0] if named else None
+        )
 
     def _create_model(self, run: Any, record: ModelSaved) -> Any:
-        told = {"name": record.name, "params": run.data.params, "tags": note(record.description) if record.description else {}}
+        told = {
+            "name": record.name,
+            "params": run.data.params,
+            "tags": note(record.description) if record.description else {},
+        }
         create = self._client.create_logged_model
         return self._ask_once(create, run.info.experiment_id, source_run_id=run.info.run_id, **told)
 
@@ -396,7 +476,15 @@ class Store:
         of = {"dataset_name": used[0].name, "dataset_digest": used[0].digest} if used else {}
         for key in sorted(key for key in run.data.metrics if key.startswith(OF_MODELS)):
             last = max(self.points(run.info.run_id, key), key=lambda point: point.step)
-            point = Metric(key, last.value, last.time_ms, last.step, model_id=model_id, run_id=run.info.run_id, **of)
+            point = Metric(
+                key,
+                last.value,
+                last.time_ms,
+                last.step,
+                model_id=model_id,
+                run_id=run.info.run_id,
+                **of,
+            )
             self._ask(self._client.log_batch, run.info.run_id, metrics=[point])
 
     def _close(self, run_id: str, record: RunClosed, _: Path) -> None:
@@ -410,7 +498,13 @@ class Store:
         self._end(run_id, record)
 
     def _end(self, run_id: str, record: RunClosed) -> None:
-        self.tag(run_id, {"outcome": record.outcome, **({"outcome_reason": record.reason} if record.reason else {})})
+        self.tag(
+            run_id,
+            {
+                "outcome": record.outcome,
+                **({"outcome_reason": record.reason} if record.reason else {}),
+            },
+        )
         status = record.status or RunOutcome(record.outcome).status
         self._ask(self._client.set_terminated, run_id, status, record.time_ms)
 
@@ -437,11 +531,19 @@ class Store:
         """The ids of experiments that must be there. Raises WrongCall naming those that are."""
         found = {name: self._experiment_named(name) for name in names}
         for name in (name for name, experiment in found.items() if experiment is None):
-            have = sorted(experiment.name for experiment in self._ask(self._client.search_experiments))
+            have = sorted(
+                experiment.name for experiment in self._ask(self._client.search_experiments)
+            )
             close = difflib.get_close_matches(name, have, n=1)
-            told = ", ".join(have[:NAMED]) + (f" and {len(have) - NAMED} more" if len(have) > NAMED else "")
+            told = ", ".join(have[:NAMED]) + (
+                f" and {len(have) - NAMED} more" if len(have) > NAMED else ""
+            )
             hint = f"did you mean '{close[0]}'? " if close else ""
-            right = f"{hint}have {told}" if set(have) - {"Default"} else f"nothing was recorded there; {ELSEWHERE}"
+            right = (
+                f"{hint}have {told}"
+                if set(have) - {"Default"}
+                else f"nothing was recorded there; {ELSEWHERE}"
+            )
             raise WrongCall(f"no experiment '{name}' on {self.uri}; {right}")
         return [str(experiment.experiment_id) for experiment in found.values()]
 
@@ -464,7 +566,9 @@ class Store:
         are to come, MLflow does not say. Raises Rejected for a condition that does not parse.
         """
         names = [experiments] if isinstance(experiments, str) else experiments
-        places = [str(found.experiment_id) for name in names if (found := self._experiment_named(name))]
+        places = [
+            str(found.experiment_id) for name in names if (found := self._experiment_named(name))
+        ]
         seen: set[str] = set()
         pages = self._from_both_ends if self.uri.startswith("http") else self._in_order
         for found in pages(places, condition, page) if places else ():
@@ -475,7 +579,9 @@ class Store:
                 progress(len(seen), None)
             yield from new
 
-    def _in_order(self, places: Sequence[str], condition: str, size: int) -> Iterator[list[StoredRun]]:
+    def _in_order(
+        self, places: Sequence[str], condition: str, size: int
+    ) -> Iterator[list[StoredRun]]:
         """Pages, each fetched while the caller works on the one before."""
         with ThreadPoolExecutor(1) as background:
             ahead = background.submit(self._page, places, condition, size, "")
@@ -487,14 +593,17 @@ class Store:
                 if not token:
                     return
 
-    def _from_both_ends(self, places: Sequence[str], condition: str, size: int) -> Iterator[list[StoredRun]]:
+    def _from_both_ends(
+        self, places: Sequence[str], condition: str, size: int
+    ) -> Iterator[list[StoredRun]]:
         """Pages from the newest and from the oldest run on, until they meet: a server answers two requests on two processors."""
         with ThreadPoolExecutor(2) as background:
 
             def ask(within: str) -> list[Future[tuple[list[StoredRun], str]]]:
                 narrowed = " and ".join(filter(None, [condition, within]))
                 return [
-                    background.submit(self._page, places, narrowed, size, "", order) for order in (NEWEST_FIRST, OLDEST_FIRST)
+                    background.submit(self._page, places, narrowed, size, "", order)
+                    for order in (NEWEST_FIRST, OLDEST_FIRST)
                 ]
 
             within, ahead = "", ask("")
@@ -504,7 +613,9 @@ class Store:
                 if not met:
                     before = within
                     within = f"attributes.start_time >= {oldest[-1].start_ms} and attributes.start_time <= {newest[-1].start_ms}"
-                    if within == before:  # more runs began in one millisecond than a page holds: time cannot tell them apart
+                    if (
+                        within == before
+                    ):  # more runs began in one millisecond than a page holds: time cannot tell them apart
                         yield from self._in_order(places, condition, size)
                         return
                     ahead = ask(within)
@@ -514,22 +625,44 @@ class Store:
                     return
 
     def _page(
-        self, places: Sequence[str], condition: str, size: int, token: str, order: str = NEWEST_FIRST
+        self,
+        places: Sequence[str],
+        condition: str,
+        size: int,
+        token: str,
+        order: str = NEWEST_FIRST,
     ) -> tuple[list[StoredRun], str]:
         """Some runs, and the token of the next page, empty on the last."""
         if not self.uri.startswith("http"):
             runs = self._ask(
-                self._client.search_runs, places, condition, max_results=size, page_token=token or None, order_by=[order]
+                self._client.search_runs,
+                places,
+                condition,
+                max_results=size,
+                page_token=token or None,
+                order_by=[order],
             )
             return [stored_run(run) for run in runs], runs.token or ""
-        wanted = {"experiment_ids": places, "filter": condition, "max_results": size, "page_token": token, "order_by": [order]}
+        wanted = {
+            "experiment_ids": places,
+            "filter": condition,
+            "max_results": size,
+            "page_token": token,
+            "order_by": [order],
+        }
         search = "/api/2.0/mlflow/runs/search"
-        answer = self._ask(lambda: self._http("POST", search, json=wanted, timeout=PAGE_SECONDS).json())
-        return [_from_json(run) for run in answer.get("runs", ())], answer.get("next_page_token", "")
+        answer = self._ask(
+            lambda: self._http("POST", search, json=wanted, timeout=PAGE_SECONDS).json()
+        )
+        return [_from_json(run) for run in answer.get("runs", ())], answer.get(
+            "next_page_token", ""
+        )
 
     def _http(self, method: str, endpoint: str, **named: Any) -> requests.Response:
         """An answer of the server as it came: MLflow's client takes ten times as long to make its entities of it."""
-        answer: requests.Response = http_request(get_default_host_creds(self.uri), endpoint, method, **named)
+        answer: requests.Response = http_request(
+            get_default_host_creds(self.uri), endpoint, method, **named
+        )
         if answer.status_code != 200:
             verify_rest_response(answer, endpoint)  # raises what the server says
         return answer
@@ -540,7 +673,10 @@ class Store:
 
     def history(self, run_id: str, key: str) -> list[tuple[int, float]]:
         """Every point of a metric as (time in ms, value), as MLflow orders them; none where there is no such metric."""
-        return [(point.timestamp, point.value) for point in self._ask(self._client.get_metric_history, run_id, key)]
+        return [
+            (point.timestamp, point.value)
+            for point in self._ask(self._client.get_metric_history, run_id, key)
+        ]
 
     def points(self, run_id: str, key: str) -> list[Point]:
         """Every logged point of a metric."""
@@ -575,9 +711,13 @@ class Store:
                 if not self.has_file(run_id, path):
                     return None
                 target.parent.mkdir(parents=True, exist_ok=True)
-                return Path(self._ask(self._client.download_artifacts, run_id, path, str(folder / run_id)))
+                return Path(
+                    self._ask(self._client.download_artifacts, run_id, path, str(folder / run_id))
+                )
             # MLflow's own download asks three times as often.
-            answer = self._ask(self._http, "GET", "/get-artifact", params={"run_id": run_id, "path": path})
+            answer = self._ask(
+                self._http, "GET", "/get-artifact", params={"run_id": run_id, "path": path}
+            )
         except Rejected:
             return None
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -608,14 +748,22 @@ class Store:
 
     def close_stale(self, experiment: str) -> list[str]:
         """Ends runs on which nobody works any more (kill -9, power loss) as KILLED, with their reason. Returns their ids."""
-        running = [run for run in self.runs(experiment, "attributes.status = 'RUNNING'") if _is_ours(run)]
+        running = [
+            run for run in self.runs(experiment, "attributes.status = 'RUNNING'") if _is_ours(run)
+        ]
         owners = {run.tags.get("campaign", run.run_id) for run in running}
-        fresh = {owner for owner in owners if (run := self.run(owner)) and run.status == "RUNNING" and _is_fresh(run)}
+        fresh = {
+            owner
+            for owner in owners
+            if (run := self.run(owner)) and run.status == "RUNNING" and _is_fresh(run)
+        }
         closed = []
         for run in running:
             if run.tags.get("campaign", run.run_id) in fresh:
                 continue
-            now_ms = max(run.start_ms, int(time.time() * 1_000))  # its machine's clock may have been ahead of this one
+            now_ms = max(
+                run.start_ms, int(time.time() * 1_000)
+            )  # its machine's clock may have been ahead of this one
             self._end(run.run_id, RunClosed(run.run_id, now_ms, RunOutcome.INTERRUPTED, VANISHED))
             closed.append(run.run_id)
         return closed
@@ -623,14 +771,20 @@ class Store:
     def at_work(self, experiments: Sequence[str]) -> list[StoredRun]:
         """Campaigns and searches on which somebody still works."""
         running = self.runs(experiments, "attributes.status = 'RUNNING'")
-        return [run for run in running if run.tags.get("kind") in (RunKind.CAMPAIGN, RunKind.SWEEP) and _is_fresh(run)]
+        return [
+            run
+            for run in running
+            if run.tags.get("kind") in (RunKind.CAMPAIGN, RunKind.SWEEP) and _is_fresh(run)
+        ]
 
     def page(self, experiment: str, run_id: str) -> str:
         """Where a browser finds a run: an address, or the command that opens the UI first."""
         place = self.link(experiment, run_id)
         if self.uri.startswith("http"):
             return f"{self.uri}/{place}"
-        return f"mlflow ui --backend-store-uri {self.uri}   then open   http://127.0.0.1:5000/{place}"
+        return (
+            f"mlflow ui --backend-store-uri {self.uri}   then open   http://127.0.0.1:5000/{place}"
+        )
 
     def link(self, experiment: str, run_id: str) -> str:
         """A run's address in the UI, below the server's."""
@@ -661,10 +815,15 @@ class Store:
         except requests.HTTPError as error:
             text = _one_line(error)[:300]
             status = error.response.status_code if error.response is not None else 500
-            raise (Rejected if 400 <= status < 500 and status not in (408, 429) else Unreachable)(text) from error
+            raise (Rejected if 400 <= status < 500 and status not in (408, 429) else Unreachable)(
+                text
+            ) from error
         except (requests.RequestException, OSError) as error:
             raise Unreachable(_one_line(error)[:300]) from error
-        except (ValueError, TypeError) as error:  # MLflow's client could not write the request, or not read the answer
+        except (
+            ValueError,
+            TypeError,
+        ) as error:  # MLflow's client could not write the request, or not read the answer
             raise Unwritten(_one_line(error)[:300]) from error
 
 
@@ -700,7 +859,11 @@ def _below(folder: Path, path: str) -> Path:
                 raise Rejected(f"{str(one)!a} leads out of the journal's folder")
             if not (one.is_file() or one.is_dir()):
                 raise Rejected(f"{str(one)!a} is missing, or is no file")
-    except (OSError, ValueError, RuntimeError) as error:  # no permission, a NUL in the name, a loop of links
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # no permission, a NUL in the name, a loop of links
         raise Rejected(f"{ascii(path)[:200]} cannot be read: {error}") from None
     return found
 
@@ -708,7 +871,11 @@ def _below(folder: Path, path: str) -> Path:
 def _check_model(record: ModelSaved) -> None:
     """A model's users import its loader and install its packages: the one must be ours, the others have a name and a version."""
     source = ROOT / f"{record.loader.replace('.', '/')}.py"
-    if not (LOADER.fullmatch(record.loader) and source.is_file() and "def _load_pyfunc(" in source.read_text(encoding="utf-8")):
+    if not (
+        LOADER.fullmatch(record.loader)
+        and source.is_file()
+        and "def _load_pyfunc(" in source.read_text(encoding="utf-8")
+    ):
         raise Rejected(f"{ascii(record.loader)[:100]} is no loader of evenhand's")
     for one in record.requirements:
         if not REQUIREMENT.fullmatch(one):
@@ -722,9 +889,12 @@ def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> Non
     package = bundle.write(code)
     sent = [ColSpec(kind, name, required=False) for name, kind in record.columns.items()]
     sent = sent or [ColSpec("string", name) for name in record.example]
-    answer = [ColSpec(kind, name) for name, kind in (record.outputs or {record.output: "string"}).items()]
+    answer = [
+        ColSpec(kind, name) for name, kind in (record.outputs or {record.output: "string"}).items()
+    ]
     example = {
-        name: base64.b64decode(text) if record.columns.get(name) == "binary" else text for name, text in record.example.items()
+        name: base64.b64decode(text) if record.columns.get(name) == "binary" else text
+        for name, text in record.example.items()
     }
     mlflow.pyfunc.save_model(
         path=str(path),
@@ -739,7 +909,9 @@ def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> Non
 
 
 @contextmanager
-def autologging(flavour: str, experiment: str, name: str, tags: Mapping[str, str]) -> Iterator[None]:
+def autologging(
+    flavour: str, experiment: str, name: str, tags: Mapping[str, str]
+) -> Iterator[None]:
     """MLflow's own autologging, into a run beside the cell's: its params (`epochs`, …) would clash with ours.
 
     flavour: `keras` (its `fit`) or `pytorch` (Lightning's `Trainer.fit`; of a plain loop it logs nothing).
@@ -753,7 +925,11 @@ def autologging(flavour: str, experiment: str, name: str, tags: Mapping[str, str
 
 def source(entry_point: str, commit: str) -> dict[str, str]:
     """The tags behind the UI's columns `Created by` and `Source`."""
-    who = {"mlflow.user": _user(), "mlflow.source.name": f"evenhand {entry_point}", "mlflow.source.type": "PROJECT"}
+    who = {
+        "mlflow.user": _user(),
+        "mlflow.source.name": f"evenhand {entry_point}",
+        "mlflow.source.type": "PROJECT",
+    }
     return {**who, **({"mlflow.source.git.commit": commit.partition("+")[0]} if commit else {})}
 
 
@@ -776,7 +952,13 @@ def _user() -> str:
 
 def schema(columns: Mapping[str, str]) -> str:
     """MLflow's JSON of a dataset's columns, for the UI."""
-    return json.dumps({"mlflow_colspec": [{"type": kind, "name": name, "required": True} for name, kind in columns.items()]})
+    return json.dumps(
+        {
+            "mlflow_colspec": [
+                {"type": kind, "name": name, "required": True} for name, kind in columns.items()
+            ]
+        }
+    )
 
 
 def _is_ours(run: StoredRun) -> bool:
@@ -800,11 +982,20 @@ def stored_run(run: Any) -> StoredRun:
 def _from_json(run: Mapping[str, Any]) -> StoredRun:
     """A run as the REST API tells it: numbers that JSON does not know are text there, and what is empty may be absent."""
     info, data = run["info"], run.get("data", {})
-    params, tags = ({one["key"]: one.get("value", "") for one in data.get(kind, ())} for kind in ("params", "tags"))
+    params, tags = (
+        {one["key"]: one.get("value", "") for one in data.get(kind, ())}
+        for kind in ("params", "tags")
+    )
     metrics = {one["key"]: float(one.get("value", 0.0)) for one in data.get("metrics", ())}
     end_ms = info.get("end_time") or None
     return StoredRun(
-        *(info["run_id"], info.get("run_name", ""), info["status"], info.get("start_time", 0), end_ms),
+        *(
+            info["run_id"],
+            info.get("run_name", ""),
+            info["status"],
+            info.get("start_time", 0),
+            end_ms,
+        ),
         *(params, metrics, technical.unpacked(tags)),
     )
 

@@ -25,5 +25,7 @@ def read(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     import pyarrow.parquet as pq
 
     known = set(pq.read_schema(path).names)
-    found: dict[str, list[Any]] = pq.read_table(path, columns=[name for name in columns if name in known]).to_pydict()
+    found: dict[str, list[Any]] = pq.read_table(
+        path, columns=[name for name in columns if name in known]
+    ).to_pydict()
     return found

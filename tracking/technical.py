@@ -12,9 +12,26 @@ CHARACTERS = 5_000
 ALONE = {"origin": f"{TAG}.origin"}
 NAMES = frozenset(
     (
-        *("cell", "cool_down", "energy_of", "environment", "exported_from", "exported_run_id", "features", "host", "idle"),
+        *(
+            "cell",
+            "cool_down",
+            "energy_of",
+            "environment",
+            "exported_from",
+            "exported_run_id",
+            "features",
+            "host",
+            "idle",
+        ),
         *("implied", "jit_compile.planned", "keras.use_cudnn", "looks", "odd_block.rule"),
-        *("optimizer.implementation", "parity.device", "pid", "pid_started", "trial.params", "turns"),
+        *(
+            "optimizer.implementation",
+            "parity.device",
+            "pid",
+            "pid_started",
+            "trial.params",
+            "turns",
+        ),
     )
 )
 PREFIXES = ("inherited.", "machine.", "not_available.", "pinned.", "train.", "version.", "warmup.")
@@ -30,7 +47,9 @@ def packed(values: Mapping[str, str], before: Mapping[str, str] | None = None) -
 
     What no tag can hold together with others stays alone; what fills one goes on in `mlflow.evenhand.2` and so on.
     """
-    own = {ALONE.get(name, name): values[name] for name in sorted(values) if not is_technical(name)}  # a page has this order
+    own = {
+        ALONE.get(name, name): values[name] for name in sorted(values) if not is_technical(name)
+    }  # a page has this order
     more = {name: text for name, text in values.items() if is_technical(name)}
     if not more:
         return own
@@ -68,7 +87,11 @@ def _read(part: str) -> dict[str, str] | None:
         found = json.loads(part)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and all(isinstance(text, str) for text in found.values()) else None
+    return (
+        found
+        if isinstance(found, dict) and all(isinstance(text, str) for text in found.values())
+        else None
+    )
 
 
 def _entry(name: str, text: str) -> str:

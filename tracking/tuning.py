@@ -47,7 +47,9 @@ def memory_pressure(root: Path = Path("/")) -> float | None:
     for line in cpus.text(root / "proc/pressure/memory").splitlines():
         kind, *fields = line.split()
         if kind == "some":
-            averages = (field.removeprefix("avg10=") for field in fields if field.startswith("avg10="))
+            averages = (
+                field.removeprefix("avg10=") for field in fields if field.startswith("avg10=")
+            )
             return next(map(float, averages), None)
     return None
 

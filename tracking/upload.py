@@ -75,7 +75,9 @@ class Uploader(threading.Thread):
                 self.trouble, pause = "", IDLE_SECONDS
                 if more:
                     continue
-            except Exception as error:  # this thread must outlive whatever MLflow raises: the journal waits for it
+            except (
+                Exception
+            ) as error:  # this thread must outlive whatever MLflow raises: the journal waits for it
                 self.trouble = str(error) or type(error).__name__
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
             self._asked_at = math.inf
@@ -98,7 +100,11 @@ class Uploader(threading.Thread):
     @property
     def stuck(self) -> bool:
         """Whether waiting is in vain: the server failed, or takes long to say anything at all."""
-        return bool(self.trouble) or not self.is_alive() or time.monotonic() - self._asked_at > PATIENCE_SECONDS
+        return (
+            bool(self.trouble)
+            or not self.is_alive()
+            or time.monotonic() - self._asked_at > PATIENCE_SECONDS
+        )
 
     @property
     def up_to_date(self) -> bool:
@@ -112,13 +118,18 @@ class Uploader(threading.Thread):
 
     def _deliver(self) -> bool:
         if not self._knows_runs:
-            self._store.expect(journal.opened(self._journal.folder, self.damaged), journal.experiment(self._journal.folder))
+            self._store.expect(
+                journal.opened(self._journal.folder, self.damaged),
+                journal.experiment(self._journal.folder),
+            )
             self._knows_runs = True
         records, offset = journal.read(self._journal.folder, self._offset, damaged=self.damaged)
         if offset != self._offset:
             self.refused += self._store.apply(records, self._journal.folder)
             self._offset = offset
-            with contextlib.suppress(OSError):  # a full disk: the next process sends these again, which changes nothing
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk: the next process sends these again, which changes nothing
                 journal.mark_delivered(self._journal.folder, offset, self._store.uri)
             return True
         waiting = self._journal.waiting()

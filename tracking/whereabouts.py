@@ -13,7 +13,9 @@ HEARTBEAT_SECONDS = 15
 # Heartbeats of a run may come from another process than its own: a dead process alone proves nothing.
 STALE_SECONDS = 600
 STALE_SECONDS_OF_DEAD = 8 * HEARTBEAT_SECONDS
-SAME_SECONDS = 2.0  # the kernel's clock ticks, and a boot time that moves with corrections of the clock
+SAME_SECONDS = (
+    2.0  # the kernel's clock ticks, and a boot time that moves with corrections of the clock
+)
 
 
 def here() -> dict[str, str]:
@@ -21,7 +23,12 @@ def here() -> dict[str, str]:
     import psutil
 
     started = psutil.Process().create_time()
-    return {"host": platform.node(), "pid": str(os.getpid()), STARTED: f"{started:.2f}", HEARTBEAT: str(int(time.time()))}
+    return {
+        "host": platform.node(),
+        "pid": str(os.getpid()),
+        STARTED: f"{started:.2f}",
+        HEARTBEAT: str(int(time.time())),
+    }
 
 
 def is_fresh(tags: Mapping[str, str], start_seconds: float) -> bool:
@@ -31,7 +38,9 @@ def is_fresh(tags: Mapping[str, str], start_seconds: float) -> bool:
     """
     alive = is_alive(tags)
     silent_seconds = time.time() - (_seconds(tags.get(HEARTBEAT, "")) or start_seconds)
-    return bool(alive) or silent_seconds < (STALE_SECONDS if alive is None else STALE_SECONDS_OF_DEAD)
+    return bool(alive) or silent_seconds < (
+        STALE_SECONDS if alive is None else STALE_SECONDS_OF_DEAD
+    )
 
 
 def is_alive(tags: Mapping[str, str]) -> bool | None:

@@ -48,7 +48,9 @@ def main(arguments: Sequence[str]) -> int:
                 print("\n".join(_names()) or f"no copy in {BACKUPS}")
             case "check":
                 is_late = copies.age_seconds(BACKUPS) > LATE_SECONDS
-                print(f"the newest copy is {'older than 26 hours, or missing' if is_late else 'of the last day'}")
+                print(
+                    f"the newest copy is {'older than 26 hours, or missing' if is_late else 'of the last day'}"
+                )
                 return FAILED if is_late else DONE
     except ERRORS as error:
         _print_error(error)

@@ -23,14 +23,26 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.guard", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
     actions.add_parser("routes", help="what routes.toml lacks and what MLflow lacks")
-    server = actions.add_parser("serve", help="database, accounts and secrets come from MLflow's variables")
+    server = actions.add_parser(
+        "serve", help="database, accounts and secrets come from MLflow's variables"
+    )
     server.add_argument("--host", default="127.0.0.1")
     server.add_argument("--port", type=int, default=5000)
     server.add_argument("--workers", type=int, default=2)
     server.add_argument("--artifacts", required=True, help="folder or s3:// address")
-    server.add_argument("--hosts", required=True, help="names by which users call the server, with ports, commas between")
-    server.add_argument("--origins", required=True, help="addresses of its own pages, commas between")
-    server.add_argument("--proxies", default="", help="addresses whose X-Forwarded-For is believed, commas between; * for all")
+    server.add_argument(
+        "--hosts",
+        required=True,
+        help="names by which users call the server, with ports, commas between",
+    )
+    server.add_argument(
+        "--origins", required=True, help="addresses of its own pages, commas between"
+    )
+    server.add_argument(
+        "--proxies",
+        default="",
+        help="addresses whose X-Forwarded-For is believed, commas between; * for all",
+    )
     asked = parser.parse_args(arguments)
     return _routes() if asked.action == "routes" else _serve(asked)
 
@@ -47,7 +59,9 @@ def _serve(asked: argparse.Namespace) -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     inside.prepare(asked.artifacts)
-    os.environ.setdefault("PGOPTIONS", f"-c statement_timeout={STATEMENT_SECONDS}s")  # read by libpq, in every worker
+    os.environ.setdefault(
+        "PGOPTIONS", f"-c statement_timeout={STATEMENT_SECONDS}s"
+    )  # read by libpq, in every worker
     with tempfile.NamedTemporaryFile(prefix="evenhand-turns-") as shared:
         os.environ[turns.FILE] = shared.name
         uvicorn.run(
@@ -73,7 +87,9 @@ def _routes() -> int:
         # MLflow wants a database and secrets before it lists its routes.
         settings, store = Path(folder, "auth.ini"), f"sqlite:///{folder}/store.db"
         authentication.write_settings(settings, store)
-        os.environ |= authentication.environment(settings, store, secrets.token_hex(), secrets.token_hex())
+        os.environ |= authentication.environment(
+            settings, store, secrets.token_hex(), secrets.token_hex()
+        )
         from deploy.guard import inside, routes
 
         has = set(inside.offered(inside.application()))

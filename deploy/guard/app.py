@@ -75,7 +75,9 @@ class Request:
 class Guard:
     """origins: of the server's own pages. largest_upload_bytes: of one artifact."""
 
-    def __init__(self, behind: Application, origins: Iterable[str], largest_upload_bytes: int) -> None:
+    def __init__(
+        self, behind: Application, origins: Iterable[str], largest_upload_bytes: int
+    ) -> None:
         self._behind = behind
         self._origins = frozenset(origins)
         self._largest_upload_bytes = largest_upload_bytes
@@ -106,7 +108,9 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, size: int | None) -> None:
         origin = header(scope["headers"], b"origin")
-        if origin and origin not in self._origins:  # MLflow would let any page of the same machine in
+        if (
+            origin and origin not in self._origins
+        ):  # MLflow would let any page of the same machine in
             raise Refusal(403, "a page of another address has no business here")
         scope["headers"] = [pair for pair in scope["headers"] if not _is_dropped(pair[0])]
         route = self._routes.match(scope["method"], scope["path"])
@@ -116,13 +120,19 @@ class Guard:
             route = _allowed(route, account)
             asked.check_path(route)
         reads = scope["method"] in ("GET", "HEAD")
-        query, scope["query_string"] = asked.read_query(route, scope["query_string"], may_have_one=reads)
+        query, scope["query_string"] = asked.read_query(
+            route, scope["query_string"], may_have_one=reads
+        )
         if route.kind == routes.SEARCH:
             await self._search(route, account, query, scope, receive, send, size)
         elif reads:
             _without_body(size)
             whole = _of_model(route) or route.rule == "/get-artifact"
-            await self._behind(await anyio.to_thread.run_sync(_streamed, route, scope) if whole else scope, receive, send)
+            await self._behind(
+                await anyio.to_thread.run_sync(_streamed, route, scope) if whole else scope,
+                receive,
+                send,
+            )
         elif route.kind == routes.UPLOAD:
             await self._upload(route, scope, receive, send, size)
         else:
@@ -222,7 +232,10 @@ class Ready:
         is_operator = hmac.compare_digest(b"".join(values), self._authorization.encode())
         text = (problem if is_operator else "not ready") if problem else "ready"
         body = text.encode() + b"\n"
-        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(body)).encode()),
+        ]
         status = 503 if problem else 200
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -231,7 +244,9 @@ class Ready:
 def _allowed(route: Route | None, account: Account) -> Route:
     """Raises Refusal for what is not offered, or not to this account."""
     if route is None or route.kind == routes.REFUSED:
-        raise Refusal(403, "this server does not offer that; it keeps experiments, runs, artifacts and models")
+        raise Refusal(
+            403, "this server does not offer that; it keeps experiments, runs, artifacts and models"
+        )
     if route.kind == routes.ADMINISTER and not account.is_admin:
         raise Refusal(403, f"{account.user} is no administrator")
     return route
@@ -276,7 +291,12 @@ def _streamed(route: Route, scope: Scope) -> Scope:
     wanted = query.get("path") or query.get("artifact_file_path", "")
     path = f"{place}/{wanted}"
     asked.check_path(Route(routes.READ, "", {"artifact_path": path}))
-    return {**scope, "path": f"{ARTIFACTS}/{path}", "raw_path": f"{ARTIFACTS}/{quote(path)}".encode(), "query_string": b""}
+    return {
+        **scope,
+        "path": f"{ARTIFACTS}/{path}",
+        "raw_path": f"{ARTIFACTS}/{quote(path)}".encode(),
+        "query_string": b"",
+    }
 
 
 def _checked(route: Route, account: Account, raw: bytes) -> Request:
@@ -303,15 +323,23 @@ def _named(route: Route, account: Account, body: dict[str, Any]) -> str:
         return names.check_owned(body.get("name"), names.EXPERIMENT, _teams(account))
     elif action == "experiments/update":
         names.check_owned(new_name, names.EXPERIMENT, _teams(account))
-    elif route.kind == routes.WRITE and action.startswith(("registered-models/", "model-versions/")):
+    elif route.kind == routes.WRITE and action.startswith(
+        ("registered-models/", "model-versions/")
+    ):
         return _model_named(action, _teams(account), body, new_name)
     return ""
 
 
-def _model_named(action: str, teams: frozenset[str] | None, body: dict[str, Any], new_name: object) -> str:
+def _model_named(
+    action: str, teams: frozenset[str] | None, body: dict[str, Any], new_name: object
+) -> str:
     if teams is not None or action == "registered-models/create":
         team = names.check_owned(body.get("name"), names.MODEL, teams)
-    if action == "model-versions/create" and (copied := asked.check_source(body)) and teams is not None:
+    if (
+        action == "model-versions/create"
+        and (copied := asked.check_source(body))
+        and teams is not None
+    ):
         names.check_owned(copied, names.MODEL, teams)
     if action == "registered-models/rename":
         return names.check_owned(new_name, names.MODEL, teams)
@@ -331,9 +359,15 @@ def _owned(account: Account, kind: str, one: str) -> None:
         raise Refusal(404, f"there is no {kind} {one}") from None
     if experiment == inside.DEFAULT_EXPERIMENT:
         own = next(iter(sorted(inside.teams(account))), "TEAM")
-        raise Refusal(403, f"experiment Default is to be read; name your team's: MLFLOW_EXPERIMENT_NAME={own}/launches")
+        raise Refusal(
+            403,
+            f"experiment Default is to be read; name your team's: MLFLOW_EXPERIMENT_NAME={own}/launches",
+        )
     if not inside.may_write(account, experiment):
-        raise Refusal(403, f"no permission: {kind} {one} is of an experiment that {account.user} may not write")
+        raise Refusal(
+            403,
+            f"no permission: {kind} {one} is of an experiment that {account.user} may not write",
+        )
 
 
 def _handed_over(request: Request, send: Send) -> Send:
@@ -348,7 +382,9 @@ def _handed_over(request: Request, send: Send) -> Send:
         if pieces[0]["status"] == 200:
             answer = json.loads(b"".join(piece.get("body", b"") for piece in pieces[1:]))
             pattern = str(request.message[field] if field else answer["experiment_id"])
-            await anyio.to_thread.run_sync(inside.hand_over, request.account, what, pattern, request.team)
+            await anyio.to_thread.run_sync(
+                inside.hand_over, request.account, what, pattern, request.team
+            )
         for piece in pieces:
             await send(piece)
 

@@ -21,14 +21,24 @@ NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 # Two names of MLflow's for one thing.
 SAME = {"run_uuid": "run_id"}
 # What a query may name several times: lists.
-LISTS = {"run_ids", "experiment_ids", "order_by", "trace_ids", "metric_keys", "datasets_names", "stages"}
+LISTS = {
+    "run_ids",
+    "experiment_ids",
+    "order_by",
+    "trace_ids",
+    "metric_keys",
+    "datasets_names",
+    "stages",
+}
 LISTS_OF = {"run_id": ("/metrics/get-history-bulk", "/metrics/get-history-bulk-interval")}
 RUN, MODEL, EXPERIMENT = "run_id", "model_id", "experiment_id"
 IDS = {RUN: RUN, "source_run_id": RUN, MODEL: MODEL, EXPERIMENT: EXPERIMENT}
 LOCATIONS = {"artifact_location", "artifact_uri", "artifact_path_root", "storage_location"}
 # A prompt is a registered model with a tag, and with permissions of its own that a team does not have.
 OWN_TAGS = {"mlflow.artifactlocation", "mlflow.trace.archivelocation", "mlflow.prompt.is_prompt"}
-SOURCE = re.compile(r"models:/m-[A-Za-z0-9]+|runs:/[0-9a-f]{32}/[^?#%\\]+|mlflow-artifacts:/[^?#%\\]+")
+SOURCE = re.compile(
+    r"models:/m-[A-Za-z0-9]+|runs:/[0-9a-f]{32}/[^?#%\\]+|mlflow-artifacts:/[^?#%\\]+"
+)
 SOURCES = {
     MODEL: re.compile(r"models:/(m-[A-Za-z0-9]+)"),
     RUN: re.compile(r"runs:/([0-9a-f]{32})/.*"),
@@ -48,9 +58,13 @@ def read_query(route: Route, query: bytes, *, may_have_one: bool) -> tuple[dict[
     if query and not may_have_one:
         raise Refusal(400, "this request says what it wants in its body; it takes no query")
     try:
-        entries = parse_qsl(query.decode(), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
+        entries = parse_qsl(
+            query.decode(), keep_blank_values=True, strict_parsing=bool(query), errors="strict"
+        )
     except ValueError:
-        raise Refusal(400, "the query cannot be read; write name=value&name=value, encoded as UTF-8") from None
+        raise Refusal(
+            400, "the query cannot be read; write name=value&name=value, encoded as UTF-8"
+        ) from None
     seen: dict[str, str] = dict(route.named)
     for name, text in entries:
         one = check_field(name)
@@ -123,8 +137,16 @@ def check_source(body: Mapping[str, Any]) -> str:
     if isinstance(source, str) and (copied := VERSION.fullmatch(source)):
         return copied[1]
     parts = str(source).split("/")
-    if not isinstance(source, str) or not SOURCE.fullmatch(source) or {".", ".."} & set(parts) or "//" in source:
-        raise Refusal(400, "source is models:/ID, models:/NAME/VERSION, runs:/ID/PATH or mlflow-artifacts:/PATH")
+    if (
+        not isinstance(source, str)
+        or not SOURCE.fullmatch(source)
+        or {".", ".."} & set(parts)
+        or "//" in source
+    ):
+        raise Refusal(
+            400,
+            "source is models:/ID, models:/NAME/VERSION, runs:/ID/PATH or mlflow-artifacts:/PATH",
+        )
     return ""
 
 
@@ -140,7 +162,9 @@ def ids(route: Route, body: Any) -> set[tuple[str, str]]:
         if kind and value not in (None, "") and not (used and kind == MODEL):
             found.add((kind, _id(name, value)))
         elif name == "source" and isinstance(value, str):
-            found |= {(of, match[1]) for of, form in SOURCES.items() if (match := form.fullmatch(value))}
+            found |= {
+                (of, match[1]) for of, form in SOURCES.items() if (match := form.fullmatch(value))
+            }
     if len(found) > MAX_IDS:
         raise Refusal(400, f"a request names at most {MAX_IDS} runs, models and experiments")
     return found
@@ -172,8 +196,13 @@ def check_path(route: Route) -> None:
         return
     parts = text.removesuffix("/").split("/")
     if {"", ".", ".."} & set(parts) or re.search(r"\\|%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]", text):
-        raise Refusal(400, f"{ascii(text)[:200]} is no path of a file: parts with / between, without . .. \\ or %-codes")
-    if len(parts) > MAX_PARTS or any(len(part.encode(errors="replace")) > LONGEST_PART_BYTES for part in parts):
+        raise Refusal(
+            400,
+            f"{ascii(text)[:200]} is no path of a file: parts with / between, without . .. \\ or %-codes",
+        )
+    if len(parts) > MAX_PARTS or any(
+        len(part.encode(errors="replace")) > LONGEST_PART_BYTES for part in parts
+    ):
         raise Refusal(400, f"a path has at most {MAX_PARTS} parts of {LONGEST_PART_BYTES} bytes")
     if route.kind == UPLOAD and len(parts) < 2:
         raise Refusal(400, "a file lies below an experiment: EXPERIMENT/RUN/artifacts/NAME")

@@ -29,7 +29,9 @@ def announced_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
     if b"transfer-encoding" not in known:
         return int(known.get(b"content-length", 0))
     if b"content-length" in known:
-        raise Refusal(400, "a body has a Content-Length or comes in chunks; send one of the two headers")
+        raise Refusal(
+            400, "a body has a Content-Length or comes in chunks; send one of the two headers"
+        )
     return None
 
 
@@ -130,5 +132,9 @@ class Bounded:
 
 
 def too_large(largest_bytes: int) -> Refusal:
-    size = f"{largest_bytes / 2**20:,.0f} MiB" if largest_bytes >= 2**20 else f"{largest_bytes / 2**10:,.0f} KiB"
+    size = (
+        f"{largest_bytes / 2**20:,.0f} MiB"
+        if largest_bytes >= 2**20
+        else f"{largest_bytes / 2**10:,.0f} KiB"
+    )
     return Refusal(413, f"the body is larger than {size}")

@@ -66,7 +66,9 @@ class Account:
 def prepare(artifacts: str) -> None:
     """Databases and administrator made, once, before the first worker. artifacts: folder or s3:// address."""
     backend = os.environ[BACKEND]
-    os.environ[constants.BACKEND_STORE_URI_ENV_VAR] = os.environ[constants.REGISTRY_STORE_URI_ENV_VAR] = backend
+    os.environ[constants.BACKEND_STORE_URI_ENV_VAR] = os.environ[
+        constants.REGISTRY_STORE_URI_ENV_VAR
+    ] = backend
     os.environ[constants.ARTIFACT_ROOT_ENV_VAR] = OWN_PLACE
     os.environ[constants.ARTIFACTS_DESTINATION_ENV_VAR] = artifacts
     os.environ[constants.SERVE_ARTIFACTS_ENV_VAR] = "true"
@@ -109,7 +111,9 @@ def message_of_query(route: Route, entries: Iterable[tuple[str, str]]) -> dict[s
     kind = _messages().get(f"{route.method} {route.rule}")
     if kind is None:
         return None
-    fields = {field.name: field for field in kind.DESCRIPTOR.fields}  # fields_by_name stops at a NUL
+    fields = {
+        field.name: field for field in kind.DESCRIPTOR.fields
+    }  # fields_by_name stops at a NUL
     sent = dict[str, Any]()
     for name, value in entries:
         field = fields.get(name)
@@ -251,7 +255,9 @@ def hand_over(account: Account, what: str, pattern: str, team: str) -> None:
     with suppress(LookupError), _what_there_is():  # it may have been handed over already
         auth.store.revoke_user_resource_permission(account.user, what, pattern)
     (role,) = (role for role in auth.store.list_user_roles(account.id) if role.name == team)
-    if (what, pattern) not in {(one.resource_type, one.resource_pattern) for one in role.permissions}:
+    if (what, pattern) not in {
+        (one.resource_type, one.resource_pattern) for one in role.permissions
+    }:
         auth.store.add_role_permission(role.id, what, pattern, MANAGE)
 
 

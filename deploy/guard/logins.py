@@ -46,7 +46,11 @@ class Backoff:
     def failed(self, key: Hashable) -> None:
         count = self._failures.get(key, (0, 0.0))[0] + 1
         over = count - self._free
-        wait = min(FIRST_WAIT_SECONDS * 2.0 ** min(over, 30), LONGEST_WAIT_SECONDS) if over >= 0 else 0.0
+        wait = (
+            min(FIRST_WAIT_SECONDS * 2.0 ** min(over, 30), LONGEST_WAIT_SECONDS)
+            if over >= 0
+            else 0.0
+        )
         self._failures[key] = (count, self._clock() + wait)
 
     def taken_back(self, key: Hashable) -> None:
@@ -89,7 +93,10 @@ class Logins:
         if account is None:
             account = await self._verify(user, password, client, is_familiar)
         if account is None:
-            raise Refusal(401, "name or password is wrong; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
+            raise Refusal(
+                401,
+                "name or password is wrong; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+            )
         await self._history.add(user, client)
         return account
 
@@ -143,7 +150,9 @@ class Logins:
             self._waiting[client] -= 1
             if not self._waiting[client]:
                 del self._waiting[client]
-            if task.cancelled() or task.exception() or task.result():  # nobody said that it is wrong
+            if (
+                task.cancelled() or task.exception() or task.result()
+            ):  # nobody said that it is wrong
                 for backoff, key in keys:
                     backoff.taken_back(key)
 
@@ -157,11 +166,23 @@ def _words(header: str) -> tuple[str, str]:
     try:
         if scheme.lower() != "basic":
             raise ValueError
-        user, found, password = base64.b64decode(coded.strip(), validate=True).decode().partition(":")
+        user, found, password = (
+            base64.b64decode(coded.strip(), validate=True).decode().partition(":")
+        )
     except (ValueError, binascii.Error):  # a wrong encoding is a ValueError too
-        raise Refusal(401, "no name and password; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD") from None
-    if not (found and user and password and f"{user}{password}".isprintable() and len(user) <= LONGEST_WORD):
-        raise Refusal(401, "no name and password; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
+        raise Refusal(
+            401, "no name and password; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        ) from None
+    if not (
+        found
+        and user
+        and password
+        and f"{user}{password}".isprintable()
+        and len(user) <= LONGEST_WORD
+    ):
+        raise Refusal(
+            401, "no name and password; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        )
     return user, password
 
 

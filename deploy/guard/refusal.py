@@ -30,8 +30,13 @@ class Refusal(Exception):
 
     async def answer(self, send: Send) -> None:
         """In MLflow's own form, so that its clients show the message. The connection ends: its body may be unread."""
-        body = json.dumps({"error_code": ERRORS.get(self.status, "TEMPORARILY_UNAVAILABLE"), "message": str(self)}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        body = json.dumps(
+            {"error_code": ERRORS.get(self.status, "TEMPORARILY_UNAVAILABLE"), "message": str(self)}
+        ).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
         headers += [(b"connection", b"close"), (b"cache-control", b"no-store")]
         if self.status == 401:
             headers.append((b"www-authenticate", b'Basic realm="mlflow"'))

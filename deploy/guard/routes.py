@@ -34,12 +34,16 @@ class Routes:
     """The classified routes. `match` knows no other."""
 
     def __init__(self, classes: Mapping[str, Iterable[str]]) -> None:
-        rules = [rule for kind, lines in classes.items() for line in lines for rule in _rules(kind, line)]
+        rules = [
+            rule for kind, lines in classes.items() for line in lines for rule in _rules(kind, line)
+        ]
         self._map = Map(rules, merge_slashes=False, redirect_defaults=False).bind("")
 
     def match(self, method: str, path: str) -> Route | None:
         """The route of a request, None where there is none of this method and path."""
-        if path.startswith("//") or CONTROL.search(path):  # what the map and MLflow might read in two ways
+        if path.startswith("//") or CONTROL.search(
+            path
+        ):  # what the map and MLflow might read in two ways
             return None
         try:
             (kind, text), named = self._map.match(path, method)

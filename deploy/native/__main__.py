@@ -77,7 +77,9 @@ def _parser() -> argparse.ArgumentParser:
                 else:
                     action.add_argument(option, type=kind, help=default)
         if run in (_backup, _restore):
-            action.add_argument("copy", nargs="?" if run is _backup else None, help="the copy's folder")
+            action.add_argument(
+                "copy", nargs="?" if run is _backup else None, help="the copy's folder"
+            )
         if run is _backup:
             keep = "how many copies to keep in the folder; older ones are deleted"
             action.add_argument("--keep", type=int, help=keep)
@@ -124,7 +126,9 @@ def _prepared(folder: Folder, args: argparse.Namespace) -> Settings:
     if service.is_running(folder):  # before anything is written: status and stop go by what is
         reason = service.problem(folder, before)
         if not reason:
-            raise Refused(f"a server of {folder.path} is running already at {before.uri}; stop it first")
+            raise Refused(
+                f"a server of {folder.path} is running already at {before.uri}; stop it first"
+            )
         print(f"it was running, and not ready ({reason}): it is started again")
         service.stop(folder)
     folder.set_up(settings)
@@ -136,7 +140,9 @@ def _launch(folder: Folder, settings: Settings) -> subprocess.Popen[bytes]:
     database = chosen(folder, settings, kept)
     database.start()
     if settings.database == "sqlite":
-        print("SQLite: for one person. A group's writers would wait for each other: take PostgreSQL.")
+        print(
+            "SQLite: for one person. A group's writers would wait for each other: take PostgreSQL."
+        )
     process = service.start(folder, settings, kept, database)
     artifacts = service.artifacts(folder, settings)
     print(f"MLflow answers at {settings.uri}; its artifacts are in {artifacts}")

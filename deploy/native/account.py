@@ -53,7 +53,9 @@ def of_server(name: str) -> Account | None:
 def check_folder(account: Account, folder: Folder) -> None:
     """Raise Refused if the user cannot enter the server's folder."""
     if obstacle := closed(account, folder.path.resolve()):
-        reason = f"the server's user {account.name} cannot enter {obstacle}, and the folder lies in it"
+        reason = (
+            f"the server's user {account.name} cannot enter {obstacle}, and the folder lies in it"
+        )
         right = f"chmod o+x {obstacle}, or choose a --folder where every user may read"
         raise Refused(f"{reason}: {right}, such as below /srv")
 

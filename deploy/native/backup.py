@@ -28,7 +28,9 @@ RESTORED = (
 )
 
 
-def make(folder: Folder, settings: Settings, database: Database, target: Path | None = None) -> Path:
+def make(
+    folder: Folder, settings: Settings, database: Database, target: Path | None = None
+) -> Path:
     """Copy database, artifacts, settings and secrets, and return the copy's folder."""
     final = target or folder.backups / copies.new_name()
     artifacts = None if settings.artifacts else ArtifactFolder(folder.artifacts)

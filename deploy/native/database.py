@@ -78,7 +78,11 @@ class PostgreSQL:
     @property
     def is_running(self) -> bool:
         """Whether the cluster answers on its socket; a number in a file may be another's."""
-        command = [f"{self.binaries}/pg_isready", "--quiet", f"--host={self.cluster and self.cluster.parent}"]
+        command = [
+            f"{self.binaries}/pg_isready",
+            "--quiet",
+            f"--host={self.cluster and self.cluster.parent}",
+        ]
         return subprocess.run(command, cwd="/", **_as_user()).returncode < NO_ANSWER
 
     def dump(self, path: Path) -> None:

@@ -84,7 +84,9 @@ class Folder:
     @property
     def is_set_up(self) -> bool:
         if self.restoring.exists():
-            raise Refused(f"a copy was not wholly restored into {self.path}; restore it again, there or into a new --folder")
+            raise Refused(
+                f"a copy was not wholly restored into {self.path}; restore it again, there or into a new --folder"
+            )
         return self.settings_file.exists() and self.secrets_file.exists()
 
     def set_up(self, settings: Settings, kept: Secrets | None = None) -> None:
@@ -105,13 +107,17 @@ class Folder:
             return
         with locked(self.path / "at-work.lock") as is_free:
             if not is_free:
-                raise Refused(f"another start, stop or restore is at work in {self.path}; wait for its end")
+                raise Refused(
+                    f"another start, stop or restore is at work in {self.path}; wait for its end"
+                )
             yield
 
     def settings(self) -> Settings:
         """Return the server's settings. Raises Refused if no server is set up."""
         if not self.is_set_up:
-            raise Refused(f"there is no server in {self.path}; start one: python -m deploy.native start --folder {self.path}")
+            raise Refused(
+                f"there is no server in {self.path}; start one: python -m deploy.native start --folder {self.path}"
+            )
         return Settings.parse(json.loads(self.settings_file.read_text()))
 
     def secrets(self) -> Secrets:

@@ -26,7 +26,9 @@ from deploy.native.folder import Folder, Refused, last_line
 CODE = Path(__file__).resolve().parent.parent
 ROOT = CODE.parent
 # Parts of the standard library that a server never imports, and that take half of its disk space.
-UNUSED = shutil.ignore_patterns("site-packages", "test", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip", "config-*")
+UNUSED = shutil.ignore_patterns(
+    "site-packages", "test", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip", "config-*"
+)
 CHECK_SECONDS = 120
 
 
@@ -57,7 +59,9 @@ def reachable(owner: Account | None, folder: Folder) -> Interpreter:
     }
     interpreter = Interpreter(str(copy / "bin" / base.name), environment)
     if not (copy / key).exists():
-        print(f"{owner.name} cannot enter the folder of Python: it gets a copy in {copy}", flush=True)
+        print(
+            f"{owner.name} cannot enter the folder of Python: it gets a copy in {copy}", flush=True
+        )
         _copy(copy, key)
         _check(interpreter)
     return interpreter
@@ -125,7 +129,9 @@ def _copy_distribution(distribution: metadata.Distribution, target: Path) -> Non
     """Copy the files that a package has installed, without its tests and bytecode."""
     if distribution.files is None:
         name = distribution.metadata["Name"]
-        raise Refused(f"{name} does not list its files; install it with pip in a virtual environment")
+        raise Refused(
+            f"{name} does not list its files; install it with pip in a virtual environment"
+        )
     for file in distribution.files:
         is_code = file.suffix not in (".pyc", ".pth") and "tests" not in file.parts
         if is_code and file.parts[0] != "..":

@@ -21,13 +21,23 @@ from deploy import authentication, readiness
 from deploy.guard.routes import READY
 from deploy.native import account, interpreter
 from deploy.native.database import Database
-from deploy.native.folder import Folder, Refused, Secrets, Settings, last_line, locked, write_private
+from deploy.native.folder import (
+    Folder,
+    Refused,
+    Secrets,
+    Settings,
+    last_line,
+    locked,
+    write_private,
+)
 
 START_SECONDS, STOP_SECONDS = 120, 20
 READY_SECONDS = 15
 
 
-def start(folder: Folder, settings: Settings, kept: Secrets, database: Database) -> subprocess.Popen[bytes]:
+def start(
+    folder: Folder, settings: Settings, kept: Secrets, database: Database
+) -> subprocess.Popen[bytes]:
     """Start the server in the background, and wait until it is ready.
 
     Raises:
@@ -43,7 +53,16 @@ def start(folder: Folder, settings: Settings, kept: Secrets, database: Database)
         account.hand_over(owner, folder.sqlite.parent)
         account.show(owner, folder.auth_file)
     python, options = _as_owner(folder, settings, _environment(folder, kept, database))
-    command = [python, "-m", "deploy.guard", "serve", "--host", settings.host, "--port", str(settings.port)]
+    command = [
+        python,
+        "-m",
+        "deploy.guard",
+        "serve",
+        "--host",
+        settings.host,
+        "--port",
+        str(settings.port),
+    ]
     command += ["--workers", str(settings.workers), "--artifacts", artifacts(folder, settings)]
     # The UI's own requests come from the addresses that users call; other origins change nothing.
     origins = [f"{scheme}://{host}" for host in settings.hosts for scheme in ("http", "https")]
@@ -51,7 +70,9 @@ def start(folder: Folder, settings: Settings, kept: Secrets, database: Database)
     command += ["--proxies", settings.proxies]
     with folder.log.open("ab") as log:
         os.chmod(folder.log, 0o600)
-        fcntl.flock(log, fcntl.LOCK_EX)  # from the end of this block on, the server's processes hold it
+        fcntl.flock(
+            log, fcntl.LOCK_EX
+        )  # from the end of this block on, the server's processes hold it
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -80,7 +101,9 @@ def _wait(folder: Folder, settings: Settings, process: subprocess.Popen[bytes]) 
         time.sleep(0.2)
 
 
-def _as_owner(folder: Folder, settings: Settings, environment: dict[str, str]) -> tuple[str, dict[str, Any]]:
+def _as_owner(
+    folder: Folder, settings: Settings, environment: dict[str, str]
+) -> tuple[str, dict[str, Any]]:
     """Return Python, and the arguments of Popen with which the server's user runs it."""
     owner = account.of_server(settings.user)
     python = interpreter.reachable(owner, folder)
@@ -162,7 +185,9 @@ def _signal(folder: Folder, number: signal.Signals) -> None:
         pass
     except PermissionError:
         owner = psutil.Process(main).username()
-        raise Refused(f"the server's process {main} is {owner}'s: call this as that user, or as root") from None
+        raise Refused(
+            f"the server's process {main} is {owner}'s: call this as that user, or as root"
+        ) from None
 
 
 def is_running(folder: Folder) -> bool:
@@ -213,7 +238,9 @@ def _main(folder: Folder) -> int:
     except (FileNotFoundError, ValueError):
         number = 0
     if number <= 1:
-        raise Refused(f"a server writes to {folder.log}, and {folder.pid_file} does not name it; end it first")
+        raise Refused(
+            f"a server writes to {folder.log}, and {folder.pid_file} does not name it; end it first"
+        )
     return number
 
 

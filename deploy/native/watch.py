@@ -41,7 +41,10 @@ class Manager:
     def tell(self, text: str) -> None:
         if self.address:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-                told.sendto(text.encode(), f"\0{self.address[1:]}" if self.address.startswith("@") else self.address)
+                told.sendto(
+                    text.encode(),
+                    f"\0{self.address[1:]}" if self.address.startswith("@") else self.address,
+                )
 
 
 @contextmanager
@@ -66,7 +69,9 @@ def watch(process: subprocess.Popen[bytes], check: Callable[[], str], manager: M
     failed = 0
     while failed < CHECKS:
         try:
-            return f"the server's main process ended with code {process.wait(manager.check_seconds)}"
+            return (
+                f"the server's main process ended with code {process.wait(manager.check_seconds)}"
+            )
         except subprocess.TimeoutExpired:
             reason = check()
         failed = failed + 1 if reason else 0

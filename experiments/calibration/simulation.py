@@ -34,8 +34,18 @@ MAIN = "train/step_seconds"
 TRAINING_SECONDS, REQUEST_SECONDS = 0.03, 0.008
 SENSORS = {"memory/peak_rss_bytes": 7e8, "energy/joules_per_example": 0.4, "power/watts_mean": 60.0}
 METRICS = (
-    *(MAIN, "train/step_seconds_p95", "train/examples_per_second", "train/total_seconds", "train/first_step_seconds"),
-    *("inference/latency_seconds_p50", "inference/latency_seconds_p95", "inference/examples_per_second"),
+    *(
+        MAIN,
+        "train/step_seconds_p95",
+        "train/examples_per_second",
+        "train/total_seconds",
+        "train/first_step_seconds",
+    ),
+    *(
+        "inference/latency_seconds_p50",
+        "inference/latency_seconds_p95",
+        "inference/examples_per_second",
+    ),
     *("inference/first_call_seconds", *SENSORS),
 )
 BATCH, WARMUP = 32, 5
@@ -93,15 +103,58 @@ SCENARIOS = (
     Noise("heavy tails", run_sd=0.03, step_sd=0.05, step_autocorrelation=0.5, tails="student-t"),
     Noise("bimodal", run_sd=0.03, step_autocorrelation=0.5, tails="bimodal"),
     *(
-        Noise(f"{count} unrelated metric{'s' * (count > 1)}", 0.03, metric_correlation=0.0, unrelated=True, metrics=count)
+        Noise(
+            f"{count} unrelated metric{'s' * (count > 1)}",
+            0.03,
+            metric_correlation=0.0,
+            unrelated=True,
+            metrics=count,
+        )
         for count in (1, 5, 12, 30)
     ),
-    Noise("30 metrics, correlation 0.8", run_sd=0.03, metric_correlation=0.8, unrelated=True, metrics=30),
-    Noise("clock that ticks in 5 %", run_sd=0.03, metric_correlation=0.0, unrelated=True, clock=0.05, blocks=6),
-    Noise("one-sided skew", run_sd=0.003, metric_correlation=0.0, unrelated=True, side_sd=0.03, side_tails="lognormal"),
-    Noise("differences with memory", 0.003, metric_correlation=0.0, unrelated=True, side_sd=0.03, side_autocorrelation=0.7),
-    Noise("a block twice as slow", run_sd=0.01, metric_correlation=0.0, unrelated=True, outlier=2.0),
-    Noise("3 campaigns, each its own", 0.01, metric_correlation=0.0, unrelated=True, campaigns=3, campaign_sd=0.01, blocks=24),
+    Noise(
+        "30 metrics, correlation 0.8",
+        run_sd=0.03,
+        metric_correlation=0.8,
+        unrelated=True,
+        metrics=30,
+    ),
+    Noise(
+        "clock that ticks in 5 %",
+        run_sd=0.03,
+        metric_correlation=0.0,
+        unrelated=True,
+        clock=0.05,
+        blocks=6,
+    ),
+    Noise(
+        "one-sided skew",
+        run_sd=0.003,
+        metric_correlation=0.0,
+        unrelated=True,
+        side_sd=0.03,
+        side_tails="lognormal",
+    ),
+    Noise(
+        "differences with memory",
+        0.003,
+        metric_correlation=0.0,
+        unrelated=True,
+        side_sd=0.03,
+        side_autocorrelation=0.7,
+    ),
+    Noise(
+        "a block twice as slow", run_sd=0.01, metric_correlation=0.0, unrelated=True, outlier=2.0
+    ),
+    Noise(
+        "3 campaigns, each its own",
+        0.01,
+        metric_correlation=0.0,
+        unrelated=True,
+        campaigns=3,
+        campaign_sd=0.01,
+        blocks=24,
+    ),
 )
 
 
@@ -190,10 +243,20 @@ def simulate(
 
 
 def _campaign(
-    noise: Noise, blocks: int, metrics: int, steps: int, ratio: float, rng: np.random.Generator, shuffled: bool = True
+    noise: Noise,
+    blocks: int,
+    metrics: int,
+    steps: int,
+    ratio: float,
+    rng: np.random.Generator,
+    shuffled: bool = True,
 ) -> list[_Run]:
     """The runs of a campaign in their order; not shuffled: all of a, then all of b."""
-    metrics, blocks, most = noise.metrics or metrics, noise.blocks or blocks, MAX_UNRELATED if noise.unrelated else len(METRICS)
+    metrics, blocks, most = (
+        noise.metrics or metrics,
+        noise.blocks or blocks,
+        MAX_UNRELATED if noise.unrelated else len(METRICS),
+    )
     if not 1 <= metrics <= most:
         raise WrongCall(f"metrics={metrics} cannot be simulated; choose 1 to {most}")
     if steps < (least := timing.EARNED_AT[95] + WARMUP):
@@ -207,8 +270,14 @@ def _campaign(
     apart = timed if noise.unrelated else timed + len(SENSORS)
     shared = math.sqrt(noise.metric_correlation) * _standard(noise.tails, (len(cells), 1), rng)
     own = math.sqrt(1 - noise.metric_correlation) * _standard(noise.tails, (len(cells), apart), rng)
-    runs = (shift + drift)[:, None] + noise.run_sd * (shared + own) + _on_one_side(noise, cells, apart, rng)
-    seconds = np.exp(runs[:, :timed, None] + noise.step_sd * _steps(noise, (len(cells), timed, steps), rng))
+    runs = (
+        (shift + drift)[:, None]
+        + noise.run_sd * (shared + own)
+        + _on_one_side(noise, cells, apart, rng)
+    )
+    seconds = np.exp(
+        runs[:, :timed, None] + noise.step_sd * _steps(noise, (len(cells), timed, steps), rng)
+    )
     if noise.clock:
         seconds = noise.clock * np.rint(seconds / noise.clock)
     summarise = _unrelated if noise.unrelated else _related
@@ -219,14 +288,23 @@ def _campaign(
     return found
 
 
-def _on_one_side(noise: Noise, cells: Sequence[design.Cell], apart: int, rng: np.random.Generator) -> Floats:
+def _on_one_side(
+    noise: Noise, cells: Sequence[design.Cell], apart: int, rng: np.random.Generator
+) -> Floats:
     """What happens to the runs of b alone: a row a cell, a column for each of what a run has apart."""
     blocks = max(cell.block for cell in cells)
-    found = noise.side_sd * _remembering(_standard(noise.side_tails, (apart, blocks), rng), noise.side_autocorrelation).T
+    found = (
+        noise.side_sd
+        * _remembering(
+            _standard(noise.side_tails, (apart, blocks), rng), noise.side_autocorrelation
+        ).T
+    )
     of_campaign = noise.campaign_sd * rng.standard_normal((noise.campaigns, apart))
     found += of_campaign[[_campaign_of(noise, block + 1, blocks) for block in range(blocks)]]
     found[rng.integers(blocks)] += math.log(noise.outlier)
-    return np.array([found[cell.block - 1] if cell.treatment == OTHER else np.zeros(apart) for cell in cells])
+    return np.array(
+        [found[cell.block - 1] if cell.treatment == OTHER else np.zeros(apart) for cell in cells]
+    )
 
 
 def _campaign_of(noise: Noise, block: int, blocks: int) -> int:
@@ -239,7 +317,9 @@ def _standard(tails: Tails, shape: tuple[int, ...], rng: np.random.Generator) ->
     if tails == "student-t":
         return rng.standard_t(3, shape) / math.sqrt(3)
     if tails == "bimodal":
-        return math.sqrt(0.9) * rng.choice([-1.0, 1.0], shape) + math.sqrt(0.1) * rng.standard_normal(shape)
+        return math.sqrt(0.9) * rng.choice([-1.0, 1.0], shape) + math.sqrt(
+            0.1
+        ) * rng.standard_normal(shape)
     if tails == "lognormal":
         spread = 0.8**2
         skewed = np.exp(0.8 * rng.standard_normal(shape)) - math.exp(spread / 2)
@@ -259,23 +339,33 @@ def _remembering(drawn: Floats, autocorrelation: float) -> Floats:
 
 
 def _training(seconds: Floats) -> timing.PhaseValues:
-    return timing.PhaseValues("train", tuple((TRAINING_SECONDS * seconds).tolist()), (BATCH,) * len(seconds), WARMUP)
+    return timing.PhaseValues(
+        "train", tuple((TRAINING_SECONDS * seconds).tolist()), (BATCH,) * len(seconds), WARMUP
+    )
 
 
 def _requests(seconds: Floats) -> timing.PhaseValues:
-    return timing.PhaseValues("inference", tuple((REQUEST_SECONDS * seconds).tolist()), (1,) * len(seconds), WARMUP)
+    return timing.PhaseValues(
+        "inference", tuple((REQUEST_SECONDS * seconds).tolist()), (1,) * len(seconds), WARMUP
+    )
 
 
-def _related(training: timing.PhaseValues, seconds: Floats, run: Floats, metrics: int) -> dict[str, float]:
+def _related(
+    training: timing.PhaseValues, seconds: Floats, run: Floats, metrics: int
+) -> dict[str, float]:
     """The metrics of a training, of one series of requests, and of the sensors."""
     found = timing.summarise_training(training, math.fsum(training.seconds))
     if not set(METRICS[:metrics]) <= set(found):
         found |= timing.summarise_requests(_requests(seconds[1]))
-    found |= {name: value * math.exp(run[2 + at]) for at, (name, value) in enumerate(SENSORS.items())}
+    found |= {
+        name: value * math.exp(run[2 + at]) for at, (name, value) in enumerate(SENSORS.items())
+    }
     return {name: found[name] for name in METRICS[:metrics]}
 
 
-def _unrelated(training: timing.PhaseValues, seconds: Floats, _run: Floats, metrics: int) -> dict[str, float]:
+def _unrelated(
+    training: timing.PhaseValues, seconds: Floats, _run: Floats, metrics: int
+) -> dict[str, float]:
     """One metric of a training, and one of each of the series of requests at several batch sizes."""
     found = {MAIN: timing.summarise_training(training, math.fsum(training.seconds))[MAIN]}
     for at in range(1, metrics):
@@ -293,8 +383,18 @@ def _stored(noise: Noise, runs: Sequence[_Run]) -> Iterator[StoredRun]:
     blocks = max(run.cell.block for run in runs)
     for at, run in enumerate(runs):
         campaign = f"simulated-{_campaign_of(noise, run.cell.block, blocks)}"
-        tags = {"kind": "cell", "campaign": campaign, "framework": run.cell.treatment, "machine": "simulated", "outcome": "ok"}
-        tags |= {"block": str(run.cell.block), "order_in_block": str(run.cell.order_in_block), "settings_hash": "simulated"}
+        tags = {
+            "kind": "cell",
+            "campaign": campaign,
+            "framework": run.cell.treatment,
+            "machine": "simulated",
+            "outcome": "ok",
+        }
+        tags |= {
+            "block": str(run.cell.block),
+            "order_in_block": str(run.cell.order_in_block),
+            "settings_hash": "simulated",
+        }
         yield StoredRun(run.cell.key, run.cell.key, "FINISHED", at, at + 1, {}, run.metrics, tags)
 
 
@@ -315,7 +415,9 @@ def calibrate(
     progress: called with the number of campaigns done and of all there are.
     """
     tasks = [
-        (noise, seeds) for noise in scenarios for seeds in np.random.SeedSequence([seed, *noise.name.encode()]).spawn(campaigns)
+        (noise, seeds)
+        for noise in scenarios
+        for seeds in np.random.SeedSequence([seed, *noise.name.encode()]).spawn(campaigns)
     ]
     judge = partial(_judge, blocks=blocks, metrics=metrics, steps=steps)
     results = []
@@ -327,7 +429,9 @@ def calibrate(
     for at, noise in enumerate(scenarios):
         group = results[at * campaigns : (at + 1) * campaigns]
         shares = {name: share([result[name] for result in group]) for name in COLUMNS}
-        rates.append(Rates(noise, campaigns, noise.blocks or blocks, noise.metrics or metrics, **shares))
+        rates.append(
+            Rates(noise, campaigns, noise.blocks or blocks, noise.metrics or metrics, **shares)
+        )
     return rates
 
 
@@ -344,7 +448,9 @@ def _in_order(
         yield from pool.map(judge, tasks, chunksize=10)
 
 
-def _judge(task: tuple[Noise, np.random.SeedSequence], *, blocks: int, metrics: int, steps: int) -> dict[str, float]:
+def _judge(
+    task: tuple[Noise, np.random.SeedSequence], *, blocks: int, metrics: int, steps: int
+) -> dict[str, float]:
     """Return what four campaigns contribute to each of `COLUMNS`, as a share of a report's rows or as 0 or 1.
 
     A/A, a true difference, one of the margin itself, and A/A in the wrong order.
@@ -352,19 +458,27 @@ def _judge(task: tuple[Noise, np.random.SeedSequence], *, blocks: int, metrics: 
     noise, seeds = task
     rng = np.random.default_rng(seeds)
     alike = _campaign(noise, blocks, metrics, steps, 1.0, rng)
-    others = (_campaign(noise, blocks, metrics, steps, ratio, rng) for ratio in (TRUE_RATIO, 1 + MARGIN))
+    others = (
+        _campaign(noise, blocks, metrics, steps, ratio, rng) for ratio in (TRUE_RATIO, 1 + MARGIN)
+    )
     ordered = _campaign(replace(noise, metrics=1), blocks, 1, steps, 1.0, rng, shuffled=False)
     tables = [_table(noise, runs) for runs in (alike, *others)]
     null, report, edge = (compare(table, baseline=BASELINE, margin=MARGIN) for table in tables)
-    declared_null, declared = (compare(table, baseline=BASELINE, margin=MARGIN, primary=[MAIN]) for table in tables[:2])
+    declared_null, declared = (
+        compare(table, baseline=BASELINE, margin=MARGIN, primary=[MAIN]) for table in tables[:2]
+    )
     main = _main(report)
     false_alarms = _rows(null, lambda finding: finding.different)
-    equivalent = _rows(edge, lambda finding: finding.decision in (Decision.EQUIVALENT, Decision.WITHIN_MARGIN))
+    equivalent = _rows(
+        edge, lambda finding: finding.decision in (Decision.EQUIVALENT, Decision.WITHIN_MARGIN)
+    )
     beyond = _rows(edge, lambda finding: finding.decision is Decision.DIFFERENT)
     return {
         "false_alarm_rows": false_alarms,
         "false_alarms": false_alarms > 0,
-        "false_verdicts": any(finding.row.verdict in finding.outcome.words for finding in _spoken(null)),
+        "false_verdicts": any(
+            finding.row.verdict in finding.outcome.words for finding in _spoken(null)
+        ),
         "wrong_equivalent_rows": equivalent,
         "wrong_equivalent": equivalent > 0,
         "wrong_beyond_rows": beyond,
@@ -372,8 +486,12 @@ def _judge(task: tuple[Noise, np.random.SeedSequence], *, blocks: int, metrics: 
         "coverage": _covered(report),
         "power": main.row.p is not None and main.row.p <= ALPHA,
         "power_in_report": main.different,
-        "primary_false_alarms": any(finding.different and finding.primary for finding in _spoken(declared_null)),
-        "exploratory_false_alarms": any(finding.different and not finding.primary for finding in _spoken(declared_null)),
+        "primary_false_alarms": any(
+            finding.different and finding.primary for finding in _spoken(declared_null)
+        ),
+        "exploratory_false_alarms": any(
+            finding.different and not finding.primary for finding in _spoken(declared_null)
+        ),
         "primary_power": _main(declared).different,
         "steps_false_alarms": _papers_way(alike),
         "ordered_false_alarms": _in_wrong_order(ordered),
@@ -393,8 +511,12 @@ def _rows(report: Comparison, wrong: Callable[[Finding], bool]) -> float:
 def _covered(report: Comparison) -> float:
     """The share of intervals that hold the true ratio; a rate's is the inverse."""
     told = [finding.row for finding in _spoken(report)]
-    rows = [(row, 1 / TRUE_RATIO if row.metric.endswith("_per_second") else TRUE_RATIO) for row in told]
-    return sum((row.ci_low or 0.0) <= true <= (row.ci_high or math.inf) for row, true in rows) / len(rows)
+    rows = [
+        (row, 1 / TRUE_RATIO if row.metric.endswith("_per_second") else TRUE_RATIO) for row in told
+    ]
+    return sum(
+        (row.ci_low or 0.0) <= true <= (row.ci_high or math.inf) for row, true in rows
+    ) / len(rows)
 
 
 def _main(report: Comparison) -> Finding:
@@ -403,13 +525,19 @@ def _main(report: Comparison) -> Finding:
 
 def _papers_way(runs: Sequence[_Run]) -> bool:
     """Whether a paired signed-rank test on the steps of one run a side calls a and b different."""
-    a, b = (next(run.training.steady[0] for run in runs if run.cell.treatment == side) for side in (BASELINE, OTHER))
+    a, b = (
+        next(run.training.steady[0] for run in runs if run.cell.treatment == side)
+        for side in (BASELINE, OTHER)
+    )
     return significance.signed_rank(np.subtract(b, a)).p <= ALPHA
 
 
 def _in_wrong_order(runs: Sequence[_Run]) -> bool:
     """Whether the paired t test on run-level figures, sound but for the order of the runs, calls a and b different."""
-    a, b = ([run.metrics[MAIN] for run in runs if run.cell.treatment == side] for side in (BASELINE, OTHER))
+    a, b = (
+        [run.metrics[MAIN] for run in runs if run.cell.treatment == side]
+        for side in (BASELINE, OTHER)
+    )
     tested = significance.paired_t(log_ratios(a, b))
     return tested is not None and tested.p <= ALPHA
 
@@ -429,14 +557,34 @@ def meets(rates: Sequence[Rates]) -> list[Claim]:
     for one in rates:
         scenario = one.noise.name
         promised = [
-            (f"{scenario}: any false alarm among {one.metrics} metrics", 0.0, MAX_FALSE_ALARMS, one.false_alarms),
-            (f"{scenario}: a false alarm of a primary metric", 0.0, MAX_FALSE_ALARMS, one.primary_false_alarms),
-            (f"{scenario}: any false alarm of exploratory metrics", 0.0, MAX_FALSE_ALARMS, one.exploratory_false_alarms),
+            (
+                f"{scenario}: any false alarm among {one.metrics} metrics",
+                0.0,
+                MAX_FALSE_ALARMS,
+                one.false_alarms,
+            ),
+            (
+                f"{scenario}: a false alarm of a primary metric",
+                0.0,
+                MAX_FALSE_ALARMS,
+                one.primary_false_alarms,
+            ),
+            (
+                f"{scenario}: any false alarm of exploratory metrics",
+                0.0,
+                MAX_FALSE_ALARMS,
+                one.exploratory_false_alarms,
+            ),
         ]
         if not one.noise.one_sided:
             at_the_margin = f"{scenario}: rows at the margin called"
             promised += [
-                (f"{at_the_margin} equivalent", 0.0, MAX_WRONG_EQUIVALENT, one.wrong_equivalent_rows),
+                (
+                    f"{at_the_margin} equivalent",
+                    0.0,
+                    MAX_WRONG_EQUIVALENT,
+                    one.wrong_equivalent_rows,
+                ),
                 (f"{at_the_margin} beyond it", 0.0, MAX_WRONG_BEYOND, one.wrong_beyond_rows),
                 (f"{scenario}: 95 % intervals hold the true ratio", *COVERAGE, one.coverage),
             ]
@@ -445,7 +593,9 @@ def meets(rates: Sequence[Rates]) -> list[Claim]:
             promised.append((f"{shown} declared alone", MIN_POWER, 1.0, one.power))
             promised.append((f"{shown} declared primary", MIN_POWER, 1.0, one.primary_power))
         for claim, least, most, share in promised:
-            claims.append(Claim(claim, limit(least, most), share, share.high >= least and share.low <= most))
+            claims.append(
+                Claim(claim, limit(least, most), share, share.high >= least and share.low <= most)
+            )
     return claims
 
 
@@ -483,21 +633,35 @@ NOTE = (
 
 def table(rates: Sequence[Rates]) -> Table:
     """The rates for a terminal; what breaks a promise is red."""
-    drawn = Table(box=box.SIMPLE_HEAD, title=_title(rates), title_justify="left", title_style="bold", caption=NOTE)
+    drawn = Table(
+        box=box.SIMPLE_HEAD,
+        title=_title(rates),
+        title_justify="left",
+        title_style="bold",
+        caption=NOTE,
+    )
     drawn.caption_justify = "left"
     drawn.add_column("scenario", min_width=14)
     for name in COLUMNS.values():
         drawn.add_column(name, justify="right", overflow="fold")
     broken = [claim.measured for claim in meets(rates) if not claim.holds]
     for one in rates:
-        cells = [Text(str(share), style="bold red" * any(share is bad for bad in broken)) for share in _shares(one)]
+        cells = [
+            Text(str(share), style="bold red" * any(share is bad for bad in broken))
+            for share in _shares(one)
+        ]
         drawn.add_row(one.noise.name, *cells)
     return drawn
 
 
 def as_markdown(rates: Sequence[Rates]) -> str:
     """The rates, then every promise with whether it stands."""
-    lines = [f"**{_title(rates)}**", "", f"| scenario | {' | '.join(COLUMNS.values())} |", f"|---|{'--:|' * len(COLUMNS)}"]
+    lines = [
+        f"**{_title(rates)}**",
+        "",
+        f"| scenario | {' | '.join(COLUMNS.values())} |",
+        f"|---|{'--:|' * len(COLUMNS)}",
+    ]
     lines += [f"| {one.noise.name} | {' | '.join(map(str, _shares(one)))} |" for one in rates]
     lines += ["", NOTE, "", "| promise | limit | measured | |", "|---|--:|--:|---|"]
     lines += [
@@ -508,10 +672,15 @@ def as_markdown(rates: Sequence[Rates]) -> str:
 
 
 def _title(rates: Sequence[Rates]) -> str:
-    sizes = {(one.campaigns, one.metrics, one.blocks) for one in rates if not (one.noise.metrics or one.noise.blocks)}
+    sizes = {
+        (one.campaigns, one.metrics, one.blocks)
+        for one in rates
+        if not (one.noise.metrics or one.noise.blocks)
+    }
     sizes = sizes or {(one.campaigns, one.metrics, one.blocks) for one in rates}
     return "; ".join(
-        f"{n:,} simulated campaigns a scenario, {metrics} metrics, {blocks} blocks" for n, metrics, blocks in sorted(sizes)
+        f"{n:,} simulated campaigns a scenario, {metrics} metrics, {blocks} blocks"
+        for n, metrics, blocks in sorted(sizes)
     )
 
 

@@ -26,7 +26,17 @@ from models.contract import Framework
 from models.errors import ModelError, NoDevice
 from tracking import clock
 from tracking.errors import EvenhandError
-from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOutcome, Tags, to_line
+from tracking.records import (
+    Artifact,
+    Metrics,
+    Point,
+    Record,
+    RunClosed,
+    RunKind,
+    RunOutcome,
+    Tags,
+    to_line,
+)
 from tracking.sensors import nvml
 
 PROGRESS_SECONDS = 0.2
@@ -52,7 +62,12 @@ class Emitter:
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         now = clock.now_ms()
-        self.record(Metrics(self._spec.run, tuple(Point(key, float(value), step, now) for key, value in values.items())))
+        self.record(
+            Metrics(
+                self._spec.run,
+                tuple(Point(key, float(value), step, now) for key, value in values.items()),
+            )
+        )
 
     def artifact(self, name: str, folder: str = "") -> None:
         self.record(Artifact(self._spec.run, f"{self._spec.folder}/{name}", folder))
@@ -84,7 +99,17 @@ class Emitter:
         pauses: Sequence[tuple[float, float]] = (),
     ) -> None:
         bounds = {"start_seconds": start_seconds, "end_seconds": end_seconds}
-        self._say({"phase": phase, "window": {"prefix": prefix, **bounds, "examples": examples, "pauses": list(pauses)}})
+        self._say(
+            {
+                "phase": phase,
+                "window": {
+                    "prefix": prefix,
+                    **bounds,
+                    "examples": examples,
+                    "pauses": list(pauses),
+                },
+            }
+        )
 
     def no_device(self) -> None:
         """The framework sees no such device."""
@@ -113,7 +138,9 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
         outcome, reason = RunOutcome.FAILED, str(error)
     except (ModelError, EvenhandError) as error:
         outcome, reason = RunOutcome.FAILED, str(error)
-    except BaseException as error:  # SystemExit too, in code of the user's: the parent would hear nothing
+    except (
+        BaseException
+    ) as error:  # SystemExit too, in code of the user's: the parent would hear nothing
         traceback.print_exc()
         outcome, reason = _classify(error, memory.size(spec.settings.get("memory_limit", "none")))
     return RunClosed(spec.run, clock.now_ms(), outcome, " ".join(reason.split())[:1_000])
@@ -144,24 +171,38 @@ def opened(spec: CellSpec) -> Framework:
     framework.compile_anew()
     for name, text in spec.environment.items():
         if text is not None and text not in os.environ.get(name, ""):
-            raise EvenhandError(f"env.{name}: {spec.framework} sets it to {os.environ.get(name)!r} itself, not to {text!r}")
+            raise EvenhandError(
+                f"env.{name}: {spec.framework} sets it to {os.environ.get(name)!r} itself, not to {text!r}"
+            )
     return framework
 
 
 def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
     """MLflow enters this process only where its own autologging is asked for; its cost is then part of what is measured."""
-    if spec.stage not in ("train", "measure", "lightning") or spec.settings.get("autolog") != "mlflow":
+    if (
+        spec.stage not in ("train", "measure", "lightning")
+        or spec.settings.get("autolog") != "mlflow"
+    ):
         return nullcontext()
     from tracking.store import autologging
 
-    tags = {"kind": RunKind.AUTOLOG, "campaign": spec.campaign, "framework": spec.framework, "block": str(spec.block)}
+    tags = {
+        "kind": RunKind.AUTOLOG,
+        "campaign": spec.campaign,
+        "framework": spec.framework,
+        "block": str(spec.block),
+    }
     flavour = frameworks.described(spec.framework).autologging
-    return autologging(flavour, spec.experiment, f"autolog · {spec.framework} · block {spec.block}", tags)
+    return autologging(
+        flavour, spec.experiment, f"autolog · {spec.framework} · block {spec.block}", tags
+    )
 
 
 def _classify(error: BaseException, limit_bytes: int) -> tuple[RunOutcome, str]:
     text = f"{type(error).__name__}: {error}"
-    unclear = memory.UNCLEAR in text and memory.allocated(os.getpid()) > memory.NEAR * limit_bytes > 0
+    unclear = (
+        memory.UNCLEAR in text and memory.allocated(os.getpid()) > memory.NEAR * limit_bytes > 0
+    )
     ran_out = unclear or memory.ran_out(text) or memory.device_ran_out(text, nvml.free_share)
     return (RunOutcome.OUT_OF_MEMORY if ran_out else RunOutcome.FAILED), text
 

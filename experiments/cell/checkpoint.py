@@ -52,8 +52,13 @@ class Checkpoint:
         self._folder = folder
         self._settings = settings
 
-    def save(self, framework: Framework, network: Any, optimizer: Any, state: TrainingState) -> None:
-        new, old = self._folder.with_name("checkpoint.new"), self._folder.with_name("checkpoint.old")
+    def save(
+        self, framework: Framework, network: Any, optimizer: Any, state: TrainingState
+    ) -> None:
+        new, old = (
+            self._folder.with_name("checkpoint.new"),
+            self._folder.with_name("checkpoint.old"),
+        )
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         write_safetensors(framework.weights(network), new / "weights.safetensors")
@@ -72,12 +77,18 @@ class Checkpoint:
             return TrainingState()
         kept, state = _state(folder)
         if kept != json.loads(json.dumps(self._settings)):
-            raise EvenhandError(f"the checkpoint in {folder} belongs to other settings; remove it to start this cell again")
+            raise EvenhandError(
+                f"the checkpoint in {folder} belongs to other settings; remove it to start this cell again"
+            )
         try:
             framework.load_weights(network, read_safetensors(folder / "weights.safetensors"))
-            framework.load_optimizer_state(optimizer, read_safetensors(folder / "optimizer.safetensors"))
+            framework.load_optimizer_state(
+                optimizer, read_safetensors(folder / "optimizer.safetensors")
+            )
         except (ModelError, OSError) as error:
-            raise EvenhandError(f"the checkpoint in {folder} does not fit: {error}; remove it to start this cell again") from None
+            raise EvenhandError(
+                f"the checkpoint in {folder} does not fit: {error}; remove it to start this cell again"
+            ) from None
         return state
 
 
@@ -86,9 +97,15 @@ def _state(folder: Path) -> tuple[Any, TrainingState]:
     try:
         kept = json.loads((folder / "past.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise EvenhandError(f"the checkpoint in {folder} cannot be read: {error}; remove it to start this cell again") from None
-    kinds = {name: type(value) for name, value in asdict(TrainingState()).items()} | {"settings": dict}
+        raise EvenhandError(
+            f"the checkpoint in {folder} cannot be read: {error}; remove it to start this cell again"
+        ) from None
+    kinds = {name: type(value) for name, value in asdict(TrainingState()).items()} | {
+        "settings": dict
+    }
     if not isinstance(kept, dict) or {name: type(value) for name, value in kept.items()} != kinds:
-        raise EvenhandError(f"the checkpoint in {folder} is damaged: past.json; remove it to start this cell again")
+        raise EvenhandError(
+            f"the checkpoint in {folder} is damaged: past.json; remove it to start this cell again"
+        )
     settings, windows = kept.pop("settings"), [Window(*one) for one in kept.pop("windows")]
     return settings, TrainingState(**kept, windows=windows)

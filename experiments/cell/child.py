@@ -115,4 +115,6 @@ class Child:
 
     def last_lines(self) -> list[str]:
         """Return the end of what the process wrote to its standard error."""
-        return self._log.read_text(errors="replace").strip().splitlines()[-LINES_OF_AN_ERROR:] or ["no output"]
+        return self._log.read_text(errors="replace").strip().splitlines()[-LINES_OF_AN_ERROR:] or [
+            "no output"
+        ]

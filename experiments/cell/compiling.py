@@ -48,7 +48,11 @@ class Compiling:
             counts["graph_breaks"] = sum(breaks.values())
         output.metrics({f"train/{name}": count for name, count in counts.items()})
         tags = {f"train.{name}": str(count) for name, count in counts.items()}
-        if self._first is not None and described(spec.framework).compiles and (why := _eager(counts, breaks or {})):
+        if (
+            self._first is not None
+            and described(spec.framework).compiles
+            and (why := _eager(counts, breaks or {}))
+        ):
             tags[RAN_EAGERLY] = f"{model}: {why}"
         output.record(Tags(spec.run, tags))
 

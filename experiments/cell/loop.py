@@ -80,7 +80,11 @@ class TrainingLoop:
     def run(self, batches: Iterable[Batch], clock: Stopwatch) -> float:
         """Train on batches; return the seconds, without what was reported meanwhile."""
         with self.compiling.epoch():
-            faults, began, reporting = memory.page_faults(), time.perf_counter(), clock.telling_seconds
+            faults, began, reporting = (
+                memory.page_faults(),
+                time.perf_counter(),
+                clock.telling_seconds,
+            )
             self._framework.train_epoch(self._network, self._optimizer, batches, clock)
             seconds = time.perf_counter() - began - (clock.telling_seconds - reporting)
         self.page_faults = memory.page_faults() - faults

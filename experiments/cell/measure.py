@@ -35,7 +35,12 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     parameters = check_parameters(task.model, task.parameters, framework, network)
     framework.load_weights(network, task.initial_weights())
     optimizer = make_optimizer(spec, framework, network)
-    output.metrics({**parameters, "check/initial_loss": mean_loss(framework, network, [next(iter(task.validation()))])})
+    output.metrics(
+        {
+            **parameters,
+            "check/initial_loss": mean_loss(framework, network, [next(iter(task.validation()))]),
+        }
+    )
 
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     peaks = DevicePeaks(framework)
@@ -55,9 +60,15 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
     windows = timing.of_windows(() if state.held_up else state.windows, task.examples_a_step)
     on_device = timing.of_device(state.on_device_seconds, task.examples_a_step)
     waits = framework.waits_in_step(network)
-    summary = as_timed(spec, summary, windows, on_device, output, held_up=state.held_up, waits=waits)
-    summary |= task.derived(summary, state) | memory_peaks(spec, peaks, state.peak_rss_bytes, output)
-    summary["check/page_faults_per_step"] = float(np.median(state.page_faults)) / task.steps_per_epoch
+    summary = as_timed(
+        spec, summary, windows, on_device, output, held_up=state.held_up, waits=waits
+    )
+    summary |= task.derived(summary, state) | memory_peaks(
+        spec, peaks, state.peak_rss_bytes, output
+    )
+    summary["check/page_faults_per_step"] = (
+        float(np.median(state.page_faults)) / task.steps_per_epoch
+    )
     output.metrics(summary, step=state.steps)
     record_implementation(spec, framework, network, optimizer, output)
 
@@ -76,7 +87,9 @@ def make_optimizer(spec: CellSpec, framework: Framework, network: Any) -> Any:
     return framework.optimizer(network, optimizer_config(spec.settings))
 
 
-def record_implementation(spec: CellSpec, framework: Framework, network: Any, optimizer: Any, output: Output) -> None:
+def record_implementation(
+    spec: CellSpec, framework: Framework, network: Any, optimizer: Any, output: Output
+) -> None:
     """Record which code ran, as tags of the run and so lines of the report; after its steps."""
     tags = {"optimizer.implementation": framework.optimizer_implementation(optimizer)}
     by_xla = framework.jit_compile(network)
@@ -114,20 +127,33 @@ def as_timed(
 def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:
     """How weights are updated, as the settings say."""
     return OptimizerConfig(
-        settings["optimizer"], settings["learning_rate"], settings.get("momentum", 0.0), settings.get("weight_decay", 0.0)
+        settings["optimizer"],
+        settings["learning_rate"],
+        settings.get("momentum", 0.0),
+        settings.get("weight_decay", 0.0),
     )
 
 
-def check_parameters(model: str, expected: tuple[int, int], framework: Framework, network: Any) -> dict[str, float]:
+def check_parameters(
+    model: str, expected: tuple[int, int], framework: Framework, network: Any
+) -> dict[str, float]:
     """The counts as metrics. Raises EvenhandError where they are not those expected of the model."""
     counted = framework.parameter_counts(network)
     if counted != expected:
-        raise EvenhandError(f"{model} has {counted} (trainable, other) parameters in {framework.name}, should have {expected}")
+        raise EvenhandError(
+            f"{model} has {counted} (trainable, other) parameters in {framework.name}, should have {expected}"
+        )
     return {"model/trainable_parameters": counted[0], "model/non_trainable_parameters": counted[1]}
 
 
 def _train(
-    task: Task, spec: CellSpec, framework: Framework, network: Any, optimizer: Any, peaks: DevicePeaks, output: Output
+    task: Task,
+    spec: CellSpec,
+    framework: Framework,
+    network: Any,
+    optimizer: Any,
+    peaks: DevicePeaks,
+    output: Output,
 ) -> TrainingState:
     epochs = spec.settings["epochs"]
     warmup = spec.settings["warmup_steps"]
@@ -161,12 +187,18 @@ def _train(
         state.peak_rss_bytes = max(state.peak_rss_bytes, peak_memory.rss_bytes())
         if np.isfinite(values["val/loss"]):
             checkpoint.save(framework, network, optimizer, state)
-        output.metrics(state.by_epoch[-1], step=epoch + 1)  # told once it is kept: a resumed cell trains no told epoch again
+        output.metrics(
+            state.by_epoch[-1], step=epoch + 1
+        )  # told once it is kept: a resumed cell trains no told epoch again
         if not np.isfinite(values["val/loss"]):
             loss = values["val/loss"]
-            raise EvenhandError(f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help")
+            raise EvenhandError(
+                f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help"
+            )
         pauses.append((trained, clock.now()))
-    output.window("train", began, clock.now(), (state.steps - already) * task.examples_a_step, pauses=pauses)
+    output.window(
+        "train", began, clock.now(), (state.steps - already) * task.examples_a_step, pauses=pauses
+    )
     loop.compiling.tell(spec, task.model, output)
     if warm_up:
         warm_up.record(spec, "train", output)
@@ -197,7 +229,10 @@ def _epoch(
             last_live = time.monotonic()
             rate = task.examples_a_step / seconds
             live = {"live/loss": loss, "live/examples_per_second": rate}  # for the eye alone
-            output.metrics({name: float(f"{value:.4g}") for name, value in live.items()}, step=done_before + step)
+            output.metrics(
+                {name: float(f"{value:.4g}") for name, value in live.items()},
+                step=done_before + step,
+            )
 
     watch = loop.clock(
         pace,
@@ -221,7 +256,9 @@ def check_losses(losses: list[float]) -> None:
     """Raise EvenhandError for a training that has diverged."""
     if not np.isfinite(losses).all():
         step = int(np.argmin(np.isfinite(losses)))
-        raise EvenhandError(f"the loss of step {step} is not finite; a smaller learning_rate may help")
+        raise EvenhandError(
+            f"the loss of step {step} is not finite; a smaller learning_rate may help"
+        )
 
 
 def mean_loss(framework: Framework, network: Any, batches: Any) -> float:
@@ -229,7 +266,9 @@ def mean_loss(framework: Framework, network: Any, batches: Any) -> float:
     return float(sums[0] / sums[1])
 
 
-def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, output: Output) -> list[PhaseValues]:
+def _infer(
+    task: Task, spec: CellSpec, framework: Framework, network: Any, output: Output
+) -> list[PhaseValues]:
     """Requests one after the other, each timed from inputs on the device until its answer is in host memory.
 
     The first batch size gives the plain keys.
@@ -252,7 +291,13 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
             ended.append(clock.now())
             output.progress(f"inference, batch {size}", index + 1, count)
             output.turn()
-        values = PhaseValues(f"inference_batch_{size}", tuple(seconds), (size,) * len(seconds), warmup, ended=tuple(ended))
+        values = PhaseValues(
+            f"inference_batch_{size}",
+            tuple(seconds),
+            (size,) * len(seconds),
+            warmup,
+            ended=tuple(ended),
+        )
         prefix = "inference" if not found else f"inference/batch_{size}"
         output.metrics(timing.summarise_requests(values, prefix))
         output.window("inference", began, clock.now(), size * len(seconds), f"{prefix}/")
@@ -260,7 +305,9 @@ def _infer(task: Task, spec: CellSpec, framework: Framework, network: Any, outpu
     return found
 
 
-def memory_peaks(spec: CellSpec, device: DevicePeaks, rss_bytes: float, output: Output) -> dict[str, float]:
+def memory_peaks(
+    spec: CellSpec, device: DevicePeaks, rss_bytes: float, output: Output
+) -> dict[str, float]:
     """Return the peaks as metrics; why one of the device is missing becomes a tag."""
     if missing := device.missing():
         output.record(Tags(spec.run, missing))
@@ -268,7 +315,11 @@ def memory_peaks(spec: CellSpec, device: DevicePeaks, rss_bytes: float, output: 
 
 
 def write_run_files(
-    spec: CellSpec, framework: Framework, phases: list[PhaseValues], summary: Mapping[str, float], output: Output
+    spec: CellSpec,
+    framework: Framework,
+    phases: list[PhaseValues],
+    summary: Mapping[str, float],
+    output: Output,
 ) -> None:
     """What stays of a run beside its metrics: raw values, the environment, the settings with the summary."""
     write_values(spec.path / "values.parquet", phases)
@@ -287,12 +338,21 @@ def write_run_files(
 
 def write_environment(path: Path, framework: Framework, threads: int) -> None:
     """On what, and with what, this process measured."""
-    path.write_text(json.dumps(provenance.environment(framework.versions(), distributions(), threads), indent=1))
+    path.write_text(
+        json.dumps(provenance.environment(framework.versions(), distributions(), threads), indent=1)
+    )
 
 
 def write_values(path: Path, phases: list[PhaseValues]) -> None:
     """Raw values, a row a step or window: phase, step, seconds, examples, warmup, ended_ms (null where it is not known)."""
-    columns: dict[str, list[Any]] = {"phase": [], "step": [], "seconds": [], "examples": [], "warmup": [], "ended_ms": []}
+    columns: dict[str, list[Any]] = {
+        "phase": [],
+        "step": [],
+        "seconds": [],
+        "examples": [],
+        "warmup": [],
+        "ended_ms": [],
+    }
     for values in phases:
         count = len(values.seconds)
         columns["phase"] += [values.phase] * count
@@ -300,5 +360,9 @@ def write_values(path: Path, phases: list[PhaseValues]) -> None:
         columns["seconds"] += values.seconds
         columns["examples"] += values.examples
         columns["warmup"] += values.is_warmup
-        columns["ended_ms"] += (1_000 * ended for ended in values.ended) if len(values.ended) == count else [None] * count
+        columns["ended_ms"] += (
+            (1_000 * ended for ended in values.ended)
+            if len(values.ended) == count
+            else [None] * count
+        )
     tables.write(path, columns)

@@ -76,14 +76,21 @@ class DevicePeaks:
         """Return both peaks; without the one after the warm-up if there was no end of one, or no reset."""
         if not self._keep():
             return {}
-        found = {"memory/peak_device_with_warmup_bytes": float(max(self._steady_bytes, self._warmup_bytes))}
+        found = {
+            "memory/peak_device_with_warmup_bytes": float(
+                max(self._steady_bytes, self._warmup_bytes)
+            )
+        }
         if self._has_reset and self._steady_bytes:
             found["memory/peak_device_bytes"] = float(self._steady_bytes)
         return found
 
     def missing(self) -> dict[str, str]:
         """Return tags with the reason why a peak is missing."""
-        if self._framework.peak_device_bytes() is None or "memory/peak_device_bytes" in self.metrics():
+        if (
+            self._framework.peak_device_bytes() is None
+            or "memory/peak_device_bytes" in self.metrics()
+        ):
             return {}
         reason = NEVER_WARM if self._has_reset else NO_RESET.format(name=self._framework.name)
         return {"not_available.memory/peak_device_bytes": reason}

@@ -57,7 +57,12 @@ class Marked:
 
 
 def profile(
-    spec: CellSpec, framework: Framework, network: Any, optimizer: Any, batches: Callable[[], Iterable[Batch]], output: Output
+    spec: CellSpec,
+    framework: Framework,
+    network: Any,
+    optimizer: Any,
+    batches: Callable[[], Iterable[Batch]],
+    output: Output,
 ) -> None:
     """A few more steps, as they are and then under the framework's profiler; what cannot be profiled is said.
 
@@ -67,7 +72,10 @@ def profile(
 
     def work(mark: Mark = nullcontext) -> None:
         feed = Feed(islice(batches(), 1 + STEPS))
-        watch = Stopwatch(lambda step, *_: output.progress("profile", step, 1 + STEPS), pace=pace(spec.settings, first=1))
+        watch = Stopwatch(
+            lambda step, *_: output.progress("profile", step, 1 + STEPS),
+            pace=pace(spec.settings, first=1),
+        )
         framework.train_epoch(network, optimizer, feed, Marked(watch, mark))
         rounds.append((watch, feed))
 
@@ -80,7 +88,9 @@ def profile(
         output.record(Tags(spec.run, {"not_available.profile": str(error)[:200]}))
         return
     if not (found.operators and found.steps):
-        output.record(Tags(spec.run, {"not_available.profile": NOTHING if found.steps else TOO_FEW}))
+        output.record(
+            Tags(spec.run, {"not_available.profile": NOTHING if found.steps else TOO_FEW})
+        )
     else:
         _tell(spec, found, rounds[0], rounds[1], output)
     output.artifact("profile", "profile")
@@ -129,17 +139,27 @@ def _tell(spec: CellSpec, found: Profile, plain: Round, profiled: Round, output:
     steps, batches = len(watch.losses) - 1, len(watch.losses)
     seconds = {part: value / steps for part, value in parts(found).items()}
     metrics = {f"{part}_seconds": value for part, value in seconds.items()}
-    metrics |= {"step_seconds": sum(seconds.values()), "gap_seconds": sum(seconds[part] for part in GAPS)}
+    metrics |= {
+        "step_seconds": sum(seconds.values()),
+        "gap_seconds": sum(seconds[part] for part in GAPS),
+    }
     metrics |= {"input_seconds": feed.seconds / batches}
     cost, no_cost = _cost(plain[0], watch)
     metrics |= {} if cost is None else {"profiler_cost_ratio": cost}
     metrics |= {f"{name}_per_step": count / steps for name, count in found.counts.items()}
     output.metrics({f"profile/{name}": value for name, value in metrics.items()})
-    why = {f"not_available.profile/{name}_per_step": reason for name, reason in found.uncounted.items()}
+    why = {
+        f"not_available.profile/{name}_per_step": reason for name, reason in found.uncounted.items()
+    }
     why |= {"not_available.profile/profiler_cost_ratio": no_cost} if no_cost else {}
     if why:
         output.record(Tags(spec.run, why))
-    told = {"steps": steps, **metrics, "not_counted": dict(found.uncounted), "operators": _kinds(found, steps)}
+    told = {
+        "steps": steps,
+        **metrics,
+        "not_counted": dict(found.uncounted),
+        "operators": _kinds(found, steps),
+    }
     (spec.path / "profile.json").write_text(json.dumps(told, indent=1))
     output.artifact("profile.json")
 
@@ -164,6 +184,12 @@ def _readings(watch: Stopwatch) -> list[float]:
 
 def _kinds(found: Profile, steps: int) -> list[dict[str, Any]]:
     """The kinds of operators that took the most time between them. Two that ran side by side count both."""
-    totals = {kind: (len(spans), sum(end - start for start, end in spans)) for kind, spans in found.operators.items()}
+    totals = {
+        kind: (len(spans), sum(end - start for start, end in spans))
+        for kind, spans in found.operators.items()
+    }
     most = sorted(totals.items(), key=lambda one: -one[1][1])[:MAX_KINDS]
-    return [{"kind": kind, "per_step": count / steps, "seconds_per_step": total / steps} for kind, (count, total) in most]
+    return [
+        {"kind": kind, "per_step": count / steps, "seconds_per_step": total / steps}
+        for kind, (count, total) in most
+    ]

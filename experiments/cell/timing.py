@@ -190,14 +190,18 @@ def found_warmup(seconds: Sequence[float]) -> int:
     if half < 2:
         return min(1, len(seconds))
     values = np.minimum(seconds, np.quantile(seconds[half:], 0.9))
-    errors = [float(values[left_out:].var()) / (len(values) - left_out) for left_out in range(1, half + 1)]
+    errors = [
+        float(values[left_out:].var()) / (len(values) - left_out) for left_out in range(1, half + 1)
+    ]
     return 1 + int(np.argmin(errors))
 
 
 def of_windows(windows: Sequence[Window], examples_a_step: int, warmup: int = 0) -> PhaseValues:
     """Their raw values, a row a window."""
     seconds, ended = tuple(one.seconds for one in windows), tuple(one.ended for one in windows)
-    return PhaseValues(WINDOWS, seconds, tuple(one.steps * examples_a_step for one in windows), warmup, ended=ended)
+    return PhaseValues(
+        WINDOWS, seconds, tuple(one.steps * examples_a_step for one in windows), warmup, ended=ended
+    )
 
 
 def of_device(seconds: Sequence[float], examples_a_step: int, warmup: int = 0) -> PhaseValues:
@@ -214,7 +218,9 @@ def summarise_training(values: PhaseValues, total_seconds: float) -> dict[str, f
     return metrics
 
 
-def summarise_windows(metrics: Mapping[str, float], windows: PhaseValues, on_device: PhaseValues) -> dict[str, float]:
+def summarise_windows(
+    metrics: Mapping[str, float], windows: PhaseValues, on_device: PhaseValues
+) -> dict[str, float]:
     """The metrics of a training that has windows: the throughput is theirs, and that of its single steps stands beside it.
 
     A window has no median step and no percentile: they are of the steps that were timed one by one, or by the device's clock.
@@ -243,7 +249,10 @@ def summarise_epochs(state: TrainingState, examples: int) -> dict[str, float]:
 
     examples: of an epoch. Throughput is total over total, of all epochs where there is but one, else without the first.
     """
-    metrics = {"train/first_epoch_seconds": state.epoch_seconds[0], "val/total_seconds": state.validation_seconds}
+    metrics = {
+        "train/first_epoch_seconds": state.epoch_seconds[0],
+        "val/total_seconds": state.validation_seconds,
+    }
     counted = state.epoch_seconds[1:] or state.epoch_seconds
     metrics["train/epoch_examples_per_second"] = len(counted) * examples / sum(counted)
     if later := state.epoch_seconds[1:]:

@@ -20,7 +20,9 @@ class Turns:
     waited_seconds: for the token, so far.
     """
 
-    def __init__(self, say: Callable[[dict[str, object]], None], token: TextIO, *, enabled: bool) -> None:
+    def __init__(
+        self, say: Callable[[dict[str, object]], None], token: TextIO, *, enabled: bool
+    ) -> None:
         self.waited_seconds = 0.0
         self._say, self._token, self._enabled = say, token, enabled
         self._began = time.perf_counter()
@@ -35,12 +37,18 @@ class Turns:
     def step(self, count: int = 1) -> None:
         """So many steps, or requests, are over, and the device has nothing to do."""
         self._steps += count
-        if self._enabled and self._steps >= self._asked and time.perf_counter() - self._began >= MIN_SECONDS:
+        if (
+            self._enabled
+            and self._steps >= self._asked
+            and time.perf_counter() - self._began >= MIN_SECONDS
+        ):
             self._pass()
 
     def _pass(self) -> None:
         passed = time.perf_counter()
-        self._say({"turn": {"phase": self._phase, "steps": self._steps, "seconds": passed - self._began}})
+        self._say(
+            {"turn": {"phase": self._phase, "steps": self._steps, "seconds": passed - self._began}}
+        )
         line = self._token.readline()
         if not line:
             raise EvenhandError("the campaign gave no further turn")

@@ -20,7 +20,15 @@ STEADY, LIMIT, BLIND, STEPS = "steady", "limit", "no clock", "steps"
 NOT_OVER = "phase ended"
 
 
-def reason_to_end(steps: int, seconds: float, samples: Sequence[Sample], gpus: Sequence[str], *, least: int, most: float) -> str:
+def reason_to_end(
+    steps: int,
+    seconds: float,
+    samples: Sequence[Sample],
+    gpus: Sequence[str],
+    *,
+    least: int,
+    most: float,
+) -> str:
     """Return why a warm-up is over, or an empty text while it goes on.
 
     Args:
@@ -113,7 +121,11 @@ def of_gpu(
         gpus = []
 
     def read() -> dict[str, float]:
-        return {f"system/{gpu.key}_{name}": value for gpu in gpus for name, value in gpu.read({}, None).items()}
+        return {
+            f"system/{gpu.key}_{name}": value
+            for gpu in gpus
+            for name, value in gpu.read({}, None).items()
+        }
 
     keys = [gpu.key for gpu in gpus]
     return WarmUp(least, most, gpus=keys, read=read, now=lambda: now() - output.waited_seconds)

@@ -40,10 +40,14 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
             value = "true"
         elif entry and is_alone and name not in entry.fields:
             settings.refuse_parameter(entry.settings, name)
-            raise WrongCall(f"there is no setting '{plain.short(name)}'{settings.suggestion(name, entry.fields)}")
+            raise WrongCall(
+                f"there is no setting '{plain.short(name)}'{settings.suggestion(name, entry.fields)}"
+            )
         elif not equals:
             if not rest:
-                raise WrongCall(f"--{plain.short(written)} has no value; write --{plain.short(written)} value")
+                raise WrongCall(
+                    f"--{plain.short(written)} has no value; write --{plain.short(written)} value"
+                )
             value = rest.pop(0)
         if name in given:
             raise WrongCall(f"--{plain.short(written)} is given twice")
@@ -57,7 +61,10 @@ def with_named_models(given: dict[str, str]) -> dict[str, str]:
     Raises:
         ModelError: for a folder that is no model.
     """
-    return {name: ",".join(map(_model, text.split(","))) if name in OF_MODELS else text for name, text in given.items()}
+    return {
+        name: ",".join(map(_model, text.split(","))) if name in OF_MODELS else text
+        for name, text in given.items()
+    }
 
 
 def _model(text: str) -> str:

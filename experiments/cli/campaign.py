@@ -44,7 +44,9 @@ def run_study(name: str, given: Mapping[str, str]) -> int:
         from experiments.run import pipeline
 
         if settings.resume:
-            campaign = pipeline.restart(name, settings.resume, given, Path(settings.journal).resolve(), display)
+            campaign = pipeline.restart(
+                name, settings.resume, given, Path(settings.journal).resolve(), display
+            )
         else:
             campaign = pipeline.start(name, settings, display)
         return conclude(campaign, display)
@@ -94,7 +96,9 @@ def print_tables(conclusion: Conclusion, display: Display) -> None:
 
     if conclusion.answer:
         display.console.print(rendering.terminal_card(conclusion.answer.card), "")
-        display.console.print(writing.terminal(conclusion.answer.comparison), *conclusion.answer.extra.tables)
+        display.console.print(
+            writing.terminal(conclusion.answer.comparison), *conclusion.answer.extra.tables
+        )
 
 
 def print_page(recorder: Recorder, display: Display, *, delivered: bool) -> None:

@@ -25,7 +25,9 @@ def campaigns(experiments: Sequence[str], limit: int) -> list[StoredRun]:
     store.check()
     if experiments:
         store.experiment_ids(experiments)
-    found = store.runs(experiments or list(store.experiment_names().values()), f"tags.kind = '{RunKind.CAMPAIGN}'")
+    found = store.runs(
+        experiments or list(store.experiment_names().values()), f"tags.kind = '{RunKind.CAMPAIGN}'"
+    )
     return sorted(found, key=lambda run: run.start_ms, reverse=True)[:limit]
 
 
@@ -34,7 +36,12 @@ def as_table(runs: Iterable[StoredRun]) -> Table:
     for name in ("began", "campaign", "state", "blocks", "answer", "run id"):
         table.add_column(name, overflow="fold", no_wrap=name in ("began", "run id"))
     for run in runs:
-        table.add_row(*map(plain.line, (_began(run), run.name, _state(run), _blocks(run), _answer(run), run.run_id)))
+        table.add_row(
+            *map(
+                plain.line,
+                (_began(run), run.name, _state(run), _blocks(run), _answer(run), run.run_id),
+            )
+        )
     return table
 
 
@@ -49,12 +56,18 @@ def _began(run: StoredRun) -> str:
 
 
 def _state(run: StoredRun) -> str:
-    return "running" if run.status == "RUNNING" else run.tags.get("outcome", run.status.lower()).replace("_", " ")
+    return (
+        "running"
+        if run.status == "RUNNING"
+        else run.tags.get("outcome", run.status.lower()).replace("_", " ")
+    )
 
 
 def _blocks(run: StoredRun) -> str:
     first = run.params.get("blocks", "")
-    return f"{first} to {run.params['max_blocks']}" if run.params.get("until") == "settled" else first
+    return (
+        f"{first} to {run.params['max_blocks']}" if run.params.get("until") == "settled" else first
+    )
 
 
 def _answer(run: StoredRun) -> str:

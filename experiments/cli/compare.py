@@ -22,7 +22,18 @@ from experiments.config.settings import CampaignSettings
 from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce, keep
 from tracking import accounts, clock, provenance
 from tracking.errors import EvenhandError, WrongCall
-from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOpened, RunOutcome, StoredRun, Tags
+from tracking.records import (
+    Artifact,
+    Metrics,
+    Point,
+    Record,
+    RunClosed,
+    RunKind,
+    RunOpened,
+    RunOutcome,
+    StoredRun,
+    Tags,
+)
 from tracking.store import Rejected, Store, Unreachable, note, source
 
 if TYPE_CHECKING:
@@ -70,7 +81,9 @@ def compare(settings: Compare, progress: Progress) -> Compared:
     store.check()
     selection = select(store, settings)
     with ThreadPoolExecutor(1) as beside:
-        tools = beside.submit(_import_tools)  # two seconds of imports, while the server looks for runs
+        tools = beside.submit(
+            _import_tools
+        )  # two seconds of imports, while the server looks for runs
         found = read(store, selection, progress)
         tools.result()
     found, told = _ended(store, selection, found)
@@ -78,12 +91,16 @@ def compare(settings: Compare, progress: Progress) -> Compared:
     if answer.report is None:
         raise EvenhandError(f"{answer.trouble}; choose another folder (output=DIR)")
     try:
-        return Compared(answer, _logged(store, settings, selection, answer, began_ms), notes=left_out)
+        return Compared(
+            answer, _logged(store, settings, selection, answer, began_ms), notes=left_out
+        )
     except (Unreachable, Rejected) as error:
         return Compared(answer, "", str(error), left_out)
 
 
-def _ended(store: Store, selection: Selection, found: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
+def _ended(
+    store: Store, selection: Selection, found: Sequence[StoredRun]
+) -> tuple[list[StoredRun], list[str]]:
     """The runs without those of campaigns at work, and what is said of these: only who names one by its id compares it."""
     at_work = {run.run_id: run for run in store.at_work(selection.experiments)}
     theirs = {run.tags["campaign"] for run in found if run.tags.get("campaign") in at_work}
@@ -91,16 +108,27 @@ def _ended(store: Store, selection: Selection, found: Sequence[StoredRun]) -> tu
         return list(found), []
     names = ", ".join(f"{at_work[run_id].name} ({run_id})" for run_id in sorted(theirs))
     if selection.campaigns:
-        return list(found), [f"Still running: {names}. Only the cells that have ended are compared."]
+        return list(found), [
+            f"Still running: {names}. Only the cells that have ended are compared."
+        ]
     left = [run for run in found if run.tags.get("campaign") not in theirs]
     again = shell.command("compare", "--experiment", ",".join(sorted(theirs)))
     if not any(run.tags.get("kind") == RunKind.CELL for run in left):
-        raise WrongCall(f"nothing but campaigns that are still running: {names}; what they have measured so far: {again}")
-    return left, [f"Left out, since still running: {names}. What they have measured so far: {again}"]
+        raise WrongCall(
+            f"nothing but campaigns that are still running: {names}; what they have measured so far: {again}"
+        )
+    return left, [
+        f"Left out, since still running: {names}. What they have measured so far: {again}"
+    ]
 
 
 def _judged(
-    settings: Compare, store: Store, selection: Selection, runs: Sequence[StoredRun], told: Sequence[str], progress: Progress
+    settings: Compare,
+    store: Store,
+    selection: Selection,
+    runs: Sequence[StoredRun],
+    told: Sequence[str],
+    progress: Progress,
 ) -> tuple[ComparisonResult, tuple[str, ...]]:
     """The answer, and what is said of the runs that it does not rest on."""
     from experiments.comparison.judgement import ComparisonSpec, Extra, ReportOptions, answer
@@ -121,7 +149,9 @@ def _judged(
     chosen = sets.Choice(table(runs))
     if not selection.campaigns:
         free = spec.allowed_to_differ
-        chosen = sets.newest(chosen.table, factor=spec.factor, strata=spec.strata, allowed_to_differ=free)
+        chosen = sets.newest(
+            chosen.table, factor=spec.factor, strata=spec.strata, allowed_to_differ=free
+        )
     notes = (*told, *_other_kinds(settings, chosen))
     asked_of = names.added(chosen.table, _names(store, selection, chosen.table))
     campaigns = names.in_table(asked_of)
@@ -152,8 +182,15 @@ def _of_campaigns(called: Mapping[str, str], link: Callable[[str], str]) -> list
     """Which run each campaign is, where several are compared or summarised."""
     from experiments.comparison.report.sections import Cell, Section
 
-    rows = [(name, Cell(run_id, link=link(run_id))) for run_id, name in sorted(called.items(), key=lambda one: one[1])]
-    return [Section("Campaigns", "What stands for which run in MLflow.", ("campaign", "run"), rows)] if len(rows) > 1 else []
+    rows = [
+        (name, Cell(run_id, link=link(run_id)))
+        for run_id, name in sorted(called.items(), key=lambda one: one[1])
+    ]
+    return (
+        [Section("Campaigns", "What stands for which run in MLflow.", ("campaign", "run"), rows)]
+        if len(rows) > 1
+        else []
+    )
 
 
 def _other_kinds(settings: Compare, chosen: Choice) -> list[str]:
@@ -161,11 +198,19 @@ def _other_kinds(settings: Compare, chosen: Choice) -> list[str]:
     if chosen.kind is None:
         return []
     taken = _counted(chosen.kind)
-    found = [f"Compared: the newest {taken}. Campaigns with other settings are not pooled with it; each can be compared:"]
-    changed = {name: text for name, text in settings_.as_text(settings).items() if text != settings_.as_text(Compare())[name]}
+    found = [
+        f"Compared: the newest {taken}. Campaigns with other settings are not pooled with it; each can be compared:"
+    ]
+    changed = {
+        name: text
+        for name, text in settings_.as_text(settings).items()
+        if text != settings_.as_text(Compare())[name]
+    }
     for kind in chosen.others[:MAX_KINDS]:
         words = [
-            part for name, text in {**changed, "experiment": ",".join(kind.campaigns)}.items() for part in (f"--{name}", text)
+            part
+            for name, text in {**changed, "experiment": ",".join(kind.campaigns)}.items()
+            for part in (f"--{name}", text)
         ]
         found.append(f"  {_counted(kind)}: {shell.command('compare', *words)}")
     more = len(chosen.others) - MAX_KINDS
@@ -201,14 +246,20 @@ def select(store: Store, settings: Compare) -> Selection:
             names.append(wanted)
             continue
         if store.run(wanted) is None:
-            raise WrongCall(f"no run {wanted} on {store.uri}; give a campaign's run id, or experiments by name")
+            raise WrongCall(
+                f"no run {wanted} on {store.uri}; give a campaign's run id, or experiments by name"
+            )
         campaigns.append(wanted)
         names.append(store.experiment_name(wanted))
     if campaigns and len(campaigns) < len(settings.experiment):
-        raise WrongCall("experiment: names and campaigns' run ids do not mix; give one kind, and narrow names down with filter")
+        raise WrongCall(
+            "experiment: names and campaigns' run ids do not mix; give one kind, and narrow names down with filter"
+        )
     store.experiment_ids(names)
     own = [settings.filter] if settings.filter else []
-    conditions = tuple(" and ".join([f"tags.campaign = '{run_id}'", *own]) for run_id in campaigns) or ("".join(own),)
+    conditions = tuple(
+        " and ".join([f"tags.campaign = '{run_id}'", *own]) for run_id in campaigns
+    ) or ("".join(own),)
     return Selection(tuple(dict.fromkeys(names)), conditions, tuple(campaigns))
 
 
@@ -223,10 +274,14 @@ def read(store: Store, selection: Selection, progress: Progress) -> list[StoredR
             found.extend(store.runs(selection.experiments, condition, progress=told))
         except Rejected as error:
             example = "tags.team = 'vision' and params.batch_size = '32'"
-            raise WrongCall(f"filter {condition}: {error}; write it in MLflow's language: {example}") from None
+            raise WrongCall(
+                f"filter {condition}: {error}; write it in MLflow's language: {example}"
+            ) from None
         if len(found) == before:
             which = f" matches {condition}" if condition else " is there at all"
-            raise WrongCall(f"no run in {', '.join(selection.experiments)} on {store.uri}{which}; nothing to compare")
+            raise WrongCall(
+                f"no run in {', '.join(selection.experiments)} on {store.uri}{which}; nothing to compare"
+            )
     return found
 
 
@@ -234,7 +289,9 @@ def _tell(progress: Progress, before: int, done: int, total: int | None) -> None
     progress("runs", before + done, total)
 
 
-def _logged(store: Store, settings: Compare, selection: Selection, found: ComparisonResult, began_ms: int) -> str:
+def _logged(
+    store: Store, settings: Compare, selection: Selection, found: ComparisonResult, began_ms: int
+) -> str:
     """The comparison as a run of the experiment of comparisons, with its report; returns its page."""
     from experiments.comparison.report import rendering
 
@@ -249,17 +306,40 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Compar
         **source("compare", provenance.commit()),
         **accounts.tags(account),
     }
-    params = {name: text for name, text in settings_.as_text(settings).items() if text and name not in ("output", "format")}
+    params = {
+        name: text
+        for name, text in settings_.as_text(settings).items()
+        if text and name not in ("output", "format")
+    }
     place = accounts.place(account, team, accounts.COMPARISONS)
-    wanted = RunOpened(origin, began_ms, place, f"comparison · {title} · {_when(began_ms)}", tags, params)
+    wanted = RunOpened(
+        origin, began_ms, place, f"comparison · {title} · {_when(began_ms)}", tags, params
+    )
     card = rendering.description_card(found.card)
     text = "\n".join(
-        [card, "", "### Found", *(f"- {line}" for line in found.sentences), "", "The whole report: artifact `report.html`."]
+        [
+            card,
+            "",
+            "### Found",
+            *(f"- {line}" for line in found.sentences),
+            "",
+            "The whole report: artifact `report.html`.",
+        ]
     )
     records: list[Record] = [
         Artifact(origin, ".", ""),
-        Metrics(origin, tuple(Point(key, value, 0, began_ms) for key, value in found.card.figures.items())),
-        Tags(origin, {"answer": found.card.told[:1_000], "verdict": " ".join(found.sentences)[:1_000], **note(text)}),
+        Metrics(
+            origin,
+            tuple(Point(key, value, 0, began_ms) for key, value in found.card.figures.items()),
+        ),
+        Tags(
+            origin,
+            {
+                "answer": found.card.told[:1_000],
+                "verdict": " ".join(found.sentences)[:1_000],
+                **note(text),
+            },
+        ),
         RunClosed(origin, clock.now_ms(), RunOutcome.OK, ""),
     ]
     page = keep(store, wanted, records, found.report.parent, "comparison")
@@ -269,7 +349,9 @@ def _logged(store: Store, settings: Compare, selection: Selection, found: Compar
     return page
 
 
-def _told(store: Store, run_id: str, name: str, found: ComparisonResult, compared: Sequence[str]) -> None:
+def _told(
+    store: Store, run_id: str, name: str, found: ComparisonResult, compared: Sequence[str]
+) -> None:
     """In the descriptions of the comparisons and, where there is a verdict, of the experiments that were compared."""
     holds, verdict = store.experiment_name(run_id), found.comparison.has_verdict
     if holds.rpartition("/")[2] == accounts.COMPARISONS:  # not the one that a user chose

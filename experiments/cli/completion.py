@@ -38,7 +38,9 @@ def answer(instruction: str) -> str:
     """What the script asks at every key: `bash_complete`, with the line in the environment. Raises WrongCall."""
     name, _, what = instruction.partition("_")
     if name not in SHELLS or what != "complete":
-        raise WrongCall(f"{shell.COMPLETING}={instruction} is not an instruction; write bash_complete")
+        raise WrongCall(
+            f"{shell.COMPLETING}={instruction} is not an instruction; write bash_complete"
+        )
     return _completer(name).complete()
 
 
@@ -48,7 +50,11 @@ def _completer(name: str) -> ShellComplete:
 
     class Completer(base):  # type: ignore[valid-type, misc]
         def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-            return [one for one in candidates(args, incomplete) if one.type == "file" or one.value.startswith(incomplete)]
+            return [
+                one
+                for one in candidates(args, incomplete)
+                if one.type == "file" or one.value.startswith(incomplete)
+            ]
 
     return Completer(Command("evenhand"), {}, "evenhand", shell.COMPLETING)
 
@@ -57,7 +63,10 @@ def candidates(words: Sequence[str], incomplete: str) -> list[CompletionItem[str
     """What can stand after these words of a call, whether or not it begins like the last one. Never raises WrongCall."""
     words = [word for word in words if word != "="]  # bash takes `--name=value` for three words
     if not words:
-        return [CompletionItem(name) for name in (*entries.available(), "--help", "--version", "--completion")]
+        return [
+            CompletionItem(name)
+            for name in (*entries.available(), "--help", "--version", "--completion")
+        ]
     name, *rest = words
     if name == "--completion":
         return [CompletionItem(one) for one in SHELLS]
@@ -68,14 +77,23 @@ def candidates(words: Sequence[str], incomplete: str) -> list[CompletionItem[str
     asked, equals, value = incomplete.partition("=")
     if equals and asked.startswith("--"):  # zsh and fish take it for one
         field = fields.get(asked[2:].replace("-", "_"))
-        return [CompletionItem(f"{asked}={one.value}") for one in (_values(entry, field, value) if field else ()) if one.value]
+        return [
+            CompletionItem(f"{asked}={one.value}")
+            for one in (_values(entry, field, value) if field else ())
+            if one.value
+        ]
     last = rest[-1][2:].replace("-", "_") if rest and rest[-1].startswith("--") else ""
     if last in fields and not (last in entry.flags and incomplete.startswith("--")):
         return list(_values(entry, fields[last], "" if incomplete == "=" else incomplete))
-    return [*(CompletionItem(f"--{one}", help=field.metadata["help"]) for one, field in fields.items()), CompletionItem("--help")]
+    return [
+        *(CompletionItem(f"--{one}", help=field.metadata["help"]) for one, field in fields.items()),
+        CompletionItem("--help"),
+    ]
 
 
-def _values(entry: Entry, field: dataclasses.Field[object], begun: str) -> Iterable[CompletionItem[str]]:
+def _values(
+    entry: Entry, field: dataclasses.Field[object], begun: str
+) -> Iterable[CompletionItem[str]]:
     """The values of a setting; of a list, what its last part could be."""
     if field.metadata["path"]:
         return [CompletionItem(begun, type="file")]

@@ -17,13 +17,25 @@ MAX_LEFT_OUT_SHOWN = 20
 def lines(found: Forecast) -> list[str]:
     """Warnings, cells and order, data, time, disk, checks, and the detectable differences."""
     warned = (f"! {line}" for line in found.warnings)
-    groups = (warned, _cells(found), _data(found), _time(found), _disk(found), _checks(found), _detectable(found))
+    groups = (
+        warned,
+        _cells(found),
+        _data(found),
+        _time(found),
+        _disk(found),
+        _checks(found),
+        _detectable(found),
+    )
     return [*itertools.chain.from_iterable(groups), "Nothing was measured, nothing was written."]
 
 
 def _cells(found: Forecast) -> Iterator[str]:
     a_block, most = len(found.plan.treatments), found.looks[-1]
-    upto = f"at most {most} blocks, the first look after {found.looks[0]}" if len(found.looks) > 1 else wording.blocks(most)
+    upto = (
+        f"at most {most} blocks, the first look after {found.looks[0]}"
+        if len(found.looks) > 1
+        else wording.blocks(most)
+    )
     yield f"cells      {len(found.cells):,}: {a_block} in each of {upto}, each a fresh process, in this order:"
     by_block = itertools.groupby(found.cells, key=lambda cell: cell.block)
     for number, block in itertools.islice(by_block, MAX_BLOCKS_SHOWN):
@@ -51,7 +63,9 @@ def _time(found: Forecast) -> Iterator[str]:
     least = "at least " if found.unknown else "about "
     for blocks in found.looks:
         middle, low, high = map(durations.told, found.seconds_of(blocks))
-        bounds = "" if found.unknown else f" ({low} to {high}, if all were as short or as long as any)"
+        bounds = (
+            "" if found.unknown else f" ({low} to {high}, if all were as short or as long as any)"
+        )
         yield f"time       {least}{middle} for {wording.blocks(blocks)}{bounds}"
     yield f"           by {known:,} cells of {campaigns} with these settings on this machine; preparation comes on top"
     if found.unknown:
@@ -64,7 +78,10 @@ def _disk(found: Forecast) -> Iterator[str]:
         yield f"disk       not known; {free}"
         return
     least = "at least" if found.unknown else "about"
-    sizes = [f"{found.bytes_of(blocks) / 1e6:,.1f} MB for {wording.blocks(blocks)}" for blocks in found.looks]
+    sizes = [
+        f"{found.bytes_of(blocks) / 1e6:,.1f} MB for {wording.blocks(blocks)}"
+        for blocks in found.looks
+    ]
     yield f"disk       {least} {', '.join(sizes)} in the journal, and as much again on the server; {free}"
 
 
@@ -85,7 +102,11 @@ def _detectable(found: Forecast) -> Iterator[str]:
 def _difference(one: Detectable) -> str:
     ends = wording.outwards(one.low, one.high, digits=2)
     value, low, high = (wording.amount(share, one.finding) for share in (one.value, *ends))
-    known = f"{low} to {high} as the spread is known" if math.isfinite(one.high) else "the spread is hardly known"
+    known = (
+        f"{low} to {high} as the spread is known"
+        if math.isfinite(one.high)
+        else "the spread is hardly known"
+    )
     who = f"{wording.named(one.finding)}, {one.finding.row.b} against {one.finding.row.a}"
     return (
         f"{who}: {value} after {wording.blocks(one.after)} in 80 % of campaigns ({known}; "

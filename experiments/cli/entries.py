@@ -55,9 +55,13 @@ def load(name: str) -> Entry:
         study = studies.load(name)
         return Entry(name, study.title, study.settings, partial(_run_study, name), study.presets)
     command = commands.load(name)
-    others = [studies.load(one).settings for one in studies.available()] if command.of_experiment else []
+    others = (
+        [studies.load(one).settings for one in studies.available()] if command.of_experiment else []
+    )
     run = partial(_run_command, command)
-    return Entry(name, command.title, command.settings, run, bare=command.bare, others=tuple(others))
+    return Entry(
+        name, command.title, command.settings, run, bare=command.bare, others=tuple(others)
+    )
 
 
 def _run_command(command: commands.Command, given: Mapping[str, str]) -> int:

@@ -62,23 +62,39 @@ def page(entry: Entry, words: Sequence[str]) -> str:
     if is_whole and entry.presets:
         lines += ["", "presets:"]
         for name, values in entry.presets.items():
-            lines += _item(name, " ".join(f"{key}={settings.to_text(value)}" for key, value in values.items()) or "the defaults")
+            lines += _item(
+                name,
+                " ".join(f"{key}={settings.to_text(value)}" for key, value in values.items())
+                or "the defaults",
+            )
     if entry.others:
-        lines += ["", *_wrapped("every setting of the experiment besides: evenhand EXPERIMENT --help")]
+        lines += [
+            "",
+            *_wrapped("every setting of the experiment besides: evenhand EXPERIMENT --help"),
+        ]
     if more := len(every) - len(fields):
-        lines += ["", *_wrapped(f"{more} more settings, bounds and presets: evenhand {entry.name} --help {EVERY}")]
+        lines += [
+            "",
+            *_wrapped(
+                f"{more} more settings, bounds and presets: evenhand {entry.name} --help {EVERY}"
+            ),
+        ]
     return "\n".join(lines)
 
 
 def _given(entry: Entry, words: Sequence[str]) -> Mapping[str, str]:
     """What the call says so far; nothing where it is not right yet."""
     try:
-        return arguments.options([word for word in words if word not in ("-h", "--help", EVERY)], entry)
+        return arguments.options(
+            [word for word in words if word not in ("-h", "--help", EVERY)], entry
+        )
     except WrongCall:
         return {}
 
 
-def _accepted(field: Field[Any], choices: Sequence[str], chosen: Mapping[str, Any], is_whole: bool) -> Iterator[str]:
+def _accepted(
+    field: Field[Any], choices: Sequence[str], chosen: Mapping[str, Any], is_whole: bool
+) -> Iterator[str]:
     """The end of a setting's line: its choices or bounds, and the default that holds."""
     if choices:
         yield ", ".join(one or "none" for one in choices)
@@ -104,7 +120,9 @@ def _wrapped(text: str, indent: str = "") -> list[str]:
     import shutil  # with libraries of archives, which the overview does without
 
     width = shutil.get_terminal_size().columns - 1
-    wrapper = textwrap.TextWrapper(max(width, 2 * INDENT), indent, indent, break_on_hyphens=False, break_long_words=False)
+    wrapper = textwrap.TextWrapper(
+        max(width, 2 * INDENT), indent, indent, break_on_hyphens=False, break_long_words=False
+    )
     return wrapper.wrap(text)
 
 

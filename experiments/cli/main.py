@@ -25,7 +25,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 def run() -> int:
     """Entry point of the console script."""
     _print_plainly()
-    gc.set_threshold(50_000, 20, 20)  # what imports and comparisons make stays: looking through it takes a tenth of the time
+    gc.set_threshold(
+        50_000, 20, 20
+    )  # what imports and comparisons make stays: looking through it takes a tenth of the time
     return main(sys.argv[1:])
 
 
@@ -80,10 +82,14 @@ def _unforeseen(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError) and _reader_left():
         return DONE
     if isinstance(error, OSError) and error.errno in FULL:
-        _complain(f"{error.strerror}: {error.filename or os.getcwd()}; make room, or choose another folder")
+        _complain(
+            f"{error.strerror}: {error.filename or os.getcwd()}; make room, or choose another folder"
+        )
         return WRONG_CALL
     path = shell.keep_traceback(error)
-    _complain(f"a fault of evenhand's own: {type(error).__name__}: {plain.short(str(error))}; the traceback is in {path}")
+    _complain(
+        f"a fault of evenhand's own: {type(error).__name__}: {plain.short(str(error))}; the traceback is in {path}"
+    )
     return FAILED
 
 

@@ -23,7 +23,17 @@ from models.contract import ModelError
 from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, Side, gate
 from tracking import clock, provenance, spreadsheet
 from tracking.errors import WrongCall
-from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunKind, RunOpened, RunOutcome, Tags
+from tracking.records import (
+    Artifact,
+    Metrics,
+    Point,
+    Record,
+    RunClosed,
+    RunKind,
+    RunOpened,
+    RunOutcome,
+    Tags,
+)
 from tracking.store import Store, note, source
 
 # What a column shows: the error of one quantity, or whether several are equal.
@@ -69,8 +79,13 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
         if missing := interpreters.missing(name, settings.pythons):
             raise WrongCall(missing)
     if len(settings.frameworks) < 2:
-        raise WrongCall(f"frameworks={settings.frameworks[0]} is one side only; name the reference, then the others")
-    sides = [Side(name, python=interpreters.separate(name, settings.pythons)) for name in settings.frameworks]
+        raise WrongCall(
+            f"frameworks={settings.frameworks[0]} is one side only; name the reference, then the others"
+        )
+    sides = [
+        Side(name, python=interpreters.separate(name, settings.pythons))
+        for name in settings.frameworks
+    ]
     device = devices.present(settings.device)
     environment = devices.environment_on(device, os.environ)
     store = Store()
@@ -106,7 +121,10 @@ def as_markdown(found: Sequence[Row]) -> str:
     heads = ("model", "framework", "against", *HEADS, "verdict")
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * 3}{'--:|' * len(HEADS)}---|"]
     table = [*lines, *(f"| {' | '.join(line)} |" for line in _lines(found))]
-    compared = [f"- {head}: {'; '.join(QUANTITIES[name].what for name in names)}" for head, names in HEADS.items()]
+    compared = [
+        f"- {head}: {'; '.join(QUANTITIES[name].what for name in names)}"
+        for head, names in HEADS.items()
+    ]
     return "\n".join([f"{TITLE}.", "", *table, "", "What was compared:", "", *compared]) + "\n"
 
 
@@ -117,7 +135,9 @@ def _lines(found: Sequence[Row]) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = []
     for pair, of_pair in by_pair.items():
         errors = [_error([of_pair[name] for name in names]) for names in HEADS.values()]
-        lines.append((*pair, *errors, "equal" if all(row.equal for row in of_pair.values()) else "DIFFERENT"))
+        lines.append(
+            (*pair, *errors, "equal" if all(row.equal for row in of_pair.values()) else "DIFFERENT")
+        )
     return lines
 
 
@@ -131,20 +151,34 @@ def _error(rows: Sequence[Row]) -> str:
 
 def _kept(store: Store, settings: Parity, judged: Judged, began_ms: int) -> str:
     """The run in MLflow: errors as metrics, the table as files and in its description."""
-    origin, told = uuid.uuid4().hex, judged.troubles or ["every network computes the same in every framework"]
-    tags = {"kind": RunKind.PARITY, "parity": "equal" if judged.equal else "unequal", "machine": provenance.fingerprint()}
-    tags |= provenance.environment_tags(frameworks.distributions()) | source("parity", provenance.commit())
+    origin, told = (
+        uuid.uuid4().hex,
+        judged.troubles or ["every network computes the same in every framework"],
+    )
+    tags = {
+        "kind": RunKind.PARITY,
+        "parity": "equal" if judged.equal else "unequal",
+        "machine": provenance.fingerprint(),
+    }
+    tags |= provenance.environment_tags(frameworks.distributions()) | source(
+        "parity", provenance.commit()
+    )
     params = {name: text for name, text in settings_.as_text(settings).items() if text}
     text = "\n".join(["### Found", *(f"- {line}" for line in told), "", as_markdown(judged.rows)])
     points = tuple(
-        Point(_key(row), row.error, 0, clock.now_ms()) for row in judged.rows if row.compared and math.isfinite(row.error)
+        Point(_key(row), row.error, 0, clock.now_ms())
+        for row in judged.rows
+        if row.compared and math.isfinite(row.error)
     )
     records: list[Record] = [
         Metrics(origin, points),
         Artifact(origin, ".", ""),
         Tags(origin, {"verdict": "; ".join(told)[:1_000], **note(text)}),
         RunClosed(
-            origin, clock.now_ms(), RunOutcome.FAILED if judged.failed else RunOutcome.OK, "; ".join(judged.failed)[:1_000]
+            origin,
+            clock.now_ms(),
+            RunOutcome.FAILED if judged.failed else RunOutcome.OK,
+            "; ".join(judged.failed)[:1_000],
         ),
     ]
     files = {
@@ -155,7 +189,13 @@ def _kept(store: Store, settings: Parity, judged: Judged, began_ms: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         for name, written in files.items():
             (Path(folder) / name).write_text(written, encoding="utf-8")
-        return keep(store, RunOpened(origin, began_ms, "parity", "parity", tags, params), records, Path(folder), "parity")
+        return keep(
+            store,
+            RunOpened(origin, began_ms, "parity", "parity", tags, params),
+            records,
+            Path(folder),
+            "parity",
+        )
 
 
 def _key(row: Row) -> str:

@@ -38,7 +38,9 @@ def compare(
     from experiments.comparison import notebook
     from experiments.comparison.judgement import ComparisonSpec
 
-    wanted = None if outcomes is None else [outcomes] if isinstance(outcomes, str) else list(outcomes)
+    wanted = (
+        None if outcomes is None else [outcomes] if isinstance(outcomes, str) else list(outcomes)
+    )
     spec = ComparisonSpec(
         factor=factor,
         baseline=baseline,

@@ -12,7 +12,14 @@ from typing import TypeVar
 import pandas as pd
 
 from experiments.comparison import analyses
-from experiments.comparison.analyses import BELOW, STUDY, Evidence, controls, memory_limits, precision
+from experiments.comparison.analyses import (
+    BELOW,
+    STUDY,
+    Evidence,
+    controls,
+    memory_limits,
+    precision,
+)
 from experiments.comparison.report import canvas, remarks, tables, wording, writing
 from experiments.comparison.report import card as cards
 from experiments.comparison.report.card import AnswerCard
@@ -83,7 +90,9 @@ class ComparisonResult:
         return (self.report.parent / TEXTS[form]).read_text(encoding="utf-8")
 
 
-def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: ReportOptions, steps: Steps) -> ComparisonResult:
+def answer(
+    spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: ReportOptions, steps: Steps
+) -> ComparisonResult:
     """Judges a table of runs and writes the report into the folder. Raises WrongCall where there is nothing to compare.
 
     steps: fetches what lies behind the metrics, for the few runs that figures show.
@@ -93,13 +102,17 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
         comparison = judged(spec, runs)
         shown, missing = fetching.result()
     link = options.link or tables.nowhere
-    evidence = Evidence(comparison, runs, shown, spec.protocol, options.published, options.source, link)
+    evidence = Evidence(
+        comparison, runs, shown, spec.protocol, options.published, options.source, link
+    )
     parts = analyses.load()
     loud = _all(analyses.in_order([one.warnings for one in parts], evidence))
     comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
     evidence = replace(evidence, comparison=comparison)
     extra = options.also(comparison) if options.also else Extra([])
-    advice = remarks.on_more_blocks(comparison, options.more_blocks) if options.more_blocks else None
+    advice = (
+        remarks.on_more_blocks(comparison, options.more_blocks) if options.more_blocks else None
+    )
     smallest = precision.smallest(precision.of_evidence(evidence))
     card = cards.of(comparison, options.title, smallest, environment.span(runs), advice)
     told = _all(analyses.in_order([one.sentences for one in parts], evidence))
@@ -107,11 +120,15 @@ def answer(spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: Repo
     unasked = [] if options.figures else ["Without figures, as asked for (figures=false)."]
     notes = [*options.notes, *extra.sentences, *missing, *unasked]
     try:
-        path = write(evidence, folder, card, sections=extra.sections, notes=notes, figures=options.figures)
+        path = write(
+            evidence, folder, card, sections=extra.sections, notes=notes, figures=options.figures
+        )
         for name, text in extra.files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        return ComparisonResult(comparison, card, found, None, extra, f"No report: {error.strerror}: {folder}")
+        return ComparisonResult(
+            comparison, card, found, None, extra, f"No report: {error.strerror}: {folder}"
+        )
     return ComparisonResult(comparison, card, found, path, extra)
 
 
@@ -144,7 +161,11 @@ def write(
         return _all(analyses.in_order(of_tables, evidence, start, end))
 
     def drawn(start: int, end: int) -> list[canvas.Figure]:
-        drawings = analyses.in_order([one.figures for one in parts], evidence, start, end) if figures else []
+        drawings = (
+            analyses.in_order([one.figures for one in parts], evidence, start, end)
+            if figures
+            else []
+        )
         return [canvas.made(drawing) for drawing in drawings if drawing]
 
     last = analyses.LAST
@@ -152,7 +173,11 @@ def write(
     heading = [Section("Figures", "", (), ())] if others else []
     body: list[Section | canvas.Figure] = [*placed(-last, 0), *drawn(-last, 0), *placed(0, BELOW)]
     body += [*heading, *others, *placed(BELOW, last)]
-    unread = [f"The steps of {run.level}, block {run.block} are not shown: {run.trouble}" for run in evidence.raw if run.trouble]
+    unread = [
+        f"The steps of {run.level}, block {run.block} are not shown: {run.trouble}"
+        for run in evidence.raw
+        if run.trouble
+    ]
     document = Document(
         card,
         writing.subtitle(comparison),
@@ -175,11 +200,15 @@ def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
     return replace(
         judge(asked, own),
         controls=controls.judged(runs, spec),
-        frontier=memory_limits.edges(pairing.without_controls(runs), factor=spec.factor, strata=spec.strata),
+        frontier=memory_limits.edges(
+            pairing.without_controls(runs), factor=spec.factor, strata=spec.strata
+        ),
     )
 
 
-def _against_itself(spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[ComparisonSpec, pd.DataFrame]:
+def _against_itself(
+    spec: ComparisonSpec, runs: pd.DataFrame
+) -> tuple[ComparisonSpec, pd.DataFrame]:
     """What a verdict is asked of: the runs without controls; but where these have a single level, that against its controls."""
     asked = pairing.without_controls(runs)
     cells = asked[pairing.are_cells(asked)]
@@ -195,7 +224,9 @@ def _against_itself(spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[Compariso
     return own, runs.assign(**{pairing.CONTROL: ""})
 
 
-def steps_or_why(steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame) -> tuple[list[RawRun], list[str]]:
+def steps_or_why(
+    steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame
+) -> tuple[list[RawRun], list[str]]:
     """The steps of the runs that figures show; without them the verdicts stand, and the report says what is missing."""
     try:
         return steps(raw.shown(runs, factor=spec.factor, strata=spec.strata)), []
@@ -203,4 +234,13 @@ def steps_or_why(steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame) -> tupl
         return [], [f"Figures of single steps and sensors are missing: {error}"]
 
 
-__all__ = ["ComparisonResult", "ComparisonSpec", "Extra", "ReportOptions", "answer", "judged", "steps_or_why", "write"]
+__all__ = [
+    "ComparisonResult",
+    "ComparisonSpec",
+    "Extra",
+    "ReportOptions",
+    "answer",
+    "judged",
+    "steps_or_why",
+    "write",
+]

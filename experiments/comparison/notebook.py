@@ -45,22 +45,34 @@ class Result(Comparison):
     def figure(self, name: str) -> Figure:
         """One figure of the report, which a notebook shows; `.svg` and `.png` hold it. Raises WrongCall for an unknown name."""
         if name not in self._drawings:
-            raise WrongCall(f"no figure '{name}' of this comparison; have {', '.join(self._drawings) or 'none'}")
+            raise WrongCall(
+                f"no figure '{name}' of this comparison; have {', '.join(self._drawings) or 'none'}"
+            )
         return canvas.made(self._drawings[name])
 
-    def save(self, folder: str | Path = "comparison", *, title: str = "Comparison", figures: bool = True) -> Path:
+    def save(
+        self, folder: str | Path = "comparison", *, title: str = "Comparison", figures: bool = True
+    ) -> Path:
         """Write the report into a folder: report.html, report.md, comparison.csv, comparison.json, figures/.
 
         Returns the path of report.html. Raises EvenhandError where the folder cannot be written.
         """
         options = ReportOptions(title, figures=figures)
-        written = judgement.answer(self.spec, self.runs, Path(folder).expanduser().resolve(), options, self._fetched)
+        written = judgement.answer(
+            self.spec, self.runs, Path(folder).expanduser().resolve(), options, self._fetched
+        )
         if written.report is None:
             raise EvenhandError(written.trouble)
         return written.report
 
     def __repr__(self) -> str:
-        return "\n".join([f"{tables.versus(self)} by {self.factor}, {self.n_runs:,} runs", *self.warnings, *self.sentences])
+        return "\n".join(
+            [
+                f"{tables.versus(self)} by {self.factor}, {self.n_runs:,} runs",
+                *self.warnings,
+                *self.sentences,
+            ]
+        )
 
     def _repr_html_(self) -> str:
         """Sentences and the table of verdicts, as a notebook shows them."""
@@ -89,8 +101,14 @@ def result(spec: ComparisonSpec, runs: Any) -> Result:
     if not found.n_runs:
         raise WrongCall(f"compare: none of the {len(table):,} runs can be used: {_reasons(found)}")
     if not found.findings:
-        measured = f": none has {', '.join(found.unmeasured)}" if found.unmeasured else "; metrics are columns of numbers"
-        raise WrongCall(f"compare: the {found.n_runs:,} usable runs have no metric to compare{measured}")
+        measured = (
+            f": none has {', '.join(found.unmeasured)}"
+            if found.unmeasured
+            else "; metrics are columns of numbers"
+        )
+        raise WrongCall(
+            f"compare: the {found.n_runs:,} usable runs have no metric to compare{measured}"
+        )
     own: Mapping[str, Any] = vars(found)
     return Result(**own, spec=spec, runs=table, on_server=given.has_runs_of_mlflow(runs))
 

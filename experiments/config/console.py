@@ -35,9 +35,13 @@ class PlainConsole(Console):
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=stderr)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(plain.visible(segment.text), segment.style)
+            yield (
+                segment if segment.control else Segment(plain.visible(segment.text), segment.style)
+            )
 
 
 def errors() -> Console:
@@ -59,7 +63,9 @@ class Display:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        self._progress = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self._progress = Progress(
+            *columns, console=self.console, transient=True, disable=not self.console.is_terminal
+        )
         self._all: TaskID | None = None
         self._now: TaskID | None = None
         self._done = 0
@@ -71,7 +77,12 @@ class Display:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._progress.stop()
 
     def rest(self) -> None:

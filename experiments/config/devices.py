@@ -38,7 +38,9 @@ def of(settings: CampaignSettings) -> tuple[str, ...]:
 
 def asked(settings: CampaignSettings) -> tuple[str, ...]:
     """The devices as the user wrote them."""
-    return settings.several_devices or tuple(dict.fromkeys(own.device for own in variation.each(settings)))
+    return settings.several_devices or tuple(
+        dict.fromkeys(own.device for own in variation.each(settings))
+    )
 
 
 def on_the_cpu(settings: CampaignSettings) -> CampaignSettings:
@@ -61,7 +63,9 @@ class Placement:
         return {name: ",".join(map(str, numbers)) for name, numbers in told.items() if numbers}
 
 
-def placement(settings: CampaignSettings, mine: Sequence[int] = (), root: Path = Path("/")) -> Placement:
+def placement(
+    settings: CampaignSettings, mine: Sequence[int] = (), root: Path = Path("/")
+) -> Placement:
     """Where a campaign's processes run. Raises WrongCall if no CPU is left to the cells.
 
     mine: the CPUs that there are; none: those that this process was given. The first `reserve_cores` are not the cells'. With
@@ -70,7 +74,9 @@ def placement(settings: CampaignSettings, mine: Sequence[int] = (), root: Path =
     """
     mine, reserved = sorted(mine or own_cpus()), settings.reserve_cores
     if reserved >= len(mine):
-        raise WrongCall(f"reserve_cores={reserved} leaves no CPU to the cells; this process may use {len(mine)}")
+        raise WrongCall(
+            f"reserve_cores={reserved} leaves no CPU to the cells; this process may use {len(mine)}"
+        )
     if settings.pin == "none":
         return Placement(tuple(mine[reserved:]))
     if not hasattr(os, "sched_setaffinity"):
@@ -79,7 +85,9 @@ def placement(settings: CampaignSettings, mine: Sequence[int] = (), root: Path =
     parent = set(mine[:reserved]) or set(cores[0] if len(cores) > 2 else ())
     cells = tuple(core[0] for core in cores if not parent & set(core))
     if not cells:
-        raise WrongCall(f"pin=auto: reserve_cores={reserved} has a thread of every core; reserve fewer of {len(mine)}")
+        raise WrongCall(
+            f"pin=auto: reserve_cores={reserved} has a thread of every core; reserve fewer of {len(mine)}"
+        )
     return Placement(cells, tuple(sorted(parent)))
 
 
@@ -100,7 +108,9 @@ def cpus_of_parent(cells: Iterable[CampaignSettings]) -> set[int]:
 @cache
 def own_cpus() -> tuple[int, ...]:
     """Numbers of the CPUs that this process was given, as they were when it was first asked: before it placed itself."""
-    mine = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    mine = (
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
     return tuple(sorted(mine))
 
 
@@ -141,7 +151,9 @@ def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tup
         return ()
 
 
-def variables_of_cell(device: str, gpus: Sequence[str], own: Collection[str] = ()) -> dict[str, str | None]:
+def variables_of_cell(
+    device: str, gpus: Sequence[str], own: Collection[str] = ()
+) -> dict[str, str | None]:
     """Return the environment variables by which a process computes on its device alone; None: none such.
 
     Args:
@@ -183,7 +195,9 @@ def sensor_seconds(settings: CampaignSettings) -> float:
     """Return the period of the sensors: counters of GPUs move ten times a second, and have to move thrice in a window."""
     if settings.sensor_seconds:
         return settings.sensor_seconds
-    return CUDA_SENSOR_SECONDS if resolve(settings.device, settings) == "cuda" else CPU_SENSOR_SECONDS
+    return (
+        CUDA_SENSOR_SECONDS if resolve(settings.device, settings) == "cuda" else CPU_SENSOR_SECONDS
+    )
 
 
 def timing(settings: CampaignSettings) -> str:
@@ -213,7 +227,9 @@ def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None
     if "cuda" not in used:
         return
     for name, why in REFUSED.items():
-        if variables.get(name, "") not in ("", "0") or (name == "NVIDIA_TF32_OVERRIDE" and variables.get(name)):
+        if variables.get(name, "") not in ("", "0") or (
+            name == "NVIDIA_TF32_OVERRIDE" and variables.get(name)
+        ):
             raise WrongCall(f"{name}={variables[name]} is set: {why}")
     numbered = not variables.get(VISIBLE, "").startswith(("GPU-", "MIG-"))
     if numbered and variables.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST":
@@ -239,14 +255,18 @@ def present(device: str) -> str:
     has_gpu = bool(provenance.gpus())
     if device == "cuda" and not has_gpu and not may_have_gpu(os.environ):
         hidden = f", and {VISIBLE} is empty" if os.environ.get(VISIBLE) == "" else ""
-        raise WrongCall(f"device=cuda: no NVIDIA GPU answers on this machine{hidden}; use device=cpu or device=auto")
+        raise WrongCall(
+            f"device=cuda: no NVIDIA GPU answers on this machine{hidden}; use device=cpu or device=auto"
+        )
     return ("cuda" if has_gpu else "cpu") if device == "auto" else device
 
 
 def to_open(device: str, settings: CampaignSettings) -> str:
     """Return the device that a framework's check opens: `auto` where only the framework can tell whether it sees a GPU."""
     found = resolve(device, settings)
-    is_open = device == "auto" and found == "cpu" and not settings.on_cluster and may_have_gpu(os.environ)
+    is_open = (
+        device == "auto" and found == "cpu" and not settings.on_cluster and may_have_gpu(os.environ)
+    )
     return "auto" if is_open else found
 
 

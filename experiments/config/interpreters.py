@@ -40,7 +40,9 @@ def parse(pythons: Sequence[str]) -> dict[str, str]:
         frameworks.check(name)
         whole = Path(path).expanduser()
         if not whole.is_absolute():
-            raise WrongCall(f"pythons: {name}={plain.short(path)} is no absolute path; write {name}={Path.cwd() / path}")
+            raise WrongCall(
+                f"pythons: {name}={plain.short(path)} is no absolute path; write {name}={Path.cwd() / path}"
+            )
         if name in paths:
             raise WrongCall(f"pythons: {name} is named twice; keep one")
         paths[name] = str(whole)
@@ -100,15 +102,23 @@ def _probe(framework: str, python: str) -> dict[str, Any]:
             timeout=PROBE_SECONDS,
         )
     except OSError as error:
-        raise WrongCall(f"{given} cannot be run: {error.strerror}; give the path of a Python interpreter") from None
+        raise WrongCall(
+            f"{given} cannot be run: {error.strerror}; give the path of a Python interpreter"
+        ) from None
     except subprocess.TimeoutExpired:
-        raise WrongCall(f"{given} does not answer within {PROBE_SECONDS} s; give the path of a Python interpreter") from None
+        raise WrongCall(
+            f"{given} does not answer within {PROBE_SECONDS} s; give the path of a Python interpreter"
+        ) from None
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
         _ = answer["missing"], answer["packages"]
     except (ValueError, TypeError, KeyError):
-        said = plain.short((done.stderr.strip().splitlines() or ["it prints nothing that was expected"])[-1])
-        raise WrongCall(f"{given} does not run this project's code: {said}; install what README.md names") from None
+        said = plain.short(
+            (done.stderr.strip().splitlines() or ["it prints nothing that was expected"])[-1]
+        )
+        raise WrongCall(
+            f"{given} does not run this project's code: {said}; install what README.md names"
+        ) from None
     return answer
 
 

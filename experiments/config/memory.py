@@ -28,7 +28,12 @@ UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10*
 SIGNS = (
     *("out of memory", "resource_exhausted", "resourceexhausted", "bad_alloc", "memoryerror"),
     *("out_of_memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed"),
-    *("can't allocate memory", "cannot allocate memory", "unable to allocate", "pthread_create failed"),
+    *(
+        "can't allocate memory",
+        "cannot allocate memory",
+        "unable to allocate",
+        "pthread_create failed",
+    ),
 )
 
 
@@ -39,7 +44,9 @@ def size(text: str) -> int:
     matched = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]i?B)?\s*", text, flags=re.IGNORECASE)
     found = float(matched[1]) * UNITS[(matched[2] or "").upper()] if matched else math.nan
     if not 1 <= found < MAX_BYTES:
-        raise WrongCall(f"memory_limit={plain.short(text)} is not a size; write 2GiB, 500MB or none")
+        raise WrongCall(
+            f"memory_limit={plain.short(text)} is not a size; write 2GiB, 500MB or none"
+        )
     return int(found)
 
 
@@ -48,7 +55,9 @@ def require(needed_bytes: int, what: str) -> None:
     have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed_bytes > have:
         needed, there = (f"{number / 1e9:,.1f} GB" for number in (needed_bytes, have))
-        raise WrongCall(f"{what} take {needed} of memory, and this machine has {there}; choose fewer or smaller ones")
+        raise WrongCall(
+            f"{what} take {needed} of memory, and this machine has {there}; choose fewer or smaller ones"
+        )
 
 
 def bound(limit_bytes: int) -> None:
@@ -66,7 +75,9 @@ def keep_freed() -> None:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
-        raise WrongCall("malloc=keep needs the GNU C library (glibc), which this Python does not use; take system") from None
+        raise WrongCall(
+            "malloc=keep needs the GNU C library (glibc), which this Python does not use; take system"
+        ) from None
     if not all(mallopt(*option) for option in (NEVER_TRIM, NEVER_MAP)):
         raise WrongCall("malloc=keep: the C library refuses it; take system")
 
@@ -80,14 +91,18 @@ def allocated(pid: int) -> int:
     """Bytes that count against the bound: private writable memory, touched or not. 0 of a process that has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        return next((int(line.split()[1]) * 1_024 for line in lines if line.startswith("VmData")), 0)
+        return next(
+            (int(line.split()[1]) * 1_024 for line in lines if line.startswith("VmData")), 0
+        )
     except OSError:
         return 0
 
 
 def ran_out(text: str) -> str:
     """The line of an error or a log that tells of exhausted memory, the last one; empty if none does."""
-    lines = [line.strip() for line in text.splitlines() if any(sign in line.lower() for sign in SIGNS)]
+    lines = [
+        line.strip() for line in text.splitlines() if any(sign in line.lower() for sign in SIGNS)
+    ]
     return lines[-1][:300] if lines else ""
 
 
@@ -110,7 +125,11 @@ def kernel_kills() -> int:
     found = 0
     for path in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
         try:
-            found += sum(int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith("oom_kill "))
+            found += sum(
+                int(line.split()[1])
+                for line in path.read_text().splitlines()
+                if line.startswith("oom_kill ")
+            )
         except OSError:
             continue
     return found

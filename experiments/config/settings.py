@@ -101,7 +101,9 @@ class CellParameters:
 
 def immaterial(settings: Any) -> frozenset[str]:
     """Names of the settings, of a dataclass or of one's value, in which cells may differ and still be pooled."""
-    return frozenset(field.name for field in _fields(settings) if not field.metadata.get("material", True))
+    return frozenset(
+        field.name for field in _fields(settings) if not field.metadata.get("material", True)
+    )
 
 
 def searchable(settings: Any) -> frozenset[str]:
@@ -112,7 +114,9 @@ def searchable(settings: Any) -> frozenset[str]:
 
 def silent(settings: Any) -> frozenset[str]:
     """Names of the settings that cells are not told and no run logs."""
-    return frozenset(field.name for field in _fields(settings) if field.metadata.get("silent", False))
+    return frozenset(
+        field.name for field in _fields(settings) if field.metadata.get("silent", False)
+    )
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,11 @@ class CampaignSettings:
     parameters: ClassVar[type[CellParameters]] = CellParameters
 
     preset: str = setting(
-        "demo", "a named set of settings; anything given beside it wins", group="design", material=False, searchable=False
+        "demo",
+        "a named set of settings; anything given beside it wins",
+        group="design",
+        material=False,
+        searchable=False,
     )
     settings: str = setting(
         "",
@@ -134,7 +142,10 @@ class CampaignSettings:
         advanced=True,
     )
     frameworks: tuple[str, ...] = setting(
-        ("pytorch", "tensorflow"), "what is compared, the baseline first", group="design", material=False
+        ("pytorch", "tensorflow"),
+        "what is compared, the baseline first",
+        group="design",
+        material=False,
     )
     blocks: int = setting(
         6,
@@ -187,7 +198,12 @@ class CampaignSettings:
         group="design",
         searchable=False,
     )
-    device: str = setting("auto", "auto takes the GPU if there is one", choices=("auto", "cpu", "cuda"), group="machine")
+    device: str = setting(
+        "auto",
+        "auto takes the GPU if there is one",
+        choices=("auto", "cpu", "cuda"),
+        group="machine",
+    )
     conv_algorithm: str = setting(
         "profiled",
         "how a GPU's convolutions are chosen, in every framework alike: tried out, by rules, or repeatable; on a CPU: "
@@ -197,7 +213,11 @@ class CampaignSettings:
         advanced=True,
     )
     threads: int = setting(
-        0, "CPU threads of every framework alike; 0: one for each CPU it may use", minimum=0, maximum=1_024, group="machine"
+        0,
+        "CPU threads of every framework alike; 0: one for each CPU it may use",
+        minimum=0,
+        maximum=1_024,
+        group="machine",
     )
     timing: str = setting(
         "auto",
@@ -356,7 +376,10 @@ class CampaignSettings:
         advanced=True,
     )
     memory_limit: str = setting(
-        "none", "what a cell may allocate on the host, such as 2GiB; none: no limit", group="machine", advanced=True
+        "none",
+        "what a cell may allocate on the host, such as 2GiB; none: no limit",
+        group="machine",
+        advanced=True,
     )
     aa: bool = setting(
         False,
@@ -415,7 +438,9 @@ class CampaignSettings:
         searchable=False,
         advanced=True,
     )
-    team: str = setting("", "whose runs these are (tag team)", group="records", material=False, searchable=False)
+    team: str = setting(
+        "", "whose runs these are (tag team)", group="records", material=False, searchable=False
+    )
     journal: str = setting(
         ".evenhand/journal",
         "folder of the local journal: every record is written there before it is sent",
@@ -438,7 +463,9 @@ class CampaignSettings:
         group="design",
         silent=True,
     )
-    resume: str = setting("", "a campaign's run id, or last: run only what is missing", group="records", silent=True)
+    resume: str = setting(
+        "", "a campaign's run id, or last: run only what is missing", group="records", silent=True
+    )
 
     @property
     def until_settled(self) -> bool:
@@ -478,7 +505,9 @@ class CampaignSettings:
 
 def of_group(settings: Any, group: str) -> frozenset[str]:
     """Names of the settings of one subject."""
-    return frozenset(field.name for field in _fields(settings) if field.metadata.get("group") == group)
+    return frozenset(
+        field.name for field in _fields(settings) if field.metadata.get("group") == group
+    )
 
 
 def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> T:
@@ -564,8 +593,13 @@ def read(path: Path) -> dict[str, str]:
     for name, value in found.items():
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, str | int | float | bool) for part in parts):
-            raise WrongCall(f"{named}: {plain.short(name)} is neither a text, a number, true, false, nor a list of them")
-    return {name: to_text(tuple(value) if isinstance(value, list) else value) for name, value in found.items()}
+            raise WrongCall(
+                f"{named}: {plain.short(name)} is neither a text, a number, true, false, nor a list of them"
+            )
+    return {
+        name: to_text(tuple(value) if isinstance(value, list) else value)
+        for name, value in found.items()
+    }
 
 
 def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -633,7 +667,11 @@ def convert(name: str, text: str, kind: Any) -> Any:
     """Text from the command line as a value of a field's type. Raises WrongCall."""
     text = _text(name, text)
     if typing.get_origin(kind) is tuple:
-        return tuple(convert(name, part.strip(), typing.get_args(kind)[0]) for part in text.split(",") if part.strip())
+        return tuple(
+            convert(name, part.strip(), typing.get_args(kind)[0])
+            for part in text.split(",")
+            if part.strip()
+        )
     if kind is bool:
         if text.lower() in ("true", "yes", "1", "false", "no", "0"):
             return text.lower() in ("true", "yes", "1")
@@ -643,9 +681,13 @@ def convert(name: str, text: str, kind: Any) -> Any:
 
 def _text(name: str, text: str) -> str:
     if len(text) > MAX_CHARACTERS:
-        raise WrongCall(f"{name}={plain.short(text)} has {len(text):,} characters; at most {MAX_CHARACTERS:,}")
+        raise WrongCall(
+            f"{name}={plain.short(text)} has {len(text):,} characters; at most {MAX_CHARACTERS:,}"
+        )
     if plain.CONTROLS.search(text):
-        raise WrongCall(f"{name}={plain.short(text)} has control characters, or bytes that are not UTF-8; write it without them")
+        raise WrongCall(
+            f"{name}={plain.short(text)} has control characters, or bytes that are not UTF-8; write it without them"
+        )
     return text
 
 

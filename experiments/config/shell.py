@@ -23,7 +23,9 @@ def command(*arguments: str) -> str:
     """A call of this program, the way it was called itself: as `evenhand`, or as a module of this Python."""
     called = Path(sys.argv[0])
     program = (
-        [_shortest(str(called.absolute()))] if called.name == "evenhand" else [_shortest(sys.executable), "-m", "experiments"]
+        [_shortest(str(called.absolute()))]
+        if called.name == "evenhand"
+        else [_shortest(sys.executable), "-m", "experiments"]
     )
     return shlex.join([*program, *arguments])
 
@@ -61,7 +63,9 @@ def keep_traceback(error: BaseException) -> Path:
     import tempfile
     import traceback
 
-    text = "".join([f"evenhand {version()}: {' '.join(sys.argv[1:2])}\n\n", *traceback.format_exception(error)])
+    text = "".join(
+        [f"evenhand {version()}: {' '.join(sys.argv[1:2])}\n\n", *traceback.format_exception(error)]
+    )
     for folder in (FAULTS, Path(tempfile.gettempdir())):
         path = folder.absolute() / f"evenhand-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
         try:

@@ -59,11 +59,15 @@ def parse(settings: CampaignSettings) -> Variation | None:
     name, equals, listed = (part.strip() for part in settings.vary.partition("="))
     texts = [text.strip() for text in listed.split("|" if "|" in listed else ",")]
     if not (name and equals and listed):
-        raise WrongCall(f"vary={plain.short(settings.vary)} is no setting with its values; {EXAMPLE}")
+        raise WrongCall(
+            f"vary={plain.short(settings.vary)} is no setting with its values; {EXAMPLE}"
+        )
     if not all(texts):
         raise WrongCall(f"vary={plain.short(settings.vary)} has an empty value; {EXAMPLE}")
     _check_single(name, texts, settings)
-    values = _variables(name, texts) if name.startswith(ENVIRONMENT) else _values(name, texts, settings)
+    values = (
+        _variables(name, texts) if name.startswith(ENVIRONMENT) else _values(name, texts, settings)
+    )
     if len(values) < 2:
         raise WrongCall(f"vary={name}={plain.short(texts[0])} is a single value; {EXAMPLE}")
     logged = [value.text for value in values]
@@ -92,7 +96,9 @@ def based(settings: S, given: Mapping[str, str]) -> S:
         return settings
     first = found.levels[0]
     if found.name in given and getattr(settings, found.name) != first.settings[found.name]:
-        raise WrongCall(f"{found.name}={plain.short(given[found.name])} is given beside vary={found}; leave one of them out")
+        raise WrongCall(
+            f"{found.name}={plain.short(given[found.name])} is given beside vary={found}; leave one of them out"
+        )
     return first.applied(settings)
 
 
@@ -117,7 +123,9 @@ def _check_single(name: str, texts: list[str], settings: CampaignSettings) -> No
     for text in texts[1:]:
         other, equals, _ = text.partition("=")
         if equals and (other.strip() in names or other.strip().startswith(ENVIRONMENT)):
-            raise WrongCall(f"vary takes one setting, not {name} and {other.strip()}; ask for each in a campaign of its own")
+            raise WrongCall(
+                f"vary takes one setting, not {name} and {other.strip()}; ask for each in a campaign of its own"
+            )
 
 
 def _values(name: str, texts: list[str], settings: CampaignSettings) -> list[Level]:
@@ -127,7 +135,9 @@ def _values(name: str, texts: list[str], settings: CampaignSettings) -> list[Lev
     for text in texts:
         decided, instead = DECIDED.get(name, ("", ""))
         if text == decided:
-            raise WrongCall(f"vary={name}: {text} is what each machine has; name the values, as in {name}={instead}")
+            raise WrongCall(
+                f"vary={name}: {text} is what each machine has; name the values, as in {name}={instead}"
+            )
         value = settings_.convert(name, text, hints[name])
         settings_.check(dataclasses.replace(settings, **{name: value}))
         found.append(value)
@@ -143,11 +153,18 @@ def _check_name(name: str, settings: CampaignSettings) -> None:
     settings_.refuse_parameter(type(settings), name, "vary: ")
     if name not in fields:
         lists = [one for one in (f"{name}s",) if one in fields]
-        right = f"; name several in {lists[0]}=a,b" if lists else settings_.suggestion(name, dict.fromkeys(can))
+        right = (
+            f"; name several in {lists[0]}=a,b"
+            if lists
+            else settings_.suggestion(name, dict.fromkeys(can))
+        )
         raise WrongCall(f"vary: there is no setting '{plain.short(name)}'{right}")
     if name in can:
         return
-    if isinstance(getattr(settings, name), tuple) and fields[name].metadata["group"] not in ("machine", "verdict"):
+    if isinstance(getattr(settings, name), tuple) and fields[name].metadata["group"] not in (
+        "machine",
+        "verdict",
+    ):
         raise WrongCall(f"vary: {name} lists what is compared already; name several in {name}=a,b")
     raise WrongCall(
         f"vary: {name} belongs to the campaign, not to a cell; take threads, precision or another of a cell's settings"
@@ -157,9 +174,13 @@ def _check_name(name: str, settings: CampaignSettings) -> None:
 def _variables(name: str, texts: list[str]) -> list[Level]:
     variable = name.removeprefix(ENVIRONMENT)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
-        raise WrongCall(f"vary: '{plain.short(variable)}' is no name of an environment variable; {EXAMPLE}")
+        raise WrongCall(
+            f"vary: '{plain.short(variable)}' is no name of an environment variable; {EXAMPLE}"
+        )
     if OURS.fullmatch(variable):
-        raise WrongCall(f"vary: {variable} tells a cell where its campaign is, and cannot be varied")
+        raise WrongCall(
+            f"vary: {variable} tells a cell where its campaign is, and cannot be varied"
+        )
     values = [None if text == UNSET else text for text in texts]
     named = zip(_labels(name, texts), texts, values, strict=True)
     return [Level(label, text, {}, {variable: value}) for label, text, value in named]
@@ -168,10 +189,23 @@ def _variables(name: str, texts: list[str]) -> list[Level]:
 def _labels(name: str, texts: list[str]) -> list[str]:
     """Name levels by their values, or by numbers where folders of cells could not be told apart by those."""
     keys = {re.sub(r"[^A-Za-z0-9+.-]+", "-", text) for text in texts}
-    are_short = all(len(text) <= MAX_CHARACTERS and re.fullmatch(r"[\w+.-]+", text, flags=re.ASCII) for text in texts)
+    are_short = all(
+        len(text) <= MAX_CHARACTERS and re.fullmatch(r"[\w+.-]+", text, flags=re.ASCII)
+        for text in texts
+    )
     if are_short and len(keys) == len(texts):
         return [f"{name}={text}" for text in texts]
     return [f"{name} {number}" for number in range(1, len(texts) + 1)]
 
 
-__all__ = ["ENVIRONMENT", "UNSET", "Level", "Variation", "arguments", "based", "can_vary", "each", "parse"]
+__all__ = [
+    "ENVIRONMENT",
+    "UNSET",
+    "Level",
+    "Variation",
+    "arguments",
+    "based",
+    "can_vary",
+    "each",
+    "parse",
+]

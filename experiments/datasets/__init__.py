@@ -10,5 +10,8 @@ from types import ModuleType
 def marked_modules(package: str, mark: str) -> dict[str, ModuleType]:
     """Return the modules of a package with a constant of that name: a format is found by its module."""
     path = importlib.import_module(package).__path__
-    modules = {info.name: importlib.import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(path)}
+    modules = {
+        info.name: importlib.import_module(f"{package}.{info.name}")
+        for info in pkgutil.iter_modules(path)
+    }
     return {name: module for name, module in modules.items() if hasattr(module, mark)}

@@ -70,7 +70,9 @@ def epoch(
         yield make(data.tokens[chosen], features[data.caption_image[chosen]], batch_size)
 
 
-def _prefix_batch(tokens: NDArray[np.int32], features: NDArray[np.float32], batch_size: int) -> Batch:
+def _prefix_batch(
+    tokens: NDArray[np.int32], features: NDArray[np.float32], batch_size: int
+) -> Batch:
     """As many rows as predictions; `words` is always the data set's length."""
     del batch_size  # rows are counted in prefixes here
     caption, last = _predictions(tokens)
@@ -80,13 +82,19 @@ def _prefix_batch(tokens: NDArray[np.int32], features: NDArray[np.float32], batc
     positions = np.arange(rows) * length
     positions[: len(last)] += last
     return Batch(
-        inputs=(_filled(features[caption], rows), _filled(prefixes, rows), positions.astype(np.int32)),
+        inputs=(
+            _filled(features[caption], rows),
+            _filled(prefixes, rows),
+            positions.astype(np.int32),
+        ),
         targets=_filled(tokens[caption, last + 1], rows),
         weights=_filled(np.ones(len(caption), np.float32), rows),
     )
 
 
-def _sequence_batch(tokens: NDArray[np.int32], features: NDArray[np.float32], batch_size: int) -> Batch:
+def _sequence_batch(
+    tokens: NDArray[np.int32], features: NDArray[np.float32], batch_size: int
+) -> Batch:
     """A row a caption; `words` is the longest in the batch, rounded up."""
     caption, last = _predictions(tokens)
     length = min(_up(int(last.max()) + 1, _WORDS_MULTIPLE), tokens.shape[1])
@@ -96,7 +104,11 @@ def _sequence_batch(tokens: NDArray[np.int32], features: NDArray[np.float32], ba
     inputs[np.arange(length) >= np.count_nonzero(tokens, axis=1)[:, None] - 1] = 0
     positions = (caption * length + last).astype(np.int32)
     return Batch(
-        inputs=(_filled(features, batch_size), _filled(inputs, batch_size), _filled(positions, predictions)),
+        inputs=(
+            _filled(features, batch_size),
+            _filled(inputs, batch_size),
+            _filled(positions, predictions),
+        ),
         targets=_filled(tokens[caption, last + 1], predictions),
         weights=_filled(np.ones(len(caption), np.float32), predictions),
     )

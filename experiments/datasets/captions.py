@@ -34,7 +34,14 @@ MAX_WORDS = 1_000
 # Part of every digest: raise it when the same files would give other arrays.
 _INDEX_VERSION = 2
 _PROGRESS_ROWS = 1_000
-_FILES = ("tokens.npy", "caption_image.npy", "images.json", "split.npy", "vocabulary.json", "meta.json")
+_FILES = (
+    "tokens.npy",
+    "caption_image.npy",
+    "images.json",
+    "split.npy",
+    "vocabulary.json",
+    "meta.json",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +121,16 @@ def index(
     Raises WrongCall for an unknown folder, unreadable files, or more than the share `max_broken` of images broken.
     """
     scenes = source == "scenes"
-    folder = _scenes_folder(cache, images, side, seed) if scenes else Path(source).expanduser().absolute()
+    folder = (
+        _scenes_folder(cache, images, side, seed)
+        if scenes
+        else Path(source).expanduser().absolute()
+    )
     layout, module = find(folder)
     if scenes:
-        layout = replace(layout, name="scenes", format=f"handwritten digits, {side}x{side} pixels, seed {seed}")
+        layout = replace(
+            layout, name="scenes", format=f"handwritten digits, {side}x{side} pixels, seed {seed}"
+        )
     split_seed = 0 if layout.own_split and own_split else seed
     report = progress or (lambda _stage, _done, _total: None)
     digest = _digest(layout, split_seed, own_split, report)
@@ -127,7 +140,16 @@ def index(
         shutil.rmtree(target, ignore_errors=True)
         # Opened before the work, which takes minutes on a large data set: an unwritable cache is said at once.
         with new_folder(target) as partial:
-            _build(partial, layout, module, digest, np.random.default_rng(split_seed), own_split, max_broken, report)
+            _build(
+                partial,
+                layout,
+                module,
+                digest,
+                np.random.default_rng(split_seed),
+                own_split,
+                max_broken,
+                report,
+            )
         data = CaptionData.open(target)
     _check_broken(data.broken, len(data.images) + len(data.broken), max_broken, layout.folder)
     return data
@@ -144,7 +166,9 @@ def _scenes_folder(cache: Path, images: int, side: int, seed: int) -> Path:
 def _digest(layout: Layout, split_seed: int, own_split: bool, progress: Progress) -> str:
     """Of the caption files' bytes and the images' names and sizes; reads no image."""
     # The fourth was a limit of images; without it, recorded digests would be other ones.
-    digest = hashlib.sha256(json.dumps([_INDEX_VERSION, layout.name, split_seed, None, own_split]).encode())
+    digest = hashlib.sha256(
+        json.dumps([_INDEX_VERSION, layout.name, split_seed, None, own_split]).encode()
+    )
     try:
         for path in layout.caption_files:
             with path.open("rb") as file:
@@ -256,11 +280,15 @@ def _find_images(layout: Layout, module: ModuleType, progress: Progress) -> _Ima
             named_split.append(-1 if row.split is None else SPLITS.index(row.split))
     if not numbers:
         why = "".join(f"; {count} x {reason}" for reason, count in dropped.most_common(1))
-        raise WrongCall(f"{layout.caption_files[0]} has no readable row; a row is {layout.row_example}{why}")
+        raise WrongCall(
+            f"{layout.caption_files[0]} has no readable row; a row is {layout.row_example}{why}"
+        )
     return _Images(numbers, np.array(named_split, np.int8), dropped)
 
 
-def _rows(layout: Layout, module: ModuleType, stage: str, progress: Progress) -> Iterator[CaptionRow | Skipped]:
+def _rows(
+    layout: Layout, module: ModuleType, stage: str, progress: Progress
+) -> Iterator[CaptionRow | Skipped]:
     for done, row in enumerate(module.rows(layout)):
         if done % _PROGRESS_ROWS == 0:
             progress(stage, done, None)
@@ -280,7 +308,9 @@ def _broken_images(layout: Layout, paths: Sequence[str], progress: Progress) -> 
     return broken
 
 
-def _check_broken(broken: Sequence[tuple[str, str]], total: int, max_broken: float, folder: Path) -> None:
+def _check_broken(
+    broken: Sequence[tuple[str, str]], total: int, max_broken: float, folder: Path
+) -> None:
     if len(broken) > max_broken * total:
         path, reason = map(plain.short, broken[0])
         raise WrongCall(
@@ -297,7 +327,9 @@ def _split(named: NDArray[np.int8], rng: np.random.Generator, layout: Layout) ->
         return split
     pool = np.flatnonzero(split <= validation)
     if len(pool) < 2:
-        raise WrongCall(f"{layout.folder} has {len(pool)} images for training and validation; at least 2 are needed")
+        raise WrongCall(
+            f"{layout.folder} has {len(pool)} images for training and validation; at least 2 are needed"
+        )
     training = min(max(round(TRAINING_SHARE * len(pool)), 1), len(pool) - 1)
     shuffled = rng.permutation(pool)
     split[shuffled[:training]], split[shuffled[training:]] = train, validation
@@ -315,7 +347,9 @@ class _Captions:
     dropped: Counter[str]
 
     @classmethod
-    def read(cls, layout: Layout, module: ModuleType, images: Iterable[str], progress: Progress) -> _Captions:
+    def read(
+        cls, layout: Layout, module: ModuleType, images: Iterable[str], progress: Progress
+    ) -> _Captions:
         numbers: dict[str, int] = {}
         flat, lengths, owners = array("i"), array("i"), array("i")
         dropped: Counter[str] = Counter()
@@ -334,8 +368,16 @@ class _Captions:
             lengths.append(len(found))
             owners.append(image_numbers[row.image])
         if not lengths:
-            raise WrongCall(f"no image of {layout.folder} has a caption with a word in it; see {layout.caption_files[0]}")
-        return cls(numbers, np.array(flat, np.int32), np.array(lengths, np.int32), np.array(owners, np.int32), dropped)
+            raise WrongCall(
+                f"no image of {layout.folder} has a caption with a word in it; see {layout.caption_files[0]}"
+            )
+        return cls(
+            numbers,
+            np.array(flat, np.int32),
+            np.array(lengths, np.int32),
+            np.array(owners, np.int32),
+            dropped,
+        )
 
     @property
     def longest(self) -> int:
@@ -354,7 +396,9 @@ class _Captions:
         vocabulary = Vocabulary.of({**counts, START: len(self.lengths), END: len(self.lengths)})
         ids = np.array([vocabulary.ids[word] for word in self.numbers], np.int32)[self.words]
         starts = np.cumsum(self.lengths) - self.lengths
-        tokens: Any = np.lib.format.open_memmap(folder / "tokens.npy", "w+", np.int32, (len(self.lengths), self.longest))
+        tokens: Any = np.lib.format.open_memmap(
+            folder / "tokens.npy", "w+", np.int32, (len(self.lengths), self.longest)
+        )
         for row, caption in enumerate(self.order):
             start, length = starts[caption], self.lengths[caption]
             tokens[row, 0] = vocabulary.start

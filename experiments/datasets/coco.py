@@ -24,7 +24,9 @@ def detect(folder: Path) -> Layout | None:
         present = [part for part in annotated if (folder / part).is_dir()]
         if annotated and not present:
             looked_for = ", ".join(f"{part}/" for part in annotated)
-            raise WrongCall(f"{_annotations(folder, annotated[0])} has no folder of images; looked for {looked_for} in {folder}")
+            raise WrongCall(
+                f"{_annotations(folder, annotated[0])} has no folder of images; looked for {looked_for} in {folder}"
+            )
         if present:
             return Layout(
                 name="coco",
@@ -45,7 +47,11 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
         for annotation in json_items(captions, "annotations"):
             known = annotation if isinstance(annotation, dict) else {}
             name = files.get(_id(known.get("image_id")))
-            yield name if isinstance(name, Skipped) else caption_row(images.name, name, known.get("caption"), split)
+            yield (
+                name
+                if isinstance(name, Skipped)
+                else caption_row(images.name, name, known.get("caption"), split)
+            )
 
 
 def _files(captions: Path) -> dict[int | str | None, str | Skipped]:

@@ -12,7 +12,15 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from experiments.datasets.files import first_lines, lines
-from experiments.datasets.layouts import NO_CAPTION, CaptionRow, Layout, Skipped, Split, caption_row, image_folder
+from experiments.datasets.layouts import (
+    NO_CAPTION,
+    CaptionRow,
+    Layout,
+    Skipped,
+    Split,
+    caption_row,
+    image_folder,
+)
 
 LOOKS_FOR = "*.tsv of caption<TAB>url with images/ (Conceptual Captions)"
 
@@ -22,7 +30,9 @@ _LOOKED_AT_LINES = 5
 
 def detect(folder: Path) -> Layout | None:
     """Several files (training, validation) have their images in folders named like the files' stems."""
-    files = tuple(path for path in sorted(folder.glob("*.tsv")) if path.is_file() and _has_urls(path))
+    files = tuple(
+        path for path in sorted(folder.glob("*.tsv")) if path.is_file() and _has_urls(path)
+    )
     if not files:
         return None
     shared = ("images", "Images") if len(files) == 1 else ()
@@ -52,7 +62,10 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
 
 
 def _has_urls(path: Path) -> bool:
-    return any(line.partition("\t")[2].strip().lower().startswith("http") for line in first_lines(path, _LOOKED_AT_LINES))
+    return any(
+        line.partition("\t")[2].strip().lower().startswith("http")
+        for line in first_lines(path, _LOOKED_AT_LINES)
+    )
 
 
 def _split(path: Path) -> Split:

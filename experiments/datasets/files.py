@@ -38,9 +38,13 @@ def lines(path: Path) -> Iterator[str]:
     and for a line that is none.
     """
     with _opened(path) as file:
-        for number, line in enumerate(iter(lambda: file.readline(_LINE_CHARACTERS + 1), ""), start=1):
+        for number, line in enumerate(
+            iter(lambda: file.readline(_LINE_CHARACTERS + 1), ""), start=1
+        ):
             if len(line) > _LINE_CHARACTERS:
-                raise WrongCall(f"{path}, line {number} has more than {_LINE_CHARACTERS:,} characters; write a row on each line")
+                raise WrongCall(
+                    f"{path}, line {number} has more than {_LINE_CHARACTERS:,} characters; write a row on each line"
+                )
             yield line.rstrip("\n")
 
 
@@ -48,7 +52,10 @@ def first_lines(path: Path, count: int) -> list[str]:
     """The first lines of any file, as far as they are text: to find out what it is."""
     try:
         with path.open(encoding=_marked(path) or "utf-8", errors="replace") as file:
-            return [line.rstrip("\n") for line in islice(iter(lambda: file.readline(_LINE_CHARACTERS), ""), count)]
+            return [
+                line.rstrip("\n")
+                for line in islice(iter(lambda: file.readline(_LINE_CHARACTERS), ""), count)
+            ]
     except OSError as error:
         raise WrongCall(f"cannot read {path}: {error.strerror}") from error
 
@@ -87,7 +94,9 @@ def _undecodable(path: Path, encoding: str) -> WrongCall:
             line += error.object[: error.start].decode(encoding).count("\n")
             byte = f"byte 0x{error.object[error.start]:02x}"
     right = "save the file as UTF-8 (one in Windows' Latin letters: iconv -f WINDOWS-1252 -t UTF-8)"
-    return WrongCall(f"{path}, line {line}: {byte} is not {encoding.removesuffix('-le').removesuffix('-be').upper()}; {right}")
+    return WrongCall(
+        f"{path}, line {line}: {byte} is not {encoding.removesuffix('-le').removesuffix('-be').upper()}; {right}"
+    )
 
 
 @contextmanager
@@ -132,7 +141,9 @@ def alone(lock: Path) -> Iterator[None]:
 def replace_text(path: Path, text: str) -> None:
     """Writes a file in one move. Raises WrongCall where it cannot be written."""
     try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".partial-", delete=False, encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=".partial-", delete=False, encoding="utf-8"
+        ) as file:
             file.write(text)
         os.replace(file.name, path)
     except OSError as error:
@@ -149,7 +160,9 @@ def _move(partial: Path, target: Path) -> None:
 
 
 def _unwritable(folder: Path, error: OSError) -> WrongCall:
-    return WrongCall(f"cannot write the cache {folder}: {error.strerror}; give a folder that can be written, with room in it")
+    return WrongCall(
+        f"cannot write the cache {folder}: {error.strerror}; give a folder that can be written, with room in it"
+    )
 
 
 def json_items(path: Path, key: str) -> Iterator[Any]:
@@ -244,4 +257,6 @@ class _Window:
 
     def _broken(self, what: str) -> WrongCall:
         place = self._passed + self._at
-        return WrongCall(f"{self._path} is no complete JSON: it {what} at character {place}; fetch the file again")
+        return WrongCall(
+            f"{self._path} is no complete JSON: it {what} at character {place}; fetch the file again"
+        )

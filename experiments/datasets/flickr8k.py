@@ -33,7 +33,9 @@ _IMAGES = ("Images", "images", "Flicker8k_Dataset", "Flickr8k_Dataset")
 
 
 def detect(folder: Path) -> Layout | None:
-    captions = first_file(folder, "captions.txt", "Flickr8k.token.txt", "Flickr8k_text/Flickr8k.token.txt")
+    captions = first_file(
+        folder, "captions.txt", "Flickr8k.token.txt", "Flickr8k_text/Flickr8k.token.txt"
+    )
     if captions is None:
         return None
     lists = _lists(captions.parent)
@@ -53,7 +55,11 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
     """Images that no split list names are left out where there is a list for training (92 of the original's 8,092)."""
     captions = layout.caption_files[0]
     folder = layout.image_folders[0].relative_to(layout.folder).as_posix()
-    splits = {image.strip(): split for split, path in _lists(captions.parent).items() for image in lines(path)}
+    splits = {
+        image.strip(): split
+        for split, path in _lists(captions.parent).items()
+        for image in lines(path)
+    }
     listed_only = "train" in splits.values()
     for row in _csv_rows(captions) if captions.name == "captions.txt" else token_rows(captions):
         if isinstance(row, Skipped):

@@ -19,7 +19,9 @@ def handwritten() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     spec = find_spec("sklearn")
     assert spec
     assert spec.submodule_search_locations
-    with gzip.open(Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"), "rt") as file:
+    with gzip.open(
+        Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"), "rt"
+    ) as file:
         rows = np.loadtxt(file, delimiter=",")
     images = np.round(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     return images, rows[:, -1].astype(np.int64)

@@ -23,11 +23,24 @@ from tracking import plain
 MEAN: NDArray[np.float32] = np.array([0.485, 0.456, 0.406], np.float32)
 STANDARD_DEVIATION: NDArray[np.float32] = np.array([0.229, 0.224, 0.225], np.float32)
 
-__all__ = ["Image", "ImageBatch", "ImageDraw", "batches", "decoded", "normalised", "opened", "orientation_of_plain"]
+__all__ = [
+    "Image",
+    "ImageBatch",
+    "ImageDraw",
+    "batches",
+    "decoded",
+    "normalised",
+    "opened",
+    "orientation_of_plain",
+]
 
 Image.init()
 # What data sets of photographs hold. Pillow knows more, among them EPS, for which it starts another program.
-FORMATS = tuple(name for name in ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP") if name in Image.OPEN)
+FORMATS = tuple(
+    name
+    for name in ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+    if name in Image.OPEN
+)
 # Where Pillow warns of a decompression bomb; a file of kilobytes may claim far more.
 MAX_PIXELS = 89_478_485
 # Of bombs, and of a camera's notes that are damaged: what counts is whether the pixels can be read.
@@ -49,7 +62,9 @@ class ImageBatch(NamedTuple):
     broken: list[tuple[int, str]]
 
 
-def batches(folder: Path, images: Sequence[str], *, size: int, batch: int, start: int = 0) -> Iterator[ImageBatch]:
+def batches(
+    folder: Path, images: Sequence[str], *, size: int, batch: int, start: int = 0
+) -> Iterator[ImageBatch]:
     """Yield images below `folder` from `start` on, `batch` at a time (the last may be smaller)."""
     for first in range(start, len(images), batch):
         paths = [folder / path for path in images[first : first + batch]]
@@ -87,7 +102,11 @@ def orientation_of_plain(path: Path) -> int:
 
 
 def _orientation_of_plain(picture: Image.Image) -> int:
-    if picture.format not in ("JPEG", "MPO", "PNG") or picture.mode not in ("L", "RGB") or picture.has_transparency_data:
+    if (
+        picture.format not in ("JPEG", "MPO", "PNG")
+        or picture.mode not in ("L", "RGB")
+        or picture.has_transparency_data
+    ):
         return 0
     stored: Any = picture
     if picture.format == "PNG" and stored.tile[0].args != picture.mode:  # as `RGB;16B` or `L;4`
@@ -130,7 +149,9 @@ def _open(path: Path | io.BytesIO) -> Image.Image:
     picture = Image.open(path, formats=FORMATS)
     if picture.width * picture.height > MAX_PIXELS:
         picture.close()
-        raise ValueError(f"{picture.width:,} × {picture.height:,} pixels; at most {MAX_PIXELS:,} are read")
+        raise ValueError(
+            f"{picture.width:,} × {picture.height:,} pixels; at most {MAX_PIXELS:,} are read"
+        )
     return picture
 
 
@@ -139,7 +160,11 @@ def _absent(path: Path) -> str | None:
     try:
         found = path.stat()
     except OSError as error:
-        return "missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        return (
+            "missing"
+            if isinstance(error, FileNotFoundError)
+            else f"cannot be read: {error.strerror}"
+        )
     if not stat.S_ISREG(found.st_mode):
         return "not a file"
     return None if found.st_size else "empty file"
@@ -156,7 +181,9 @@ def _rgb(picture: Image.Image) -> Image.Image:
     upright = ImageOps.exif_transpose(picture)
     if upright.mode.startswith("I"):
         grey = np.clip(np.asarray(upright), 0, _SIXTEEN_BIT).astype(np.uint32)
-        return Image.fromarray(((grey + 128) // 257).astype(np.uint8)).convert("RGB")  # rounded: 65,535 is 257 times 255
+        return Image.fromarray(((grey + 128) // 257).astype(np.uint8)).convert(
+            "RGB"
+        )  # rounded: 65,535 is 257 times 255
     if upright.has_transparency_data:
         layered = upright.convert("RGBA")
         white = Image.new("RGBA", layered.size, (255, 255, 255, 255))

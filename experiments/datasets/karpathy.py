@@ -7,15 +7,36 @@ from pathlib import Path
 from typing import Any
 
 from experiments.datasets.files import json_items
-from experiments.datasets.layouts import NO_CAPTION, CaptionRow, Layout, Skipped, Split, caption_row, image_folder
+from experiments.datasets.layouts import (
+    NO_CAPTION,
+    CaptionRow,
+    Layout,
+    Skipped,
+    Split,
+    caption_row,
+    image_folder,
+)
 from tracking import plain
 
 LOOKS_FOR = "dataset_*.json or dataset.json with a folder of images (Karpathy's splits)"
 
 # `restval` is the part of COCO's validation set that is trained on.
-_SPLITS: dict[str, Split] = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
+_SPLITS: dict[str, Split] = {
+    "train": "train",
+    "restval": "train",
+    "val": "validation",
+    "test": "test",
+}
 _COCO = ("train2014", "val2014")
-_IMAGES = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k_images", "flickr30k-images", *_COCO)
+_IMAGES = (
+    "images",
+    "Images",
+    "Flicker8k_Dataset",
+    "Flickr8k_Dataset",
+    "flickr30k_images",
+    "flickr30k-images",
+    *_COCO,
+)
 
 
 def detect(folder: Path) -> Layout | None:
@@ -41,8 +62,16 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
     top = layout.image_folders[0].relative_to(layout.folder)
     for image in json_items(layout.caption_files[0], "images"):
         known: dict[str, Any] = image if isinstance(image, dict) else {}
-        name, below, part, sentences = (known.get(key) for key in ("filename", "filepath", "split", "sentences"))
-        if not (isinstance(name, str) and name and isinstance(below, str | None) and isinstance(sentences, list) and sentences):
+        name, below, part, sentences = (
+            known.get(key) for key in ("filename", "filepath", "split", "sentences")
+        )
+        if not (
+            isinstance(name, str)
+            and name
+            and isinstance(below, str | None)
+            and isinstance(sentences, list)
+            and sentences
+        ):
             yield NO_CAPTION
             continue
         if not isinstance(part, str) or part not in _SPLITS:
@@ -51,7 +80,9 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
         # A name that begins with / is to be seen as such, not to disappear behind a folder.
         path = f"{below}/{name}" if below and not name.startswith("/") else name
         folder = "" if below and top.name in _COCO else top.as_posix()
-        yield from (caption_row(folder, path, _text(sentence), _SPLITS[part]) for sentence in sentences)
+        yield from (
+            caption_row(folder, path, _text(sentence), _SPLITS[part]) for sentence in sentences
+        )
 
 
 def _text(sentence: object) -> object:

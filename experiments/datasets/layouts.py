@@ -57,7 +57,9 @@ CONTROLS = Skipped("control character in an image name, or NUL or half a charact
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
-def caption_row(folder: str, image: object, text: object, split: Split | None) -> CaptionRow | Skipped:
+def caption_row(
+    folder: str, image: object, text: object, split: Split | None
+) -> CaptionRow | Skipped:
     """A row as a file has it: an image by its name below `folder`, which names that lead elsewhere do not get."""
     if not (isinstance(image, str) and isinstance(text, str) and image and text.strip()):
         return NO_CAPTION
@@ -75,15 +77,25 @@ def find(folder: Path) -> tuple[Layout, ModuleType]:
     except OSError as error:
         raise WrongCall(f"cannot read {folder}: {error.strerror}") from None
     if not there:
-        raise WrongCall(f"there is no folder {folder}; give scenes, or the folder that holds a caption data set")
+        raise WrongCall(
+            f"there is no folder {folder}; give scenes, or the folder that holds a caption data set"
+        )
     formats = list(marked_modules(__package__, "LOOKS_FOR").values())
-    found = [(layout, module) for module in formats if (layout := module.detect(folder)) is not None]
+    found = [
+        (layout, module) for module in formats if (layout := module.detect(folder)) is not None
+    ]
     if not found:
         looked_for = "; ".join(module.LOOKS_FOR for module in formats)
-        raise WrongCall(f"{folder} holds no caption data set that is known here; looked for {looked_for}")
+        raise WrongCall(
+            f"{folder} holds no caption data set that is known here; looked for {looked_for}"
+        )
     if len(found) > 1:
-        several = " and ".join(f"{layout.format} ({layout.caption_files[0].name})" for layout, _ in found)
-        raise WrongCall(f"{folder} holds more than one caption data set: {several}; keep the caption files of one only")
+        several = " and ".join(
+            f"{layout.format} ({layout.caption_files[0].name})" for layout, _ in found
+        )
+        raise WrongCall(
+            f"{folder} holds more than one caption data set: {several}; keep the caption files of one only"
+        )
     layout, module = found[0]
     return replace(layout, name=plain.line(layout.name), format=plain.line(layout.format)), module
 
@@ -100,7 +112,9 @@ def image_folder(folder: Path, captions: Path, *names: str) -> Path:
             if candidate.is_dir():
                 return candidate
     looked_for = ", ".join(f"{name}/" for name in names)
-    raise WrongCall(f"{captions} has no folder of images beside it; looked for {looked_for} in {folder}")
+    raise WrongCall(
+        f"{captions} has no folder of images beside it; looked for {looked_for} in {folder}"
+    )
 
 
 def token_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:

@@ -15,7 +15,9 @@ def read(path: Path) -> Pictures:
     """What its `read(folder)` returns. Raises WrongCall, with the line, for a file that fails or returns something else."""
     described = spec_from_file_location(f"evenhand_data_{path.stem}", path)
     if described is None or described.loader is None or not path.is_file():
-        raise WrongCall(f"data={path}: there is no such file; `evenhand new dataset NAME` writes one to begin with")
+        raise WrongCall(
+            f"data={path}: there is no such file; `evenhand new dataset NAME` writes one to begin with"
+        )
     module = module_from_spec(described)
     try:
         with own.time_limit(own.IMPORT_SECONDS):  # read() may well take longer
@@ -24,7 +26,11 @@ def read(path: Path) -> Pictures:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == str(path)
+        ]
         where = f", line {lines[-1]}" if lines else ""
         raise WrongCall(f"data={path}{where}: {own.reason(error)}") from error
     if not isinstance(found, Pictures):

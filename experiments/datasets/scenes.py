@@ -37,7 +37,11 @@ _GROUNDS = {"black": (8, 8, 10), "grey": (95, 95, 100), "brown": (110, 60, 20)}
 # Side of a digit as a share of its place's.
 _SIZES = {"small": 0.6, "large": 1.0}
 # Centre and side of each place, as shares of the picture's side.
-_PLACES = {"in the middle": (0.5, 0.5, 0.8), "on the left": (0.32, 0.5, 0.6), "on the right": (0.68, 0.5, 0.6)}
+_PLACES = {
+    "in the middle": (0.5, 0.5, 0.8),
+    "on the left": (0.32, 0.5, 0.6),
+    "on the right": (0.68, 0.5, 0.6),
+}
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,13 @@ def write(folder: Path, *, images: int, seed: int, side: int = 64) -> None:
     cannot be drawn or written.
     """
     if images < 2:
-        raise WrongCall(f"scenes with {images} images cannot be split into training and validation; at least 2")
+        raise WrongCall(
+            f"scenes with {images} images cannot be split into training and validation; at least 2"
+        )
     if side < _SMALLEST_SIDE:
-        raise WrongCall(f"scenes of {side} x {side} pixels are too small for their digits; at least {_SMALLEST_SIDE}")
+        raise WrongCall(
+            f"scenes of {side} x {side} pixels are too small for their digits; at least {_SMALLEST_SIDE}"
+        )
     if folder.is_dir():
         return
     rng = np.random.default_rng(seed)
@@ -83,10 +91,14 @@ def _handwritten() -> dict[str, NDArray[np.uint8]]:
 
 
 def _scene(rng: np.random.Generator) -> _Scene:
-    return _Scene(*(str(rng.choice(list(one))) for one in (_DIGITS, _COLOURS, _SIZES, _PLACES, _GROUNDS)))
+    return _Scene(
+        *(str(rng.choice(list(one))) for one in (_DIGITS, _COLOURS, _SIZES, _PLACES, _GROUNDS))
+    )
 
 
-def _draw(scene: _Scene, side: int, digits: dict[str, NDArray[np.uint8]], rng: np.random.Generator) -> Any:
+def _draw(
+    scene: _Scene, side: int, digits: dict[str, NDArray[np.uint8]], rng: np.random.Generator
+) -> Any:
     from experiments.datasets.images import Image
 
     picture = Image.new("RGB", (side, side), _GROUNDS[scene.ground])
@@ -95,7 +107,10 @@ def _draw(scene: _Scene, side: int, digits: dict[str, NDArray[np.uint8]], rng: n
     ink = digits[scene.digit][rng.integers(len(digits[scene.digit]))]
     mask = Image.fromarray(ink).resize((pixels, pixels), Image.Resampling.BICUBIC)
     jitter = rng.integers(-side // 32, side // 32 + 1, size=2)
-    corner = (round(side * across - pixels / 2) + int(jitter[0]), round(side * down - pixels / 2) + int(jitter[1]))
+    corner = (
+        round(side * across - pixels / 2) + int(jitter[0]),
+        round(side * down - pixels / 2) + int(jitter[1]),
+    )
     picture.paste(_COLOURS[scene.colour], corner, mask)
     return picture
 

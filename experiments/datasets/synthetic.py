@@ -27,18 +27,28 @@ _SHORTEST = 4
 _BYTES_A_WORD, _BYTES_A_CAPTION = 5, 32
 
 
-def synthetic(*, vocabulary: int, length: int, captions: int, images: int, seed: int, cache: Path) -> CaptionData:
+def synthetic(
+    *, vocabulary: int, length: int, captions: int, images: int, seed: int, cache: Path
+) -> CaptionData:
     """Random captions of `vocabulary` ids (padding and marks among them), the longest with exactly `length`; no pictures.
 
     `features.npy` beside the arrays: float32 (images, 1920). Raises WrongCall for sizes that cannot be.
     """
     _check(vocabulary, length, captions, images)
-    sizes = {"vocabulary": vocabulary, "length": length, "captions": captions, "images": images, "seed": seed}
+    sizes = {
+        "vocabulary": vocabulary,
+        "length": length,
+        "captions": captions,
+        "images": images,
+        "seed": seed,
+    }
     digest = hashlib.sha256(json.dumps(["synthetic", _VERSION, sizes]).encode()).hexdigest()[:32]
     target = cache.absolute() / "captions" / digest
     if not target.is_dir():
         with new_folder(target) as partial:
-            _write(partial, digest, np.random.default_rng(seed), vocabulary, length, captions, images)
+            _write(
+                partial, digest, np.random.default_rng(seed), vocabulary, length, captions, images
+            )
     return CaptionData.open(target)
 
 
@@ -55,13 +65,28 @@ def _check(vocabulary: int, length: int, captions: int, images: int) -> None:
         )
     if not 2 <= images <= MAX_IMAGES or captions < images:
         right = f"2 to {MAX_IMAGES} images, at least one caption each"
-        raise WrongCall(f"synthetic data of {images} images and {captions} captions cannot be; {right}")
-    memory.require(captions * (length * _BYTES_A_WORD + _BYTES_A_CAPTION), f"{captions:,} synthetic captions of {length} words")
+        raise WrongCall(
+            f"synthetic data of {images} images and {captions} captions cannot be; {right}"
+        )
+    memory.require(
+        captions * (length * _BYTES_A_WORD + _BYTES_A_CAPTION),
+        f"{captions:,} synthetic captions of {length} words",
+    )
 
 
-def _write(folder: Path, digest: str, rng: np.random.Generator, vocabulary: int, length: int, captions: int, images: int) -> None:
+def _write(
+    folder: Path,
+    digest: str,
+    rng: np.random.Generator,
+    vocabulary: int,
+    length: int,
+    captions: int,
+    images: int,
+) -> None:
     marks = {START: 2, END: 2}
-    entries = Vocabulary.of({**{f"w{number}": 1 for number in range(1, vocabulary - len(marks))}, **marks})
+    entries = Vocabulary.of(
+        {**{f"w{number}": 1 for number in range(1, vocabulary - len(marks))}, **marks}
+    )
     drawn = np.round(rng.normal(_MEAN_WORDS, _WORDS_DEVIATION, captions))
     lengths = np.clip(drawn, _SHORTEST, length).astype(np.int32)
     lengths[rng.integers(captions)] = length
@@ -71,7 +96,10 @@ def _write(folder: Path, digest: str, rng: np.random.Generator, vocabulary: int,
     tokens[np.arange(captions), lengths - 1] = entries.end
     split = np.zeros(images, np.int8)
     split[rng.permutation(images)[round(TRAINING_SHARE * images) :]] = 1
-    np.save(folder / "features.npy", np.maximum(rng.standard_normal((images, FEATURE_SIZE), np.float32), 0))
+    np.save(
+        folder / "features.npy",
+        np.maximum(rng.standard_normal((images, FEATURE_SIZE), np.float32), 0),
+    )
     np.save(folder / "tokens.npy", tokens)
     meta = {
         "name": "synthetic",
@@ -83,4 +111,11 @@ def _write(folder: Path, digest: str, rng: np.random.Generator, vocabulary: int,
         "broken": [],
     }
     caption_image = np.sort(np.arange(captions, dtype=np.int32) % images)
-    save_rest(folder, caption_image, [f"synthetic/{number}" for number in range(images)], split, entries, meta)
+    save_rest(
+        folder,
+        caption_image,
+        [f"synthetic/{number}" for number in range(images)],
+        split,
+        entries,
+        meta,
+    )

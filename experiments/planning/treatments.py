@@ -38,11 +38,20 @@ def _with_level(treatment: Treatment, level: variation.Level, name: str, study: 
     own = {**level.settings, **treatment.settings}
     if any(own[key] != value for key, value in level.settings.items()):
         raise WrongCall(f"vary: {study.name} sets {name} itself, cell by cell")
-    return dataclasses.replace(treatment, name=f"{treatment.name} · {level.label}", settings=own, environment=level.environment)
+    return dataclasses.replace(
+        treatment,
+        name=f"{treatment.name} · {level.label}",
+        settings=own,
+        environment=level.environment,
+    )
 
 
 def _of_study(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]:
-    found = study.treatments(settings) if study.treatments else (*compared(settings), *controls(settings))
+    found = (
+        study.treatments(settings)
+        if study.treatments
+        else (*compared(settings), *controls(settings))
+    )
     check_count(settings, found)
     if (settings.aa or settings.inject_delay) and any(one.group for one in found):
         raise WrongCall(
@@ -58,13 +67,17 @@ def check_count(settings: CampaignSettings, *factors: Sequence[Any]) -> None:
     blocks = settings.most_blocks
     count = math.prod(map(len, factors)) * blocks
     if count > MAX_CELLS:
-        raise WrongCall(f"{count:,} cells are asked for, every combination in {blocks:,} blocks; at most {MAX_CELLS:,}")
+        raise WrongCall(
+            f"{count:,} cells are asked for, every combination in {blocks:,} blocks; at most {MAX_CELLS:,}"
+        )
 
 
 def require_single_steps(settings: CampaignSettings, study: str) -> None:
     """Raises WrongCall where steps would not be timed one by one, which is what the study is about."""
     if (kind := devices.timing(settings)) != "step":
-        raise WrongCall(f"timing={kind}: {study} compares steps that are timed one by one; take timing=step")
+        raise WrongCall(
+            f"timing={kind}: {study} compares steps that are timed one by one; take timing=step"
+        )
 
 
 def models_of(study: Study, settings: CampaignSettings) -> tuple[str, ...]:
@@ -83,7 +96,9 @@ def groups(treatments: Iterable[Treatment]) -> list[list[str]]:
 
 def compared(settings: CampaignSettings) -> tuple[Treatment, ...]:
     """One treatment per framework, without the delay that controls are given."""
-    return tuple(Treatment(name, name, settings={"inject_delay": 0.0}) for name in settings.frameworks)
+    return tuple(
+        Treatment(name, name, settings={"inject_delay": 0.0}) for name in settings.frameworks
+    )
 
 
 def controls(settings: CampaignSettings) -> tuple[Treatment, ...]:
@@ -91,7 +106,9 @@ def controls(settings: CampaignSettings) -> tuple[Treatment, ...]:
     baseline = settings.frameworks[0]
     found: list[Treatment] = []
     if settings.aa:
-        found.append(Treatment(f"{baseline} A/A", baseline, settings={"inject_delay": 0.0}, control="A/A"))
+        found.append(
+            Treatment(f"{baseline} A/A", baseline, settings={"inject_delay": 0.0}, control="A/A")
+        )
     if settings.inject_delay:
         share = f"{100 * settings.inject_delay:g} %"
         found.append(Treatment(f"{baseline} +{share}", baseline, control=f"injected {share}"))

@@ -25,11 +25,19 @@ class Campaign:
     launches, by key.
     """
 
-    def __init__(self, prepared: PreparedCampaign, records: Journal, display: Display, part_of: Path | None = None):
+    def __init__(
+        self,
+        prepared: PreparedCampaign,
+        records: Journal,
+        display: Display,
+        part_of: Path | None = None,
+    ):
         self.prepared = prepared
         treatments = prepared.plan.treatments
         own = [treatment.merged(prepared.settings) for treatment in treatments]
-        self.devices = tuple(dict.fromkeys(devices.resolve(settings.device, settings) for settings in own))
+        self.devices = tuple(
+            dict.fromkeys(devices.resolve(settings.device, settings) for settings in own)
+        )
         self.recorder = Recorder(records, display, self.devices[0], part_of)
         self.recorder.warnings = list(prepared.data.warnings)
         self.schedule = Schedule(prepared.plan, prepared.settings, prepared.data.refused)
@@ -70,4 +78,6 @@ class Campaign:
             **({"repeats": repeats.disturbed, "repeats.cause": repeats.cause} if repeats else {}),
         }
         inputs = self.prepared.data_for(treatment).inputs
-        return CellTask(treatment, cell.key, f"{treatment.name} · block {cell.block}", tags, inputs, cell.block)
+        return CellTask(
+            treatment, cell.key, f"{treatment.name} · block {cell.block}", tags, inputs, cell.block
+        )

@@ -75,7 +75,12 @@ class CellProcess:
     def __enter__(self) -> CellProcess:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
         self._while_open.close()
 
@@ -88,7 +93,9 @@ class CellProcess:
         placed = devices.variables_of_cell(spec.device, named, own)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         # what is varied is checked in the cell by what it comes to: a number of a GPU is its UUID there
-        sent = dataclasses.replace(spec, environment=own | {k: placed[k] for k in own if k in placed})
+        sent = dataclasses.replace(
+            spec, environment=own | {k: placed[k] for k in own if k in placed}
+        )
         self._kills_before = memory.kernel_kills()
         # -P: not from the working folder, whose `models` may be the user's
         python = interpreters.executable(spec.framework, spec.settings.get("pythons", ()))
@@ -104,7 +111,9 @@ class CellProcess:
             self._write(Tags(spec.run, {"gpu.uuid": ",".join(self.gpus)}))
         if sensor_seconds:
             sensors = Sensors(self._child.pid, spec.device, self.gpus)
-            sensing = Sensing(spec.run, sensors, sensor_seconds, self._write, alone=not spec.in_turns)
+            sensing = Sensing(
+                spec.run, sensors, sensor_seconds, self._write, alone=not spec.in_turns
+            )
             self._sensing = self._while_open.enter_context(sensing)
 
     @property
@@ -177,7 +186,9 @@ class CellProcess:
             while self._child.open:
                 self.poll(1.0)
 
-    def run(self, sensor_seconds: float = 0.0, why_stop: Callable[[], str] = lambda: "") -> RunClosed:
+    def run(
+        self, sensor_seconds: float = 0.0, why_stop: Callable[[], str] = lambda: ""
+    ) -> RunClosed:
         """Start the process, take in what it reports to its end, and return that.
 
         why_stop: asked again and again; an answer that is not empty ends it. Raises OSError.

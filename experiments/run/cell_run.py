@@ -52,7 +52,9 @@ class CellTask:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
-def measure(recorder: Recorder, prepared: PreparedCampaign, task: CellTask, watch: Watch | None = None) -> CellResult:
+def measure(
+    recorder: Recorder, prepared: PreparedCampaign, task: CellTask, watch: Watch | None = None
+) -> CellResult:
     """Open the run, listen to the process until it ends, close the run with its outcome."""
     recorder.begin(task.name)
     cell, began = open_run(recorder, prepared, task, watch=watch), time.monotonic()
@@ -71,7 +73,9 @@ def extract(recorder: Recorder, prepared: PreparedCampaign, job: Job) -> bool:
     """Do a piece of work that cells need, in a process of its own. Return whether it ended well."""
     tags = {"kind": RunKind.EXTRACTION, "framework": job.framework}
     treatment = Treatment(job.framework, job.framework, job.stage)
-    task = CellTask(treatment, f"extraction-{job.framework}", f"features · {job.framework}", tags, job.inputs)
+    task = CellTask(
+        treatment, f"extraction-{job.framework}", f"features · {job.framework}", tags, job.inputs
+    )
     return measure(recorder, prepared, task).ok
 
 
@@ -86,7 +90,12 @@ def leave_out(recorder: Recorder, prepared: PreparedCampaign, task: CellTask, sk
 
 
 def open_run(
-    recorder: Recorder, prepared: PreparedCampaign, task: CellTask, *, watch: Watch | None = None, in_turns: bool = False
+    recorder: Recorder,
+    prepared: PreparedCampaign,
+    task: CellTask,
+    *,
+    watch: Watch | None = None,
+    in_turns: bool = False,
 ) -> CellProcess:
     """Open the run of a cell whose process has still to be started."""
     spec = dataclasses.replace(cell_spec(recorder, prepared, task), in_turns=in_turns)
@@ -102,7 +111,11 @@ def open_run(
 
 
 def explain_end(
-    recorder: Recorder, prepared: PreparedCampaign, task: CellTask, cell: CellProcess, closed: RunClosed
+    recorder: Recorder,
+    prepared: PreparedCampaign,
+    task: CellTask,
+    cell: CellProcess,
+    closed: RunClosed,
 ) -> RunClosed:
     """Return how a cell ended, with what its parent knows of the reason."""
     spec = cell.spec
@@ -112,7 +125,9 @@ def explain_end(
     if recorder.full_disk:
         return failed(spec.run, recorder.full_disk)
     if STOP.number:
-        return dataclasses.replace(closed, outcome=RunOutcome.INTERRUPTED, reason=recorder.why_stop())
+        return dataclasses.replace(
+            closed, outcome=RunOutcome.INTERRUPTED, reason=recorder.why_stop()
+        )
     if cell.pruned:
         return dataclasses.replace(closed, outcome=RunOutcome.PRUNED, reason=cell.pruned)
     recorder.write(Artifact(spec.run, f"{spec.folder}/output.log"))
@@ -147,7 +162,9 @@ def close_run(
     why = f" ({reasons})" if reasons else ""
     recorder.display.finish(f"{task.name}: {closed.outcome}{why}, {seconds:.0f} s", good=is_good)
     metrics = cell.latest | cell.background.metrics
-    return CellResult(RunOutcome(closed.outcome), phase, closed.reason, metrics, disturbed, "repeats" in task.tags)
+    return CellResult(
+        RunOutcome(closed.outcome), phase, closed.reason, metrics, disturbed, "repeats" in task.tags
+    )
 
 
 def failed(run: str, reason: str) -> RunClosed:
@@ -182,12 +199,16 @@ def cell_spec(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) ->
     )
 
 
-def _run_opened(recorder: Recorder, prepared: PreparedCampaign, spec: CellSpec, task: CellTask) -> RunOpened:
+def _run_opened(
+    recorder: Recorder, prepared: PreparedCampaign, spec: CellSpec, task: CellTask
+) -> RunOpened:
     settings, data = task.treatment.merged(prepared.settings), prepared.data_for(task.treatment)
     logged = logged_settings(prepared.settings, task.treatment)
     common = {
         "campaign": f"run:{recorder.run}",
-        "model": own_models.labelled(task.treatment.settings.get("model") or prepared.module.models(settings)[0]),
+        "model": own_models.labelled(
+            task.treatment.settings.get("model") or prepared.module.models(settings)[0]
+        ),
         "dataset": data.dataset.name,
         "settings_hash": settings_hash(logged, settings_.immaterial(settings)),
         **origin_tags(prepared.study, prepared.settings, spec.framework),
@@ -200,29 +221,54 @@ def _run_opened(recorder: Recorder, prepared: PreparedCampaign, spec: CellSpec, 
     name = task.name
     if task.tags["kind"] == RunKind.CELL:  # charts call cells of every campaign by their names
         left_out = settings_.immaterial(settings) | task.treatment.settings.keys()
-        name = " · ".join(filter(None, [name, distinguishing_settings(prepared.study, prepared.settings, left_out)]))
+        name = " · ".join(
+            filter(
+                None, [name, distinguishing_settings(prepared.study, prepared.settings, left_out)]
+            )
+        )
     params = {**logged, "framework": spec.framework}
-    return RunOpened(spec.run, clock.now_ms(), recorder.experiment, name, {**common, **task.tags}, params)
+    return RunOpened(
+        spec.run, clock.now_ms(), recorder.experiment, name, {**common, **task.tags}, params
+    )
 
 
 def _note(
-    recorder: Recorder, prepared: PreparedCampaign, spec: CellSpec, task: CellTask, latest: Mapping[str, float]
+    recorder: Recorder,
+    prepared: PreparedCampaign,
+    spec: CellSpec,
+    task: CellTask,
+    latest: Mapping[str, float],
 ) -> dict[str, str]:
     """Return the run's description: what it was, its results, where it belongs."""
     from experiments.comparison.report import wording
 
     settings, data = task.treatment.merged(prepared.settings), prepared.data_for(task.treatment)
-    outcomes = [outcome for outcome in studies.outcomes(prepared.module, settings) if outcome.metric in latest]
-    results = [f"- {outcome.label}: **{wording.quantity(latest[outcome.metric], outcome)}**" for outcome in outcomes]
+    outcomes = [
+        outcome
+        for outcome in studies.outcomes(prepared.module, settings)
+        if outcome.metric in latest
+    ]
+    results = [
+        f"- {outcome.label}: **{wording.quantity(latest[outcome.metric], outcome)}**"
+        for outcome in outcomes
+    ]
     where = f"on `{spec.device}` with {spec.threads} thread{'s' * (spec.threads != 1)}; data `{data.dataset.name}`"
     text = f"`{spec.framework}`, {spec.stage}, {where}."
-    return note("\n\n".join([text, "\n".join(results), *(f"⚠ {line}" for line in recorder.warnings)]))
+    return note(
+        "\n\n".join([text, "\n".join(results), *(f"⚠ {line}" for line in recorder.warnings)])
+    )
 
 
 def _dataset(run: str, data: Prepared) -> DatasetUsed:
     info = data.dataset
     return DatasetUsed(
-        run, info.name, info.digest[:36], info.source, schema(info.columns), json.dumps(dict(info.counts)), "training"
+        run,
+        info.name,
+        info.digest[:36],
+        info.source,
+        schema(info.columns),
+        json.dumps(dict(info.counts)),
+        "training",
     )
 
 
@@ -241,7 +287,9 @@ def origin_tags(study: str, settings: CampaignSettings, framework: str = "") -> 
     return {
         "machine": provenance.fingerprint(),
         "environment": environment_digest(settings),
-        **provenance.environment_tags(frameworks.distributions(), interpreters.packages(framework, python)),
+        **provenance.environment_tags(
+            frameworks.distributions(), interpreters.packages(framework, python)
+        ),
         **{name: text for name, text in optional.items() if text},
         **source(study, commit),
     }
@@ -249,17 +297,23 @@ def origin_tags(study: str, settings: CampaignSettings, framework: str = "") -> 
 
 def environment_digest(settings: CampaignSettings) -> str:
     """Return the same where machine and packages are, also those of other interpreters."""
-    return provenance.environment_digest(frameworks.distributions(), interpreters.all_packages(settings.pythons))
+    return provenance.environment_digest(
+        frameworks.distributions(), interpreters.all_packages(settings.pythons)
+    )
 
 
-def distinguishing_settings(study: str, settings: CampaignSettings, left_out: Collection[str]) -> str:
+def distinguishing_settings(
+    study: str, settings: CampaignSettings, left_out: Collection[str]
+) -> str:
     """Return the first settings that are not the preset's, for the name of a run; empty if there is none."""
     module = studies.load(study)
     preset = settings_.parse(module.settings, module.presets, {"preset": settings.preset})
     shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
     before, now = settings_.as_text(preset), settings_.as_text(settings)
     ordered = sorted(now, key=lambda name: name in shared)
-    changed = {name: now[name] for name in ordered if now[name] != before[name] and name not in left_out}
+    changed = {
+        name: now[name] for name in ordered if now[name] != before[name] and name not in left_out
+    }
     texts = [f"{name}={text or 'none'}" for name, text in list(changed.items())[:NAMED]]
     return ", ".join([*texts, *([f"{len(changed) - NAMED} more"] if len(changed) > NAMED else [])])
 
@@ -281,13 +335,23 @@ def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[st
     silent = settings_.silent(settings)
     texts = {name: text for name, text in settings_.as_text(settings).items() if name not in silent}
     device, threads = devices.resolve(settings.device, settings), threads_of_cells(settings)
-    own = {f"{variation.ENVIRONMENT}{name}": text or variation.UNSET for name, text in treatment.environment.items()}
+    own = {
+        f"{variation.ENVIRONMENT}{name}": text or variation.UNSET
+        for name, text in treatment.environment.items()
+    }
     period = settings_.to_text(devices.sensor_seconds(settings))
-    resolved = {"device": device, "threads": str(threads), "sensor_seconds": period, "timing": devices.timing(settings)}
+    resolved = {
+        "device": device,
+        "threads": str(threads),
+        "sensor_seconds": period,
+        "timing": devices.timing(settings),
+    }
     return {**texts, **own, **resolved}
 
 
 def settings_hash(logged: Mapping[str, str], immaterial: Collection[str]) -> str:
     """Return the same where all settings but the compared ones are; what does not change a measurement is left out."""
-    material = sorted((k, v) for k, v in logged.items() if k not in immaterial and k != "inject_delay")
+    material = sorted(
+        (k, v) for k, v in logged.items() if k not in immaterial and k != "inject_delay"
+    )
     return hashlib.sha256(json.dumps(material).encode()).hexdigest()[:12]

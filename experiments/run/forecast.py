@@ -117,7 +117,10 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     module, root = studies.load(study), Path(settings.journal).resolve()
     plan = plan_.of_study(module, settings)
     with tempfile.TemporaryDirectory(prefix="evenhand-dry-run-") as cache:
-        every = [preparation.read_data(study, replace(own, cache=cache), display) for own in variation.each(settings)]
+        every = [
+            preparation.read_data(study, replace(own, cache=cache), display)
+            for own in variation.each(settings)
+        ]
     display.rest()
     warnings = [line for prepared in every for line in prepared.warnings]
     earlier = _earlier(study, settings, plan, root)
@@ -125,8 +128,12 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     sizes: dict[str, list[float]] = {one.name: [] for one in plan.treatments}
     for folder, runs in earlier.items():
         for run in runs:
-            seconds[run.tags["treatment"]].append(((run.end_ms or run.start_ms) - run.start_ms) / 1_000)
-            sizes[run.tags["treatment"]].append(_size(folder / "cells" / run.tags["cell"] / run.run_id[:8]))
+            seconds[run.tags["treatment"]].append(
+                ((run.end_ms or run.start_ms) - run.start_ms) / 1_000
+            )
+            sizes[run.tags["treatment"]].append(
+                _size(folder / "cells" / run.tags["cell"] / run.run_id[:8])
+            )
     return Forecast(
         settings,
         plan,
@@ -144,7 +151,9 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     )
 
 
-def _earlier(study: str, settings: CampaignSettings, plan: Plan, root: Path) -> dict[Path, list[StoredRun]]:
+def _earlier(
+    study: str, settings: CampaignSettings, plan: Plan, root: Path
+) -> dict[Path, list[StoredRun]]:
     """Journal of an earlier campaign -> its cells that ended well on this machine with the very settings of those to come."""
     wanted = {}
     for one in plan.treatments:
@@ -165,12 +174,24 @@ def _earlier(study: str, settings: CampaignSettings, plan: Plan, root: Path) -> 
 
 def _serves(run: StoredRun, wanted: Mapping[str, str], machine: str) -> bool:
     tags = run.tags
-    same = tags.get("settings_hash") == wanted.get(tags.get("treatment", ""), "") and tags.get("machine") == machine
-    return same and tags.get("kind") == RunKind.CELL and tags.get("outcome") == RunOutcome.OK and bool(run.end_ms)
+    same = (
+        tags.get("settings_hash") == wanted.get(tags.get("treatment", ""), "")
+        and tags.get("machine") == machine
+    )
+    return (
+        same
+        and tags.get("kind") == RunKind.CELL
+        and tags.get("outcome") == RunOutcome.OK
+        and bool(run.end_ms)
+    )
 
 
 def _size(folder: Path) -> float:
-    return float(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())) if folder.is_dir() else 0.0
+    return (
+        float(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
+        if folder.is_dir()
+        else 0.0
+    )
 
 
 def _existing(path: Path) -> Path:
@@ -186,21 +207,39 @@ def _of_data(data: DatasetInfo) -> str:
 def _checked(study: str, settings: CampaignSettings, plan: Plan) -> list[str]:
     """What is looked at before the first cell and at every one, a line each."""
     own = [one.merged(settings) for one in plan.treatments]
-    names, opened = ", ".join(settings.frameworks), dict.fromkeys(devices.resolve(one.device, one) for one in own)
-    found = ["whether the folders can be written and the tracking server answers", f"{names} start on {', '.join(opened)}"]
+    names, opened = (
+        ", ".join(settings.frameworks),
+        dict.fromkeys(devices.resolve(one.device, one) for one in own),
+    )
+    found = [
+        "whether the folders can be written and the tracking server answers",
+        f"{names} start on {', '.join(opened)}",
+    ]
     if models := preflight.models_to_prove(study, settings):
-        found.append(f"the parity gate: {', '.join(models)} computes the same in {names}, or the campaign does not begin")
-    refused = "; a busy machine is refused" if settings.require_idle_machine else "; a busy machine is warned of"
+        found.append(
+            f"the parity gate: {', '.join(models)} computes the same in {names}, or the campaign does not begin"
+        )
+    refused = (
+        "; a busy machine is refused"
+        if settings.require_idle_machine
+        else "; a busy machine is warned of"
+    )
     found.append(f"who else uses the machine{refused}")
     if settings.others_limit_percent < 100:
-        found.append(f"others' use of the CPU while a cell is timed: above {settings.others_limit_percent:g} % it runs once more")
+        found.append(
+            f"others' use of the CPU while a cell is timed: above {settings.others_limit_percent:g} % it runs once more"
+        )
     if rules.rule_tags(settings):
-        found.append("after the last block: a single one that is unlike the others is measured once more")
+        found.append(
+            "after the last block: a single one that is unlike the others is measured once more"
+        )
     controls = [one.name for one in plan.treatments if one.control]
     return [*found, *([f"controls: {', '.join(controls)}"] if controls else [])]
 
 
-def _detectable(asked: ComparisonSpec, settings: CampaignSettings, earlier: Iterable[Sequence[StoredRun]]) -> list[Detectable]:
+def _detectable(
+    asked: ComparisonSpec, settings: CampaignSettings, earlier: Iterable[Sequence[StoredRun]]
+) -> list[Detectable]:
     """For every headline that earlier campaigns estimate, after the first look and after the last block."""
     pooled: dict[tuple[str, str, str, str], list[Finding]] = {}
     for runs in earlier:
@@ -210,17 +249,26 @@ def _detectable(asked: ComparisonSpec, settings: CampaignSettings, earlier: Iter
             continue
         for one in wording.headlines(comparison):
             if _has_spread(one):
-                pooled.setdefault((one.row.metric, one.row.a, one.row.b, one.row.stratum), []).append(one)
-    return [found for group in pooled.values() for found in _of_outcome(group, len(pooled), settings)]
+                pooled.setdefault(
+                    (one.row.metric, one.row.a, one.row.b, one.row.stratum), []
+                ).append(one)
+    return [
+        found for group in pooled.values() for found in _of_outcome(group, len(pooled), settings)
+    ]
 
 
 def _has_spread(finding: Finding) -> bool:
     """Whether the differences of its blocks vary, however few blocks there are."""
-    known = finding.row.no_estimate in ("", NoEstimate.TOO_FEW_BLOCKS) and finding.row.minimum_detectable != 0
+    known = (
+        finding.row.no_estimate in ("", NoEstimate.TOO_FEW_BLOCKS)
+        and finding.row.minimum_detectable != 0
+    )
     return known and len(finding.pairs) > 1 and not is_constant(finding.shifts)
 
 
-def _of_outcome(group: Sequence[Finding], tests: int, settings: CampaignSettings) -> list[Detectable]:
+def _of_outcome(
+    group: Sequence[Finding], tests: int, settings: CampaignSettings
+) -> list[Detectable]:
     """What one outcome could show. group: its findings in earlier campaigns, whose SDs are pooled inside each."""
     df = sum(len(one.pairs) - 1 for one in group)
     if df < MINIMUM_VALUES - 1:
@@ -232,7 +280,8 @@ def _of_outcome(group: Sequence[Finding], tests: int, settings: CampaignSettings
         after = looks.blocks[-1] if looks.blocks else settings.blocks
         alpha, kind = looks.level(ALPHA), group[0].row.kind
         values = (
-            outlook.as_effect(power.minimum_detectable(one, after, tests=tests, alpha=alpha), kind) for one in (sd, low, high)
+            outlook.as_effect(power.minimum_detectable(one, after, tests=tests, alpha=alpha), kind)
+            for one in (sd, low, high)
         )
         found.append(Detectable(group[0], sd, sum(len(one.pairs) for one in group), after, *values))
     return found

@@ -73,10 +73,14 @@ def stored(folder: Path) -> Iterator[StoredRun]:
         first, end = run.opened, run.closed
         if first and first.tags.get("kind") != RunKind.CAMPAIGN:
             status = (end.status or RunOutcome(end.outcome).status) if end else "RUNNING"
-            tags = run.tags | ({"outcome": end.outcome, "outcome_reason": end.reason} if end else {})
+            tags = run.tags | (
+                {"outcome": end.outcome, "outcome_reason": end.reason} if end else {}
+            )
             metrics = {key: value for key, (_, value) in run.metrics.items()}
             end_ms = end.time_ms if end else None
-            yield StoredRun(first.run, first.name, status, first.time_ms, end_ms, first.params, metrics, tags)
+            yield StoredRun(
+                first.run, first.name, status, first.time_ms, end_ms, first.params, metrics, tags
+            )
 
 
 def step_files(folder: Path) -> dict[str, Path]:
@@ -94,11 +98,19 @@ def cell_results(folder: Path) -> dict[str, CellResult]:
     odd = next((run for run in runs.values() if ODD_BLOCK in run.tags), JournalRun())
     results: list[tuple[str, CellResult]] = []
     for run in sorted(runs.values(), key=lambda run: run.closed_at):
-        if not run.closed or run.closed.outcome not in set(RunOutcome) or not (key := run.tags.get("cell", "")):
+        if (
+            not run.closed
+            or run.closed.outcome not in set(RunOutcome)
+            or not (key := run.tags.get("cell", ""))
+        ):
             continue
         disturbed, is_repeat = run.tags.get("disturbed", ""), "repeats" in run.tags
         cause = RepeatCause.BUSY_MACHINE
-        if odd.tags and run.closed_at < odd.tagged_at[ODD_BLOCK] and key.startswith(f"block-{int(odd.tags[ODD_BLOCK]):03d}-"):
+        if (
+            odd.tags
+            and run.closed_at < odd.tagged_at[ODD_BLOCK]
+            and key.startswith(f"block-{int(odd.tags[ODD_BLOCK]):03d}-")
+        ):
             disturbed, is_repeat, cause = odd.tags[REASON], False, RepeatCause.ODD_BLOCK
         result = CellResult(
             RunOutcome(run.closed.outcome),

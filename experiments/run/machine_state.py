@@ -47,9 +47,13 @@ class MachineState:
         found = []
         if self.others_percent > OTHERS_LIMIT_PERCENT:
             who = f", most of it by {self.busiest}" if self.busiest else ""
-            found.append(f"the CPU was not free at the start: others used {self.others_percent:.0f} % of all CPUs{who}")
+            found.append(
+                f"the CPU was not free at the start: others used {self.others_percent:.0f} % of all CPUs{who}"
+            )
         if self.on_gpu:
-            found.append(f"the GPU was not free at the start: {', '.join(self.on_gpu)} computed there")
+            found.append(
+                f"the GPU was not free at the start: {', '.join(self.on_gpu)} computed there"
+            )
         if (self.memory_pressure_percent or 0.0) > MEMORY_LIMIT_PERCENT:
             found.append(
                 f"memory was short at the start: processes waited for it {self.memory_pressure_percent:.0f} % of the time"
@@ -82,7 +86,9 @@ class MachineProbe:
     """
 
     def __init__(self, device: str, workers: int = 1) -> None:
-        self._sensors = Sensors(device=device, gpus=devices.gpus_of_cell(device, workers, os.environ))
+        self._sensors = Sensors(
+            device=device, gpus=devices.gpus_of_cell(device, workers, os.environ)
+        )
         self._began = load.look()
 
     def idle(self) -> MachineState:
@@ -92,7 +98,9 @@ class MachineProbe:
         on_gpu = tuple(f"{_name(pid)} ({pid})" for pid in self._sensors.on_gpu())
         told, untold = tuning.look()
         others, heat, watts = found.others_percent, celsius(self._sensors), self._watts()
-        return MachineState(others, found.culprit(), on_gpu, heat, watts, told, untold, tuning.memory_pressure())
+        return MachineState(
+            others, found.culprit(), on_gpu, heat, watts, told, untold, tuning.memory_pressure()
+        )
 
     def _watts(self) -> dict[str, float]:
         before, began = self._sensors.counters(), time.monotonic()
@@ -100,15 +108,28 @@ class MachineProbe:
             return {}
         time.sleep(BASELINE_SECONDS)
         after, seconds = self._sensors.counters(), time.monotonic() - began
-        return {name: (after[name] - before[name]) / seconds for name in before if after.get(name, -1.0) > before[name]}
+        return {
+            name: (after[name] - before[name]) / seconds
+            for name in before
+            if after.get(name, -1.0) > before[name]
+        }
 
 
 def celsius(sensors: Sensors) -> dict[str, float]:
     """Temperature in °C by sensor: `cpu`, `gpu_0`."""
-    return {key.removesuffix(TEMPERATURE): value for key, value in sensors.values().items() if key.endswith(TEMPERATURE)}
+    return {
+        key.removesuffix(TEMPERATURE): value
+        for key, value in sensors.values().items()
+        if key.endswith(TEMPERATURE)
+    }
 
 
-def cool_down(start: Mapping[str, float], sensors: Sensors, limit_seconds: float, go_on: Callable[[str, float], bool]) -> str:
+def cool_down(
+    start: Mapping[str, float],
+    sensors: Sensors,
+    limit_seconds: float,
+    go_on: Callable[[str, float], bool],
+) -> str:
     """Waits until every sensor is at most 3 °C above its start, and says how that went; nothing where nothing was too warm.
 
     go_on(what is too warm, seconds waited) is asked twice a second.
@@ -123,7 +144,9 @@ def cool_down(start: Mapping[str, float], sensors: Sensors, limit_seconds: float
 
 
 def _too_warm(start: Mapping[str, float], now: Mapping[str, float]) -> str:
-    warm = [name for name, value in now.items() if name in start and value > start[name] + BAND_CELSIUS]
+    warm = [
+        name for name, value in now.items() if name in start and value > start[name] + BAND_CELSIUS
+    ]
     return ", ".join(f"{name} {now[name]:.0f} °C (started at {start[name]:.0f})" for name in warm)
 
 

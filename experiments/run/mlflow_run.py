@@ -38,7 +38,9 @@ def open_run(store: Store, wanted: RunOpened, *, adopt: bool = True) -> tuple[Ru
     return opened, run_id
 
 
-def keep(store: Store, wanted: RunOpened, records: Sequence[Record], folder: Path, what: str) -> str:
+def keep(
+    store: Store, wanted: RunOpened, records: Sequence[Record], folder: Path, what: str
+) -> str:
     """Work that is already done, as a run of its own with its records; returns its page. Raises Rejected, Unreachable.
 
     folder: what the paths of artifacts are relative to. what: the work's name, for the launch that leads to it.
@@ -52,7 +54,9 @@ def keep(store: Store, wanted: RunOpened, records: Sequence[Record], folder: Pat
 
 def describe(store: Store, experiment: str, study: Study) -> None:
     """What stands above an experiment's runs before there is a result."""
-    of_phase = {one.metric.partition("/")[0]: f"metrics.{one.metric}" for one in reversed(study.outcomes)}
+    of_phase = {
+        one.metric.partition("/")[0]: f"metrics.{one.metric}" for one in reversed(study.outcomes)
+    }
     told = [of_phase[phase] for phase in ("train", "inference") if phase in of_phase]
     runs = store.share_columns(experiment, [*told, "tags.framework", "tags.block", "tags.outcome"])
     text = f"{study.title}\n\nOne campaign per launch, [one run per cell]({runs}); the verdict is in the campaign's report."
@@ -60,7 +64,14 @@ def describe(store: Store, experiment: str, study: Study) -> None:
 
 
 def announce(
-    store: Store, experiment: str, run_id: str, name: str, found: Sequence[str], *, verdict: bool, told_in: str = ""
+    store: Store,
+    experiment: str,
+    run_id: str,
+    name: str,
+    found: Sequence[str],
+    *,
+    verdict: bool,
+    told_in: str = "",
 ) -> None:
     """The newest result, in the experiment's description, where a newcomer looks first. A server that is away is not told.
 

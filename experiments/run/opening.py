@@ -48,11 +48,16 @@ def open_journal(
     """
     STOP.hold()
     run, store, settings = uuid.uuid4().hex, Store(), prepared.settings
-    wanted = _run_opened(store, prepared, RunOpened(run, 0, "", name, dict(tags), dict(params or {})))
+    wanted = _run_opened(
+        store, prepared, RunOpened(run, 0, "", name, dict(tags), dict(params or {}))
+    )
     opened, run_id = mlflow_run.open_run(store, wanted, adopt=not parent_run)
     if not parent_run:
         mlflow_run.link_launch(store, opened.experiment, run_id)
-    own = {name: [str(folder), own_models.digest(name)] for name, folder in own_models.folders().items()}
+    own = {
+        name: [str(folder), own_models.digest(name)]
+        for name, folder in own_models.folders().items()
+    }
     description = {
         "study": prepared.study,
         "run": run,
@@ -87,7 +92,9 @@ def _run_opened(store: Store, prepared: PreparedCampaign, own: RunOpened) -> Run
     settings, machine = prepared.settings, prepared.machine
     tags = {
         "dataset": prepared.data.dataset.name,
-        "model": ",".join(map(own_models.labelled, treatments.models_of(prepared.module, settings))),
+        "model": ",".join(
+            map(own_models.labelled, treatments.models_of(prepared.module, settings))
+        ),
         **cell_run.origin_tags(prepared.study, settings),
         **prepared.data.tags,
         **machine.tags,
@@ -96,8 +103,18 @@ def _run_opened(store: Store, prepared: PreparedCampaign, own: RunOpened) -> Run
         **own.tags,
     }
     silent = settings_.silent(settings)
-    params = {name: text for name, text in settings_.as_text(settings).items() if name not in silent and text}
-    return replace(own, time_ms=clock.now_ms(), experiment=experiment, tags=tags, params={**params, **own.params})
+    params = {
+        name: text
+        for name, text in settings_.as_text(settings).items()
+        if name not in silent and text
+    }
+    return replace(
+        own,
+        time_ms=clock.now_ms(),
+        experiment=experiment,
+        tags=tags,
+        params={**params, **own.params},
+    )
 
 
 def record_preparation(recorder: Recorder, prepared: PreparedCampaign) -> None:
@@ -112,7 +129,9 @@ def reopen(description: Mapping[str, Any], records: Journal) -> None:
     STOP.hold()
     store, run_id = Store(), description["run_id"]
     store.adopt(run_id, description["run"])
-    store.tag(run_id, whereabouts.here())  # first, lest a campaign that begins now takes it for a dead one's
+    store.tag(
+        run_id, whereabouts.here()
+    )  # first, lest a campaign that begins now takes it for a dead one's
     store.reopen(run_id)
     mlflow_run.link_launch(store, description["experiment"], run_id)
     _close_unfinished(records, store)
@@ -130,7 +149,10 @@ def _close_unfinished(records: Journal, store: Store) -> None:
         run_id = store.run_id(run)
         known = store.run(run_id) if run_id else None
         if known and known.end_ms:
-            outcome, reason = known.tags.get("outcome", RunOutcome.FAILED), known.tags.get("outcome_reason", "")
+            outcome, reason = (
+                known.tags.get("outcome", RunOutcome.FAILED),
+                known.tags.get("outcome_reason", ""),
+            )
             records.append(RunClosed(run, known.end_ms, outcome, reason))
         else:
             outcome = RunOutcome.FAILED if kind == RunKind.TRIAL else RunOutcome.INTERRUPTED

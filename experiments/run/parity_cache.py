@@ -24,20 +24,26 @@ from tracking.errors import WrongCall
 FOLLOWS = frozenset({"loss", "gradient", "step", "statistics", "place"})
 
 
-def rows(asked: ParityRequest, asked_of: Sequence[str | Side], cache: Path, progress: Progress) -> list[Row]:
+def rows(
+    asked: ParityRequest, asked_of: Sequence[str | Side], cache: Path, progress: Progress
+) -> list[Row]:
     """Every side against the first, as `models.parity.gate` judges; what was judged by this very code is read back.
 
     Raises WrongCall where a side cannot compute the model at all.
     """
     sides = list(map(side_of, asked_of))
-    with alone(cache / "parity" / f"{asked.model}.lock"):  # of two campaigns side by side, one proves and the other reads
+    with alone(
+        cache / "parity" / f"{asked.model}.lock"
+    ):  # of two campaigns side by side, one proves and the other reads
         found = {side: _read(_file(asked, sides[0], side, cache)) for side in sides[1:]}
         if missing := [side for side in sides[1:] if not found[side]]:
             found |= _judged(asked, [sides[0], *missing], cache, progress)
     return [row for side in sides[1:] for row in found[side]]
 
 
-def _judged(asked: ParityRequest, sides: Sequence[Side], cache: Path, progress: Progress) -> dict[Side, list[Row]]:
+def _judged(
+    asked: ParityRequest, sides: Sequence[Side], cache: Path, progress: Progress
+) -> dict[Side, list[Row]]:
     """What the gate says of every side but the first, and kept for the next who asks."""
     progress("parity", 0, len(sides))
     try:
@@ -94,7 +100,12 @@ def _place(row: Row) -> str:
 
 def _file(asked: ParityRequest, reference: Side, side: Side, cache: Path) -> Path:
     packages = [dict(interpreters.packages(one.framework, one.python)) for one in (reference, side)]
-    known = {**asdict(asked), "sides": [asdict(reference), asdict(side)], "packages": packages, "code": _code()}
+    known = {
+        **asdict(asked),
+        "sides": [asdict(reference), asdict(side)],
+        "packages": packages,
+        "code": _code(),
+    }
     if asked.device == "cuda":
         known["gpus"] = provenance.gpus()
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
@@ -119,10 +130,20 @@ def _sources() -> Iterator[Path]:
 
 def _read(path: Path) -> list[Row]:
     try:
-        kept = [Row(**{name: row[name] for name in Row.__annotations__}) for row in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError, KeyError):  # not there, or cut off by a power loss: judged again
+        kept = [
+            Row(**{name: row[name] for name in Row.__annotations__})
+            for row in json.loads(path.read_text(encoding="utf-8"))
+        ]
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+    ):  # not there, or cut off by a power loss: judged again
         return []
-    return kept if [row.quantity for row in kept] == list(QUANTITIES) else []  # by a gate that compared less: judged again
+    return (
+        kept if [row.quantity for row in kept] == list(QUANTITIES) else []
+    )  # by a gate that compared less: judged again
 
 
 def as_json(found: Sequence[Row]) -> str:
@@ -130,7 +151,13 @@ def as_json(found: Sequence[Row]) -> str:
 
     An error of `Infinity` means that one side lacks the tensor, that it has another shape or that it is not finite.
     """
-    return json.dumps([{**asdict(row), "equal": row.equal, "what": QUANTITIES[row.quantity].what} for row in found], indent=1)
+    return json.dumps(
+        [
+            {**asdict(row), "equal": row.equal, "what": QUANTITIES[row.quantity].what}
+            for row in found
+        ],
+        indent=1,
+    )
 
 
 __all__ = ["as_json", "difference", "differences", "rows"]

@@ -16,7 +16,17 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.contract import Progress
-from experiments.run import backends, cell_run, journal_runs, mlflow_run, opening, preparation, reporting, resume, rules
+from experiments.run import (
+    backends,
+    cell_run,
+    journal_runs,
+    mlflow_run,
+    opening,
+    preparation,
+    reporting,
+    resume,
+    rules,
+)
 from experiments.run import plan as plan_
 from experiments.run.campaign import Campaign
 from experiments.run.plan import Plan
@@ -46,7 +56,13 @@ class Conclusion:
         return self.answer is not None and self.answer.comparison.has_verdict
 
 
-def start(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None, parent_run: str = "") -> Campaign:
+def start(
+    study: str,
+    settings: CampaignSettings,
+    display: Display,
+    plan: Plan | None = None,
+    parent_run: str = "",
+) -> Campaign:
     """Prepare, check and prove everything, then open the campaign's run.
 
     Args:
@@ -75,11 +91,16 @@ def _name(study: str, settings: CampaignSettings, plan: Plan | None) -> str:
     """Return the run's name: preset, the first settings that are not the preset's, and when it began."""
     left_out = settings_.immaterial(settings) - {"frameworks", "blocks", "vary"}
     parts = [f"{study} {settings.preset}", plan.title if plan else ""]
-    parts += [cell_run.distinguishing_settings(study, settings, left_out), time.strftime("%Y-%m-%d %H:%M")]
+    parts += [
+        cell_run.distinguishing_settings(study, settings, left_out),
+        time.strftime("%Y-%m-%d %H:%M"),
+    ]
     return " · ".join(filter(None, parts))
 
 
-def restart(study: str, wanted: str, given: Mapping[str, str], root: Path, display: Display) -> Campaign:
+def restart(
+    study: str, wanted: str, given: Mapping[str, str], root: Path, display: Display
+) -> Campaign:
     """Prepare a campaign again with the settings that it began with, and reopen its run.
 
     Raises:
@@ -87,7 +108,9 @@ def restart(study: str, wanted: str, given: Mapping[str, str], root: Path, displ
     """
     folder = resume.find("resume", wanted, root, study)
     description = journal.read_campaign(folder)
-    records = Journal(folder)  # its lock before minutes of preparation: another process may be running
+    records = Journal(
+        folder
+    )  # its lock before minutes of preparation: another process may be running
     try:
         return _restarted(study, description, given, records, display)
     except BaseException:
@@ -96,12 +119,18 @@ def restart(study: str, wanted: str, given: Mapping[str, str], root: Path, displ
 
 
 def _restarted(
-    study: str, description: Mapping[str, Any], given: Mapping[str, str], records: Journal, display: Display
+    study: str,
+    description: Mapping[str, Any],
+    given: Mapping[str, str],
+    records: Journal,
+    display: Display,
 ) -> Campaign:
     folder, run, before = records.folder, description["run"], description["settings"]
     for path, digest in description.get("own_models", {}).values():
         if own_models.digest(own_models.add(Path(path))) != digest:
-            raise WrongCall(f"resume: the model in {path} has changed since the campaign began; start anew")
+            raise WrongCall(
+                f"resume: the model in {path} has changed since the campaign began; start anew"
+            )
     settings = resume.same_settings(study, before, given)
     resume.require_extendable(settings, before, folder, run)
     plan = plan_.from_values(description["plan"]) if "plan" in description else None
@@ -156,7 +185,9 @@ def measure(campaign: Campaign, rule: StoppingRule) -> bool:
         results = backend.extract(data.before)
         for job, ok in zip(data.before, results, strict=True):
             if job.framework == campaign.settings.frameworks[0] and not ok:
-                raise EvenhandError("the baseline's feature extraction failed, which all cells need; the reason stands above")
+                raise EvenhandError(
+                    "the baseline's feature extraction failed, which all cells need; the reason stands above"
+                )
         recorder.warn(_warnings_after_extraction(campaign.prepared))
         with closing(backend.blocks(schedule.blocks)) as blocks:
             for block in blocks:
@@ -175,7 +206,9 @@ def measure(campaign: Campaign, rule: StoppingRule) -> bool:
 def _warnings_after_extraction(prepared: PreparedCampaign) -> Sequence[str]:
     if not (after_extraction := workloads.load(prepared.module.workload).after_extraction):
         return ()
-    treatments = {id(prepared.data_for(treatment)): treatment for treatment in prepared.plan.treatments}
+    treatments = {
+        id(prepared.data_for(treatment)): treatment for treatment in prepared.plan.treatments
+    }
     warnings: dict[str, None] = {}
     for treatment in treatments.values():
         data = prepared.data_for(treatment)
@@ -183,7 +216,9 @@ def _warnings_after_extraction(prepared: PreparedCampaign) -> Sequence[str]:
     return tuple(warnings)
 
 
-def judge_and_report(campaign: Campaign, progress: Progress, *, all_ok: bool, stopped: str) -> Conclusion:
+def judge_and_report(
+    campaign: Campaign, progress: Progress, *, all_ok: bool, stopped: str
+) -> Conclusion:
     """Compare, write the report into the journal and the campaign's run, describe that run, and close it.
 
     stopped: why there are no more blocks, where their number was not fixed; else empty.
@@ -207,7 +242,11 @@ def judge_and_report(campaign: Campaign, progress: Progress, *, all_ok: bool, st
         "verdict": " ".join(sentences)[:1_000],
         **reporting.description(campaign, sentences, result),
     }
-    outcome, reason = (RunOutcome.OK, "") if all_ok else (RunOutcome.FAILED, "some cells failed; resume runs them again")
+    outcome, reason = (
+        (RunOutcome.OK, "")
+        if all_ok
+        else (RunOutcome.FAILED, "some cells failed; resume runs them again")
+    )
     delivered = recorder.close(outcome, reason, tags)
     conclusion = Conclusion(result, sentences, delivered, all_ok)
     if result and delivered:

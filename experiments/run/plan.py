@@ -60,18 +60,29 @@ def of_study(study: Study, settings: CampaignSettings) -> Plan:
     )
 
 
-def _of_levels(study: Study, settings: CampaignSettings, varied: Variation, found: tuple[Treatment, ...]) -> Plan:
+def _of_levels(
+    study: Study, settings: CampaignSettings, varied: Variation, found: tuple[Treatment, ...]
+) -> Plan:
     """Return the design whose factor is the varied setting; what the study compares is a stratum of it."""
     factor = study.factor
     if factor == "treatment":
-        raise WrongCall(f"vary={varied.name}: this experiment compares a framework with itself; ask another experiment")
-    compared = {one.framework if factor == "framework" else one.settings[factor] for one in found if not one.control}
+        raise WrongCall(
+            f"vary={varied.name}: this experiment compares a framework with itself; ask another experiment"
+        )
+    compared = {
+        one.framework if factor == "framework" else one.settings[factor]
+        for one in found
+        if not one.control
+    }
     return Plan(
         title=f"{varied}: {study.title}",
         factor=varied.name,
         baseline=varied.levels[0].text,
         treatments=found,
-        strata=(*((factor,) if len(compared) > 1 else ()), *(name for name in study.strata(settings) if name != factor)),
+        strata=(
+            *((factor,) if len(compared) > 1 else ()),
+            *(name for name in study.strata(settings) if name != factor),
+        ),
         allowed_to_differ=(*study.allowed_to_differ, "dataset", "model"),
         own_inputs=bool(varied.levels[0].settings),
         along=study.grows_with,
@@ -84,15 +95,25 @@ def _rates_only(study: Study, varied: Variation, settings: CampaignSettings) -> 
     values: Any = settings
     if varied.name != "batch_size" or not study.scaling or not values.steps_per_epoch:
         return ""
-    seen = [values.epochs * values.steps_per_epoch * level.settings["batch_size"] for level in varied.levels]
+    seen = [
+        values.epochs * values.steps_per_epoch * level.settings["batch_size"]
+        for level in varied.levels
+    ]
     what = study.scaling.examples.replace("_", " ")
-    return f"one training sees {min(seen):,} {what}, another {max(seen):,}: only rates can be compared"
+    return (
+        f"one training sees {min(seen):,} {what}, another {max(seen):,}: only rates can be compared"
+    )
 
 
 def on_the_cpu(plan: Plan) -> Plan:
     """Return the plan without a GPU where the choice was left to us."""
-    own = [{**one.settings, "device": "cpu"} if one.settings.get("device") == "auto" else one.settings for one in plan.treatments]
-    found = tuple(replace(one, settings=values) for one, values in zip(plan.treatments, own, strict=True))
+    own = [
+        {**one.settings, "device": "cpu"} if one.settings.get("device") == "auto" else one.settings
+        for one in plan.treatments
+    ]
+    found = tuple(
+        replace(one, settings=values) for one, values in zip(plan.treatments, own, strict=True)
+    )
     return replace(plan, treatments=found)
 
 
@@ -104,7 +125,14 @@ def to_values(plan: Plan) -> dict[str, Any]:
 def from_values(values: Mapping[str, Any]) -> Plan:
     """The inverse of `to_values`; JSON has no tuples."""
     found = tuple(
-        Treatment(**{**one, "settings": {k: tuple(v) if isinstance(v, list) else v for k, v in one["settings"].items()}})
+        Treatment(
+            **{
+                **one,
+                "settings": {
+                    k: tuple(v) if isinstance(v, list) else v for k, v in one["settings"].items()
+                },
+            }
+        )
         for one in values["treatments"]
     )
     lists = {name: tuple(values[name]) for name in ("strata", "allowed_to_differ")}

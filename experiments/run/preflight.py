@@ -69,7 +69,11 @@ class DeviceCheck:
 
 
 def check_devices(
-    study: str, settings: CampaignSettings, data: Prepared, display: Display, plan: Plan | None = None
+    study: str,
+    settings: CampaignSettings,
+    data: Prepared,
+    display: Display,
+    plan: Plan | None = None,
 ) -> DeviceCheck:
     """Open every framework on the device.
 
@@ -113,7 +117,11 @@ def check_devices(
 
 
 def _check_where_cells_run(
-    study: str, settings: CampaignSettings, compared: Sequence[Treatment], data: Prepared, display: Display
+    study: str,
+    settings: CampaignSettings,
+    compared: Sequence[Treatment],
+    data: Prepared,
+    display: Display,
 ) -> list[CheckResult]:
     """Check all frameworks, here or on a node of the cluster."""
     if not settings.on_cluster:
@@ -123,11 +131,15 @@ def _check_where_cells_run(
     display.begin("check")
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.journal) as folder:
         task = partial(_check_on_a_node, study, settings, compared, data)
-        results: list[CheckResult] = cluster.call(settings, Path(folder).resolve(), "evenhand-check", task, display.waiting)
+        results: list[CheckResult] = cluster.call(
+            settings, Path(folder).resolve(), "evenhand-check", task, display.waiting
+        )
     return results
 
 
-def _check_on_a_node(study: str, settings: CampaignSettings, compared: Sequence[Treatment], data: Prepared) -> list[CheckResult]:
+def _check_on_a_node(
+    study: str, settings: CampaignSettings, compared: Sequence[Treatment], data: Prepared
+) -> list[CheckResult]:
     from experiments.run.backends import cluster
 
     return check_frameworks(study, settings, compared, data, nodes=cluster.nodes())
@@ -163,14 +175,19 @@ def check_frameworks(
         display.begin("check")
         for number in range(0, len(specs), AT_ONCE):
             together = specs[number : number + AT_ONCE]
-            display.step(f"check {', '.join(spec.framework for spec in together)}", number, len(specs))
+            display.step(
+                f"check {', '.join(spec.framework for spec in together)}", number, len(specs)
+            )
             results += _check(together)
     return results
 
 
 def _check(specs: Sequence[CellSpec]) -> list[CheckResult]:
     findings: list[dict[str, str]] = [{} for _ in specs]
-    cells = [CellProcess(spec, partial(_keep_tags, found)) for spec, found in zip(specs, findings, strict=True)]
+    cells = [
+        CellProcess(spec, partial(_keep_tags, found))
+        for spec, found in zip(specs, findings, strict=True)
+    ]
     with ExitStack() as running:
         for cell in cells:
             running.enter_context(cell).start()
@@ -190,13 +207,21 @@ def _keep_tags(findings: dict[str, str], record: Record) -> None:
         findings |= record.values
 
 
-def _distinct(settings: CampaignSettings, compared: Sequence[Treatment]) -> list[tuple[Treatment, CampaignSettings]]:
+def _distinct(
+    settings: CampaignSettings, compared: Sequence[Treatment]
+) -> list[tuple[Treatment, CampaignSettings]]:
     """Return a treatment of every framework for each of the settings and variables that it is opened with."""
     opening: dict[tuple[Any, ...], tuple[Treatment, CampaignSettings]] = {}
     for name in settings.frameworks:
-        for treatment in [one for one in compared if one.framework == name] or [Treatment(name, name)]:
+        for treatment in [one for one in compared if one.framework == name] or [
+            Treatment(name, name)
+        ]:
             own = treatment.merged(settings)
-            key = (name, *(getattr(own, field) for field in OPENING), *sorted(treatment.environment.items()))
+            key = (
+                name,
+                *(getattr(own, field) for field in OPENING),
+                *sorted(treatment.environment.items()),
+            )
             opening.setdefault(key, (treatment, own))
     return sorted(opening.values(), key=lambda pair: pair[1].device)
 
@@ -217,7 +242,9 @@ class ParityCheck:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def prove(study: str, settings: CampaignSettings, compared: Sequence[Treatment], display: Display) -> ParityCheck:
+def prove(
+    study: str, settings: CampaignSettings, compared: Sequence[Treatment], display: Display
+) -> ParityCheck:
     """Send what is compared through the parity gate. Raises WrongCall for what is not the same network."""
     module = studies.load(study)
     rules, found, refused = training_rules(settings, compared), list[Row](), dict[str, str]()
@@ -227,8 +254,13 @@ def prove(study: str, settings: CampaignSettings, compared: Sequence[Treatment],
         rows = list[Row]()
         for device in proof_devices(settings):
             request = ParityRequest(name, rules, device=device)
-            rows += parity_cache.rows(request, list(dict.fromkeys(sides.values())), Path(settings.cache), display.step)
-        of_side = {side: parity_cache.difference([row for row in rows if row.framework == str(side)]) for side in sides.values()}
+            rows += parity_cache.rows(
+                request, list(dict.fromkeys(sides.values())), Path(settings.cache), display.step
+            )
+        of_side = {
+            side: parity_cache.difference([row for row in rows if row.framework == str(side)])
+            for side in sides.values()
+        }
         refused |= {treatment: of_side[side] for treatment, side in sides.items() if of_side[side]}
         found += rows
     if not found:
@@ -239,12 +271,19 @@ def prove(study: str, settings: CampaignSettings, compared: Sequence[Treatment],
     else:
         warnings, unequal, refused = [f"UNEQUAL: {line}" for line in different], bool(different), {}
     if unequal and not settings.allow_unequal:
-        raise WrongCall(f"{different[0]}; allow_unequal=true measures them all the same and marks the report")
+        raise WrongCall(
+            f"{different[0]}; allow_unequal=true measures them all the same and marks the report"
+        )
     not_proven = sorted(set(devices.of(settings)) - set(proof_devices(settings)))
-    elsewhere = [f"equality was proven on the CPU: this machine has no device {name}" for name in not_proven]
+    elsewhere = [
+        f"equality was proven on the CPU: this machine has no device {name}" for name in not_proven
+    ]
     return ParityCheck(
         (*warnings, *elsewhere),
-        {"parity": "unequal" if unequal else "equal", "parity.device": ",".join(proof_devices(settings))},
+        {
+            "parity": "unequal" if unequal else "equal",
+            "parity.device": ",".join(proof_devices(settings)),
+        },
         {"parity.json": parity_cache.as_json(found)},
         refused,
     )
@@ -269,7 +308,9 @@ def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:
     return () if alone and not module.side else treatments.models_of(module, settings)
 
 
-def _sides(module: Study, settings: CampaignSettings, compared: Sequence[Treatment], model: str) -> dict[str, Side]:
+def _sides(
+    module: Study, settings: CampaignSettings, compared: Sequence[Treatment], model: str
+) -> dict[str, Side]:
     """Return who has to compute a model alike, each with the interpreter that computes it.
 
     These are the treatments of a study that says what is a side's own, or the frameworks.
@@ -280,12 +321,20 @@ def _sides(module: Study, settings: CampaignSettings, compared: Sequence[Treatme
         sides = own or sides
     pythons = settings.pythons
     return {
-        name: dataclasses.replace(side, python=interpreters.separate(side.framework, pythons)) for name, side in sides.items()
+        name: dataclasses.replace(side, python=interpreters.separate(side.framework, pythons))
+        for name, side in sides.items()
     }
 
 
-def training_rules(settings: CampaignSettings, compared: Sequence[Treatment]) -> tuple[OptimizerConfig, ...]:
+def training_rules(
+    settings: CampaignSettings, compared: Sequence[Treatment]
+) -> tuple[OptimizerConfig, ...]:
     """Return how the networks are trained, each way once; where a study leaves no choice, by Adam."""
     own = [vars(treatment.merged(settings)) for treatment in compared]
-    rules = (parity.rule(of.get("optimizer", "adam"), of.get("momentum", 0.0), of.get("weight_decay", 0.0)) for of in own)
+    rules = (
+        parity.rule(
+            of.get("optimizer", "adam"), of.get("momentum", 0.0), of.get("weight_decay", 0.0)
+        )
+        for of in own
+    )
     return tuple(dict.fromkeys(rules))

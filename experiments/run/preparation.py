@@ -53,7 +53,9 @@ class PreparedCampaign:
         return self.data.of_treatment.get(treatment.name, self.data)
 
 
-def prepare(study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None) -> PreparedCampaign:
+def prepare(
+    study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None
+) -> PreparedCampaign:
     """Find whatever can be wrong before any minute of compute.
 
     Args:
@@ -66,7 +68,11 @@ def prepare(study: str, settings: CampaignSettings, display: Display, plan: Plan
         WrongCall: For what is wrong, and what would be right.
     """
     # jobs look at their nodes themselves
-    probe = None if settings.on_cluster else MachineProbe(devices.of(settings)[0], settings.workers_of_a_cell)
+    probe = (
+        None
+        if settings.on_cluster
+        else MachineProbe(devices.of(settings)[0], settings.workers_of_a_cell)
+    )
     data = prepare_data(study, settings, display)
     store = Store()
     store.check()
@@ -74,7 +80,9 @@ def prepare(study: str, settings: CampaignSettings, display: Display, plan: Plan
     settings = dataclasses.replace(settings, team=accounts.team_of(account, settings.team))
     machine = probe.idle() if probe else MachineState()
     if settings.require_idle_machine and machine.troubles:
-        raise WrongCall(f"require_idle_machine=true: {machine.troubles[0]}; try again when it is free, or with false")
+        raise WrongCall(
+            f"require_idle_machine=true: {machine.troubles[0]}; try again when it is free, or with false"
+        )
     checked = preflight.check_devices(study, settings, data, display, plan)
     settings, plan = checked.settings, _by_machine(checked.plan, checked.settings)
     if after_checks := workloads.load(studies.load(study).workload).after_checks:
@@ -82,11 +90,24 @@ def prepare(study: str, settings: CampaignSettings, display: Display, plan: Plan
     own_data = {}
     if plan.own_inputs:
         own = [treatment.merged(settings) for treatment in plan.treatments]
-        prepared = {settings_of: prepare_data(study, settings_of, display) for settings_of in dict.fromkeys(own)}
-        own_data = {treatment.name: prepared[settings_of] for treatment, settings_of in zip(plan.treatments, own, strict=True)}
+        prepared = {
+            settings_of: prepare_data(study, settings_of, display)
+            for settings_of in dict.fromkeys(own)
+        }
+        own_data = {
+            treatment.name: prepared[settings_of]
+            for treatment, settings_of in zip(plan.treatments, own, strict=True)
+        }
     parity = preflight.prove(study, settings, plan.treatments, display)
-    of_baseline = (job for more in own_data.values() for job in more.before if job.framework == settings.frameworks[0])
-    warnings = _unique([*data.warnings, *(line for more in own_data.values() for line in more.warnings)])
+    of_baseline = (
+        job
+        for more in own_data.values()
+        for job in more.before
+        if job.framework == settings.frameworks[0]
+    )
+    warnings = _unique(
+        [*data.warnings, *(line for more in own_data.values() for line in more.warnings)]
+    )
     return PreparedCampaign(
         study,
         settings,
@@ -94,7 +115,12 @@ def prepare(study: str, settings: CampaignSettings, display: Display, plan: Plan
         dataclasses.replace(
             data,
             before=tuple({repr(job): job for job in (*data.before, *of_baseline)}.values()),
-            warnings=(*warnings, *parity.warnings, *machine.troubles, *filter(None, [checked.warning, plan.rates_only])),
+            warnings=(
+                *warnings,
+                *parity.warnings,
+                *machine.troubles,
+                *filter(None, [checked.warning, plan.rates_only]),
+            ),
             tags={**data.tags, **parity.tags, **accounts.tags(account)},
             files={**data.files, **parity.files, **_sources_of_own_models(study, settings)},
             of_treatment=own_data,
@@ -133,7 +159,9 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
     for own in variation.each(settings):
         memory.size(own.memory_limit)
         if 0 < own.sensor_seconds < devices.SHORTEST_SENSOR_SECONDS:
-            raise WrongCall(f"sensor_seconds={own.sensor_seconds:g} is too small; at least {devices.SHORTEST_SENSOR_SECONDS}")
+            raise WrongCall(
+                f"sensor_seconds={own.sensor_seconds:g} is too small; at least {devices.SHORTEST_SENSOR_SECONDS}"
+            )
         devices.check_variables(devices.of(own), os.environ)  # raises for a missing GPU, too
         if not own.on_cluster:
             devices.placement(own)  # raises where no CPU is left to the cells
@@ -143,14 +171,24 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
 
 def _by_machine(plan: Plan, settings: CampaignSettings) -> Plan:
     """Return the plan with blocks that ran on several nodes judged node by node, then together as a random effect."""
-    apart = settings.on_cluster and settings.nodes > settings.nodes_of_a_job and "machine" not in plan.strata
+    apart = (
+        settings.on_cluster
+        and settings.nodes > settings.nodes_of_a_job
+        and "machine" not in plan.strata
+    )
     return dataclasses.replace(plan, strata=(*plan.strata, "machine")) if apart else plan
 
 
 def _sources_of_own_models(study: str, settings: CampaignSettings) -> dict[str, str]:
     """Return the sources of the user's own models, for the campaign's files: no commit has them."""
-    measured = set(treatments.models_of(studies.load(study), settings)) & own_models.folders().keys()
-    return {f"{name}.{path.name}": path.read_text(encoding="utf-8") for name in measured for path in own_models.sources(name)}
+    measured = (
+        set(treatments.models_of(studies.load(study), settings)) & own_models.folders().keys()
+    )
+    return {
+        f"{name}.{path.name}": path.read_text(encoding="utf-8")
+        for name in measured
+        for path in own_models.sources(name)
+    }
 
 
 def _unique(items: Iterable[T]) -> tuple[T, ...]:

@@ -16,7 +16,16 @@ from experiments.contract import Node
 from experiments.run import machine_state
 from tracking import clock, journal
 from tracking.journal import Journal, JournalError
-from tracking.records import BETWEEN_WARNINGS, Artifact, Metrics, Point, Record, RunClosed, RunOutcome, Tags
+from tracking.records import (
+    BETWEEN_WARNINGS,
+    Artifact,
+    Metrics,
+    Point,
+    Record,
+    RunClosed,
+    RunOutcome,
+    Tags,
+)
 from tracking.sensors import Sensors
 from tracking.store import Store
 from tracking.upload import Collected, Uploader
@@ -30,7 +39,9 @@ class Recorder:
     ends a cell. nodes: that cells may use, see `CellSpec`.
     """
 
-    def __init__(self, records: Journal, display: Display, device: str, part_of: Path | None = None) -> None:
+    def __init__(
+        self, records: Journal, display: Display, device: str, part_of: Path | None = None
+    ) -> None:
         self.folder = part_of or records.folder
         description = journal.read_campaign(self.folder)
         self.run: str = description["run"]
@@ -76,7 +87,11 @@ class Recorder:
         """Record metrics of the campaign's own run."""
         if values:
             now = clock.now_ms()
-            self.write(Metrics(self.run, tuple(Point(key, value, step, now) for key, value in values.items())))
+            self.write(
+                Metrics(
+                    self.run, tuple(Point(key, value, step, now) for key, value in values.items())
+                )
+            )
 
     def warn(self, warnings: Sequence[str]) -> None:
         """Show warnings, and keep them on this run and on those of the cells to come."""
@@ -115,7 +130,9 @@ class Recorder:
     def settle(self) -> None:
         """Deliver what was measured before anything else is. Raises Interrupted if a signal came."""
         self._uploader.wake()
-        self.deliver(30.0)  # packing a model while the next cell is timed would be seen in its times
+        self.deliver(
+            30.0
+        )  # packing a model while the next cell is timed would be seen in its times
         self._show_trouble()
         self.check_stop()
 
@@ -129,7 +146,11 @@ class Recorder:
         if moved:
             direction = "back" if moved > 0 else "forward"
             by = durations.told(abs(moved))
-            self.warn((f"the system clock was set {direction} by {by}; the times of this campaign go on as they began",))
+            self.warn(
+                (
+                    f"the system clock was set {direction} by {by}; the times of this campaign go on as they began",
+                )
+            )
         return bool(moved)
 
     def cool_down(self, name: str, limit_seconds: float) -> dict[str, str]:
@@ -181,7 +202,9 @@ class Recorder:
             time.sleep(0.02)
         return True
 
-    def close(self, outcome: RunOutcome, reason: str = "", tags: Mapping[str, str] | None = None) -> bool:
+    def close(
+        self, outcome: RunOutcome, reason: str = "", tags: Mapping[str, str] | None = None
+    ) -> bool:
         """End the run and deliver what can be delivered."""
         if tags:
             self.write(Tags(self.run, dict(tags)))
@@ -216,7 +239,9 @@ class Recorder:
         self._show_damage()
         trouble = self._uploader.trouble
         if trouble and not self._trouble_shown:
-            self._alert(f"the tracking server takes no records now ({trouble}); they wait in {self.folder}")
+            self._alert(
+                f"the tracking server takes no records now ({trouble}); they wait in {self.folder}"
+            )
         elif not trouble and self._trouble_shown:
             self.display.say("  the tracking server is back and has all records")
         self._trouble_shown = bool(trouble)
@@ -226,9 +251,15 @@ def _resume_command(description: Mapping[str, Any], root: Path) -> str:
     """Return what continues the work of a description, as a shell takes it. root: the folder of its journal's folder."""
     storage = description["sweep"]["storage"] if "joined" in description else ""
     shared = [f"--storage={storage}"] if storage and not shell.has_password(storage) else []
-    return shell.from_anywhere(description["study"], f"--resume={description['run_id']}", *journal_option(root), *shared)
+    return shell.from_anywhere(
+        description["study"], f"--resume={description['run_id']}", *journal_option(root), *shared
+    )
 
 
 def journal_option(root: Path) -> list[str]:
     """Return the option that names the folder of the journals, where it is not the default."""
-    return [] if root.resolve() == Path(CampaignSettings.journal).resolve() else [f"--journal={root.resolve()}"]
+    return (
+        []
+        if root.resolve() == Path(CampaignSettings.journal).resolve()
+        else [f"--journal={root.resolve()}"]
+    )

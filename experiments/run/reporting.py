@@ -28,7 +28,11 @@ def question(prepared: PreparedCampaign) -> ComparisonSpec:
 def question_of(study: str, settings: CampaignSettings, plan: Plan) -> ComparisonSpec:
     """Return what would be asked of the runs of a campaign."""
     module = studies.load(study)
-    outcomes = [outcome for outcome in studies.outcomes(module, settings) if is_rate(outcome.metric) or not plan.rates_only]
+    outcomes = [
+        outcome
+        for outcome in studies.outcomes(module, settings)
+        if is_rate(outcome.metric) or not plan.rates_only
+    ]
     metrics = {outcome.metric for outcome in outcomes}
     return ComparisonSpec(
         factor=plan.factor,
@@ -47,7 +51,11 @@ def judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
     prepared, recorder = campaign.prepared, campaign.recorder
     settings, plan, study = prepared.settings, prepared.plan, prepared.module
     online = recorder.deliver()
-    runs = recorder.store.children(recorder.run_id, recorder.experiment) if online else journal_runs.stored(recorder.folder)
+    runs = (
+        recorder.store.children(recorder.run_id, recorder.experiment)
+        if online
+        else journal_runs.stored(recorder.folder)
+    )
     is_own_design = plan.factor == study.factor  # what a study adds is about what it compares
     also = study.also if is_own_design else None
     options = ReportOptions(
@@ -60,17 +68,25 @@ def judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
         link=recorder.store.address if online else None,
     )
     steps = (
-        partial(raw.fetch, recorder.store) if online else partial(raw.from_files, paths=journal_runs.step_files(recorder.folder))
+        partial(raw.fetch, recorder.store)
+        if online
+        else partial(raw.from_files, paths=journal_runs.step_files(recorder.folder))
     )
     return answer(question(prepared), table(list(runs)), recorder.folder / "report", options, steps)
 
 
-def description(campaign: Campaign, sentences: list[str], result: ComparisonResult | None) -> dict[str, str]:
+def description(
+    campaign: Campaign, sentences: list[str], result: ComparisonResult | None
+) -> dict[str, str]:
     """Return the description of a campaign's run. The card stands first: MLflow shows the first lines only."""
     prepared, recorder = campaign.prepared, campaign.recorder
     settings, info = prepared.settings, prepared.data.dataset
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info.counts.items())
-    blocks = f"{settings.blocks} to {settings.max_blocks}" if settings.until_settled else str(settings.blocks)
+    blocks = (
+        f"{settings.blocks} to {settings.max_blocks}"
+        if settings.until_settled
+        else str(settings.blocks)
+    )
     frameworks = ", ".join(f"`{name}`" for name in settings.frameworks)
     try:
         cells = f"[all runs of this campaign]({recorder.store.list_of(recorder.experiment, recorder.run_id)})"

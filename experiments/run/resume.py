@@ -38,19 +38,29 @@ def find(option: str, wanted: str, root: Path, study: str = "") -> Path:
         WrongCall: If there is none.
     """
     descriptions = journal.descriptions(root, wanted)
-    folders = [folder for folder, kept in descriptions if kept["study"] == study or (not study and kept["study"] not in OTHERS)]
+    folders = [
+        folder
+        for folder, kept in descriptions
+        if kept["study"] == study or (not study and kept["study"] not in OTHERS)
+    ]
     if not folders:
         what = f"no campaign of {study}" if study else "no campaign"
-        raise WrongCall(f"{option}: {what} has its journal in {root}; give journal=DIR of the machine that ran it")
+        raise WrongCall(
+            f"{option}: {what} has its journal in {root}; give journal=DIR of the machine that ran it"
+        )
     if wanted == "last":
         return folders[-1]
     for folder in folders:
         if folder.name == wanted:
             return folder
-    raise WrongCall(f"{option}: no campaign {wanted} in {root}; have {', '.join(folder.name for folder in folders[-5:])}")
+    raise WrongCall(
+        f"{option}: no campaign {wanted} in {root}; have {', '.join(folder.name for folder in folders[-5:])}"
+    )
 
 
-def same_settings(study: str, recorded: Mapping[str, Any], given: Mapping[str, str]) -> CampaignSettings:
+def same_settings(
+    study: str, recorded: Mapping[str, Any], given: Mapping[str, str]
+) -> CampaignSettings:
     """Return the settings as they were, except for where their folders are now.
 
     Raises:
@@ -63,7 +73,9 @@ def same_settings(study: str, recorded: Mapping[str, Any], given: Mapping[str, s
         before, now = getattr(settings, name), getattr(wanted, name)
         if before != now:
             was = settings_.to_text(before)
-            raise WrongCall(f"resume: {name} was {was} at the beginning and cannot become {given[name]}; start anew")
+            raise WrongCall(
+                f"resume: {name} was {was} at the beginning and cannot become {given[name]}; start anew"
+            )
     changed = set(given) & {"cache", "journal", *open_ended(settings)}
     if given.get("executor") == "local":  # what a cluster was asked for goes with it
         changed |= settings_.of_group(settings, "cluster")
@@ -76,7 +88,9 @@ def open_ended(settings: CampaignSettings) -> set[str]:
     return length | settings_.of_group(settings, "cluster")
 
 
-def require_extendable(settings: CampaignSettings, before: Mapping[str, Any], folder: Path, run: str) -> None:
+def require_extendable(
+    settings: CampaignSettings, before: Mapping[str, Any], folder: Path, run: str
+) -> None:
     """Raise WrongCall if the blocks that settings ask for cannot be judged together with those there are.
 
     What looks have spent of the error rate is gone, and blocks have to come from where the first ones did.
@@ -99,7 +113,9 @@ def require_extendable(settings: CampaignSettings, before: Mapping[str, Any], fo
     if settings.until_settled and looks and now <= looks[-1]:
         raise WrongCall(f"max_blocks={now}: {looks[-1]} blocks have been judged; choose more")
     if not settings.until_settled and now < was:
-        raise WrongCall(f"resume: blocks was {was} at the beginning and cannot become {now}; choose more, or start anew")
+        raise WrongCall(
+            f"resume: blocks was {was} at the beginning and cannot become {now}; choose more, or start anew"
+        )
     if now > was:
         _require_same_origin(folder, run, settings)
 
@@ -158,11 +174,19 @@ def request(wanted: str, blocks: int, budget: str, root: Path) -> Extension:
     folder = find(f"run={wanted}", wanted, root)
     description = journal.read_campaign(folder)
     Journal(folder).close()  # raises while another process writes it
-    settings: CampaignSettings = settings_.from_values(studies.load(description["study"]).settings, description["settings"])
+    settings: CampaignSettings = settings_.from_values(
+        studies.load(description["study"]).settings, description["settings"]
+    )
     last = (_blocks_run(folder) if settings.until_settled else settings.blocks) + blocks
     if last > MAX_BLOCKS:
-        raise WrongCall(f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}")
-    given = {"max_blocks": str(max(last, settings.max_blocks))} if settings.until_settled else {"blocks": str(last)}
+        raise WrongCall(
+            f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}"
+        )
+    given = (
+        {"max_blocks": str(max(last, settings.max_blocks))}
+        if settings.until_settled
+        else {"blocks": str(last)}
+    )
     if settings.until_settled or budget != CampaignSettings.budget:
         given["budget"] = budget
     return Extension(description["study"], folder.name, {**given, "journal": str(root)}, last)
@@ -171,17 +195,30 @@ def request(wanted: str, blocks: int, budget: str, root: Path) -> Extension:
 def _blocks_run(folder: Path) -> int:
     """Return the last block that any cell has ended well in."""
     results = journal_runs.cell_results(folder).items()
-    return max((int(key.split("-")[1]) for key, result in results if result.ok and key.startswith("block-")), default=0)
+    return max(
+        (
+            int(key.split("-")[1])
+            for key, result in results
+            if result.ok and key.startswith("block-")
+        ),
+        default=0,
+    )
 
 
 def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None:
     """Return how so many more blocks are measured: by this campaign or, where looks have spent the error rate, a new one."""
-    settings, study, root = campaign.settings, campaign.prepared.study, campaign.recorder.folder.parent
+    settings, study, root = (
+        campaign.settings,
+        campaign.prepared.study,
+        campaign.recorder.folder.parent,
+    )
     spent = settings.until_settled and campaign.looks[-1:] == (settings.max_blocks,)
     if not spent:
         return _extended(campaign.recorder.run_id, blocks, root) if blocks <= MAX_BLOCKS else None
     most = settings.max_blocks + blocks
-    if most <= MAX_BLOCKS and campaign.prepared.plan == plan_.of_study(campaign.prepared.module, settings):
+    if most <= MAX_BLOCKS and campaign.prepared.plan == plan_.of_study(
+        campaign.prepared.module, settings
+    ):
         return Advice(
             f"A new campaign of at most {most:,} blocks, since the looks at this one have spent the error rate",
             (study, *options({**settings_.as_text(settings), "max_blocks": str(most)}, study)),
@@ -194,13 +231,17 @@ def _extended(run_id: str, blocks: int, root: Path) -> Advice:
     return Advice(more, ("extend", run_id, f"--blocks={blocks}"), tuple(journal_option(root)))
 
 
-def advice_of_ended(campaigns: Mapping[str, str], root: Path, blocks: int, stratum: str) -> Advice | None:
+def advice_of_ended(
+    campaigns: Mapping[str, str], root: Path, blocks: int, stratum: str
+) -> Advice | None:
     """Return how so many more blocks are measured by one of several campaigns that have ended: that of the stratum.
 
     campaigns: run id → its name in the report. None where it is not known which, or where `extend` would
     refuse: its journal is not here, its looks have spent the error rate, or machine, packages or code changed.
     """
-    name = next((part.partition("=")[2] for part in stratum.split(", ") if part.startswith("campaign=")), "")
+    name = next(
+        (part.partition("=")[2] for part in stratum.split(", ") if part.startswith("campaign=")), ""
+    )
     meant = [run_id for run_id, title in campaigns.items() if title == name]
     meant = meant or [run_id for run_id in campaigns if run_id.startswith(name)]
     if len(meant) != 1 or not (root / meant[0]).is_dir():
@@ -210,7 +251,11 @@ def advice_of_ended(campaigns: Mapping[str, str], root: Path, blocks: int, strat
         description = journal.read_campaign(root / extension.run_id)
         before = description["settings"]
         settings = settings_.from_values(studies.load(extension.study).settings, before)
-        lengths: dict[str, Any] = {name: int(text) for name, text in extension.given.items() if name in ("blocks", "max_blocks")}
+        lengths: dict[str, Any] = {
+            name: int(text)
+            for name, text in extension.given.items()
+            if name in ("blocks", "max_blocks")
+        }
         settings = dataclasses.replace(settings, **lengths)
         require_extendable(settings, before, root / extension.run_id, description["run"])
     except WrongCall:
@@ -224,5 +269,7 @@ def options(wanted: Mapping[str, str], study: str) -> list[str]:
     preset = {"preset": wanted["preset"]}
     otherwise = settings_.as_text(settings_.parse(module.settings, module.presets, preset))
     names = {field.name for field in settings_.for_users(module.settings)} - {"settings", "resume"}
-    differ = {name: text for name, text in wanted.items() if text != otherwise[name] and name in names}
+    differ = {
+        name: text for name, text in wanted.items() if text != otherwise[name] and name in names
+    }
     return [f"--{name}={text}" for name, text in {**preset, **differ}.items()]

@@ -57,7 +57,9 @@ class StoppingRule:
         self._seconds += [now - self._last] if ran_now else []
         self._last = now
         planned = block in planned_looks(settings)
-        over = ran_now and now - self._began + self._a_block > durations.seconds("budget", settings.budget)
+        over = ran_now and now - self._began + self._a_block > durations.seconds(
+            "budget", settings.budget
+        )
         if planned or over or block == self.last_block or block in self.campaign.looks:
             self._look(block, ran_now=ran_now, over=over)
         return bool(self.stopped)
@@ -79,8 +81,14 @@ class StoppingRule:
             asked, left = [], []
         else:
             asked = _asked(found)
-            left = [one for one in asked if not one.judged and one.decision is not Decision.NOT_COMPARABLE]
-            say(f"look after {block} of at most {settings.max_blocks} blocks: {len(asked) - len(left)} of {len(asked)} settled")
+            left = [
+                one
+                for one in asked
+                if not one.judged and one.decision is not Decision.NOT_COMPARABLE
+            ]
+            say(
+                f"look after {block} of at most {settings.max_blocks} blocks: {len(asked) - len(left)} of {len(asked)} settled"
+            )
             for one in asked:
                 say(f"  {wording.at_a_look(one, self._a_block)}")
             if first_time:
@@ -90,13 +98,17 @@ class StoppingRule:
 
     def _keep(self, block: int, asked: Sequence[Finding]) -> None:
         """The intervals of this look as metrics of the campaign's run, by block: the fan of the report, while it grows."""
-        values = {key: value for finding in asked for key, value in metrics_of_look(finding).items()}
+        values = {
+            key: value for finding in asked for key, value in metrics_of_look(finding).items()
+        }
         self.campaign.recorder.keep_metrics(values, block)
 
     def _why_stop(self, block: int, *, settled: bool, over: bool) -> str:
         """A sentence; empty where more blocks are to come."""
         settings, found = self.campaign.settings, "settled" if settled else "not settled"
-        if settled and not self._settled_before and block == self.campaign.looks[-1]:  # not where it went on from before
+        if (
+            settled and not self._settled_before and block == self.campaign.looks[-1]
+        ):  # not where it went on from before
             return f"Stopped after {block} blocks: settled."
         if block == settings.max_blocks:
             return f"Stopped after {block} blocks, the most allowed: {found}."
@@ -112,8 +124,18 @@ def metrics_of_look(finding: Finding) -> dict[str, float]:
     row = finding.row
     parts = [row.metric, *filter(None, [row.stratum]), row.b]
     place = "/".join(NOT_IN_A_KEY.sub(".", part) for part in parts)
-    found = dict(zip(("estimate", "low", "high"), wording.logged(row.estimate, row.ci_low, row.ci_high), strict=True))
-    return {f"look/{place}/{name}": value for name, value in found.items() if value is not None and math.isfinite(value)}
+    found = dict(
+        zip(
+            ("estimate", "low", "high"),
+            wording.logged(row.estimate, row.ci_low, row.ci_high),
+            strict=True,
+        )
+    )
+    return {
+        f"look/{place}/{name}": value
+        for name, value in found.items()
+        if value is not None and math.isfinite(value)
+    }
 
 
 def _asked(comparison: Comparison) -> list[Finding]:
@@ -125,7 +147,9 @@ def rule_tags(settings: CampaignSettings) -> dict[str, str]:
     """Return the record of the rule, for a campaign that begins; empty where no block is to be repeated."""
     if settings.until_settled or not settings.repeat_odd_block:
         return {}
-    return {RULE: f"after the last block: one odd block, Grubbs {100 * outliers.LEVEL:g} %, is measured again once"}
+    return {
+        RULE: f"after the last block: one odd block, Grubbs {100 * outliers.LEVEL:g} %, is measured again once"
+    }
 
 
 @dataclass(frozen=True)
@@ -160,10 +184,16 @@ def find_odd_block(folder: Path, campaign: str, spec: ComparisonSpec) -> OddBloc
     except WrongCall:  # nothing to compare: no block is unlike others
         return None
     primary = [one for one in findings if one.primary] or findings
-    rows = [one for one in primary if len(one.pairs) >= MINIMUM_BLOCKS and busy.depends(one.outcome) and one.row.p is not None]
+    rows = [
+        one
+        for one in primary
+        if len(one.pairs) >= MINIMUM_BLOCKS and busy.depends(one.outcome) and one.row.p is not None
+    ]
     odd = outliers.odd_blocks([([pair.block for pair in one.pairs], one.shifts) for one in rows])
     if len(odd) != 1:
         return None
     ((block, (row, distance)),) = odd.items()
     label = rows[row].outcome.label
-    return OddBlock(int(block), f"odd block: {label} lies {distance:.0f} SDs from that of the other blocks")
+    return OddBlock(
+        int(block), f"odd block: {label} lies {distance:.0f} SDs from that of the other blocks"
+    )

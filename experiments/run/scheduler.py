@@ -85,7 +85,9 @@ class MemoryFrontier:
         """Take in that a treatment ran out of memory in that phase."""
         if self.along:
             series, value = self._series(treatment), treatment.settings[self.along]
-            self._least_too_large[series] = min((value, phase), self._least_too_large.get(series, (value, phase)))
+            self._least_too_large[series] = min(
+                (value, phase), self._least_too_large.get(series, (value, phase))
+            )
 
     def skip(self, treatment: Treatment) -> Skip | None:
         """Return why there is no need to run a treatment, with the phase that would not fit."""
@@ -101,14 +103,18 @@ class MemoryFrontier:
         if not limit or limit[1] not in phases or not (before := phases[: phases.index(limit[1])]):
             return None
         name = f"{treatment.name} · {', '.join(before)} alone"
-        return dataclasses.replace(treatment, name=name, settings={**treatment.settings, PHASES: before})
+        return dataclasses.replace(
+            treatment, name=name, settings={**treatment.settings, PHASES: before}
+        )
 
     def _limit_below(self, treatment: Treatment) -> tuple[int, str] | None:
         limit = self._least_too_large.get(self._series(treatment)) if self.along else None
         return limit if limit and treatment.settings[self.along] >= limit[0] else None
 
     def _series(self, treatment: Treatment) -> tuple[Any, ...]:
-        others = sorted((name, value) for name, value in treatment.settings.items() if name != self.along)
+        others = sorted(
+            (name, value) for name, value in treatment.settings.items() if name != self.along
+        )
         return treatment.framework, treatment.stage, *others, *sorted(treatment.environment.items())
 
 
@@ -129,12 +135,16 @@ class Schedule:
 
     @property
     def blocks(self) -> list[tuple[Cell, ...]]:
-        return [tuple(block) for _, block in itertools.groupby(self.cells, key=lambda cell: cell.block)]
+        return [
+            tuple(block) for _, block in itertools.groupby(self.cells, key=lambda cell: cell.block)
+        ]
 
     def recall(self, results: Mapping[str, CellResult]) -> None:
         """Take in how cells of earlier launches ended, by key."""
         self._done = {key for key, result in results.items() if self.counts(result.outcome)}
-        self._disturbed = {key: result for key, result in results.items() if result.ok and result.disturbed}
+        self._disturbed = {
+            key: result for key, result in results.items() if result.ok and result.disturbed
+        }
         if self._in_turns:
             for group in self._groups(self.cells):
                 if not (keys := {cell.key for cell in group}) <= self._done:
@@ -182,7 +192,12 @@ class Schedule:
                 if smaller.key not in self._done:
                     why = f"{part.name} · block {cell.block}, since the whole ran out of memory"
                     yield dataclasses.replace(self._step(smaller, part), unplanned=why)
-        again = [(part, treatment) for cell in block for part, treatment in self._parts(cell) if self._is_owed(part)]
+        again = [
+            (part, treatment)
+            for cell in block
+            for part, treatment in self._parts(cell)
+            if self._is_owed(part)
+        ]
         for number, (cell, treatment) in enumerate(again):
             first = self._disturbed[cell.key]
             why = f"{cell.treatment} · block {cell.block} runs once more: {first.disturbed}"
@@ -190,7 +205,9 @@ class Schedule:
             yield dataclasses.replace(self._step(repeated, treatment), repeats=first, unplanned=why)
 
     def _step(self, cell: Cell, treatment: Treatment) -> Step:
-        return Step(((cell, treatment),), self._refusal(treatment) or self._frontier.skip(treatment))
+        return Step(
+            ((cell, treatment),), self._refusal(treatment) or self._frontier.skip(treatment)
+        )
 
     def _steps_in_turns(self, block: Sequence[Cell]) -> Iterator[Step]:
         """Yield groups whole or not at all: what is missing one cell runs again."""
@@ -205,7 +222,10 @@ class Schedule:
         for group in groups:
             if owed := [cell for cell in group if self._is_owed(cell)]:
                 first = self._disturbed[owed[0].key]
-                again = [dataclasses.replace(cell, order_in_block=len(block) + cell.order_in_block) for cell in group]
+                again = [
+                    dataclasses.replace(cell, order_in_block=len(block) + cell.order_in_block)
+                    for cell in group
+                ]
                 why = f"block {group[0].block} runs once more: {first.disturbed}"
                 yield Step(self._equal(again), repeats=first, unplanned=why)
 
@@ -217,7 +237,11 @@ class Schedule:
         return list(groups.values())
 
     def _equal(self, cells: Iterable[Cell]) -> tuple[tuple[Cell, Treatment], ...]:
-        return tuple((cell, self.treatments[cell.treatment]) for cell in cells if cell.treatment not in self._refused)
+        return tuple(
+            (cell, self.treatments[cell.treatment])
+            for cell in cells
+            if cell.treatment not in self._refused
+        )
 
     def _refusal(self, treatment: Treatment) -> Skip | None:
         difference = self._refused.get(treatment.name)
@@ -244,7 +268,9 @@ def cells_of(plan: Plan, settings: CampaignSettings) -> list[Cell]:
 
 def planned_looks(settings: CampaignSettings) -> tuple[int, ...]:
     """Return the blocks after which a campaign that goes on until it is settled is judged."""
-    return tuple((batches if settings.on_cluster else schedule)(settings.blocks, settings.max_blocks))
+    return tuple(
+        (batches if settings.on_cluster else schedule)(settings.blocks, settings.max_blocks)
+    )
 
 
 def check_stopping(settings: CampaignSettings) -> None:
@@ -256,9 +282,13 @@ def check_stopping(settings: CampaignSettings) -> None:
             ("budget", settings.budget, "none"),
         ):
             if value != default:
-                raise WrongCall(f"{name}={value} is for campaigns that stop when they know; add until=settled")
+                raise WrongCall(
+                    f"{name}={value} is for campaigns that stop when they know; add until=settled"
+                )
     elif settings.blocks < MINIMUM_BLOCKS:
-        raise WrongCall(f"until=settled: blocks={settings.blocks}, the first look, is too few; at least {MINIMUM_BLOCKS}")
+        raise WrongCall(
+            f"until=settled: blocks={settings.blocks}, the first look, is too few; at least {MINIMUM_BLOCKS}"
+        )
     elif settings.max_blocks < settings.blocks:
         raise WrongCall(
             f"max_blocks={settings.max_blocks} is fewer than blocks={settings.blocks}, the first look; at least {settings.blocks}"

@@ -58,7 +58,12 @@ class Sensing:
         self._sampler.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._sampler.stop()
         self._flush()
 
@@ -75,14 +80,27 @@ class Sensing:
             found = found if self._alone else _of_the_process(found)
             if found.metrics:
                 now = clock.now_ms()
-                self._write(Metrics(self._run, tuple(Point(key, value, 0, now) for key, value in found.metrics.items())))
+                self._write(
+                    Metrics(
+                        self._run,
+                        tuple(Point(key, value, 0, now) for key, value in found.metrics.items()),
+                    )
+                )
             told |= found.metrics
             missing |= found.missing
-            throttled |= {f"{window.prefix}{name}": share for name, share in found.throttled.items()}
+            throttled |= {
+                f"{window.prefix}{name}": share for name, share in found.throttled.items()
+            }
         tags = {f"not_available.{name}": reason[:200] for name, reason in missing.items()}
         if throttled:
-            tags["throttled"] = ", ".join(f"{name} in {100 * share:.0f} % of samples" for name, share in throttled.items())
-        if self._alone and (counted := sorted({name for one in self._sampler.samples[:1] for name in one.counters_joules})):
+            tags["throttled"] = ", ".join(
+                f"{name} in {100 * share:.0f} % of samples" for name, share in throttled.items()
+            )
+        if self._alone and (
+            counted := sorted(
+                {name for one in self._sampler.samples[:1] for name in one.counters_joules}
+            )
+        ):
             tags["energy_of"] = ", ".join(counted)
         if tags:
             self._write(Tags(self._run, tags))
@@ -95,8 +113,12 @@ class Sensing:
             return found
         seconds = seconds_until_steady(self._sampler.samples, window, sensors.gpus)
         if seconds is None:
-            return replace(found, missing={**found.missing, f"{window.prefix}gpu_warm_up": UNSTEADY})
-        return replace(found, metrics={**found.metrics, f"{window.prefix}gpu/warm_up_seconds": seconds})
+            return replace(
+                found, missing={**found.missing, f"{window.prefix}gpu_warm_up": UNSTEADY}
+            )
+        return replace(
+            found, metrics={**found.metrics, f"{window.prefix}gpu/warm_up_seconds": seconds}
+        )
 
     def others_on_gpu(self, windows: Sequence[Window]) -> tuple[float | None, str]:
         """Return how often others computed on the cell's GPUs while something was timed, and who.
@@ -105,7 +127,11 @@ class Sensing:
             Percent of samples, None if the driver does not report it; a text, empty if nobody did.
         """
         sensors = self._sampler.sensors
-        timed = [one.values for one in self._sampler.samples if any(window.holds(one.time_seconds) for window in windows)]
+        timed = [
+            one.values
+            for one in self._sampler.samples
+            if any(window.holds(one.time_seconds) for window in windows)
+        ]
         keys = [f"system/{gpu}_{OTHERS}" for gpu in sensors.gpus]
         by_sample = [[values[key] for key in keys if key in values] for values in timed]
         known = [counts for counts in by_sample if counts]
@@ -139,7 +165,10 @@ class Sensing:
     def _keep(self, sample: Sample) -> None:
         time_ms, second = int(sample.time_seconds * 1_000), int(sample.time_seconds - self._began)
         # for the eye: what is judged is summarised from the samples themselves
-        self._waiting.extend(Point(key, round(value, DECIMALS), second, time_ms) for key, value in sample.values.items())
+        self._waiting.extend(
+            Point(key, round(value, DECIMALS), second, time_ms)
+            for key, value in sample.values.items()
+        )
         if len(self._waiting) >= SAMPLES_A_RECORD * len(sample.values):
             self._flush()
 
@@ -153,10 +182,18 @@ def _of_ranks(samples: Sequence[Sample]) -> dict[str, list[Any]]:
     """A row a reading: rank, time_ms, sensor, value. Energy has no rank: its counters are of the whole machine."""
     columns: dict[str, list[Any]] = {"rank": [], "time_ms": [], "sensor": [], "value": []}
     for sample in samples:
-        of_ranks = [(int(found[1]), found[2], value) for key, value in sample.values.items() if (found := OF_RANK.match(key))]
-        of_machine = [(None, f"{name}_joules", value) for name, value in sample.counters_joules.items()]
+        of_ranks = [
+            (int(found[1]), found[2], value)
+            for key, value in sample.values.items()
+            if (found := OF_RANK.match(key))
+        ]
+        of_machine = [
+            (None, f"{name}_joules", value) for name, value in sample.counters_joules.items()
+        ]
         for rank, sensor, value in (*of_ranks, *of_machine):
-            for name, one in zip(columns, (rank, int(1_000 * sample.time_seconds), sensor, value), strict=True):
+            for name, one in zip(
+                columns, (rank, int(1_000 * sample.time_seconds), sensor, value), strict=True
+            ):
                 columns[name].append(one)
     return columns
 
@@ -216,4 +253,6 @@ def disturbance(found: Load, limit_percent: float) -> str:
     if found.trouble or found.others_percent <= limit_percent:
         return ""
     culprit = found.culprit()
-    return f"others used {found.others_percent:.0f} % of all CPUs" + (f", most of it by {culprit}" if culprit else "")
+    return f"others used {found.others_percent:.0f} % of all CPUs" + (
+        f", most of it by {culprit}" if culprit else ""
+    )

@@ -19,7 +19,12 @@ def main() -> int:
 
     name, options = sys.argv[1], json.loads(sys.argv[2])
     function = probes.PROBES[name]
-    print(json.dumps(function(lambda line: print(json.dumps(line), file=results, flush=True), **options)), file=results)
+    print(
+        json.dumps(
+            function(lambda line: print(json.dumps(line), file=results, flush=True), **options)
+        ),
+        file=results,
+    )
     results.flush()
     return 0
 

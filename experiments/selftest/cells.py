@@ -37,7 +37,9 @@ class AloneResult:
     disturbed: str
 
 
-def run(folder: Path, study: str, framework: str, device: str, *, block: int = 1, **values: Any) -> AloneResult:
+def run(
+    folder: Path, study: str, framework: str, device: str, *, block: int = 1, **values: Any
+) -> AloneResult:
     """Run one cell of a study in a process and return how it ended.
 
     Its records lie in the folder. values: settings of the study; its first treatment is measured.
@@ -52,7 +54,10 @@ def run(folder: Path, study: str, framework: str, device: str, *, block: int = 1
         cell = CellProcess(spec, write)
         closed, phase = cell.run(SENSOR_SECONDS), ""
         if closed.outcome == RunOutcome.OUT_OF_MEMORY:
-            phase = next((name for name in spec.settings.get("phases", ()) if name not in cell.timed), cell.phase)
+            phase = next(
+                (name for name in spec.settings.get("phases", ()) if name not in cell.timed),
+                cell.phase,
+            )
             write(Tags(spec.run, {"phase": phase}))
         disturbed = cell.background.log(spec.run, OTHERS_LIMIT_PERCENT, write)
         write(closed)
@@ -60,7 +65,9 @@ def run(folder: Path, study: str, framework: str, device: str, *, block: int = 1
     return AloneResult(str(closed.outcome), closed.reason, phase, metrics, disturbed)
 
 
-def cell_spec(folder: Path, study: str, framework: str, device: str, *, block: int = 1, **values: Any) -> CellSpec:
+def cell_spec(
+    folder: Path, study: str, framework: str, device: str, *, block: int = 1, **values: Any
+) -> CellSpec:
     """Return a cell of a study's first treatment.
 
     Raises:
@@ -82,7 +89,11 @@ def cell_spec(folder: Path, study: str, framework: str, device: str, *, block: i
         device=device,
         threads=merged.threads or _threads(),
         block=block,
-        settings={name: value for name, value in devices.values_of_cell(merged).items() if name not in silent},
+        settings={
+            name: value
+            for name, value in devices.values_of_cell(merged).items()
+            if name not in silent
+        },
         inputs=dict(prepared.inputs),
         journal=str(folder.resolve()),
         folder=f"cells/{study}-{framework}-{run_id[:8]}",

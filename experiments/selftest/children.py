@@ -24,7 +24,9 @@ class ProbeError(EvenhandError):
     """What ended a probe's process."""
 
 
-def probe(name: str, environment: Mapping[str, str] | None = None, **options: Any) -> dict[str, Any]:
+def probe(
+    name: str, environment: Mapping[str, str] | None = None, **options: Any
+) -> dict[str, Any]:
     """Run a function of `experiments.selftest.probes` in a process and return its result.
 
     Raises:
@@ -91,7 +93,9 @@ def _run(command: Sequence[str], environment: Mapping[str, str], label: str) -> 
         raise ProbeError(f"{label}: no result after {LIMIT_SECONDS:.0f} s") from None
     if done.returncode:
         last_lines = done.stderr.strip().splitlines()[-LINES_OF_AN_ERROR:]
-        raise ProbeError(f"{label}: exit code {done.returncode}: {' | '.join(last_lines) or 'no message'}")
+        raise ProbeError(
+            f"{label}: exit code {done.returncode}: {' | '.join(last_lines) or 'no message'}"
+        )
     return done.stdout
 
 

@@ -38,7 +38,9 @@ def opened(framework: str, device: str, precision: str = "float32") -> Framework
 
 def raw(framework: str) -> Any:
     """Return the module with known work in the library below a framework; it imports that library."""
-    name = {"keras-torch": "pytorch", "keras-jax": "jax"}.get(framework, framework.partition("+")[0])
+    name = {"keras-torch": "pytorch", "keras-jax": "jax"}.get(
+        framework, framework.partition("+")[0]
+    )
     return import_module(f"models.probes.{name}")
 
 
@@ -65,7 +67,9 @@ def precision(_: Say, *, framework: str, device: str, precision: str) -> Result:
     errors = {}
     for name, network in built.items():
         values = np.asarray(adapter.infer(network, (inputs[name],)), np.float64)
-        errors[name] = float(np.linalg.norm(values - expected[name]) / np.linalg.norm(expected[name]))
+        errors[name] = float(
+            np.linalg.norm(values - expected[name]) / np.linalg.norm(expected[name])
+        )
     return {"errors": errors, "switches": adapter.versions()}
 
 
@@ -80,17 +84,31 @@ def operands() -> tuple[dict[str, tuple[Array, ...]], dict[str, Array]]:
     weights: dict[str, tuple[Array, ...]] = {
         "matmul": (draw(MATMUL, MATMUL),),
         "convolution": (draw(*KERNEL),),
-        "lstm": (draw(features, 4 * HIDDEN, scale=features**-0.5), draw(HIDDEN, 4 * HIDDEN, scale=HIDDEN**-0.5)),
+        "lstm": (
+            draw(features, 4 * HIDDEN, scale=features**-0.5),
+            draw(HIDDEN, 4 * HIDDEN, scale=HIDDEN**-0.5),
+        ),
     }
-    return weights, {"matmul": draw(MATMUL, MATMUL), "convolution": draw(*IMAGES), "lstm": draw(*SEQUENCES)}
+    return weights, {
+        "matmul": draw(MATMUL, MATMUL),
+        "convolution": draw(*IMAGES),
+        "lstm": draw(*SEQUENCES),
+    }
 
 
-def references(weights: Mapping[str, tuple[Array, ...]], inputs: Mapping[str, Array]) -> dict[str, Array]:
+def references(
+    weights: Mapping[str, tuple[Array, ...]], inputs: Mapping[str, Array]
+) -> dict[str, Array]:
     """Return what the operators compute, in float64 with NumPy."""
     return {
         "matmul": inputs["matmul"].astype(np.float64) @ weights["matmul"][0].astype(np.float64),
-        "convolution": _convolution(inputs["convolution"].astype(np.float64), weights["convolution"][0].astype(np.float64)),
-        "lstm": _lstm(inputs["lstm"].astype(np.float64), *(array.astype(np.float64) for array in weights["lstm"])),
+        "convolution": _convolution(
+            inputs["convolution"].astype(np.float64), weights["convolution"][0].astype(np.float64)
+        ),
+        "lstm": _lstm(
+            inputs["lstm"].astype(np.float64),
+            *(array.astype(np.float64) for array in weights["lstm"]),
+        ),
     }
 
 
@@ -117,7 +135,9 @@ def _lstm(sequences: Array, kernel: Array, recurrent: Array) -> Array:
     return np.stack(outputs, 1)
 
 
-def _networks(adapter: Framework, weights: Mapping[str, tuple[Array, ...]], inputs: Mapping[str, Array]) -> dict[str, Any]:
+def _networks(
+    adapter: Framework, weights: Mapping[str, tuple[Array, ...]], inputs: Mapping[str, Array]
+) -> dict[str, Any]:
     built: dict[str, Any]
     if adapter.architecture == "pytorch":
         built = raw("pytorch").networks(weights, adapter.device)
@@ -134,11 +154,15 @@ def lstm_type(_: Say, *, framework: str, device: str) -> Result:
         weights, inputs = operands()
         network = _networks(adapter, weights, inputs)["lstm"]
         if adapter.architecture == "pytorch":
-            types = raw("pytorch").output_types(network, lambda: adapter.infer(network, (inputs["lstm"],)))
+            types = raw("pytorch").output_types(
+                network, lambda: adapter.infer(network, (inputs["lstm"],))
+            )
             module = models.spec("caption_decoder")
             spec, batch = module.probe(np.random.default_rng(0))
             decoder = adapter.build("caption_decoder", spec)
-            types += raw("pytorch").output_types(decoder, lambda: adapter.infer(decoder, batch.inputs))
+            types += raw("pytorch").output_types(
+                decoder, lambda: adapter.infer(decoder, batch.inputs)
+            )
         else:
             types = [import_module("models.probes.keras").output_type(network, inputs["lstm"])]
     except ModelError as error:
@@ -154,11 +178,19 @@ def step_times(_: Say, *, framework: str, device: str, steps: int = 30) -> Resul
     adapter = opened(framework, device)
     library, sizes = raw(framework), ("once", "four times")
     if framework == "keras-jax":
-        work = {size: library.chain_step(length) for size, length in zip(sizes, (40, 160), strict=True)}
-        own = {size: float(np.median([library.ready_seconds(step) for _ in range(steps)])) for size, step in work.items()}
+        work = {
+            size: library.chain_step(length) for size, length in zip(sizes, (40, 160), strict=True)
+        }
+        own = {
+            size: float(np.median([library.ready_seconds(step) for _ in range(steps)]))
+            for size, step in work.items()
+        }
     else:
         cycles = round(0.005 * library.cycles_per_second())
-        work = {size: library.sleeping_step(count) for size, count in zip(sizes, (cycles, 4 * cycles), strict=True)}
+        work = {
+            size: library.sleeping_step(count)
+            for size, count in zip(sizes, (cycles, 4 * cycles), strict=True)
+        }
         own = {
             size: float(np.median([library.sleeping_seconds(count) for _ in range(steps)]))
             for size, count in zip(sizes, (cycles, 4 * cycles), strict=True)
@@ -167,7 +199,10 @@ def step_times(_: Say, *, framework: str, device: str, steps: int = 30) -> Resul
     for _turn in range(steps):  # in turns, for the clock of the device may move
         for size, step in work.items():
             train(adapter, step, 1, watches[size])
-    return {"steps": {size: float(np.median(watch.seconds)) for size, watch in watches.items()}, "device": own}
+    return {
+        "steps": {size: float(np.median(watch.seconds)) for size, watch in watches.items()},
+        "device": own,
+    }
 
 
 def train(adapter: Framework, step: Callable[[], Any], count: int, watch: Stopwatch) -> None:
@@ -177,14 +212,18 @@ def train(adapter: Framework, step: Callable[[], Any], count: int, watch: Stopwa
     Framework.train_epoch(adapter, None, None, (batch for _ in range(count)), watch)
 
 
-def free_running(_: Say, *, device: str, pairs: Sequence[tuple[float, float]], windows: int = 6) -> Result:
+def free_running(
+    _: Say, *, device: str, pairs: Sequence[tuple[float, float]], windows: int = 6
+) -> Result:
     """Return windows of ten steps, each of which occupies the device and the host for known seconds (a pair)."""
     adapter, library = opened("pytorch", device), raw("pytorch")
     rate = library.cycles_per_second() if device == "cuda" else 0.0
     return {"pairs": [_windows(adapter, library, rate, pair, windows) for pair in pairs]}
 
 
-def _windows(adapter: Framework, library: Any, rate: float, pair: tuple[float, float], windows: int) -> Result:
+def _windows(
+    adapter: Framework, library: Any, rate: float, pair: tuple[float, float], windows: int
+) -> Result:
     device_seconds, host_seconds = pair
     taken: list[float] = []
     if adapter.device == "cuda":
@@ -268,7 +307,12 @@ def profiler(_: Say, *, device: str, side: int) -> Result:
         found = adapter.profile(Path(folder), work)
         traces = len(list(Path(folder).rglob("*")))
     computing = sum(len(spans) for spans in found.operators.values())
-    return {"counts": dict(found.counts), "computing": computing, "copies": len(found.copies), "traces": traces}
+    return {
+        "counts": dict(found.counts),
+        "computing": computing,
+        "copies": len(found.copies),
+        "traces": traces,
+    }
 
 
 def workers(_: Say, *, device: str, hooks: Sequence[str], model: str = "lenet") -> Result:
@@ -295,7 +339,9 @@ def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, f
     for _ in range(proof.STEPS):
         adapter.train_step(network, optimizer, batch)
         after = adapter.weights(network)
-        moved.append(math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after)))
+        moved.append(
+            math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after))
+        )
         before = after
     alone = proof.Trained(before, np.array(moved))
     together = frameworks.workers("pytorch").Workers(adapter, 0, ["127.0.0.1:0"], 60.0, hook)
@@ -315,7 +361,9 @@ def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, f
     return {"error": way / float(alone.moved.sum()), "limit": proof.most_lost(hook, 1, alone)}
 
 
-def adam_kernels(_: Say, *, device: str, model: str = "resnet18", side: int = 64, rows: int = 4) -> Result:
+def adam_kernels(
+    _: Say, *, device: str, model: str = "resnet18", side: int = 64, rows: int = 4
+) -> Result:
     """Return the kernels of one update by `adam-stock` and by PyTorch's Adam as it comes."""
     from experiments.workloads.grid.measure import drawn_batch
 
@@ -329,11 +377,15 @@ def adam_kernels(_: Say, *, device: str, model: str = "resnet18", side: int = 64
         batch = adapter.place(drawn_batch(spec, side, rows, rng))
         ours = adapter.optimizer(network, OptimizerConfig("adam-stock", 1e-3))
         adapter.train_step(network, ours, batch)  # makes the gradients
-        kernels[name] = library.kernels_of_step(ours if name == "adam-stock" else library.stock_adam(network, 1e-3), device)
+        kernels[name] = library.kernels_of_step(
+            ours if name == "adam-stock" else library.stock_adam(network, 1e-3), device
+        )
     return {"kernels": kernels, "implementation": adapter.optimizer_implementation(ours)}
 
 
-def plain_loop(_: Say, *, device: str, model: str, side: int, rows: int, classes: int, steps: int, warmup: int) -> Result:
+def plain_loop(
+    _: Say, *, device: str, model: str, side: int, rows: int, classes: int, steps: int, warmup: int
+) -> Result:
     """Return the median step of the loop of PyTorch's tutorials; on a GPU by CUDA events around each step."""
     from experiments.workloads.grid.measure import drawn_batch
 
@@ -342,9 +394,15 @@ def plain_loop(_: Say, *, device: str, model: str, side: int, rows: int, classes
     network = models.load(model, adapter.architecture).build(spec)
     weights = module.initial_weights(spec, rng)
     batch = drawn_batch(spec, side, rows, rng)
-    loop = frameworks.loop("pytorch", "plain").Plain(network, weights, batch.inputs[0], batch.targets, device)
+    loop = frameworks.loop("pytorch", "plain").Plain(
+        network, weights, batch.inputs[0], batch.targets, device
+    )
     step = loop.steps(1e-3)
-    seconds = raw("pytorch").event_seconds(step, steps, warmup) if device == "cuda" else list(_timed(step, steps, warmup))
+    seconds = (
+        raw("pytorch").event_seconds(step, steps, warmup)
+        if device == "cuda"
+        else list(_timed(step, steps, warmup))
+    )
     return {"step_seconds": float(np.median(seconds))}
 
 
@@ -359,7 +417,17 @@ def _timed(step: Callable[[], object], count: int, warmup: int) -> Iterable[floa
 PROBES: dict[str, Callable[..., Result]] = {
     function.__name__: function
     for function in (
-        *(identity, device_of, precision, lstm_type, step_times, free_running, peaks, ballast, busy),
+        *(
+            identity,
+            device_of,
+            precision,
+            lstm_type,
+            step_times,
+            free_running,
+            peaks,
+            ballast,
+            busy,
+        ),
         *(profiler, workers, adam_kernels, plain_loop),
     )
 }

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from experiments.selftest.catalogue import CHECKS
-from experiments.selftest.checks import FAILED, PASSED, SKIPPED, Check, CheckResult, Context, Figure, Skip
+from experiments.selftest.checks import (
+    FAILED,
+    PASSED,
+    SKIPPED,
+    Check,
+    CheckResult,
+    Context,
+    Figure,
+    Skip,
+)
 from models import frameworks
 from models.contract import ModelError
 from tracking import clock, plain, provenance
@@ -34,7 +43,11 @@ def run_check(check: Check, context: Context) -> CheckResult:
         unmet = [figure.name for figure in figures if figure.holds is False]
         status, reason = (FAILED, f"does not hold: {', '.join(unmet)}") if unmet else (PASSED, "")
         if not unmet and not any(figure.holds for figure in figures):
-            status, reason = SKIPPED, "; ".join(filter(None, (figure.reason for figure in figures))) or "nothing was measured"
+            status, reason = (
+                SKIPPED,
+                "; ".join(filter(None, (figure.reason for figure in figures)))
+                or "nothing was measured",
+            )
     except Skip as error:
         status, reason = SKIPPED, str(error)
     except (EvenhandError, ModelError) as error:
@@ -42,7 +55,15 @@ def run_check(check: Check, context: Context) -> CheckResult:
     except Exception as error:  # one check's fault must not hide the others' results
         status, reason = FAILED, f"{type(error).__name__}: {error}"
     seconds = round(time.perf_counter() - began, 1)
-    return CheckResult(check.number, check.name, check.must_hold, status, seconds, " ".join(reason.split()), tuple(figures))
+    return CheckResult(
+        check.number,
+        check.name,
+        check.must_hold,
+        status,
+        seconds,
+        " ".join(reason.split()),
+        tuple(figures),
+    )
 
 
 def run_checks(
@@ -70,9 +91,17 @@ def as_values(results: Sequence[CheckResult], device: str) -> dict[str, Any]:
         "commit": provenance.commit(),
         "machine": {name: value for name, value in provenance.machine().items() if name != "host"},
         "packages": provenance.packages(frameworks.distributions()),
-        "counts": {status: sum(result.status == status for result in results) for status in (PASSED, FAILED, SKIPPED)},
+        "counts": {
+            status: sum(result.status == status for result in results)
+            for status in (PASSED, FAILED, SKIPPED)
+        },
         "checks": [
-            {**asdict(result), "figures": [{**asdict(figure), "value": _finite(figure.value)} for figure in result.figures]}
+            {
+                **asdict(result),
+                "figures": [
+                    {**asdict(figure), "value": _finite(figure.value)} for figure in result.figures
+                ],
+            }
             for result in results
         ],
     }

@@ -103,7 +103,9 @@ def _grant(store: Store, settings: Admin) -> Lines:
 def _prune(store: Store, settings: Admin) -> Lines:
     if settings.experiment:
         store.experiment_ids([settings.experiment])
-    experiments = [settings.experiment] if settings.experiment else sorted(store.experiment_names().values())
+    experiments = (
+        [settings.experiment] if settings.experiment else sorted(store.experiment_names().values())
+    )
     found = prune.prunable(store, experiments, settings.days)
     if not found:
         text = f"no run that ended {settings.days} days ago or more has files"

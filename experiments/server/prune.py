@@ -32,12 +32,15 @@ def prunable(store: Store, experiments: Sequence[str], days: int) -> list[Prunab
     campaigns = {
         run.run_id: run
         for run in runs
-        if run.tags.get("kind") in CAMPAIGNS and any(store.has_file(run.run_id, name) for name in REPORTS)
+        if run.tags.get("kind") in CAMPAIGNS
+        and any(store.has_file(run.run_id, name) for name in REPORTS)
     }
     return [
         Prunable(run, campaigns[run.tags["campaign"]], (now_ms - (run.end_ms or now_ms)) // DAY_MS)
         for run in runs
-        if run.tags.get("kind") in RAW and run.tags.get("campaign") in campaigns and PRUNED not in run.tags
+        if run.tags.get("kind") in RAW
+        and run.tags.get("campaign") in campaigns
+        and PRUNED not in run.tags
     ]
 
 

@@ -14,13 +14,28 @@ class Admin:
     action: str = setting(
         "list",
         "what is done",
-        choices=("list", "add_team", "remove_team", "add_user", "remove_user", "new_password", "join", "leave", "grant", "prune"),
+        choices=(
+            "list",
+            "add_team",
+            "remove_team",
+            "add_user",
+            "remove_user",
+            "new_password",
+            "join",
+            "leave",
+            "grant",
+            "prune",
+        ),
         group="action",
     )
     team: str = setting("", "name of the team", group="action")
     user: str = setting("", "name of the user", group="action")
-    experiment: str = setting("", "grant: the experiment, by name; prune: only this experiment, none: all", group="action")
-    permission: str = setting("EDIT", "grant: the permission", choices=("READ", "EDIT", "MANAGE"), group="action")
+    experiment: str = setting(
+        "", "grant: the experiment, by name; prune: only this experiment, none: all", group="action"
+    )
+    permission: str = setting(
+        "EDIT", "grant: the permission", choices=("READ", "EDIT", "MANAGE"), group="action"
+    )
     days: int = setting(
         90,
         "prune: files of runs that ended at least this many days ago and are part of a report",
@@ -30,7 +45,10 @@ class Admin:
     )
     confirm: bool = setting(False, "prune: delete what was listed", group="prune")
     output: str = setting(
-        ".evenhand/accounts", "folder for the files with names and passwords of new users", path=True, group="output"
+        ".evenhand/accounts",
+        "folder for the files with names and passwords of new users",
+        path=True,
+        group="output",
     )
 
 
@@ -38,6 +56,13 @@ class Admin:
 class Export:
     """Which runs are written down for another server."""
 
-    experiment: tuple[str, ...] = setting(("captioning",), "experiments by name, several with commas", group="runs")
+    experiment: tuple[str, ...] = setting(
+        ("captioning",), "experiments by name, several with commas", group="runs"
+    )
     filter: str = setting("", "which runs, in MLflow's filter language; none: all", group="runs")
-    output: str = setting(".evenhand/export", "a new folder, which becomes a journal for import", path=True, group="output")
+    output: str = setting(
+        ".evenhand/export",
+        "a new folder, which becomes a journal for import",
+        path=True,
+        group="output",
+    )

@@ -32,14 +32,25 @@ def export(settings: Export, progress: Progress) -> tuple[Path, int]:
     target = Path(settings.output).resolve()
     if _is_taken(target):
         raise WrongCall(f"output={target} is not empty; choose another folder")
-    runs = [(name, run) for name in settings.experiment for run in store.runs(name, settings.filter)]
+    runs = [
+        (name, run) for name in settings.experiment for run in store.runs(name, settings.filter)
+    ]
     if not runs:
-        raise WrongCall(f"no run in {', '.join(settings.experiment)} on {store.uri} matches; nothing to export")
+        raise WrongCall(
+            f"no run in {', '.join(settings.experiment)} on {store.uri} matches; nothing to export"
+        )
     require_writable(target, "output=DIR")
-    runs.sort(key=lambda one: (any(key in one[1].tags for key in ("mlflow.parentRunId", "campaign")), one[1].start_ms))
+    runs.sort(
+        key=lambda one: (
+            any(key in one[1].tags for key in ("mlflow.parentRunId", "campaign")),
+            one[1].start_ms,
+        )
+    )
     origins = {run.run_id: _origin(run) for _, run in runs}
     records = Journal(target)
-    journal.write_campaign(target, {"study": "export", "run_id": "", "from": store.uri, "runs": len(runs)})
+    journal.write_campaign(
+        target, {"study": "export", "run_id": "", "from": store.uri, "runs": len(runs)}
+    )
     with ThreadPoolExecutor(AT_ONCE) as background:
         fetched = background.map(lambda one: _fetched(store, one[1], target), runs)
         for done, ((name, run), found) in enumerate(zip(runs, fetched, strict=True), start=1):
@@ -47,7 +58,9 @@ def export(settings: Export, progress: Progress) -> tuple[Path, int]:
                 records.append(record)
             progress("runs", done, len(runs))
     for name, run in runs:
-        if any(run.tags.get(key) in origins for key in POINTERS):  # once more: what it points at may have come after it
+        if any(
+            run.tags.get(key) in origins for key in POINTERS
+        ):  # once more: what it points at may have come after it
             records.append(_opened(store.uri, name, run, origins))
     records.close()
     return target, len(runs)
@@ -57,7 +70,9 @@ def _is_taken(target: Path) -> bool:
     try:
         return target.exists() and any(target.iterdir())
     except OSError as error:
-        raise WrongCall(f"output={target} is no folder to write into: {error.strerror}; choose another folder") from None
+        raise WrongCall(
+            f"output={target} is no folder to write into: {error.strerror}; choose another folder"
+        ) from None
 
 
 def _origin(run: StoredRun) -> str:
@@ -71,7 +86,8 @@ def _fetched(store: Store, run: StoredRun, target: Path) -> list[Record]:
     origin = _origin(run)
     points = [point for key in run.metrics for point in store.points(run.run_id, key)]
     found: list[Record] = [
-        Metrics(origin, tuple(points[at : at + POINTS_A_RECORD])) for at in range(0, len(points), POINTS_A_RECORD)
+        Metrics(origin, tuple(points[at : at + POINTS_A_RECORD]))
+        for at in range(0, len(points), POINTS_A_RECORD)
     ]
     found += store.datasets(run.run_id, origin)
     for path in store.download(run.run_id, target / "files"):
@@ -80,7 +96,9 @@ def _fetched(store: Store, run: StoredRun, target: Path) -> list[Record]:
     return found
 
 
-def _records(uri: str, experiment: str, run: StoredRun, found: list[Record], origins: Mapping[str, str]) -> Iterator[Record]:
+def _records(
+    uri: str, experiment: str, run: StoredRun, found: list[Record], origins: Mapping[str, str]
+) -> Iterator[Record]:
     origin = origins[run.run_id]
     yield _opened(uri, experiment, run, origins)
     yield from found
@@ -93,4 +111,6 @@ def _opened(uri: str, experiment: str, run: StoredRun, origins: Mapping[str, str
     tags = {key: text for key, text in run.tags.items() if key not in OWN}
     tags |= {key: f"run:{origins[tags[key]]}" for key in POINTERS if tags.get(key) in origins}
     tags |= {"exported_run_id": run.run_id, "exported_from": uri}
-    return RunOpened(origins[run.run_id], run.start_ms, experiment, run.name, tags, dict(run.params))
+    return RunOpened(
+        origins[run.run_id], run.start_ms, experiment, run.name, tags, dict(run.params)
+    )

@@ -43,7 +43,9 @@ def primary(study: Study, settings: settings_.CampaignSettings) -> tuple[str, ..
     Raises:
         WrongCall: for what the study does not judge.
     """
-    return declared(settings.primary or study.primary, [one.metric for one in outcomes(study, settings)])
+    return declared(
+        settings.primary or study.primary, [one.metric for one in outcomes(study, settings)]
+    )
 
 
 def outcomes(study: Study, settings: settings_.CampaignSettings) -> tuple[Outcome, ...]:

@@ -35,9 +35,21 @@ class Settings(captioning.Settings):
     )
 
 
-DELAYED = ("train/step_seconds", "inference/latency_seconds_p50", "inference/batch_8/latency_seconds_p50")
+DELAYED = (
+    "train/step_seconds",
+    "inference/latency_seconds_p50",
+    "inference/batch_8/latency_seconds_p50",
+)
 METRICS = (
-    *("false_alarms", "false_verdicts", "wrong_equivalent_rows", "wrong_beyond_rows", "coverage", "power", "power_in_report"),
+    *(
+        "false_alarms",
+        "false_verdicts",
+        "wrong_equivalent_rows",
+        "wrong_beyond_rows",
+        "coverage",
+        "power",
+        "power_in_report",
+    ),
     *("primary_false_alarms", "exploratory_false_alarms", "primary_power"),
 )
 
@@ -68,29 +80,48 @@ def also(settings: Settings, comparison: Comparison, progress: Progress) -> Extr
         told.append(
             f"{one.claim}: {one.measured.value:.1%} ({one.measured.low:.1%}–{one.measured.high:.1%}), {one.limit}: {holds}."
         )
-    return Extra(told, (calibration.table(rates),), {"calibration.md": calibration.as_markdown(rates)}, _metrics(rates))
+    return Extra(
+        told,
+        (calibration.table(rates),),
+        {"calibration.md": calibration.as_markdown(rates)},
+        _metrics(rates),
+    )
 
 
 def _metrics(rates: Sequence[Rates]) -> dict[str, float]:
     return {
-        f"calibration/{one.noise.name.replace(' ', '_')}/{name}": getattr(one, name).value for one in rates for name in METRICS
+        f"calibration/{one.noise.name.replace(' ', '_')}/{name}": getattr(one, name).value
+        for one in rates
+        for name in METRICS
     }
 
 
 def _told(settings: Settings, comparison: Comparison) -> list[str]:
     told = []
     for level in comparison.levels[1:]:
-        here = [finding for finding in comparison.findings if finding.row.b == level and finding.is_tested]
+        here = [
+            finding
+            for finding in comparison.findings
+            if finding.row.b == level and finding.is_tested
+        ]
         if not here:
             told.append(f"{level}: no outcome could be tested.")
         elif level.endswith("A/A"):
             wrong = [finding.outcome.label for finding in here if finding.different]
-            told.append(f"A/A on this machine: {len(wrong)} of {len(here)} outcomes called different{_named(wrong)}.")
+            told.append(
+                f"A/A on this machine: {len(wrong)} of {len(here)} outcomes called different{_named(wrong)}."
+            )
         else:
             delayed = [finding for finding in here if finding.row.metric in DELAYED]
-            seen = [finding.outcome.label for finding in delayed if finding.different and finding.way == "slower"]
+            seen = [
+                finding.outcome.label
+                for finding in delayed
+                if finding.different and finding.way == "slower"
+            ]
             share = f"{100 * settings.inject_delay:g} %"
-            told.append(f"Injected {share}: found in {len(seen)} of {len(delayed)} delayed outcomes{_named(seen)}.")
+            told.append(
+                f"Injected {share}: found in {len(seen)} of {len(delayed)} delayed outcomes{_named(seen)}."
+            )
     return told
 
 

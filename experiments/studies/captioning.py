@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.config.settings import MAX_EPOCHS, MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, setting
+from experiments.config.settings import (
+    MAX_EPOCHS,
+    MAX_RATE,
+    MAX_ROWS,
+    MAX_SIDE,
+    MAX_STEPS,
+    CampaignSettings,
+    setting,
+)
 from experiments.contract import Scaling, Study
 from experiments.metrics import outcome
 
@@ -18,9 +26,14 @@ class Settings(CampaignSettings):
     """Settings of the captioning study."""
 
     data: str = setting(
-        "scenes", "a folder in a known caption format, scenes (embedded) or synthetic (no pictures)", path=True, group="data"
+        "scenes",
+        "a folder in a known caption format, scenes (embedded) or synthetic (no pictures)",
+        path=True,
+        group="data",
     )
-    images: int = setting(320, "pictures that scenes draws", minimum=20, maximum=100_000, group="data", advanced=True)
+    images: int = setting(
+        320, "pictures that scenes draws", minimum=20, maximum=100_000, group="data", advanced=True
+    )
     split: str = setting(
         "own",
         "own: the data set's, if it has one; random: 85 % for training",
@@ -44,16 +57,31 @@ class Settings(CampaignSettings):
         group="features",
     )
     image_size: int = setting(
-        224, "side of the square that pictures are resized to, pixels", minimum=32, maximum=MAX_SIDE, group="features"
+        224,
+        "side of the square that pictures are resized to, pixels",
+        minimum=32,
+        maximum=MAX_SIDE,
+        group="features",
     )
     formulation: str = setting(
-        "prefix", "what is an example: every prefix, or the sequence once", choices=("prefix", "sequence"), group="training"
+        "prefix",
+        "what is an example: every prefix, or the sequence once",
+        choices=("prefix", "sequence"),
+        group="training",
     )
     batch_size: int = setting(32, "captions a step", minimum=1, maximum=MAX_ROWS, group="training")
-    epochs: int = setting(11, "passes over the training captions", minimum=1, maximum=MAX_EPOCHS, group="training")
-    steps_per_epoch: int = setting(0, "0: all training captions", minimum=0, maximum=MAX_STEPS, group="training", advanced=True)
+    epochs: int = setting(
+        11, "passes over the training captions", minimum=1, maximum=MAX_EPOCHS, group="training"
+    )
+    steps_per_epoch: int = setting(
+        0, "0: all training captions", minimum=0, maximum=MAX_STEPS, group="training", advanced=True
+    )
     warmup_steps: int = setting(
-        10, "steps left out of the summaries (kept in values.parquet)", minimum=1, maximum=MAX_STEPS, group="training"
+        10,
+        "steps left out of the summaries (kept in values.parquet)",
+        minimum=1,
+        maximum=MAX_STEPS,
+        group="training",
     )
     optimizer: str = setting(
         "adam",
@@ -61,13 +89,34 @@ class Settings(CampaignSettings):
         choices=("adam", "adam-stock"),
         group="training",
     )
-    learning_rate: float = setting(0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
-    dropout: float = setting(0.5, "rate of both dropout layers", minimum=0, maximum=0.95, group="training")
-    precision: str = setting(
-        "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
+    learning_rate: float = setting(
+        0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
     )
-    vocabulary: int = setting(8_485, "words of synthetic captions", minimum=8, maximum=1_000_000, group="data", advanced=True)
-    length: int = setting(34, "longest synthetic caption, words", minimum=4, maximum=1_000, group="data", advanced=True)
+    dropout: float = setting(
+        0.5, "rate of both dropout layers", minimum=0, maximum=0.95, group="training"
+    )
+    precision: str = setting(
+        "float32",
+        "tf32: rounded products, GPUs; bfloat16: mixed",
+        choices=("float32", "tf32", "bfloat16"),
+        group="training",
+    )
+    vocabulary: int = setting(
+        8_485,
+        "words of synthetic captions",
+        minimum=8,
+        maximum=1_000_000,
+        group="data",
+        advanced=True,
+    )
+    length: int = setting(
+        34,
+        "longest synthetic caption, words",
+        minimum=4,
+        maximum=1_000,
+        group="data",
+        advanced=True,
+    )
     validation_captions: int = setting(
         0,
         "captions in the validation loss; 0: all held out",
@@ -85,7 +134,12 @@ class Settings(CampaignSettings):
         advanced=True,
     )
     beams: int = setting(
-        3, "width of the beam search reported beside greedy decoding", minimum=1, maximum=64, group="evaluation", advanced=True
+        3,
+        "width of the beam search reported beside greedy decoding",
+        minimum=1,
+        maximum=64,
+        group="evaluation",
+        advanced=True,
     )
     inference_batch_sizes: tuple[int, ...] = setting(
         (1, 8), "pictures a captioning request", minimum=1, maximum=MAX_ROWS, group="inference"
@@ -207,8 +261,16 @@ STUDY = Study(
             "published": "at most 23 images/s, TensorFlow slightly ahead",
             "metric": "train/images_per_second",
         },
-        {"what": "peak memory", "published": "PyTorch slightly lower", "metric": "memory/peak_rss_bytes"},
-        {"what": "all differences", "published": "“no significant difference” (no test given)", "metric": ""},
+        {
+            "what": "peak memory",
+            "published": "PyTorch slightly lower",
+            "metric": "memory/peak_rss_bytes",
+        },
+        {
+            "what": "all differences",
+            "published": "“no significant difference” (no test given)",
+            "metric": "",
+        },
         {
             "what": "feature extraction, Flickr8k, A100",
             "published": "13 images/s, about 10 min",

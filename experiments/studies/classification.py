@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from experiments.config.settings import MAX_EPOCHS, MAX_RATE, MAX_ROWS, MAX_SIDE, MAX_STEPS, CampaignSettings, setting
+from experiments.config.settings import (
+    MAX_EPOCHS,
+    MAX_RATE,
+    MAX_ROWS,
+    MAX_SIDE,
+    MAX_STEPS,
+    CampaignSettings,
+    setting,
+)
 from experiments.contract import Scaling, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import compared, controls
@@ -18,15 +26,32 @@ class Settings(CampaignSettings):
     """Settings of the classification study."""
 
     model: str = setting("resnet18", "a model that takes images, by folder name", group="training")
-    data: str = setting("digits", "digits (embedded); a folder with CIFAR-10, MNIST, or CLASS/pictures", path=True, group="data")
+    data: str = setting(
+        "digits",
+        "digits (embedded); a folder with CIFAR-10, MNIST, or CLASS/pictures",
+        path=True,
+        group="data",
+    )
     image_size: int = setting(
-        32, "side of the square that pictures are resized to, pixels", minimum=1, maximum=MAX_SIDE, group="data"
+        32,
+        "side of the square that pictures are resized to, pixels",
+        minimum=1,
+        maximum=MAX_SIDE,
+        group="data",
     )
     batch_size: int = setting(64, "images a step", minimum=1, maximum=MAX_ROWS, group="training")
-    epochs: int = setting(10, "passes over the training images", minimum=1, maximum=MAX_EPOCHS, group="training")
-    steps_per_epoch: int = setting(0, "0: all training images", minimum=0, maximum=MAX_STEPS, group="training", advanced=True)
+    epochs: int = setting(
+        10, "passes over the training images", minimum=1, maximum=MAX_EPOCHS, group="training"
+    )
+    steps_per_epoch: int = setting(
+        0, "0: all training images", minimum=0, maximum=MAX_STEPS, group="training", advanced=True
+    )
     warmup_steps: int = setting(
-        5, "steps left out of the summaries (kept in values.parquet)", minimum=1, maximum=MAX_STEPS, group="training"
+        5,
+        "steps left out of the summaries (kept in values.parquet)",
+        minimum=1,
+        maximum=MAX_STEPS,
+        group="training",
     )
     optimizer: str = setting(
         "adam",
@@ -34,9 +59,15 @@ class Settings(CampaignSettings):
         choices=("adam", "sgd", "adam-stock"),
         group="training",
     )
-    learning_rate: float = setting(0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
-    momentum: float = setting(0.0, "of sgd", minimum=0, maximum=0.9999, group="training", advanced=True)
-    weight_decay: float = setting(0.0, "of sgd: L2, in the gradient", minimum=0, maximum=1, group="training", advanced=True)
+    learning_rate: float = setting(
+        0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
+    )
+    momentum: float = setting(
+        0.0, "of sgd", minimum=0, maximum=0.9999, group="training", advanced=True
+    )
+    weight_decay: float = setting(
+        0.0, "of sgd: L2, in the gradient", minimum=0, maximum=1, group="training", advanced=True
+    )
     drop_epochs: tuple[int, ...] = setting(
         (),
         "epochs after which the learning rate falls to a tenth",
@@ -58,9 +89,19 @@ class Settings(CampaignSettings):
         choices=("memory", "stream", "native"),
         group="data",
     )
-    workers: int = setting(2, "worker processes or threads of input=native", minimum=0, maximum=64, group="data", advanced=True)
+    workers: int = setting(
+        2,
+        "worker processes or threads of input=native",
+        minimum=0,
+        maximum=64,
+        group="data",
+        advanced=True,
+    )
     precision: str = setting(
-        "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
+        "float32",
+        "tf32: rounded products, GPUs; bfloat16: mixed",
+        choices=("float32", "tf32", "bfloat16"),
+        group="training",
     )
     thresholds: tuple[float, ...] = setting(
         (0.8, 0.9, 0.95),
@@ -70,9 +111,15 @@ class Settings(CampaignSettings):
         group="evaluation",
         advanced=True,
     )
-    inference_batch_sizes: tuple[int, ...] = setting((1, 64), "images a request", minimum=1, maximum=MAX_ROWS, group="inference")
+    inference_batch_sizes: tuple[int, ...] = setting(
+        (1, 64), "images a request", minimum=1, maximum=MAX_ROWS, group="inference"
+    )
     inference_requests: int = setting(
-        100, "timed requests a batch size; p95 needs 72, p99 368", minimum=2, maximum=MAX_STEPS, group="inference"
+        100,
+        "timed requests a batch size; p95 needs 72, p99 368",
+        minimum=2,
+        maximum=MAX_STEPS,
+        group="inference",
     )
     warmup_requests: int = setting(
         5,
@@ -130,8 +177,19 @@ STUDY = Study(
     strata=lambda settings: ("input",) if len(settings.input) > 1 else (),
     scaling=Scaling("training images"),
     presets={
-        "demo": {"epochs": 3, "blocks": 6, "thresholds": (0.8, 0.9, 0.95), "inference_requests": 20, "sensor_seconds": 0.2},
-        "resnet18-paper": {"data": "", "epochs": 200, "batch_size": 64, "thresholds": (0.6, 0.7, 0.8)},
+        "demo": {
+            "epochs": 3,
+            "blocks": 6,
+            "thresholds": (0.8, 0.9, 0.95),
+            "inference_requests": 20,
+            "sensor_seconds": 0.2,
+        },
+        "resnet18-paper": {
+            "data": "",
+            "epochs": 200,
+            "batch_size": 64,
+            "thresholds": (0.6, 0.7, 0.8),
+        },
         "vgg16-paper": {
             "model": "vgg16",
             "data": "",
@@ -199,9 +257,21 @@ STUDY = Study(
             "metric": "val/accuracy",
             "model": "resnet18",
         },
-        {"what": "VGG-16 at 80 px, training", "published": "TensorFlow 58.3 % faster", "metric": ""},
-        {"what": "VGG-16 at 80 px, inference", "published": "TensorFlow 29.3 % faster", "metric": ""},
-        {"what": "GradientTape against fit", "published": "72 % against 79.3 % accuracy, unexplained", "metric": ""},
+        {
+            "what": "VGG-16 at 80 px, training",
+            "published": "TensorFlow 58.3 % faster",
+            "metric": "",
+        },
+        {
+            "what": "VGG-16 at 80 px, inference",
+            "published": "TensorFlow 29.3 % faster",
+            "metric": "",
+        },
+        {
+            "what": "GradientTape against fit",
+            "published": "72 % against 79.3 % accuracy, unexplained",
+            "metric": "",
+        },
     ),
     source="University at Albany, 2020/21",
 )

@@ -40,10 +40,18 @@ class Settings(training_speed.Settings):
     """Settings of the study of convolutions."""
 
     models: tuple[str, ...] = setting(
-        (*OF_PICTURES, "deepspeech2", "tacotron2"), "networks with convolutions, by folder name", group="networks", material=False
+        (*OF_PICTURES, "deepspeech2", "tacotron2"),
+        "networks with convolutions, by folder name",
+        group="networks",
+        material=False,
     )
     batch_sizes: tuple[int, ...] = setting(
-        (8, 16, 32, 64, 128), "examples a step", minimum=1, maximum=MAX_ROWS, group="training", material=False
+        (8, 16, 32, 64, 128),
+        "examples a step",
+        minimum=1,
+        maximum=MAX_ROWS,
+        group="training",
+        material=False,
     )
     shapes: tuple[str, ...] = setting(
         ("fixed", "varying"),
@@ -84,7 +92,9 @@ def algorithms(settings: Settings) -> tuple[str, ...]:
     device = devices.resolve(settings.device, settings)
     for name in settings.algorithms:
         if name not in ALGORITHMS[device]:
-            raise WrongCall(f"algorithms={name}: there is none on {device}; have {', '.join(ALGORITHMS[device])}")
+            raise WrongCall(
+                f"algorithms={name}: there is none on {device}; have {', '.join(ALGORITHMS[device])}"
+            )
     return settings.algorithms or ALGORITHMS[device]
 
 
@@ -93,19 +103,34 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     names = algorithms(settings)
     for name in settings.frameworks:
         if name == "keras-jax" and devices.resolve(settings.device, settings) == "cpu":
-            raise WrongCall(f"frameworks={name}: JAX's kernels on a CPU are not oneDNN's, and cannot be chosen; leave it out")
-    check_count(settings, settings.models, settings.frameworks, settings.batch_sizes, settings.shapes, names)
+            raise WrongCall(
+                f"frameworks={name}: JAX's kernels on a CPU are not oneDNN's, and cannot be chosen; leave it out"
+            )
+    check_count(
+        settings, settings.models, settings.frameworks, settings.batch_sizes, settings.shapes, names
+    )
     found = []
-    for model, framework, rows, lengths in product(settings.models, settings.frameworks, settings.batch_sizes, settings.shapes):
+    for model, framework, rows, lengths in product(
+        settings.models, settings.frameworks, settings.batch_sizes, settings.shapes
+    ):
         if lengths == "varying" and not _has_lengths(model):
             continue
         point = f"{framework} · {model} · batch {rows} · {lengths}"
         own = {"model": model, "batch_size": rows, "lengths": lengths}
         found += [
-            Treatment(f"{name} · {point}", framework, "measure", {**own, "conv_algorithm": name}, group=point) for name in names
+            Treatment(
+                f"{name} · {point}",
+                framework,
+                "measure",
+                {**own, "conv_algorithm": name},
+                group=point,
+            )
+            for name in names
         ]
     if not found:
-        raise WrongCall("shapes=varying: pictures are of one size; take shapes=fixed, or name networks of sequences, too")
+        raise WrongCall(
+            "shapes=varying: pictures are of one size; take shapes=fixed, or name networks of sequences, too"
+        )
     return tuple(found)
 
 
@@ -122,7 +147,12 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
 
     of_pictures = dict.fromkeys(OF_PICTURES, PICTURES)
     found = ablations.convolutions(
-        comparison, treatments(settings), of_pictures, EPOCHS, training_speed.SOURCE, size=settings.size
+        comparison,
+        treatments(settings),
+        of_pictures,
+        EPOCHS,
+        training_speed.SOURCE,
+        size=settings.size,
     )
     return Extra([], sections=found)
 

@@ -51,7 +51,10 @@ class Settings(CampaignSettings):
     """Settings of the data-parallel study."""
 
     models: tuple[str, ...] = setting(
-        ("lenet",), "networks of images without BatchNorm, by folder name", group="design", material=False
+        ("lenet",),
+        "networks of images without BatchNorm, by folder name",
+        group="design",
+        material=False,
     )
     workers: tuple[int, ...] = setting(
         (1, 2),
@@ -76,13 +79,34 @@ class Settings(CampaignSettings):
     )
     batch_size: int = setting(64, "images a step", minimum=1, maximum=MAX_ROWS, group="training")
     image_side: int = setting(
-        40, "side of the images, pixels, for networks that take any", minimum=1, maximum=MAX_SIDE, group="design"
+        40,
+        "side of the images, pixels, for networks that take any",
+        minimum=1,
+        maximum=MAX_SIDE,
+        group="design",
     )
-    classes: int = setting(10, "outputs of the classifier", minimum=1, maximum=1_000_000, group="design", advanced=True)
-    steps: int = setting(100, "timed steps, and as many without any exchange", minimum=12, maximum=MAX_STEPS, group="training")
-    warmup_steps: int = setting(10, "steps before the timed ones", minimum=1, maximum=MAX_STEPS, group="training")
-    optimizer: str = setting("sgd", "plain SGD, of which k workers make the same step as one", choices=("sgd",), group="training")
-    learning_rate: float = setting(0.01, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
+    classes: int = setting(
+        10, "outputs of the classifier", minimum=1, maximum=1_000_000, group="design", advanced=True
+    )
+    steps: int = setting(
+        100,
+        "timed steps, and as many without any exchange",
+        minimum=12,
+        maximum=MAX_STEPS,
+        group="training",
+    )
+    warmup_steps: int = setting(
+        10, "steps before the timed ones", minimum=1, maximum=MAX_STEPS, group="training"
+    )
+    optimizer: str = setting(
+        "sgd",
+        "plain SGD, of which k workers make the same step as one",
+        choices=("sgd",),
+        group="training",
+    )
+    learning_rate: float = setting(
+        0.01, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
+    )
     patience_seconds: float = setting(
         30.0,
         "how long a worker waits for another before the cell fails",
@@ -99,7 +123,9 @@ class Settings(CampaignSettings):
         material=False,
         advanced=True,
     )
-    threads: int = setting(1, "CPU threads of every worker", minimum=1, maximum=1_024, group="machine")
+    threads: int = setting(
+        1, "CPU threads of every worker", minimum=1, maximum=1_024, group="machine"
+    )
     strategy: str = setting(
         "processes",
         "a process a worker; or one_process for all, a GPU a worker (DataParallel, MirroredStrategy)",
@@ -107,7 +133,12 @@ class Settings(CampaignSettings):
         group="design",
         advanced=True,
     )
-    device: str = setting("cpu", "cuda: a GPU a worker, over NCCL; has never been run", choices=("cpu", "cuda"), group="machine")
+    device: str = setting(
+        "cpu",
+        "cuda: a GPU a worker, over NCCL; has never been run",
+        choices=("cpu", "cuda"),
+        group="machine",
+    )
     precision: str = setting("float32", "in full", choices=("float32",), group="training")
     parameters = GroupParameters
 
@@ -126,7 +157,9 @@ class Settings(CampaignSettings):
         return math.ceil(max(self.workers) / self.nodes) * self.threads + self.reserve_cores
 
 
-def groups(workers: Sequence[int], compression: Sequence[str], framework: str) -> dict[str, tuple[int, str]]:
+def groups(
+    workers: Sequence[int], compression: Sequence[str], framework: str
+) -> dict[str, tuple[int, str]]:
     """Level -> workers and compression. What only PyTorch compresses is its alone; one worker has nothing to exchange."""
     found = {}
     for count, hook in product(workers, compression):
@@ -144,7 +177,9 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Every group of workers, of each framework and network side by side. Raises WrongCall for groups that cannot be."""
     require_single_steps(settings, "distributed")
     _check(settings)
-    check_count(settings, settings.models, settings.frameworks, settings.workers, settings.compression)
+    check_count(
+        settings, settings.models, settings.frameworks, settings.workers, settings.compression
+    )
     return tuple(
         Treatment(
             f"{level} · {framework} · {model}",
@@ -154,27 +189,47 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
             group=f"{framework} · {model}",
         )
         for framework, model in product(settings.frameworks, settings.models)
-        for level, (count, hook) in groups(settings.workers, settings.compression, framework).items()
+        for level, (count, hook) in groups(
+            settings.workers, settings.compression, framework
+        ).items()
     )
 
 
 def _check(settings: Settings) -> None:
     for name in settings.frameworks:
         if name not in HAVE:
-            raise WrongCall(f"frameworks={name}: it is not trained on several workers here; have {', '.join(HAVE)}")
+            raise WrongCall(
+                f"frameworks={name}: it is not trained on several workers here; have {', '.join(HAVE)}"
+            )
     if 1 not in settings.workers or "none" not in settings.compression:
-        raise WrongCall("workers, compression: one worker without compression is the baseline; name 1 and none, too")
+        raise WrongCall(
+            "workers, compression: one worker without compression is the baseline; name 1 and none, too"
+        )
     _check_nodes(settings)
     cpus, most = len(os.sched_getaffinity(0)) - settings.reserve_cores, max(settings.workers)
     if not settings.on_cluster and most * settings.threads > cpus:
-        right = f"at most workers={cpus // settings.threads}" if cpus >= settings.threads else f"at most threads={cpus}"
-        raise WrongCall(f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs that cells may use; {right}")
+        right = (
+            f"at most workers={cpus // settings.threads}"
+            if cpus >= settings.threads
+            else f"at most threads={cpus}"
+        )
+        raise WrongCall(
+            f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs that cells may use; {right}"
+        )
     if settings.pairing == "interleaved":
-        raise WrongCall("pairing=interleaved: workers that are held would be taken for frozen; take pairing=sequential")
+        raise WrongCall(
+            "pairing=interleaved: workers that are held would be taken for frozen; take pairing=sequential"
+        )
     _check_gpus(settings)
-    uneven = [count for count in settings.workers if settings.scaling == "strong" and settings.batch_size % count]
+    uneven = [
+        count
+        for count in settings.workers
+        if settings.scaling == "strong" and settings.batch_size % count
+    ]
     if uneven:
-        raise WrongCall(f"batch_size={settings.batch_size} is not shared evenly among workers={uneven[0]}; take a multiple of it")
+        raise WrongCall(
+            f"batch_size={settings.batch_size} is not shared evenly among workers={uneven[0]}; take a multiple of it"
+        )
 
 
 def _check_gpus(settings: Settings) -> None:
@@ -182,9 +237,13 @@ def _check_gpus(settings: Settings) -> None:
     if settings.device == "cpu" and not alone:
         return
     if alone and settings.compression != ("none",):
-        raise WrongCall("strategy=one_process: nothing is sent between processes, nor compressed; take compression=none")
+        raise WrongCall(
+            "strategy=one_process: nothing is sent between processes, nor compressed; take compression=none"
+        )
     if alone and settings.nodes > 1:
-        raise WrongCall(f"nodes={settings.nodes}: strategy=one_process has one process, on one machine; take strategy=processes")
+        raise WrongCall(
+            f"nodes={settings.nodes}: strategy=one_process has one process, on one machine; take strategy=processes"
+        )
     most, there = max(settings.workers), len(provenance.gpus())
     if settings.device == "cpu" or (there < most and not settings.on_cluster):
         asked = "strategy=one_process" if alone else "device=cuda"
@@ -198,7 +257,9 @@ def _check_nodes(settings: Settings) -> None:
     """On a cluster Slurm itself says whether a node has the CPUs: `cpus_of_a_node`."""
     most = max(settings.workers)
     if settings.nodes > most:
-        raise WrongCall(f"nodes={settings.nodes} are more than the workers={most} that use them; give at most nodes={most}")
+        raise WrongCall(
+            f"nodes={settings.nodes} are more than the workers={most} that use them; give at most nodes={most}"
+        )
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:

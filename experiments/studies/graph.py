@@ -59,7 +59,10 @@ class Settings(training_speed.Settings):
         material=False,
     )
     ctc: str = setting(
-        "scan", "the CTC loss of Deep Speech 2: the one that XLA compiles too", choices=("scan",), group="training"
+        "scan",
+        "the CTC loss of Deep Speech 2: the one that XLA compiles too",
+        choices=("scan",),
+        group="training",
     )
     parameters = GraphParameters
 
@@ -79,19 +82,31 @@ TABLE = {
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Every network by every framework's program, and by TensorFlow's with optimizers off; a network's stand together."""
     if BASELINE not in settings.frameworks:
-        raise WrongCall(f"frameworks: {BASELINE}, whose optimizers are switched off, is the baseline; name it, too")
+        raise WrongCall(
+            f"frameworks: {BASELINE}, whose optimizers are switched off, is the baseline; name it, too"
+        )
     without = [name for name in settings.without if name != "none"]
     check_count(settings, settings.models, (*settings.frameworks, *without, *settings.alone))
-    programs: list[tuple[str, str, tuple[str, ...]]] = [(name, name, ()) for name in settings.frameworks]
+    programs: list[tuple[str, str, tuple[str, ...]]] = [
+        (name, name, ()) for name in settings.frameworks
+    ]
     programs += [(f"without {name}", BASELINE, (name,)) for name in without]
     switches = (*SINGLE, *OTHER_GRAPH_OPTIMIZERS)
-    programs += [(f"only {name}", BASELINE, tuple(one for one in switches if one != name)) for name in settings.alone]
+    programs += [
+        (f"only {name}", BASELINE, tuple(one for one in switches if one != name))
+        for name in settings.alone
+    ]
     return tuple(
         Treatment(
             f"{program} · {model}",
             framework,
             "graph",
-            {"model": model, "batch_size": settings.rows(model)[0], "program": program, "graph_off": off},
+            {
+                "model": model,
+                "batch_size": settings.rows(model)[0],
+                "program": program,
+                "graph_off": off,
+            },
             group=model,
         )
         for model in settings.models
@@ -105,7 +120,9 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     from experiments.comparison.judgement import Extra
 
     levels = tuple(dict.fromkeys(str(one.settings["program"]) for one in treatments(settings)))
-    speeds = ablations.graphs(comparison, settings.models, levels, TABLE, training_speed.SOURCE, size=settings.size)
+    speeds = ablations.graphs(
+        comparison, settings.models, levels, TABLE, training_speed.SOURCE, size=settings.size
+    )
     return Extra([], sections=(speeds, *ablations.break_even(comparison, EAGER)))
 
 
@@ -122,7 +139,14 @@ STUDY = Study(
     allowed_to_differ=("framework", "graph_off"),
     also=also,
     presets={
-        "demo": {"models": ("bert",), "size": "tiny", "batch_size": 8, "steps": 40, "warmup_steps": 3, "blocks": 6},
+        "demo": {
+            "models": ("bert",),
+            "size": "tiny",
+            "batch_size": 8,
+            "steps": 40,
+            "warmup_steps": 3,
+            "blocks": 6,
+        },
         "paper": {"blocks": 6, "alone": SINGLE},
     },
     outcomes=(

@@ -44,7 +44,11 @@ class PointSettings(CampaignSettings):
         material=False,
     )
     seconds: float = setting(
-        1.0, "time budget of a phase, after its first call", minimum=0.01, maximum=3_600, group="time budget"
+        1.0,
+        "time budget of a phase, after its first call",
+        minimum=0.01,
+        maximum=3_600,
+        group="time budget",
     )
     least_steps: int = setting(
         12,
@@ -54,9 +58,19 @@ class PointSettings(CampaignSettings):
         group="time budget",
         advanced=True,
     )
-    classes: int = setting(1_000, "outputs of the classifier", minimum=1, maximum=1_000_000, group="grid", advanced=True)
+    classes: int = setting(
+        1_000,
+        "outputs of the classifier",
+        minimum=1,
+        maximum=1_000_000,
+        group="grid",
+        advanced=True,
+    )
     precision: str = setting(
-        "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
+        "float32",
+        "tf32: rounded products, GPUs; bfloat16: mixed",
+        choices=("float32", "tf32", "bfloat16"),
+        group="training",
     )
     parameters = PointParameters
 
@@ -66,16 +80,33 @@ class Settings(PointSettings):
     """Settings of the grid."""
 
     models: tuple[str, ...] = setting(
-        ("resnet18", "mobilenet_v2"), "models by folder name: python -m experiments parity --help", group="grid", material=False
+        ("resnet18", "mobilenet_v2"),
+        "models by folder name: python -m experiments parity --help",
+        group="grid",
+        material=False,
     )
     batch_sizes: tuple[int, ...] = setting(
-        (1, 8, 32), "images a step and a request", minimum=1, maximum=MAX_ROWS, group="grid", material=False
+        (1, 8, 32),
+        "images a step and a request",
+        minimum=1,
+        maximum=MAX_ROWS,
+        group="grid",
+        material=False,
     )
     image_sizes: tuple[int, ...] = setting(
-        (64,), "sides of the square images, pixels", minimum=1, maximum=MAX_SIDE, group="grid", material=False
+        (64,),
+        "sides of the square images, pixels",
+        minimum=1,
+        maximum=MAX_SIDE,
+        group="grid",
+        material=False,
     )
     devices: tuple[str, ...] = setting(
-        (), "several to measure on, as cpu,cuda; none: device=", choices=("cpu", "cuda"), group="grid", material=False
+        (),
+        "several to measure on, as cpu,cuda; none: device=",
+        choices=("cpu", "cuda"),
+        group="grid",
+        material=False,
     )
     optimizer: str = setting(
         "adam",
@@ -83,7 +114,9 @@ class Settings(PointSettings):
         choices=("adam", "adam-stock"),
         group="training",
     )
-    learning_rate: float = setting(0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
+    learning_rate: float = setting(
+        0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
+    )
 
     @property
     def several_devices(self) -> tuple[str, ...]:
@@ -94,11 +127,29 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Every point of the grid in every framework; those of one point stand together."""
     found = []
     devices = settings.devices or (settings.device,)
-    check_count(settings, devices, settings.models, settings.image_sizes, settings.batch_sizes, settings.frameworks)
-    for device, model, side, rows in product(devices, settings.models, settings.image_sizes, settings.batch_sizes):
+    check_count(
+        settings,
+        devices,
+        settings.models,
+        settings.image_sizes,
+        settings.batch_sizes,
+        settings.frameworks,
+    )
+    for device, model, side, rows in product(
+        devices, settings.models, settings.image_sizes, settings.batch_sizes
+    ):
         point = f"{model} · {side} px · batch {rows}" + (f" · {device}" if len(devices) > 1 else "")
-        own = {"device": device, "model": model, "image_size": side, "batch_size": rows, "phases": settings.phases}
-        found += [Treatment(f"{name} · {point}", name, "measure", own, group=point) for name in settings.frameworks]
+        own = {
+            "device": device,
+            "model": model,
+            "image_size": side,
+            "batch_size": rows,
+            "phases": settings.phases,
+        }
+        found += [
+            Treatment(f"{name} · {point}", name, "measure", own, group=point)
+            for name in settings.frameworks
+        ]
     return tuple(found)
 
 
@@ -109,7 +160,12 @@ STUDY = Study(
     settings=Settings,
     models=lambda settings: settings.models,
     treatments=treatments,
-    strata=lambda settings: (*(("device",) if len(settings.devices) > 1 else ()), "model", "image_size", "batch_size"),
+    strata=lambda settings: (
+        *(("device",) if len(settings.devices) > 1 else ()),
+        "model",
+        "image_size",
+        "batch_size",
+    ),
     grows_with="batch_size",
     presets={
         "demo": {"blocks": 3, "window_steps": 6},
@@ -140,10 +196,26 @@ STUDY = Study(
     ),
     primary=("train/examples_per_second", "inference/examples_per_second"),
     published=(
-        {"what": "training, ResNet-18, ResNet-152, MobileNetV2, RTX 2080 Ti", "published": "PyTorch ahead", "metric": ""},
-        {"what": "training, VGG-16, EfficientNet-B4, RTX 2080 Ti", "published": "TensorFlow ahead", "metric": ""},
-        {"what": "inference on the GPU", "published": "PyTorch ahead on all but VGG-16", "metric": ""},
-        {"what": "inference on the CPU", "published": "TensorFlow ahead with few exceptions", "metric": ""},
+        {
+            "what": "training, ResNet-18, ResNet-152, MobileNetV2, RTX 2080 Ti",
+            "published": "PyTorch ahead",
+            "metric": "",
+        },
+        {
+            "what": "training, VGG-16, EfficientNet-B4, RTX 2080 Ti",
+            "published": "TensorFlow ahead",
+            "metric": "",
+        },
+        {
+            "what": "inference on the GPU",
+            "published": "PyTorch ahead on all but VGG-16",
+            "metric": "",
+        },
+        {
+            "what": "inference on the CPU",
+            "published": "TensorFlow ahead with few exceptions",
+            "metric": "",
+        },
     ),
     source="Arizona State University, 2023",
 )

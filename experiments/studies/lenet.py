@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from experiments.comparison.verdicts.findings import Comparison
     from experiments.contract import Progress
 
-GOAL = (
-    "Compare the frameworks, for the purpose of choosing one, with respect to time and use of the machine, as practitioners do."
-)
+GOAL = "Compare the frameworks, for the purpose of choosing one, with respect to time and use of the machine, as practitioners do."
 
 
 @dataclass(frozen=True)
@@ -29,17 +27,28 @@ class Settings(classification.Settings):
 
     model: str = setting("lenet", "a model that takes images, by folder name", group="training")
     image_size: int = setting(
-        28, "side of the square that pictures are resized to, pixels", minimum=1, maximum=MAX_SIDE, group="data"
+        28,
+        "side of the square that pictures are resized to, pixels",
+        minimum=1,
+        maximum=MAX_SIDE,
+        group="data",
     )
     batch_size: int = setting(100, "images a step", minimum=1, maximum=MAX_ROWS, group="training")
-    inference_batch_sizes: tuple[int, ...] = setting((100,), "images a request", minimum=1, maximum=MAX_ROWS, group="inference")
+    inference_batch_sizes: tuple[int, ...] = setting(
+        (100,), "images a request", minimum=1, maximum=MAX_ROWS, group="inference"
+    )
 
 
 # An epoch of the digits has 15 steps: room for two windows.
 _DIGITS = {"sensor_seconds": 0.1, "window_steps": 7}
 
 _QUESTIONS = {
-    "Does one framework take less time?": ("train/total_seconds", "inference/latency_seconds_p50", "3.90e-18", "3.90e-18"),
+    "Does one framework take less time?": (
+        "train/total_seconds",
+        "inference/latency_seconds_p50",
+        "3.90e-18",
+        "3.90e-18",
+    ),
     "Does one keep the GPU cooler?": (
         *("gpu/temperature_celsius_mean", "inference/gpu/temperature_celsius_mean"),
         *("3.90e-18", "9.60e-16"),
@@ -71,7 +80,11 @@ def also(_: Settings, comparison: Comparison, __: Progress) -> Extra:
 
     answers: Sequence[hypotheses.HypothesisResult] = hypotheses.answered(HYPOTHESES, comparison)
     section = hypotheses.section(answers, GOAL)
-    return Extra([hypotheses.sentence(answers)], sections=(section,), files={"hypotheses.csv": hypotheses.as_csv(answers)})
+    return Extra(
+        [hypotheses.sentence(answers)],
+        sections=(section,),
+        files={"hypotheses.csv": hypotheses.as_csv(answers)},
+    )
 
 
 STUDY = replace(
@@ -82,7 +95,13 @@ STUDY = replace(
     also=also,
     # One process a repetition, where the study repeated steps in one: its hundred values were not independent.
     presets={
-        "demo": {**_DIGITS, "epochs": 8, "blocks": 6, "thresholds": (0.8, 0.9), "inference_requests": 200},
+        "demo": {
+            **_DIGITS,
+            "epochs": 8,
+            "blocks": 6,
+            "thresholds": (0.8, 0.9),
+            "inference_requests": 200,
+        },
         "sound": {
             **_DIGITS,
             "epochs": 20,
@@ -116,7 +135,11 @@ STUDY = replace(
     ),
     primary=("train/total_seconds", "inference/latency_seconds_p50", "val/accuracy"),
     published=tuple(
-        {"what": f"{one.name}, {one.question} ({one.phase})", "published": f"p = {one.published_p}", "metric": one.metric}
+        {
+            "what": f"{one.name}, {one.question} ({one.phase})",
+            "published": f"p = {one.published_p}",
+            "metric": one.metric,
+        }
         for one in HYPOTHESES
     ),
     source="Universidade Federal de Sergipe, 2019 (TensorFlow first, then PyTorch; 100 values of one process each)",

@@ -24,8 +24,19 @@ if TYPE_CHECKING:
 BASELINE = "cells"
 # Library -> what compiles there, and the implementations that it has.
 COMPILED = {"pytorch": "pytorch+compile", "tensorflow": "tensorflow+xla"}
-HAS = {"pytorch": ("cells", "block", "layer", "scan"), "tensorflow": ("cells", "block", "block-v2", "layer", "scan")}
-IMPLEMENTATIONS = ("block", "block-v2", "layer", "scan", "scan+compiled", "cells+compiled", "layer+compiled")
+HAS = {
+    "pytorch": ("cells", "block", "layer", "scan"),
+    "tensorflow": ("cells", "block", "block-v2", "layer", "scan"),
+}
+IMPLEMENTATIONS = (
+    "block",
+    "block-v2",
+    "layer",
+    "scan",
+    "scan+compiled",
+    "cells+compiled",
+    "layer+compiled",
+)
 
 
 @dataclass(frozen=True)
@@ -42,16 +53,24 @@ class Settings(training_speed.Settings):
     """Settings of the LSTM study."""
 
     models: tuple[str, ...] = setting(
-        ("deepspeech2", "gnmt", "tacotron2", "caption_decoder"), "networks that have an LSTM", group="networks", material=False
+        ("deepspeech2", "gnmt", "tacotron2", "caption_decoder"),
+        "networks that have an LSTM",
+        group="networks",
+        material=False,
     )
     implementations: tuple[str, ...] = setting(
         ("block", "block-v2", "layer", "scan", "scan+compiled"),
-        "what is compared with the loop of cells: " + ", ".join(IMPLEMENTATIONS) + ", where a framework has it",
+        "what is compared with the loop of cells: "
+        + ", ".join(IMPLEMENTATIONS)
+        + ", where a framework has it",
         group="design",
         material=False,
     )
     ctc: str = setting(
-        "scan", "the CTC loss of Deep Speech 2: the one that XLA compiles too", choices=("scan",), group="training"
+        "scan",
+        "the CTC loss of Deep Speech 2: the one that XLA compiles too",
+        choices=("scan",),
+        group="training",
     )
     parameters = LstmParameters
 
@@ -73,7 +92,9 @@ def side(treatment: Treatment) -> Side:
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Every implementation that a framework has, of each network; those of one network in one framework stand together."""
     _check(settings)
-    check_count(settings, settings.models, settings.frameworks, (BASELINE, *settings.implementations))
+    check_count(
+        settings, settings.models, settings.frameworks, (BASELINE, *settings.implementations)
+    )
     found = []
     for model, library in product(settings.models, settings.frameworks):
         point = f"{library} · {model}"
@@ -83,7 +104,15 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
                 continue
             own = {"model": model, "batch_size": settings.rows(model)[0]}
             own |= {"implementation": name, "library": library, "lstm": lstm}
-            found.append(Treatment(f"{name} · {point}", COMPILED[library] if compiled else library, "measure", own, group=point))
+            found.append(
+                Treatment(
+                    f"{name} · {point}",
+                    COMPILED[library] if compiled else library,
+                    "measure",
+                    own,
+                    group=point,
+                )
+            )
     return tuple(found)
 
 
@@ -95,17 +124,23 @@ def _check(settings: Settings) -> None:
 
     for name in settings.implementations:
         if name not in IMPLEMENTATIONS:
-            raise WrongCall(f"implementations: there is no '{name}'; have {', '.join(IMPLEMENTATIONS)}")
+            raise WrongCall(
+                f"implementations: there is no '{name}'; have {', '.join(IMPLEMENTATIONS)}"
+            )
     for name in settings.frameworks:
         if name not in HAS:
-            raise WrongCall(f"frameworks={name}: its LSTMs are not compared here; have {', '.join(HAS)}")
+            raise WrongCall(
+                f"frameworks={name}: its LSTMs are not compared here; have {', '.join(HAS)}"
+            )
         if any("+" in one for one in settings.implementations) and (
             reason := interpreters.missing(COMPILED[name], settings.pythons)
         ):
             raise WrongCall(reason)
     blocks = [name for name in settings.implementations if name in FLOAT32_ALONE]
     if settings.precision == "bfloat16" and blocks and "tensorflow" in settings.frameworks:
-        raise WrongCall(f"precision=bfloat16: TensorFlow's {' and '.join(blocks)} take float32 alone; leave them out")
+        raise WrongCall(
+            f"precision=bfloat16: TensorFlow's {' and '.join(blocks)} take float32 alone; leave them out"
+        )
     for name in settings.models:
         module = spec(name)
         if module.takes_images or "lstm" not in vars(module.sized("tiny")):
@@ -118,7 +153,9 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     from experiments.comparison.judgement import Extra
 
     levels = (BASELINE, *settings.implementations)
-    section = ablations.lstm(comparison, treatments(settings), levels, TABLE, training_speed.SOURCE, size=settings.size)
+    section = ablations.lstm(
+        comparison, treatments(settings), levels, TABLE, training_speed.SOURCE, size=settings.size
+    )
     return Extra([], sections=(section,))
 
 
@@ -136,7 +173,13 @@ STUDY = Study(
     side=side,
     also=also,
     presets={
-        "demo": {"models": ("caption_decoder",), "size": "tiny", "steps": 40, "warmup_steps": 3, "blocks": 6},
+        "demo": {
+            "models": ("caption_decoder",),
+            "size": "tiny",
+            "steps": 40,
+            "warmup_steps": 3,
+            "blocks": 6,
+        },
         "paper": {"blocks": 6},
     },
     outcomes=(

@@ -36,9 +36,13 @@ class Harness:
 HARNESSES = {
     "evenhand": Harness(),
     "evenhand+sensors": Harness(sensed=True),
-    "fit+autolog": Harness(settings={"autolog": "mlflow"}, serves=lambda name: frameworks.described(name).fits),
+    "fit+autolog": Harness(
+        settings={"autolog": "mlflow"}, serves=lambda name: frameworks.described(name).fits
+    ),
     "lightning+autolog": Harness(
-        "lightning", {"autolog": "mlflow", "phases": ("train",)}, serves=lambda name: name == "pytorch" and _has_lightning()
+        "lightning",
+        {"autolog": "mlflow", "phases": ("train",)},
+        serves=lambda name: name == "pytorch" and _has_lightning(),
     ),
 }
 
@@ -57,10 +61,18 @@ class Settings(grid.PointSettings):
     """Settings of the overhead study."""
 
     models: tuple[str, ...] = setting(
-        ("lenet", "resnet18", "mobilenet_v2"), "networks of images by folder name", group="design", material=False
+        ("lenet", "resnet18", "mobilenet_v2"),
+        "networks of images by folder name",
+        group="design",
+        material=False,
     )
     batch_sizes: tuple[int, ...] = setting(
-        (1, 32), "images a step and a request", minimum=1, maximum=MAX_ROWS, group="design", material=False
+        (1, 32),
+        "images a step and a request",
+        minimum=1,
+        maximum=MAX_ROWS,
+        group="design",
+        material=False,
     )
     harnesses: tuple[str, ...] = setting(
         ("evenhand",),
@@ -69,10 +81,17 @@ class Settings(grid.PointSettings):
         material=False,
     )
     image_side: int = setting(
-        40, "side of the square images, pixels, for networks that take any", minimum=1, maximum=MAX_SIDE, group="design"
+        40,
+        "side of the square images, pixels, for networks that take any",
+        minimum=1,
+        maximum=MAX_SIDE,
+        group="design",
     )
     optimizer: str = setting(
-        "adam-stock", "each framework's own class, in the plain loop and here", choices=("adam-stock",), group="training"
+        "adam-stock",
+        "each framework's own class, in the plain loop and here",
+        choices=("adam-stock",),
+        group="training",
     )
     learning_rate: float = setting(
         1e-6,
@@ -90,7 +109,12 @@ class Settings(grid.PointSettings):
         material=False,
         searchable=False,
     )
-    precision: str = setting("float32", "in full, as the tutorials' loops compute", choices=("float32",), group="training")
+    precision: str = setting(
+        "float32",
+        "in full, as the tutorials' loops compute",
+        choices=("float32",),
+        group="training",
+    )
     parameters = OverheadParameters
 
 
@@ -111,12 +135,25 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     for name in settings.harnesses:
         if name not in HARNESSES:
             raise WrongCall(f"harnesses: there is no '{name}'; have {', '.join(HARNESSES)}")
-    check_count(settings, settings.frameworks, settings.models, settings.batch_sizes, (BASELINE, *settings.harnesses))
+    check_count(
+        settings,
+        settings.frameworks,
+        settings.models,
+        settings.batch_sizes,
+        (BASELINE, *settings.harnesses),
+    )
     asked = {BASELINE: Harness("plain"), **{name: HARNESSES[name] for name in settings.harnesses}}
     found = []
-    for framework, model, rows in product(settings.frameworks, settings.models, settings.batch_sizes):
+    for framework, model, rows in product(
+        settings.frameworks, settings.models, settings.batch_sizes
+    ):
         point = f"{framework} · {model} · batch {rows}"
-        own = {"model": model, "batch_size": rows, "image_size": side_of(model, settings), "phases": settings.phases}
+        own = {
+            "model": model,
+            "batch_size": rows,
+            "image_size": side_of(model, settings),
+            "phases": settings.phases,
+        }
         found += [
             Treatment(
                 f"{name} · {point}",
@@ -134,7 +171,9 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 def warnings(settings: Settings) -> tuple[str, ...]:
     if "lightning+autolog" in settings.harnesses and not _has_lightning():
-        return ("lightning+autolog is left out: lightning is not installed (pip install -c constraints.txt -e '.[lightning]')",)
+        return (
+            "lightning+autolog is left out: lightning is not installed (pip install -c constraints.txt -e '.[lightning]')",
+        )
     return ()
 
 
@@ -165,7 +204,14 @@ STUDY = Study(
     warnings=warnings,
     also=also,
     presets={
-        "demo": {"models": ("lenet",), "batch_sizes": (1,), "seconds": 0.5, "blocks": 6, "threads": 1, "timing": "step"},
+        "demo": {
+            "models": ("lenet",),
+            "batch_sizes": (1,),
+            "seconds": 0.5,
+            "blocks": 6,
+            "threads": 1,
+            "timing": "step",
+        },
         "proof": {"seconds": 0.5, "blocks": 6, "threads": 1, "timing": "step"},
     },
     outcomes=(

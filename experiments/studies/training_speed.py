@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_STEPS, CampaignSettings, CellParameters, parameter, setting
+from experiments.config.settings import (
+    MAX_RATE,
+    MAX_ROWS,
+    MAX_STEPS,
+    CampaignSettings,
+    CellParameters,
+    parameter,
+    setting,
+)
 from experiments.contract import Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
@@ -19,7 +27,15 @@ if TYPE_CHECKING:
     from experiments.comparison.verdicts.findings import Comparison
 
 SYNTHETIC = "synthetic"
-BATCH_SIZES = {"resnet50": 64, "vgg16": 64, "inception_v3": 64, "gnmt": 32, "deepspeech2": 20, "tacotron2": 32, "bert": 32}
+BATCH_SIZES = {
+    "resnet50": 64,
+    "vgg16": 64,
+    "inception_v3": 64,
+    "gnmt": 32,
+    "deepspeech2": 20,
+    "tacotron2": 32,
+    "bert": 32,
+}
 
 
 @dataclass(frozen=True)
@@ -34,9 +50,14 @@ class Settings(CampaignSettings):
     """Settings of the training-speed study."""
 
     models: tuple[str, ...] = setting(
-        tuple(BATCH_SIZES), "models by folder name: python -m experiments parity --help", group="networks", material=False
+        tuple(BATCH_SIZES),
+        "models by folder name: python -m experiments parity --help",
+        group="networks",
+        material=False,
     )
-    size: str = setting("paper", "of the networks and of their inputs", choices=("paper", "tiny"), group="networks")
+    size: str = setting(
+        "paper", "of the networks and of their inputs", choices=("paper", "tiny"), group="networks"
+    )
     data: str = setting(
         SYNTHETIC,
         "synthetic: drawn from the seed; or a file or folder of sentences, pairs of sentences or recorded speech",
@@ -44,7 +65,11 @@ class Settings(CampaignSettings):
         group="data",
     )
     batch_size: int = setting(
-        0, "examples a step; 0: the paper's for each network", minimum=0, maximum=MAX_ROWS, group="training"
+        0,
+        "examples a step; 0: the paper's for each network",
+        minimum=0,
+        maximum=MAX_ROWS,
+        group="training",
     )
     lengths: str = setting(
         "fixed",
@@ -53,9 +78,15 @@ class Settings(CampaignSettings):
         group="training",
     )
     steps: int = setting(
-        200, "timed steps; of varying lengths also the steps of the epoch before", minimum=2, maximum=MAX_STEPS, group="training"
+        200,
+        "timed steps; of varying lengths also the steps of the epoch before",
+        minimum=2,
+        maximum=MAX_STEPS,
+        group="training",
     )
-    warmup_steps: int = setting(10, "steps before the timed ones", minimum=1, maximum=MAX_STEPS, group="training")
+    warmup_steps: int = setting(
+        10, "steps before the timed ones", minimum=1, maximum=MAX_STEPS, group="training"
+    )
     ctc: str = setting(
         "sparse",
         "TensorFlow's and Keras' CTC loss: TensorFlow's kernel (sparse) or operators (dense), Keras' own, or the gate's (scan)",
@@ -69,9 +100,14 @@ class Settings(CampaignSettings):
         choices=("adam", "adam-stock"),
         group="training",
     )
-    learning_rate: float = setting(0.0001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training")
+    learning_rate: float = setting(
+        0.0001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
+    )
     precision: str = setting(
-        "float32", "tf32: rounded products, GPUs; bfloat16: mixed", choices=("float32", "tf32", "bfloat16"), group="training"
+        "float32",
+        "tf32: rounded products, GPUs; bfloat16: mixed",
+        choices=("float32", "tf32", "bfloat16"),
+        group="training",
     )
     profile: bool = setting(
         False,
@@ -119,7 +155,13 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Every network in every framework; those of one network stand together."""
     check_count(settings, settings.models, settings.frameworks)
     return tuple(
-        Treatment(f"{name} · {model}", name, "measure", {"model": model, "batch_size": settings.rows(model)[0]}, group=model)
+        Treatment(
+            f"{name} · {model}",
+            name,
+            "measure",
+            {"model": model, "batch_size": settings.rows(model)[0]},
+            group=model,
+        )
         for model in settings.models
         for name in settings.frameworks
     )
@@ -130,7 +172,9 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     from experiments.comparison.analyses import training_speed
     from experiments.comparison.judgement import Extra
 
-    speeds = training_speed.section(comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings))
+    speeds = training_speed.section(
+        comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings)
+    )
     return Extra([], sections=(speeds, *training_speed.shares(comparison, SHARES, SOURCE)))
 
 
@@ -138,7 +182,11 @@ def inputs(settings: Settings) -> str:
     """What networks are trained on, in words."""
     if settings.data == SYNTHETIC:
         return f"random inputs of {settings.lengths} lengths"
-    lengths = "each cut or padded to their median length" if settings.lengths == "fixed" else "of varying lengths"
+    lengths = (
+        "each cut or padded to their median length"
+        if settings.lengths == "fixed"
+        else "of varying lengths"
+    )
     return f"the sequences of {Path(settings.data).name}, {lengths}"
 
 
@@ -152,7 +200,13 @@ STUDY = Study(
     strata=lambda _: ("model",),
     also=also,
     presets={
-        "demo": {"models": ("gnmt", "deepspeech2", "tacotron2"), "size": "tiny", "steps": 20, "warmup_steps": 5, "blocks": 6},
+        "demo": {
+            "models": ("gnmt", "deepspeech2", "tacotron2"),
+            "size": "tiny",
+            "steps": 20,
+            "warmup_steps": 5,
+            "blocks": 6,
+        },
         "paper": {"blocks": 6},
     },
     outcomes=(

@@ -56,9 +56,13 @@ def objectives(text: str, known: Iterable[Outcome]) -> tuple[Objective, ...]:
         metric = _metric("objectives", name, tuple(judged))
         if metric in found:
             raise WrongCall(f"objectives: {name} is named twice")
-        found[metric] = Objective(judged.get(metric) or outcome(metric), _direction(name, metric, way))
+        found[metric] = Objective(
+            judged.get(metric) or outcome(metric), _direction(name, metric, way)
+        )
     if not found:
-        raise WrongCall(f"objectives is empty: it says what is searched for; write throughput:max (have {', '.join(SHORT)})")
+        raise WrongCall(
+            f"objectives is empty: it says what is searched for; write throughput:max (have {', '.join(SHORT)})"
+        )
     return tuple(found.values())
 
 
@@ -70,7 +74,9 @@ def _direction(name: str, metric: str, way: str) -> Literal["max", "min"]:
         return "min"
     if way:
         raise WrongCall(f"objectives: {name}:{way} is neither {name}:max nor {name}:min")
-    raise WrongCall(f"objectives: whether {name} should rise or fall is not known; write {name}:max or {name}:min")
+    raise WrongCall(
+        f"objectives: whether {name} should rise or fall is not known; write {name}:max or {name}:min"
+    )
 
 
 def constraints(text: str, known: Iterable[Outcome]) -> tuple[Constraint, ...]:
@@ -80,7 +86,9 @@ def constraints(text: str, known: Iterable[Outcome]) -> tuple[Constraint, ...]:
     for part in filter(None, (one.strip() for one in text.split(","))):
         matched = _CONSTRAINT.fullmatch(part)
         if not matched:
-            raise WrongCall(f"constraints: '{part}' is no bound; write memory<4GB or val/accuracy>0.9")
+            raise WrongCall(
+                f"constraints: '{part}' is no bound; write memory<4GB or val/accuracy>0.9"
+            )
         metric = _metric("constraints", matched[1], names)
         sign: Literal[1, -1] = 1 if matched[2].startswith("<") else -1
         found.append(Constraint(metric, sign, _bound(part, metric, matched[3]), part))
@@ -95,7 +103,9 @@ def _bound(part: str, metric: str, text: str) -> float:
         suffix = next((one for one in _SECONDS if unit == "s" and text.endswith(one)), "")
         value = float(text.removesuffix(suffix)) * _SECONDS.get(suffix, 1.0)
     except (ValueError, WrongCall):
-        raise WrongCall(f"constraints: '{part}': {text} is not {'a size (4GB)' if unit == 'bytes' else 'a number'}") from None
+        raise WrongCall(
+            f"constraints: '{part}': {text} is not {'a size (4GB)' if unit == 'bytes' else 'a number'}"
+        ) from None
     if not math.isfinite(value):
         raise WrongCall(f"constraints: '{part}': {text} is no bound")
     return value
@@ -115,5 +125,11 @@ def require(metrics: Mapping[str, float], wanted: Iterable[str]) -> None:
     for metric in wanted:
         if metric in metrics:
             continue
-        have = sorted(name for name in metrics if not name.startswith(("live/", "system/", "check/", "model/")))
-        raise WrongCall(f"objectives, constraints: the first trial has no {metric}{suggestion(metric, have)}")
+        have = sorted(
+            name
+            for name in metrics
+            if not name.startswith(("live/", "system/", "check/", "model/"))
+        )
+        raise WrongCall(
+            f"objectives, constraints: the first trial has no {metric}{suggestion(metric, have)}"
+        )

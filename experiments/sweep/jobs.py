@@ -35,7 +35,9 @@ class Joining:
         STOP.hold()
         STOP.watch()
         with Display() as display:
-            joined = worker.resume(self.sweep, {**self.given, "executor": "local"}, display, join=True)
+            joined = worker.resume(
+                self.sweep, {**self.given, "executor": "local"}, display, join=True
+            )
             prepare_node(joined.runner, joined.asked.base)
             joined.run()
 
@@ -44,11 +46,15 @@ class Joining:
         return cluster.requeued(self)
 
 
-def work(settings: CampaignSettings, runner: Recorder, work: Joining, missing: Callable[[], int]) -> None:
+def work(
+    settings: CampaignSettings, runner: Recorder, work: Joining, missing: Callable[[], int]
+) -> None:
     """Until no trial is missing. Raises EvenhandError where all workers ended before that."""
     total = missing()
     folder = runner.folder.resolve() / JOBS / SUBMITTED
-    sent = cluster.submit(settings, folder, name_of(runner.run_id), [work] * min(settings.nodes, max(1, total)))
+    sent = cluster.submit(
+        settings, folder, name_of(runner.run_id), [work] * min(settings.nodes, max(1, total))
+    )
     try:
         while any(not job.is_over for job in sent):
             runner.check_stop()
@@ -59,12 +65,17 @@ def work(settings: CampaignSettings, runner: Recorder, work: Joining, missing: C
     if missing():
         for one in sent:
             one.result()  # raises the reason
-        raise EvenhandError(f"all workers have ended, and {missing()} trials are missing; their logs are in {folder}")
+        raise EvenhandError(
+            f"all workers have ended, and {missing()} trials are missing; their logs are in {folder}"
+        )
 
 
 def given(settings: CampaignSettings, run_id: str) -> dict[str, str]:
     """What a worker on another machine resumes a sweep with."""
-    return {"resume": run_id, **{name: str(Path(getattr(settings, name)).resolve()) for name in ("journal", "cache")}}
+    return {
+        "resume": run_id,
+        **{name: str(Path(getattr(settings, name)).resolve()) for name in ("journal", "cache")},
+    }
 
 
 __all__ = ["Joining", "given", "work"]

@@ -23,7 +23,9 @@ MIN_TRIALS = 2
 MIN_FOR_IMPORTANCE = 20
 
 
-def write(study: Study, folder: Path, title: str, sentences: Sequence[str], warned: Sequence[str] = ()) -> list[str]:
+def write(
+    study: Study, folder: Path, title: str, sentences: Sequence[str], warned: Sequence[str] = ()
+) -> list[str]:
     """Write `sweep.html`; return a line for every plot that is not drawn.
 
     Args:
@@ -33,7 +35,9 @@ def write(study: Study, folder: Path, title: str, sentences: Sequence[str], warn
     parts: list[str] = []
     missing: list[str] = []
     if len(trials) < MIN_FOR_IMPORTANCE:
-        missing.append(f"Importance: {len(trials)} finished trials; {MIN_FOR_IMPORTANCE} are needed to tell settings from chance")
+        missing.append(
+            f"Importance: {len(trials)} finished trials; {MIN_FOR_IMPORTANCE} are needed to tell settings from chance"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, plot in _plots(study, trials):
@@ -53,28 +57,41 @@ def _plots(study: Study, trials: Sequence[FrozenTrial]) -> Iterator[tuple[str, C
     """Yield the name of each plot and the call that draws it. trials: those with finite values."""
     if len(trials) < MIN_TRIALS:
         return
-    names = [f"{known.label}, {known.unit}" for known in map(outcome, study.metric_names or ["objective"])]
+    names = [
+        f"{known.label}, {known.unit}"
+        for known in map(outcome, study.metric_names or ["objective"])
+    ]
     if len(names) > 1:
         yield "Pareto front", partial(visualization.plot_pareto_front, study, target_names=names)
     # A contour between two frameworks would be an invention.
     distributions = trials[0].distributions.items()
-    numeric = [name for name, kind in distributions if not isinstance(kind, CategoricalDistribution)]
+    numeric = [
+        name for name, kind in distributions if not isinstance(kind, CategoricalDistribution)
+    ]
     for position, name in enumerate(names):
         target = {"target": partial(_value, position)} if len(names) > 1 else {}
         options: dict[str, Any] = {"target_name": name, **target}
         yield f"History: {name}", partial(visualization.plot_optimization_history, study, **options)
         if len(trials) >= MIN_FOR_IMPORTANCE:
-            yield f"Importance: {name}", partial(visualization.plot_param_importances, study, **options)
+            yield (
+                f"Importance: {name}",
+                partial(visualization.plot_param_importances, study, **options),
+            )
         yield f"Each setting: {name}", partial(visualization.plot_slice, study, **options)
         if len(numeric) > 1:
-            yield f"Two settings: {name}", partial(visualization.plot_contour, study, params=numeric, **options)
+            yield (
+                f"Two settings: {name}",
+                partial(visualization.plot_contour, study, params=numeric, **options),
+            )
 
 
 def _value(position: int, trial: FrozenTrial) -> float:
     return float(trial.values[position])
 
 
-def _page(title: str, lines: Sequence[str], table: str, parts: Sequence[str], missing: Sequence[str]) -> str:
+def _page(
+    title: str, lines: Sequence[str], table: str, parts: Sequence[str], missing: Sequence[str]
+) -> str:
     left_out = f"<p class=quiet>Not drawn: {html.escape('; '.join(missing))}</p>" if missing else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title><style>

@@ -20,7 +20,9 @@ from tracking import spreadsheet
 
 def trials_frame(study: Study) -> DataFrame:
     """Return Optuna's table of the trials. A constraint that a trial kept is 0 or below; durations are in seconds."""
-    frame = study.trials_dataframe(("number", "state", "params", "values", "constraints", "duration", "user_attrs"))
+    frame = study.trials_dataframe(
+        ("number", "state", "params", "values", "constraints", "duration", "user_attrs")
+    )
     if "duration" in frame:
         frame["duration"] = frame["duration"].dt.total_seconds()
     return frame
@@ -30,7 +32,9 @@ def write_table(study: Study, folder: Path) -> None:
     """Write `trials.csv`, which MLflow's UI shows as a table."""
     frame = trials_frame(study)
     cells = frame.astype(object).where(frame.notna(), "").to_numpy().tolist()
-    (folder / "trials.csv").write_text(spreadsheet.as_csv([list(frame.columns), *cells]), encoding="utf-8")
+    (folder / "trials.csv").write_text(
+        spreadsheet.as_csv([list(frame.columns), *cells]), encoding="utf-8"
+    )
 
 
 def _out_of_memory(trial: FrozenTrial) -> bool:
@@ -48,14 +52,20 @@ def sentences(trials: Sequence[FrozenTrial], best: Sequence[FrozenTrial], goal: 
         )
     machines = {one.user_attrs["machine"] for one in trials if "machine" in one.user_attrs}
     if len(machines) > 1:
-        told.append(f"Trials ran on {len(machines)} different machines: times of one are not those of another.")
+        told.append(
+            f"Trials ran on {len(machines)} different machines: times of one are not those of another."
+        )
     return told
 
 
 def _counts(trials: Sequence[FrozenTrial]) -> str:
     kept = search.counted(trials)
-    counts = Counter("out of memory" if _out_of_memory(one) else one.state.name.lower() for one in kept)
-    return f"{len(kept)} trials: " + ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    counts = Counter(
+        "out of memory" if _out_of_memory(one) else one.state.name.lower() for one in kept
+    )
+    return f"{len(kept)} trials: " + ", ".join(
+        f"{count} {name}" for name, count in counts.most_common()
+    )
 
 
 def _described(trial: FrozenTrial, goal: Goal) -> str:
@@ -67,7 +77,9 @@ def _described(trial: FrozenTrial, goal: Goal) -> str:
     return f"trial {trial.number} ({settings}): {', '.join(values)}"
 
 
-def largest(found: Sequence[tuple[Mapping[str, Value], FrozenTrial | None]], dimensions: Sequence[Dimension]) -> list[str]:
+def largest(
+    found: Sequence[tuple[Mapping[str, Value], FrozenTrial | None]], dimensions: Sequence[Dimension]
+) -> list[str]:
     """The largest batch that fits, a sentence for each combination of what else was searched."""
     along = next(one for one in dimensions if one.name == NAME)
     top, least = max(map(int, along.extremes)), min(map(int, along.extremes))

@@ -13,7 +13,13 @@ from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import optuna
-from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.pruners import (
+    BasePruner,
+    HyperbandPruner,
+    MedianPruner,
+    NopPruner,
+    SuccessiveHalvingPruner,
+)
 from optuna.samplers import BaseSampler, GridSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.study import Study
@@ -38,7 +44,9 @@ SAMPLERS: dict[str, Callable[[Sequence[Dimension], int], BaseSampler]] = {
     "nsga-ii": lambda _, seed: NSGAIISampler(seed=seed, population_size=16),
     "random": lambda _, seed: RandomSampler(seed=seed),
     # Its seed says which point has which number, which all workers must see alike.
-    "grid": lambda dimensions, _: GridSampler({one.name: list(one.grid()) for one in dimensions}, seed=0),
+    "grid": lambda dimensions, _: GridSampler(
+        {one.name: list(one.grid()) for one in dimensions}, seed=0
+    ),
 }
 PRUNERS: dict[str, Callable[[int], BasePruner]] = {
     "none": lambda _: NopPruner(),
@@ -78,24 +86,34 @@ class Goal:
 
 def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
     """The database behind a URL; trials whose worker stops beating are run again by another. Raises WrongCall."""
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of this process, which is a sweep's own
+    warnings.simplefilter(
+        "ignore", optuna.exceptions.ExperimentalWarning
+    )  # of this process, which is a sweep's own
     if urlsplit(url).password:
-        raise WrongCall("storage: a password in the address ends in logs and process lists; leave it out and set PGPASSWORD")
+        raise WrongCall(
+            "storage: a password in the address ends in logs and process lists; leave it out and set PGPASSWORD"
+        )
     if url.startswith("postgresql://") and importlib.util.find_spec("psycopg") is None:
         url = url.replace("postgresql://", "postgresql+psycopg2://", 1)
     try:
         return RDBStorage(
             url,
             # SQLite refuses what others are writing after 5 s, and workers come and go together.
-            engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True},
+            engine_kwargs={"connect_args": {"timeout": 60}}
+            if url.startswith("sqlite")
+            else {"pool_pre_ping": True},
             heartbeat_interval=heartbeat_seconds,
             grace_period=STALE_AFTER * heartbeat_seconds,
             heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
         )
     except ImportError as error:
-        raise WrongCall(f"storage={url}: {error}; pip install -c constraints.txt -e '.[postgresql]'") from None
+        raise WrongCall(
+            f"storage={url}: {error}; pip install -c constraints.txt -e '.[postgresql]'"
+        ) from None
     except (SQLAlchemyError, ValueError, OSError, RuntimeError) as error:
-        raise WrongCall(f"storage={url} cannot be used: {_in_a_line(error)}; write postgresql://user@host/database") from None
+        raise WrongCall(
+            f"storage={url} cannot be used: {_in_a_line(error)}; write postgresql://user@host/database"
+        ) from None
 
 
 def sampler(name: str, dimensions: Sequence[Dimension], seed: int) -> BaseSampler:
@@ -128,11 +146,15 @@ def load(storage: RDBStorage, name: str) -> Study:
     names = optuna.get_all_study_names(storage)
     wanted = names[-1] if name == "last" and names else name
     if wanted not in names:
-        raise WrongCall(f"resume: no sweep {name} in that storage; have {', '.join(names[-5:]) or 'none'}")
+        raise WrongCall(
+            f"resume: no sweep {name} in that storage; have {', '.join(names[-5:]) or 'none'}"
+        )
     return optuna.load_study(study_name=wanted, storage=storage)
 
 
-def run_until(study: Study, count: int, run: Callable[[Trial], Sequence[float]], waiting: Callable[[], None]) -> None:
+def run_until(
+    study: Study, count: int, run: Callable[[Trial], Sequence[float]], waiting: Callable[[], None]
+) -> None:
     """Trials until there are `count`, whoever runs them; what another worker dropped is run again.
 
     waiting: called while the last ones run elsewhere; it may raise.
@@ -162,7 +184,9 @@ def run_until(study: Study, count: int, run: Callable[[Trial], Sequence[float]],
 
 def counted(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Trials that use up the number wanted: not those that are run again under a new number, nor those one too many."""
-    again = {number for one in trials for number in RetryHeartbeatStaleTrialCallback.retry_history(one)}
+    again = {
+        number for one in trials for number in RetryHeartbeatStaleTrialCallback.retry_history(one)
+    }
     return [one for one in trials if one.number not in again and not one.user_attrs.get(SURPLUS)]
 
 
@@ -173,7 +197,9 @@ def requeue(study: Study, trial: Trial) -> None:
 
 def original_number(study: Study, trial: Trial) -> int:
     """Return the number under which a trial was first run."""
-    return min([trial.number, *RetryHeartbeatStaleTrialCallback.retry_history(_frozen(study, trial))])
+    return min(
+        [trial.number, *RetryHeartbeatStaleTrialCallback.retry_history(_frozen(study, trial))]
+    )
 
 
 def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
@@ -183,9 +209,13 @@ def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
         if one.choices:
             found[one.name] = cast(Value, trial.suggest_categorical(one.name, one.choices))
         elif one.whole:
-            found[one.name] = trial.suggest_int(one.name, int(one.low), int(one.high), step=int(one.step or 1), log=one.log)
+            found[one.name] = trial.suggest_int(
+                one.name, int(one.low), int(one.high), step=int(one.step or 1), log=one.log
+            )
         else:
-            found[one.name] = trial.suggest_float(one.name, one.low, one.high, step=one.step, log=one.log)
+            found[one.name] = trial.suggest_float(
+                one.name, one.low, one.high, step=one.step, log=one.log
+            )
     return found
 
 
@@ -200,12 +230,16 @@ def answer(trial: Trial, goal: Goal, result: Result) -> list[float]:
         return [one.worst for one in goal.objectives] or [-math.inf]
     for one in goal.constraints:
         trial.set_constraint(one.text, one.violation(result.metrics[one.metric]))
-    return [result.metrics[one.metric] for one in goal.objectives] or [float(trial.params[goal.along])]
+    return [result.metrics[one.metric] for one in goal.objectives] or [
+        float(trial.params[goal.along])
+    ]
 
 
 def feasible(trial: FrozenTrial) -> bool:
     """Whether the trial fitted into memory and kept every constraint."""
-    return trial.state == TrialState.COMPLETE and all(value <= 0 for value in trial.constraints.values())
+    return trial.state == TrialState.COMPLETE and all(
+        value <= 0 for value in trial.constraints.values()
+    )
 
 
 def has_finite_values(trial: FrozenTrial) -> bool:
@@ -233,10 +267,16 @@ def sqlite(path: Path) -> str:
 
 def _check_hope(study: Study) -> None:
     """Raises EvenhandError when nothing but failures came of the first trials."""
-    ended = [one for one in study.get_trials(deepcopy=False) if one.state.is_finished() and not one.user_attrs.get(SURPLUS)]
+    ended = [
+        one
+        for one in study.get_trials(deepcopy=False)
+        if one.state.is_finished() and not one.user_attrs.get(SURPLUS)
+    ]
     failed = [one for one in ended if one.state == TrialState.FAIL and "reason" in one.user_attrs]
     if len(failed) == len(ended) >= NONE_SUCCEEDED:
-        raise EvenhandError(f"the first {len(failed)} trials all failed, the last with: {failed[-1].user_attrs['reason']}")
+        raise EvenhandError(
+            f"the first {len(failed)} trials all failed, the last with: {failed[-1].user_attrs['reason']}"
+        )
 
 
 def _frozen(study: Study, trial: Trial) -> FrozenTrial:

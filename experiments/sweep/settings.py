@@ -13,13 +13,21 @@ class Sweep:
 
     experiment: str = setting("captioning", "whose settings are searched", group="search")
     search: str = setting(
-        "", "settings and their values: batch_size=8..256:log,dropout=0..0.5:0.1,framework=pytorch|tensorflow", group="search"
+        "",
+        "settings and their values: batch_size=8..256:log,dropout=0..0.5:0.1,framework=pytorch|tensorflow",
+        group="search",
     )
     objectives: str = setting(
-        "throughput:max", "metrics to raise or lower, several with commas: throughput:max,peak_memory:min", group="search"
+        "throughput:max",
+        "metrics to raise or lower, several with commas: throughput:max,peak_memory:min",
+        group="search",
     )
-    constraints: str = setting("", "bounds that the best must keep: memory<4GB,val/loss<2.5", group="search")
-    trials: int = setting(20, "number of trials, by all workers together", minimum=1, maximum=100_000, group="method")
+    constraints: str = setting(
+        "", "bounds that the best must keep: memory<4GB,val/loss<2.5", group="search"
+    )
+    trials: int = setting(
+        20, "number of trials, by all workers together", minimum=1, maximum=100_000, group="method"
+    )
     sampler: str = setting(
         "tpe",
         "Optuna's sampler, which chooses the settings to try",
@@ -55,5 +63,7 @@ class Sweep:
         advanced=True,
     )
     confirm: bool = setting(
-        True, "measure the best settings again, in blocks, against the default: only this gives a verdict", group="method"
+        True,
+        "measure the best settings again, in blocks, against the default: only this gives a verdict",
+        group="method",
     )

@@ -53,22 +53,31 @@ class Dimension:
 
     def sizes(self) -> list[int]:
         """Every whole number of the choices or the range, ascending."""
-        return sorted(map(int, self.choices or range(int(self.low), int(self.high) + 1, int(self.step or 1))))
+        return sorted(
+            map(int, self.choices or range(int(self.low), int(self.high) + 1, int(self.step or 1)))
+        )
 
     def grid(self) -> tuple[Value, ...]:
         """Every value; of a logarithmic range of whole numbers its doublings. Raises WrongCall for a continuous range."""
         if self.choices:
             return self.choices
         if self.log and self.whole:
-            doubled = [self.low * 2**power for power in range(int(math.log2(self.high / self.low)) + 1)]
-            return tuple(int(value) for value in (doubled if doubled[-1] == self.high else [*doubled, self.high]))
+            doubled = [
+                self.low * 2**power for power in range(int(math.log2(self.high / self.low)) + 1)
+            ]
+            return tuple(
+                int(value)
+                for value in (doubled if doubled[-1] == self.high else [*doubled, self.high])
+            )
         if self.step is None and not self.whole:
             raise WrongCall(
                 f"search: {self.name} has no end of values between {self.low:g} and {self.high:g}; give it steps (:0.1)"
             )
         count = round((self.high - self.low) / (self.step or 1) + 1e-9) + 1
         if count > MAX_GRID:
-            raise WrongCall(f"search: {self.name} has {count} values, too many to try all; give it steps or :log")
+            raise WrongCall(
+                f"search: {self.name} has {count} values, too many to try all; give it steps or :log"
+            )
         return tuple(self._as_value(self.low + at * (self.step or 1)) for at in range(count))
 
     def _as_value(self, number: float) -> Value:
@@ -94,9 +103,14 @@ def parse(text: str, kind: type[CampaignSettings]) -> tuple[Dimension, ...]:
 def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimension:
     hints = typing.get_type_hints(kind)
     field = f"{name}s" if _several(hints.get(f"{name}s")) else name
-    have = {one.removesuffix("s") if _several(hints[one]) else one: one for one in sorted(settings_.searchable(kind))}
+    have = {
+        one.removesuffix("s") if _several(hints[one]) else one: one
+        for one in sorted(settings_.searchable(kind))
+    }
     if field in hints and field not in settings_.searchable(kind):
-        raise WrongCall(f"search: {name} is no setting of a single cell, which a trial is; have {', '.join(have)}")
+        raise WrongCall(
+            f"search: {name} is no setting of a single cell, which a trial is; have {', '.join(have)}"
+        )
     if field not in hints:
         raise WrongCall(f"search: there is no setting '{name}'{settings_.suggestion(name, have)}")
     several = _several(hints[field])
@@ -106,7 +120,9 @@ def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimensio
         return _range(dimension, values, inner)
     choices = tuple(settings_.convert(name, one.strip(), inner) for one in values.split("|"))
     if len(choices) < 2:
-        raise WrongCall(f"search: {name}={values} is a single value; give it as a setting ({field}={values}), or several with |")
+        raise WrongCall(
+            f"search: {name}={values} is a single value; give it as a setting ({field}={values}), or several with |"
+        )
     if len(set(choices)) < len(choices):
         raise WrongCall(f"search: {name}={values} names one twice")
     return dataclasses.replace(dimension, choices=choices)
@@ -115,7 +131,9 @@ def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimensio
 def _range(dimension: Dimension, values: str, kind: Any) -> Dimension:
     name = dimension.name
     if kind not in (int, float):
-        raise WrongCall(f"search: {name}={values}: {name} is not a number; write its values with | between them")
+        raise WrongCall(
+            f"search: {name}={values}: {name} is not a number; write its values with | between them"
+        )
     ends, *ways = values.split(":")
     low, _, high = ends.partition("..")
     first, last = (settings_.convert(name, end, kind) for end in (low, high))
@@ -132,19 +150,35 @@ def _range(dimension: Dimension, values: str, kind: Any) -> Dimension:
         raise WrongCall(f"search: {name}={values}: {':'.join(steps)} is more than one step")
     step = settings_.convert(name, steps[0], kind) if steps else None
     if step is not None and not step <= last - first <= step * MAX_RANGE:
-        raise WrongCall(f"search: {name}={plain.short(values)}: a step of {plain.short(steps[0])} leads nowhere")
-    return dataclasses.replace(dimension, low=first, high=last, step=step, log=log, whole=kind is int)
+        raise WrongCall(
+            f"search: {name}={plain.short(values)}: a step of {plain.short(steps[0])} leads nowhere"
+        )
+    return dataclasses.replace(
+        dimension, low=first, high=last, step=step, log=log, whole=kind is int
+    )
 
 
-def settled(settings: CampaignSettings, dimensions: Sequence[Dimension], values: Mapping[str, Value]) -> CampaignSettings:
+def settled(
+    settings: CampaignSettings, dimensions: Sequence[Dimension], values: Mapping[str, Value]
+) -> CampaignSettings:
     """The settings with one value of every dimension."""
-    own = {name: text for one in dimensions if one.name in values for name, text in one.settled(values[one.name]).items()}
+    own = {
+        name: text
+        for one in dimensions
+        if one.name in values
+        for name, text in one.settled(values[one.name]).items()
+    }
     return dataclasses.replace(settings, **own)
 
 
 def fields(dimensions: Sequence[Dimension], values: Mapping[str, Value]) -> list[str]:
     """The settings that a point of the search fills: those searched, and those that follow from them."""
-    own = {name: None for one in dimensions if one.name in values for name in one.settled(values[one.name])}
+    own = {
+        name: None
+        for one in dimensions
+        if one.name in values
+        for name in one.settled(values[one.name])
+    }
     return list({**{one.field: None for one in dimensions}, **own})
 
 
@@ -155,7 +189,9 @@ def length(dimensions: Sequence[Dimension]) -> Length | None:
 
 def widest(settings: CampaignSettings, dimensions: Sequence[Dimension]) -> CampaignSettings:
     """The settings with every choice of what takes several: all the frameworks, all the models."""
-    several: dict[str, Any] = {one.field: one.choices for one in dimensions if one.several and one.choices}
+    several: dict[str, Any] = {
+        one.field: one.choices for one in dimensions if one.several and one.choices
+    }
     return dataclasses.replace(settings, **several)
 
 

@@ -35,24 +35,41 @@ OF_ALL = ("parity", "user", "mlflow.user")
 STATES = {"COMPLETE": "FINISHED", "FAIL": "FAILED", "PRUNED": "KILLED"}
 
 
-def point(study: str, settings: CampaignSettings, dimensions: tuple[Dimension, ...], values: Mapping[str, Value]) -> Treatment:
+def point(
+    study: str,
+    settings: CampaignSettings,
+    dimensions: tuple[Dimension, ...],
+    values: Mapping[str, Value],
+) -> Treatment:
     """The one cell of an experiment that a trial is. Raises WrongCall where the settings make several of it."""
     settled = space.settled(settings, dimensions, values)
     module = studies.load(study)
     found = treatments.of(module, settled)
     if len(found) > 1:
         names = ", ".join(one.name for one in found[:3]) + (", …" if len(found) > 3 else "")
-        several = [one for one in _lists(settled) if len(treatments.of(module, _first_of(settled, one))) < len(found)]
+        several = [
+            one
+            for one in _lists(settled)
+            if len(treatments.of(module, _first_of(settled, one))) < len(found)
+        ]
         raise WrongCall(
             f"a trial is one cell, and experiment={study} makes {len(found)} of these settings ({names}); "
             f"search over what is several, or give one value: {', '.join(several)}"
         )
-    own = {name: getattr(settled, name) for name in space.fields(dimensions, values) if name != "frameworks"}
+    own = {
+        name: getattr(settled, name)
+        for name in space.fields(dimensions, values)
+        if name != "frameworks"
+    }
     return dataclasses.replace(found[0], settings={**own, **found[0].settings}, group="")
 
 
 def _lists(settings: CampaignSettings) -> list[str]:
-    return [field.name for field in dataclasses.fields(settings) if isinstance(getattr(settings, field.name), tuple)]
+    return [
+        field.name
+        for field in dataclasses.fields(settings)
+        if isinstance(getattr(settings, field.name), tuple)
+    ]
 
 
 def _first_of(settings: CampaignSettings, name: str) -> CampaignSettings:
@@ -63,9 +80,22 @@ def _first_of(settings: CampaignSettings, name: str) -> CampaignSettings:
 class Trials:
     """Runs trials of one experiment, on this machine, as parts of one sweep."""
 
-    def __init__(self, runner: Recorder, study: Study, prepared: PreparedCampaign, base: CampaignSettings, goal: Goal) -> None:
+    def __init__(
+        self,
+        runner: Recorder,
+        study: Study,
+        prepared: PreparedCampaign,
+        base: CampaignSettings,
+        goal: Goal,
+    ) -> None:
         """prepared: what all frameworks and models of the search are given; base: the settings where nothing is searched."""
-        self._runner, self._study, self._prepared, self._base, self._goal = runner, study, prepared, base, goal
+        self._runner, self._study, self._prepared, self._base, self._goal = (
+            runner,
+            study,
+            prepared,
+            base,
+            goal,
+        )
         self._extracted: set[str] = set()
 
     def run(self, trial: Trial) -> list[float]:
@@ -83,7 +113,9 @@ class Trials:
             goals.require(result.metrics, self._goal.metrics)
             for metric in self._goal.metrics:
                 if not math.isfinite(value := result.metrics[metric]):
-                    result = dataclasses.replace(result, outcome=RunOutcome.FAILED, reason=f"{metric} is {value}")
+                    result = dataclasses.replace(
+                        result, outcome=RunOutcome.FAILED, reason=f"{metric} is {value}"
+                    )
         self._settle(result)
         return search.answer(trial, self._goal, result)
 
@@ -110,19 +142,25 @@ class Trials:
         tags |= self._runner.cool_down(name, devices.cool_down_seconds(prepared.settings))
         key = f"trial-{search.original_number(self._study, trial):04d}"
         task = CellTask(treatment, key, name, tags, prepared.data.inputs, run=run)
-        ended = cell_run.measure(self._runner, prepared, task, self._watch(trial, prepared.settings))
+        ended = cell_run.measure(
+            self._runner, prepared, task, self._watch(trial, prepared.settings)
+        )
         return Result(run, ended.outcome, ended.reason, ended.metrics)
 
     def _prepare(self, values: Mapping[str, Value]) -> PreparedCampaign:
         """The experiment with this trial's settings: its data, and what has to be made of them first."""
         settings = space.settled(self._base, self._goal.dimensions, values)
         found = preparation.prepare_data(
-            self._prepared.study, dataclasses.replace(settings, frameworks=self._base.frameworks), self._runner.display
+            self._prepared.study,
+            dataclasses.replace(settings, frameworks=self._base.frameworks),
+            self._runner.display,
         )
         for job in found.before:
             if job.framework == self._base.frameworks[0] and repr(job) not in self._extracted:
                 if not cell_run.extract(self._runner, self._prepared, job):
-                    raise EvenhandError("the feature extraction failed, which all trials need; the reason stands above")
+                    raise EvenhandError(
+                        "the feature extraction failed, which all trials need; the reason stands above"
+                    )
                 self._extracted.add(repr(job))
         kept = {name: text for name, text in self._prepared.data.tags.items() if name in OF_ALL}
         data = dataclasses.replace(found, tags={**found.tags, **kept})
@@ -139,7 +177,9 @@ class Trials:
                 if one.key == metric and 0 < one.step < last:
                     trial.report(one.value, one.step)
                     if trial.should_prune():
-                        return f"pruned after epoch {one.step} of {last}: {metric} was {one.value:.4g}"
+                        return (
+                            f"pruned after epoch {one.step} of {last}: {metric} was {one.value:.4g}"
+                        )
             return ""
 
         return watch
@@ -159,7 +199,14 @@ class Trials:
             return Result(origin, RunOutcome(stored.tags["outcome"]), metrics=stored.metrics)
         if stored and stored.status != STATES["FAIL"]:
             self._runner.write(Tags(origin, {"trial.state": "FAIL"}))
-            self._runner.write(RunClosed(origin, clock.now_ms(), RunOutcome.FAILED, stored.tags.get("outcome_reason", VANISHED)))
+            self._runner.write(
+                RunClosed(
+                    origin,
+                    clock.now_ms(),
+                    RunOutcome.FAILED,
+                    stored.tags.get("outcome_reason", VANISHED),
+                )
+            )
         return None
 
     def _is_whole(self, stored: StoredRun) -> bool:
@@ -177,20 +224,28 @@ class Trials:
         told: dict[str, str] = {"trial.state": state}
         if is_complete:
             keeps_all = not is_out_of_memory and all(
-                bound.violation(result.metrics[bound.metric]) <= 0 for bound in self._goal.constraints
+                bound.violation(result.metrics[bound.metric]) <= 0
+                for bound in self._goal.constraints
             )
             told["trial.feasible"] = str(keeps_all).lower()
         self._runner.write(Tags(result.run, told))
         if state == "FAIL" or is_out_of_memory:
-            self._runner.write(RunClosed(result.run, clock.now_ms(), outcome, result.reason, STATES[state]))
+            self._runner.write(
+                RunClosed(result.run, clock.now_ms(), outcome, result.reason, STATES[state])
+            )
         if outcome == RunOutcome.OK and self._goal.objectives:
             self._say(result)
 
     def _say(self, result: Result) -> None:
         from experiments.comparison.report import wording
 
-        objectives = [(objective.outcome, result.metrics[objective.metric]) for objective in self._goal.objectives]
-        parts = [f"{outcome.label} {wording.quantity(value, outcome)}" for outcome, value in objectives]
+        objectives = [
+            (objective.outcome, result.metrics[objective.metric])
+            for objective in self._goal.objectives
+        ]
+        parts = [
+            f"{outcome.label} {wording.quantity(value, outcome)}" for outcome, value in objectives
+        ]
         self._runner.display.say(f"        {', '.join(parts)}")
 
 

@@ -16,7 +16,9 @@ from tracking.errors import WrongCall
 def of_images(name: str, asked: Sequence[str], setting: str) -> ModelDefinition:
     """The model's `spec` module. asked: frameworks; setting: what the user calls the model by. Raises WrongCall, ModelError."""
     if name not in models.available():
-        raise WrongCall(f"{setting}={plain.short(name)}: no such model of images; {choices(name, _of_images())}")
+        raise WrongCall(
+            f"{setting}={plain.short(name)}: no such model of images; {choices(name, _of_images())}"
+        )
     module = models.spec(name)
     if not module.takes_images:
         raise WrongCall(f"{setting}={name}: it takes no images; have {', '.join(_of_images())}")
@@ -29,14 +31,18 @@ def check_siblings(name: str, asked: Sequence[str], setting: str) -> None:
     written = models.available()[name]
     for framework in asked:
         if (architecture := frameworks.described(framework).architecture) not in written:
-            raise WrongCall(f"{setting}={name}: it has no sibling for {framework} ({architecture}.py); have {', '.join(written)}")
+            raise WrongCall(
+                f"{setting}={name}: it has no sibling for {framework} ({architecture}.py); have {', '.join(written)}"
+            )
 
 
 def _of_images() -> list[str]:
     return [name for name in models.available() if models.spec(name).takes_images]
 
 
-def check_images(name: str, spec: ImageSpec, side: tuple[str, int], rows: tuple[str, int] | None = None) -> None:
+def check_images(
+    name: str, spec: ImageSpec, side: tuple[str, int], rows: tuple[str, int] | None = None
+) -> None:
     """Raise WrongCall for images that a model cannot take, or cannot be trained on.
 
     Args:

@@ -28,7 +28,9 @@ NO_SUCH_PATH = "this server opens no such path; send the picture's bytes in imag
 
 
 def answered(
-    model_input: Any, answer: Callable[[list[Image.Image]], Sequence[Mapping[str, Any]]], nothing: Mapping[str, Any]
+    model_input: Any,
+    answer: Callable[[list[Image.Image]], Sequence[Mapping[str, Any]]],
+    nothing: Mapping[str, Any],
 ) -> Any:
     """A data frame of pictures → one of answers, row by row, with a column `error`: empty, or why there is no answer.
 
@@ -37,13 +39,21 @@ def answered(
     import pandas as pd
 
     rows = model_input.to_dict("records") or [{}]  # no row has a column that is known
-    pictures = [_picture({name: value for name, value in row.items() if not _is_missing(value)}) for row in rows]
+    pictures = [
+        _picture({name: value for name, value in row.items() if not _is_missing(value)})
+        for row in rows
+    ]
     readable = [one for one in pictures if not isinstance(one, str)]
     try:
         found = [{**one, ERROR: ""} for one in (answer(readable) if readable else ())]
     except Exception as error:  # MLflow's server would send the client our stack trace
         logging.getLogger(__name__).exception("a request of %d pictures failed", len(readable))
-        found = [{**nothing, ERROR: f"the model failed ({type(error).__name__}); its server's log says more"}] * len(readable)
+        found = [
+            {
+                **nothing,
+                ERROR: f"the model failed ({type(error).__name__}); its server's log says more",
+            }
+        ] * len(readable)
     answers = iter(found)
     told = [{**nothing, ERROR: one} if isinstance(one, str) else next(answers) for one in pictures]
     return pd.DataFrame(told, columns=[*nothing, ERROR])
@@ -90,7 +100,9 @@ def _allowed(path: str) -> Path | None:
         return None if any(name in os.environ for name in SERVING) else Path(path)
     root = os.path.realpath(folder)
     asked = os.path.normpath(os.path.join(root, path))
-    if not _is_below(asked, root) or "\0" in asked:  # asked first, so that nothing outside is even looked at
+    if (
+        not _is_below(asked, root) or "\0" in asked
+    ):  # asked first, so that nothing outside is even looked at
         return None
     found = os.path.realpath(asked)
     return Path(found) if _is_below(found, root) else None
@@ -121,5 +133,14 @@ def name(what: str, framework: str, block: int) -> str:
 
 def requirements(framework: str, *more: str) -> tuple[str, ...]:
     """What the model needs wherever it is loaded, with the versions here."""
-    needed = {"numpy", "pillow", "safetensors", "pandas", *frameworks.described(framework).distributions, *more}
-    return tuple(f"{name}=={version}" for name, version in provenance.versions_of(sorted(needed)).items())
+    needed = {
+        "numpy",
+        "pillow",
+        "safetensors",
+        "pandas",
+        *frameworks.described(framework).distributions,
+        *more,
+    }
+    return tuple(
+        f"{name}=={version}" for name, version in provenance.versions_of(sorted(needed)).items()
+    )

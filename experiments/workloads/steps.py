@@ -38,7 +38,9 @@ class Steps(Timing, Protocol):
 def check(settings: Steps, examples: int, what: str, data: str) -> None:
     """Raises WrongCall. what: the examples in words, `training captions`."""
     if settings.batch_size > examples:
-        raise WrongCall(f"batch_size={settings.batch_size} is more than the {examples} {what} of {data}; at most {examples}")
+        raise WrongCall(
+            f"batch_size={settings.batch_size} is more than the {examples} {what} of {data}; at most {examples}"
+        )
     possible = examples // settings.batch_size
     if settings.steps_per_epoch > possible:
         raise WrongCall(
@@ -62,4 +64,6 @@ def check_windows(settings: Timing, steps: int, what: str) -> None:
     if settings.window_steps > most:
         right = f"at most {most}, or timing=step" if most else "take timing=step"
         twice = ", with as many timed one by one," * (kind == "both")
-        raise WrongCall(f"window_steps={settings.window_steps}: a window{twice} is longer than the {what}; {right}")
+        raise WrongCall(
+            f"window_steps={settings.window_steps}: a window{twice} is longer than the {what}; {right}"
+        )

@@ -22,10 +22,21 @@ class Bert(keras.Model):  # type: ignore[misc]
         super().__init__()
         self.spec = spec
         self.blocks = [f"encoder.layer.{index}" for index in range(spec.layers)]
-        weights = {name.removesuffix(".weight"): shape for name, shape in shapes(spec).items() if name.endswith(".weight")}
+        weights = {
+            name.removesuffix(".weight"): shape
+            for name, shape in shapes(spec).items()
+            if name.endswith(".weight")
+        }
         self.parts = {path: _part(path, shape) for path, shape in weights.items()}
         self.inputs_of = {path: shape[-1] for path, shape in weights.items()}
-        at = ["embeddings", *(f"{path}.{of}" for path in self.blocks for of in ("attention.self", "attention.output", "output"))]
+        at = [
+            "embeddings",
+            *(
+                f"{path}.{of}"
+                for path in self.blocks
+                for of in ("attention.self", "attention.output", "output")
+            ),
+        ]
         drops = [f"{path}.dropout" for path in at] + ["dropout"] * (spec.classes is not None)
         self.drops = {path: layers.Dropout(spec.dropout, name=layer_name(path)) for path in drops}
 
@@ -39,13 +50,20 @@ class Bert(keras.Model):  # type: ignore[misc]
         positions = ops.arange(ops.shape(tokens)[1], dtype="int32")
         seen = ops.repeat(positions < lengths[:, None], self.spec.heads, axis=0)[:, None]
         given = {"word": tokens, "token_type": types, "position": positions}
-        x = sum(self.parts[f"embeddings.{name}_embeddings"](indices) for name, indices in given.items())
+        x = sum(
+            self.parts[f"embeddings.{name}_embeddings"](indices) for name, indices in given.items()
+        )
         x = self._dropped("embeddings", self.parts["embeddings.LayerNorm"](x), training)
         for path in self.blocks:
             x = self._output(
-                f"{path}.attention.output", self._attention(f"{path}.attention.self", x, seen, training), x, training
+                f"{path}.attention.output",
+                self._attention(f"{path}.attention.self", x, seen, training),
+                x,
+                training,
             )
-            x = self._output(f"{path}.output", gelu(self.parts[f"{path}.intermediate.dense"](x)), x, training)
+            x = self._output(
+                f"{path}.output", gelu(self.parts[f"{path}.intermediate.dense"](x)), x, training
+            )
         pooled = ops.tanh(self.parts["pooler.dense"](x[:, 0]))
         if self.spec.classes is None:
             return pooled
@@ -62,7 +80,9 @@ class Bert(keras.Model):  # type: ignore[misc]
 
     def _output(self, path: str, x: Any, before: Any, training: bool) -> Any:
         """The end of a sub-layer."""
-        return self.parts[f"{path}.LayerNorm"](self._dropped(path, self.parts[f"{path}.dense"](x), training) + before)
+        return self.parts[f"{path}.LayerNorm"](
+            self._dropped(path, self.parts[f"{path}.dense"](x), training) + before
+        )
 
     def _dropped(self, path: str, x: Any, training: bool) -> Any:
         return self.drops[f"{path}.dropout"](x, training=training)

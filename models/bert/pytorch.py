@@ -22,7 +22,11 @@ class Embeddings(nn.Module):  # type: ignore[misc]
 
     def forward(self, tokens: Tensor, types: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.word_embeddings(tokens) + self.token_type_embeddings(types) + self.position_embeddings(positions)
+        x = (
+            self.word_embeddings(tokens)
+            + self.token_type_embeddings(types)
+            + self.position_embeddings(positions)
+        )
         return self.dropout(self.LayerNorm(x))
 
 
@@ -60,7 +64,9 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
-        self.attention = nn.ModuleDict({"self": SelfAttention(spec), "output": Output(spec, spec.width)})
+        self.attention = nn.ModuleDict(
+            {"self": SelfAttention(spec), "output": Output(spec, spec.width)}
+        )
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(spec.width, spec.intermediate)})
         self.output = Output(spec, spec.intermediate)
 
@@ -76,7 +82,9 @@ class Bert(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.heads, self.classes = spec.heads, spec.classes
         self.embeddings = Embeddings(spec)
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(spec) for _ in range(spec.layers))})
+        self.encoder = nn.ModuleDict(
+            {"layer": nn.ModuleList(Layer(spec) for _ in range(spec.layers))}
+        )
         self.pooler = nn.ModuleDict({"dense": nn.Linear(spec.width, spec.width)})
         if spec.classes is not None:
             self.dropout = nn.Dropout(spec.dropout)

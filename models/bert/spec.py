@@ -37,15 +37,30 @@ class Spec:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_sizes("bert", self, vocabulary=2, width=1, layers=1, heads=1, intermediate=1, positions=1, types=1)
+        check_sizes(
+            "bert",
+            self,
+            vocabulary=2,
+            width=1,
+            layers=1,
+            heads=1,
+            intermediate=1,
+            positions=1,
+            types=1,
+        )
         if self.width % self.heads:
-            raise ModelError(f"bert: width must be a multiple of heads, not {self.width} of {self.heads}")
+            raise ModelError(
+                f"bert: width must be a multiple of heads, not {self.width} of {self.heads}"
+            )
         if self.classes is not None and self.classes < 1:
             raise ModelError(f"bert: classes must be at least 1 or None, not {self.classes}")
 
 
 # Heads of 16: the scale of attention is a power of two, which no framework rounds.
-SIZES = {"paper": Spec(), "tiny": Spec(vocabulary=61, width=32, layers=2, heads=2, intermediate=48, positions=20)}
+SIZES = {
+    "paper": Spec(),
+    "tiny": Spec(vocabulary=61, width=32, layers=2, heads=2, intermediate=48, positions=20),
+}
 
 
 def sized(size: str, **_: str) -> Spec:
@@ -64,7 +79,11 @@ def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
 def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
     """Name -> shape of every weight, in Hugging Face's names and PyTorch's layouts."""
     found, width = Shapes(), spec.width
-    for name, rows in (("word", spec.vocabulary), ("position", spec.positions), ("token_type", spec.types)):
+    for name, rows in (
+        ("word", spec.vocabulary),
+        ("position", spec.positions),
+        ("token_type", spec.types),
+    ):
         found.embedding(f"embeddings.{name}_embeddings", rows, width)
     found.layer_norm("embeddings.LayerNorm", width)
     for index in range(spec.layers):
@@ -99,7 +118,11 @@ def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
     """Normal of deviation 0.02, drawn again beyond two deviations; biases 0, LayerNorms 1 and 0."""
     weights: Weights = {}
     for name, shape in shapes(spec).items():
-        values = _truncated_normal(shape, rng) * 0.02 if len(shape) > 1 else np.full(shape, "LayerNorm.weight" in name)
+        values = (
+            _truncated_normal(shape, rng) * 0.02
+            if len(shape) > 1
+            else np.full(shape, "LayerNorm.weight" in name)
+        )
         weights[name] = values.astype(np.float32)
     return weights
 
@@ -131,7 +154,11 @@ def batch_of(spec: Spec, rng: np.random.Generator, tokens: tuple[Array, Array]) 
     """Sentences with random classes. tokens: int32 (n, length), padded, and how many there are in each row."""
     padded, lengths = tokens
     targets = rng.integers(0, spec.classes or 1, len(padded), dtype=np.int32)
-    return Batch((padded, lengths.astype(np.int32), np.zeros_like(padded)), targets, np.ones(len(padded), np.float32))
+    return Batch(
+        (padded, lengths.astype(np.int32), np.zeros_like(padded)),
+        targets,
+        np.ones(len(padded), np.float32),
+    )
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:

@@ -12,14 +12,25 @@ import models
 from models.contract import Array, Framework
 
 
-def decode(framework: Framework, network: Any, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:
+def decode(
+    framework: Framework,
+    network: Any,
+    features: Array,
+    *,
+    start: int,
+    end: int,
+    words: int,
+    beams: int,
+) -> Array:
     """Captions of a batch of features, exactly `words` LSTM steps with the state kept.
 
     features: float32 (n, size). Returns int32 (n, words), without the start, finished captions filled with `end`.
     beams=1 is greedy; more keep the best sums of log-probabilities.
     """
     options = {"start": start, "end": end, "words": words, "beams": beams}
-    return framework.apply(_search(framework.architecture), network, (features,), **options).astype(np.int32, copy=False)
+    return framework.apply(_search(framework.architecture), network, (features,), **options).astype(
+        np.int32, copy=False
+    )
 
 
 @cache  # requests are timed: no folder is listed in one

@@ -33,7 +33,7 @@ class CaptionDecoder(keras.Model):  # type: ignore[misc]
         self.state_dropout = layers.Dropout(spec.dropout, name="state_dropout")
         self.merged_dropout = layers.Dropout(spec.dropout, name="merged_dropout")
 
-    def build(self, input_shape: Any = None) -> None:  # noqa: ARG002 - the spec says all sizes
+    def build(self, input_shape: Any = None) -> None:
         spec = self.spec
         self.image.build((None, spec.features))
         self.embedding.build((None, None))
@@ -49,7 +49,9 @@ class CaptionDecoder(keras.Model):  # type: ignore[misc]
         said = lstms.outputs(self.spec.lstm, self.lstm, steps, training=training)
         states = ops.reshape(said[:, 1:], (-1, self.spec.width))
         rows = positions // ops.shape(tokens)[1]
-        return self._logits(ops.take(states, positions, axis=0), ops.take(image, rows, axis=0), training)
+        return self._logits(
+            ops.take(states, positions, axis=0), ops.take(image, rows, axis=0), training
+        )
 
     def begin(self, features: Any) -> State:
         """The state after the image step: (image vector, h, c), each (n, width)."""
@@ -96,8 +98,13 @@ def _greedy(network: Any, features: Any, *, start: int, end: int, words: int) ->
         return captions, tokens, ops.equal(tokens, end), state
 
     n = ops.shape(features)[0]
-    captions, tokens = ops.full((n, words), end, dtype="int32"), ops.full((n,), start, dtype="int32")
-    return ops.fori_loop(0, words, body, (captions, tokens, ops.zeros((n,), dtype="bool"), network.begin(features)))[0]
+    captions, tokens = (
+        ops.full((n, words), end, dtype="int32"),
+        ops.full((n,), start, dtype="int32"),
+    )
+    return ops.fori_loop(
+        0, words, body, (captions, tokens, ops.zeros((n,), dtype="bool"), network.begin(features))
+    )[0]
 
 
 def _beam(network: Any, features: Any, *, start: int, end: int, words: int, beams: int) -> Any:
@@ -118,11 +125,15 @@ def _beam(network: Any, features: Any, *, start: int, end: int, words: int, beam
         parents = ops.reshape(first_row + best // vocabulary, (-1,))
         tokens = ops.reshape(best % vocabulary, (-1,))
         state = tuple(ops.take(tensor, parents, axis=0) for tensor in state)
-        captions = ops.where(_column(words, word), ops.expand_dims(tokens, 1), ops.take(captions, parents, axis=0))
+        captions = ops.where(
+            _column(words, word), ops.expand_dims(tokens, 1), ops.take(captions, parents, axis=0)
+        )
         return captions, tokens, ops.equal(tokens, end), scores, state
 
     rows = n * beams
-    first_beam = ops.equal(ops.arange(beams), 0)  # all beams begin alike: let only the first bear children
+    first_beam = ops.equal(
+        ops.arange(beams), 0
+    )  # all beams begin alike: let only the first bear children
     carried = (
         ops.full((rows, words), end, dtype="int32"),
         ops.full((rows,), start, dtype="int32"),

@@ -37,7 +37,9 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
         image = self._image_vector(features)
         steps = torch.cat([image.unsqueeze(1), self.embedding(tokens)], dim=1)
         states = self.lstm(steps)[:, 1:].flatten(0, 1)
-        return self._logits(states.index_select(0, positions), image.index_select(0, positions // tokens.shape[1]))
+        return self._logits(
+            states.index_select(0, positions), image.index_select(0, positions // tokens.shape[1])
+        )
 
     def begin(self, features: Tensor) -> State:
         """The state after the image step: (image vector, h, c), each (n, width)."""
@@ -56,7 +58,9 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
 
     def _cell(self, step: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         own = self.lstm
-        h, c = torch.lstm_cell(step, (h, c), own.weight_ih_l0, own.weight_hh_l0, own.bias_ih_l0, own.bias_hh_l0)
+        h, c = torch.lstm_cell(
+            step, (h, c), own.weight_ih_l0, own.weight_hh_l0, own.bias_ih_l0, own.bias_hh_l0
+        )
         return h, c
 
     def _logits(self, states: Tensor, image: Tensor) -> Tensor:
@@ -69,7 +73,14 @@ def build(spec: CaptionDecoderSpec) -> nn.Module:
 
 
 def search(
-    network: Any, features: Tensor, *, start: int, end: int, words: int, beams: int, compiled: Callable[..., Any]
+    network: Any,
+    features: Tensor,
+    *,
+    start: int,
+    end: int,
+    words: int,
+    beams: int,
+    compiled: Callable[..., Any],
 ) -> Tensor:
     """(n, words) int32 tokens by greedy or beam search: one LSTM step a word, the step compiled."""
     advance, tokens = compiled(_advance), {"start": start, "end": end, "words": words}
@@ -78,12 +89,16 @@ def search(
     return _beam(network, advance, features, **tokens, beams=beams)
 
 
-def _advance(network: Any, state: tuple[Tensor, ...], tokens: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+def _advance(
+    network: Any, state: tuple[Tensor, ...], tokens: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     logits, state = network.advance(state, tokens)
     return logits, state
 
 
-def _greedy(network: Any, advance: Callable[..., Any], features: Tensor, *, start: int, end: int, words: int) -> Tensor:
+def _greedy(
+    network: Any, advance: Callable[..., Any], features: Tensor, *, start: int, end: int, words: int
+) -> Tensor:
     """(n, words) tokens, each the likeliest after those before it; a finished caption goes on with `end`."""
     n, device = features.shape[0], features.device
     state = network.begin(features)
@@ -98,7 +113,16 @@ def _greedy(network: Any, advance: Callable[..., Any], features: Tensor, *, star
     return captions
 
 
-def _beam(network: Any, advance: Callable[..., Any], features: Tensor, *, start: int, end: int, words: int, beams: int) -> Tensor:
+def _beam(
+    network: Any,
+    advance: Callable[..., Any],
+    features: Tensor,
+    *,
+    start: int,
+    end: int,
+    words: int,
+    beams: int,
+) -> Tensor:
     """(n, words) tokens of each image's best beam, over rows n·beams + beam; a finished beam goes on with `end` for free."""
     n, rows, device = features.shape[0], features.shape[0] * beams, features.device
     state = tuple(tensor.repeat_interleave(beams, dim=0) for tensor in network.begin(features))
@@ -113,7 +137,9 @@ def _beam(network: Any, advance: Callable[..., Any], features: Tensor, *, start:
         vocabulary = logits.shape[1]
         steps = functional.log_softmax(logits, dim=1).masked_fill(finished.unsqueeze(1), -torch.inf)
         steps[:, end] = steps[:, end].masked_fill(finished, 0)
-        scores, best = (scores.unsqueeze(2) + steps.view(n, beams, vocabulary)).view(n, -1).topk(beams)
+        scores, best = (
+            (scores.unsqueeze(2) + steps.view(n, beams, vocabulary)).view(n, -1).topk(beams)
+        )
         parents = (first_row + best // vocabulary).flatten()
         tokens = (best % vocabulary).flatten().int()
         state = tuple(tensor[parents] for tensor in state)

@@ -100,7 +100,9 @@ def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[CaptionDecod
 
     Its dropout is not the default, which a campaign may change: a rate that one side had written down would show.
     """
-    spec = CaptionDecoderSpec(vocabulary=61, length=7, features=40, width=24, hidden=12, dropout=0.3)
+    spec = CaptionDecoderSpec(
+        vocabulary=61, length=7, features=40, width=24, hidden=12, dropout=0.3
+    )
     if full:
         spec = CaptionDecoderSpec(vocabulary=8_485, length=34, dropout=0.3)
     rows, tokens = 5, rng.integers(1, 9, (5, spec.length), dtype=np.int32)
@@ -111,4 +113,6 @@ def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[CaptionDecod
     weights[-1] = 0
     features = rng.standard_normal((rows, spec.features)).astype(np.float32)
     inputs = (features, tokens, np.append(positions, np.int32(0)))
-    return spec, Batch(inputs, rng.integers(1, spec.vocabulary, len(weights), dtype=np.int32), weights)
+    return spec, Batch(
+        inputs, rng.integers(1, spec.vocabulary, len(weights), dtype=np.int32), weights
+    )

@@ -24,7 +24,9 @@ def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
     """The recursion over frames, in the type of the logits."""
     likely = ops.log_softmax(logits, axis=-1)
     states = _with_blanks(targets)
-    emitted = ops.take_along_axis(likely, ops.repeat(states[:, None], ops.shape(likely)[1], axis=1), axis=2)
+    emitted = ops.take_along_axis(
+        likely, ops.repeat(states[:, None], ops.shape(likely)[1], axis=1), axis=2
+    )
     other = ops.not_equal(states, _shifted(_shifted(states, BLANK), BLANK))
     skips = ops.logical_and(ops.not_equal(states, BLANK), other)
     at_start = ops.where(ops.arange(ops.shape(states)[1]) < 2, emitted[:, 0], NEVER)
@@ -36,7 +38,10 @@ def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
         moved = ops.logsumexp(ops.stack([alpha, before, two_before]), axis=0) + now
         return ops.where(ops.less(frame, frames)[:, None], moved, alpha)
 
-    later = (ops.arange(1, ops.shape(likely)[1], dtype="int32"), ops.transpose(emitted[:, 1:], (1, 0, 2)))
+    later = (
+        ops.arange(1, ops.shape(likely)[1], dtype="int32"),
+        ops.transpose(emitted[:, 1:], (1, 0, 2)),
+    )
     alpha = outputs_of(step, at_start, later)[-1]
     last = ops.take_along_axis(alpha, 2 * labels[:, None], axis=1)[:, 0]
     label = ops.take_along_axis(alpha, ops.maximum(2 * labels - 1, 0)[:, None], axis=1)[:, 0]

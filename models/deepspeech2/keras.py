@@ -21,12 +21,22 @@ class DeepSpeech2(keras.Model):  # type: ignore[misc]
         self.spec = spec
         self.padded = [layers.ZeroPadding2D((kernel[0] // 2, kernel[1] // 2)) for kernel in KERNELS]
         self.convolutions = [
-            layers.Conv2D(spec.channels, kernel, stride, use_bias=False, name=layer_name(f"convolutions.{index}"))
+            layers.Conv2D(
+                spec.channels,
+                kernel,
+                stride,
+                use_bias=False,
+                name=layer_name(f"convolutions.{index}"),
+            )
             for index, (kernel, stride) in enumerate(zip(KERNELS, STRIDES, strict=True))
         ]
         self.norms = [_norm(f"norms.{index}") for index, _ in enumerate(KERNELS)]
         self.lstms = [
-            layers.Bidirectional(layers.LSTM(spec.width, return_sequences=True), "sum", name=layer_name(f"lstms.{index}"))
+            layers.Bidirectional(
+                layers.LSTM(spec.width, return_sequences=True),
+                "sum",
+                name=layer_name(f"lstms.{index}"),
+            )
             for index in range(spec.layers)
         ]
         self.sequence_norms = [_norm(f"sequence_norms.{index}") for index in range(spec.layers)]
@@ -34,7 +44,9 @@ class DeepSpeech2(keras.Model):  # type: ignore[misc]
 
     def build(self) -> None:
         spec = self.spec
-        for index, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+        for index, (convolution, norm) in enumerate(
+            zip(self.convolutions, self.norms, strict=True)
+        ):
             convolution.build((None, None, None, spec.channels if index else 1))
             norm.build((None, None, None, spec.channels))
         for index, (lstm, norm) in enumerate(zip(self.lstms, self.sequence_norms, strict=True)):
@@ -53,7 +65,9 @@ class DeepSpeech2(keras.Model):  # type: ignore[misc]
             x = x * ops.cast(mask, x.dtype)[:, :, None, None]
         x = ops.reshape(x, (*ops.shape(x)[:2], self.spec.channels * self.spec.bins))
         for layer, norm in zip(self.lstms, self.sequence_norms, strict=True):
-            x = norm(lstms.outputs(self.spec.lstm, layer, x, mask, training=training), training=training)
+            x = norm(
+                lstms.outputs(self.spec.lstm, layer, x, mask, training=training), training=training
+            )
         return self.symbols(x)
 
     def example_losses(self, inputs: Any, outputs: Any, targets: Any) -> Any:

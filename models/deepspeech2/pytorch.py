@@ -17,11 +17,20 @@ class DeepSpeech2(nn.Module):  # type: ignore[misc]
         super().__init__()
         inputs = [spec.channels * spec.bins, *[spec.width] * (spec.layers - 1)]
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(channels, spec.channels, kernel, stride, (kernel[0] // 2, kernel[1] // 2), bias=False)
+            nn.Conv2d(
+                channels,
+                spec.channels,
+                kernel,
+                stride,
+                (kernel[0] // 2, kernel[1] // 2),
+                bias=False,
+            )
             for channels, kernel, stride in zip((1, spec.channels), KERNELS, STRIDES, strict=True)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(spec.channels) for _ in KERNELS)
-        self.lstms = nn.ModuleList(lstm(spec.lstm, size, spec.width, bidirectional=True, packed=True) for size in inputs)
+        self.lstms = nn.ModuleList(
+            lstm(spec.lstm, size, spec.width, bidirectional=True, packed=True) for size in inputs
+        )
         self.sequence_norms = nn.ModuleList(nn.BatchNorm1d(spec.width) for _ in inputs)
         self.symbols = nn.Linear(spec.width, spec.symbols)
 
@@ -38,11 +47,15 @@ class DeepSpeech2(nn.Module):  # type: ignore[misc]
             x = norm(both.flatten(0, 1)).unflatten(0, x.shape[:2])
         return self.symbols(x)
 
-    def example_losses(self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor) -> Tensor:
+    def example_losses(
+        self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor
+    ) -> Tensor:
         """(n,): minus the logarithm of the probability of each transcript, over all of its alignments."""
         likely = functional.log_softmax(outputs, dim=-1).transpose(0, 1)
         spoken = (targets != BLANK).sum(1)
-        return functional.ctc_loss(likely, targets, frames_left(inputs[1]), spoken, BLANK, reduction="none")
+        return functional.ctc_loss(
+            likely, targets, frames_left(inputs[1]), spoken, BLANK, reduction="none"
+        )
 
 
 def build(spec: Spec) -> nn.Module:

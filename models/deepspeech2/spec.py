@@ -75,7 +75,9 @@ def shapes(spec: Spec) -> Shapes:
     """Name -> shape of every weight and running statistic, PyTorch's names and layouts. One bias vector per LSTM gate."""
     found = Shapes()
     for index, kernel in enumerate(KERNELS):
-        found.convolution(f"convolutions.{index}", spec.channels, spec.channels if index else 1, kernel)
+        found.convolution(
+            f"convolutions.{index}", spec.channels, spec.channels if index else 1, kernel
+        )
         found.norm(f"norms.{index}", spec.channels)
     for index in range(spec.layers):
         inputs = spec.width if index else spec.channels * spec.bins
@@ -94,7 +96,9 @@ def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
         elif name.startswith(("lstms", "symbols")):
             values = rng.uniform(-1, 1, shape) / sqrt(spec.width)
         else:
-            values = np.ones(shape) if name.endswith((".weight", ".running_var")) else np.zeros(shape)
+            values = (
+                np.ones(shape) if name.endswith((".weight", ".running_var")) else np.zeros(shape)
+            )
         weights[name] = values.astype(np.float32)
     return weights
 
@@ -119,7 +123,9 @@ def reads(spec: Spec) -> Reads:
     return Reads("spectrograms", {"bins": spec.features})
 
 
-def batch_of(_: Spec, __: np.random.Generator, heard: tuple[Array, Array], said: tuple[Array, Array]) -> Batch:
+def batch_of(
+    _: Spec, __: np.random.Generator, heard: tuple[Array, Array], said: tuple[Array, Array]
+) -> Batch:
     """heard: features (n, frames, bins), padded, and the frames of each row. said: symbols int32 (n, symbols), and how many."""
     features, lengths = heard
     return Batch((features, lengths.astype(np.int32)), said[0], np.ones(len(features), np.float32))

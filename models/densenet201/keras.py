@@ -28,7 +28,9 @@ def build(spec: Spec) -> keras.Model:
 
 
 def _dense_layer(x: Any, spec: Spec, path: str) -> Any:
-    new = convolution(_norm_relu(x, f"{path}.norm1"), spec.bottleneck * spec.growth, 1, f"{path}.conv1")
+    new = convolution(
+        _norm_relu(x, f"{path}.norm1"), spec.bottleneck * spec.growth, 1, f"{path}.conv1"
+    )
     new = convolution(_norm_relu(new, f"{path}.norm2"), spec.growth, 3, f"{path}.conv2", padding=1)
     return layers.Concatenate()([x, new])
 

@@ -11,7 +11,9 @@ from models.layers.pytorch import of_images
 
 def build(spec: Spec) -> nn.Module:
     """forward(images (n, height, width, 3), normalised) -> (n, classes), or pooled features (n, 1920) without classes."""
-    network = DenseNet(spec.growth, spec.blocks, spec.stem, spec.bottleneck, num_classes=spec.classes or 1)
+    network = DenseNet(
+        spec.growth, spec.blocks, spec.stem, spec.bottleneck, num_classes=spec.classes or 1
+    )
     if spec.classes is None:
         network.classifier = nn.Identity()
     return of_images(network)

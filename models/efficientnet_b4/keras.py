@@ -30,13 +30,19 @@ def _unit(x: Any, unit: Unit) -> Any:
     shortcut, path, part = x, f"{unit.path}.block", unit.depthwise
     if part:
         x = _silu(norm(convolution(x, unit.hidden, 1, f"{path}.0.0"), f"{path}.0.1"))
-    x = _silu(norm(depthwise(x, unit.kernel, f"{path}.{part}.0", strides=unit.strides), f"{path}.{part}.1"))
+    x = _silu(
+        norm(
+            depthwise(x, unit.kernel, f"{path}.{part}.0", strides=unit.strides), f"{path}.{part}.1"
+        )
+    )
     x = _excited(x, unit, f"{path}.{part + 1}")
     x = norm(convolution(x, unit.outputs, 1, f"{path}.{part + 2}.0"), f"{path}.{part + 2}.1")
     if unit.strides > 1 or unit.inputs != unit.outputs:
         return x
     if unit.drop:  # whole images: stochastic depth
-        x = layers.Dropout(unit.drop, noise_shape=(None, 1, 1, 1), name=layer_name(f"{unit.path}.stochastic_depth"))(x)
+        x = layers.Dropout(
+            unit.drop, noise_shape=(None, 1, 1, 1), name=layer_name(f"{unit.path}.stochastic_depth")
+        )(x)
     return layers.Add()([x, shortcut])
 
 
@@ -44,7 +50,9 @@ def _excited(x: Any, unit: Unit, path: str) -> Any:
     """Every channel times a share that its mean over the image decides."""
     share = layers.GlobalAveragePooling2D(keepdims=True)(x)
     share = _silu(convolution(share, unit.squeezed, 1, f"{path}.fc1", bias=True))
-    share = layers.Activation("sigmoid")(convolution(share, unit.hidden, 1, f"{path}.fc2", bias=True))
+    share = layers.Activation("sigmoid")(
+        convolution(share, unit.hidden, 1, f"{path}.fc2", bias=True)
+    )
     return layers.Multiply()([x, share])
 
 

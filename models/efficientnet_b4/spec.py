@@ -61,9 +61,14 @@ class Spec(ImageSpec):
         for stage, (expansion, kernel, strides, inputs, outputs, _) in enumerate(STAGES):
             inputs, outputs = rounded(inputs * self.width), rounded(outputs * self.width)
             for number in range(counts[stage]):
-                path, drop = f"features.{stage + 1}.{number}", self.stochastic_depth * done / sum(counts)
+                path, drop = (
+                    f"features.{stage + 1}.{number}",
+                    self.stochastic_depth * done / sum(counts),
+                )
                 hidden, squeezed = rounded(inputs * expansion), max(1, inputs // 4)
-                yield Unit(path, inputs, hidden, squeezed, outputs, kernel, 1 if number else strides, drop)
+                yield Unit(
+                    path, inputs, hidden, squeezed, outputs, kernel, 1 if number else strides, drop
+                )
                 inputs, done = outputs, done + 1
 
     def shapes(self) -> Shapes:

@@ -32,10 +32,22 @@ DEVICES = ("auto", "cpu", "cuda")
 # the same; there are `onednn` and `plain`: that library's kernels, or the framework's own, also for products.
 CONV_ALGORITHMS = ("profiled", "heuristic", "fixed", "onednn", "plain")
 # Of TensorFlow; `all` stands for these and every other one.
-GRAPH_OPTIMIZERS = ("pruning", "constant_folding", "arithmetic_optimization", "dependency_optimization", "all")
+GRAPH_OPTIMIZERS = (
+    "pruning",
+    "constant_folding",
+    "arithmetic_optimization",
+    "dependency_optimization",
+    "all",
+)
 # Every other one that TensorFlow's Python interface has a switch for.
 OTHER_GRAPH_OPTIMIZERS = (
-    *("layout_optimizer", "shape_optimization", "remapping", "loop_optimization", "function_optimization"),
+    *(
+        "layout_optimizer",
+        "shape_optimization",
+        "remapping",
+        "loop_optimization",
+        "function_optimization",
+    ),
     *("scoped_allocator_optimization", "pin_to_host_optimization", "implementation_selector"),
 )
 # `float32` and `float64`: in full. `tf32`: float32 whose products a GPU may round. `bfloat16`: mixed, as each framework has
@@ -88,17 +100,30 @@ def missing(name: str) -> str | None:
 
 
 def open_framework(
-    name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = "profiled"
+    name: str,
+    *,
+    device: str,
+    threads: int,
+    precision: str,
+    seed: int,
+    conv_algorithm: str = "profiled",
 ) -> Framework:
     """The adapter of `name`, its framework imported and set up: one a process. Raises ModelError for what is missing."""
     settings = {"device": (device, DEVICES), "precision": (precision, PRECISIONS)}
-    for setting, (value, values) in (settings | {"conv_algorithm": (conv_algorithm, CONV_ALGORITHMS)}).items():
+    for setting, (value, values) in (
+        settings | {"conv_algorithm": (conv_algorithm, CONV_ALGORITHMS)}
+    ).items():
         if value not in values:
             raise ModelError(f"no {setting} {value!r}; have {', '.join(values)}")
     if reason := missing(name):
         raise ModelError(reason)
     module = import_module(f"{_variants()[name][0]}.adapter")
-    given: dict[str, Any] = {"device": device, "threads": threads, "precision": precision, "seed": seed}
+    given: dict[str, Any] = {
+        "device": device,
+        "threads": threads,
+        "precision": precision,
+        "seed": seed,
+    }
     framework: Framework = module.Adapter(name, **given, conv_algorithm=conv_algorithm)
     return framework
 
@@ -131,7 +156,9 @@ def lean_import(name: str) -> Iterator[None]:
     hidden = [package for package in asked.imports_if_there if package not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: "not installed", to an import
     if asked.looks_for:
-        sys.meta_path[:] = [Without(asked.looks_for) if finder is PathFinder else finder for finder in sys.meta_path]
+        sys.meta_path[:] = [
+            Without(asked.looks_for) if finder is PathFinder else finder for finder in sys.meta_path
+        ]
     try:
         yield
     finally:
@@ -155,8 +182,13 @@ def packages() -> tuple[str, ...]:
     """The packages that hold frameworks: ours, and those that other distributions name."""
     from importlib.metadata import entry_points
 
-    ours = sorted((module.name for module in pkgutil.iter_modules(__path__) if module.ispkg), reverse=True)
-    return (*(f"{__name__}.{folder}" for folder in ours), *sorted({one.value for one in entry_points(group=GROUP)}))
+    ours = sorted(
+        (module.name for module in pkgutil.iter_modules(__path__) if module.ispkg), reverse=True
+    )
+    return (
+        *(f"{__name__}.{folder}" for folder in ours),
+        *sorted({one.value for one in entry_points(group=GROUP)}),
+    )
 
 
 @cache
@@ -167,7 +199,9 @@ def _variants() -> dict[str, tuple[str, Variant]]:
         variants = _variants_of(package)
         if twice := found.keys() & variants.keys():
             name = min(twice)
-            raise ModelError(f"{package} has a framework {name!r}, and so has {found[name][0]}; rename or uninstall one")
+            raise ModelError(
+                f"{package} has a framework {name!r}, and so has {found[name][0]}; rename or uninstall one"
+            )
         found |= {name: (package, one) for name, one in variants.items()}
     return found
 
@@ -176,7 +210,9 @@ def _variants_of(package: str) -> dict[str, Variant]:
     try:
         variants: dict[str, Variant] = import_module(package).VARIANTS
     except (ImportError, AttributeError) as error:
-        raise ModelError(f"{package}, an entry point of {GROUP}, is no framework: {error}; mend or uninstall it") from None
+        raise ModelError(
+            f"{package}, an entry point of {GROUP}, is no framework: {error}; mend or uninstall it"
+        ) from None
     return variants
 
 

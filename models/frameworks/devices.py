@@ -84,7 +84,13 @@ class FrameworkOnDevice(Framework):
         """Return the framework's own input pipeline. Raises ModelError if it has none."""
 
 
-def resolve(wanted: str, has_accelerator: bool, library: str, precision: str, messages: str | Callable[[], object] = "") -> str:
+def resolve(
+    wanted: str,
+    has_accelerator: bool,
+    library: str,
+    precision: str,
+    messages: str | Callable[[], object] = "",
+) -> str:
     """`cpu` or `cuda`, from `auto` or what is asked for.
 
     messages: what the library itself said while it looked for a GPU, or a call that raises an error saying so.
@@ -94,7 +100,9 @@ def resolve(wanted: str, has_accelerator: bool, library: str, precision: str, me
     if wanted == "cuda" and not has_accelerator:
         reason = f"device 'cuda': {library} sees no GPU here; use cpu or auto"
         own = messages if isinstance(messages, str) else _error_of(messages)
-        raise NoDevice(f"{reason}. {library} reports: {' '.join(own.split())[:MAX_MESSAGE]}" if own else reason)
+        raise NoDevice(
+            f"{reason}. {library} reports: {' '.join(own.split())[:MAX_MESSAGE]}" if own else reason
+        )
     found = ("cuda" if has_accelerator else "cpu") if wanted == "auto" else wanted
     if precision == "tf32" and found == "cpu":
         raise ModelError("precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16")
@@ -160,7 +168,9 @@ def onednn(conv_algorithm: str, device: str) -> bool | None:
     if conv_algorithm not in ("onednn", "plain"):
         return None
     if device != "cpu":
-        raise ModelError(f"conv_algorithm {conv_algorithm!r} is a CPU's; on {device} use profiled, heuristic or fixed")
+        raise ModelError(
+            f"conv_algorithm {conv_algorithm!r} is a CPU's; on {device} use profiled, heuristic or fixed"
+        )
     return conv_algorithm == "onednn"
 
 
@@ -168,4 +178,6 @@ def choose_in_xla(conv_algorithm: str) -> None:
     """XLA reads its flags once, when it first compiles; the last of a kind counts, so that a user's own others stay."""
     flags = {"profiled": "--xla_gpu_autotune_level=4", "heuristic": "--xla_gpu_autotune_level=0"}
     fixed = "--xla_gpu_autotune_level=0 --xla_gpu_exclude_nondeterministic_ops=true"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags.get(conv_algorithm, fixed)}".strip()
+    os.environ["XLA_FLAGS"] = (
+        f"{os.environ.get('XLA_FLAGS', '')} {flags.get(conv_algorithm, fixed)}".strip()
+    )

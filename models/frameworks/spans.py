@@ -29,7 +29,9 @@ def leaves(events: Iterable[Event]) -> list[Event]:
         by_thread.setdefault(event.thread, []).append(event)
     found: list[Event] = []
     for inside in by_thread.values():
-        ordered = sorted(inside, key=lambda one: (one.start, -one.end))  # what lies in an event follows it at once
+        ordered = sorted(
+            inside, key=lambda one: (one.start, -one.end)
+        )  # what lies in an event follows it at once
         found += [one for one, following in pairwise(ordered) if following.start >= one.end]
         found += ordered[-1:]
     return found

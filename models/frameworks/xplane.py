@@ -76,7 +76,12 @@ def read_trace(events: Iterable[TraceEvent], framework: re.Pattern[str] = TENSOR
     return Trace(
         steps,
         leaves(event for event in computing if event.name not in HANDED_ON),
-        leaves(map(_unnumbered, (event for event in begun_in(fused, steps) if not event.name.startswith(END)))),
+        leaves(
+            map(
+                _unnumbered,
+                (event for event in begun_in(fused, steps) if not event.name.startswith(END)),
+            )
+        ),
         [_unnumbered(event) for event in kernels],
         any(traced.is_xla for traced in on_gpu),
         [event for event in others if event.name == EXECUTOR],

@@ -20,16 +20,23 @@ class GNMT(keras.Model):  # type: ignore[misc]
         self.spec = spec
         self.embedding = layers.Embedding(spec.vocabulary, spec.width, name="embedding")
         both_ways = layers.Bidirectional(_lstm(spec), "concat", name=layer_name("encoder.0"))
-        self.encoder = [both_ways, *(_lstm(spec, f"encoder.{index}") for index in range(1, spec.layers))]
+        self.encoder = [
+            both_ways,
+            *(_lstm(spec, f"encoder.{index}") for index in range(1, spec.layers)),
+        ]
         self.decoder = [_lstm(spec, f"decoder.{index}") for index in range(spec.layers)]
-        self.encoder_dropout = [_dropout(spec, f"encoder_dropout.{index}") for index in range(spec.layers)]
-        self.decoder_dropout = [_dropout(spec, f"decoder_dropout.{index}") for index in range(spec.layers)]
+        self.encoder_dropout = [
+            _dropout(spec, f"encoder_dropout.{index}") for index in range(spec.layers)
+        ]
+        self.decoder_dropout = [
+            _dropout(spec, f"decoder_dropout.{index}") for index in range(spec.layers)
+        ]
         self.query = layers.Dense(spec.width, use_bias=False, name="query")
         self.key = layers.Dense(spec.width, use_bias=False, name="key")
         self.score = layers.Dense(1, use_bias=False, name="score")
         self.words = layers.Dense(spec.vocabulary, name="words")
 
-    def build(self, input_shape: Any = None) -> None:  # noqa: ARG002 - the spec says all sizes
+    def build(self, input_shape: Any = None) -> None:
         self.embedding.build((None, None))
         for side, inputs in self.spec.inputs.items():
             for layer, size in zip(getattr(self, side), inputs, strict=True):
@@ -58,7 +65,9 @@ class GNMT(keras.Model):  # type: ignore[misc]
         x = self._layer(self.decoder[0], given, training=training)
         context = self._attended(x, memory, there)
         for index in range(1, len(self.decoder)):
-            given = ops.concatenate([self.decoder_dropout[index](x, training=training), context], axis=2)
+            given = ops.concatenate(
+                [self.decoder_dropout[index](x, training=training), context], axis=2
+            )
             found = self._layer(self.decoder[index], given, training=training)
             x = found + x if index >= RESIDUAL_FROM else found
         return x
@@ -68,7 +77,9 @@ class GNMT(keras.Model):  # type: ignore[misc]
 
     def _attended(self, asking: Any, memory: Any, there: Any) -> Any:
         """(n, T, width): for each word that asks, the memory's mean weighted by what fits."""
-        hidden = ops.tanh(ops.expand_dims(self.query(asking), 2) + ops.expand_dims(self.key(memory), 1))
+        hidden = ops.tanh(
+            ops.expand_dims(self.query(asking), 2) + ops.expand_dims(self.key(memory), 1)
+        )
         scores = ops.where(ops.expand_dims(there, 1), ops.squeeze(self.score(hidden), 3), NEVER)
         return ops.matmul(ops.softmax(scores, axis=2), memory)
 

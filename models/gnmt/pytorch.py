@@ -20,7 +20,9 @@ class GNMT(nn.Module):  # type: ignore[misc]
             lstm(spec.lstm, size, spec.width, bidirectional=index == 0, packed=True)
             for index, size in enumerate(inputs["encoder"])
         )
-        self.decoder = nn.ModuleList(lstm(spec.lstm, size, spec.width) for size in inputs["decoder"])
+        self.decoder = nn.ModuleList(
+            lstm(spec.lstm, size, spec.width) for size in inputs["decoder"]
+        )
         self.encoder_dropout = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.encoder)
         self.decoder_dropout = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.decoder)
         self.query = nn.Linear(spec.width, spec.width, bias=False)

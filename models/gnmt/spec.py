@@ -73,14 +73,18 @@ def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
     """Embeddings N(0, 1/width), everything else U(±1/√width)."""
     weights: Weights = {}
     for name, shape in shapes(spec).items():
-        drawn = rng.standard_normal(shape) if name == "embedding.weight" else rng.uniform(-1, 1, shape)
+        drawn = (
+            rng.standard_normal(shape) if name == "embedding.weight" else rng.uniform(-1, 1, shape)
+        )
         weights[name] = (drawn / sqrt(spec.width)).astype(np.float32)
     return weights
 
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
     """int (count,): word pieces of so many sentences, log-normal around 25 and between 3 and 50; `tiny`: a fifth of that."""
-    pieces = np.clip(25 * np.exp(0.5 * rng.standard_normal(count)), 3, LONGEST) / (1 if size == "paper" else 5)
+    pieces = np.clip(25 * np.exp(0.5 * rng.standard_normal(count)), 3, LONGEST) / (
+        1 if size == "paper" else 5
+    )
     found: Array = np.maximum(np.round(pieces), 2).astype(np.int64)
     return found
 
@@ -93,7 +97,10 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
     """
     shape = (len(lengths), int(lengths.max()))
     there = np.arange(shape[1]) < lengths[:, None]
-    source, said = (np.where(there, rng.integers(2, spec.vocabulary, shape), PADDING).astype(np.int32) for _ in range(2))
+    source, said = (
+        np.where(there, rng.integers(2, spec.vocabulary, shape), PADDING).astype(np.int32)
+        for _ in range(2)
+    )
     return batch_of(spec, rng, (source, lengths), (said, lengths))
 
 
@@ -102,12 +109,16 @@ def reads(spec: Spec) -> Reads:
     return Reads("sentence_pairs", {"vocabulary": spec.vocabulary}, longest=LONGEST)
 
 
-def batch_of(_: Spec, __: np.random.Generator, source: tuple[Array, Array], said: tuple[Array, Array]) -> Batch:
+def batch_of(
+    _: Spec, __: np.random.Generator, source: tuple[Array, Array], said: tuple[Array, Array]
+) -> Batch:
     """Either: int32 (n, words), padded, and how many there are in each row; of `said` each is to be predicted."""
     (words, lengths), (targets, spoken) = source, said
     behind = np.insert(targets[:, :-1], 0, START, axis=1)
     there = np.arange(targets.shape[1]) < spoken[:, None]
-    return Batch((words, lengths.astype(np.int32), behind), targets.ravel(), there.ravel().astype(np.float32))
+    return Batch(
+        (words, lengths.astype(np.int32), behind), targets.ravel(), there.ravel().astype(np.float32)
+    )
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:

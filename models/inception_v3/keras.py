@@ -9,7 +9,16 @@ import numpy as np
 from keras import layers
 
 from models.inception_v3.spec import AVERAGE, EPSILON, MAX, MIXED, STEM, Branch, Spec, Unit
-from models.layers.keras import average_pool, convolution, dropout, images, linear, max_pool, network, norm
+from models.layers.keras import (
+    average_pool,
+    convolution,
+    dropout,
+    images,
+    linear,
+    max_pool,
+    network,
+    norm,
+)
 
 # From normalised by ImageNet's means and deviations to (image - 0.5) / 0.5, channel by channel; TensorFlow would read a tuple of
 # floats as float32, whatever the policy.
@@ -25,9 +34,13 @@ def build(spec: Spec) -> keras.Model:
     for unit in STEM:
         x = _unit(x, unit, unit.name, spec) if isinstance(unit, Unit) else max_pool(x, 3, strides=2)
     for name, branches in MIXED.items():
-        x = layers.Concatenate()([out for branch in branches for out in _branch(x, branch, name, spec)])
+        x = layers.Concatenate()(
+            [out for branch in branches for out in _branch(x, branch, name, spec)]
+        )
     x = layers.GlobalAveragePooling2D()(x)
-    return network(inputs, linear(dropout(x, spec.dropout, "dropout"), spec.classes, "fc"), "inception_v3")
+    return network(
+        inputs, linear(dropout(x, spec.dropout, "dropout"), spec.classes, "fc"), "inception_v3"
+    )
 
 
 def _branch(x: Any, branch: Branch, name: str, spec: Spec) -> list[Any]:
@@ -41,5 +54,7 @@ def _branch(x: Any, branch: Branch, name: str, spec: Spec) -> list[Any]:
 
 
 def _unit(x: Any, unit: Unit, path: str, spec: Spec) -> Any:
-    x = convolution(x, spec.width(unit), unit.size, f"{path}.conv", strides=unit.strides, padding=unit.padding)
+    x = convolution(
+        x, spec.width(unit), unit.size, f"{path}.conv", strides=unit.strides, padding=unit.padding
+    )
     return layers.ReLU()(norm(x, f"{path}.bn", epsilon=EPSILON))

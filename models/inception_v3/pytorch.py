@@ -11,7 +11,13 @@ from torchvision.models import inception
 from models.inception_v3.spec import Spec
 from models.layers.pytorch import of_images
 
-BLOCKS = (inception.InceptionA, inception.InceptionB, inception.InceptionC, inception.InceptionD, inception.InceptionE)
+BLOCKS = (
+    inception.InceptionA,
+    inception.InceptionB,
+    inception.InceptionC,
+    inception.InceptionD,
+    inception.InceptionE,
+)
 
 
 def build(spec: Spec) -> nn.Module:
@@ -21,7 +27,11 @@ def build(spec: Spec) -> nn.Module:
         num_classes=spec.classes,
         aux_logits=False,
         transform_input=spec.transform_input,
-        inception_blocks=[unit, *(partial(block, conv_block=unit) for block in BLOCKS), inception.InceptionAux],
+        inception_blocks=[
+            unit,
+            *(partial(block, conv_block=unit) for block in BLOCKS),
+            inception.InceptionAux,
+        ],
         init_weights=False,
         dropout=spec.dropout,
     )
@@ -31,4 +41,6 @@ def build(spec: Spec) -> nn.Module:
 
 def _narrower(narrower: int, inputs: int, outputs: int, **sizes: Any) -> nn.Module:
     """torchvision's unit with that many times fewer channels; an image has three whatever the width."""
-    return inception.BasicConv2d(inputs if inputs == 3 else inputs // narrower, outputs // narrower, **sizes)
+    return inception.BasicConv2d(
+        inputs if inputs == 3 else inputs // narrower, outputs // narrower, **sizes
+    )

@@ -26,7 +26,11 @@ class Unit(NamedTuple):
     @property
     def padding(self) -> tuple[int, int]:
         """Zeros on both sides of height and width."""
-        return (0, 0) if self.cut or self.strides > 1 else (pair(self.size)[0] // 2, pair(self.size)[1] // 2)
+        return (
+            (0, 0)
+            if self.cut or self.strides > 1
+            else (pair(self.size)[0] // 2, pair(self.size)[1] // 2)
+        )
 
 
 class Branch(NamedTuple):
@@ -38,7 +42,12 @@ class Branch(NamedTuple):
 
 
 STEM = (
-    *(Unit("Conv2d_1a_3x3", 32, 3, 2), Unit("Conv2d_2a_3x3", 32, 3, cut=True), Unit("Conv2d_2b_3x3", 64, 3), POOL),
+    *(
+        Unit("Conv2d_1a_3x3", 32, 3, 2),
+        Unit("Conv2d_2a_3x3", 32, 3, cut=True),
+        Unit("Conv2d_2b_3x3", 64, 3),
+        POOL,
+    ),
     *(Unit("Conv2d_3b_1x1", 80, 1), Unit("Conv2d_4a_3x3", 192, 3, cut=True), POOL),
 )
 
@@ -48,7 +57,13 @@ def _a(pooled: int) -> tuple[Branch, ...]:
     return (
         Branch((Unit("branch1x1", 64, 1),)),
         Branch((Unit("branch5x5_1", 48, 1), Unit("branch5x5_2", 64, 5))),
-        Branch((Unit("branch3x3dbl_1", 64, 1), Unit("branch3x3dbl_2", 96, 3), Unit("branch3x3dbl_3", 96, 3))),
+        Branch(
+            (
+                Unit("branch3x3dbl_1", 64, 1),
+                Unit("branch3x3dbl_2", 96, 3),
+                Unit("branch3x3dbl_3", 96, 3),
+            )
+        ),
         Branch((Unit("branch_pool", pooled, 1),), AVERAGE),
     )
 
@@ -57,7 +72,13 @@ def _b() -> tuple[Branch, ...]:
     """Figure 10: to 17 × 17."""
     return (
         Branch((Unit("branch3x3", 384, 3, 2),)),
-        Branch((Unit("branch3x3dbl_1", 64, 1), Unit("branch3x3dbl_2", 96, 3), Unit("branch3x3dbl_3", 96, 3, 2))),
+        Branch(
+            (
+                Unit("branch3x3dbl_1", 64, 1),
+                Unit("branch3x3dbl_2", 96, 3),
+                Unit("branch3x3dbl_3", 96, 3, 2),
+            )
+        ),
         Branch(pooling=MAX),
     )
 
@@ -69,15 +90,30 @@ def _c(inside: int) -> tuple[Branch, ...]:
     twice = zip(sizes, (inside, inside, inside, inside, 192), strict=True)
     return (
         Branch((Unit("branch1x1", 192, 1),)),
-        Branch((Unit("branch7x7_1", inside, 1), Unit("branch7x7_2", inside, row), Unit("branch7x7_3", 192, column))),
-        Branch(tuple(Unit(f"branch7x7dbl_{at}", channels, size) for at, (size, channels) in enumerate(twice, 1))),
+        Branch(
+            (
+                Unit("branch7x7_1", inside, 1),
+                Unit("branch7x7_2", inside, row),
+                Unit("branch7x7_3", 192, column),
+            )
+        ),
+        Branch(
+            tuple(
+                Unit(f"branch7x7dbl_{at}", channels, size)
+                for at, (size, channels) in enumerate(twice, 1)
+            )
+        ),
         Branch((Unit("branch_pool", 192, 1),), AVERAGE),
     )
 
 
 def _d() -> tuple[Branch, ...]:
     """To 8 × 8."""
-    seven = (Unit("branch7x7x3_1", 192, 1), Unit("branch7x7x3_2", 192, (1, 7)), Unit("branch7x7x3_3", 192, (7, 1)))
+    seven = (
+        Unit("branch7x7x3_1", 192, 1),
+        Unit("branch7x7x3_2", 192, (1, 7)),
+        Unit("branch7x7x3_3", 192, (7, 1)),
+    )
     return (
         Branch((Unit("branch3x3_1", 192, 1), Unit("branch3x3_2", 320, 3, 2))),
         Branch((*seven, Unit("branch7x7x3_4", 192, 3, 2))),
@@ -101,8 +137,21 @@ def _fork(name: str) -> tuple[Unit, ...]:
 
 
 MIXED = {
-    **{"Mixed_5b": _a(32), "Mixed_5c": _a(64), "Mixed_5d": _a(64), "Mixed_6a": _b(), "Mixed_6b": _c(128), "Mixed_6c": _c(160)},
-    **{"Mixed_6d": _c(160), "Mixed_6e": _c(192), "Mixed_7a": _d(), "Mixed_7b": _e(), "Mixed_7c": _e()},
+    **{
+        "Mixed_5b": _a(32),
+        "Mixed_5c": _a(64),
+        "Mixed_5d": _a(64),
+        "Mixed_6a": _b(),
+        "Mixed_6b": _c(128),
+        "Mixed_6c": _c(160),
+    },
+    **{
+        "Mixed_6d": _c(160),
+        "Mixed_6e": _c(192),
+        "Mixed_7a": _d(),
+        "Mixed_7b": _e(),
+        "Mixed_7c": _e(),
+    },
 }
 
 
@@ -144,7 +193,10 @@ class Spec(ImageSpec):
     def _add_branch(self, found: Shapes, name: str, branch: Branch, channels: int) -> int:
         for unit in branch.units:
             channels = self._add(found, f"{name}.{unit.name}", unit, channels)
-        return sum(self._add(found, f"{name}.{unit.name}", unit, channels) for unit in branch.fork) or channels
+        return (
+            sum(self._add(found, f"{name}.{unit.name}", unit, channels) for unit in branch.fork)
+            or channels
+        )
 
 
 def checkpoint_name(name: str) -> str | None:

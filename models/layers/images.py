@@ -17,7 +17,9 @@ Size = int | tuple[int, int]
 class Shapes(dict[str, tuple[int, ...]]):
     """Name -> shape of every weight and running statistic, in PyTorch's names and layouts, filled layer by layer."""
 
-    def convolution(self, path: str, outputs: int, inputs: int, size: Size, *, bias: bool = False) -> None:
+    def convolution(
+        self, path: str, outputs: int, inputs: int, size: Size, *, bias: bool = False
+    ) -> None:
         self[f"{path}.weight"] = (outputs, inputs, *pair(size))
         if bias:
             self[f"{path}.bias"] = (outputs,)
@@ -85,7 +87,11 @@ class ImageSpec(ABC):
         """Why square images of this side do not go through; empty where they do."""
         if self.only_side and side != self.only_side:
             return f"takes images of {self.only_side} × {self.only_side} alone"
-        return f"needs images of at least {self.least_side} × {self.least_side}" if side < self.least_side else ""
+        return (
+            f"needs images of at least {self.least_side} × {self.least_side}"
+            if side < self.least_side
+            else ""
+        )
 
     def least_rows(self, side: int) -> int:
         """Images that one training step needs: BatchNorm wants two values a channel, and the last may see one pixel an image."""
@@ -114,7 +120,9 @@ def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:
         elif len(shape) == 2:
             values = rng.uniform(-1, 1, shape) / sqrt(shape[1])
         else:
-            values = np.ones(shape) if name.endswith((".weight", ".running_var")) else np.zeros(shape)
+            values = (
+                np.ones(shape) if name.endswith((".weight", ".running_var")) else np.zeros(shape)
+            )
         weights[name] = values.astype(np.float32)
     return weights
 
@@ -122,7 +130,9 @@ def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:
 def batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int) -> Batch:
     """Random images and classes."""
     images = rng.standard_normal((rows, side, side, spec.channels)).astype(np.float32)
-    return Batch((images,), rng.integers(0, spec.classes, rows, dtype=np.int32), np.ones(rows, np.float32))
+    return Batch(
+        (images,), rng.integers(0, spec.classes, rows, dtype=np.int32), np.ones(rows, np.float32)
+    )
 
 
 def probe_batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int = 6) -> Batch:

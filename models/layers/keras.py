@@ -21,12 +21,23 @@ def images(channels: int = 3) -> Any:
     return keras.Input((None, None, channels))
 
 
-def convolution(x: Any, filters: int, size: Size, path: str, *, strides: int = 1, padding: Size = 0, bias: bool = False) -> Any:
+def convolution(
+    x: Any,
+    filters: int,
+    size: Size,
+    path: str,
+    *,
+    strides: int = 1,
+    padding: Size = 0,
+    bias: bool = False,
+) -> Any:
     """`padding` zeros on both sides of height and width: Keras' own `same` puts more on one side where it strides."""
     same = strides == 1 and pair(size) == tuple(2 * one + 1 for one in pair(padding))
     if not same:
         x = _padded(x, padding)
-    return layers.Conv2D(filters, size, strides, "same" if same else "valid", use_bias=bias, name=layer_name(path))(x)
+    return layers.Conv2D(
+        filters, size, strides, "same" if same else "valid", use_bias=bias, name=layer_name(path)
+    )(x)
 
 
 def depthwise(x: Any, size: int, path: str, *, strides: int = 1, bias: bool = False) -> Any:
@@ -205,7 +216,10 @@ class AdaptiveAverage(layers.Layer):  # type: ignore[misc]
         height, width = inputs.shape[1:3]
         if (height, width) == (self.side, self.side):
             return inputs
-        rows, columns = (ops.convert_to_tensor(self._windows(size), dtype=inputs.dtype) for size in (height, width))
+        rows, columns = (
+            ops.convert_to_tensor(self._windows(size), dtype=inputs.dtype)
+            for size in (height, width)
+        )
         return ops.einsum("oh,nhwc,pw->nopc", rows, inputs, columns)
 
     def _windows(self, size: int) -> Array:

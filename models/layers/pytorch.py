@@ -90,7 +90,9 @@ class OneBiasLSTM(nn.LSTM):  # type: ignore[misc]
             name, zeros = f"bias_hh_l0{direction}", torch.zeros(4 * size)
             delattr(self, name)
             self.register_buffer(name, zeros, persistent=False)
-            setattr(self, name, zeros)  # assigning, too, puts it among the flat weights that the kernel reads
+            setattr(
+                self, name, zeros
+            )  # assigning, too, puts it among the flat weights that the kernel reads
 
 
 class OneBiasCell(nn.LSTMCell):  # type: ignore[misc]

@@ -21,7 +21,7 @@ class Spec(ImageSpec):
     only_side: ClassVar[int | None] = 28
     channels: ClassVar[int] = 1
 
-    def least_rows(self, side: int) -> int:  # noqa: ARG002
+    def least_rows(self, side: int) -> int:
         """Smallest batch: 1, since there is no BatchNorm."""
         return 1
 
@@ -35,7 +35,7 @@ class Spec(ImageSpec):
         return found
 
 
-def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:  # noqa: ARG001
+def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
     """The whole network, which is small, and a batch of random images for the parity gate."""
     spec = Spec()
     return spec, probe_batch(spec, 28, rng)

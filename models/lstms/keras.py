@@ -16,7 +16,9 @@ from models.frameworks.tensorflow import operators as tensorflow
 from models.layers.scan import outputs_of
 
 
-def outputs(implementation: str, layer: Any, steps: Any, there: Any = None, *, training: bool = False) -> Any:
+def outputs(
+    implementation: str, layer: Any, steps: Any, there: Any = None, *, training: bool = False
+) -> Any:
     """(n, T, inputs) -> (n, T, width or twice), zeros where nothing is `there` (n, T), which is so behind the end of a row.
 
     layer: an LSTM or a Bidirectional one, which returns sequences. Raises ModelError for what the backend lacks.
@@ -35,14 +37,18 @@ def outputs(implementation: str, layer: Any, steps: Any, there: Any = None, *, t
 
 def _run(implementation: str) -> Callable[[Any, Any], Any]:
     if implementation in tensorflow.LSTMS and backend() != "tensorflow":
-        raise ModelError(f"lstm {implementation!r} is TensorFlow's; on {backend()} Keras has layer, cells, scan")
+        raise ModelError(
+            f"lstm {implementation!r} is TensorFlow's; on {backend()} Keras has layer, cells, scan"
+        )
     return RUNS[implementation]
 
 
 def _cells(steps: Any, cell: Any) -> Any:
     def step(state: Any, now: Any) -> Any:
         h, c = state
-        return _gated(ops.matmul(now, cell.kernel) + ops.matmul(h, cell.recurrent_kernel) + cell.bias, c)
+        return _gated(
+            ops.matmul(now, cell.kernel) + ops.matmul(h, cell.recurrent_kernel) + cell.bias, c
+        )
 
     return _looped(step, steps, cell)
 
@@ -63,7 +69,12 @@ def _block_v2(steps: Any, cell: Any) -> Any:
     return tensorflow.block_v2(steps, cell.kernel, cell.recurrent_kernel, cell.bias)
 
 
-RUNS: dict[str, Callable[[Any, Any], Any]] = {"cells": _cells, "scan": _scan, "block": _block, "block-v2": _block_v2}
+RUNS: dict[str, Callable[[Any, Any], Any]] = {
+    "cells": _cells,
+    "scan": _scan,
+    "block": _block,
+    "block-v2": _block_v2,
+}
 
 
 def _looped(step: Callable[[Any, Any], Any], given: Any, cell: Any) -> Any:

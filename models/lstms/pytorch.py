@@ -17,7 +17,14 @@ Run = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
-def lstm(implementation: str, inputs: int, width: int, *, bidirectional: bool = False, packed: bool = False) -> nn.Module:
+def lstm(
+    implementation: str,
+    inputs: int,
+    width: int,
+    *,
+    bidirectional: bool = False,
+    packed: bool = False,
+) -> nn.Module:
     """forward(steps (n, T, inputs), lengths (n,) or None) -> (n, T, width or twice), zeros behind the lengths.
 
     Its weights are those of `OneBiasLSTM`, whatever the implementation. packed: whether it is called with lengths, which
@@ -28,7 +35,9 @@ def lstm(implementation: str, inputs: int, width: int, *, bidirectional: bool = 
         layer.waits_for_lengths = packed
         return layer
     if implementation not in RUNS:
-        raise ModelError(f"lstm {implementation!r}: PyTorch has none; have layer, {', '.join(RUNS)}")
+        raise ModelError(
+            f"lstm {implementation!r}: PyTorch has none; have layer, {', '.join(RUNS)}"
+        )
     return Loop(RUNS[implementation], inputs, width, bidirectional=bidirectional)
 
 
@@ -41,7 +50,9 @@ class Layer(OneBiasLSTM):
         if lengths is None:
             return super().forward(steps)[0]
         packed = pack_padded_sequence(steps, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        return pad_packed_sequence(super().forward(packed)[0], batch_first=True, total_length=steps.shape[1])[0]
+        return pad_packed_sequence(
+            super().forward(packed)[0], batch_first=True, total_length=steps.shape[1]
+        )[0]
 
 
 class Loop(nn.Module):  # type: ignore[misc]
@@ -55,7 +66,9 @@ class Loop(nn.Module):  # type: ignore[misc]
         for direction in self.directions:
             for name, size in zip(WEIGHTS, sizes, strict=False):
                 self.register_parameter(f"{name}{direction}", nn.Parameter(torch.zeros(size)))
-            self.register_buffer(f"{WEIGHTS[3]}{direction}", torch.zeros(4 * width), persistent=False)
+            self.register_buffer(
+                f"{WEIGHTS[3]}{direction}", torch.zeros(4 * width), persistent=False
+            )
 
     def forward(self, steps: Tensor, lengths: Tensor | None = None) -> Tensor:
         outputs = self._one_way(steps, "")

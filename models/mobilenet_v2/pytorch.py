@@ -12,4 +12,8 @@ from models.mobilenet_v2.spec import Spec
 def build(spec: Spec) -> nn.Module:
     """forward(images (n, height, width, 3), normalised) -> (n, classes)."""
     stages = [list(stage) for stage in spec.stages]
-    return of_images(MobileNetV2(num_classes=spec.classes, inverted_residual_setting=stages, dropout=spec.dropout))
+    return of_images(
+        MobileNetV2(
+            num_classes=spec.classes, inverted_residual_setting=stages, dropout=spec.dropout
+        )
+    )

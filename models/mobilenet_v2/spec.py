@@ -50,7 +50,9 @@ class Spec(ImageSpec):
         inputs, at = self.stem, 1
         for expansion, outputs, count, strides in self.stages:
             for number in range(count):
-                yield Unit(f"features.{at}", inputs, expansion * inputs, outputs, 1 if number else strides)
+                yield Unit(
+                    f"features.{at}", inputs, expansion * inputs, outputs, 1 if number else strides
+                )
                 inputs, at = outputs, at + 1
 
     def shapes(self) -> Shapes:

@@ -8,17 +8,23 @@ from typing import Any
 from models.contract import Array
 
 
-def networks(weights: Mapping[str, tuple[Array, ...]], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+def networks(
+    weights: Mapping[str, tuple[Array, ...]], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Any]:
     """Return networks of one operator each: `matmul`, `convolution` (kernel HWIO), `lstm` (gates i f g o).
 
     shapes: of the inputs, with their rows.
     """
     from keras import Input, Sequential, layers
 
-    (product,), (kernel,), (_, recurrent) = (weights[name] for name in ("matmul", "convolution", "lstm"))
+    (product,), (kernel,), (_, recurrent) = (
+        weights[name] for name in ("matmul", "convolution", "lstm")
+    )
     made = {
         "matmul": layers.Dense(product.shape[1], use_bias=False),
-        "convolution": layers.Conv2D(kernel.shape[3], kernel.shape[:2], padding="same", use_bias=False),
+        "convolution": layers.Conv2D(
+            kernel.shape[3], kernel.shape[:2], padding="same", use_bias=False
+        ),
         "lstm": layers.LSTM(recurrent.shape[0], use_bias=False, return_sequences=True),
     }
     networks = {}

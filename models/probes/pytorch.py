@@ -55,7 +55,9 @@ class _Convolution(nn.Module):  # type: ignore[misc]
         self.kernel = nn.Parameter(torch.from_numpy(kernel).permute(3, 2, 0, 1).contiguous())
 
     def forward(self, images: Tensor) -> Tensor:
-        return nn.functional.conv2d(images.permute(0, 3, 1, 2), self.kernel, padding="same").permute(0, 2, 3, 1)
+        return nn.functional.conv2d(
+            images.permute(0, 3, 1, 2), self.kernel, padding="same"
+        ).permute(0, 2, 3, 1)
 
 
 class _Lstm(nn.Module):  # type: ignore[misc]
@@ -91,10 +93,16 @@ def output_types(network: nn.Module, compute: Callable[[], object]) -> list[str]
     types: list[str] = []
 
     def record(_: nn.Module, __: object, outputs: tuple[Any, object]) -> None:
-        values = outputs[0] if isinstance(outputs[0], Tensor) else outputs[0].data  # of packed sequences
+        values = (
+            outputs[0] if isinstance(outputs[0], Tensor) else outputs[0].data
+        )  # of packed sequences
         types.append(str(values.dtype).removeprefix("torch."))
 
-    handles = [module.register_forward_hook(record) for module in network.modules() if isinstance(module, nn.LSTM)]
+    handles = [
+        module.register_forward_hook(record)
+        for module in network.modules()
+        if isinstance(module, nn.LSTM)
+    ]
     compute()
     for handle in handles:
         handle.remove()
@@ -205,7 +213,9 @@ def kernels_of_step(optimizer: torch.optim.Optimizer, device: str) -> dict[str, 
     names = (
         event.name
         for event in profiler.events()
-        if event.device_type == wanted and not event.is_user_annotation and (device == "cuda" or event.name.startswith("aten::"))
+        if event.device_type == wanted
+        and not event.is_user_annotation
+        and (device == "cuda" or event.name.startswith("aten::"))
     )
     return dict(sorted(Counter(names).items()))
 

@@ -26,11 +26,15 @@ def build(spec: ResNetSpec) -> keras.Model:
 def _unit(x: Any, unit: Unit) -> Any:
     shortcut = x
     for number, (filters, size, strides) in enumerate(unit.convolutions, 1):
-        x = convolution(x, filters, size, f"{unit.path}.conv{number}", strides=strides, padding=size // 2)
+        x = convolution(
+            x, filters, size, f"{unit.path}.conv{number}", strides=strides, padding=size // 2
+        )
         x = norm(x, f"{unit.path}.bn{number}")
         if number < len(unit.convolutions):
             x = layers.ReLU()(x)
     if unit.projected:
-        shortcut = convolution(shortcut, unit.outputs, 1, f"{unit.path}.downsample.0", strides=unit.strides)
+        shortcut = convolution(
+            shortcut, unit.outputs, 1, f"{unit.path}.downsample.0", strides=unit.strides
+        )
         shortcut = norm(shortcut, f"{unit.path}.downsample.1")
     return layers.ReLU()(layers.Add()([x, shortcut]))

@@ -40,11 +40,16 @@ class ResNetSpec(ImageSpec):
             outputs = width * (4 if self.bottleneck else 1)
             for number in range(count):
                 strides = 2 if stage and not number else 1
-                convolutions: tuple[tuple[int, int, int], ...] = ((width, 3, strides), (width, 3, 1))
+                convolutions: tuple[tuple[int, int, int], ...] = (
+                    (width, 3, strides),
+                    (width, 3, 1),
+                )
                 if self.bottleneck:
                     convolutions = ((width, 1, 1), (width, 3, strides), (outputs, 1, 1))
                 projected = strides > 1 or inputs != outputs
-                yield Unit(f"layer{stage + 1}.{number}", inputs, outputs, strides, convolutions, projected)
+                yield Unit(
+                    f"layer{stage + 1}.{number}", inputs, outputs, strides, convolutions, projected
+                )
                 inputs = outputs
 
     def shapes(self) -> Shapes:

@@ -25,7 +25,9 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         self.norms = nn.ModuleList(nn.BatchNorm1d(spec.width) for _ in self.convolutions)
         self.dropouts = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.convolutions)
         self.encoder = lstm(spec.lstm, spec.width, spec.width // 2, bidirectional=True, packed=True)
-        self.prenet = nn.ModuleList(nn.Linear(size, spec.prenet, bias=False) for size in (spec.bins, spec.prenet))
+        self.prenet = nn.ModuleList(
+            nn.Linear(size, spec.prenet, bias=False) for size in (spec.bins, spec.prenet)
+        )
         self.prenet_dropouts = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.prenet)
         self.asking, self.speaking = (OneBiasCell(*sizes) for sizes in spec.lstms.values())
         self.query = nn.Linear(spec.decoder, spec.attention, bias=False)
@@ -46,12 +48,18 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         mel = self.frame(spoken_frames) * timed
         return torch.cat([mel, mel + self._correction(mel, timed), self.stop(spoken_frames)], dim=2)
 
-    def example_losses(self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor) -> Tensor:
+    def example_losses(
+        self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor
+    ) -> Tensor:
         """(n,): squared errors of the frames, before and after the correction, and the cross-entropy of the end, each a mean."""
         bins, frames = self.spec.bins, inputs[3]
         timed = _mask(frames, targets.shape[1]).to(outputs.dtype)
-        squared = (outputs[..., :bins] - targets).square().mean(2) + (outputs[..., bins:-1] - targets).square().mean(2)
-        last = (torch.arange(targets.shape[1], device=frames.device) == frames[:, None] - 1).to(outputs.dtype)
+        squared = (outputs[..., :bins] - targets).square().mean(2) + (
+            outputs[..., bins:-1] - targets
+        ).square().mean(2)
+        last = (torch.arange(targets.shape[1], device=frames.device) == frames[:, None] - 1).to(
+            outputs.dtype
+        )
         ends = functional.binary_cross_entropy_with_logits(outputs[..., -1], last, reduction="none")
         return ((squared + ends) * timed).sum(1) / frames
 
@@ -59,7 +67,9 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         x = self.embedding(characters)
         kept = there.to(x.dtype).unsqueeze(2)
         x = x * kept
-        for convolution, norm, dropout in zip(self.convolutions, self.norms, self.dropouts, strict=True):
+        for convolution, norm, dropout in zip(
+            self.convolutions, self.norms, self.dropouts, strict=True
+        ):
             x = dropout(torch.relu(norm(convolution(x.transpose(1, 2))).transpose(1, 2))) * kept
         return self.encoder(x, spoken)
 
@@ -68,7 +78,11 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         given = before
         for layer, dropout in zip(self.prenet, self.prenet_dropouts, strict=True):
             given = dropout(torch.relu(layer(given)))
-        keys, context, so_far = self.key(memory), torch.zeros_like(memory[:, 0]), torch.zeros_like(memory[:, :, 0])
+        keys, context, so_far = (
+            self.key(memory),
+            torch.zeros_like(memory[:, 0]),
+            torch.zeros_like(memory[:, :, 0]),
+        )
         zeros = given.new_zeros(len(given), self.spec.decoder)
         asking, speaking, said = (zeros, zeros), (zeros, zeros), []
         for now in given.unbind(1):
@@ -87,7 +101,9 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
 
     def _correction(self, mel: Tensor, timed: Tensor) -> Tensor:
         x, last = mel, len(self.postnet) - 1
-        for index, (convolution, norm) in enumerate(zip(self.postnet, self.postnet_norms, strict=True)):
+        for index, (convolution, norm) in enumerate(
+            zip(self.postnet, self.postnet_norms, strict=True)
+        ):
             x = norm(convolution(x.transpose(1, 2))).transpose(1, 2)
             x = self.postnet_dropouts[index](x if index == last else torch.tanh(x)) * timed
         return x
@@ -98,7 +114,9 @@ def build(spec: Spec) -> nn.Module:
 
 
 def _convolutions(sizes: list[tuple[int, int]]) -> nn.ModuleList:
-    return nn.ModuleList(nn.Conv1d(*size, KERNEL, padding=KERNEL // 2, bias=False) for size in sizes)
+    return nn.ModuleList(
+        nn.Conv1d(*size, KERNEL, padding=KERNEL // 2, bias=False) for size in sizes
+    )
 
 
 def _mask(lengths: Tensor, most: int) -> Tensor:

@@ -46,20 +46,34 @@ class Spec:
         ones = dict.fromkeys(("bins", "prenet", "decoder", "attention", "filters", "reach"), 1)
         check_sizes("tacotron2", self, characters=2, width=2, **ones)
         if self.width % 2 or not self.reach % 2:
-            raise ModelError("tacotron2: width must be even, for two directions, and reach odd, for a middle")
+            raise ModelError(
+                "tacotron2: width must be even, for two directions, and reach odd, for a middle"
+            )
 
     @property
     def lstms(self) -> dict[str, tuple[int, int]]:
         """(inputs, width) of the decoder's LSTM cells, by name."""
-        return {"asking": (self.prenet + self.width, self.decoder), "speaking": (self.decoder, self.decoder)}
+        return {
+            "asking": (self.prenet + self.width, self.decoder),
+            "speaking": (self.decoder, self.decoder),
+        }
 
     @property
     def postnet(self) -> list[tuple[int, int]]:
         """(inputs, outputs) of the convolutions that correct the spectrogram."""
-        return [(self.bins, self.width), *[(self.width, self.width)] * (POSTNET - 2), (self.width, self.bins)]
+        return [
+            (self.bins, self.width),
+            *[(self.width, self.width)] * (POSTNET - 2),
+            (self.width, self.bins),
+        ]
 
 
-SIZES = {"paper": Spec(), "tiny": Spec(characters=20, width=16, bins=6, prenet=8, decoder=12, attention=6, filters=3, reach=5)}
+SIZES = {
+    "paper": Spec(),
+    "tiny": Spec(
+        characters=20, width=16, bins=6, prenet=8, decoder=12, attention=6, filters=3, reach=5
+    ),
+}
 
 
 def sized(size: str, *, lstm: str = "layer", **_: str) -> Spec:
@@ -76,11 +90,20 @@ def shapes(spec: Spec) -> Shapes:
     half = spec.width // 2
     for direction in ("", "_reverse"):
         _lstm(found, "encoder", "_l0" + direction, spec.width, half)
-    found |= {"prenet.0.weight": (spec.prenet, spec.bins), "prenet.1.weight": (spec.prenet, spec.prenet)}
+    found |= {
+        "prenet.0.weight": (spec.prenet, spec.bins),
+        "prenet.1.weight": (spec.prenet, spec.prenet),
+    }
     for name, (inputs, width) in spec.lstms.items():
         _lstm(found, name, "", inputs, width)
-    found |= {"query.weight": (spec.attention, spec.decoder), "key.weight": (spec.attention, spec.width)}
-    found |= {"place.weight": (spec.filters, 1, spec.reach), "where.weight": (spec.attention, spec.filters)}
+    found |= {
+        "query.weight": (spec.attention, spec.decoder),
+        "key.weight": (spec.attention, spec.width),
+    }
+    found |= {
+        "place.weight": (spec.filters, 1, spec.reach),
+        "where.weight": (spec.attention, spec.filters),
+    }
     found |= {"score.weight": (1, spec.attention)}
     found.linear("frame", spec.bins, spec.decoder + spec.width)
     found.linear("stop", 1, spec.decoder + spec.width)
@@ -101,7 +124,9 @@ def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
     weights: Weights = {}
     for name, shape in shapes(spec).items():
         if "norms" in name:
-            values = np.ones(shape) if name.endswith((".weight", ".running_var")) else np.zeros(shape)
+            values = (
+                np.ones(shape) if name.endswith((".weight", ".running_var")) else np.zeros(shape)
+            )
         else:
             fan = shape[0] // 4 if "_ih" in name or "_hh" in name else prod(shape[1:]) or shape[0]
             values = rng.uniform(-1, 1, shape) / sqrt(fan)
@@ -136,7 +161,9 @@ def reads(spec: Spec) -> Reads:
     return Reads("mel_spectrograms", {"bins": spec.bins, "characters": spec.characters})
 
 
-def batch_of(_: Spec, __: np.random.Generator, spoken: tuple[Array, Array], said: tuple[Array, Array]) -> Batch:
+def batch_of(
+    _: Spec, __: np.random.Generator, spoken: tuple[Array, Array], said: tuple[Array, Array]
+) -> Batch:
     """spoken: (n, F, bins), padded, and the frames of each row. said: characters int32 (n, C), padded, and how many."""
     (mel, frames), (characters, count) = spoken, said
     before = np.concatenate([np.zeros_like(mel[:, :1]), mel[:, :-1]], axis=1)

@@ -10,7 +10,12 @@ class TestTiny(ModelContract):
 from __future__ import annotations
 
 from models.testing.frameworks import ContractRun, FrameworkContract, contract_run
-from models.testing.networks import ModelContract, check_equality, check_initial_weights, check_sizes
+from models.testing.networks import (
+    ModelContract,
+    check_equality,
+    check_initial_weights,
+    check_sizes,
+)
 
 __all__ = [
     "ContractRun",

@@ -18,14 +18,20 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("models", nargs="*")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--checks", default="", help="several with commas, and nothing else; none: all of them")
+    parser.add_argument(
+        "--checks", default="", help="several with commas, and nothing else; none: all of them"
+    )
     options = parser.parse_args()
     if options.models:
         cross = computed(options.framework, options.models, options.device)
     else:
-        adapter = open_framework(options.framework, device=options.device, threads=1, precision="float64", seed=0)
+        adapter = open_framework(
+            options.framework, device=options.device, threads=1, precision="float64", seed=0
+        )
         names = options.checks.split(",") if options.checks else CHECKS
-        outcomes = {name: outcome(check, adapter) for name, check in CHECKS.items() if name in names}
+        outcomes = {
+            name: outcome(check, adapter) for name, check in CHECKS.items() if name in names
+        }
         (options.folder / "outcomes.json").write_text(json.dumps(outcomes))
         cross = {} if options.checks else cross_checked(adapter)
     if cross:

@@ -53,13 +53,17 @@ def ragged_batches(count: int) -> list[Batch]:
             positions,
         )
         targets = rng.integers(1, 61, len(positions), dtype=np.int32)
-        batches.append(Batch(inputs, targets, rng.uniform(0.5, 1, len(positions)).astype(np.float32)))
+        batches.append(
+            Batch(inputs, targets, rng.uniform(0.5, 1, len(positions)).astype(np.float32))
+        )
     return batches
 
 
 def relative(a: Weights, b: Weights) -> float:
     assert a.keys() == b.keys()
-    return max(float(np.linalg.norm(a[name] - b[name]) / (np.linalg.norm(a[name]) + 1e-30)) for name in a)
+    return max(
+        float(np.linalg.norm(a[name] - b[name]) / (np.linalg.norm(a[name]) + 1e-30)) for name in a
+    )
 
 
 class Clock:
@@ -83,7 +87,11 @@ class Clock:
 
 
 def check_only_its_own_framework_is_imported(framework: Framework) -> None:
-    every = {package for name in frameworks.available() for package in frameworks.described(name).packages}
+    every = {
+        package
+        for name in frameworks.available()
+        for package in frameworks.described(name).packages
+    }
     shared = {"jax", "numpy"}  # Keras looks at JAX where it is installed; everybody uses NumPy
     foreign = every - set(frameworks.described(framework.name).packages) - shared
     imported = foreign & sys.modules.keys()
@@ -91,12 +99,22 @@ def check_only_its_own_framework_is_imported(framework: Framework) -> None:
 
 
 def check_published_sizes(framework: Framework) -> None:
-    for vocabulary, length, trainable in ((8485, 34, 4_316_709), (18313, 74, 8_100_489), (26443, 49, 11_230_539)):
+    for vocabulary, length, trainable in (
+        (8485, 34, 4_316_709),
+        (18313, 74, 8_100_489),
+        (26443, 49, 11_230_539),
+    ):
         sizes = decoder.Spec(vocabulary, length)
         assert decoder.parameters(sizes) == (trainable, 0)
-        assert framework.parameter_counts(framework.build("caption_decoder", sizes)) == (trainable, 0)
+        assert framework.parameter_counts(framework.build("caption_decoder", sizes)) == (
+            trainable,
+            0,
+        )
     dense = spec("densenet201")
-    assert dense.parameters(dense.Spec()) == (20_013_928, 229_056)  # built by tests of the models; here without its classifier
+    assert dense.parameters(dense.Spec()) == (
+        20_013_928,
+        229_056,
+    )  # built by tests of the models; here without its classifier
     sizes, published = dense.Spec(classes=None), (18_092_928, 229_056)
     assert dense.parameters(sizes) == published
     assert framework.parameter_counts(framework.build("densenet201", sizes)) == published
@@ -134,9 +152,13 @@ def check_loss_is_the_weighted_mean(framework: Framework) -> None:
     logits = logits - logits.max(1, keepdims=True)
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(logits)), batch.targets]
     loss, total = framework.evaluate(network, replace(batch, weights=weights))
-    np.testing.assert_allclose([loss, total], [(losses * weights).sum(), weights.sum()], rtol=1e-7)  # float32 weights summed
+    np.testing.assert_allclose(
+        [loss, total], [(losses * weights).sum(), weights.sum()], rtol=1e-7
+    )  # float32 weights summed
     trained = framework.train_step(
-        network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), replace(batch, weights=weights)
+        network,
+        framework.optimizer(network, OptimizerConfig("adam", 1e-3)),
+        replace(batch, weights=weights),
     )
     np.testing.assert_allclose(float(trained), (losses * weights).sum() / weights.sum(), rtol=1e-6)
 
@@ -155,10 +177,15 @@ def check_what_training_drops_is_measured(framework: Framework) -> None:
     found = framework.dropping(network, batch.inputs, 2**16)
     assert found.keys() == {"state_dropout", "merged_dropout"}
     rows = len(batch.inputs[2])
-    for one, size in ((found["state_dropout"], small.width), (found["merged_dropout"], small.hidden)):
+    for one, size in (
+        (found["state_dropout"], small.width),
+        (found["merged_dropout"], small.hidden),
+    ):
         assert (one.given.shape, one.drawn.shape) == ((rows * size,), (2**15, 2))
         np.testing.assert_allclose(one.drawn[one.drawn != 0], 1 / 0.6, rtol=TIGHT)
-        assert abs((one.drawn == 0).mean() - 0.4) < 6 * (0.4 * 0.6 / 2**16) ** 0.5  # six standard errors
+        assert (
+            abs((one.drawn == 0).mean() - 0.4) < 6 * (0.4 * 0.6 / 2**16) ** 0.5
+        )  # six standard errors
         assert (one.drawn[:, 0] != one.drawn[:, 1]).any()  # every value for itself
 
 
@@ -166,8 +193,12 @@ def check_nothing_drops_when_told_so(framework: Framework) -> None:
     network, _, batch = small_network(framework, dropout=0.4)
     framework.drop_nothing(network)
     loss, total = framework.evaluate(network, batch)
-    trained = framework.train_step(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), batch)
-    np.testing.assert_allclose(float(trained), loss / total, rtol=1e-6)  # Keras keeps its loss in float32 on some backends
+    trained = framework.train_step(
+        network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), batch
+    )
+    np.testing.assert_allclose(
+        float(trained), loss / total, rtol=1e-6
+    )  # Keras keeps its loss in float32 on some backends
     for one in framework.dropping(network, batch.inputs, 64).values():
         assert (one.drawn == 1).all()
 
@@ -187,7 +218,10 @@ def check_an_epoch_is_its_steps(framework: Framework) -> None:
         ((batches,), 4, [4, 4, 1], 1e-5),
     ):
         network = small_network(framework)[0]
-        optimizer, clock = framework.optimizer(network, OptimizerConfig("adam", 1e-2)), Clock(window_steps)
+        optimizer, clock = (
+            framework.optimizer(network, OptimizerConfig("adam", 1e-2)),
+            Clock(window_steps),
+        )
         for part in parts:
             framework.train_epoch(network, optimizer, iter(part), clock)
         assert clock.calls[::2] == ["begin"] * len(windows)
@@ -207,8 +241,16 @@ def check_a_window_is_not_waited_for(framework: Framework) -> None:
         synchronise()
 
     with patch.object(framework, "synchronise", watched):
-        framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), iter([batch] * 6), clock)
-    assert waited in ([False, True] * 2, [])  # keras-jax waits for what its steps gave, and for that alone
+        framework.train_epoch(
+            network,
+            framework.optimizer(network, OptimizerConfig("adam", 1e-3)),
+            iter([batch] * 6),
+            clock,
+        )
+    assert waited in (
+        [False, True] * 2,
+        [],
+    )  # keras-jax waits for what its steps gave, and for that alone
 
 
 def check_batches_are_made_and_placed_between_the_steps(framework: Framework) -> None:
@@ -228,7 +270,9 @@ def check_batches_are_made_and_placed_between_the_steps(framework: Framework) ->
             return place(given)
 
         with patch.object(framework, "place", placed):
-            framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), made(), clock)
+            framework.train_epoch(
+                network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), made(), clock
+            )
         assert seen == {"made": [False] * 4, "placed": [False] * 4}
 
 
@@ -245,7 +289,12 @@ def check_the_device_holds_the_batches_of_one_window(framework: Framework) -> No
         return found
 
     with patch.object(framework, "place", watched):
-        framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam", 1e-3)), iter([batch] * 9), Clock(3))
+        framework.train_epoch(
+            network,
+            framework.optimizer(network, OptimizerConfig("adam", 1e-3)),
+            iter([batch] * 9),
+            Clock(3),
+        )
     assert max(held[3::3]) <= 2
 
 
@@ -268,7 +317,10 @@ def check_compilations_are_counted(framework: Framework) -> None:
 def check_adam_is_adam(framework: Framework) -> None:
     """Against algorithm 1 of Kingma & Ba in NumPy, tokens repeated in every batch."""
     network, _, batch = small_network(framework)
-    weights, optimizer = framework.weights(network), framework.optimizer(network, OptimizerConfig("adam", 1e-2))
+    weights, optimizer = (
+        framework.weights(network),
+        framework.optimizer(network, OptimizerConfig("adam", 1e-2)),
+    )
     means = {name: np.zeros_like(array) for name, array in weights.items()}
     squares = {name: np.zeros_like(array) for name, array in weights.items()}
     for step in range(1, 6):
@@ -276,7 +328,9 @@ def check_adam_is_adam(framework: Framework) -> None:
             means[name] = 0.9 * means[name] + 0.1 * gradient
             squares[name] = 0.999 * squares[name] + 0.001 * gradient**2
             corrected = np.sqrt(squares[name] / (1 - 0.999**step))
-            weights[name] = weights[name] - 1e-2 * means[name] / (1 - 0.9**step) / (corrected + 1e-8)
+            weights[name] = weights[name] - 1e-2 * means[name] / (1 - 0.9**step) / (
+                corrected + 1e-8
+            )
         framework.train_step(network, optimizer, batch)
         assert relative(weights, framework.weights(network)) < TIGHT
 
@@ -313,30 +367,51 @@ def check_optimizers_have_names(framework: Framework) -> None:
 
 def check_it_says_which_optimizer_runs(framework: Framework) -> None:
     network, _, _ = small_network(framework)
-    told = {name: framework.optimizer_implementation(framework.optimizer(network, OptimizerConfig(name, 1e-3))) for name in NAMES}
+    told = {
+        name: framework.optimizer_implementation(
+            framework.optimizer(network, OptimizerConfig(name, 1e-3))
+        )
+        for name in NAMES
+    }
     assert len(set(told.values())) == len(NAMES)
-    assert all(name in told[key] for key, name in (("adam", "Adam"), ("adam-stock", "Adam"), ("sgd", "SGD")))
+    assert all(
+        name in told[key]
+        for key, name in (("adam", "Adam"), ("adam-stock", "Adam"), ("sgd", "SGD"))
+    )
 
 
 def check_sgd_is_the_textbooks(framework: Framework) -> None:
     """m ← µm + g + λw, w ← w − rate·m: a drop of the rate works at once."""
     network, _, batch = small_network(framework, dropout=0.0)
     for momentum in (0.0, 0.9):
-        optimizer = framework.optimizer(network, OptimizerConfig("sgd", 0.5, momentum, weight_decay=0.1))
+        optimizer = framework.optimizer(
+            network, OptimizerConfig("sgd", 0.5, momentum, weight_decay=0.1)
+        )
         moved: dict[str, Any] = dict.fromkeys(framework.gradients(network, batch), 0.0)
         for rate in (0.5, 0.5, 0.05):
             framework.set_learning_rate(optimizer, rate)
             before, gradients = framework.weights(network), framework.gradients(network, batch)
-            moved = {name: momentum * moved[name] + gradients[name] + 0.1 * before[name] for name in gradients}
+            moved = {
+                name: momentum * moved[name] + gradients[name] + 0.1 * before[name]
+                for name in gradients
+            }
             framework.train_step(network, optimizer, batch)
             after = framework.weights(network)
-            assert relative({name: before[name] - rate * moved[name] for name in moved}, {n: after[n] for n in moved}) < TIGHT
+            assert (
+                relative(
+                    {name: before[name] - rate * moved[name] for name in moved},
+                    {n: after[n] for n in moved},
+                )
+                < TIGHT
+            )
 
 
 def lively_network(framework: Framework, **changes: Any) -> tuple[Any, Any]:
     """A decoder whose captions vary: its weights are three times as large as a fresh one's."""
     network, small, _ = small_network(framework, **changes)
-    framework.load_weights(network, {name: 3 * array for name, array in framework.weights(network).items()})
+    framework.load_weights(
+        network, {name: 3 * array for name, array in framework.weights(network).items()}
+    )
     features = np.random.default_rng(5).standard_normal((6, small.features)).astype(np.float32)
     return network, features
 
@@ -347,10 +422,14 @@ def check_a_placed_batch_is_the_batch(framework: Framework) -> None:
     again = framework.place(placed)
     first, second = ((*found.inputs, found.targets, found.weights) for found in (placed, again))
     assert not any(type(array) is np.ndarray for array in first)
-    assert all(left is right for left, right in zip(first, second, strict=True))  # what lies on the device is moved once
+    assert all(
+        left is right for left, right in zip(first, second, strict=True)
+    )  # what lies on the device is moved once
     expected = framework.infer(network, batch.inputs)
     np.testing.assert_array_equal(framework.infer(network, again.inputs), expected)
-    np.testing.assert_array_equal(framework.infer(network, framework.place_inputs(batch.inputs)), expected)
+    np.testing.assert_array_equal(
+        framework.infer(network, framework.place_inputs(batch.inputs)), expected
+    )
     losses = []
     for one in (batch, placed):
         network, _, _ = small_network(framework)
@@ -378,15 +457,25 @@ def cross_checked(framework: Framework) -> dict[str, Any]:
     """What must be the same in every framework; the parent compares."""
     network, features = lively_network(framework)
     found = {
-        f"decode/{beams}": decode(framework, network, features, start=START, end=END, words=7, beams=beams) for beams in (1, 4)
+        f"decode/{beams}": decode(
+            framework, network, features, start=START, end=END, words=7, beams=beams
+        )
+        for beams in (1, 4)
     }
     return found | computed(framework.name, SOME, framework.device)
 
 
 def computed(framework: str, names: Sequence[str], device: str = "cpu") -> dict[str, Any]:
     """What the parity gate compares of some models."""
-    every = {model: parity.compute(parity.ParityRequest(model, device=device), framework) for model in names}
-    return {f"parity/{model}/{name}": array for model, found in every.items() for name, array in found.items()}
+    every = {
+        model: parity.compute(parity.ParityRequest(model, device=device), framework)
+        for model in names
+    }
+    return {
+        f"parity/{model}/{name}": array
+        for model, found in every.items()
+        for name, array in found.items()
+    }
 
 
 def outcome(check: Callable[[Framework], None], framework: Framework) -> str:

@@ -32,7 +32,11 @@ class ContractRun:
 
     def parity(self, model: str) -> dict[str, Any]:
         prefix = f"parity/{model}/"
-        return {name.removeprefix(prefix): array for name, array in self.cross.items() if name.startswith(prefix)}
+        return {
+            name.removeprefix(prefix): array
+            for name, array in self.cross.items()
+            if name.startswith(prefix)
+        }
 
 
 @cache
@@ -44,7 +48,16 @@ def contract_run(framework: str, names: tuple[str, ...] = (), device: str = "cpu
     if reason := missing(framework):
         pytest.skip(reason)
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "models.testing", framework, folder, *names, "--device", device]
+        command = [
+            sys.executable,
+            "-m",
+            "models.testing",
+            framework,
+            folder,
+            *names,
+            "--device",
+            device,
+        ]
         root = Path(models.__file__).parents[1]
         done = subprocess.run(
             command,
@@ -77,13 +90,19 @@ class FrameworkContract:
 
     @pytest.mark.parametrize("model", SOME)
     def test_parity(self, model: str) -> None:
-        reference, other = (contract_run(name, device=self.device) for name in (REFERENCE, self.framework))
-        rows = parity.judge(model, (REFERENCE, reference.parity(model)), (self.framework, other.parity(model)))
+        reference, other = (
+            contract_run(name, device=self.device) for name in (REFERENCE, self.framework)
+        )
+        rows = parity.judge(
+            model, (REFERENCE, reference.parity(model)), (self.framework, other.parity(model))
+        )
         assert not [row for row in rows if not row.equal]
 
     @pytest.mark.parametrize("beams", [1, 4])
     def test_equal_weights_give_equal_captions(self, beams: int) -> None:
         expected = contract_run(REFERENCE, device=self.device).cross[f"decode/{beams}"]
-        assert len(np.unique(expected, axis=0)) > 2  # captions that differ, or the comparison would be hollow
+        assert (
+            len(np.unique(expected, axis=0)) > 2
+        )  # captions that differ, or the comparison would be hollow
         actual = contract_run(self.framework, device=self.device).cross[f"decode/{beams}"]
         np.testing.assert_array_equal(actual, expected)

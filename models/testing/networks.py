@@ -25,7 +25,9 @@ def check_initial_weights(model: str) -> None:
     """Every array of `shapes`, in float32, finite, the same again from the same seed and others from another."""
     module = spec(model)
     small, _ = module.probe(np.random.default_rng(0))
-    first, again, other = (module.initial_weights(small, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    first, again, other = (
+        module.initial_weights(small, np.random.default_rng(seed)) for seed in (1, 1, 2)
+    )
     assert {name: array.shape for name, array in first.items()} == module.shapes(small)
     for name, array in first.items():
         assert array.dtype == np.float32, name
@@ -34,7 +36,9 @@ def check_initial_weights(model: str) -> None:
     assert any(not np.array_equal(array, other[name]) for name, array in first.items())
 
 
-def check_equality(model: str, frameworks: Sequence[str], *, full: bool = False, device: str = "cpu") -> None:
+def check_equality(
+    model: str, frameworks: Sequence[str], *, full: bool = False, device: str = "cpu"
+) -> None:
     """Its small version passes the parity gate in every framework against the first; with `full` the whole network."""
     rows = parity.gate(parity.ParityRequest(model, full=full, device=device), frameworks)
     assert not [row for row in rows if not row.equal]

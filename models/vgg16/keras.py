@@ -5,7 +5,16 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from models.layers.keras import AdaptiveAverage, convolution, dropout, flatten, images, linear, max_pool, network
+from models.layers.keras import (
+    AdaptiveAverage,
+    convolution,
+    dropout,
+    flatten,
+    images,
+    linear,
+    max_pool,
+    network,
+)
 from models.vgg16.spec import POOLED, Spec
 
 

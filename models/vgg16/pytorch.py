@@ -14,7 +14,9 @@ def build(spec: Spec) -> nn.Module:
     stages: list[str | int] = []
     for count, channels in spec.stages:
         stages += [channels] * count + ["M"]
-    network = VGG(make_layers(stages), num_classes=spec.classes, init_weights=False, dropout=spec.dropout)
+    network = VGG(
+        make_layers(stages), num_classes=spec.classes, init_weights=False, dropout=spec.dropout
+    )
     last = spec.stages[-1][1]
     network.classifier[0] = nn.Linear(last * POOLED**2, spec.hidden)
     network.classifier[3] = nn.Linear(spec.hidden, spec.hidden)

@@ -24,7 +24,7 @@ class Spec(ImageSpec):
 
     least_side: ClassVar[int] = 32
 
-    def least_rows(self, side: int) -> int:  # noqa: ARG002
+    def least_rows(self, side: int) -> int:
         """Smallest batch: 1, since there is no BatchNorm."""
         return 1
 
@@ -36,7 +36,11 @@ class Spec(ImageSpec):
                 found.convolution(path, outputs, inputs, 3, bias=True)
                 inputs = outputs
         inputs *= POOLED**2
-        for path, outputs in (("classifier.0", self.hidden), ("classifier.3", self.hidden), ("classifier.6", self.classes)):
+        for path, outputs in (
+            ("classifier.0", self.hidden),
+            ("classifier.3", self.hidden),
+            ("classifier.6", self.classes),
+        ):
             found.linear(path, outputs, inputs)
             inputs = outputs
         return found

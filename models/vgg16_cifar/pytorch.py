@@ -19,10 +19,14 @@ class VGG16Cifar(nn.Module):  # type: ignore[misc]
         inputs = spec.channels
         for stage, (count, channels) in enumerate(spec.stages, 1):
             for number in range(1, count + 1):
-                self.add_module(f"conv{stage}_{number}", nn.Conv2d(inputs, channels, 3, padding=1, bias=False))
+                self.add_module(
+                    f"conv{stage}_{number}", nn.Conv2d(inputs, channels, 3, padding=1, bias=False)
+                )
                 self.add_module(f"norm{stage}_{number}", nn.BatchNorm2d(channels))
                 if number < count:
-                    self.add_module(f"drop{stage}_{number}", nn.Dropout(first if stage == 1 else later))
+                    self.add_module(
+                        f"drop{stage}_{number}", nn.Dropout(first if stage == 1 else later)
+                    )
                 inputs = channels
         self.hidden_drop = nn.Dropout(hidden)
         self.hidden = nn.Linear(inputs, spec.hidden)

@@ -26,7 +26,7 @@ class Spec(ImageSpec):
 
     least_side: ClassVar[int] = 32
 
-    def last_norm(self, side: int) -> int:  # noqa: ARG002
+    def last_norm(self, side: int) -> int:
         """The one of the hidden layer sees a value an image."""
         return 1
 

@@ -89,7 +89,12 @@ class Found:
 
 
 def calibrate(
-    *, campaigns: int, seed: int, neighbour: bool, given: Sequence[str] = (), progress: Callable[[str], None] = lambda _: None
+    *,
+    campaigns: int,
+    seed: int,
+    neighbour: bool,
+    given: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
 ) -> list[Found]:
     """So many campaigns of each pairing, a random one first each time. given: settings of the study `calibrate`, `--name=value`.
 
@@ -111,7 +116,10 @@ def calibrate(
 @contextmanager
 def _busy(seed: int, cpu: int) -> Iterator[int]:
     """A neighbour at work, by its number."""
-    process = subprocess.Popen([sys.executable, "-m", "tests.benchmarks.neighbour", str(seed), str(cpu)], start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.benchmarks.neighbour", str(seed), str(cpu)],
+        start_new_session=True,
+    )
     try:
         yield process.pid
     finally:
@@ -127,12 +135,27 @@ def _reserved() -> int:
 def _campaign(folder: Path, pairing: str, seed: int, given: Sequence[str]) -> Campaign:
     kept = folder / "journal"
     before = set(journal.campaigns(kept)) if kept.exists() else set()
-    own = {**SETTINGS, "pairing": pairing, "seed": str(seed), "journal": str(kept), "reserve_cores": str(_reserved())}
-    command = [sys.executable, "-m", "experiments", "calibrate", *(f"--{name}={text}" for name, text in own.items()), *given]
+    own = {
+        **SETTINGS,
+        "pairing": pairing,
+        "seed": str(seed),
+        "journal": str(kept),
+        "reserve_cores": str(_reserved()),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "experiments",
+        "calibrate",
+        *(f"--{name}={text}" for name, text in own.items()),
+        *given,
+    ]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode not in (0, 3):
-        raise EvenhandError(f"a campaign ended with code {done.returncode}: {(done.stderr or done.stdout).strip()[-1_000:]}")
+        raise EvenhandError(
+            f"a campaign ended with code {done.returncode}: {(done.stderr or done.stdout).strip()[-1_000:]}"
+        )
     return _read((set(journal.campaigns(kept)) - before).pop())
 
 
@@ -140,12 +163,28 @@ def _read(folder: Path) -> Campaign:
     rows = json.loads((folder / "report" / "comparison.json").read_text(encoding="utf-8"))["rows"]
     of_itself = [row for row in rows if row["b"].endswith("A/A")]
     delayed = [row for row in rows if not row["b"].endswith("A/A")]
-    different = [row["metric"] for row in of_itself if row["p_holm"] is not None and row["p_holm"] <= ALPHA]
-    cells = [one.run for one in journal.read_all(folder) if isinstance(one, RunOpened) and one.tags["kind"] == "cell"]
-    began = min(one.time_ms for one in journal.read_all(folder) if isinstance(one, RunOpened) and one.run in cells)
-    ended = max(one.time_ms for one in journal.read_all(folder) if isinstance(one, RunClosed) and one.run in cells)
+    different = [
+        row["metric"] for row in of_itself if row["p_holm"] is not None and row["p_holm"] <= ALPHA
+    ]
+    cells = [
+        one.run
+        for one in journal.read_all(folder)
+        if isinstance(one, RunOpened) and one.tags["kind"] == "cell"
+    ]
+    began = min(
+        one.time_ms
+        for one in journal.read_all(folder)
+        if isinstance(one, RunOpened) and one.run in cells
+    )
+    ended = max(
+        one.time_ms
+        for one in journal.read_all(folder)
+        if isinstance(one, RunClosed) and one.run in cells
+    )
     (shift, spread, blocks), (_, delayed_spread, _) = _log_ratio(of_itself), _log_ratio(delayed)
-    return Campaign(shift, spread, delayed_spread, tuple(different), blocks, (ended - began) / 1_000 / blocks)
+    return Campaign(
+        shift, spread, delayed_spread, tuple(different), blocks, (ended - began) / 1_000 / blocks
+    )
 
 
 def _log_ratio(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, int]:
@@ -181,7 +220,11 @@ def blocks_to_find(effect: float, spread: float) -> int:
         few, many = many, 2 * many
     while many - few > 1:
         middle = (few + many) // 2
-        few, many = (few, middle) if power_of_t(math.log1p(effect), spread, middle) >= POWER else (middle, many)
+        few, many = (
+            (few, middle)
+            if power_of_t(math.log1p(effect), spread, middle) >= POWER
+            else (middle, many)
+        )
     return many
 
 
@@ -190,13 +233,26 @@ def meets(found: Sequence[Found], *, neighbour: bool) -> list[Claim]:
     one_by_one, in_turns = found
     wrong = share(in_turns.different)
     claims = [
-        Claim("in turns: campaigns that call a framework different from itself", limit(0.0, ALPHA), wrong, wrong.low <= ALPHA)
+        Claim(
+            "in turns: campaigns that call a framework different from itself",
+            limit(0.0, ALPHA),
+            wrong,
+            wrong.low <= ALPHA,
+        )
     ]
     if neighbour:
         spreads, times = in_turns.spread / one_by_one.spread, in_turns.seconds / one_by_one.seconds
-        promised = [("SD of the paired log-ratio", MAX_SPREAD, spreads), (f"time to find {100 * DELAY:g} %", MAX_TIME, times)]
+        promised = [
+            ("SD of the paired log-ratio", MAX_SPREAD, spreads),
+            (f"time to find {100 * DELAY:g} %", MAX_TIME, times),
+        ]
         claims += [
-            Claim(f"{what}, over that of one by one", limit(0.0, most), Share(value, value, value), value <= most)
+            Claim(
+                f"{what}, over that of one by one",
+                limit(0.0, most),
+                Share(value, value, value),
+                value <= most,
+            )
             for what, most, value in promised
         ]
     return claims
@@ -215,5 +271,7 @@ def as_markdown(found: Sequence[Found], *, neighbour: bool) -> str:
         lines.append(f"| `{one.pairing}` | {len(one.different)} | {ratio} | {spreads} | {times} |")
     lines += ["", "| promise | limit | measured | |", "|---|--:|--:|---|"]
     for claim in meets(found, neighbour=neighbour):
-        lines.append(f"| {claim.claim} | {claim.limit} | {claim.measured} | {'holds' if claim.holds else '**does not hold**'} |")
+        lines.append(
+            f"| {claim.claim} | {claim.limit} | {claim.measured} | {'holds' if claim.holds else '**does not hold**'} |"
+        )
     return "\n".join(lines) + "\n"

@@ -59,21 +59,57 @@ def records(cells: int, rng: np.random.Generator, samples: int = SAMPLES) -> Ite
     """What a campaign's journal holds of so many cells, in blocks of two. samples: of the sensors in each cell."""
     campaign, now = uuid.UUID(bytes=rng.bytes(16)).hex, 1_760_000_000_000
     params = {name: text for name, text in settings_.as_text(Settings()).items() if text}
-    yield RunOpened(campaign, now, EXPERIMENT, "synthetic", {"kind": RunKind.CAMPAIGN, "synthetic": "true"}, params)
+    yield RunOpened(
+        campaign,
+        now,
+        EXPERIMENT,
+        "synthetic",
+        {"kind": RunKind.CAMPAIGN, "synthetic": "true"},
+        params,
+    )
     for at, cell in enumerate(design.blocks([list(FRAMEWORKS)], -(-cells // 2), rng)[:cells]):
         run, began = uuid.UUID(bytes=rng.bytes(16)).hex, now + at * 60_000
-        tags = {"kind": RunKind.CELL, "synthetic": "true", "campaign": f"run:{campaign}", "framework": cell.treatment}
-        tags |= {"treatment": cell.treatment, "block": str(cell.block), "order_in_block": str(cell.order_in_block)}
-        tags |= {"cell": cell.key, "machine": "synthetic", "environment": "synthetic", "settings_hash": "synthetic"}
+        tags = {
+            "kind": RunKind.CELL,
+            "synthetic": "true",
+            "campaign": f"run:{campaign}",
+            "framework": cell.treatment,
+        }
+        tags |= {
+            "treatment": cell.treatment,
+            "block": str(cell.block),
+            "order_in_block": str(cell.order_in_block),
+        }
+        tags |= {
+            "cell": cell.key,
+            "machine": "synthetic",
+            "environment": "synthetic",
+            "settings_hash": "synthetic",
+        }
         yield RunOpened(
-            run, began, EXPERIMENT, f"{cell.treatment} · block {cell.block}", tags, {**params, "framework": cell.treatment}
+            run,
+            began,
+            EXPERIMENT,
+            f"{cell.treatment} · block {cell.block}",
+            tags,
+            {**params, "framework": cell.treatment},
         )
         for first in range(0, samples, SAMPLES_A_RECORD):
             seconds = range(first, min(first + SAMPLES_A_RECORD, samples))
-            points = [Point(f"system/{name}", 50.0, second, began + 500 * second) for name in range(SERIES) for second in seconds]
+            points = [
+                Point(f"system/{name}", 50.0, second, began + 500 * second)
+                for name in range(SERIES)
+                for second in seconds
+            ]
             yield Metrics(run, tuple(points))
         factors = FRAMEWORKS[cell.treatment] * np.exp(rng.normal(0, 0.02, len(KNOWN)))
-        yield Metrics(run, tuple(Point(one.metric, float(by), 0, began) for one, by in zip(KNOWN, factors, strict=True)))
+        yield Metrics(
+            run,
+            tuple(
+                Point(one.metric, float(by), 0, began)
+                for one, by in zip(KNOWN, factors, strict=True)
+            ),
+        )
         yield RunClosed(run, began + 60_000, RunOutcome.OK)
 
 
@@ -90,7 +126,9 @@ def costs(cells: int, *, on_store: bool, samples: int = SAMPLES, seed: int = 0) 
             store = Store(f"sqlite:///{place}/mlflow.db")
             store.experiment_id(EXPERIMENT)
             _, found["store"] = _timed(lambda: _deliver(store, place))
-            _, found["fetch"] = _timed(lambda: sum(1 for _ in store.runs(EXPERIMENT, "tags.kind = 'cell'")))
+            _, found["fetch"] = _timed(
+                lambda: sum(1 for _ in store.runs(EXPERIMENT, "tags.kind = 'cell'"))
+            )
         runs = table(list(journal_runs.stored(place)))
         _, found["compare"] = _timed(lambda: judged(ComparisonSpec(), runs))
         jobs = _journals_of_jobs(place, cells)
@@ -135,14 +173,21 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 def growth(of: Sequence[Costs], stage: str) -> list[float]:
     """How a stage's whole cost grows from one size to the next, as the power of the size: 1 is so much a cell, 2 is quadratic."""
     told = [(one.cells, one.seconds[stage]) for one in of if stage in one.seconds]
-    return [1 + log(after / before) / log(more / few) for (few, before), (more, after) in pairwise(told)]
+    return [
+        1 + log(after / before) / log(more / few) for (few, before), (more, after) in pairwise(told)
+    ]
 
 
 def as_markdown(found: Sequence[Costs]) -> str:
     """A line a size, in milliseconds a cell; then how each stage grows over the last step."""
-    lines = [f"| cells | journal, kB a cell | {' | '.join(f'{stage}, ms a cell' for stage in STAGES)} |", "|---" * 8 + "|"]
+    lines = [
+        f"| cells | journal, kB a cell | {' | '.join(f'{stage}, ms a cell' for stage in STAGES)} |",
+        "|---" * 8 + "|",
+    ]
     for one in found:
-        told = [f"{1_000 * one.seconds[stage]:.3f}" if stage in one.seconds else "–" for stage in STAGES]
+        told = [
+            f"{1_000 * one.seconds[stage]:.3f}" if stage in one.seconds else "–" for stage in STAGES
+        ]
         lines.append(f"| {one.cells:,} | {one.journal_bytes / 1_000:.0f} | {' | '.join(told)} |")
     last = [f"{steps[-1]:.2f}" if (steps := growth(found, stage)) else "–" for stage in STAGES]
     return "\n".join([*lines, f"| grows as cells to the power of | 1 | {' | '.join(last)} |"])
@@ -152,8 +197,15 @@ def main(words: list[str] | None = None) -> int:
     """The table on standard output."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scale", description=__doc__)
     parser.add_argument("--cells", default="100,1000,10000", help="sizes of campaigns")
-    parser.add_argument("--store-up-to", type=int, default=300, help="larger campaigns are not sent to a store")
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="of the sensors in each cell; 0 for the comparison alone")
+    parser.add_argument(
+        "--store-up-to", type=int, default=300, help="larger campaigns are not sent to a store"
+    )
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=SAMPLES,
+        help="of the sensors in each cell; 0 for the comparison alone",
+    )
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(words)
     mlflow_defaults.apply()
@@ -166,7 +218,9 @@ def main(words: list[str] | None = None) -> int:
     found = []
     for size in sizes:
         print(f"{size:,} cells", file=sys.stderr)
-        found.append(costs(size, on_store=size <= asked.store_up_to, samples=asked.samples, seed=asked.seed))
+        found.append(
+            costs(size, on_store=size <= asked.store_up_to, samples=asked.samples, seed=asked.seed)
+        )
     print(as_markdown(found))
     return 0
 

@@ -26,7 +26,9 @@ def looks_of(first: int = FIRST, most: int = MOST) -> tuple[Looks, ...]:
     return Looks(blocks, (most,) * len(blocks)).one_by_one()
 
 
-def draw(name: str, campaigns: int, blocks: int, outcomes: int = OUTCOMES, seed: int = 11) -> Floats:
+def draw(
+    name: str, campaigns: int, blocks: int, outcomes: int = OUTCOMES, seed: int = 11
+) -> Floats:
     """Draw shifts with a true mean of 0 and an SD of 1, the same every time."""
     noise = NOISES[name][0]
     scale = noise(np.random.default_rng(1), (2_000, 1, 20)).std()
@@ -51,7 +53,9 @@ def at_every_look(noise: Floats, looks: Sequence[Looks]) -> list[MeanDistributio
     return every
 
 
-def stop(means: Sequence[MeanDistribution], looks: Sequence[Looks], sd: float, ratio: float) -> Stopped:
+def stop(
+    means: Sequence[MeanDistribution], looks: Sequence[Looks], sd: float, ratio: float
+) -> Stopped:
     """End each campaign at the look that settles its first outcome, or at the last.
 
     Args:
@@ -69,7 +73,9 @@ def stop(means: Sequence[MeanDistribution], looks: Sequence[Looks], sd: float, r
         different = 2 * np.minimum(now.p_above(zero), now.p_below(zero)) <= level
         beyond, below = now.p_above(high) < level / 2, now.p_below(low) < level / 2
         inside = np.maximum(now.p_above(low), now.p_below(high)) < both / 2
-        verdict = np.select([different & beyond, different & below, inside], [BEYOND, BELOW, INSIDE], 0)
+        verdict = np.select(
+            [different & beyond, different & below, inside], [BEYOND, BELOW, INSIDE], 0
+        )
         ends = (verdict != 0) | (look is looks[-1])
         ended.blocks[live[ends]] = look.blocks[-1]
         ended.verdict[live[ends]], ended.different[live[ends]] = verdict[ends], different[ends]
@@ -114,7 +120,9 @@ def wald_blocks(sd: float, ratio: float, error: float = ALPHA / 2) -> float:
     return 2 * (1 - 2 * error) * bound / distance**2
 
 
-def sprt_blocks(sd: float, ratio: float, error: float = ALPHA / 2, campaigns: int = 20_000) -> float:
+def sprt_blocks(
+    sd: float, ratio: float, error: float = ALPHA / 2, campaigns: int = 20_000
+) -> float:
     """Return the same of simulated campaigns, which add whole blocks."""
     distance = (math.log(ratio) - MARGIN) / sd
     drawn = np.random.default_rng(2).standard_normal((campaigns, 400)) + distance
@@ -146,7 +154,10 @@ def slow_block(shifts: Floats) -> Floats:
     """Return the shifts with one block in which either side took twice as long in every outcome."""
     rng = np.random.default_rng(3)
     campaigns, slowed = np.arange(len(shifts)), shifts.copy()
-    block, sign = rng.integers(0, shifts.shape[-1] - 1, len(shifts)), rng.choice([-1.0, 1.0], len(shifts))
+    block, sign = (
+        rng.integers(0, shifts.shape[-1] - 1, len(shifts)),
+        rng.choice([-1.0, 1.0], len(shifts)),
+    )
     slowed[campaigns, :, block] += math.log(2) * sign[:, None]
     return slowed
 

@@ -47,7 +47,9 @@ class Truth:
 
 
 def _noise(name: str, spread: float, tails: Tails = "normal") -> Noise:
-    return Noise(f"{name} {100 * spread:.0f} %", spread, tails=tails, metric_correlation=0.0, unrelated=True)
+    return Noise(
+        f"{name} {100 * spread:.0f} %", spread, tails=tails, metric_correlation=0.0, unrelated=True
+    )
 
 
 TRUTHS = (
@@ -80,14 +82,22 @@ class Stops:
     missed: Share
 
 
-def calibrate(truths: Sequence[Truth] = TRUTHS, *, campaigns: int = 100, seed: int = 0) -> list[Stops]:
+def calibrate(
+    truths: Sequence[Truth] = TRUTHS, *, campaigns: int = 100, seed: int = 0
+) -> list[Stops]:
     """The same seed gives the same campaigns. A campaign takes about half a second."""
-    return [_stops(truth, campaigns, np.random.default_rng([seed, at])) for at, truth in enumerate(truths)]
+    return [
+        _stops(truth, campaigns, np.random.default_rng([seed, at]))
+        for at, truth in enumerate(truths)
+    ]
 
 
 def _stops(truth: Truth, campaigns: int, rng: np.random.Generator) -> Stops:
     most = MAX_FIXED if _beyond(truth.ratio) else DEFAULT_MAX_BLOCKS
-    machines = [simulate(truth.noise, blocks=most, steps=80, ratio=truth.ratio, rng=rng) for _ in range(campaigns)]
+    machines = [
+        simulate(truth.noise, blocks=most, steps=80, ratio=truth.ratio, rng=rng)
+        for _ in range(campaigns)
+    ]
     reports = [_stopped(runs) for runs in machines]
     mains = [next(one for one in report.findings if one.row.metric == MAIN) for report in reports]
     settled = share([one.judged for one in mains])
@@ -100,7 +110,9 @@ def _stops(truth: Truth, campaigns: int, rng: np.random.Generator) -> Stops:
         blocks=float(np.mean([one.row.n_blocks for one in mains])),
         fixed=_fixed(machines, settled.value) if _beyond(truth.ratio) else None,
         primary_false_alarms=share([_any_different(report, primary=True) for report in reports]),
-        exploratory_false_alarms=share([_any_different(report, primary=False) for report in reports]),
+        exploratory_false_alarms=share(
+            [_any_different(report, primary=False) for report in reports]
+        ),
         equivalent=share([_rows(report, inside) for report in reports]),
         beyond=share([_rows(report, {Decision.DIFFERENT}) for report in reports]),
         missed=share([not low <= truth.ratio <= high for low, high in intervals]),
@@ -118,7 +130,9 @@ def _stopped(runs: pd.DataFrame) -> Comparison:
 
 def _judged(runs: pd.DataFrame, blocks: int) -> bool:
     """Whether the primary outcome has a verdict after so many blocks."""
-    found = compare(_first(runs, blocks), baseline=BASELINE, margin=MARGIN, outcomes=[MAIN], primary=[MAIN])
+    found = compare(
+        _first(runs, blocks), baseline=BASELINE, margin=MARGIN, outcomes=[MAIN], primary=[MAIN]
+    )
     return found.findings[0].judged
 
 
@@ -154,39 +168,86 @@ def meets(stops: Sequence[Stops]) -> list[Claim]:
     found = []
     for one in stops:
         where = f"{one.truth.noise.name}, true ratio {one.truth.ratio:g}"
-        promised = [(f"{where}: intervals of the primary outcome that leave it out", MAX_MISSED, one.missed)]
+        promised = [
+            (f"{where}: intervals of the primary outcome that leave it out", MAX_MISSED, one.missed)
+        ]
         if one.truth.ratio == 1:
             promised += [
-                (f"{where}: any false alarm of the primary metric", MAX_FALSE_ALARMS, one.primary_false_alarms),
-                (f"{where}: any false alarm of exploratory metrics", MAX_FALSE_ALARMS, one.exploratory_false_alarms),
+                (
+                    f"{where}: any false alarm of the primary metric",
+                    MAX_FALSE_ALARMS,
+                    one.primary_false_alarms,
+                ),
+                (
+                    f"{where}: any false alarm of exploratory metrics",
+                    MAX_FALSE_ALARMS,
+                    one.exploratory_false_alarms,
+                ),
             ]
         if one.truth.ratio == 1 + MARGIN:
             promised += [
                 (f"{where}: rows called equivalent", MAX_WRONG_EQUIVALENT, one.equivalent),
                 (f"{where}: rows called beyond the margin", MAX_WRONG_BEYOND, one.beyond),
             ]
-        found += [Claim(claim, limit(0.0, most), measured, measured.low <= most) for claim, most, measured in promised]
+        found += [
+            Claim(claim, limit(0.0, most), measured, measured.low <= most)
+            for claim, most, measured in promised
+        ]
         if one.truth.gain and one.fixed:
             gain = one.blocks / one.fixed
             wanted = f"≤ {100 * one.truth.gain:g} %"
-            found.append(Claim(f"{where}: blocks, of a fixed design's", wanted, Share(gain, gain, gain), gain <= one.truth.gain))
+            found.append(
+                Claim(
+                    f"{where}: blocks, of a fixed design's",
+                    wanted,
+                    Share(gain, gain, gain),
+                    gain <= one.truth.gain,
+                )
+            )
     return found
 
 
 _COLUMNS = (
-    *("settled", "blocks", "fixed design", "false alarms: primary", "exploratory", "equivalent: rows", "beyond: rows"),
+    *(
+        "settled",
+        "blocks",
+        "fixed design",
+        "false alarms: primary",
+        "exploratory",
+        "equivalent: rows",
+        "beyond: rows",
+    ),
     "primary intervals that miss",
 )
 
 
 def as_markdown(stops: Sequence[Stops]) -> str:
     """A line for every truth, then every promise with whether it stands."""
-    lines = [f"| noise | true ratio | {' | '.join(_COLUMNS)} |", f"|---|--:|{'--:|' * len(_COLUMNS)}"]
+    lines = [
+        f"| noise | true ratio | {' | '.join(_COLUMNS)} |",
+        f"|---|--:|{'--:|' * len(_COLUMNS)}",
+    ]
     for one in stops:
-        alarms = (one.primary_false_alarms, one.exploratory_false_alarms) if one.truth.ratio == 1 else ("–", "–")
-        cells = (one.settled, f"{one.blocks:.1f}", one.fixed or "–", *alarms, one.equivalent, one.beyond, one.missed)
-        lines.append(f"| {one.truth.noise.name} | {one.truth.ratio:g} | {' | '.join(map(str, cells))} |")
+        alarms = (
+            (one.primary_false_alarms, one.exploratory_false_alarms)
+            if one.truth.ratio == 1
+            else ("–", "–")
+        )
+        cells = (
+            one.settled,
+            f"{one.blocks:.1f}",
+            one.fixed or "–",
+            *alarms,
+            one.equivalent,
+            one.beyond,
+            one.missed,
+        )
+        lines.append(
+            f"| {one.truth.noise.name} | {one.truth.ratio:g} | {' | '.join(map(str, cells))} |"
+        )
     lines += ["", "| promise | limit | measured | |", "|---|--:|--:|---|"]
     for claim in meets(stops):
-        lines.append(f"| {claim.claim} | {claim.limit} | {claim.measured} | {'holds' if claim.holds else '**does not hold**'} |")
+        lines.append(
+            f"| {claim.claim} | {claim.limit} | {claim.measured} | {'holds' if claim.holds else '**does not hold**'} |"
+        )
     return "\n".join(lines) + "\n"

@@ -32,7 +32,13 @@ from tests.benchmarks.test_verdict_rule import NAMES, table
 CAMPAIGNS, FEW, MOST_WRONG = 1_000, 100, 0.06
 # Noises of which no more than `MOST_WRONG` campaigns end with a wrong verdict.
 PROMISED = (
-    *("normal", "t with 3 degrees of freedom", "bimodal", "lognormal on both sides", "coarse clock"),
+    *(
+        "normal",
+        "t with 3 degrees of freedom",
+        "bimodal",
+        "lognormal on both sides",
+        "coarse clock",
+    ),
     *("10 % of runs twice as slow", "AR(1) .3", "AR(1) .5", "AR(1) .7"),
 )
 # Measured, not promised.
@@ -62,7 +68,12 @@ def test_simulated_campaigns_stop_as_those_of_compare() -> None:
             for look in looks:
                 report = compare(runs[runs["block"] < look.blocks[-1]], primary=NAMES[:1])
                 judged[look.blocks[-1]] = next(one for one in report.findings if one.primary)
-            codes = {"slower": BEYOND, "faster": BELOW, "equivalent": INSIDE, "different, within margin": INSIDE}
+            codes = {
+                "slower": BEYOND,
+                "faster": BELOW,
+                "equivalent": INSIDE,
+                "different, within margin": INSIDE,
+            }
             found = {blocks: codes.get(one.row.verdict, 0) for blocks, one in judged.items()}
             last = next((blocks for blocks, code in found.items() if code), 10)
             assert (last, found[last]) == (ended.blocks[at], ended.verdict[at])
@@ -130,7 +141,9 @@ def test_blocks_that_are_needed() -> None:
             exact, approximate = simulated.sprt_blocks(sd, ratio), simulated.wald_blocks(sd, ratio)
             blocks = float(ended.blocks.mean())
             cells = f"{100 * np.mean(ended.verdict == BEYOND):.1f} | {blocks:.1f} | {exact:.1f} ({blocks / exact:.2f})"
-            print(f"| {outcomes} | {ratio} | {sd} | {cells} | {approximate:.1f} ({blocks / approximate:.2f}) |")
+            print(
+                f"| {outcomes} | {ratio} | {sd} | {cells} | {approximate:.1f} ({blocks / approximate:.2f}) |"
+            )
             assert outcomes == 1 or blocks <= 1.35 * exact
 
 
@@ -145,7 +158,10 @@ def test_repeats_of_clean_campaigns() -> None:
             noise = 0.03 * draw(name, CAMPAIGNS, blocks + 1)
             counted, repeated = with_repeats(noise)
             cells = []
-            pairs = [(simulated.judge(part), simulated.judge(part + MARGIN)) for part in (noise[..., :-1], counted)]
+            pairs = [
+                (simulated.judge(part), simulated.judge(part + MARGIN))
+                for part in (noise[..., :-1], counted)
+            ]
             for answers in (
                 [none.different for none, _ in pairs],
                 [none.any_different for none, _ in pairs],
@@ -155,7 +171,10 @@ def test_repeats_of_clean_campaigns() -> None:
                 cells.append(f"{100 * before:.1f} / {100 * after:.1f}")
                 if name in PROMISED and after > max(MOST_WRONG, before):
                     missed.append((name, blocks, before, after))
-            print(f"| {name} | {blocks} | {100 * repeated.mean():.1f} | {' | '.join(cells)} |", flush=True)
+            print(
+                f"| {name} | {blocks} | {100 * repeated.mean():.1f} | {' | '.join(cells)} |",
+                flush=True,
+            )
             if name == "normal":
                 assert repeated.mean() <= 0.01
     assert not missed
@@ -175,5 +194,8 @@ def test_repeats_of_a_slow_block() -> None:
                     *(simulated.judge(part[..., :-1]).slower.mean() for part in (clean, slowed)),
                     *(after.slower.mean(), (after.different & ~after.slower).mean()),
                 ]
-                print(f"| {name} | {sd} | {blocks} | {' | '.join(f'{100 * share:.1f}' for share in shares)} |", flush=True)
+                print(
+                    f"| {name} | {sd} | {blocks} | {' | '.join(f'{100 * share:.1f}' for share in shares)} |",
+                    flush=True,
+                )
                 assert after.slower.mean() >= 0.8 or name != "normal" or sd > 0.02

@@ -23,7 +23,12 @@ def test_four_of_five_numbers_of_blocks_are_enough(blocks: int, tests: int) -> N
     numbers, wrong = 0.0, 0.0
     for ratio in RATIOS:
         found = [predicted(ratio, sd, blocks, tests, PLANS) for sd in SDS]
-        cells = [f"{one.numbers:4.0%} {one.wrong:4.0%} {one.needed:6.0f} {one.median:5.0f}" if one else "-" for one in found]
+        cells = [
+            f"{one.numbers:4.0%} {one.wrong:4.0%} {one.needed:6.0f} {one.median:5.0f}"
+            if one
+            else "-"
+            for one in found
+        ]
         print(f"{ratio:5.3f} | {' | '.join(cells)}")
         for one in filter(None, found):
             assert one.wrong <= 0.254, ratio

@@ -22,7 +22,14 @@ from tests.conftest import PYTHONPATH, wait_for
 from tracking.journal import Journal
 from tracking.records import RunClosed, RunOpened
 
-TOY = ("--frameworks=toy", "--data=synthetic", "--vocabulary=60", "--length=8", "--epochs=1", "--steps_per_epoch=50")
+TOY = (
+    "--frameworks=toy",
+    "--data=synthetic",
+    "--vocabulary=60",
+    "--length=8",
+    "--epochs=1",
+    "--steps_per_epoch=50",
+)
 TOY += ("--inference_requests=2", "--inference_batch_sizes=1")
 
 
@@ -34,12 +41,21 @@ def test_the_blocks_that_find_an_effect_are_those_of_a_paired_t_test(spread: flo
 
 def test_a_campaign_is_read_from_its_report_and_its_journal(tmp_path: Path) -> None:
     """The SD comes from the report's interval, here 1.5 times as wide as SciPy's of six log-ratios."""
-    shifts = {"toy A/A": np.array([0.1, -0.2, 0.05, 0.0, 0.3, -0.1]), "toy +5 %": np.array([0.1, 0.0, 0.05, 0.1, 0.08, 0.2])}
+    shifts = {
+        "toy A/A": np.array([0.1, -0.2, 0.05, 0.0, 0.3, -0.1]),
+        "toy +5 %": np.array([0.1, 0.0, 0.05, 0.1, 0.08, 0.2]),
+    }
     rows = []
     for name, one in shifts.items():
         low, high = stats.t.interval(0.95, 5, one.mean(), 1.5 * stats.sem(one))
-        interval = {"estimate": math.exp(one.mean()), "ci_low": math.exp(low), "ci_high": math.exp(high)}
-        rows.append({"metric": METRIC, "b": name, "n_blocks": 6, **interval, "p_holm": 0.5, "widening": 1.5})
+        interval = {
+            "estimate": math.exp(one.mean()),
+            "ci_low": math.exp(low),
+            "ci_high": math.exp(high),
+        }
+        rows.append(
+            {"metric": METRIC, "b": name, "n_blocks": 6, **interval, "p_holm": 0.5, "widening": 1.5}
+        )
     rows.append({**rows[0], "metric": "val/loss", "p_holm": 0.01})
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "comparison.json").write_text(json.dumps({"rows": rows}))
@@ -55,21 +71,33 @@ def test_a_campaign_is_read_from_its_report_and_its_journal(tmp_path: Path) -> N
     assert found.delayed_spread == pytest.approx(shifts["toy +5 %"].std(ddof=1))
     assert (found.different, found.blocks, found.block_seconds) == (("val/loss",), 6, 20.0)
     both = pairing._together("interleaved", [found, replace(found, shift=0.0)])
-    assert (both.shift, both.error) == pytest.approx((found.shift / 2, found.spread / math.sqrt(12)))
+    assert (both.shift, both.error) == pytest.approx(
+        (found.shift / 2, found.spread / math.sqrt(12))
+    )
 
 
 def test_promises_hold_and_break() -> None:
     """One campaign of twelve that calls a framework different from itself is what chance gives; three are not."""
     one_by_one = Found("sequential", 0.0, 0.03, 0.2, 0.2, (False,) * 12, 30.0, 130)
     in_turns = Found("interleaved", 0.0, 0.01, 0.1, 0.1, (True, *[False] * 11), 30.0, 35)
-    assert [one.holds for one in pairing.meets([one_by_one, in_turns], neighbour=True)] == [True, True, True]
+    assert [one.holds for one in pairing.meets([one_by_one, in_turns], neighbour=True)] == [
+        True,
+        True,
+        True,
+    ]
     worse = replace(in_turns, spread=0.11, different=(True,) * 3 + (False,) * 9, blocks=70)
-    assert [one.holds for one in pairing.meets([one_by_one, worse], neighbour=True)] == [False, False, False]
+    assert [one.holds for one in pairing.meets([one_by_one, worse], neighbour=True)] == [
+        False,
+        False,
+        False,
+    ]
     assert len(pairing.meets([one_by_one, worse], neighbour=False)) == 1
     assert pairing.as_markdown([one_by_one, worse], neighbour=True).count("**does not hold**") == 3
 
 
-def test_what_belongs_to_real_campaigns_is_refused_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_belongs_to_real_campaigns_is_refused_elsewhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         command.main(["--neighbour"])
     assert stopped.value.code == 2
@@ -93,7 +121,9 @@ def test_in_turns_a_neighbour_cancels(monkeypatch: pytest.MonkeyPatch, shared_ca
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": {"work": 150}}))
     began = time.monotonic()
-    found = pairing.calibrate(campaigns=3, seed=1, neighbour=True, given=(*TOY, f"--cache={shared_cache}"))
+    found = pairing.calibrate(
+        campaigns=3, seed=1, neighbour=True, given=(*TOY, f"--cache={shared_cache}")
+    )
     print(f"{time.monotonic() - began:.0f} s\n\n{pairing.as_markdown(found, neighbour=True)}")
     one_by_one, in_turns = found
     assert in_turns.spread <= pairing.MAX_SPREAD * one_by_one.spread

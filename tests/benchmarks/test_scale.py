@@ -34,19 +34,33 @@ def test_a_synthetic_campaign_is_read_and_judged_as_a_real_one(tmp_path: Path) -
 def test_the_same_seed_is_the_same_campaign_and_sensors_write_what_they_do_in_a_minute() -> None:
     first, again = (list(scale.records(12, np.random.default_rng(7))) for _ in range(2))
     assert first == again
-    points = [point for one in first if isinstance(one, Metrics) for point in one.points if point.key.startswith("system/")]
+    points = [
+        point
+        for one in first
+        if isinstance(one, Metrics)
+        for point in one.points
+        if point.key.startswith("system/")
+    ]
     assert len(points) == 12 * scale.SERIES * scale.SAMPLES
 
 
 def test_growth_is_the_power_that_the_whole_cost_grows_by() -> None:
-    linear = [Costs(cells, {"journal": 0.002, "compare": 0.002 * cells}, 1.0) for cells in (10, 100, 1_000)]
+    linear = [
+        Costs(cells, {"journal": 0.002, "compare": 0.002 * cells}, 1.0)
+        for cells in (10, 100, 1_000)
+    ]
     assert scale.growth(linear, "journal") == pytest.approx([1.0, 1.0])
-    assert scale.growth(linear, "compare") == pytest.approx([2.0, 2.0])  # as many milliseconds a cell as there are cells
+    assert scale.growth(linear, "compare") == pytest.approx(
+        [2.0, 2.0]
+    )  # as many milliseconds a cell as there are cells
 
 
 def test_the_command_measures_every_stage(capsys: pytest.CaptureFixture[str]) -> None:
     assert scale.main(["--cells", "12,14", "--store-up-to", "12"]) == 0
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in capsys.readouterr().out.splitlines()
+    ]
     assert [len(row) for row in rows] == [2 + len(scale.STAGES)] * 5
     assert float(rows[2][4]) > 0  # twelve cells went to a store
     assert rows[3][4] == "–"  # fourteen did not
@@ -57,4 +71,8 @@ def test_sizes_that_are_none_are_one_line(cells: str, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         scale.main(["--cells", cells])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("python -m tests.benchmarks.scale: error: ")
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .startswith("python -m tests.benchmarks.scale: error: ")
+    )

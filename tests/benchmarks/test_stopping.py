@@ -41,18 +41,30 @@ def test_a_true_difference_takes_fewer_blocks_than_a_fixed_design() -> None:
 def test_the_fixed_design_is_the_least_that_has_a_verdict_as_often() -> None:
     """Against the number before, and a plain loop with a t interval of its own, which knows no second opinions."""
     truth, rng = few(TRUTHS[-1]), np.random.default_rng(4)
-    campaigns = [stopping.simulate(truth.noise, blocks=40, steps=80, ratio=truth.ratio, rng=rng) for _ in range(8)]
+    campaigns = [
+        stopping.simulate(truth.noise, blocks=40, steps=80, ratio=truth.ratio, rng=rng)
+        for _ in range(8)
+    ]
     found = stopping._fixed(campaigns, 0.5)
     assert found is not None
-    judged = [np.mean([stopping._judged(runs, blocks) for runs in campaigns]) for blocks in (found - 1, found)]
+    judged = [
+        np.mean([stopping._judged(runs, blocks) for runs in campaigns])
+        for blocks in (found - 1, found)
+    ]
     assert judged[0] < 0.5 <= judged[1]
 
     def beyond(runs: pd.DataFrame, blocks: int) -> bool:
-        times = runs.assign(block=pd.to_numeric(runs["block"])).pivot(index="block", columns="framework", values=MAIN)
+        times = runs.assign(block=pd.to_numeric(runs["block"])).pivot(
+            index="block", columns="framework", values=MAIN
+        )
         drawn = np.log(times["b"] / times["a"]).loc[:blocks]
-        return bool(drawn.mean() - stats.t.isf(0.025, blocks - 1) * stats.sem(drawn) > math.log1p(MARGIN))
+        return bool(
+            drawn.mean() - stats.t.isf(0.025, blocks - 1) * stats.sem(drawn) > math.log1p(MARGIN)
+        )
 
-    plainly = next(n for n in range(6, 40) if np.mean([beyond(runs, n) for runs in campaigns]) >= 0.5)
+    plainly = next(
+        n for n in range(6, 40) if np.mean([beyond(runs, n) for runs in campaigns]) >= 0.5
+    )
     assert plainly <= found <= 2 * plainly
 
 
@@ -66,12 +78,23 @@ def test_promises_can_break() -> None:
     rare, often = Share(0.03, 0.01, 0.05), Share(0.2, 0.15, 0.25)
     base = Stops(TRUTHS[0], 500, often, 20.0, 40, rare, rare, rare, rare, rare)
     assert all(claim.holds for claim in meets([base]))
-    assert sum(not claim.holds for claim in meets([replace(base, primary_false_alarms=often, missed=often)])) == 2
+    assert (
+        sum(
+            not claim.holds
+            for claim in meets([replace(base, primary_false_alarms=often, missed=often)])
+        )
+        == 2
+    )
     edge = replace(base, truth=TRUTHS[1])
     assert all(claim.holds for claim in meets([edge]))
-    assert sum(not claim.holds for claim in meets([replace(edge, equivalent=often, beyond=often)])) == 2
+    assert (
+        sum(not claim.holds for claim in meets([replace(edge, equivalent=often, beyond=often)]))
+        == 2
+    )
     gain = replace(base, truth=Truth(TRUTHS[0].noise, 1.1, gain=0.7))
-    assert [claim.holds for claim in meets([gain, replace(gain, blocks=30.0)]) if "fixed" in claim.claim] == [True, False]
+    assert [
+        claim.holds for claim in meets([gain, replace(gain, blocks=30.0)]) if "fixed" in claim.claim
+    ] == [True, False]
     assert "**does not hold**" in stopping.as_markdown([replace(base, missed=often)])
 
 
@@ -80,4 +103,6 @@ def test_promises_can_break() -> None:
 def test_promises_hold_for_60_campaigns() -> None:
     found = calibrate(campaigns=60)
     print(stopping.as_markdown(found))
-    assert all(claim.holds for claim in meets(found)), [claim for claim in meets(found) if not claim.holds]
+    assert all(claim.holds for claim in meets(found)), [
+        claim for claim in meets(found) if not claim.holds
+    ]

@@ -41,7 +41,11 @@ def free_port() -> int:
 
 def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """As whoever keeps the server calls it: with none of a client's settings in the environment."""
-    borrowed = folder / "python" if action in ("start", "restore") and _copies and not folder.exists() else None
+    borrowed = (
+        folder / "python"
+        if action in ("start", "restore") and _copies and not folder.exists()
+        else None
+    )
     if borrowed:
         folder.mkdir(mode=0o711)
         borrowed.symlink_to(_copies[0])
@@ -76,15 +80,26 @@ class Group:
     def environment(self, user: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         own = {"MLFLOW_TRACKING_URI": self.uri, "PYTHONPATH": PYTHONPATH, "COLUMNS": "200"}
-        named = {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": self.password(user)} if user else {}
+        named = (
+            {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": self.password(user)}
+            if user
+            else {}
+        )
         return {**kept, **own, **named}
 
-    def call(self, user: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, user: str, *arguments: str, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "experiments", *arguments]
         return warm.run(command, self.environment(user), cwd or self.accounts)
 
     def admin(self, **given: str) -> subprocess.CompletedProcess[str]:
-        return self.call("admin", "admin", f"--output={self.accounts}", *(f"--{name}={text}" for name, text in given.items()))
+        return self.call(
+            "admin",
+            "admin",
+            f"--output={self.accounts}",
+            *(f"--{name}={text}" for name, text in given.items()),
+        )
 
     def ask(self, user: str, method: str, address: str, **named: object) -> requests.Response:
         words = (user, self.password(user)) if user else None
@@ -98,7 +113,9 @@ def running() -> Iterator[Group]:
     place = Path(tempfile.mkdtemp(prefix="evenhand-group-", dir="/tmp"))
     place.chmod(0o711)
     folder, port, proxy_port = place / "server", free_port(), free_port()
-    started = native("start", folder, "--port", str(port), "--allowed-hosts", f"localhost:{proxy_port}")
+    started = native(
+        "start", folder, "--port", str(port), "--allowed-hosts", f"localhost:{proxy_port}"
+    )
     assert started.returncode == 0, started.stdout + started.stderr
     if (folder / "python").exists():
         _copies.append(folder / "python")
@@ -108,7 +125,9 @@ def running() -> Iterator[Group]:
     with ThreadPoolExecutor(len(of_team)) as at_once:
         for done in at_once.map(lambda team: made.admin(action="add_team", team=team), of_team):
             assert done.returncode == 0, done.stdout + done.stderr
-        for done in at_once.map(lambda team: made.admin(action="add_user", user=of_team[team], team=team), of_team):
+        for done in at_once.map(
+            lambda team: made.admin(action="add_user", user=of_team[team], team=team), of_team
+        ):
             assert done.returncode == 0, done.stdout + done.stderr
     yield made
     _copies.clear()

@@ -38,10 +38,15 @@ def started(
     confined: a command that begins it with fewer rights.
     """
     shutil.copytree(
-        ROOT / "deploy" / "compose", folder / "compose", ignore=shutil.ignore_patterns("secrets", "certificates", ".env")
+        ROOT / "deploy" / "compose",
+        folder / "compose",
+        ignore=shutil.ignore_patterns("secrets", "certificates", ".env"),
     )
     drawn = subprocess.run(
-        ["sh", str(folder / "compose" / "secrets.sh"), "localhost"], capture_output=True, text=True, timeout=60
+        ["sh", str(folder / "compose" / "secrets.sh"), "localhost"],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert drawn.returncode == 0, drawn.stderr
     filled = {
@@ -53,7 +58,9 @@ def started(
         "LARGEST_UPLOAD": "1m",
     }
     (folder / "conf.d").mkdir()
-    server = Template((folder / "compose" / "nginx.conf.template").read_text()).safe_substitute(filled)
+    server = Template((folder / "compose" / "nginx.conf.template").read_text()).safe_substitute(
+        filled
+    )
     (folder / "conf.d" / "default.conf").write_text(server)
     main = (folder / "compose" / "nginx.conf").read_text()
     for place, own in {
@@ -68,7 +75,10 @@ def started(
     checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     process = subprocess.Popen([*command, "-g", "daemon off;"])
-    address, certificate = f"https://localhost:{port}", folder / "compose" / "certificates" / "server.crt"
+    address, certificate = (
+        f"https://localhost:{port}",
+        folder / "compose" / "certificates" / "server.crt",
+    )
     try:
         wait_for(lambda: answers(address, certificate), 20)
         yield address, certificate

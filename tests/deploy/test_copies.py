@@ -64,7 +64,9 @@ def test_the_newest_copies_stay_and_what_dead_ones_left_goes(folder: Folder) -> 
 
 
 @pytest.mark.parametrize("small_disk", ["128k"], indirect=True)
-def test_a_full_disk_is_one_line_and_holds_nothing_of_the_copy(folder: Folder, group: Group, small_disk: Path) -> None:
+def test_a_full_disk_is_one_line_and_holds_nothing_of_the_copy(
+    folder: Folder, group: Group, small_disk: Path
+) -> None:
     for server in (folder.path, group.folder):
         done = native("backup", server, str(small_disk / "copy"))
         assert done.returncode == 2
@@ -104,7 +106,9 @@ def spoiled(copy: Path) -> None:
 
 def redone(copy: Path) -> None:
     about = json.loads((copy / "about.json").read_text())
-    about["sha256"] = {name: hashlib.sha256((copy / name).read_bytes()).hexdigest() for name in about["sha256"]}
+    about["sha256"] = {
+        name: hashlib.sha256((copy / name).read_bytes()).hexdigest() for name in about["sha256"]
+    }
     (copy / "about.json").write_text(json.dumps(about))
 
 
@@ -129,7 +133,10 @@ def test_a_restore_that_fails_leaves_no_server(folder: Folder, tmp_path: Path) -
     assert not [one.name for one in target.iterdir() if one.name != "at-work.lock"]
 
 
-@pytest.mark.parametrize("about", ["", "[]", "{}", '{"settings": {"color": 1}, "sha256": {}}', '{"settings": 3, "sha256": 4}'])
+@pytest.mark.parametrize(
+    "about",
+    ["", "[]", "{}", '{"settings": {"color": 1}, "sha256": {}}', '{"settings": 3, "sha256": 4}'],
+)
 def test_what_is_no_copy_is_refused(tmp_path: Path, about: str) -> None:
     (tmp_path / "about.json").write_text(about)
     with pytest.raises(Refused, match=r"is no backup: it has no readable about\.json"):
@@ -146,6 +153,10 @@ def test_a_dump_that_cannot_be_read_leaves_no_database_behind(group: Group, plac
     assert failed.returncode == 2
     assert "pg_restore failed" in failed.stderr
     assert not [one.name for one in (place / "new").iterdir() if one.name != "at-work.lock"]
-    left = [one.info for one in psutil.process_iter(["cmdline"]) if str(place / "new") in " ".join(one.info["cmdline"] or [])]
+    left = [
+        one.info
+        for one in psutil.process_iter(["cmdline"])
+        if str(place / "new") in " ".join(one.info["cmdline"] or [])
+    ]
     assert not left
     shutil.rmtree(place / "copy")

@@ -205,7 +205,10 @@ TWO_READINGS: dict[str, tuple[str, bytes]] = {
     "UTF-16": (f"{JSON}; charset=utf-16", TAG.encode("utf-16")),
     "UTF-32 without a mark": (JSON, TAG.encode("utf-32-be")),
     "a form": ("Content-Type: application/x-www-form-urlencoded", b"run_id=HER_RUN&key=a&value=b"),
-    "JSON that says that it is a form": ("Content-Type: application/x-www-form-urlencoded", TAG.encode()),
+    "JSON that says that it is a form": (
+        "Content-Type: application/x-www-form-urlencoded",
+        TAG.encode(),
+    ),
     "JSON that says that it is text": ("Content-Type: text/plain", TAG.encode()),
     "JSON that does not say what it is": ("X-Nothing: 1", TAG.encode()),
     "two types": (f"{JSON}\nContent-Type: text/plain", TAG.encode()),
@@ -228,7 +231,9 @@ TWO_READINGS: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize(("headers", "body"), TWO_READINGS.values(), ids=TWO_READINGS.keys())
-def test_a_body_is_read_in_one_way(group: Group, hers: Team, his: Team, headers: str, body: bytes) -> None:
+def test_a_body_is_read_in_one_way(
+    group: Group, hers: Team, his: Team, headers: str, body: bytes
+) -> None:
     before = tags(hers, his)
     sent = body.replace(b"MY_RUN", his.run.encode()).replace(b"HER_RUN", hers.run.encode())
     head = f"POST {API}/runs/set-tag\n{headers}\nContent-Length: {len(sent)}"
@@ -248,7 +253,9 @@ def test_a_header_with_an_underscore_is_no_header(group: Group, hers: Team, his:
     assert raw(group, f"{head}\n{forged}", other) == 403
 
 
-@pytest.mark.parametrize("path", ["runs/get%0A", "runs/get%0D", "runs/get;x", "runs/get%00", "runs/get%3Fx"])
+@pytest.mark.parametrize(
+    "path", ["runs/get%0A", "runs/get%0D", "runs/get;x", "runs/get%00", "runs/get%3Fx"]
+)
 def test_a_path_is_read_in_one_way(group: Group, his: Team, path: str) -> None:
     assert raw(group, f"GET {API}/{path}?run_id={his.run}", b"") == 403
 
@@ -296,7 +303,9 @@ def test_what_clients_may_write_is_read_as_ever(his: Team) -> None:
         {"key": "read", "value": 1e300, "timestamp": 9007199254740993, "step": "2", "later": [{}]},
         {"key": "read", "value": "-Infinity", "timestamp": 7.0, "step": 3},
     ]
-    his.post("runs/log-batch", runId=his.run, metrics=metrics, params=[], tags=None, unknown={"a": 1})
+    his.post(
+        "runs/log-batch", runId=his.run, metrics=metrics, params=[], tags=None, unknown={"a": 1}
+    )
     address = f"{API}/metrics/get-history?run_id={his.run}&metric_key=read"
     history = json.loads(his.tries("GET", address)[1])["metrics"]
     read = {int(metric["step"]): (metric["value"], int(metric["timestamp"])) for metric in history}
@@ -307,8 +316,13 @@ def test_what_clients_may_write_is_read_as_ever(his: Team) -> None:
 
 
 @pytest.mark.parametrize("first", ["Content-Length", "Transfer-Encoding"])
-@pytest.mark.parametrize("address", [f"POST {API}/runs/set-tag", "PUT FILE", f"GET {API}/runs/get", "GET /ready", "GET /health"])
-def test_a_body_has_a_length_or_comes_in_chunks(group: Group, his: Team, address: str, first: str) -> None:
+@pytest.mark.parametrize(
+    "address",
+    [f"POST {API}/runs/set-tag", "PUT FILE", f"GET {API}/runs/get", "GET /ready", "GET /health"],
+)
+def test_a_body_has_a_length_or_comes_in_chunks(
+    group: Group, his: Team, address: str, first: str
+) -> None:
     sent = TAG.replace("MY_RUN", his.run).encode() if "set-tag" in address else b""
     chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(sent), sent) if sent else b"0\r\n\r\n"
     both = [f"Content-Length: {len(chunks)}", "Transfer-Encoding: chunked"]
@@ -320,8 +334,12 @@ def test_a_body_has_a_length_or_comes_in_chunks(group: Group, his: Team, address
     assert his.group.ask("bob", "GET", his.file).content == b"kept"
 
 
-@pytest.mark.parametrize("below", ["folder", "folder/", "new/", "folder/file/x", "folder/file/x/y", "."])
-def test_a_file_is_not_put_where_a_folder_lies_or_below_a_file(group: Group, his: Team, below: str) -> None:
+@pytest.mark.parametrize(
+    "below", ["folder", "folder/", "new/", "folder/file/x", "folder/file/x/y", "."]
+)
+def test_a_file_is_not_put_where_a_folder_lies_or_below_a_file(
+    group: Group, his: Team, below: str
+) -> None:
     place = his.file.removesuffix("/note.txt")
     his.group.ask("bob", "PUT", f"{place}/folder/file", data=b"kept").raise_for_status()
     for prefix in routes.PREFIXES:
@@ -334,7 +352,19 @@ def test_a_file_is_not_put_where_a_folder_lies_or_below_a_file(group: Group, his
 
 @pytest.mark.parametrize(
     "value",
-    ["1" * 400, "-" + "1" * 400, "1" * 5_000, "{}", "[]", '{"a": 1}', "[1]", "1e999", "NaN", '"x"', '""'],
+    [
+        "1" * 400,
+        "-" + "1" * 400,
+        "1" * 5_000,
+        "{}",
+        "[]",
+        '{"a": 1}',
+        "[1]",
+        "1e999",
+        "NaN",
+        '"x"',
+        '""',
+    ],
     ids=lambda value: value[:8],
 )
 def test_a_metric_that_is_no_number_is_refused(group: Group, his: Team, value: str) -> None:

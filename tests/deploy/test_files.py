@@ -170,13 +170,17 @@ def test_pods_run_without_root_and_a_dead_database_restarts_nothing() -> None:
     policies = {m["metadata"]["name"]: m["spec"] for m in MANIFESTS if m["kind"] == "NetworkPolicy"}
     assert policies["nobody"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     (tracking,) = (pod["containers"][0] for name, pod in pods() if name == "tracking")
-    paths = {kind: tracking[f"{kind}Probe"]["httpGet"]["path"] for kind in ("readiness", "liveness")}
+    paths = {
+        kind: tracking[f"{kind}Probe"]["httpGet"]["path"] for kind in ("readiness", "liveness")
+    }
     assert paths == {"readiness": "/ready", "liveness": "/health"}
 
 
 def test_the_project_in_a_container_has_the_entry_points_of_the_project() -> None:
     inside, outside = load_project(str(CAMPAIGN)), load_project(str(ROOT))
-    commands = [{name: entry.command for name, entry in p._entry_points.items()} for p in (inside, outside)]
+    commands = [
+        {name: entry.command for name, entry in p._entry_points.items()} for p in (inside, outside)
+    ]
     assert inside.name == outside.name
     assert commands[0] == commands[1]
 
@@ -209,7 +213,9 @@ def verify(folder: Path, texts: dict[str, str]) -> list[str]:
 
 @pytest.mark.debian(package="systemd")
 def test_units_are_what_systemd_understands(tmp_path: Path) -> None:
-    texts = {unit.name: unit.read_text() for unit in sorted((DEPLOY / "systemd").glob("evenhand-*"))}
+    texts = {
+        unit.name: unit.read_text() for unit in sorted((DEPLOY / "systemd").glob("evenhand-*"))
+    }
     assert verify(tmp_path, texts) == []
     server = texts["evenhand-server.service"].replace("RestartSec=", "RestrtSec=")
     assert verify(tmp_path, {**texts, "evenhand-server.service": server})

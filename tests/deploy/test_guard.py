@@ -50,18 +50,26 @@ def addresses_of(kinds: list[str]) -> Iterator[tuple[str, str]]:
 def test_every_route_of_mlflow_is_classified(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "deploy.guard", "routes"]
     environment = {"PATH": "", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.stdout == ""
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == [], "it asks, and leaves nothing behind"
 
 
 def test_a_route_that_nobody_has_classified_is_refused(group: Group) -> None:
-    unknown = (f"{API}/runs/invent", "/ajax-api/9.0/mlflow/anything", f"/{quote('http://127.0.0.1/')}")
+    unknown = (
+        f"{API}/runs/invent",
+        "/ajax-api/9.0/mlflow/anything",
+        f"/{quote('http://127.0.0.1/')}",
+    )
     for path in (*unknown, "//api/2.0/mlflow/runs/get", f"{API}/runs/get/"):
         assert ask(group, ("admin", group.password("admin")), "GET", path)[0] == 403
     classes = routes.classes()
-    fewer = {kind: [line for line in lines if "runs/get" not in line] for kind, lines in classes.items()}
+    fewer = {
+        kind: [line for line in lines if "runs/get" not in line] for kind, lines in classes.items()
+    }
     assert routes.Routes(classes).match("GET", f"{API}/runs/get") is not None
     assert routes.Routes(fewer).match("GET", f"{API}/runs/get") is None
 
@@ -78,7 +86,9 @@ def test_what_is_refused_is_refused_to_administrators_too(group: Group) -> None:
 
 def test_without_a_name_there_is_nothing_but_health_and_the_pages_own_files(group: Group) -> None:
     closed = [kind for kind in routes.classes() if kind != routes.OPEN]
-    found = {(method, path): ask(group, None, method, path)[0] for method, path in addresses_of(closed)}
+    found = {
+        (method, path): ask(group, None, method, path)[0] for method, path in addresses_of(closed)
+    }
     assert len(found) > 500
     assert {line: status for line, status in found.items() if status != 401} == {}
     assert ask(group, None, "GET", "/health") == (200, "OK")
@@ -106,7 +116,11 @@ def test_forged_hosts_and_foreign_pages_are_refused(group: Group, headers: dict[
 
 
 def test_a_second_name_of_a_run_does_not_lead_to_another_teams_files(hers: Team, his: Team) -> None:
-    for query in (f"run_id={his.run}&run_uuid={hers.run}", f"run_uuid={hers.run}", f"run_id={his.run}&run_id={hers.run}"):
+    for query in (
+        f"run_id={his.run}&run_uuid={hers.run}",
+        f"run_uuid={hers.run}",
+        f"run_id={his.run}&run_id={hers.run}",
+    ):
         for prefix in routes.PREFIXES:
             path = f"{prefix}/2.0/mlflow/upload-artifact?{query}&path=note.txt"
             assert his.group.ask("bob", "POST", path, data=b"his").status_code in (400, 403)
@@ -123,29 +137,73 @@ PASSWORD = "long enough password"
 @pytest.mark.parametrize(
     ("method", "path", "sent"),
     [
-        ("PATCH", "logged-models/MY_MODEL", {"model_id": "HER_MODEL", "status": "LOGGED_MODEL_READY"}),
-        ("PATCH", "logged-models/MY_MODEL", {"modelId": "HER_MODEL", "status": "LOGGED_MODEL_READY"}),
-        ("PATCH", "logged-models/MY_MODEL/tags", {"model_id": "HER_MODEL", "tags": [{"key": "a", "value": "b"}]}),
-        ("POST", "logged-models", {"experiment_id": "MINE", "name": "m", "source_run_id": "HER_RUN"}),
+        (
+            "PATCH",
+            "logged-models/MY_MODEL",
+            {"model_id": "HER_MODEL", "status": "LOGGED_MODEL_READY"},
+        ),
+        (
+            "PATCH",
+            "logged-models/MY_MODEL",
+            {"modelId": "HER_MODEL", "status": "LOGGED_MODEL_READY"},
+        ),
+        (
+            "PATCH",
+            "logged-models/MY_MODEL/tags",
+            {"model_id": "HER_MODEL", "tags": [{"key": "a", "value": "b"}]},
+        ),
+        (
+            "POST",
+            "logged-models",
+            {"experiment_id": "MINE", "name": "m", "source_run_id": "HER_RUN"},
+        ),
         ("POST", "model-versions/create", {"name": "speech.m", "source": "models:/HER_MODEL"}),
-        ("POST", "model-versions/create", {"name": "speech.m", "source": "runs:/MY_RUN/m", "model_id": "HER_MODEL"}),
-        ("POST", "model-versions/create", {"name": "speech.m", "source": "mlflow-artifacts:/HERS/x/artifacts/m"}),
-        ("POST", "model-versions/create", {"name": "speech.m", "source": "models:/vision.captioner/1"}),
-        ("POST", "registered-models/set-tag", {"name": "vision.captioner", "key": "a", "value": "b"}),
+        (
+            "POST",
+            "model-versions/create",
+            {"name": "speech.m", "source": "runs:/MY_RUN/m", "model_id": "HER_MODEL"},
+        ),
+        (
+            "POST",
+            "model-versions/create",
+            {"name": "speech.m", "source": "mlflow-artifacts:/HERS/x/artifacts/m"},
+        ),
+        (
+            "POST",
+            "model-versions/create",
+            {"name": "speech.m", "source": "models:/vision.captioner/1"},
+        ),
+        (
+            "POST",
+            "registered-models/set-tag",
+            {"name": "vision.captioner", "key": "a", "value": "b"},
+        ),
         ("POST", "runs/log-metric", {"run_id": "MY_RUN", "run_uuid": "HER_RUN", **POINT}),
         ("POST", "runs/log-metric", {"run_id": "MY_RUN", "runId": "HER_RUN", **POINT}),
         ("POST", "runs/log-metric", {"run_id": "MY_RUN", **POINT, "model_id": "HER_MODEL"}),
-        ("POST", "runs/log-batch", {"run_id": "MY_RUN", "metrics": [{**POINT, "step": 0, "model_id": "HER_MODEL"}]}),
+        (
+            "POST",
+            "runs/log-batch",
+            {"run_id": "MY_RUN", "metrics": [{**POINT, "step": 0, "model_id": "HER_MODEL"}]},
+        ),
         ("POST", "runs/log-batch", {"run_id": "HER_RUN", "params": [{"key": "a", "value": "b"}]}),
         ("POST", "runs/set-tag", {"run_id": "HER_RUN", "key": "team", "value": "speech"}),
         ("POST", "runs/set-tag?run_id=HER_RUN", {"run_id": "MY_RUN", "key": "a", "value": "b"}),
         ("POST", "runs/set-tag", {"run_id": ["HER_RUN"], "key": "a", "value": "b"}),
-        ("POST", "runs/outputs", {"run_id": "MY_RUN", "models": [{"model_id": "HER_MODEL", "step": 0}]}),
+        (
+            "POST",
+            "runs/outputs",
+            {"run_id": "MY_RUN", "models": [{"model_id": "HER_MODEL", "step": 0}]},
+        ),
         ("POST", "runs/create", {"experiment_id": "HERS"}),
         ("POST", "runs/update", {"run_id": "HER_RUN", "status": "FINISHED"}),
         ("POST", "runs/delete", {"run_id": "HER_RUN"}),
         ("POST", "experiments/delete", {"experiment_id": "HERS"}),
-        ("POST", "experiments/set-experiment-tag", {"experiment_id": "HERS", "key": "mlflow.note.content", "value": "x"}),
+        (
+            "POST",
+            "experiments/set-experiment-tag",
+            {"experiment_id": "HERS", "key": "mlflow.note.content", "value": "x"},
+        ),
         ("POST", "users/create", {"username": "eve", "password": PASSWORD}),
         ("PATCH", "users/update-password", {"username": "alice", "password": PASSWORD}),
         ("PATCH", "users/update-admin", {"username": "bob", "is_admin": True}),
@@ -170,11 +228,22 @@ def test_what_a_request_names_is_its_accounts_to_write(
 
 def test_what_is_ones_own_is_written_as_ever(hers: Team) -> None:
     metric = {"key": "m", "value": 1.0, "timestamp": 1, "step": 0, "model_id": hers.model}
-    hers.post("runs/log-batch", run_id=hers.run, metrics=[metric], tags=[{"key": "a", "value": "b"}])
-    done = hers.tries("PATCH", f"{API}/logged-models/{hers.model}", {"model_id": hers.model, "status": "LOGGED_MODEL_READY"})
+    hers.post(
+        "runs/log-batch", run_id=hers.run, metrics=[metric], tags=[{"key": "a", "value": "b"}]
+    )
+    done = hers.tries(
+        "PATCH",
+        f"{API}/logged-models/{hers.model}",
+        {"model_id": hers.model, "status": "LOGGED_MODEL_READY"},
+    )
     assert done[0] == 200, done
     hers.post("registered-models/create", name="vision.captioner")
-    hers.post("model-versions/create", name="vision.captioner", source=f"models:/{hers.model}", model_id=hers.model)
+    hers.post(
+        "model-versions/create",
+        name="vision.captioner",
+        source=f"models:/{hers.model}",
+        model_id=hers.model,
+    )
     hers.post("runs/log-inputs", run_id=hers.run, models=[{"model_id": hers.model}])
 
 
@@ -187,8 +256,12 @@ def test_what_is_ones_own_is_written_as_ever(hers: Team) -> None:
         ("metrics", {"key": "../../m", "value": 1.0, "timestamp": 1, "step": 0}),
     ],
 )
-def test_oversized_and_malformed_entries_are_refused(hers: Team, kind: str, entry: dict[str, object]) -> None:
-    assert hers.tries("POST", f"{API}/runs/log-batch", {"run_id": hers.run, kind: [entry]})[0] == 400
+def test_oversized_and_malformed_entries_are_refused(
+    hers: Team, kind: str, entry: dict[str, object]
+) -> None:
+    assert (
+        hers.tries("POST", f"{API}/runs/log-batch", {"run_id": hers.run, kind: [entry]})[0] == 400
+    )
 
 
 # Where files lie
@@ -199,36 +272,71 @@ def test_files_lie_where_the_server_keeps_them(group: Group, hers: Team) -> None
         for place in ("/etc", "file:///etc", "mlflow-artifacts:/1", "s3://bucket"):
             for name in ("artifact_location", "artifactLocation"):
                 sent = {"name": "vision/elsewhere", name: place}
-                assert group.ask(user, "POST", f"{API}/experiments/create", json=sent).status_code == 400
-    sources = ("/etc", "file:///etc", "mlflow-artifacts:/1/../../etc", "http://127.0.0.1/x", "dbfs:/x", "runs:/x", "models:/a")
+                assert (
+                    group.ask(user, "POST", f"{API}/experiments/create", json=sent).status_code
+                    == 400
+                )
+    sources = (
+        "/etc",
+        "file:///etc",
+        "mlflow-artifacts:/1/../../etc",
+        "http://127.0.0.1/x",
+        "dbfs:/x",
+        "runs:/x",
+        "models:/a",
+    )
     for source in sources:
         sent = {"name": "vision.captioner", "source": source}
-        assert group.ask("alice", "POST", f"{API}/model-versions/create", json=sent).status_code == 400
+        assert (
+            group.ask("alice", "POST", f"{API}/model-versions/create", json=sent).status_code == 400
+        )
     tag = {"experiment_id": hers.experiment, "key": "mlflow.artifactLocation", "value": "/etc"}
-    assert group.ask("alice", "POST", f"{API}/experiments/set-experiment-tag", json=tag).status_code == 400
+    assert (
+        group.ask("alice", "POST", f"{API}/experiments/set-experiment-tag", json=tag).status_code
+        == 400
+    )
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        *("../../../../../../etc/passwd", "..%2f..%2f..%2f..%2f..%2fetc%2fpasswd", "..%252f..%252fetc%252fpasswd"),
-        *("%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd", "%2fetc%2fpasswd", "/etc/passwd", "file:///etc/passwd"),
-        *("..\\..\\..\\etc\\passwd", "a/../../../secrets.json", "..%2f..%2f..%2f..%2f..%2fsecrets.json"),
+        *(
+            "../../../../../../etc/passwd",
+            "..%2f..%2f..%2f..%2f..%2fetc%2fpasswd",
+            "..%252f..%252fetc%252fpasswd",
+        ),
+        *(
+            "%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+            "%2fetc%2fpasswd",
+            "/etc/passwd",
+            "file:///etc/passwd",
+        ),
+        *(
+            "..\\..\\..\\etc\\passwd",
+            "a/../../../secrets.json",
+            "..%2f..%2f..%2f..%2f..%2fsecrets.json",
+        ),
         *("a//b", "a/./b", "a\\b", "a%00b", "a%250ab", "a" * 300, "a/" * 70 + "a"),
     ],
 )
-def test_a_path_of_a_file_is_what_it_says_and_leads_nowhere_else(group: Group, hers: Team, path: str) -> None:
+def test_a_path_of_a_file_is_what_it_says_and_leads_nowhere_else(
+    group: Group, hers: Team, path: str
+) -> None:
     words, secrets = ("alice", group.password("alice")), group.folder / "secrets.json"
     artifacts, before = "/api/2.0/mlflow-artifacts/artifacts", secrets.read_bytes()
     inside = f"{artifacts}/{hers.experiment}/{hers.run}/artifacts"
     for method in ("GET", "PUT", "DELETE"):
-        assert ask(group, words, method, f"{inside}/{path}", b"x" if method == "PUT" else b"")[0] in (400, 403)
+        assert ask(group, words, method, f"{inside}/{path}", b"x" if method == "PUT" else b"")[
+            0
+        ] in (400, 403)
     for place in (f"{artifacts}/{path}", f"/get-artifact?run_id={hers.run}&path={path}"):
         status, text = ask(group, words, "GET", place)
         assert status >= 400, place
         assert "root:" not in text
     assert secrets.read_bytes() == before
-    listed = group.ask("alice", "GET", f"{API}/artifacts/list", params={"run_id": hers.run, "path": path})
+    listed = group.ask(
+        "alice", "GET", f"{API}/artifacts/list", params={"run_id": hers.run, "path": path}
+    )
     assert "passwd" not in listed.text or listed.status_code >= 400
 
 
@@ -238,7 +346,17 @@ def test_a_path_of_a_file_is_what_it_says_and_leads_nowhere_else(group: Group, h
 @pytest.mark.parametrize(
     "name",
     [
-        *("speech/mine", "speech /x", " speech/x", "speech/x ", "ѕpeech/x", "ｓpeech/x", "speech\u200b/x", "Speech/x", "vision"),
+        *(
+            "speech/mine",
+            "speech /x",
+            " speech/x",
+            "speech/x ",
+            "ѕpeech/x",
+            "ｓpeech/x",
+            "speech\u200b/x",
+            "Speech/x",
+            "vision",
+        ),
         *(
             "future/captioning",
             "mine",
@@ -256,47 +374,94 @@ def test_a_path_of_a_file_is_what_it_says_and_leads_nowhere_else(group: Group, h
 )
 def test_a_name_is_of_the_team_that_gives_it(group: Group, hers: Team, name: str) -> None:
     assert hers.tries("POST", f"{API}/experiments/create", {"name": name})[0] in (400, 403)
-    mine = group.ask("alice", "GET", f"{API}/experiments/get-by-name", params={"experiment_name": "vision/grid"}).json()
+    mine = group.ask(
+        "alice", "GET", f"{API}/experiments/get-by-name", params={"experiment_name": "vision/grid"}
+    ).json()
     renamed = {"experiment_id": mine["experiment"]["experiment_id"], "new_name": name}
     assert hers.tries("POST", f"{API}/experiments/update", renamed)[0] in (400, 403)
-    assert hers.tries("POST", f"{API}/registered-models/create", {"name": name.replace("/", ".")})[0] in (400, 403)
+    assert hers.tries("POST", f"{API}/registered-models/create", {"name": name.replace("/", ".")})[
+        0
+    ] in (400, 403)
 
 
 def test_what_a_member_makes_is_the_teams(group: Group, hers: Team) -> None:
     done = group.admin(action="add_user", user="anna", team="vision")
     assert done.returncode == 0, done.stderr
-    assert "export MLFLOW_EXPERIMENT_NAME='vision/launches'" in (group.accounts / "anna.env").read_text()
-    made = group.ask("anna", "POST", f"{API}/experiments/create", json={"name": "vision/my study"}).json()["experiment_id"]
+    assert (
+        "export MLFLOW_EXPERIMENT_NAME='vision/launches'"
+        in (group.accounts / "anna.env").read_text()
+    )
+    made = group.ask(
+        "anna", "POST", f"{API}/experiments/create", json={"name": "vision/my study"}
+    ).json()["experiment_id"]
     tag = {"experiment_id": made, "key": "a", "value": "b"}
     assert hers.tries("POST", f"{API}/experiments/set-experiment-tag", tag)[0] == 200
-    group.ask("anna", "POST", f"{API}/registered-models/create", json={"name": "vision.anna"}).raise_for_status()
+    group.ask(
+        "anna", "POST", f"{API}/registered-models/create", json={"name": "vision.anna"}
+    ).raise_for_status()
     named = {"name": "vision.anna", "key": "a", "value": "b"}
     assert hers.tries("POST", f"{API}/registered-models/set-tag", named)[0] == 200
     renamed = {"name": "vision.anna", "new_name": "vision.anna2"}
     group.ask("anna", "POST", f"{API}/registered-models/rename", json=renamed).raise_for_status()
     named["name"] = "vision.anna2"
     assert hers.tries("POST", f"{API}/registered-models/set-tag", named)[0] == 200
-    group.ask("anna", "POST", f"{API}/registered-models/create", json={"name": "vision.anna"}).raise_for_status()
-    prompt = {"name": "vision.prompt", "tags": [{"key": "mlflow.prompt.is_prompt", "value": "true"}]}
-    assert group.ask("anna", "POST", f"{API}/registered-models/create", json=prompt).status_code == 400
+    group.ask(
+        "anna", "POST", f"{API}/registered-models/create", json={"name": "vision.anna"}
+    ).raise_for_status()
+    prompt = {
+        "name": "vision.prompt",
+        "tags": [{"key": "mlflow.prompt.is_prompt", "value": "true"}],
+    }
+    assert (
+        group.ask("anna", "POST", f"{API}/registered-models/create", json=prompt).status_code == 400
+    )
     assert group.admin(action="leave", user="anna", team="vision").returncode == 0
-    assert group.ask("anna", "POST", f"{API}/registered-models/set-tag", json=named).status_code == 403
-    assert group.ask("anna", "DELETE", f"{API}/registered-models/delete", json={"name": "vision.anna"}).status_code == 403
-    assert group.ask("anna", "POST", f"{API}/experiments/set-experiment-tag", json=tag).status_code == 403
-    assert group.ask("anna", "POST", f"{API}/experiments/create", json={"name": "vision/again"}).status_code == 403
-    assert group.ask("anna", "POST", f"{API}/experiments/create", json={"name": "anna/x"}).status_code == 403
+    assert (
+        group.ask("anna", "POST", f"{API}/registered-models/set-tag", json=named).status_code == 403
+    )
+    assert (
+        group.ask(
+            "anna", "DELETE", f"{API}/registered-models/delete", json={"name": "vision.anna"}
+        ).status_code
+        == 403
+    )
+    assert (
+        group.ask("anna", "POST", f"{API}/experiments/set-experiment-tag", json=tag).status_code
+        == 403
+    )
+    assert (
+        group.ask(
+            "anna", "POST", f"{API}/experiments/create", json={"name": "vision/again"}
+        ).status_code
+        == 403
+    )
+    assert (
+        group.ask("anna", "POST", f"{API}/experiments/create", json={"name": "anna/x"}).status_code
+        == 403
+    )
 
 
 def test_a_name_that_somebody_took_before_is_not_made_a_teams(group: Group) -> None:
     """As it could be done on a server without the guard."""
-    made = group.ask("admin", "POST", f"{API}/experiments/create", json={"name": "future/captioning"}).json()["experiment_id"]
-    granted = {"username": "carol", "resource_type": "experiment", "resource_id": made, "permission": "MANAGE"}
-    group.ask("admin", "POST", "/api/3.0/mlflow/users/permissions/grant", json=granted).raise_for_status()
+    made = group.ask(
+        "admin", "POST", f"{API}/experiments/create", json={"name": "future/captioning"}
+    ).json()["experiment_id"]
+    granted = {
+        "username": "carol",
+        "resource_type": "experiment",
+        "resource_id": made,
+        "permission": "MANAGE",
+    }
+    group.ask(
+        "admin", "POST", "/api/3.0/mlflow/users/permissions/grant", json=granted
+    ).raise_for_status()
     refused = group.admin(action="add_team", team="future")
     assert refused.returncode == 2
     assert "experiment future/captioning is carol's, who is not of the team" in refused.stderr
     assert "future" not in group.admin(action="list").stdout.replace("future/captioning", "")
-    group.ask("admin", "POST", "/api/3.0/mlflow/users/permissions/revoke", json=granted).raise_for_status()
+    group.ask(
+        "admin", "POST", "/api/3.0/mlflow/users/permissions/revoke", json=granted
+    ).raise_for_status()
     assert group.admin(action="add_team", team="future").returncode == 0
 
 
@@ -305,10 +470,15 @@ def test_default_is_to_be_read(group: Group, hers: Team) -> None:
     assert status == 403
     assert "MLFLOW_EXPERIMENT_NAME=vision/launches" in text
     assert hers.tries("PUT", "/api/2.0/mlflow-artifacts/artifacts/0/x/artifacts/y")[0] == 403
-    assert group.ask("alice", "POST", f"{API}/runs/search", json={"experiment_ids": ["0"]}).status_code == 200
+    assert (
+        group.ask("alice", "POST", f"{API}/runs/search", json={"experiment_ids": ["0"]}).status_code
+        == 200
+    )
 
 
-@pytest.mark.parametrize("name", ["Vision", "vision ", "ѵision", "__user_1__", "a", "x" * 41, "../x"], ids=ascii)
+@pytest.mark.parametrize(
+    "name", ["Vision", "vision ", "ѵision", "__user_1__", "a", "x" * 41, "../x"], ids=ascii
+)
 def test_teams_and_users_have_names_that_cannot_be_mistaken(group: Group, name: str) -> None:
     role = {"name": name, "workspace": "default"}
     assert group.ask("admin", "POST", "/api/3.0/mlflow/roles/create", json=role).status_code == 400
@@ -320,7 +490,9 @@ def test_teams_and_users_have_names_that_cannot_be_mistaken(group: Group, name: 
 def test_files_are_read_by_whatever_name_the_ui_has_for_them(hers: Team) -> None:
     sent = b"<p>100% sure</p>"
     path = quote("100% sure.html")
-    hers.group.ask("alice", "PUT", f"{hers.file.rpartition('/')[0]}/{path}", data=sent).raise_for_status()
+    hers.group.ask(
+        "alice", "PUT", f"{hers.file.rpartition('/')[0]}/{path}", data=sent
+    ).raise_for_status()
     for name in ("run_id", "run_uuid"):
         answer = hers.group.ask("bob", "GET", f"/get-artifact?{name}={hers.run}&path={path}")
         assert (answer.status_code, answer.content) == (200, sent)
@@ -328,17 +500,27 @@ def test_files_are_read_by_whatever_name_the_ui_has_for_them(hers: Team) -> None
     hers.group.ask("alice", "PUT", f"/api/2.0/{model}", data=sent).raise_for_status()
     files = f"/ajax-api/2.0/mlflow/logged-models/{hers.model}/artifacts/files?artifact_file_path=MLmodel"
     assert hers.group.ask("bob", "GET", files).content == sent
-    for wrong in (f"run_id={hers.run}&path=../x", f"run_id={'0' * 32}&path=x", f"run_id={hers.run}", "path=x"):
+    for wrong in (
+        f"run_id={hers.run}&path=../x",
+        f"run_id={'0' * 32}&path=x",
+        f"run_id={hers.run}",
+        "path=x",
+    ):
         assert hers.group.ask("bob", "GET", f"/get-artifact?{wrong}").status_code in (400, 404)
 
 
 def test_a_slow_reader_of_a_large_file_costs_no_memory(group: Group, hers: Team) -> None:
     large = f"{hers.file.rpartition('/')[0]}/large.bin"
     group.ask("alice", "PUT", large, data=bytes(64 * 2**20)).raise_for_status()
-    before, words = resident_bytes(group), b64encode(f"bob:{group.password('bob')}".encode()).decode()
+    before, words = (
+        resident_bytes(group),
+        b64encode(f"bob:{group.password('bob')}".encode()).decode(),
+    )
     with ExitStack() as held:
         for _ in range(4):
-            reader = held.enter_context(socket.create_connection(("127.0.0.1", int(group.uri.rpartition(":")[2])), 10))
+            reader = held.enter_context(
+                socket.create_connection(("127.0.0.1", int(group.uri.rpartition(":")[2])), 10)
+            )
             head = f"GET /get-artifact?run_id={hers.run}&path=large.bin HTTP/1.1\r\nHost: {urlsplit(group.uri).netloc}\r\n"
             reader.sendall(f"{head}Authorization: Basic {words}\r\n\r\n".encode())
         time.sleep(3)
@@ -356,7 +538,9 @@ def resident_bytes(group: Group) -> int:
 def test_a_body_is_not_read_before_the_password(group: Group) -> None:
     before, chunk = resident_bytes(group), b"x" * 2**20
     for words in ("", f"Authorization: Basic {b64encode(b'nobody:guess').decode()}\r\n"):
-        with socket.create_connection(("127.0.0.1", int(group.uri.rpartition(":")[2])), 10, (address(), 0)) as connection:
+        with socket.create_connection(
+            ("127.0.0.1", int(group.uri.rpartition(":")[2])), 10, (address(), 0)
+        ) as connection:
             head = f"PUT /api/2.0/mlflow-artifacts/artifacts/0/x HTTP/1.1\r\nHost: {urlsplit(group.uri).netloc}\r\n"
             connection.sendall(f"{head}{words}Content-Length: {500 * 2**20}\r\n\r\n".encode())
             sent = 0
@@ -373,7 +557,16 @@ def test_a_body_is_not_read_before_the_password(group: Group) -> None:
 def test_bodies_are_bounded(group: Group) -> None:
     words = ("alice", group.password("alice"))
     before = resident_bytes(group)
-    assert ask(group, words, "POST", f"{API}/runs/log-batch", b'{"run_id": "' + b"x" * 5 * 2**20 + b'"}')[0] == 413
+    assert (
+        ask(
+            group,
+            words,
+            "POST",
+            f"{API}/runs/log-batch",
+            b'{"run_id": "' + b"x" * 5 * 2**20 + b'"}',
+        )[0]
+        == 413
+    )
     connection = HTTPConnection(urlsplit(group.uri).netloc, timeout=30)
     connection.putrequest("PUT", "/api/2.0/mlflow-artifacts/artifacts/1/x/artifacts/y")
     connection.putheader("Authorization", f"Basic {b64encode(':'.join(words).encode()).decode()}")
@@ -385,7 +578,10 @@ def test_bodies_are_bounded(group: Group) -> None:
 
 
 COSTLY: dict[str, tuple[str, object]] = {
-    "a table for every condition": ("runs/search", {"filter": " and ".join(f"metrics.a{n} > 1" for n in range(300))}),
+    "a table for every condition": (
+        "runs/search",
+        {"filter": " and ".join(f"metrics.a{n} > 1" for n in range(300))},
+    ),
     "a long filter": ("runs/search", {"filter": "tags.a = '" + "x" * 5_000 + "'"}),
     "many orders": ("runs/search", {"order_by": [f"metrics.a{n}" for n in range(50)]}),
     "many ids": ("runs/set-tag", {"a": [{"run_id": str(n)} for n in range(3_000)]}),
@@ -397,7 +593,9 @@ COSTLY: dict[str, tuple[str, object]] = {
 
 
 @pytest.mark.parametrize(("path", "sent"), COSTLY.values(), ids=COSTLY.keys())
-def test_a_request_that_would_cost_much_is_refused_before_it_does(hers: Team, path: str, sent: object) -> None:
+def test_a_request_that_would_cost_much_is_refused_before_it_does(
+    hers: Team, path: str, sent: object
+) -> None:
     begun = time.monotonic()
     assert hers.tries("POST", f"{API}/{path}", sent)[0] in (400, 404, 413)
     assert time.monotonic() - begun < 5
@@ -406,8 +604,15 @@ def test_a_request_that_would_cost_much_is_refused_before_it_does(hers: Team, pa
 def test_many_wrong_passwords_at_once_are_counted_too(group: Group) -> None:
     source = address()
     with ThreadPoolExecutor(40) as crowd:
-        guesses = list(crowd.map(lambda n: ask(group, ("alice", f"guess {n}"), "GET", "/", source=source)[0], range(40)))
-    assert guesses.count(401) <= 2 * 6, "five are free on each of two workers, and the one that waits"
+        guesses = list(
+            crowd.map(
+                lambda n: ask(group, ("alice", f"guess {n}"), "GET", "/", source=source)[0],
+                range(40),
+            )
+        )
+    assert guesses.count(401) <= 2 * 6, (
+        "five are free on each of two workers, and the one that waits"
+    )
     assert set(guesses) <= {401, 429, 503}
 
 
@@ -417,18 +622,29 @@ def test_one_right_password_on_many_connections_at_once_is_no_guess(group: Group
     sent = {"username": words[0], "password": words[1]}
     group.ask("admin", "POST", f"{API}/users/create", json=sent).raise_for_status()
     with ThreadPoolExecutor(24) as crowd:
-        found = list(crowd.map(lambda _: ask(group, words, "GET", f"{API}/users/current", source=source)[0], range(24)))
+        found = list(
+            crowd.map(
+                lambda _: ask(group, words, "GET", f"{API}/users/current", source=source)[0],
+                range(24),
+            )
+        )
     assert set(found) == {200}
 
 
-@pytest.mark.parametrize("words", [("a\0b", "c"), ("a" * 300, "c"), ("alice", "\x1b"), ("", "c"), ("alice", "")], ids=ascii)
+@pytest.mark.parametrize(
+    "words",
+    [("a\0b", "c"), ("a" * 300, "c"), ("alice", "\x1b"), ("", "c"), ("alice", "")],
+    ids=ascii,
+)
 def test_what_is_no_name_or_password_is_not_looked_up(group: Group, words: tuple[str, str]) -> None:
     assert ask(group, words, "GET", "/", source=address())[0] == 401
 
 
 def test_a_flood_of_wrong_passwords_stops_nobody(group: Group) -> None:
     words = ("alice", group.password("alice"))
-    assert {ask(group, words, "GET", f"{API}/users/current")[0] for _ in range(4)} == {200}  # both workers know her
+    assert {ask(group, words, "GET", f"{API}/users/current")[0] for _ in range(4)} == {
+        200
+    }  # both workers know her
 
     def guess(n: int) -> int:
         return ask(group, (f"nobody{n}", "guess"), "GET", "/", source=address())[0]
@@ -458,7 +674,10 @@ def test_a_name_that_nobody_has_takes_as_long_as_any_other(group: Group) -> None
 def test_connections_that_say_nothing_end(group: Group) -> None:
     port, source = int(group.uri.rpartition(":")[2]), address()
     with ExitStack() as held:
-        silent = [held.enter_context(socket.create_connection(("127.0.0.1", port), 10, (source, 0))) for _ in range(300)]
+        silent = [
+            held.enter_context(socket.create_connection(("127.0.0.1", port), 10, (source, 0)))
+            for _ in range(300)
+        ]
         for one in silent[::2]:
             one.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
         assert ask(group, None, "GET", "/health")[0] == 200

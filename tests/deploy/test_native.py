@@ -26,14 +26,29 @@ def ask(uri: str, words: tuple[str, str], address: str, **sent: object) -> reque
     return requests.post(f"{uri}/api/2.0/mlflow/{address}", auth=words, json=sent, timeout=30)
 
 
-def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(group: Group, place: Path) -> None:
+def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(
+    group: Group, place: Path
+) -> None:
     first, second = group.folder, place / "second"
     words = ("admin", group.password("admin"))
     experiment = ask(group.uri, words, "experiments/create", name="kept").json()["experiment_id"]
-    run = ask(group.uri, words, "runs/create", experiment_id=experiment).json()["run"]["info"]["run_id"]
-    ask(group.uri, words, "runs/log-metric", run_id=run, key="val/loss", value=1.5, timestamp=1, step=0)
+    run = ask(group.uri, words, "runs/create", experiment_id=experiment).json()["run"]["info"][
+        "run_id"
+    ]
+    ask(
+        group.uri,
+        words,
+        "runs/log-metric",
+        run_id=run,
+        key="val/loss",
+        value=1.5,
+        timestamp=1,
+        step=0,
+    )
     artifact = f"mlflow-artifacts/artifacts/{experiment}/{run}/artifacts/note.txt"
-    requests.put(f"{group.uri}/api/2.0/{artifact}", auth=words, data=b"kept too", timeout=30).raise_for_status()
+    requests.put(
+        f"{group.uri}/api/2.0/{artifact}", auth=words, data=b"kept too", timeout=30
+    ).raise_for_status()
 
     again = native("start", first, "--port", "1")
     assert again.returncode == 2
@@ -48,9 +63,15 @@ def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(group: Gr
 
     def check_kept() -> None:
         uri = f"http://127.0.0.1:{port}"
-        found = requests.get(f"{uri}/api/2.0/mlflow/runs/get", params={"run_id": run}, auth=words, timeout=30).json()
-        assert [(one["key"], one["value"]) for one in found["run"]["data"]["metrics"]] == [("val/loss", 1.5)]
-        assert requests.get(f"{uri}/api/2.0/{artifact}", auth=words, timeout=30).content == b"kept too"
+        found = requests.get(
+            f"{uri}/api/2.0/mlflow/runs/get", params={"run_id": run}, auth=words, timeout=30
+        ).json()
+        assert [(one["key"], one["value"]) for one in found["run"]["data"]["metrics"]] == [
+            ("val/loss", 1.5)
+        ]
+        assert (
+            requests.get(f"{uri}/api/2.0/{artifact}", auth=words, timeout=30).content == b"kept too"
+        )
 
     check_kept()
     full = native("restore", second, str(place / "copy"))
@@ -73,7 +94,9 @@ def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(group: Gr
     shutil.rmtree(place / "copy")
 
 
-def test_a_database_is_served_by_the_version_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_is_served_by_the_version_that_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for version in (16, 18):
         initdb = tmp_path / str(version) / "bin" / "initdb"
         initdb.parent.mkdir(parents=True)
@@ -125,12 +148,23 @@ def test_secrets_are_their_owners_alone(group: Group) -> None:
     for name in ("secrets.json", "server.log", "settings.json", "server.pid"):
         assert stat.S_IMODE((group.folder / name).stat().st_mode) == 0o600
     auth = (group.folder / "auth.ini").stat()
-    assert stat.S_IMODE(auth.st_mode) == (0o600 if os.getuid() else 0o640)  # of root's, the server's user may read it
+    assert stat.S_IMODE(auth.st_mode) == (
+        0o600 if os.getuid() else 0o640
+    )  # of root's, the server's user may read it
     assert os.getuid() or grp.getgrgid(auth.st_gid).gr_name == "evenhand"
     assert stat.S_IMODE((group.accounts / "alice.env").stat().st_mode) == 0o600
-    hidden = [*group.secrets.values(), *(group.password(user) for user in ("alice", "bob", "carol"))]
-    everybody_sees = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True).stdout
-    logs = "".join(path.read_text(errors="replace") for path in group.folder.rglob("*.log") if os.access(path, os.R_OK))
+    hidden = [
+        *group.secrets.values(),
+        *(group.password(user) for user in ("alice", "bob", "carol")),
+    ]
+    everybody_sees = subprocess.run(
+        ["ps", "axww", "-o", "args"], capture_output=True, text=True
+    ).stdout
+    logs = "".join(
+        path.read_text(errors="replace")
+        for path in group.folder.rglob("*.log")
+        if os.access(path, os.R_OK)
+    )
     for secret in hidden:
         assert secret not in everybody_sees
         assert secret not in logs
@@ -139,7 +173,10 @@ def test_secrets_are_their_owners_alone(group: Group) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("start", "--database", "mysql://x/y"), "write system, sqlite or postgresql://user@host/database"),
+        (
+            ("start", "--database", "mysql://x/y"),
+            "write system, sqlite or postgresql://user@host/database",
+        ),
         (("start", "--database", "postgresql://u:secret@h/d"), "leave it out and set PGPASSWORD"),
         (("status",), "there is no server in"),
         (("restore", "nowhere"), "is no backup"),

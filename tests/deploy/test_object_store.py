@@ -24,7 +24,11 @@ from tests.deploy.test_readiness import prepared
 from tests.tracking.postgres import Postgres
 
 PASSWORD = "drawn for this test alone"
-WORDS = {"aws_access_key_id": "evenhand", "aws_secret_access_key": PASSWORD, "region_name": "us-east-1"}
+WORDS = {
+    "aws_access_key_id": "evenhand",
+    "aws_secret_access_key": PASSWORD,
+    "region_name": "us-east-1",
+}
 
 
 def answers(address: str) -> bool:
@@ -39,9 +43,15 @@ def test_artifacts_go_through_the_server_into_the_store(postgres: Postgres, tmp_
     uri = f"http://127.0.0.1:{port}"
     for name in ("database_password", "store_password", "admin_password", "session_key"):
         (tmp_path / name).write_text(PASSWORD + "\n")
-    own = {"SECRETS": str(tmp_path), "TMPDIR": str(tmp_path), "DATABASE": postgres.database("compose")}
+    own = {
+        "SECRETS": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "DATABASE": postgres.database("compose"),
+    }
     own |= {"SERVER_NAME": "localhost", "HOST": "127.0.0.1", "PORT": str(port)}
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("MLFLOW_", "AWS_"))}
+    kept = {
+        name: text for name, text in os.environ.items() if not name.startswith(("MLFLOW_", "AWS_"))
+    }
     # serve.py gives up root's rights for those of a user that only its container has
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"]
     with running_store() as store, (tmp_path / "log").open("w") as log:
@@ -62,10 +72,14 @@ START = "from deploy.compose import serve; serve.drop_root = lambda: None; serve
 
 def check(uri: str, store: str) -> None:
     user = ("admin", PASSWORD)
-    made = requests.post(f"{uri}/api/2.0/mlflow/experiments/create", json={"name": "stored"}, auth=user, timeout=30).json()
+    made = requests.post(
+        f"{uri}/api/2.0/mlflow/experiments/create", json={"name": "stored"}, auth=user, timeout=30
+    ).json()
     path = f"mlflow-artifacts/artifacts/{made['experiment_id']}/run/artifacts/values.bin"
     sent = bytes(range(256)) * 1_000
-    assert requests.put(f"{uri}/api/2.0/{path}", data=sent, auth=user, timeout=30).status_code == 200
+    assert (
+        requests.put(f"{uri}/api/2.0/{path}", data=sent, auth=user, timeout=30).status_code == 200
+    )
     assert requests.get(f"{uri}/api/2.0/{path}", auth=user, timeout=30).content == sent
     assert requests.get(f"{uri}/api/2.0/{path}", timeout=30).status_code == 401
     bucket = boto3.client("s3", endpoint_url=store, **WORDS)
@@ -88,10 +102,20 @@ def running_store() -> Iterator[str]:
         process.wait()
 
 
-def backup(place: Path, database: str, store: str, *words: str, keep: int = 2) -> subprocess.CompletedProcess[str]:
-    own = {"SECRETS": str(place), "BACKUPS": str(place / "backups"), "DATABASE": database, "STORE": store, "KEEP": str(keep)}
+def backup(
+    place: Path, database: str, store: str, *words: str, keep: int = 2
+) -> subprocess.CompletedProcess[str]:
+    own = {
+        "SECRETS": str(place),
+        "BACKUPS": str(place / "backups"),
+        "DATABASE": database,
+        "STORE": store,
+        "KEEP": str(keep),
+    }
     command = [sys.executable, "-m", "deploy.compose.backup", *words]
-    return subprocess.run(command, env={**os.environ, **own}, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command, env={**os.environ, **own}, cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
 
 
 def ask(database: str, question: str) -> list[tuple[Any, ...]]:
@@ -105,10 +129,16 @@ def ask(database: str, question: str) -> list[tuple[Any, ...]]:
 def test_database_and_bucket_are_copied_and_made_anew(postgres: Postgres, tmp_path: Path) -> None:
     for name in ("database_password", "store_password"):
         (tmp_path / name).write_text(PASSWORD + "\n")
-    first, second, nowhere = postgres.database("copied"), postgres.database("anew"), f"http://127.0.0.1:{free_port()}"
+    first, second, nowhere = (
+        postgres.database("copied"),
+        postgres.database("anew"),
+        f"http://127.0.0.1:{free_port()}",
+    )
     ask(first, "CREATE TABLE kept (value integer); INSERT INTO kept VALUES (7)")
     assert backup(tmp_path, first, nowhere, "check").returncode == 1, "there is no copy yet"
-    sent = {f"artifacts/{number}/run/values {number}.bin": os.urandom(10_000) for number in range(3)}
+    sent = {
+        f"artifacts/{number}/run/values {number}.bin": os.urandom(10_000) for number in range(3)
+    }
     with running_store() as store:
         bucket = boto3.client("s3", endpoint_url=store, **WORDS)
         bucket.create_bucket(Bucket="evenhand")

@@ -22,8 +22,12 @@ def records(name: str) -> list[Record]:
     cell, pointer = f"{name}-cell", {"campaign": f"run:{name}"}
     return [
         RunOpened(name, 1_000, PLACE, name, {**own, "kind": RunKind.CAMPAIGN}),
-        RunOpened(cell, 2_000, PLACE, cell, {**own, **pointer, "kind": RunKind.CELL}, {"batch_size": "32"}),
-        Metrics(cell, tuple(Point("train/loss", 1 / step, step, 2_000 + step) for step in range(1, 101))),
+        RunOpened(
+            cell, 2_000, PLACE, cell, {**own, **pointer, "kind": RunKind.CELL}, {"batch_size": "32"}
+        ),
+        Metrics(
+            cell, tuple(Point("train/loss", 1 / step, step, 2_000 + step) for step in range(1, 101))
+        ),
         Tags(cell, {"machine": "m1"}),
         RunClosed(cell, 9_000, "ok"),
         RunClosed(name, 9_500, "ok"),
@@ -35,13 +39,17 @@ def copied(store: Store, place: str, origins: list[str], like: dict[str, str]) -
     more = {f"more{number}": "x" for number in range(40)}
     experiment = store.experiment_id(place)
     return [
-        store._client.create_run(experiment, tags={**more, **like, "mlflow.evenhand.origin": origin}, run_name=origin).info.run_id
+        store._client.create_run(
+            experiment, tags={**more, **like, "mlflow.evenhand.origin": origin}, run_name=origin
+        ).info.run_id
         for origin in origins
     ]
 
 
 @pytest.mark.parametrize("when", ["before", "between"])
-def test_another_teams_copy_of_the_tags_changes_nothing(group: Group, as_user: AsUser, tmp_path: Path, when: str) -> None:
+def test_another_teams_copy_of_the_tags_changes_nothing(
+    group: Group, as_user: AsUser, tmp_path: Path, when: str
+) -> None:
     """Before the true run is made; and between two processes of its campaign, the second of which has to find it again."""
     name = f"true-{when}"
     told, kept = records(name), Journal(tmp_path)
@@ -69,7 +77,9 @@ def test_another_teams_copy_of_the_tags_changes_nothing(group: Group, as_user: A
         assert (run.status, dict(run.metrics), "machine" in run.tags) == ("RUNNING", {}, False)
 
 
-def test_a_team_mate_and_an_administrator_send_the_same_journal_again(group: Group, as_user: AsUser, tmp_path: Path) -> None:
+def test_a_team_mate_and_an_administrator_send_the_same_journal_again(
+    group: Group, as_user: AsUser, tmp_path: Path
+) -> None:
     told, kept = records("shared"), Journal(tmp_path)
     for record in told:
         kept.append(record)
@@ -79,7 +89,10 @@ def test_a_team_mate_and_an_administrator_send_the_same_journal_again(group: Gro
         done = group.call(user, "replay", f"--journal={tmp_path}")
         assert done.returncode == 0, done.stdout + done.stderr
     found = [run for run in as_user("carol").runs(PLACE) if run.name.startswith("shared")]
-    assert sorted((run.name, run.status) for run in found) == [("shared", "FINISHED"), ("shared-cell", "FINISHED")]
+    assert sorted((run.name, run.status) for run in found) == [
+        ("shared", "FINISHED"),
+        ("shared-cell", "FINISHED"),
+    ]
 
 
 def test_a_run_with_values_is_never_ended_for_another(as_user: AsUser, tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ from tests.deploy.test_files import WITH_CAPABILITIES, confined
 pytestmark = pytest.mark.debian(package="nginx-light")
 
 
-def test_the_drawn_secrets_are_their_owners_alone_and_not_drawn_twice(nginx: tuple[str, Path]) -> None:
+def test_the_drawn_secrets_are_their_owners_alone_and_not_drawn_twice(
+    nginx: tuple[str, Path],
+) -> None:
     folder = nginx[1].parent.parent
     before = {path: path.read_text() for path in (folder / "secrets").iterdir()}
     assert len(set(before.values())) == 4
@@ -37,7 +39,9 @@ def test_the_drawn_secrets_are_their_owners_alone_and_not_drawn_twice(nginx: tup
 
 def secrets(folder: Path, *words: str, **named: str) -> subprocess.CompletedProcess[str]:
     kept = {name: text for name, text in os.environ.items() if name != "SERVER_NAME"}
-    return subprocess.run(["sh", str(folder / "secrets.sh"), *words], env=kept | named, capture_output=True, text=True)
+    return subprocess.run(
+        ["sh", str(folder / "secrets.sh"), *words], env=kept | named, capture_output=True, text=True
+    )
 
 
 def test_the_certificate_is_for_the_servers_name(tmp_path: Path) -> None:
@@ -51,8 +55,19 @@ def test_the_certificate_is_for_the_servers_name(tmp_path: Path) -> None:
     made = secrets(tmp_path, SERVER_NAME="mlflow.example.org")
     assert made.returncode == 0, made.stderr
     assert (tmp_path / ".env").read_text() == "OTHER=1\nSERVER_NAME=mlflow.example.org\n"
-    certificate = ["openssl", "x509", "-in", str(tmp_path / "certificates" / "server.crt"), "-noout", "-ext", "subjectAltName"]
-    assert "DNS:mlflow.example.org" in subprocess.run(certificate, capture_output=True, text=True).stdout
+    certificate = [
+        "openssl",
+        "x509",
+        "-in",
+        str(tmp_path / "certificates" / "server.crt"),
+        "-noout",
+        "-ext",
+        "subjectAltName",
+    ]
+    assert (
+        "DNS:mlflow.example.org"
+        in subprocess.run(certificate, capture_output=True, text=True).stdout
+    )
     other = secrets(tmp_path, "other.example.org")
     assert other.returncode == 2
     assert "certificates/server.crt is not for other.example.org" in other.stderr
@@ -95,7 +110,9 @@ class Named(BaseHTTPRequestHandler):
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Names]]:
     """nginx before two servers of one name, which stands for the first."""
     port, names = free_port(), Names("127.0.0.1")
-    servers = [ThreadingHTTPServer((address, port), Named) for address in ("127.0.0.1", "127.0.0.2")]
+    servers = [
+        ThreadingHTTPServer((address, port), Named) for address in ("127.0.0.1", "127.0.0.2")
+    ]
     for server in servers:
         Thread(target=server.serve_forever, daemon=True).start()
     folder = tmp_path_factory.mktemp("alone")
@@ -107,7 +124,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path,
         server.shutdown()
 
 
-def test_a_server_that_was_started_anew_at_another_address_is_found(alone: tuple[str, Path, Names]) -> None:
+def test_a_server_that_was_started_anew_at_another_address_is_found(
+    alone: tuple[str, Path, Names],
+) -> None:
     address, certificate, names = alone
 
     def reached() -> set[str]:
@@ -129,7 +148,9 @@ def half_open(port: int, context: ssl.SSLContext, number: int) -> socket.socket:
     return made
 
 
-def test_connections_that_do_not_go_on_are_dropped_and_block_nobody(alone: tuple[str, Path, Names]) -> None:
+def test_connections_that_do_not_go_on_are_dropped_and_block_nobody(
+    alone: tuple[str, Path, Names],
+) -> None:
     address, certificate, _ = alone
     context = ssl.create_default_context(cafile=str(certificate))
     began = time.monotonic()
@@ -143,7 +164,9 @@ def test_connections_that_do_not_go_on_are_dropped_and_block_nobody(alone: tuple
         with suppress(ConnectionResetError, ssl.SSLError):
             while one.recv(1_000):  # 408, then the end
                 pass
-    assert time.monotonic() - began < 30, "10 s after each began, on a machine that has other work too"
+    assert time.monotonic() - began < 30, (
+        "10 s after each began, on a machine that has other work too"
+    )
     for one in waiting:
         one.close()
 
@@ -156,19 +179,33 @@ def test_names_and_passwords_go_through_tls(group: Group, nginx: tuple[str, Path
     answer = requests.get(search, auth=user, verify=certificate, timeout=30)
     assert answer.status_code == 200
     assert answer.headers["Strict-Transport-Security"]
-    sent = {"json": {"experiment_ids": ["0"]}, "auth": user, "headers": {"Origin": address}, "verify": certificate}
+    sent = {
+        "json": {"experiment_ids": ["0"]},
+        "auth": user,
+        "headers": {"Origin": address},
+        "verify": certificate,
+    }
     changed = requests.post(f"{address}/api/2.0/mlflow/runs/search", timeout=30, **sent)  # type: ignore[arg-type]
     assert changed.status_code == 200, "the UI's own requests come from the proxy's address"
     with pytest.raises(requests.exceptions.SSLError):
         requests.get(search, timeout=30)  # a certificate that nobody vouches for
 
 
-def test_too_large_an_upload_and_a_foreign_name_are_refused(group: Group, nginx: tuple[str, Path]) -> None:
+def test_too_large_an_upload_and_a_foreign_name_are_refused(
+    group: Group, nginx: tuple[str, Path]
+) -> None:
     address, certificate = nginx
     user = ("alice", group.password("alice"))
     path = f"{address}/api/2.0/mlflow-artifacts/artifacts/0/x/artifacts/y"
-    assert requests.put(path, data=b"x" * 2_000_000, auth=user, verify=certificate, timeout=30).status_code == 413
-    foreign = requests.get(address, headers={"Host": "evil.example"}, verify=certificate, timeout=30)
+    assert (
+        requests.put(
+            path, data=b"x" * 2_000_000, auth=user, verify=certificate, timeout=30
+        ).status_code
+        == 413
+    )
+    foreign = requests.get(
+        address, headers={"Host": "evil.example"}, verify=certificate, timeout=30
+    )
     assert foreign.status_code == 421
 
 
@@ -179,5 +216,7 @@ def test_nginx_itself_judges_the_template(nginx: tuple[str, Path]) -> None:
     text = (folder / "conf.d" / "default.conf").read_text()
     (folder / "wrong.d" / "default.conf").write_text(text.replace("ssl_protocols", "ssl_protocol"))
     wrong.write_text((folder / "nginx.conf").read_text().replace("/conf.d/", "/wrong.d/"))
-    judged = subprocess.run([str(NGINX), "-c", str(wrong), "-p", str(folder), "-t"], capture_output=True, text=True)
+    judged = subprocess.run(
+        [str(NGINX), "-c", str(wrong), "-p", str(folder), "-t"], capture_output=True, text=True
+    )
     assert "unknown directive" in judged.stderr

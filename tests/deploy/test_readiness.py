@@ -40,29 +40,45 @@ def test_what_works_is_said_by_nothing_and_leaves_one_row(database: str, tmp_pat
         assert not list(artifacts.iterdir())
 
 
-def test_a_database_that_is_read_only_dead_or_unknown_is_told(database: str, tmp_path: Path) -> None:
+def test_a_database_that_is_read_only_dead_or_unknown_is_told(
+    database: str, tmp_path: Path
+) -> None:
     assert readiness.problem(database, str(tmp_path)) == ""
     name = database.rpartition("/")[2]
-    with create_engine(database).connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with (
+        create_engine(database)
+        .connect()
+        .execution_options(isolation_level="AUTOCOMMIT") as connection
+    ):
         connection.execute(text(f"ALTER DATABASE {name} SET default_transaction_read_only = on"))
-    assert "the database cannot be written and read: cannot execute INSERT in a read-only" in readiness.problem(
-        database, str(tmp_path)
+    assert (
+        "the database cannot be written and read: cannot execute INSERT in a read-only"
+        in readiness.problem(database, str(tmp_path))
     )
     password = "drawn%20for this test"
-    for uri in (f"postgresql+psycopg2://evenhand:{password}@127.0.0.1:{free_port()}/x", f"nonsense://evenhand:{password}@x/y"):
+    for uri in (
+        f"postgresql+psycopg2://evenhand:{password}@127.0.0.1:{free_port()}/x",
+        f"nonsense://evenhand:{password}@x/y",
+    ):
         told = readiness.problem(uri, str(tmp_path))
         assert told.startswith("the database cannot be written and read: ")
         assert "drawn" not in told
         assert "\n" not in told
 
 
-def test_a_database_that_hangs_is_not_waited_for(postgres: Postgres, database: str, tmp_path: Path) -> None:
+def test_a_database_that_hangs_is_not_waited_for(
+    postgres: Postgres, database: str, tmp_path: Path
+) -> None:
     everyone = psutil.process_iter(["cmdline"])
-    main = next(one for one in everyone if f"-p {postgres.port} -k" in " ".join(one.info["cmdline"] or []))
+    main = next(
+        one for one in everyone if f"-p {postgres.port} -k" in " ".join(one.info["cmdline"] or [])
+    )
     os.kill(main.pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
-        assert "the database cannot be written and read" in readiness.problem(database, str(tmp_path))
+        assert "the database cannot be written and read" in readiness.problem(
+            database, str(tmp_path)
+        )
         assert time.monotonic() - began < LONGEST_SECONDS
     finally:
         os.kill(main.pid, signal.SIGCONT)

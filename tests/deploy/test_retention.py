@@ -29,7 +29,9 @@ def tell(store: Store, folder: Path, name: str, days_ago: int, *, report: bool) 
     cell = f"cell of {name}"
     records = [
         RunOpened(name, ended_ms - 10, PLACE, name, {"kind": RunKind.CAMPAIGN}),
-        RunOpened(cell, ended_ms - 9, PLACE, cell, {"kind": RunKind.CELL, "campaign": f"run:{name}"}),
+        RunOpened(
+            cell, ended_ms - 9, PLACE, cell, {"kind": RunKind.CELL, "campaign": f"run:{name}"}
+        ),
         Metrics(cell, (Point("val/loss", 1.5, 0, ended_ms),)),
         Artifact(cell, "values.parquet"),
         RunClosed(cell, ended_ms, "ok"),
@@ -45,8 +47,14 @@ def files(store: Store, name: str) -> bool:
     return store.has_file(run_id, "values.parquet") or store.has_file(run_id, "report.html")
 
 
-def test_files_of_old_cells_with_a_report_go_and_nothing_else(group: Group, store: Store, tmp_path: Path) -> None:
-    for name, days_ago, report in (("old", 100, True), ("unreported", 100, False), ("new", 2, True)):
+def test_files_of_old_cells_with_a_report_go_and_nothing_else(
+    group: Group, store: Store, tmp_path: Path
+) -> None:
+    for name, days_ago, report in (
+        ("old", 100, True),
+        ("unreported", 100, False),
+        ("new", 2, True),
+    ):
         tell(store, tmp_path, name, days_ago, report=report)
     listed = group.admin(action="prune", experiment=PLACE, days="30")
     assert listed.returncode == 0, listed.stderr
@@ -72,10 +80,15 @@ def test_files_of_old_cells_with_a_report_go_and_nothing_else(group: Group, stor
 def test_what_was_deleted_is_collected(group: Group, store: Store, tmp_path: Path) -> None:
     tell(store, tmp_path, "mistake", 1, report=False)
     run_id = store.run_id("cell of mistake")
-    group.ask("admin", "POST", "/api/2.0/mlflow/runs/delete", json={"run_id": run_id}).raise_for_status()
+    group.ask(
+        "admin", "POST", "/api/2.0/mlflow/runs/delete", json={"run_id": run_id}
+    ).raise_for_status()
     kept = list(group.folder.glob(f"artifacts/*/{run_id}/artifacts/values.parquet"))
     assert kept
     done = native("gc", group.folder)
     assert done.returncode == 0, done.stderr
     assert not kept[0].exists()
-    assert group.ask("admin", "GET", "/api/2.0/mlflow/runs/get", params={"run_id": run_id}).status_code == 404
+    assert (
+        group.ask("admin", "GET", "/api/2.0/mlflow/runs/get", params={"run_id": run_id}).status_code
+        == 404
+    )

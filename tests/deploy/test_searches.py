@@ -59,7 +59,10 @@ def metrics(count: int, between: str) -> str:
 
 BETWEEN = ["\nand\n", "\tAND\t", " \r\nand ", "\v", " and/**/", "\n"]
 TOO_LARGE: dict[str, tuple[str, dict[str, Any]]] = {
-    **{f"conditions joined by {it!a}": ("runs/search", {"filter": metrics(31, it)}) for it in BETWEEN},
+    **{
+        f"conditions joined by {it!a}": ("runs/search", {"filter": metrics(31, it)})
+        for it in BETWEEN
+    },
     "orderBy": ("runs/search", {"orderBy": [f"metrics.a{index}" for index in range(11)]}),
     "a long entry of orderBy": ("runs/search", {"orderBy": ["metrics." + "a" * 2_000]}),
     "experiments": ("experiments/search", {"filter": "\n".join(["name LIKE '%'"] * 31)}),
@@ -110,7 +113,9 @@ def test_a_search_is_bounded_in_each_of_its_spellings(
 
 
 @pytest.mark.parametrize("sent", QUERIES.values(), ids=QUERIES.keys())
-def test_a_query_is_bounded_in_its_text_and_its_variables(group: Group, sent: dict[str, Any]) -> None:
+def test_a_query_is_bounded_in_its_text_and_its_variables(
+    group: Group, sent: dict[str, Any]
+) -> None:
     assert group.ask("alice", "POST", "/graphql", json=sent).status_code in (400, 413)
 
 

@@ -27,7 +27,9 @@ from deploy.native.folder import Folder, Settings, locked
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import Group, free_port, native
 
-AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="what root's server may do is looked at as root")
+AS_ROOT = pytest.mark.skipif(
+    os.getuid() != 0, reason="what root's server may do is looked at as root"
+)
 # Python may lie where nobody may enter: rights are given up once the command is imported.
 AS_NOBODY = """
 import os, pwd, sys
@@ -112,7 +114,14 @@ def with_a_copy(group: Group, place: Path) -> Path:
     venv.create(closed / "venv", symlinks=True)
     packages = sysconfig.get_path("purelib", vars={"base": str(closed / "venv")})
     Path(packages, "tests.pth").write_text(sysconfig.get_path("purelib"))
-    command = [str(closed / "venv/bin/python"), "-m", "deploy.native", "start", "--folder", str(folder)]
+    command = [
+        str(closed / "venv/bin/python"),
+        "-m",
+        "deploy.native",
+        "start",
+        "--folder",
+        str(folder),
+    ]
     command += ["--database", "sqlite", "--port", str(free_port()), "--workers", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -121,19 +130,32 @@ def with_a_copy(group: Group, place: Path) -> Path:
 
 
 @AS_ROOT
-def test_a_server_whose_user_cannot_enter_pythons_folder_runs_a_private_copy(with_a_copy: Path) -> None:
+def test_a_server_whose_user_cannot_enter_pythons_folder_runs_a_private_copy(
+    with_a_copy: Path,
+) -> None:
     copy = with_a_copy / "python"
     server = psutil.Process(int((with_a_copy / "server.pid").read_text()))
     assert server.username() == "evenhand"
     assert server.environ()["PYTHONPATH"] == str(copy / "packages")
     account = server.cmdline()[0]
-    assert subprocess.run(["test", "-x", account], user="evenhand", group="evenhand", extra_groups=[]).returncode == 0
+    assert (
+        subprocess.run(
+            ["test", "-x", account], user="evenhand", group="evenhand", extra_groups=[]
+        ).returncode
+        == 0
+    )
     assert {path.owner() for path in copy.rglob("*")} == {"root"}
-    writable = [path for path in copy.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o022]
+    writable = [
+        path for path in copy.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o022
+    ]
     assert not writable
     original = Path(requests.__file__).resolve()
-    assert (copy / "packages/requests/__init__.py").samefile(original), "on one file system it takes no space"
-    assert not [name for name in ("torch", "tensorflow", "keras") if (copy / "packages" / name).exists()]
+    assert (copy / "packages/requests/__init__.py").samefile(original), (
+        "on one file system it takes no space"
+    )
+    assert not [
+        name for name in ("torch", "tensorflow", "keras") if (copy / "packages" / name).exists()
+    ]
     (made,) = copy.glob("copied-*")
     before = made.stat()
     native("stop", with_a_copy)
@@ -146,19 +168,39 @@ def test_a_server_whose_user_cannot_enter_pythons_folder_runs_a_private_copy(wit
 def test_the_server_may_write_its_artifacts_and_nothing_else(group: Group) -> None:
     server = psutil.Process(int((group.folder / "server.pid").read_text()))
     everyone = [server, *server.children(recursive=True)]
-    assert {one.username() for one in everyone if one.status() != psutil.STATUS_ZOMBIE} == {"evenhand"}
+    assert {one.username() for one in everyone if one.status() != psutil.STATUS_ZOMBIE} == {
+        "evenhand"
+    }
     assert {one.gids().effective for one in everyone} == {pwd.getpwnam("evenhand").pw_gid}
-    cluster = psutil.Process(int(subprocess.check_output(["head", "-1", str(group.folder / "postgres/data/postmaster.pid")])))
+    cluster = psutil.Process(
+        int(
+            subprocess.check_output(
+                ["head", "-1", str(group.folder / "postgres/data/postmaster.pid")]
+            )
+        )
+    )
     assert cluster.username() == "postgres"
     native("backup", group.folder)
 
     def may(way: str, path: Path) -> bool:
         command = ["test", f"-{way}", str(path)]
-        return subprocess.run(command, user="evenhand", group="evenhand", extra_groups=[]).returncode == 0
+        return (
+            subprocess.run(command, user="evenhand", group="evenhand", extra_groups=[]).returncode
+            == 0
+        )
 
-    closed = ["secrets.json", "settings.json", "server.log", "server.pid", "backups", "postgres/data"]
+    closed = [
+        "secrets.json",
+        "settings.json",
+        "server.log",
+        "server.pid",
+        "backups",
+        "postgres/data",
+    ]
     assert not [name for name in closed if may("r", group.folder / name)]
-    assert not [name for name in (*closed, ".", "auth.ini", "postgres") if may("w", group.folder / name)]
+    assert not [
+        name for name in (*closed, ".", "auth.ini", "postgres") if may("w", group.folder / name)
+    ]
     assert may("w", group.folder / "artifacts")
     assert may("r", group.folder / "auth.ini")
     shutil.rmtree(group.folder / "backups")
@@ -202,7 +244,9 @@ def test_what_died_is_told_and_mended(place: Path) -> None:
     wait_for(lambda: not second.is_running() or second.status() == psutil.STATUS_ZOMBIE, 10)
     told = native("status", folder)
     assert told.returncode == 1
-    assert re.search("is not ready: (its main process was killed|it is not running)", told.stdout), "workers end after it"
+    assert re.search(
+        "is not ready: (its main process was killed|it is not running)", told.stdout
+    ), "workers end after it"
     assert native("stop", folder).returncode == 0
     assert not [one for one in workers if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     with socket.socket() as probe:
@@ -210,7 +254,9 @@ def test_what_died_is_told_and_mended(place: Path) -> None:
 
 
 def _cluster(folder: Path) -> list[psutil.Process]:
-    main = psutil.Process(int((folder / "postgres" / "data" / "postmaster.pid").read_text().split()[0]))
+    main = psutil.Process(
+        int((folder / "postgres" / "data" / "postmaster.pid").read_text().split()[0])
+    )
     return [main, *main.children(recursive=True)]
 
 
@@ -232,11 +278,25 @@ class Manager:
         return text in self.told
 
     def run(self, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "deploy.native", "run", "--folder", str(folder), *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "deploy.native",
+            "run",
+            "--folder",
+            str(folder),
+            *arguments,
+        ]
         told = {"NOTIFY_SOCKET": str(self.address), "WATCHDOG_USEC": "3000000"}
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         return subprocess.Popen(
-            command, cwd=ROOT, env=kept | told, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            cwd=ROOT,
+            env=kept | told,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
 

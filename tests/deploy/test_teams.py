@@ -32,10 +32,14 @@ def campaign(team: str, user: str, machine: str, faster: float, seed: int) -> li
         "commit": "c",
     }
     place = f"{team}/captioning"
-    records.append(RunOpened(owner, 1_000, place, f"campaign of {owner}", {**tags, "kind": RunKind.CAMPAIGN}))
+    records.append(
+        RunOpened(owner, 1_000, place, f"campaign of {owner}", {**tags, "kind": RunKind.CAMPAIGN})
+    )
     for block in range(1, 7):
         drift = float(rng.normal(0, 0.05))
-        for at, (framework, rate) in enumerate({"pytorch": 900.0, "tensorflow": 900.0 * faster}.items()):
+        for at, (framework, rate) in enumerate(
+            {"pytorch": 900.0, "tensorflow": 900.0 * faster}.items()
+        ):
             run = f"{owner}-{block}-{framework}"
             own = {
                 "kind": RunKind.CELL,
@@ -47,21 +51,47 @@ def campaign(team: str, user: str, machine: str, faster: float, seed: int) -> li
             time_ms = 1_000 * (block * 10 + at)
             value = rate * float(np.exp(drift + rng.normal(0, 0.005)))
             records += [
-                RunOpened(run, time_ms, place, f"{framework} · block {block}", {**tags, **own}, {"batch_size": "32"}),
+                RunOpened(
+                    run,
+                    time_ms,
+                    place,
+                    f"{framework} · block {block}",
+                    {**tags, **own},
+                    {"batch_size": "32"},
+                ),
                 Metrics(run, (Point("train/examples_per_second", value, 0, time_ms),)),
                 RunClosed(run, time_ms + 500, "ok"),
             ]
     return [*records, RunClosed(owner, 200_000, "ok")]
 
 
-def test_a_campaign_goes_where_its_account_may_write_and_says_whose_it_is(group: Group, tmp_path: Path) -> None:
-    small = {"data": "synthetic", "vocabulary": "100", "length": "6", "epochs": "1", "blocks": "1", "frameworks": "toy"}
-    small |= {"bleu_images": "1", "beams": "1", "journal": str(tmp_path / "journal"), "cache": str(tmp_path / "cache")}
+def test_a_campaign_goes_where_its_account_may_write_and_says_whose_it_is(
+    group: Group, tmp_path: Path
+) -> None:
+    small = {
+        "data": "synthetic",
+        "vocabulary": "100",
+        "length": "6",
+        "epochs": "1",
+        "blocks": "1",
+        "frameworks": "toy",
+    }
+    small |= {
+        "bleu_images": "1",
+        "beams": "1",
+        "journal": str(tmp_path / "journal"),
+        "cache": str(tmp_path / "cache"),
+    }
     settings = {**QUICK, **small}
     options = [f"--{name}={text}" for name, text in settings.items()]
     done = group.call("alice", "captioning", *options, cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
-    found = group.ask("bob", "GET", "/api/2.0/mlflow/experiments/get-by-name", params={"experiment_name": "vision/captioning"})
+    found = group.ask(
+        "bob",
+        "GET",
+        "/api/2.0/mlflow/experiments/get-by-name",
+        params={"experiment_name": "vision/captioning"},
+    )
     wanted = {
         "experiment_ids": [found.json()["experiment"]["experiment_id"]],
         "filter": "tags.kind = 'cell' and params.vocabulary = '100'",
@@ -73,17 +103,27 @@ def test_a_campaign_goes_where_its_account_may_write_and_says_whose_it_is(group:
     claimed = group.call("alice", "captioning", *options, "--team=speech", cwd=tmp_path)
     assert claimed.returncode == 2
     assert "team=speech: alice is not of that team (of vision); leave team out" in claimed.stderr
-    journal = "".join(path.read_text(errors="replace") for path in (tmp_path / "journal").rglob("*.json*"))
+    journal = "".join(
+        path.read_text(errors="replace") for path in (tmp_path / "journal").rglob("*.json*")
+    )
     assert group.password("alice") not in journal + done.stdout + done.stderr
 
 
 def test_three_teams_on_two_machines_are_compared_on_one_server(
     group: Group, as_user: Callable[[str], Store], tmp_path: Path
 ) -> None:
-    for at, (team, user) in enumerate({"vision": "alice", "speech": "bob", "text": "carol"}.items()):
+    for at, (team, user) in enumerate(
+        {"vision": "alice", "speech": "bob", "text": "carol"}.items()
+    ):
         store = as_user(user)
         for machine in ("m1", "m2"):
-            assert store.apply(campaign(team, user, machine, 1.2 if machine == "m1" else 1.25, seed=at), tmp_path) == []
+            assert (
+                store.apply(
+                    campaign(team, user, machine, 1.2 if machine == "m1" else 1.25, seed=at),
+                    tmp_path,
+                )
+                == []
+            )
     places = ",".join(f"{team}/captioning" for team in ("vision", "speech", "text"))
     common = (
         f"--experiment={places}",
@@ -93,7 +133,9 @@ def test_three_teams_on_two_machines_are_compared_on_one_server(
         f"--output={tmp_path}",
     )
 
-    by_framework = group.call("carol", "compare", *common, "--strata=machine,team", "--outcomes=train/examples_per_second")
+    by_framework = group.call(
+        "carol", "compare", *common, "--strata=machine,team", "--outcomes=train/examples_per_second"
+    )
     assert by_framework.returncode == 0, by_framework.stderr
     rows = json.loads(by_framework.stdout)["rows"]
     assert {row["stratum"] for row in rows} == {
@@ -103,21 +145,43 @@ def test_three_teams_on_two_machines_are_compared_on_one_server(
     for row in rows:
         assert row["estimate"] == pytest.approx(1.2 if "m1" in row["stratum"] else 1.25, rel=0.02)
 
-    by_team = group.call("carol", "compare", *common, "--factor=team", "--strata=machine,framework", "--baseline=text")
+    by_team = group.call(
+        "carol",
+        "compare",
+        *common,
+        "--factor=team",
+        "--strata=machine,framework",
+        "--baseline=text",
+    )
     assert by_team.returncode in (0, 3), by_team.stderr
     told = json.loads(by_team.stdout)
-    assert {(row["a"], row["b"]) for row in told["rows"]} == {("text", "vision"), ("text", "speech")}
+    assert {(row["a"], row["b"]) for row in told["rows"]} == {
+        ("text", "vision"),
+        ("text", "speech"),
+    }
     assert {row["n_blocks"] for row in told["rows"]} == {6}
     # the report went where carol's team may write
     wanted = {"experiment_name": "text/comparisons"}
-    place = group.ask("carol", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=wanted).json()["experiment"]
-    assert "Newest result" in {tag["key"]: tag["value"] for tag in place["tags"]}["mlflow.note.content"]
+    place = group.ask(
+        "carol", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=wanted
+    ).json()["experiment"]
+    assert (
+        "Newest result"
+        in {tag["key"]: tag["value"] for tag in place["tags"]}["mlflow.note.content"]
+    )
     sought = {"experiment_ids": [place["experiment_id"]]}
     runs = group.ask("carol", "POST", "/api/2.0/mlflow/runs/search", json=sought).json()["runs"]
-    assert {tag["value"] for run in runs for tag in run["data"]["tags"] if tag["key"] in ("user", "team")} == {"carol", "text"}
+    assert {
+        tag["value"]
+        for run in runs
+        for tag in run["data"]["tags"]
+        if tag["key"] in ("user", "team")
+    } == {"carol", "text"}
 
 
-def test_another_teams_experiment_is_read_and_not_written(as_user: Callable[[str], Store], tmp_path: Path) -> None:
+def test_another_teams_experiment_is_read_and_not_written(
+    as_user: Callable[[str], Store], tmp_path: Path
+) -> None:
     refused = as_user("bob").apply(campaign("vision", "bob", "m9", 1.0, seed=9), tmp_path)
     assert refused
     assert all(re.search("403|[Pp]ermission|not on this server", line) for line in refused)
@@ -151,22 +215,61 @@ def test_only_an_administrator_administers(group: Group) -> None:
 
 
 @pytest.mark.slow
-def test_mlflow_run_opens_its_run_among_the_launches_of_the_team(group: Group, tmp_path: Path) -> None:
-    small = {"data": "synthetic", "vocabulary": "100", "length": "6", "epochs": "1", "blocks": "1", "frameworks": "toy"}
-    small |= {"bleu_images": "1", "beams": "1", "journal": str(tmp_path / "journal"), "cache": str(tmp_path / "cache")}
-    parameters = [part for name, text in {**QUICK, **small}.items() for part in ("-P", f"{name}={text}")]
-    command = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "captioning", "--env-manager", "local", *parameters]
+def test_mlflow_run_opens_its_run_among_the_launches_of_the_team(
+    group: Group, tmp_path: Path
+) -> None:
+    small = {
+        "data": "synthetic",
+        "vocabulary": "100",
+        "length": "6",
+        "epochs": "1",
+        "blocks": "1",
+        "frameworks": "toy",
+    }
+    small |= {
+        "bleu_images": "1",
+        "beams": "1",
+        "journal": str(tmp_path / "journal"),
+        "cache": str(tmp_path / "cache"),
+    }
+    parameters = [
+        part for name, text in {**QUICK, **small}.items() for part in ("-P", f"{name}={text}")
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "run",
+        str(ROOT),
+        "-e",
+        "captioning",
+        "--env-manager",
+        "local",
+        *parameters,
+    ]
     own = group.environment("alice")
-    without = subprocess.run(command, env=own, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    without = subprocess.run(
+        command, env=own, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert without.returncode != 0
     assert "MLFLOW_EXPERIMENT_NAME=vision/launches" in without.stderr
     named = re.search("MLFLOW_EXPERIMENT_NAME='(.*)'", (group.accounts / "alice.env").read_text())
     assert named is not None
     own["MLFLOW_EXPERIMENT_NAME"] = named[1]
-    done = subprocess.run(command, env=own, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, env=own, cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = group.ask("bob", "GET", "/api/2.0/mlflow/experiments/get-by-name", params={"experiment_name": "vision/launches"})
-    sought = {"experiment_ids": [found.json()["experiment"]["experiment_id"]], "filter": "tags.kind = 'launch'"}
+    found = group.ask(
+        "bob",
+        "GET",
+        "/api/2.0/mlflow/experiments/get-by-name",
+        params={"experiment_name": "vision/launches"},
+    )
+    sought = {
+        "experiment_ids": [found.json()["experiment"]["experiment_id"]],
+        "filter": "tags.kind = 'launch'",
+    }
     (launch,) = group.ask("bob", "POST", "/api/2.0/mlflow/runs/search", json=sought).json()["runs"]
     tags = {tag["key"]: tag["value"] for tag in launch["data"]["tags"]}
     assert "in the experiment **vision/captioning**" in tags["mlflow.note.content"]

@@ -67,7 +67,9 @@ def _look_alike(name: str, rng: random.Random) -> str:
 
 def _camel(name: str, rng: random.Random) -> str:
     first, *others = name.split("_")
-    joined = first + "".join(part.capitalize() if rng.random() < 0.7 else f"_{part}" for part in others)
+    joined = first + "".join(
+        part.capitalize() if rng.random() < 0.7 else f"_{part}" for part in others
+    )
     return joined.capitalize() if rng.random() < 0.2 else joined
 
 
@@ -92,7 +94,9 @@ def _json_name(name: str, rng: random.Random, *, escaped: bool) -> str:
 def _query_name(name: str, rng: random.Random, *, escaped: bool) -> str:
     if not escaped:
         return quote(name)
-    return "".join(f"%{ord(one):02{rng.choice('xX')}}" if rng.random() < 0.5 else one for one in name)
+    return "".join(
+        f"%{ord(one):02{rng.choice('xX')}}" if rng.random() < 0.5 else one for one in name
+    )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ CAPTIONS, ROUNDS, WARMUP = 32, 8, 2
 
 def main(name: str, vocabulary: int, length: int, cache: str) -> None:
     framework = open_framework(name, device="cpu", threads=2, precision="float32", seed=0)
-    data = synthetic(vocabulary=vocabulary, length=length, captions=640, images=64, seed=0, cache=Path(cache))
+    data = synthetic(
+        vocabulary=vocabulary, length=length, captions=640, images=64, seed=0, cache=Path(cache)
+    )
     spec = CaptionDecoderSpec(vocabulary, length)
     network = framework.build("caption_decoder", spec)
     framework.load_weights(network, initial_weights(spec, np.random.default_rng(0)))
@@ -28,7 +30,12 @@ def main(name: str, vocabulary: int, length: int, cache: str) -> None:
     batches = {
         kind: list(
             caption_batches.epoch(
-                data, features(data), split="train", batch_size=CAPTIONS, formulation=kind, steps=ROUNDS + WARMUP
+                data,
+                features(data),
+                split="train",
+                batch_size=CAPTIONS,
+                formulation=kind,
+                steps=ROUNDS + WARMUP,
             )
         )
         for kind in caption_batches.FORMULATIONS

@@ -28,7 +28,9 @@ RATE, CLASSES = 1e-6, 10
 
 
 def measured(name: str, model: str, rows: int, pairs: int, first: str) -> dict[str, float]:
-    framework = frameworks.open_framework(name, device="cpu", threads=1, precision="float32", seed=0)
+    framework = frameworks.open_framework(
+        name, device="cpu", threads=1, precision="float32", seed=0
+    )
     module, rng = models.spec(model), np.random.default_rng(0)
     sizes = module.Spec(classes=CLASSES)
     weights = module.initial_weights(sizes, rng)
@@ -41,20 +43,27 @@ def measured(name: str, model: str, rows: int, pairs: int, first: str) -> dict[s
 
     def plainly() -> Any:
         other = models.load(model, framework.architecture).build(sizes)
-        return frameworks.loop(name, "plain").Plain(other, weights, batch.inputs[0], batch.targets, framework.device)
+        return frameworks.loop(name, "plain").Plain(
+            other, weights, batch.inputs[0], batch.targets, framework.device
+        )
 
     makers = {"ours": ours, "plain": plainly}
     made = {one: makers[one]() for one in sorted(makers, key=lambda one: one != first)}
     network, plain, placed = made["ours"], made["plain"], framework.place(batch)
     requests = _requests(lambda: framework.infer(network, placed.inputs), plain.requests(), pairs)
-    return {"training": _training(framework, network, placed, plain.steps(RATE), pairs), "requests": requests}
+    return {
+        "training": _training(framework, network, placed, plain.steps(RATE), pairs),
+        "requests": requests,
+    }
 
 
 def _requests(ours: Callable[[], Any], plain: Callable[[], Any], pairs: int) -> float:
     return _ratio([(_seconds(ours), _seconds(plain)) for _ in range(pairs)])
 
 
-def _training(framework: Any, network: Any, batch: Batch, plain: Callable[[], float], pairs: int) -> float:
+def _training(
+    framework: Any, network: Any, batch: Batch, plain: Callable[[], float], pairs: int
+) -> float:
     """The plain loop's steps are made where this harness waits for its next batch, outside of its clock."""
     beside: list[float] = []
 
@@ -64,7 +73,9 @@ def _training(framework: Any, network: Any, batch: Batch, plain: Callable[[], fl
             beside.append(_seconds(plain))
 
     watch = Stopwatch(lambda *_: None)
-    framework.train_epoch(network, framework.optimizer(network, OptimizerConfig("adam-stock", RATE)), batches(), watch)
+    framework.train_epoch(
+        network, framework.optimizer(network, OptimizerConfig("adam-stock", RATE)), batches(), watch
+    )
     return _ratio(list(zip(watch.seconds, beside, strict=True)))
 
 
@@ -81,4 +92,8 @@ def _ratio(pairs: list[tuple[float, float]]) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measured(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])))
+    print(
+        json.dumps(
+            measured(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+        )
+    )

@@ -19,9 +19,16 @@ def main(name: str) -> None:
         import tensorflow as tf
 
         (cpu,) = tf.config.list_physical_devices("CPU")
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    framework = frameworks.open_framework(name, device="cpu", threads=1, precision="float64", seed=0)
-    module, settings = frameworks.workers(name), {**dataclasses.asdict(Settings(batch_size=12)), "model": "lenet"}
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+        )
+    framework = frameworks.open_framework(
+        name, device="cpu", threads=1, precision="float64", seed=0
+    )
+    module, settings = (
+        frameworks.workers(name),
+        {**dataclasses.asdict(Settings(batch_size=12)), "model": "lenet"},
+    )
     devices = [["CPU:0", "CPU:1"]] if name == "tensorflow" else []
     found = []
     for group in (Alone(framework), module.Replicas(framework, 2, *devices)):
@@ -33,7 +40,14 @@ def main(name: str) -> None:
         found.append(framework.weights(group.network))
     one, two = found
     largest = max(float(np.abs(array).max()) for array in one.values())
-    print(json.dumps([max(float(np.abs(two[name] - one[name]).max()) for name in one) / largest, group.step(batch, alone=True)]))
+    print(
+        json.dumps(
+            [
+                max(float(np.abs(two[name] - one[name]).max()) for name in one) / largest,
+                group.step(batch, alone=True),
+            ]
+        )
+    )
 
 
 main(sys.argv[1])

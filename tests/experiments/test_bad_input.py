@@ -67,14 +67,24 @@ def test_weights_of_another_architecture(place: Place) -> None:
 def test_a_server_that_is_down(place: Place) -> None:
     gone = Place(place.folder, place.cache, "http://127.0.0.1:9")
     began = time.monotonic()
-    refused(gone, "http://127.0.0.1:9 cannot be used: [Errno 111] Connection refused; set MLFLOW_TRACKING_URI")
+    refused(
+        gone,
+        "http://127.0.0.1:9 cannot be used: [Errno 111] Connection refused; set MLFLOW_TRACKING_URI",
+    )
     assert time.monotonic() - began < 60
 
 
 def test_imagenet_weights_that_cannot_be_had(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(place.folder))
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens on discard: refused at once, everywhere
-    refused(place, "use weights=random or the path of a local file", weights="imagenet", frameworks="toy")
+    monkeypatch.setenv(
+        "https_proxy", "http://127.0.0.1:9"
+    )  # nothing listens on discard: refused at once, everywhere
+    refused(
+        place,
+        "use weights=random or the path of a local file",
+        weights="imagenet",
+        frameworks="toy",
+    )
 
 
 def test_broken_pictures_in_a_large_set_are_left_out_and_listed(place: Place) -> None:
@@ -83,7 +93,9 @@ def test_broken_pictures_in_a_large_set_are_left_out_and_listed(place: Place) ->
     done = place.run(data=str(data), frameworks="toy", blocks="1", images="40")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "1 pictures cannot be read and are left out" in done.stdout
-    listed = [path.read_text() for path in place.folder.glob("mlruns/*/*/artifacts/broken_images.json")]
+    listed = [
+        path.read_text() for path in place.folder.glob("mlruns/*/*/artifacts/broken_images.json")
+    ]
     assert any("7.jpg" in text for text in listed)
 
 

@@ -34,11 +34,19 @@ ANSWER = "TensorFlow trains 1.20× slower than PyTorch (95 % interval 1.18–1.2
             {"a1": "captioning, demo · night", "b2": "captioning, paper · night"},
             {"a1": "demo · night", "b2": "paper · night"},
         ),
-        ({"a1": "lenet, demo", "b2": "captioning, demo"}, {"a1": "lenet · demo", "b2": "captioning · demo"}),
-        ({"a" * 32: "night", "b" * 32: "night"}, {"a" * 32: "night · aaaaaaaa", "b" * 32: "night · bbbbbbbb"}),
+        (
+            {"a1": "lenet, demo", "b2": "captioning, demo"},
+            {"a1": "lenet · demo", "b2": "captioning · demo"},
+        ),
+        (
+            {"a" * 32: "night", "b" * 32: "night"},
+            {"a" * 32: "night · aaaaaaaa", "b" * 32: "night · bbbbbbbb"},
+        ),
     ],
 )
-def test_a_name_is_as_short_as_tells_campaigns_apart(given: dict[str, str], expected: dict[str, str]) -> None:
+def test_a_name_is_as_short_as_tells_campaigns_apart(
+    given: dict[str, str], expected: dict[str, str]
+) -> None:
     assert names.told(given) == expected
 
 
@@ -58,19 +66,32 @@ def store(place: Place, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> S
 def told(store: Store, found: Iterable[StoredRun], experiment: str = "captioning") -> None:
     records: list[Record] = []
     for run in found:
-        tags = {**run.tags, "campaign": f"run:{run.tags['campaign']}"} if "campaign" in run.tags else run.tags
+        tags = (
+            {**run.tags, "campaign": f"run:{run.tags['campaign']}"}
+            if "campaign" in run.tags
+            else run.tags
+        )
         records.append(RunOpened(run.run_id, run.start_ms, experiment, run.name, tags, run.params))
-        records.append(Metrics(run.run_id, tuple(Point(key, value, 0, run.start_ms) for key, value in run.metrics.items())))
+        records.append(
+            Metrics(
+                run.run_id,
+                tuple(Point(key, value, 0, run.start_ms) for key, value in run.metrics.items()),
+            )
+        )
         records += [RunClosed(run.run_id, run.end_ms, RunOutcome.OK, "")] if run.end_ms else []
     assert store.apply(records, Path()) == []
 
 
-def campaign(origin: str, name: str, began_ms: int, *, factor: float = 1.0, ended: bool = True) -> Iterable[StoredRun]:
+def campaign(
+    origin: str, name: str, began_ms: int, *, factor: float = 1.0, ended: bool = True
+) -> Iterable[StoredRun]:
     """A campaign's run and its cells."""
     tags = {"kind": "campaign", "outcome": "ok", "answer": ANSWER}
     params = {"until": "settled", "blocks": "6", "max_blocks": "40"}
     status, known = ("FINISHED", tags) if ended else ("RUNNING", {"kind": "campaign"})
-    yield StoredRun(origin, name, status, began_ms, began_ms + 1 if ended else None, params, {}, known)
+    yield StoredRun(
+        origin, name, status, began_ms, began_ms + 1 if ended else None, params, {}, known
+    )
     for cell in runs(factors={"tensorflow": 1.2, "pytorch": factor}, campaign=origin):
         yield replace(cell, start_ms=cell.start_ms + began_ms)
 
@@ -82,7 +103,9 @@ def two_nights(store: Store) -> dict[str, str]:
     return {origin: store.run_id(origin) or "" for origin in ("c1", "c2")}
 
 
-def test_campaigns_as_levels_are_told_by_their_names(store: Store, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_campaigns_as_levels_are_told_by_their_names(
+    store: Store, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     ids = two_nights(store)
     call = [
         "compare",
@@ -93,21 +116,35 @@ def test_campaigns_as_levels_are_told_by_their_names(store: Store, place: Place,
     ]
     assert main([*call, "--outcomes", STEP, f"--baseline={ids['c1']}", "--format=json"]) == DONE
     row = json.loads(capsys.readouterr().out)["rows"][0]
-    assert (row["a"], row["b"], row["verdict"]) == ("demo · first night", "demo · second night", "slower")
-    assert main([*call, "--outcomes", STEP, "--baseline=demo · second night", "--format=json"]) == DONE
+    assert (row["a"], row["b"], row["verdict"]) == (
+        "demo · first night",
+        "demo · second night",
+        "slower",
+    )
+    assert (
+        main([*call, "--outcomes", STEP, "--baseline=demo · second night", "--format=json"]) == DONE
+    )
     row = json.loads(capsys.readouterr().out)["rows"][0]
-    assert (row["a"], row["b"], row["verdict"]) == ("demo · second night", "demo · first night", "faster")
+    assert (row["a"], row["b"], row["verdict"]) == (
+        "demo · second night",
+        "demo · first night",
+        "faster",
+    )
     assert main([*call, f"--baseline={ids['c1']}"]) == DONE
     said = capsys.readouterr().out
     assert "“demo · second night” trains 1.50× slower than “demo · first night”" in said
-    page = max((place.folder / "out").glob("*/report.md"), key=lambda one: one.stat().st_mtime).read_text()
+    page = max(
+        (place.folder / "out").glob("*/report.md"), key=lambda one: one.stat().st_mtime
+    ).read_text()
     assert "“demo · second night” trains 1.50× slower" in page
     table = page.partition("## Campaigns")[2].partition("\n## ")[0]
     assert all(run_id in table for run_id in ids.values()), "which run each of them is"
     assert not RUN_ID.search(page.partition("## Campaigns")[0])
 
 
-def test_strata_of_campaigns_are_told_by_their_names(store: Store, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strata_of_campaigns_are_told_by_their_names(
+    store: Store, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
     two_nights(store)
     assert main(["compare", "--figures=false", f"--output={place.folder}/out"]) == NO_VERDICT, (
         "two strata are too few to be summarised"
@@ -121,12 +158,20 @@ def test_a_notebook_has_the_names_too(store: Store) -> None:
     ids = list(two_nights(store).values())
     found = mlflow.search_runs(experiment_names=["captioning"])
     for given in (ids, found):
-        result = compare(given, factor="campaign", baseline=ids[1], strata=["framework"], outcomes=[STEP])
-        assert {(row.a, row.b) for row in result.rows} == {("demo · second night", "demo · first night")}
-        assert [row.stratum for row in result.rows if row.verdict == "faster"] == ["framework=pytorch"]
+        result = compare(
+            given, factor="campaign", baseline=ids[1], strata=["framework"], outcomes=[STEP]
+        )
+        assert {(row.a, row.b) for row in result.rows} == {
+            ("demo · second night", "demo · first night")
+        }
+        assert [row.stratum for row in result.rows if row.verdict == "faster"] == [
+            "framework=pytorch"
+        ]
 
 
-def test_the_campaigns_of_a_server_are_listed_the_newest_first(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_campaigns_of_a_server_are_listed_the_newest_first(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     ids = two_nights(store)
     told(store, campaign("c3", "lenet, demo · now", int(time.time() * 1_000), ended=False), "lenet")
     assert main(["campaigns"]) == DONE
@@ -154,16 +199,23 @@ def test_an_empty_server_has_no_campaigns(capsys: pytest.CaptureFixture[str]) ->
     assert "captoning" in capsys.readouterr().err
 
 
-def test_campaigns_of_a_server_that_is_down(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_campaigns_of_a_server_that_is_down(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     mlflow.set_tracking_uri("http://127.0.0.1:9")
     assert main(["campaigns"]) in (FAILED, WRONG_CALL)
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", [["compare"], ["campaigns"], ["compare", f"--experiment={'a' * 32}"], ["export"]])
+@pytest.mark.parametrize(
+    "words", [["compare"], ["campaigns"], ["compare", f"--experiment={'a' * 32}"], ["export"]]
+)
 def test_who_only_reads_makes_no_store(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")

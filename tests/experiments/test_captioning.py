@@ -46,19 +46,30 @@ def finished(
     folder = tmp_path_factory.mktemp("campaign")
     shutil.copy(empty_store, folder / "mlflow.db")
     (shared_cache / "parity").mkdir(exist_ok=True)
-    (folder / "cache").mkdir()  # of its own, so that the features are extracted here; what is proven once is proven
+    (
+        folder / "cache"
+    ).mkdir()  # of its own, so that the features are extracted here; what is proven once is proven
     (folder / "cache" / "parity").symlink_to(shared_cache / "parity")
     place = Place(folder, folder / "cache", f"sqlite:///{folder}/mlflow.db")
     return place, place.run(blocks="1", inference_requests="80", team="vision", figures="true")
 
 
 @pytest.fixture(scope="module")
-def blocks(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path) -> dict[str, StoredRun]:
+def blocks(
+    tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path
+) -> dict[str, StoredRun]:
     """The runs of two blocks of frameworks that cost nothing."""
     folder = tmp_path_factory.mktemp("blocks")
     shutil.copy(empty_store, folder / "mlflow.db")
     place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
-    done = place.run(blocks="2", frameworks="toy,toy+twin", team="vision", data="synthetic", vocabulary="60", length="8")
+    done = place.run(
+        blocks="2",
+        frameworks="toy,toy+twin",
+        team="vision",
+        data="synthetic",
+        vocabulary="60",
+        length="8",
+    )
     assert done.returncode == 3, done.stdout + done.stderr
     assert "2 blocks: no comparison; a verdict needs 6" in done.stdout
     return {titled(run): run for run in Store(place.uri).runs("captioning")}
@@ -74,7 +85,9 @@ def artifact(place: Place, run: StoredRun, name: str) -> Path:
     return next(place.folder.glob(f"mlruns/*/{run.run_id}/artifacts/{name}"))
 
 
-def test_a_block_ends_without_a_verdict_and_says_so(finished: tuple[Place, subprocess.CompletedProcess[str]]) -> None:
+def test_a_block_ends_without_a_verdict_and_says_so(
+    finished: tuple[Place, subprocess.CompletedProcess[str]],
+) -> None:
     _, done = finished
     assert done.returncode == 3, done.stdout + done.stderr
     assert "a verdict needs 6" in done.stdout
@@ -84,7 +97,9 @@ def test_a_block_ends_without_a_verdict_and_says_so(finished: tuple[Place, subpr
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_every_block_holds_every_framework_once_and_draws_weights_of_its_own(blocks: Mapping[str, StoredRun]) -> None:
+def test_every_block_holds_every_framework_once_and_draws_weights_of_its_own(
+    blocks: Mapping[str, StoredRun],
+) -> None:
     cells = [run for run in blocks.values() if run.tags["kind"] == "cell"]
     assert sorted((run.tags["framework"], run.tags["block"]) for run in cells) == [
         ("toy", "1"),
@@ -100,8 +115,13 @@ def test_every_block_holds_every_framework_once_and_draws_weights_of_its_own(blo
 def test_all_runs_finished(of: str, request: pytest.FixtureRequest) -> None:
     runs: Mapping[str, StoredRun] = request.getfixturevalue(of)
     campaign = runs["captioning demo"]
-    told = {"runs": "images=40, image_size=32, batch_size=8", "blocks": "data=synthetic, images=40, image_size=32"}
-    assert re.fullmatch(rf"captioning demo · {told[of]}, \d+ more · \d{{4}}-\d\d-\d\d \d\d:\d\d", campaign.name), campaign.name
+    told = {
+        "runs": "images=40, image_size=32, batch_size=8",
+        "blocks": "data=synthetic, images=40, image_size=32",
+    }
+    assert re.fullmatch(
+        rf"captioning demo · {told[of]}, \d+ more · \d{{4}}-\d\d-\d\d \d\d:\d\d", campaign.name
+    ), campaign.name
     for run in runs.values():
         assert run.status == "FINISHED"
         assert run is campaign or run.tags["campaign"] == campaign.run_id
@@ -111,13 +131,24 @@ def test_all_runs_finished(of: str, request: pytest.FixtureRequest) -> None:
         if run.tags["kind"] == "cell":
             treatment, block, apart = run.name.split(" · ")
             assert (treatment, block) == (run.tags["treatment"], f"block {run.tags['block']}")
-            assert re.fullmatch(rf"{told[of]}, \d+ more", apart), "cells of another campaign have other settings"
-    assert len({run.tags["settings_hash"] for run in runs.values() if run.tags["kind"] == "cell"}) == 1
+            assert re.fullmatch(rf"{told[of]}, \d+ more", apart), (
+                "cells of another campaign have other settings"
+            )
+    assert (
+        len({run.tags["settings_hash"] for run in runs.values() if run.tags["kind"] == "cell"}) == 1
+    )
 
 
 def test_every_setting_is_a_param_of_every_cell(runs: dict[str, StoredRun]) -> None:
     wanted = set(settings_.as_text(captioning.Settings())) - settings_.silent(captioning.Settings)
-    empty = {"team", "primary", "partition", "gres", "vary", "pythons"}  # MLflow keeps no empty text
+    empty = {
+        "team",
+        "primary",
+        "partition",
+        "gres",
+        "vary",
+        "pythons",
+    }  # MLflow keeps no empty text
     for run in runs.values():
         assert wanted - set(run.params) <= empty
     assert runs["tensorflow · block 1"].params["framework"] == "tensorflow"
@@ -135,8 +166,12 @@ def test_both_frameworks_log_the_same_keys(runs: dict[str, StoredRun]) -> None:
         name for name in b.metrics if not name.startswith(now_and_then)
     }
     for run, (tag, sensed) in itertools.product((a, b), windows.items()):
-        assert (tag in run.tags) != any(name.startswith(sensed) for name in run.metrics), "read, or said that it was not"
-    assert "cpu/utilization_percent_mean" in b.metrics, "TensorFlow's first step alone, which is traced, takes several readings"
+        assert (tag in run.tags) != any(name.startswith(sensed) for name in run.metrics), (
+            "read, or said that it was not"
+        )
+    assert "cpu/utilization_percent_mean" in b.metrics, (
+        "TensorFlow's first step alone, which is traced, takes several readings"
+    )
     assert set(a.params) == set(b.params)
     of_tensorflow = {JIT_COMPILE, JIT_PLANNED}
     assert set(a.tags) - set(unread) == set(b.tags) - set(unread) - of_tensorflow
@@ -164,14 +199,21 @@ def test_both_frameworks_log_the_same_keys(runs: dict[str, StoredRun]) -> None:
 
 def test_both_frameworks_start_from_the_same_function(runs: dict[str, StoredRun]) -> None:
     """The loss before any step, dropout off: equal to float32's rounding over a vocabulary's sum (about 1e-6)."""
-    a, b = (runs[f"{name} · block 1"].metrics["check/initial_loss"] for name in ("pytorch", "tensorflow"))
+    a, b = (
+        runs[f"{name} · block 1"].metrics["check/initial_loss"]
+        for name in ("pytorch", "tensorflow")
+    )
     assert b == pytest.approx(a, rel=1e-5)
 
 
 def test_extraction_is_a_run_of_its_own_and_both_frameworks_see_the_same(
     finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun]
 ) -> None:
-    assert runs["features · pytorch"].metrics["features/images"] == runs["features · tensorflow"].metrics["features/images"] == 40
+    assert (
+        runs["features · pytorch"].metrics["features/images"]
+        == runs["features · tensorflow"].metrics["features/images"]
+        == 40
+    )
     arrays = [np.load(path) for path in finished[0].cache.glob("features/*/features.npy")]
     same = [array for array in arrays if array.shape == (40, 1_920)]
     assert len(same) >= 2
@@ -190,7 +232,9 @@ def test_raw_values_and_environment_are_kept(
     assert len(training) == 8  # 2 epochs of 4 steps
     steady = training[~training.warmup]
     assert run.metrics["train/step_seconds"] == pytest.approx(steady.seconds.median())
-    assert run.metrics["train/examples_per_second"] == pytest.approx(steady.examples.sum() / steady.seconds.sum())
+    assert run.metrics["train/examples_per_second"] == pytest.approx(
+        steady.examples.sum() / steady.seconds.sum()
+    )
     environment = json.loads(artifact(place, run, "environment.json").read_text())
     assert environment["packages"]["torch"].startswith("2.")
     assert environment["machine"]["cores"] >= 1
@@ -203,7 +247,9 @@ def test_samples_show_their_pictures(
     page = artifact(place, runs["tensorflow · block 1"], "captions.html").read_text()
     assert page.count("data:image/png;base64,") >= 4
     assert "http" not in page
-    sheet = Image.open(io.BytesIO(artifact(place, runs["tensorflow · block 1"], "captions.png").read_bytes()))
+    sheet = Image.open(
+        io.BytesIO(artifact(place, runs["tensorflow · block 1"], "captions.png").read_bytes())
+    )
     assert sheet.size[1] > 4 * 160
 
 
@@ -216,7 +262,11 @@ def test_the_report_is_an_artifact_of_the_campaign(
     assert "RANDOM weights" in report
     told = json.loads(artifact(place, campaign, "comparison.json").read_text())
     assert told["schema_version"] == 1
-    assert {row["verdict"] for row in told["rows"]} <= {"inconclusive", "not comparable", "deterministic"}
+    assert {row["verdict"] for row in told["rows"]} <= {
+        "inconclusive",
+        "not comparable",
+        "deterministic",
+    }
     assert "RANDOM weights" in campaign.tags["warnings"]
     assert "Found" in campaign.tags["mlflow.note.content"]
 
@@ -224,7 +274,11 @@ def test_the_report_is_an_artifact_of_the_campaign(
 def test_the_dataset_is_an_mlflow_input(
     finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun]
 ) -> None:
-    used = Store(finished[0].uri)._client.get_run(runs["pytorch · block 1"].run_id).inputs.dataset_inputs
+    used = (
+        Store(finished[0].uri)
+        ._client.get_run(runs["pytorch · block 1"].run_id)
+        .inputs.dataset_inputs
+    )
     assert [one.dataset.name for one in used] == ["scenes"]
     assert json.loads(used[0].dataset.schema)["mlflow_colspec"]
     assert used[0].tags[0].value == "training"
@@ -256,7 +310,9 @@ assert of_bytes["caption"][0] == of_path["caption"][0] != "", of_bytes
 
 
 def test_tensorflows_captioner_captions_pictures(
-    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun], tmp_path: Path
+    finished: tuple[Place, subprocess.CompletedProcess[str]],
+    runs: dict[str, StoredRun],
+    tmp_path: Path,
 ) -> None:
     """From bytes and from files; PyTorch's is served below, and both are loaded in fresh processes if slow."""
     place, _ = finished
@@ -269,7 +325,9 @@ def test_tensorflows_captioner_captions_pictures(
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_logged_captioner_says_what_it_is(
-    finished: tuple[Place, subprocess.CompletedProcess[str]], runs: dict[str, StoredRun], framework: str
+    finished: tuple[Place, subprocess.CompletedProcess[str]],
+    runs: dict[str, StoredRun],
+    framework: str,
 ) -> None:
     """Its name, the settings and the quality of its run, the data that these were measured on, and what it takes."""
     client = Store(finished[0].uri)._client
@@ -277,7 +335,11 @@ def test_a_logged_captioner_says_what_it_is(
     model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
     assert model.name == f"captioner-{framework}-block1"
     assert model.params == run.data.params
-    quality = {key: value for key, value in run.data.metrics.items() if key.startswith(("val/", "train/loss", "model/"))}
+    quality = {
+        key: value
+        for key, value in run.data.metrics.items()
+        if key.startswith(("val/", "train/loss", "model/"))
+    }
     assert {metric.key: metric.value for metric in model.metrics} == quality
     assert {metric.dataset_name for metric in model.metrics} == {"scenes"}
     assert framework in model.tags["mlflow.note.content"]
@@ -289,14 +351,18 @@ def test_a_logged_captioner_says_what_it_is(
     assert signature.outputs.input_names() == ["caption", "error"]
 
 
-def test_a_captioner_is_served(finished: tuple[Place, subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+def test_a_captioner_is_served(
+    finished: tuple[Place, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
     """As docs/serving.md has it, with curl's own request; what is no picture is told in a line, without our stack trace.
 
     Packages of the application that are called as ours stay out, and MLflow's example of a request is answered.
     """
     place, _ = finished
     environment = with_packages_called_as_ours(place, tmp_path)
-    model = next(one for one in Store(place.uri)._client.search_logged_models(["1"]) if "pytorch" in one.name)
+    model = next(
+        one for one in Store(place.uri)._client.search_logged_models(["1"]) if "pytorch" in one.name
+    )
     Image.new("RGB", (50, 40), "navy").save(tmp_path / "picture.png")
     content = base64.b64encode((tmp_path / "picture.png").read_bytes()).decode()
     with socket.socket() as probe:
@@ -316,8 +382,12 @@ def test_a_captioner_is_served(finished: tuple[Place, subprocess.CompletedProces
         str(port),
     ]
     with (tmp_path / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True)
-    (example,) = place.folder.glob(f"mlruns/*/models/{model.model_id}/artifacts/serving_input_example.json")
+        server = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    (example,) = place.folder.glob(
+        f"mlruns/*/models/{model.model_id}/artifacts/serving_input_example.json"
+    )
     try:
         wait_for(lambda: server.poll() is None and answer(port, "ping")[0] == 200, 240)
         rows = [{"image": content}, {"image": "bm8gcGljdHVyZQ=="}, {"image": "===!"}]
@@ -333,12 +403,22 @@ def test_a_captioner_is_served(finished: tuple[Place, subprocess.CompletedProces
             assert [bool(caption) for caption in captions] == [not error for error in errors], form
         status, told = answer(port, "invocations", json.loads(example.read_text()))
         assert [one["error"] for one in json.loads(told)["predictions"]] == [""], told
-        paths = [str(tmp_path / "picture.png"), str(tmp_path / "nowhere.png"), str(tmp_path), "picture.png", "/etc/passwd"]
-        status, told = answer(port, "invocations", {"dataframe_records": [{"path": path} for path in paths]})
+        paths = [
+            str(tmp_path / "picture.png"),
+            str(tmp_path / "nowhere.png"),
+            str(tmp_path),
+            "picture.png",
+            "/etc/passwd",
+        ]
+        status, told = answer(
+            port, "invocations", {"dataframe_records": [{"path": path} for path in paths]}
+        )
         refused = {one["error"] for one in json.loads(told)["predictions"]}
         assert refused == {f"path: {served.NO_SUCH_PATH}"}, "a client learns what is on the server"
         status, told = answer(port, "invocations", {"dataframe_records": [{"picture": content}]})
-        assert json.loads(told)["predictions"][0]["error"].startswith("no picture: send its bytes in image")
+        assert json.loads(told)["predictions"][0]["error"].startswith(
+            "no picture: send its bytes in image"
+        )
         status, told = answer(port, "invocations", {})
         assert (status, "Traceback" in told, 'File "' in told) == (400, False, False), told
     finally:
@@ -350,22 +430,53 @@ def served_together(content: str) -> list[tuple[str, object, list[str]]]:
     """Requests whose rows send different things, each with the errors of its rows: one row spoils no other."""
     refused = f"path: {served.NO_SUCH_PATH}"
     nothing = "no picture: send its bytes in image (base64 in JSON), or a path in path where this server allows it"
-    odd = [{"image": content}, {"image": None}, {"image": 5}, {"image": [content]}, {"image": "abc"}, {"image": True}, {}]
+    odd = [
+        {"image": content},
+        {"image": None},
+        {"image": 5},
+        {"image": [content]},
+        {"image": "abc"},
+        {"image": True},
+        {},
+    ]
     return [
         ("records", {"dataframe_records": [{"image": content}, {"path": "/x.png"}]}, ["", refused]),
-        ("null", {"dataframe_records": [{"image": None}, {"image": content, "path": None}]}, [nothing, ""]),
+        (
+            "null",
+            {"dataframe_records": [{"image": None}, {"image": content, "path": None}]},
+            [nothing, ""],
+        ),
         ("only null", {"dataframe_records": [{"image": None}]}, [nothing]),
         ("odd", {"dataframe_records": odd}, ["", nothing, *["image: no base64"] * 4, nothing]),
-        ("numbers", {"dataframe_records": [{"image": content}, {"path": 7}]}, ["", "path: no text"]),
-        ("split", {"dataframe_split": {"columns": ["image", "path"], "data": [[content, None], [None, "/x"]]}}, ["", refused]),
-        ("instances", {"instances": [{"image": content}, {"image": "abc"}]}, ["", "image: no base64"]),
+        (
+            "numbers",
+            {"dataframe_records": [{"image": content}, {"path": 7}]},
+            ["", "path: no text"],
+        ),
+        (
+            "split",
+            {
+                "dataframe_split": {
+                    "columns": ["image", "path"],
+                    "data": [[content, None], [None, "/x"]],
+                }
+            },
+            ["", refused],
+        ),
+        (
+            "instances",
+            {"instances": [{"image": content}, {"image": "abc"}]},
+            ["", "image: no base64"],
+        ),
     ]
 
 
 def answer(port: int, place: str, body: object = None) -> tuple[int, str]:
     """Status and text of a server's answer; 0 where nothing listens yet."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/{place}", data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/{place}", data, {"Content-Type": "application/json"}
+    )
     try:
         with urllib.request.urlopen(request, timeout=60) as found:
             return found.status, found.read().decode()
@@ -383,7 +494,7 @@ class Table(HTMLParser):
         self.rows: list[list[str]] = []
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002
+    def handle_starttag(self, tag: str, attrs: object) -> None:
         if tag == "tr":
             self.rows.append([])
         elif tag in ("td", "th"):
@@ -396,18 +507,36 @@ class Table(HTMLParser):
 
 def captioned(place: Place, frameworks: str, seed: int) -> dict[str, tuple[int, int]]:
     """Of the eight held-out pictures that the demo shows: framework -> different captions, and those that are one of its five."""
-    own = [f"--cache={place.cache}", f"--journal={place.journal}", f"--seed={seed}", f"--frameworks={frameworks}"]
-    few = ["--blocks=1", "--inference_requests=2", "--save_model=none", "--figures=false"]  # of what the demo does besides
-    own += ["--threads=1", "--others_limit_percent=100"]  # the machine that tests run on need not be free
+    own = [
+        f"--cache={place.cache}",
+        f"--journal={place.journal}",
+        f"--seed={seed}",
+        f"--frameworks={frameworks}",
+    ]
+    few = [
+        "--blocks=1",
+        "--inference_requests=2",
+        "--save_model=none",
+        "--figures=false",
+    ]  # of what the demo does besides
+    own += [
+        "--threads=1",
+        "--others_limit_percent=100",
+    ]  # the machine that tests run on need not be free
     done = place.call(sys.executable, "-m", "experiments", "captioning", *own, *few)
     assert done.returncode in (0, 3), done.stdout + done.stderr
     data = index("scenes", cache=place.cache, seed=seed, images=captioning.Settings().images)
     shown = np.unique(data.caption_image[data.captions_of("validation")])[: samples.COUNT]
     found = {}
-    for run in Store(place.uri).runs("captioning", f"tags.kind = 'cell' and params.seed = '{seed}'"):
+    for run in Store(place.uri).runs(
+        "captioning", f"tags.kind = 'cell' and params.seed = '{seed}'"
+    ):
         head, *rows = Table(artifact(place, run, "captions.html").read_text()).rows
         answers = [row[head.index("greedy")] for row in rows]
-        right = sum(answer in data.references(int(image)) for answer, image in zip(answers, shown, strict=True))
+        right = sum(
+            answer in data.references(int(image))
+            for answer, image in zip(answers, shown, strict=True)
+        )
         found[run.tags["framework"]] = (len(set(answers)), right)
     return found
 
@@ -427,16 +556,22 @@ def test_the_captions_of_the_demo_follow_the_pictures(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
-def test_the_captions_of_the_demo_follow_the_pictures_in_both_frameworks_whatever_the_seed(place: Place) -> None:
+def test_the_captions_of_the_demo_follow_the_pictures_in_both_frameworks_whatever_the_seed(
+    place: Place,
+) -> None:
     for seed in (1, 2, 3):
         found = captioned(place, "pytorch,tensorflow", seed)
-        print(f"seed {seed}: of {samples.COUNT} pictures, different captions and right ones: {found}")
+        print(
+            f"seed {seed}: of {samples.COUNT} pictures, different captions and right ones: {found}"
+        )
         assert set(found) == {"pytorch", "tensorflow"}
         assert min(different for different, _ in found.values()) >= DIFFERENT
         assert min(right for _, right in found.values()) >= RIGHT
 
 
-def test_an_interrupted_extraction_continues_where_it_was_and_nothing_is_extracted_twice(tmp_path: Path, place: Place) -> None:
+def test_an_interrupted_extraction_continues_where_it_was_and_nothing_is_extracted_twice(
+    tmp_path: Path, place: Place
+) -> None:
     own = replace(place, cache=tmp_path / "cache")
 
     def extracted() -> list[StoredRun]:
@@ -444,7 +579,9 @@ def test_an_interrupted_extraction_continues_where_it_was_and_nothing_is_extract
         done = own.run(blocks="1", frameworks="toy", epochs="1", inference_requests="2")
         assert done.returncode == 3, done.stdout + done.stderr
         assert "Traceback" not in done.stdout + done.stderr
-        found = [run for run in Store(own.uri).runs("captioning") if run.tags["kind"] == "extraction"]
+        found = [
+            run for run in Store(own.uri).runs("captioning") if run.tags["kind"] == "extraction"
+        ]
         assert ("features ·" in done.stdout) == (len(found) > len(known))
         return sorted(found, key=lambda run: -run.start_ms)
 
@@ -465,25 +602,42 @@ def test_an_interrupted_extraction_continues_where_it_was_and_nothing_is_extract
     assert extracted() == known
 
 
-def test_of_two_campaigns_side_by_side_one_extracts(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_campaigns_side_by_side_one_extracts(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, text in toy_costs(infer=1.5).items():  # long enough to meet
         monkeypatch.setenv(name, text)
     both = [replace(place, cache=tmp_path / "cache") for _ in range(2)]
-    given = {"blocks": "1", "frameworks": "toy", "data": "scenes", "epochs": "1", "inference_requests": "2"}
+    given = {
+        "blocks": "1",
+        "frameworks": "toy",
+        "data": "scenes",
+        "epochs": "1",
+        "inference_requests": "2",
+    }
     started = [one.begin(*one.command("captioning", **given)) for one in both]
     outputs = [process.communicate(timeout=240)[0] for process in started]
     assert [process.returncode for process in started] == [3, 3], outputs
-    extractions = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "extraction"]
+    extractions = [
+        run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "extraction"
+    ]
     assert sorted(run.metrics["features/images"] for run in extractions) == [0, 40]
     assert {run.status for run in extractions} == {"FINISHED"}
     (array,) = (np.load(path) for path in tmp_path.glob("cache/features/*/features.npy"))
     assert (array.std(axis=0) > 0).all()
-    assert (array.std(axis=1) < 1e-6).all()  # the toy's features are a picture's brightness, again and again
+    assert (
+        array.std(axis=1) < 1e-6
+    ).all()  # the toy's features are a picture's brightness, again and again
 
 
 def test_synthetic_data_time_the_papers_decoder(place: Place) -> None:
     done = place.run(
-        preset="flickr8k-paper", data="synthetic", blocks="1", epochs="1", frameworks="toy", inference_batch_sizes="1"
+        preset="flickr8k-paper",
+        data="synthetic",
+        blocks="1",
+        epochs="1",
+        frameworks="toy",
+        inference_batch_sizes="1",
     )
     assert done.returncode == 3, done.stdout + done.stderr
     run = next(run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell")

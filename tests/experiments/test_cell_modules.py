@@ -29,7 +29,9 @@ OTHERS = {"jax", "lightning", "torchvision"}  # LeNet needs none of them on eith
 def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Framework -> modules at the end of a cell that trains LeNet, as a campaign starts it."""
     folder = tmp_path_factory.mktemp("cells")
-    settings = lenet.Settings(cache=str(folder), epochs=1, steps_per_epoch=2, warmup_steps=1, inference_requests=2)
+    settings = lenet.Settings(
+        cache=str(folder), epochs=1, steps_per_epoch=2, warmup_steps=1, inference_requests=2
+    )
     inputs = dict(prepare(settings, lambda *_: None).inputs)
     values = {**dataclasses.asdict(settings), "input": "stream"}
     children = {}
@@ -57,7 +59,11 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_cell_imports_its_own_framework_and_nothing_of_the_parent(framework: str, watched: dict[str, set[str]]) -> None:
+def test_a_cell_imports_its_own_framework_and_nothing_of_the_parent(
+    framework: str, watched: dict[str, set[str]]
+) -> None:
     foreign = set().union(*(packages for name, packages in FRAMEWORKS.items() if name != framework))
-    assert FRAMEWORKS[framework] | {"experiments.workloads.classification.train"} <= watched[framework]
+    assert (
+        FRAMEWORKS[framework] | {"experiments.workloads.classification.train"} <= watched[framework]
+    )
     assert watched[framework] & (foreign | OTHERS | OF_MLFLOW | OF_THE_PARENT) == set()

@@ -18,9 +18,13 @@ from experiments.config.settings import CellParameters
 from experiments.planning import treatments
 
 PARAMETERS = [
-    (name, field) for name in studies.available() for field in dataclasses.fields(studies.load(name).settings.parameters)
+    (name, field)
+    for name in studies.available()
+    for field in dataclasses.fields(studies.load(name).settings.parameters)
 ]
-EVERY = pytest.mark.parametrize(("study", "field"), PARAMETERS, ids=[f"{study}-{field.name}" for study, field in PARAMETERS])
+EVERY = pytest.mark.parametrize(
+    ("study", "field"), PARAMETERS, ids=[f"{study}-{field.name}" for study, field in PARAMETERS]
+)
 
 
 def value_of(field: dataclasses.Field[object]) -> str:
@@ -55,14 +59,21 @@ def test_a_user_cannot_pass_one(
 @pytest.mark.parametrize("study", studies.available())
 def test_cells_have_them_and_no_setting_of_the_user_is_overwritten(study: str) -> None:
     module = studies.load(study)
-    settings = settings_.parse(module.settings, module.presets, {"workers": "1"} if study == "distributed" else {})
+    settings = settings_.parse(
+        module.settings, module.presets, {"workers": "1"} if study == "distributed" else {}
+    )
     parameters = {field.name for field in dataclasses.fields(module.settings.parameters)}
     for treatment in treatments.of(module, settings):
         merged = treatment.merged(settings)
         assert isinstance(merged, module.settings)
         assert isinstance(merged, module.settings.parameters)
         assert parameters <= treatment.settings.keys()
-        for name in treatment.settings.keys() - parameters - {"inject_delay"}:  # the delay is the controls' alone
+        for name in (
+            treatment.settings.keys() - parameters - {"inject_delay"}
+        ):  # the delay is the controls' alone
             given = getattr(settings, name)
-            assert not given or treatment.settings[name] in (given, *(given if isinstance(given, tuple) else ())), name
+            assert not given or treatment.settings[name] in (
+                given,
+                *(given if isinstance(given, tuple) else ()),
+            ), name
     assert not isinstance(settings, CellParameters), "a user's settings are of another type"

@@ -86,16 +86,23 @@ def is_placed(cell: Cell, settings: CampaignSettings) -> bool:
 def rows_of_a_step(cell: Cell, settings: Any) -> bool:
     """Of a prefix formulation there are rows for every word, always a multiple of 64."""
     rows = cell.seen["inputs"]["shapes"][0][0]
-    return bool(rows == settings.batch_size if settings.formulation == "sequence" else rows % 64 == 0)
+    return bool(
+        rows == settings.batch_size if settings.formulation == "sequence" else rows % 64 == 0
+    )
 
 
 def validated(cell: Cell, settings: Any) -> bool:
     """Batches of the held-out captions, before the first epoch and after each."""
-    return cell.calls("evaluations") == 1 + settings.epochs * (settings.validation_captions // settings.batch_size)
+    return cell.calls("evaluations") == 1 + settings.epochs * (
+        settings.validation_captions // settings.batch_size
+    )
 
 
 def requests(cell: Cell, settings: Any) -> bool:
-    size, count = settings.inference_batch_sizes[0], settings.warmup_requests + settings.inference_requests
+    size, count = (
+        settings.inference_batch_sizes[0],
+        settings.warmup_requests + settings.inference_requests,
+    )
     in_values = cell.phases[f"inference_batch_{size}"] == (count, settings.warmup_requests)
     return in_values and cell.answers(words=settings.inference_words, beams=1).get(size) == count
 
@@ -119,31 +126,55 @@ def weighted(cell: Cell, settings: Any) -> bool:
 
 def trained(cell: Cell, settings: Any) -> bool:
     """Half of the pictures by the data's own split, 85 % by a random one; one caption each."""
-    captions = {"own": PICTURES_OF_A_SPLIT // 2, "random": round(0.85 * PICTURES_OF_A_SPLIT)}[settings.split]
+    captions = {"own": PICTURES_OF_A_SPLIT // 2, "random": round(0.85 * PICTURES_OF_A_SPLIT)}[
+        settings.split
+    ]
     return cell.calls("steps") == captions // settings.batch_size
 
 
 # Of the settings that belong to a cell, two values each. Those of pictures come apart: synthetic data have none.
 CHECKS: dict[str, Check] = {
-    "frameworks": Check("toy", "toy+twin", lambda cell, own: cell.seen["framework"] == own.frameworks[-1]),
-    "device": Check("cpu", "auto", lambda cell, own: cell.seen["device"] == devices.resolve(own.device, own)),
+    "frameworks": Check(
+        "toy", "toy+twin", lambda cell, own: cell.seen["framework"] == own.frameworks[-1]
+    ),
+    "device": Check(
+        "cpu", "auto", lambda cell, own: cell.seen["device"] == devices.resolve(own.device, own)
+    ),
     "conv_algorithm": Check("profiled", "heuristic", on("conv_algorithm")),
     "threads": Check("2", "3", on("threads")),
     "reserve_cores": Check("0", "1", is_placed),
     "pin": Check("none", "auto", is_placed),
-    "flush_denormals": Check("true", "false", lambda cell, own: cell.seen.get("flush_denormals", True) == own.flush_denormals),
-    "malloc": Check("system", "keep", lambda cell, own: (cell.seen["faults"] < MAPPED_ANEW) == (own.malloc == "keep")),
-    "memory_limit": Check("8GiB", "6GiB", lambda cell, own: cell.seen["memory_limit"] == memory.size(own.memory_limit)),
+    "flush_denormals": Check(
+        "true",
+        "false",
+        lambda cell, own: cell.seen.get("flush_denormals", True) == own.flush_denormals,
+    ),
+    "malloc": Check(
+        "system",
+        "keep",
+        lambda cell, own: (cell.seen["faults"] < MAPPED_ANEW) == (own.malloc == "keep"),
+    ),
+    "memory_limit": Check(
+        "8GiB", "6GiB", lambda cell, own: cell.seen["memory_limit"] == memory.size(own.memory_limit)
+    ),
     "formulation": Check("sequence", "prefix", rows_of_a_step),
     "batch_size": Check("8", "4", rows_of_a_step),
     "epochs": Check("2", "1", lambda cell, own: cell.calls("epochs") == own.epochs),
     "steps_per_epoch": Check("4", "5", steps_an_epoch),
     "warmup_steps": Check("1", "2", lambda cell, own: cell.phases["train"][1] == own.warmup_steps),
-    "optimizer": Check("adam", "adam-stock", lambda cell, own: cell.seen["optimizer"]["name"] == own.optimizer),
-    "learning_rate": Check("0.01", "0.02", lambda cell, own: cell.seen["optimizer"]["learning_rate"] == own.learning_rate),
+    "optimizer": Check(
+        "adam", "adam-stock", lambda cell, own: cell.seen["optimizer"]["name"] == own.optimizer
+    ),
+    "learning_rate": Check(
+        "0.01",
+        "0.02",
+        lambda cell, own: cell.seen["optimizer"]["learning_rate"] == own.learning_rate,
+    ),
     "dropout": Check("0.5", "0.25", of_spec("dropout")),
     "precision": Check("float32", "bfloat16", on("precision")),
-    "vocabulary": Check("60", "70", lambda cell, own: cell.seen["spec"]["vocabulary"] == str(own.vocabulary)),
+    "vocabulary": Check(
+        "60", "70", lambda cell, own: cell.seen["spec"]["vocabulary"] == str(own.vocabulary)
+    ),
     "length": Check("8", "9", lambda cell, own: cell.seen["spec"]["length"] == str(own.length)),
     "validation_captions": Check("8", "12", validated),
     "bleu_images": Check("4", "3", captioned),
@@ -159,12 +190,27 @@ OF_PICTURES: dict[str, Check] = {
     "weights": Check("random", "FILE", weighted),
 }
 OF_SPLIT = {"split": Check("own", "random", trained)}
-OF_DATA = {"data": Check("synthetic", "scenes", lambda cell, own: bool(cell.extraction) == (own.data == "scenes"))}
+OF_DATA = {
+    "data": Check(
+        "synthetic", "scenes", lambda cell, own: bool(cell.extraction) == (own.data == "scenes")
+    )
+}
 DENSENET_SPEC = models.spec("densenet201")
-OF_FILE = weights.digest(DENSENET := DENSENET_SPEC.initial_weights(DENSENET_SPEC.Spec(classes=None), np.random.default_rng(7)))
+OF_FILE = weights.digest(
+    DENSENET := DENSENET_SPEC.initial_weights(
+        DENSENET_SPEC.Spec(classes=None), np.random.default_rng(7)
+    )
+)
 
 SYNTHETIC = {**QUICK, "data": "synthetic", "blocks": "1", "save_model": "none"}
-PICTURES = {**QUICK, "data": "scenes", "frameworks": "toy", "weights": "random", "blocks": "1", "save_model": "none"}
+PICTURES = {
+    **QUICK,
+    "data": "scenes",
+    "frameworks": "toy",
+    "weights": "random",
+    "blocks": "1",
+    "save_model": "none",
+}
 PICTURES_OF_A_SPLIT = 20
 SPLIT = {**PICTURES, "data": "FOLDER", "batch_size": "2", "epochs": "1", "steps_per_epoch": "0"}
 GROUPS = {
@@ -211,13 +257,24 @@ def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> No
         prepared = PreparedCampaign(study, settings, cast(Plan, None), cast(Prepared, None))
         for name in sorted(settings_.searchable(module.settings) - shared):
             for value in (getattr(settings, name), other(getattr(settings, name))):
-                task = CellTask(Treatment("own", "toy", settings={name: value}), "cell", "cell", {}, {}, 1)
+                task = CellTask(
+                    Treatment("own", "toy", settings={name: value}), "cell", "cell", {}, {}, 1
+                )
                 lines.append(json.dumps(asdict(cell_spec(cast(Recorder, runner), prepared, task))))
                 expected.append((study, name, json.loads(json.dumps(value))))
     sent = "\n".join(lines)
-    done = subprocess.run([sys.executable, "-c", REPORT], input=sent, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT],
+        input=sent,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     received = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(study, name, cell[name]) for (study, name, _), cell in zip(expected, received, strict=True)] == expected
+    assert [
+        (study, name, cell[name]) for (study, name, _), cell in zip(expected, received, strict=True)
+    ] == expected
     assert len(expected) > 100
 
 
@@ -228,7 +285,11 @@ WAYS = (("own", "sequential"), ("own", "interleaved"), ("searched", "sequential"
     ("way", "pairing", "group"),
     [
         # the settings of pictures reach a cell by the same code: one way is enough by default
-        pytest.param(*way, group, marks=[pytest.mark.slow] if group != "everything" and way != WAYS[0] else [])
+        pytest.param(
+            *way,
+            group,
+            marks=[pytest.mark.slow] if group != "everything" and way != WAYS[0] else [],
+        )
         for way in WAYS
         for group in GROUPS
     ],
@@ -244,7 +305,10 @@ def test_a_cell_has_the_settings_of_its_treatment(
 def measured(place: Place, way: str, base: Mapping[str, str], checks: Mapping[str, Check]) -> None:
     """Run a campaign of the first and the second values of all settings; fail for each that a process did not get."""
     weights.write_safetensors(DENSENET, place.folder / "densenet.safetensors")
-    files = {"FILE": f"{place.folder}/densenet.safetensors", "FOLDER": str(half_for_training(place.folder / "pictures"))}
+    files = {
+        "FILE": f"{place.folder}/densenet.safetensors",
+        "FOLDER": str(half_for_training(place.folder / "pictures")),
+    }
     cache = place.cache if base["data"] == "synthetic" else place.folder / "cache"
     first = {**base, "cache": str(cache), "journal": str(place.journal)}
     first |= {name: check.first for name, check in checks.items()}
@@ -274,7 +338,13 @@ def half_for_training(folder: Path) -> Path:
     for number in range(PICTURES_OF_A_SPLIT):
         picture(folder / "Images" / f"{number}.png", number)
         captions = [{"raw": f"a dog runs {'fast' if number % 3 else 'slowly'}"}]
-        rows.append({"filename": f"{number}.png", "split": ("train", "val")[number % 2], "sentences": captions})
+        rows.append(
+            {
+                "filename": f"{number}.png",
+                "split": ("train", "val")[number % 2],
+                "sentences": captions,
+            }
+        )
     (folder / "dataset_flickr8k.json").write_text(json.dumps({"images": rows}))
     return folder
 
@@ -285,7 +355,9 @@ def levelled(first: Mapping[str, str], own: Mapping[str, str]) -> Any:
 
 
 def cell_params(place: Place, treatment: str) -> Mapping[str, str]:
-    (run,) = (one for one in Store(place.uri).runs("captioning") if one.tags.get("treatment") == treatment)
+    (run,) = (
+        one for one in Store(place.uri).runs("captioning") if one.tags.get("treatment") == treatment
+    )
     return run.params
 
 
@@ -293,13 +365,17 @@ def cell_of(place: Place, treatment: str) -> Cell:
     """The only cell of a treatment, and the last extraction whose features it may have read."""
     (folder,) = place.journal.glob(f"*/cells/block-001-{treatment}/*/")
     table = pyarrow.parquet.read_table(folder / "values.parquet").to_pandas()
-    phases = {str(phase): (len(rows), int(rows["warmup"].sum())) for phase, rows in table.groupby("phase")}
+    phases = {
+        str(phase): (len(rows), int(rows["warmup"].sum())) for phase, rows in table.groupby("phase")
+    }
     return Cell(seen(folder), phases, extraction_of(place, treatment))
 
 
 def extraction_of(place: Place, treatment: str) -> Mapping[str, Any]:
     """What was extracted for a level: the first one's comes first, where it needs any."""
-    folders = sorted(place.journal.glob("*/cells/extraction-toy/*/"), key=lambda one: one.stat().st_mtime)
+    folders = sorted(
+        place.journal.glob("*/cells/extraction-toy/*/"), key=lambda one: one.stat().st_mtime
+    )
     is_first = treatment in ("first", "default")
     if len(folders) == 2:
         return seen(folders[0 if is_first else 1])
@@ -307,7 +383,9 @@ def extraction_of(place: Place, treatment: str) -> Mapping[str, Any]:
 
 
 def seen(folder: Path) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(json.loads((folder / "environment.json").read_text())["framework"]["seen"])
+    found: Mapping[str, Any] = json.loads(
+        json.loads((folder / "environment.json").read_text())["framework"]["seen"]
+    )
     return found
 
 
@@ -335,27 +413,56 @@ def test_on_a_cluster_a_cell_has_the_settings_of_its_treatment(
 # ---- as users ask for it
 
 
-def test_a_sweep_confirms_with_the_settings_that_it_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_confirms_with_the_settings_that_it_found(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Trials and both levels of the confirmation: threads and memory as each of them has them."""
     monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
-    asked = {"experiment": "lenet", "search": "threads=3|1,malloc=keep|system", "sampler": "grid", "trials": "4"}
-    shared = {name: QUICK[name] for name in ("sensor_seconds", "others_limit_percent", "figures", "epochs", "batch_size")}
-    small = {"frameworks": "toy", "steps_per_epoch": "12", "inference_requests": "4", "blocks": "1", "threads": "2"}
+    asked = {
+        "experiment": "lenet",
+        "search": "threads=3|1,malloc=keep|system",
+        "sampler": "grid",
+        "trials": "4",
+    }
+    shared = {
+        name: QUICK[name]
+        for name in ("sensor_seconds", "others_limit_percent", "figures", "epochs", "batch_size")
+    }
+    small = {
+        "frameworks": "toy",
+        "steps_per_epoch": "12",
+        "inference_requests": "4",
+        "blocks": "1",
+        "threads": "2",
+    }
     options = {**shared, **small, **asked, "cache": str(place.cache), "journal": str(place.journal)}
-    done = place.call(sys.executable, "-m", "experiments", "sweep", *(f"--{name}={text}" for name, text in options.items()))
+    done = place.call(
+        sys.executable,
+        "-m",
+        "experiments",
+        "sweep",
+        *(f"--{name}={text}" for name, text in options.items()),
+    )
     assert done.returncode in (0, 3), done.stdout + done.stderr
     runs = [run for run in Store(place.uri).runs("lenet") if run.tags["kind"] in ("trial", "cell")]
     assert len(runs) == 4 + 2
-    reports = {path.parent.name: seen(path.parent) for path in place.journal.glob("*/cells/*/*/environment.json")}
+    reports = {
+        path.parent.name: seen(path.parent)
+        for path in place.journal.glob("*/cells/*/*/environment.json")
+    }
     for run in runs:
         report = reports[run.tags["origin"][:8]]
         assert str(report["threads"]) == run.params["threads"]
         assert (report["faults"] < MAPPED_ANEW) == (run.params["malloc"] == "keep")
-    assert {(run.params["threads"], run.params["malloc"]) for run in runs if run.tags["kind"] == "trial"} == {
-        (threads, malloc) for threads in ("1", "3") for malloc in ("keep", "system")
-    }
+    assert {
+        (run.params["threads"], run.params["malloc"]) for run in runs if run.tags["kind"] == "trial"
+    } == {(threads, malloc) for threads in ("1", "3") for malloc in ("keep", "system")}
     confirmed = {run.tags["treatment"]: run.params for run in runs if run.tags["kind"] == "cell"}
     assert (confirmed["default"]["threads"], confirmed["default"]["malloc"]) == ("2", "system")
     assert confirmed["best"]["threads"] in ("1", "3")
-    hashes = {run.tags["treatment"]: run.tags["settings_hash"] for run in runs if run.tags["kind"] == "cell"}
+    hashes = {
+        run.tags["treatment"]: run.tags["settings_hash"]
+        for run in runs
+        if run.tags["kind"] == "cell"
+    }
     assert hashes["default"] != hashes["best"]

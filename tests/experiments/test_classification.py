@@ -40,21 +40,39 @@ assert list(of_path["label"]) == list(of_bytes["label"])[:-1]
 assert model.predict(model.input_example)["error"][0] == ""
 print(json.dumps(list(of_path["label"])))
 """
-QUICK = {"threads": "1", "inference_requests": "8", "sensor_seconds": "0.1", "frameworks": "pytorch,keras-torch"}
+QUICK = {
+    "threads": "1",
+    "inference_requests": "8",
+    "sensor_seconds": "0.1",
+    "frameworks": "pytorch,keras-torch",
+}
 QUICK |= {"others_limit_percent": "100", "figures": "false"}
 
 
 def run(place: Place, study: str = "lenet", **given: str) -> subprocess.CompletedProcess[str]:
     settings = {"cache": str(place.cache), "journal": str(place.journal), **QUICK, **given}
-    return place.call(sys.executable, "-m", "experiments", study, *(f"--{name}={value}" for name, value in settings.items()))
+    return place.call(
+        sys.executable,
+        "-m",
+        "experiments",
+        study,
+        *(f"--{name}={value}" for name, value in settings.items()),
+    )
 
 
 def cells(place: Place) -> list[mlflow.entities.Run]:
-    return list(mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'", order_by=["attributes.start_time"]))
+    return list(
+        mlflow.MlflowClient(place.uri).search_runs(
+            ["1"], "tags.kind = 'cell'", order_by=["attributes.start_time"]
+        )
+    )
 
 
 def curve(place: Place, cell: mlflow.entities.Run, metric: str) -> list[float]:
-    return [point.value for point in mlflow.MlflowClient(place.uri).get_metric_history(cell.info.run_id, metric)]
+    return [
+        point.value
+        for point in mlflow.MlflowClient(place.uri).get_metric_history(cell.info.run_id, metric)
+    ]
 
 
 def test_a_campaign_learns_and_answers_its_hypotheses(place: Place) -> None:
@@ -85,12 +103,16 @@ def test_a_campaign_learns_and_answers_its_hypotheses(place: Place) -> None:
 
 def _check_confusion(place: Place, cell: mlflow.entities.Run) -> None:
     """Every validation image once; its trace over its sum is the accuracy that was told."""
-    folder = next(place.journal.glob(f"*/cells/{technical.unpacked(cell.data.tags)['cell']}/*/confusion.csv")).parent
+    folder = next(
+        place.journal.glob(f"*/cells/{technical.unpacked(cell.data.tags)['cell']}/*/confusion.csv")
+    ).parent
     rows = list(csv.reader((folder / "confusion.csv").open()))
     assert rows[0] == ["true \\ answered", *"0123456789"]
     counted = [[int(value) for value in row[1:]] for row in rows[1:]]
     assert sum(map(sum, counted)) == 269  # 15 % of each digit, rounded
-    assert sum(counted[at][at] for at in range(10)) / 269 == pytest.approx(cell.data.metrics["val/accuracy"])
+    assert sum(counted[at][at] for at in range(10)) / 269 == pytest.approx(
+        cell.data.metrics["val/accuracy"]
+    )
     with Image.open(folder / "confusion.png") as picture:
         assert min(picture.size) > 400
     kept = {one.path for one in mlflow.MlflowClient(place.uri).list_artifacts(cell.info.run_id)}
@@ -114,8 +136,12 @@ def test_a_logged_classifier_labels_what_clients_send(place: Place) -> None:
     done = warm.run(command, place.environment, place.folder)
     assert done.returncode == 0, done.stderr[-2_000:]
     labels = json.loads(done.stdout.splitlines()[-1])
-    right = np.mean([label == data.classes[data.labels[row]] for label, row in zip(labels, rows, strict=True)])
-    assert right == pytest.approx(cell.data.metrics["val/accuracy"], abs=0.1)  # of 200 of its held-out pictures
+    right = np.mean(
+        [label == data.classes[data.labels[row]] for label, row in zip(labels, rows, strict=True)]
+    )
+    assert right == pytest.approx(
+        cell.data.metrics["val/accuracy"], abs=0.1
+    )  # of 200 of its held-out pictures
     assert right > 0.3  # of ten classes: it has learned something
 
 
@@ -127,7 +153,9 @@ def test_two_blocks_are_too_few_to_compare_how_both_learn(place: Place) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("frameworks", ["pytorch,keras-torch", "tensorflow,keras-tensorflow", "pytorch,tensorflow"])
+@pytest.mark.parametrize(
+    "frameworks", ["pytorch,keras-torch", "tensorflow,keras-tensorflow", "pytorch,tensorflow"]
+)
 def test_both_sides_learn_alike_and_the_report_says_so(place: Place, frameworks: str) -> None:
     done = run(place, epochs="3", steps_per_epoch="10", blocks="6", frameworks=frameworks)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -138,8 +166,19 @@ def test_both_sides_learn_alike_and_the_report_says_so(place: Place, frameworks:
 @pytest.mark.slow
 def test_where_batches_come_from_is_a_factor(place: Place, tmp_path: Path) -> None:
     write_cifar(tmp_path / "data", batch=16)
-    given = {"data": str(tmp_path / "data"), "input": "memory,stream,native", "augmentation": "crop+mirror", "batch_size": "16"}
-    given |= {"model": "mobilenet_v2", "epochs": "1", "warmup_steps": "1", "workers": "1", "blocks": "1"}
+    given = {
+        "data": str(tmp_path / "data"),
+        "input": "memory,stream,native",
+        "augmentation": "crop+mirror",
+        "batch_size": "16",
+    }
+    given |= {
+        "model": "mobilenet_v2",
+        "epochs": "1",
+        "warmup_steps": "1",
+        "workers": "1",
+        "blocks": "1",
+    }
     done = run(place, "classification", frameworks="pytorch", **given)
     assert done.returncode == 3, done.stdout + done.stderr
     found = {cell.data.params["input"]: cell.data.metrics for cell in cells(place)}
@@ -150,7 +189,12 @@ def test_where_batches_come_from_is_a_factor(place: Place, tmp_path: Path) -> No
     # handing out what lies ready costs next to nothing
     assert found["memory"]["input/seconds_mean"] < 0.1 * found["memory"]["train/step_seconds"]
     assert found["memory"]["input/seconds_mean"] < found["stream"]["input/seconds_mean"]
-    options = [f"--experiment={cells(place)[0].data.tags['campaign']}", "--factor=input", "--baseline=memory", "--format=csv"]
+    options = [
+        f"--experiment={cells(place)[0].data.tags['campaign']}",
+        "--factor=input",
+        "--baseline=memory",
+        "--format=csv",
+    ]
     options += ["--figures=false"]
     compared = place.call(sys.executable, "-m", "experiments", "compare", *options)
     assert compared.returncode == 3, compared.stderr  # one block
@@ -160,8 +204,16 @@ def test_where_batches_come_from_is_a_factor(place: Place, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_rate_that_drops_is_dropped_everywhere_alike(place: Place) -> None:
-    given = {"optimizer": "sgd", "learning_rate": "0.1", "momentum": "0.9", "weight_decay": "0.0001", "drop_epochs": "1,2"}
-    done = run(place, epochs="3", steps_per_epoch="6", blocks="1", frameworks="pytorch,tensorflow", **given)
+    given = {
+        "optimizer": "sgd",
+        "learning_rate": "0.1",
+        "momentum": "0.9",
+        "weight_decay": "0.0001",
+        "drop_epochs": "1,2",
+    }
+    done = run(
+        place, epochs="3", steps_per_epoch="6", blocks="1", frameworks="pytorch,tensorflow", **given
+    )
     assert done.returncode == 3, done.stdout + done.stderr
     one, other = (curve(place, cell, "val/loss") for cell in cells(place))
     assert one == pytest.approx(other, rel=1e-3)
@@ -169,8 +221,20 @@ def test_a_rate_that_drops_is_dropped_everywhere_alike(place: Place) -> None:
 
 @pytest.mark.slow
 def test_a_killed_training_continues_to_the_same_end(place: Place) -> None:
-    given = {"optimizer": "sgd", "learning_rate": "0.05", "momentum": "0.9", "drop_epochs": "20", "epochs": "40", "blocks": "1"}
-    places = {"cache": str(place.cache), "journal": str(place.journal), **QUICK, "frameworks": "tensorflow"}
+    given = {
+        "optimizer": "sgd",
+        "learning_rate": "0.05",
+        "momentum": "0.9",
+        "drop_epochs": "20",
+        "epochs": "40",
+        "blocks": "1",
+    }
+    places = {
+        "cache": str(place.cache),
+        "journal": str(place.journal),
+        **QUICK,
+        "frameworks": "tensorflow",
+    }
     options = [f"--{name}={value}" for name, value in {**places, **given}.items()]
     command = [sys.executable, "-m", "experiments", "lenet", *options]
     parent = place.begin(*command)
@@ -179,7 +243,9 @@ def test_a_killed_training_continues_to_the_same_end(place: Place) -> None:
     parent.wait()
     resumed = place.call(*command, "--resume=last")
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
-    whole = run(place, **{**given, "frameworks": "tensorflow", "journal": str(place.folder / "other")})
+    whole = run(
+        place, **{**given, "frameworks": "tensorflow", "journal": str(place.folder / "other")}
+    )
     assert whole.returncode == 3, whole.stdout + whole.stderr
     ended = [cell for cell in cells(place) if cell.info.status == "FINISHED"]
     assert len(ended) == 2
@@ -193,7 +259,13 @@ def test_mnist_by_the_papers_protocol(place: Place, tmp_path: Path) -> None:
     (tmp_path / "mnist").mkdir()
     write_mnist(tmp_path / "mnist", train=600, test=100)
     done = run(
-        place, preset="paper", data=str(tmp_path / "mnist"), steps_per_epoch="6", blocks="1", inference_requests="8", epochs="1"
+        place,
+        preset="paper",
+        data=str(tmp_path / "mnist"),
+        steps_per_epoch="6",
+        blocks="1",
+        inference_requests="8",
+        epochs="1",
     )
     assert done.returncode == 3, done.stdout + done.stderr
     assert {cell.data.params["protocol"] for cell in cells(place)} == {"paper"}
@@ -206,7 +278,14 @@ def test_mnist_by_the_papers_protocol(place: Place, tmp_path: Path) -> None:
 def test_the_digits_are_learned_to_97_percent(place: Place, study: str, epochs: str) -> None:
     given = {"epochs": epochs, "blocks": "1", "frameworks": "pytorch,tensorflow", "threads": "2"}
     done = subprocess.run(
-        [sys.executable, "-m", "experiments", study, f"--cache={place.cache}", f"--journal={place.journal}"]
+        [
+            sys.executable,
+            "-m",
+            "experiments",
+            study,
+            f"--cache={place.cache}",
+            f"--journal={place.journal}",
+        ]
         + [f"--{name}={value}" for name, value in given.items()],
         env=place.environment,
         cwd=place.folder,
@@ -220,38 +299,72 @@ def test_the_digits_are_learned_to_97_percent(place: Place, study: str, epochs: 
 
 
 @pytest.mark.parametrize(
-    ("framework", "trace"), [("pytorch", ".pt.trace.json"), pytest.param("tensorflow", ".xplane.pb", marks=pytest.mark.slow)]
+    ("framework", "trace"),
+    [
+        ("pytorch", ".pt.trace.json"),
+        pytest.param("tensorflow", ".xplane.pb", marks=pytest.mark.slow),
+    ],
 )
 def test_a_profile_says_where_a_steps_time_goes(place: Place, framework: str, trace: str) -> None:
-    done = run(place, epochs="1", steps_per_epoch="9", blocks="1", frameworks=framework, profile="true")
+    done = run(
+        place, epochs="1", steps_per_epoch="9", blocks="1", frameworks=framework, profile="true"
+    )
     assert done.returncode == 3, done.stdout + done.stderr
     (cell,) = cells(place)
     metrics = cell.data.metrics
     seconds = {part: metrics[f"profile/{part}_seconds"] for part in PARTS}
     assert sum(seconds.values()) == pytest.approx(metrics["profile/step_seconds"])
-    assert seconds["op"] / metrics["profile/step_seconds"] > 0.2  # most of a step of LeNet on batches of 100
-    assert metrics["profile/ops_per_step"] > 30  # five layers with weights, forward and backward, and their update
+    assert (
+        seconds["op"] / metrics["profile/step_seconds"] > 0.2
+    )  # most of a step of LeNet on batches of 100
+    assert (
+        metrics["profile/ops_per_step"] > 30
+    )  # five layers with weights, forward and backward, and their update
     # a busy machine hides the cost
     said = technical.unpacked(cell.data.tags).get("not_available.profile/profiler_cost_ratio", "")
-    assert "profiled steps or windows are slower" in said if said else metrics["profile/profiler_cost_ratio"] > 1
+    assert (
+        "profiled steps or windows are slower" in said
+        if said
+        else metrics["profile/profiler_cost_ratio"] > 1
+    )
     files = next(place.journal.glob("*/cells/*/*/profile")).parent
     assert [file for file in (files / "profile").rglob("*") if file.name.endswith(trace)]
-    assert tables.read(files / "values.parquet", ("phase",))["phase"].count("train") == 9  # none of those under the profiler
+    assert (
+        tables.read(files / "values.parquet", ("phase",))["phase"].count("train") == 9
+    )  # none of those under the profiler
     kinds = [one["kind"] for one in json.loads((files / "profile.json").read_text())["operators"]]
     assert any("conv" in kind.lower() for kind in kinds)
-    assert mlflow.artifacts.list_artifacts(run_id=cell.info.run_id, artifact_path="profile", tracking_uri=place.uri)
+    assert mlflow.artifacts.list_artifacts(
+        run_id=cell.info.run_id, artifact_path="profile", tracking_uri=place.uri
+    )
 
 
 @pytest.mark.slow
-def test_tensorflow_leaves_no_generated_code_in_the_temporary_folder(place: Place, tmp_path: Path) -> None:
+def test_tensorflow_leaves_no_generated_code_in_the_temporary_folder(
+    place: Place, tmp_path: Path
+) -> None:
     """Neither the gate, nor a cell, nor a server that is killed: autograph wrote a file for each function."""
     environment = {**place.environment, "TMPDIR": str(tmp_path / "temporary")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     (tmp_path / "temporary").mkdir()
-    settings = {"cache": str(tmp_path / "cache"), "journal": str(place.journal), **QUICK, "blocks": "1", "epochs": "1"}
+    settings = {
+        "cache": str(tmp_path / "cache"),
+        "journal": str(place.journal),
+        **QUICK,
+        "blocks": "1",
+        "epochs": "1",
+    }
     settings |= {"frameworks": "tensorflow,tensorflow+xla,keras-tensorflow", "steps_per_epoch": "8"}
-    command = [sys.executable, "-m", "experiments", "lenet", *(f"--{name}={value}" for name, value in settings.items())]
-    done = subprocess.run(command, env=environment, cwd=place.folder, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "experiments",
+        "lenet",
+        *(f"--{name}={value}" for name, value in settings.items()),
+    ]
+    done = subprocess.run(
+        command, env=environment, cwd=place.folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 3, done.stdout + done.stderr
     assert generated(tmp_path) == []
     models = mlflow.MlflowClient(place.uri).search_logged_models(["1"])
@@ -266,7 +379,9 @@ def generated(folder: Path) -> list[str]:
     return [path.name for path in (folder / "temporary").rglob("*autograph*")]
 
 
-def served_and_killed(model: mlflow.entities.LoggedModel, environment: dict[str, str], folder: Path) -> tuple[int, str]:
+def served_and_killed(
+    model: mlflow.entities.LoggedModel, environment: dict[str, str], folder: Path
+) -> tuple[int, str]:
     """The answer to one request of a server that nobody asks to end."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -288,7 +403,9 @@ def served_and_killed(model: mlflow.entities.LoggedModel, environment: dict[str,
     Image.new("L", (28, 28)).save(content, "PNG")
     rows = [{"image": base64.b64encode(content.getvalue()).decode()}, {"image": "abc"}]
     with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+        server = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
     try:
         wait_for(lambda: server.poll() is None and answer(port, "ping")[0] == 200, 240)
         return answer(port, "invocations", {"dataframe_records": rows})

@@ -12,7 +12,12 @@ from experiments.cell.checkpoint import TrainingState
 from experiments.cell.loop import TrainingLoop
 from experiments.cell.peak_memory import DevicePeaks
 
-SETTINGS = {"inference_requests": 20, "warmup_requests": 5, "inference_batch_sizes": (1, 4), "inject_delay": 0.0}
+SETTINGS = {
+    "inference_requests": 20,
+    "warmup_requests": 5,
+    "inference_batch_sizes": (1, 4),
+    "inject_delay": 0.0,
+}
 
 
 class Told:
@@ -21,7 +26,7 @@ class Told:
     def __init__(self) -> None:
         self.metric: dict[str, float] = {}
 
-    def metrics(self, values: Any, step: int = 0) -> None:  # noqa: ARG002
+    def metrics(self, values: Any, step: int = 0) -> None:
         self.metric |= values
 
     waited_seconds = 0.0
@@ -47,7 +52,7 @@ class Slow:
 
     def synchronise(self) -> None: ...
 
-    def request(self, batch_size: int, index: int) -> Any:  # noqa: ARG002
+    def request(self, batch_size: int, index: int) -> Any:
         return (batch_size,)
 
     def answer(self, _: Any, __: Any, request: Any) -> None:
@@ -107,7 +112,13 @@ class Slowly(Told):
 def test_the_epochs_clock_holds_the_input_and_not_what_is_told() -> None:
     """4 · (20 + 10 + 5 + 5) ms, a busy machine adds to each; telling would be 600 ms more, placing 10 to every step."""
     steady, output, state = Steady(), Slowly(), TrainingState(starts=[0])
-    settings = {"epochs": 1, "warmup_steps": 0, "inject_delay": 0.0, "timing": "step", "window_steps": 1}
+    settings = {
+        "epochs": 1,
+        "warmup_steps": 0,
+        "inject_delay": 0.0,
+        "timing": "step",
+        "window_steps": 1,
+    }
     spec: Any = SimpleNamespace(settings=settings)
     loop = TrainingLoop(steady, None, None, output)  # type: ignore[arg-type]
     peaks = DevicePeaks(steady)  # type: ignore[arg-type]
@@ -116,10 +127,15 @@ def test_the_epochs_clock_holds_the_input_and_not_what_is_told() -> None:
     assert losses == [0.0, 1.0, 2.0, 3.0]
     assert 0.16 <= seconds < 0.7
     assert 0.005 <= min(state.seconds) < 0.015
-    assert 0.08 <= state.input_seconds <= seconds - 0.08  # placing, steps and what lies between them
+    assert (
+        0.08 <= state.input_seconds <= seconds - 0.08
+    )  # placing, steps and what lies between them
 
 
 def test_throughput_of_epochs_is_total_over_total_without_the_first() -> None:
-    alone, several = TrainingState(epoch_seconds=[4.0]), TrainingState(epoch_seconds=[4.0, 1.0, 3.0])
+    alone, several = (
+        TrainingState(epoch_seconds=[4.0]),
+        TrainingState(epoch_seconds=[4.0, 1.0, 3.0]),
+    )
     assert timing.summarise_epochs(alone, 80)["train/epoch_examples_per_second"] == 20
     assert timing.summarise_epochs(several, 80)["train/epoch_examples_per_second"] == 40

@@ -24,7 +24,20 @@ ENTRIES = entries.available()
 LENET = entries.load("lenet")
 HEAVY = (
     *("jax", "keras", "tensorflow", "torch", "torchvision", "lightning", "transformers"),
-    *("matplotlib", "mlflow", "numpy", "optuna", "pandas", "PIL", "plotly", "psutil", "pyarrow", "requests", "scipy", "sklearn"),
+    *(
+        "matplotlib",
+        "mlflow",
+        "numpy",
+        "optuna",
+        "pandas",
+        "PIL",
+        "plotly",
+        "psutil",
+        "pyarrow",
+        "requests",
+        "scipy",
+        "sklearn",
+    ),
     *("click", "rich.console", "sqlalchemy", "statsmodels"),
 )
 
@@ -46,7 +59,9 @@ HEAVY = (
         (["--aa=no"], {"aa": "no"}),
     ],
 )
-def test_a_setting_may_be_written_in_several_ways(words: list[str], expected: dict[str, str]) -> None:
+def test_a_setting_may_be_written_in_several_ways(
+    words: list[str], expected: dict[str, str]
+) -> None:
     assert arguments.options(words, LENET) == expected
 
 
@@ -67,13 +82,19 @@ def test_words_that_are_no_settings_are_refused(words: list[str], said: str) -> 
         arguments.options(words, LENET)
 
 
-@pytest.mark.parametrize(("study", "word", "right"), [("overhead", "harnes", "harnesses"), ("grid", "batchsize", "batch_sizes")])
+@pytest.mark.parametrize(
+    ("study", "word", "right"),
+    [("overhead", "harnes", "harnesses"), ("grid", "batchsize", "batch_sizes")],
+)
 def test_a_setting_that_a_study_sets_itself_is_not_suggested(
     study: str, word: str, right: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in ([f"--{word}=1"], [f"--{word}"]):
         assert main([study, *words]) == WRONG_CALL
-        assert capsys.readouterr().err == f"evenhand: there is no setting '{word}'; did you mean {right}?\n"
+        assert (
+            capsys.readouterr().err
+            == f"evenhand: there is no setting '{word}'; did you mean {right}?\n"
+        )
 
 
 def test_a_search_takes_the_flags_of_its_experiments() -> None:
@@ -110,7 +131,9 @@ def test_help_fits_two_screens_and_all_of_it_lists_every_setting_under_a_subject
     assert sorted(listed) == sorted(field.name for field in fields)
     assert set(shown) == {field.name for field in fields if not field.metadata["advanced"]}
     assert {f"{field.metadata['group']}:" for field in fields} <= set(text.splitlines())
-    assert "settings" not in {field.metadata["group"] for field in fields}, "a setting has no subject"
+    assert "settings" not in {field.metadata["group"] for field in fields}, (
+        "a setting has no subject"
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,11 +149,15 @@ def test_the_defaults_are_those_of_the_preset(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     assert main(["captioning", *words, "--help"]) == DONE
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  --epochs"))
+    line = next(
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("  --epochs")
+    )
     assert line.endswith(said)
 
 
-def test_help_of_a_preset_that_is_not_known_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_preset_that_is_not_known_is_a_wrong_call(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["captioning", "--preset=huge", "--help"]) == WRONG_CALL
     assert "no preset 'huge'; have demo" in capsys.readouterr().err
 
@@ -145,7 +172,9 @@ for words in ([], ["--help"], ["--version"], *([name, "--help"] for name in {ENT
     found = sys.modules.keys() & {HEAVY!r}
     assert not found, (words, found)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -156,7 +185,9 @@ def cpu_seconds(command: list[str], environment: dict[str, str]) -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.parametrize("words", [["--help"], ["captioning", "--help"], ["sweep", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["--help"], ["captioning", "--help"], ["sweep", "--help"]], ids=" ".join
+)
 def test_help_takes_no_longer_than_a_few_imports(words: list[str], tmp_path: Path) -> None:
     """Against a Python that imports argparse and rich, in turn; the best of five, in processor time, which others do not add to.
 
@@ -165,8 +196,13 @@ def test_help_takes_no_longer_than_a_few_imports(words: list[str], tmp_path: Pat
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(tmp_path)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled once, as where it is installed
-    small, ours = [sys.executable, "-c", "import argparse, rich"], [sys.executable, "-m", "experiments", *words]
-    pairs = [(cpu_seconds(small, environment), cpu_seconds(ours, environment)) for _ in range(6)][1:]
+    small, ours = (
+        [sys.executable, "-c", "import argparse, rich"],
+        [sys.executable, "-m", "experiments", *words],
+    )
+    pairs = [(cpu_seconds(small, environment), cpu_seconds(ours, environment)) for _ in range(6)][
+        1:
+    ]
     assert min(our for _, our in pairs) < 5 * min(least for least, _ in pairs), pairs
 
 
@@ -176,11 +212,15 @@ def test_help_takes_no_longer_than_a_few_imports(words: list[str], tmp_path: Pat
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     """What pip writes for the entry point, in a folder of its own, beside folders that are called as ours are."""
-    module, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["evenhand"].split(":")
+    module, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][
+        "evenhand"
+    ].split(":")
     path = tmp_path / "bin" / "evenhand"
     path.parent.mkdir()
     lines = [f"#!{sys.executable}", "import sys", f"from {module} import {function}"]
-    path.write_text("\n".join([*lines, "if __name__ == '__main__':", f"    sys.exit({function}())", ""]))
+    path.write_text(
+        "\n".join([*lines, "if __name__ == '__main__':", f"    sys.exit({function}())", ""])
+    )
     path.chmod(0o755)
     return path
 
@@ -202,10 +242,19 @@ def test_shells_complete_names_settings_and_values(script: Path) -> None:
         "evenhand sweep --frameworks pytorch,tensorflow+e": "pytorch,tensorflow+eager",
     }
     ask = "_evenhand_completion evenhand; echo ${COMPREPLY[*]}; COMPREPLY=()"
-    asked = "\n".join(f"COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}; {ask}" for line in lines)
-    environment = {**os.environ, "PATH": f"{script.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    asked = "\n".join(
+        f"COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}; {ask}" for line in lines
+    )
+    environment = {
+        **os.environ,
+        "PATH": f"{script.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
     done = subprocess.run(
-        [shell, "--norc", "-c", f'eval "$(evenhand --completion bash)"\n{asked}'], env=environment, capture_output=True, text=True
+        [shell, "--norc", "-c", f'eval "$(evenhand --completion bash)"\n{asked}'],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert dict(zip(lines, done.stdout.splitlines(), strict=True)) == lines, done.stderr
 
@@ -224,10 +273,18 @@ def test_a_users_modules_are_not_taken_for_ours(called: str, script: Path, tmp_p
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('the user\\'s {name}')")
     if called == "module":
-        shutil.rmtree(tmp_path / "argparse")  # `-m` has searched the working folder by the time that we are asked
+        shutil.rmtree(
+            tmp_path / "argparse"
+        )  # `-m` has searched the working folder by the time that we are asked
     command = [str(script)] if called == "script" else [sys.executable, "-m", "experiments"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*command, "captioning", "--help"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "captioning", "--help"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert "--batch_size" in done.stdout
 

@@ -37,9 +37,16 @@ def tell(store: Store, found: Iterable[StoredRun], experiment: str = "captioning
 
     told = []
     for run in found:
-        tags = {key: id_of(text.removeprefix("run:")) if text.startswith("run:") else text for key, text in run.tags.items()}
+        tags = {
+            key: id_of(text.removeprefix("run:")) if text.startswith("run:") else text
+            for key, text in run.tags.items()
+        }
         tags |= {"mlflow.runName": run.name, "origin": run.run_id}
-        ended = {"FINISHED": RunOutcome.OK, "FAILED": RunOutcome.FAILED}[run.status] if run.end_ms else None
+        ended = (
+            {"FINISHED": RunOutcome.OK, "FAILED": RunOutcome.FAILED}[run.status]
+            if run.end_ms
+            else None
+        )
         tags |= {"outcome": ended} if ended else {}
         status = ended.status if ended else "RUNNING"
         told.append(replace(run, run_id=id_of(run.run_id), status=status, tags=tags))
@@ -52,11 +59,20 @@ def log(store: Store, found: Iterable[StoredRun], experiment: str) -> None:
     """Runs as a campaign logs them."""
     records: list[Record] = []
     for run in found:
-        records.append(RunOpened(run.run_id, run.start_ms, experiment, run.name, run.tags, run.params))
-        records.append(Metrics(run.run_id, tuple(Point(key, value, 0, run.start_ms) for key, value in run.metrics.items())))
+        records.append(
+            RunOpened(run.run_id, run.start_ms, experiment, run.name, run.tags, run.params)
+        )
+        records.append(
+            Metrics(
+                run.run_id,
+                tuple(Point(key, value, 0, run.start_ms) for key, value in run.metrics.items()),
+            )
+        )
         if run.end_ms:
             outcome = {"FINISHED": RunOutcome.OK, "FAILED": RunOutcome.FAILED}[run.status]
-            records.append(RunClosed(run.run_id, run.end_ms, outcome, run.tags.get("outcome_reason", "")))
+            records.append(
+                RunClosed(run.run_id, run.end_ms, outcome, run.tags.get("outcome_reason", ""))
+            )
     assert store.apply(records, Path()) == []
 
 
@@ -82,7 +98,9 @@ def call(store: Store, place: Place) -> Call:
     return compare
 
 
-def changed(found: Iterable[StoredRun], change: Callable[[StoredRun], StoredRun | None]) -> list[StoredRun]:
+def changed(
+    found: Iterable[StoredRun], change: Callable[[StoredRun], StoredRun | None]
+) -> list[StoredRun]:
     return [run for one in found if (run := change(one)) is not None]
 
 
@@ -102,12 +120,19 @@ def test_runs_in_the_database_are_read_as_those_that_a_campaign_logs(store: Stor
         kept = {run.tags["origin"]: run for run in store.runs(experiment)}
         assert {run.tags["campaign"] for run in kept.values()} == {kept["c1"].run_id}
         read.append(
-            {name: replace(run, run_id="", tags=dict(sorted({**run.tags, "campaign": ""}.items()))) for name, run in kept.items()}
+            {
+                name: replace(
+                    run, run_id="", tags=dict(sorted({**run.tags, "campaign": ""}.items()))
+                )
+                for name, run in kept.items()
+            }
         )
     assert repr(read[0]) == repr(read[1])  # nan is not equal to itself
 
 
-def test_a_verdict_and_a_run_that_holds_the_report(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_verdict_and_a_run_that_holds_the_report(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     tell(store, slower())
     assert call(figures="true") == DONE
     said = capsys.readouterr().out
@@ -116,11 +141,22 @@ def test_a_verdict_and_a_run_that_holds_the_report(store: Store, call: Call, cap
     comparison = next(iter(store.runs("comparisons")))
     assert comparison.status == "FINISHED"
     assert comparison.end_ms is not None
-    assert comparison.end_ms - comparison.start_ms > 100  # from the call on, not from the logging of its result
+    assert (
+        comparison.end_ms - comparison.start_ms > 100
+    )  # from the call on, not from the logging of its result
     assert comparison.params["factor"] == "framework"
     assert "slower" in comparison.tags["verdict"]
-    logged = {file.path for file in mlflow.MlflowClient(store.uri).list_artifacts(comparison.run_id)}
-    assert {"report.html", "report.md", "card.md", "comparison.csv", "comparison.json", "figures"} <= logged
+    logged = {
+        file.path for file in mlflow.MlflowClient(store.uri).list_artifacts(comparison.run_id)
+    }
+    assert {
+        "report.html",
+        "report.md",
+        "card.md",
+        "comparison.csv",
+        "comparison.json",
+        "figures",
+    } <= logged
     answer = comparison.tags["answer"]
     assert answer.startswith("In this campaign TensorFlow trains ")
     (row,) = mlflow.MlflowClient(store.uri).search_runs(
@@ -136,7 +172,9 @@ def description(store: Store, experiment: str) -> str:
     return str(store._client.get_experiment_by_name(experiment).tags.get(NOTE, ""))
 
 
-def test_comparisons_lie_beside_what_they_compare_and_only_a_verdict_is_news_there(store: Store, call: Call) -> None:
+def test_comparisons_lie_beside_what_they_compare_and_only_a_verdict_is_news_there(
+    store: Store, call: Call
+) -> None:
     store.describe_experiment("captioning", "Captions")
     tell(store, runs(blocks=2))
     assert call() == NO_VERDICT
@@ -156,7 +194,15 @@ def test_comparisons_lie_beside_what_they_compare_and_only_a_verdict_is_news_the
 
 def test_the_output_of_a_pipe_is_nothing_but_the_answer(store: Store, place: Place) -> None:
     tell(store, slower())
-    command = [sys.executable, "-m", "experiments", "compare", "--format=json", "--figures=false", f"--output={place.folder}/out"]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments",
+        "compare",
+        "--format=json",
+        "--figures=false",
+        f"--output={place.folder}/out",
+    ]
     done = place.call(*command)
     assert done.returncode == DONE, done.stderr
     rows = {row["metric"]: row for row in json.loads(done.stdout)["rows"]}
@@ -164,9 +210,17 @@ def test_the_output_of_a_pipe_is_nothing_but_the_answer(store: Store, place: Pla
     assert rows[RATE]["verdict"] == "slower"
 
 
-def test_a_campaign_by_its_run_id(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_campaign_by_its_run_id(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, factor in (("c1", 1.2), ("c2", 0.8)):
-        tell(store, [replace(run, tags={**run.tags, "campaign": f"run:{name}"}) for run in with_campaign(name, factor)])
+        tell(
+            store,
+            [
+                replace(run, tags={**run.tags, "campaign": f"run:{name}"})
+                for run in with_campaign(name, factor)
+            ],
+        )
     run_id = store.run_id("c2")
     assert run_id is not None
     assert call(experiment=run_id, format="json") == DONE
@@ -180,9 +234,17 @@ def with_campaign(name: str, factor: float) -> Iterator[StoredRun]:
     yield from runs(factors={"tensorflow": factor}, campaign=name)
 
 
-def test_any_setting_or_tag_can_be_the_factor(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_setting_or_tag_can_be_the_factor(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     for seed, (size, factor) in enumerate((("32", 1.0), ("64", 1.5))):
-        found = runs(("pytorch",), seed=seed, factors={"pytorch": factor}, params={"batch_size": size}, tags={"team": f"t{size}"})
+        found = runs(
+            ("pytorch",),
+            seed=seed,
+            factors={"pytorch": factor},
+            params={"batch_size": size},
+            tags={"team": f"t{size}"},
+        )
         tell(store, [replace(run, run_id=f"{run.run_id}-{size}") for run in found])
     assert call(factor="batch_size", baseline="32", strata="", outcomes=STEP, format="json") == DONE
     row = json.loads(capsys.readouterr().out)["rows"][0]
@@ -191,19 +253,39 @@ def test_any_setting_or_tag_can_be_the_factor(store: Store, call: Call, capsys: 
     assert "settings differ apart from tags.team: batch_size (32, 64)" in capsys.readouterr().out
 
 
-def test_filters_in_mlflows_language(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_filters_in_mlflows_language(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     for team, factor in (("vision", 1.2), ("speech", 0.8)):
         tell(store, runs(factors={"tensorflow": factor}, campaign=team, tags={"team": team}))
-    assert call(filter="tags.team = 'vision' and params.batch_size = '32'", outcomes=STEP, format="json") == DONE
+    assert (
+        call(
+            filter="tags.team = 'vision' and params.batch_size = '32'", outcomes=STEP, format="json"
+        )
+        == DONE
+    )
     assert json.loads(capsys.readouterr().out)["rows"][0]["verdict"] == "slower"
 
 
-def test_strata_are_never_pooled(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strata_are_never_pooled(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     for machine, factor in (("box1", 1.2), ("box2", 1.3), ("box3", 1.25)):
-        tell(store, runs(factors={"tensorflow": factor}, campaign=machine, tags={"machine": machine, "team": machine}))
+        tell(
+            store,
+            runs(
+                factors={"tensorflow": factor},
+                campaign=machine,
+                tags={"machine": machine, "team": machine},
+            ),
+        )
     assert call(outcomes=STEP, strata="machine", format="json") == DONE
     told = json.loads(capsys.readouterr().out)
-    assert [row["stratum"] for row in told["rows"]] == ["machine=box1", "machine=box2", "machine=box3"]
+    assert [row["stratum"] for row in told["rows"]] == [
+        "machine=box1",
+        "machine=box2",
+        "machine=box3",
+    ]
     assert all(row["n_blocks"] == 8 for row in told["rows"])
     assert told["rests_on"]["machines"] == ["box1", "box2", "box3"]
     summary = told["summaries"][0]
@@ -226,24 +308,32 @@ def hostile(store: Store) -> None:
 @pytest.mark.usefixtures("hostile")
 def test_what_others_named_their_runs_reaches_no_terminal(place: Place) -> None:
     """Nor what libraries warn of, as letters that a figure's font does not have."""
-    done = place.call(sys.executable, "-m", "experiments", "compare", "--baseline=pytorch", "--figures=false")
+    done = place.call(
+        sys.executable, "-m", "experiments", "compare", "--baseline=pytorch", "--figures=false"
+    )
     assert done.returncode == DONE, done.stderr
     assert not UNSEEN.search(done.stdout + done.stderr)
     assert "tensor\\x1b" in done.stdout
 
 
 @pytest.mark.usefixtures("hostile")
-def test_what_others_named_their_runs_is_shown_in_every_form(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_others_named_their_runs_is_shown_in_every_form(
+    call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = {}
     for form in ("markdown", "csv", "json"):
         assert call(format=form, baseline="pytorch") == DONE
         said[form] = capsys.readouterr().out
         assert not UNSEEN.search(said[form])
     assert {row["b"] for row in json.loads(said["json"])["rows"]} == {HOSTILE}
-    assert all(row["b"].startswith("'=tensor\\x1b[2J") for row in csv.DictReader(io.StringIO(said["csv"])))
+    assert all(
+        row["b"].startswith("'=tensor\\x1b[2J") for row in csv.DictReader(io.StringIO(said["csv"]))
+    )
 
 
-def test_an_experiment_is_quoted_as_it_is(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_experiment_is_quoted_as_it_is(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     store.experiment_id("vision/\x1b[2J")
     assert call(experiment="visoin") == WRONG_CALL
     assert capsys.readouterr().err.removesuffix("\n").isprintable()
@@ -262,17 +352,27 @@ def test_an_experiment_is_quoted_as_it_is(store: Store, call: Call, capsys: pyte
         ({"factor": "batchsize"}, "no column 'batchsize' in the runs; have"),
         ({"baseline": "jax"}, "no run has framework=jax, the baseline; have pytorch, tensorflow"),
         ({"margin": "0"}, "margin=0.0 is too small"),
-        ({"primary": "train/step_second"}, "primary=train/step_second is no outcome here; did you mean train/step_seconds?"),
+        (
+            {"primary": "train/step_second"},
+            "primary=train/step_second is no outcome here; did you mean train/step_seconds?",
+        ),
         ({"outcomes": "throughput"}, f"no run has a metric 'throughput'; did you mean {RATE}?"),
         ({"format": "pdf"}, "format=pdf is not known; choose table, markdown, csv, json"),
         ({"factr": "framework"}, "there is no setting 'factr'; did you mean factor?"),
         ({"strata": "colour"}, "no column 'colour' in the runs"),
-        ({"filter": "params.framework = 'pytorch'"}, "only one side: all runs have framework=pytorch"),
+        (
+            {"filter": "params.framework = 'pytorch'"},
+            "only one side: all runs have framework=pytorch",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
 def test_a_bad_call_is_one_line(
-    store: Store, call: Call, capsys: pytest.CaptureFixture[str], given: dict[str, str], message: str
+    store: Store,
+    call: Call,
+    capsys: pytest.CaptureFixture[str],
+    given: dict[str, str],
+    message: str,
 ) -> None:
     tell(store, runs(blocks=2))
     assert call(**given) == WRONG_CALL
@@ -297,13 +397,17 @@ def two_machines_in_a_block(run: StoredRun) -> StoredRun:
 def failed_side(run: StoredRun) -> StoredRun:
     if run.tags["framework"] == "pytorch":
         return run
-    return replace(run, status="FAILED", tags={**run.tags, "outcome": "failed", "outcome_reason": "it broke"})
+    return replace(
+        run, status="FAILED", tags={**run.tags, "outcome": "failed", "outcome_reason": "it broke"}
+    )
 
 
 def still_running(run: StoredRun) -> StoredRun:
     if run.tags["framework"] == "pytorch":
         return run
-    return replace(run, end_ms=None, tags={key: text for key, text in run.tags.items() if key != "outcome"})
+    return replace(
+        run, end_ms=None, tags={key: text for key, text in run.tags.items() if key != "outcome"}
+    )
 
 
 def without_values(run: StoredRun) -> StoredRun:
@@ -311,7 +415,9 @@ def without_values(run: StoredRun) -> StoredRun:
 
 
 def other_seed_on_one_side(run: StoredRun) -> StoredRun:
-    return replace(run, params={**run.params, "seed": "0" if run.tags["framework"] == "pytorch" else "1"})
+    return replace(
+        run, params={**run.params, "seed": "0" if run.tags["framework"] == "pytorch" else "1"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -340,11 +446,25 @@ def test_no_verdict_has_its_reason_and_an_exit_code_of_its_own(
 
 
 def campaign_of(
-    name: str, days: int = 0, *, params: dict[str, str] | None = None, status: str = "", factor: float = 1.2
+    name: str,
+    days: int = 0,
+    *,
+    params: dict[str, str] | None = None,
+    status: str = "",
+    factor: float = 1.2,
 ) -> Iterator[StoredRun]:
     """A campaign with its own run and its cells, begun so many days after the first."""
     later = days * 86_400_000
-    own = StoredRun(name, f"campaign {name}", status or "FINISHED", 1 + later, None if status else 2 + later, {}, {}, {})
+    own = StoredRun(
+        name,
+        f"campaign {name}",
+        status or "FINISHED",
+        1 + later,
+        None if status else 2 + later,
+        {},
+        {},
+        {},
+    )
     for run in (own, *runs(factors={"tensorflow": factor}, campaign=name, params=params)):
         ended = None if run.end_ms is None else run.end_ms + later
         tags = {"kind": "campaign"} if run is own else {**run.tags, "campaign": f"run:{name}"}
@@ -382,7 +502,9 @@ def test_a_report_says_what_it_does_not_rest_on(store: Store, call: Call, place:
     assert str(store.run_id("smoke")) in report
 
 
-def test_a_running_campaign_is_left_out_unless_it_is_named(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_running_campaign_is_left_out_unless_it_is_named(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Half of its blocks are measured; who names it by its id gets them, and is told."""
     tell(store, campaign_of("done", 0))
     tell(store, campaign_of("now", 1, status="RUNNING", factor=0.5))
@@ -390,15 +512,22 @@ def test_a_running_campaign_is_left_out_unless_it_is_named(store: Store, call: C
     store.beat(running)
     assert call(outcomes=STEP, format="json") == DONE
     told = capsys.readouterr()
-    assert [(row["n_blocks"], row["verdict"]) for row in json.loads(told.out)["rows"]] == [(8, "slower")]
+    assert [(row["n_blocks"], row["verdict"]) for row in json.loads(told.out)["rows"]] == [
+        (8, "slower")
+    ]
     assert f"Left out, since still running: campaign now ({running})" in " ".join(told.err.split())
     assert call(experiment=running, outcomes=STEP, format="json") == DONE
     told = capsys.readouterr()
     assert json.loads(told.out)["rows"][0]["verdict"] == "faster"
-    assert f"Still running: campaign now ({running}). Only the cells that have ended are compared." in told.err
+    assert (
+        f"Still running: campaign now ({running}). Only the cells that have ended are compared."
+        in told.err
+    )
 
 
-def test_nothing_but_a_running_campaign(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_but_a_running_campaign(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     tell(store, campaign_of("now", 0, status="RUNNING"))
     store.beat(str(store.run_id("now")))
     assert call() == WRONG_CALL
@@ -410,7 +539,9 @@ def test_a_campaign_whose_process_is_long_gone_is_not_running(store: Store, call
     assert call(outcomes=STEP) == DONE
 
 
-def test_what_is_left_out_is_listed(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_left_out_is_listed(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A failed run, one still running, and an infinite value: each is told, the rest is judged."""
 
     def spoil(run: StoredRun) -> StoredRun:
@@ -420,7 +551,11 @@ def test_what_is_left_out_is_listed(store: Store, call: Call, capsys: pytest.Cap
             return failed_side(run)
         if run.tags["block"] == "2":
             return still_running(run)
-        return replace(run, metrics={**run.metrics, STEP: math.inf}) if run.tags["block"] == "3" else run
+        return (
+            replace(run, metrics={**run.metrics, STEP: math.inf})
+            if run.tags["block"] == "3"
+            else run
+        )
 
     tell(store, changed(slower(blocks=12), spoil))
     assert call(outcomes=STEP, format="json") == DONE
@@ -447,7 +582,9 @@ def test_a_server_that_asks_for_a_password(place: Place, tmp_path: Path) -> None
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_report_folder_that_cannot_be_written(store: Store, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_folder_that_cannot_be_written(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
     tell(store, runs(blocks=2))
     assert call(output="/proc/nowhere") == FAILED
     assert "No report" in capsys.readouterr().err

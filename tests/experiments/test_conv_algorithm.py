@@ -23,15 +23,29 @@ from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
 from tracking.errors import WrongCall
 
-QUICK = {"size": "tiny", "models": "deepspeech2", "batch_sizes": "4", "steps": "3", "warmup_steps": "1", "threads": "1"}
+QUICK = {
+    "size": "tiny",
+    "models": "deepspeech2",
+    "batch_sizes": "4",
+    "steps": "3",
+    "warmup_steps": "1",
+    "threads": "1",
+}
 
 
-@pytest.mark.parametrize(("device", "expected"), [("cpu", ("plain", "onednn")), ("cuda", ("fixed", "heuristic", "profiled"))])
-def test_the_device_says_what_is_compared(device: str, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [("cpu", ("plain", "onednn")), ("cuda", ("fixed", "heuristic", "profiled"))],
+)
+def test_the_device_says_what_is_compared(
+    device: str, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The driver alone is pretended: there need not be a GPU."""
     monkeypatch.setattr(devices.provenance, "gpus", lambda: ["a GPU"] if device == "cuda" else [])
     given = {"models": "resnet18,deepspeech2", "batch_sizes": "8,16", "frameworks": "pytorch"}
-    plan = of_study(conv_algorithm.STUDY, parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, given))
+    plan = of_study(
+        conv_algorithm.STUDY, parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, given)
+    )
     assert plan.baseline == expected[0]
     points: dict[str, list[str]] = {}
     for one in plan.treatments:
@@ -40,40 +54,76 @@ def test_the_device_says_what_is_compared(device: str, expected: tuple[str, ...]
         f"pytorch · {name}": list(expected)
         for name in (
             *(f"resnet18 · batch {rows} · fixed" for rows in (8, 16)),
-            *(f"deepspeech2 · batch {rows} · {lengths}" for rows in (8, 16) for lengths in ("fixed", "varying")),
+            *(
+                f"deepspeech2 · batch {rows} · {lengths}"
+                for rows in (8, 16)
+                for lengths in ("fixed", "varying")
+            ),
         )
     }
 
 
 def test_both_ways_are_measured_in_fixed_and_varying_lengths(place: Place) -> None:
-    given = QUICK | {"frameworks": "pytorch", "device": "cpu", "blocks": "1", "others_limit_percent": "100", "figures": "false"}
+    given = QUICK | {
+        "frameworks": "pytorch",
+        "device": "cpu",
+        "blocks": "1",
+        "others_limit_percent": "100",
+        "figures": "false",
+    }
     given |= {"cache": str(place.cache), "journal": str(place.journal)}
-    called = place.call(sys.executable, "-m", "experiments", "conv_algorithm", *(f"--{k}={v}" for k, v in given.items()))
+    called = place.call(
+        sys.executable,
+        "-m",
+        "experiments",
+        "conv_algorithm",
+        *(f"--{k}={v}" for k, v in given.items()),
+    )
     assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
     cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
     ways = {(run.data.params["conv_algorithm"], run.data.params["lengths"]) for run in cells}
-    assert ways == {(name, lengths) for name in ("plain", "onednn") for lengths in ("fixed", "varying")}
+    assert ways == {
+        (name, lengths) for name in ("plain", "onednn") for lengths in ("fixed", "varying")
+    }
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert "| deepspeech2 | pytorch | 4 | fixed | plain | 1 |" in report
-    assert re.search(r"\| deepspeech2 \| pytorch \| 4 \| varying \| onednn \| — \| 1 block: no comparison", report)
+    assert re.search(
+        r"\| deepspeech2 \| pytorch \| 4 \| varying \| onednn \| — \| 1 block: no comparison",
+        report,
+    )
 
 
 def test_published_epochs_stand_beside_ours() -> None:
     """On a GPU, as if: a later epoch takes 0.8 of the time of fixed, the first one 0.9."""
-    params = {"model": "deepspeech2", "batch_size": "20", "lengths": "varying", "framework": "pytorch"}
+    params = {
+        "model": "deepspeech2",
+        "batch_size": "20",
+        "lengths": "varying",
+        "framework": "pytorch",
+    }
     found = []
     for one in runs(("fixed", "profiled"), 6, spread=0.01, params=params):
         step = one.metrics["train/step_seconds"]
         later = 0.8 if one.tags["framework"] == "profiled" else 1.0
-        epochs = {"train/epoch_seconds": 100 * step * later, "train/first_epoch_seconds": 100 * step * (later + 1) / 2}
+        epochs = {
+            "train/epoch_seconds": 100 * step * later,
+            "train/first_epoch_seconds": 100 * step * (later + 1) / 2,
+        }
         found.append(replace(one, metrics={**one.metrics, **epochs}))
     strata = tuple(f"params.{name}" for name in ("framework", "model", "batch_size", "lengths"))
     metrics = [ablations.THROUGHPUT, "train/first_epoch_seconds", "train/epoch_seconds"]
-    comparison = compare(table(found), factor="tags.framework", baseline="fixed", strata=strata, outcomes=metrics)
+    comparison = compare(
+        table(found), factor="tags.framework", baseline="fixed", strata=strata, outcomes=metrics
+    )
     settings = conv_algorithm.Settings()
     own = {"model": "deepspeech2", "batch_size": 20, "lengths": "varying"}
-    planned = [Treatment(name, "pytorch", "measure", {**own, "conv_algorithm": name}) for name in ("fixed", "profiled")]
-    speeds, times = ablations.convolutions(comparison, planned, {}, conv_algorithm.EPOCHS, settings.size, size="tiny")
+    planned = [
+        Treatment(name, "pytorch", "measure", {**own, "conv_algorithm": name})
+        for name in ("fixed", "profiled")
+    ]
+    speeds, times = ablations.convolutions(
+        comparison, planned, {}, conv_algorithm.EPOCHS, settings.size, size="tiny"
+    )
     assert speeds.rows[0][5] == "1"
     profiled = times.rows[1]
     assert float(str(profiled[5]).rstrip("×")) == pytest.approx(0.9, rel=0.03)
@@ -85,12 +135,17 @@ def test_published_epochs_stand_beside_ours() -> None:
 def test_what_is_a_cpus_is_refused_on_a_gpu() -> None:
     assert [onednn(name, "cpu") for name in ("onednn", "plain", "profiled")] == [True, False, None]
     assert onednn("fixed", "cuda") is None
-    with pytest.raises(ModelError, match="conv_algorithm 'plain' is a CPU's; on cuda use profiled, heuristic or fixed"):
+    with pytest.raises(
+        ModelError,
+        match="conv_algorithm 'plain' is a CPU's; on cuda use profiled, heuristic or fixed",
+    ):
         onednn("plain", "cuda")
 
 
 def test_jax_has_nothing_to_choose_on_a_cpu() -> None:
     given = {"frameworks": "pytorch,keras-jax", "device": "cpu"}
     settings = parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, given)
-    with pytest.raises(WrongCall, match="frameworks=keras-jax: JAX's kernels on a CPU are not oneDNN's"):
+    with pytest.raises(
+        WrongCall, match="frameworks=keras-jax: JAX's kernels on a CPU are not oneDNN's"
+    ):
         conv_algorithm.treatments(settings)

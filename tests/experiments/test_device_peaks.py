@@ -78,7 +78,9 @@ def test_a_cell_without_a_step_after_its_warm_up_has_no_such_peak() -> None:
 
 
 def test_the_cpu_has_neither() -> None:
-    peaks = peaks_of(SimpleNamespace(name="toy", peak_device_bytes=lambda: None, reset_peak=lambda: False))
+    peaks = peaks_of(
+        SimpleNamespace(name="toy", peak_device_bytes=lambda: None, reset_peak=lambda: False)
+    )
     peaks.end_warmup()
     assert (peaks.metrics(), peaks.missing()) == ({}, {})
 

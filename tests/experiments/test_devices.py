@@ -37,7 +37,12 @@ def test_variables_that_make_a_gpus_figures_wrong_are_refused(variables: dict[st
 
 
 @pytest.mark.parametrize(
-    "variables", [{}, {"CUDA_LAUNCH_BLOCKING": "0"}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "GPU-a"}]
+    "variables",
+    [
+        {},
+        {"CUDA_LAUNCH_BLOCKING": "0"},
+        {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "GPU-a"},
+    ],
 )
 def test_other_variables_are_accepted(variables: dict[str, str]) -> None:
     devices.check_variables(["cuda"], variables)
@@ -60,8 +65,12 @@ def on(device: str, **own: float | str) -> CampaignSettings:
 def test_sensors_are_read_often_enough_for_a_gpus_counter() -> None:
     cell = Treatment("toy", "toy")
     assert [cell_run.sensor_seconds(on(device), cell) for device in ("cpu", "cuda")] == [0.5, 0.1]
-    assert [cell_run.sensor_seconds(on(device, sensor_seconds=0.3), cell) for device in ("cpu", "cuda")] == [0.3, 0.3]
-    logged = [cell_run.logged_settings(on(device), cell)["sensor_seconds"] for device in ("cpu", "cuda")]
+    assert [
+        cell_run.sensor_seconds(on(device, sensor_seconds=0.3), cell) for device in ("cpu", "cuda")
+    ] == [0.3, 0.3]
+    logged = [
+        cell_run.logged_settings(on(device), cell)["sensor_seconds"] for device in ("cpu", "cuda")
+    ]
     assert logged == ["0.5", "0.1"], "what was read, which runs of earlier versions log, too"
     with pytest.raises(WrongCall, match=r"sensor_seconds=0\.01 is too small; at least 0\.05"):
         preparation.check_settings("captioning", on("cpu", sensor_seconds=0.01))
@@ -73,7 +82,10 @@ def test_a_gpu_is_timed_freely_and_step_by_step_in_turns() -> None:
         assert devices.timing(on(device)) == kind
         assert cell_run.logged_settings(on(device), cell)["timing"] == kind
         assert devices.values_of_cell(on(device))["timing"] == kind
-        assert {devices.timing(on(device, timing=own)) for own in ("step", "free")} == {"step", "free"}
+        assert {devices.timing(on(device, timing=own)) for own in ("step", "free")} == {
+            "step",
+            "free",
+        }
     assert devices.timing(on("auto", gres="gpu:1")) == "both"
     assert devices.timing(on("auto")) == "step"
 
@@ -114,7 +126,11 @@ def test_only_cells_on_the_cpu_wait_until_the_machine_is_cool() -> None:
     ("sees", "device", "warning"),
     [
         ("1", "cuda", preflight.NO_NVML),
-        ("toy", "auto to cpu", "no GPU for toy+twin, so all run on the CPU; README.md says how each gets to the GPU"),
+        (
+            "toy",
+            "auto to cpu",
+            "no GPU for toy+twin, so all run on the CPU; README.md says how each gets to the GPU",
+        ),
         ("", "auto", ""),
     ],
 )
@@ -138,5 +154,8 @@ def test_auto_asks_the_frameworks_where_nvml_does_not_answer(
     assert devices.resolve("cuda", settings) == "cuda"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices.to_open("auto", settings) == "cpu"
-    with pytest.raises(WrongCall, match="device=cuda: no NVIDIA GPU answers on this machine, and CUDA_VISIBLE_DEVICES is empty"):
+    with pytest.raises(
+        WrongCall,
+        match="device=cuda: no NVIDIA GPU answers on this machine, and CUDA_VISIBLE_DEVICES is empty",
+    ):
         devices.resolve("cuda", settings)

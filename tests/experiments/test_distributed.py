@@ -37,16 +37,39 @@ two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two work
 
 def command(place: Place, **given: str) -> tuple[str, ...]:
     """A small campaign of one and two workers, which needs no idle machine."""
-    asked = {"frameworks": "pytorch", "steps": "12", "figures": "false", "others_limit_percent": "100", **given}
+    asked = {
+        "frameworks": "pytorch",
+        "steps": "12",
+        "figures": "false",
+        "others_limit_percent": "100",
+        **given,
+    }
     asked |= {"journal": str(place.journal), "cache": str(place.cache)}
-    return (sys.executable, "-m", "experiments", "distributed", *(f"--{name}={text}" for name, text in asked.items()))
+    return (
+        sys.executable,
+        "-m",
+        "experiments",
+        "distributed",
+        *(f"--{name}={text}" for name, text in asked.items()),
+    )
 
 
 def cell(folder: Path, framework: str, **given: object) -> CellSpec:
     own = {"model": "lenet", "worker_count": 2, "hook": "none", "group": "2", **given}
     settings = {**dataclasses.asdict(distributed.Settings(batch_size=12)), **own}
     spec = CellSpec(
-        "run", "distributed", "measure", framework, "cpu", 1, 0, settings, {}, str(folder), "cell", str(folder / "no")
+        "run",
+        "distributed",
+        "measure",
+        framework,
+        "cpu",
+        1,
+        0,
+        settings,
+        {},
+        str(folder),
+        "cell",
+        str(folder / "no"),
     )
     spec.path.mkdir()
     return spec
@@ -59,7 +82,9 @@ def framework() -> str:
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 @pytest.mark.parametrize("scaling", ["strong", pytest.param("weak", marks=pytest.mark.slow)])
-def test_two_workers_train_as_one_with_all_images(tmp_path: Path, framework: str, scaling: str) -> None:
+def test_two_workers_train_as_one_with_all_images(
+    tmp_path: Path, framework: str, scaling: str
+) -> None:
     found = proof.of(cell(tmp_path, framework, scaling=scaling), "lenet", "2", 2, "none")
     assert found.error <= found.limit == 1e-12
 
@@ -90,14 +115,18 @@ def test_compression_loses_something_and_no_more_than_it_may(tmp_path: Path, hoo
 
 
 @pytest.mark.parametrize("hook", LOSSY)
-def test_a_hook_that_forgets_to_divide_is_refused(tmp_path: Path, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_forgets_to_divide_is_refused(
+    tmp_path: Path, hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "forgetful.py").write_text(FORGETFUL)
     interpreter = tmp_path / "python"
     interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P "{tmp_path}/forgetful.py"\n')
     interpreter.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(interpreter))
     found = proof.of(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook)
-    assert found.error == pytest.approx(1, rel=0.01), "twice the steps: off by as much as one worker has moved"
+    assert found.error == pytest.approx(1, rel=0.01), (
+        "twice the steps: off by as much as one worker has moved"
+    )
     with pytest.raises(EvenhandError, match=f"compression={hook} do not train as one does"):
         check.proven(found)
 
@@ -150,7 +179,9 @@ def test_a_worker_that_dies_or_freezes_fails_the_cell(
     def hangs() -> str:
         return "the cell hangs" if hit and time.monotonic() - hit[0] > 60 else ""
 
-    running = CellProcess(cell(tmp_path, framework, steps=steps, patience_seconds=8.0), lambda _: None, on_step)
+    running = CellProcess(
+        cell(tmp_path, framework, steps=steps, patience_seconds=8.0), lambda _: None, on_step
+    )
     closed = running.run(why_stop=hangs)
     assert not hangs()
     assert closed.outcome == RunOutcome.FAILED
@@ -186,7 +217,9 @@ def test_addresses_are_those_of_the_nodes_and_the_first_that_of_the_rendezvous(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_workers_on_another_node_are_started_by_its_command_and_die_with_their_input(tmp_path: Path, framework: str) -> None:
+def test_workers_on_another_node_are_started_by_its_command_and_die_with_their_input(
+    tmp_path: Path, framework: str
+) -> None:
     other = Node("n2", "127.0.0.1", ("env", "SLURMD_NODENAME=n2"))
     spec = dataclasses.replace(cell(tmp_path, framework), nodes=(Node("n1", "127.0.0.1"), other))
     result = proof.of(spec, "lenet", "2", 2, "none")
@@ -209,14 +242,20 @@ def test_a_cell_whose_workers_do_not_join_ends_though_native_code_holds_the_lock
         "with training.ended_after(0.5):\n"
         "    ctypes.PyDLL(None).sleep(60)\n"  # PyDLL: without letting go of the lock
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+    )
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last == "waiting for the other workers to join, at most 0.5 s"
 
 
-@pytest.mark.parametrize(("blow", "reason"), [("kill", "was killed by SIGKILL"), ("suspend", "is stopped")])
-def test_a_worker_that_dies_or_freezes_before_all_are_ready_is_told_at_once(tmp_path: Path, blow: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("blow", "reason"), [("kill", "was killed by SIGKILL"), ("suspend", "is stopped")]
+)
+def test_a_worker_that_dies_or_freezes_before_all_are_ready_is_told_at_once(
+    tmp_path: Path, blow: str, reason: str
+) -> None:
     spec = cell(tmp_path, "pytorch")
     with (
         group.reserved(spec, 2) as meeting,
@@ -246,7 +285,9 @@ class Counted:
         return np.array([values, [2 * value for value in values]])  # another worker, half as fast
 
 
-def test_workers_meet_every_so_often_where_they_exchange_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_meet_every_so_often_where_they_exchange_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(training, "TOGETHER_SECONDS", 0.02)
     group, told = Counted(), []
     seconds = training.timed_alone(group, None, 75, 0.001, told.append)  # type: ignore[arg-type]
@@ -258,7 +299,10 @@ def test_workers_meet_every_so_often_where_they_exchange_nothing(monkeypatch: py
 
 def test_groups_and_their_parts() -> None:
     asked = distributed.Settings(workers=(1, 2), compression=("none", "fp16"))
-    found = {name: distributed.groups(asked.workers, asked.compression, name) for name in ("pytorch", "tensorflow")}
+    found = {
+        name: distributed.groups(asked.workers, asked.compression, name)
+        for name in ("pytorch", "tensorflow")
+    }
     assert found["pytorch"] == {"1": (1, "none"), "2": (2, "none"), "2 fp16": (2, "fp16")}
     assert found["tensorflow"] == {"1": (1, "none"), "2": (2, "none")}
     assert [distributed.rows(64, scaling, 4) for scaling in ("strong", "weak")] == [16, 64]
@@ -279,17 +323,24 @@ def test_groups_that_cannot_be(given: dict[str, object], said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [("--strategy=one_process", "strategy=one_process"), ("--device=cuda", "device=cuda")]
+    ("given", "said"),
+    [("--strategy=one_process", "strategy=one_process"), ("--device=cuda", "device=cuda")],
 )
-def test_variants_for_gpus_are_refused_in_one_line_where_there_is_none(place: Place, given: str, said: str) -> None:
-    done = place.call(sys.executable, "-m", "experiments", "distributed", given, f"--journal={place.journal}")
+def test_variants_for_gpus_are_refused_in_one_line_where_there_is_none(
+    place: Place, given: str, said: str
+) -> None:
+    done = place.call(
+        sys.executable, "-m", "experiments", "distributed", given, f"--journal={place.journal}"
+    )
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
     assert said in line
     assert "GPU" in line
 
 
-@pytest.mark.skipif(bool(provenance.gpus()), reason="on a machine with GPUs DataParallel takes them")
+@pytest.mark.skipif(
+    bool(provenance.gpus()), reason="on a machine with GPUs DataParallel takes them"
+)
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_replicas_in_one_process_make_the_steps_of_one_worker(framework: str) -> None:
     # TensorFlow on two devices of one CPU; DataParallel calls the network as it is where no GPU is
@@ -312,7 +363,9 @@ class Hit:
     worker: psutil.Process
 
     def runs(self, kind: str, **tags: str) -> list[Run]:
-        asked = " and ".join(f"tags.{name} = '{text}'" for name, text in {"kind": kind, **tags}.items())
+        asked = " and ".join(
+            f"tags.{name} = '{text}'" for name, text in {"kind": kind, **tags}.items()
+        )
         return list(mlflow.MlflowClient(self.place.uri).search_runs(["1"], asked))
 
     def report(self, name: str) -> str:
@@ -320,7 +373,9 @@ class Hit:
 
 
 def hit(place: Place, framework: str, blow: signal.Signals, **given: str) -> Hit:
-    begun = place.begin(*command(place, frameworks=framework, blocks="2", steps=str(STEPS), **given))
+    begun = place.begin(
+        *command(place, frameworks=framework, blocks="2", steps=str(STEPS), **given)
+    )
     worker = _worker_that_trains(place.journal, begun)
     worker.send_signal(blow)
     return Hit(place, begun.wait(900), begun.said, worker)
@@ -341,23 +396,38 @@ def test_every_workers_steps_are_kept_and_one_block_tells_no_speed_up(killed: Hi
     cells = {run.data.params["group"]: run for run in killed.runs("cell", outcome="ok")}
     assert set(cells) == {"1", "2", "2 fp16"}
     # the same images, in float32: after a few hundred steps rounding has grown to a few 1e-4
-    assert cells["1"].data.metrics["train/loss"] == pytest.approx(cells["2"].data.metrics["train/loss"], rel=1e-3)
+    assert cells["1"].data.metrics["train/loss"] == pytest.approx(
+        cells["2"].data.metrics["train/loss"], rel=1e-3
+    )
     for level, run in cells.items():
         workers = int(level[0])
-        found = tables.read(Path(run.info.artifact_uri, "ranks.parquet"), ("rank", "phase", "seconds"))
+        found = tables.read(
+            Path(run.info.artifact_uri, "ranks.parquet"), ("rank", "phase", "seconds")
+        )
         assert len(found["seconds"]) == workers * 2 * (10 + STEPS)
         steps = [
-            s for s, rank, of in zip(found["seconds"], found["rank"], found["phase"], strict=True) if (rank, of) == (0, "train")
+            s
+            for s, rank, of in zip(found["seconds"], found["rank"], found["phase"], strict=True)
+            if (rank, of) == (0, "train")
         ]
         assert run.data.metrics["train/step_seconds"] == pytest.approx(np.median(steps[10:]))
-        of_sensors = tables.read(Path(run.info.artifact_uri, "rank_sensors.parquet"), ("rank", "time_ms", "sensor", "value"))
+        of_sensors = tables.read(
+            Path(run.info.artifact_uri, "rank_sensors.parquet"),
+            ("rank", "time_ms", "sensor", "value"),
+        )
         rows = list(zip(of_sensors["rank"], of_sensors["sensor"], of_sensors["value"], strict=True))
         ranks = {*range(workers)}
-        assert {rank for rank, sensor, value in rows if sensor == "process_rss_megabytes" and value > 50} == ranks
-        assert {rank for rank, sensor, value in rows if sensor == "process_cpu_percentage" and value > 0} == ranks
+        assert {
+            rank for rank, sensor, value in rows if sensor == "process_rss_megabytes" and value > 50
+        } == ranks
+        assert {
+            rank for rank, sensor, value in rows if sensor == "process_cpu_percentage" and value > 0
+        } == ranks
     report = killed.report("report.md")
     assert "Workers against one, before measuring" in report
-    assert [title for title in ("Speed-up by workers", "Communication overhead") if title in report] == []
+    assert [
+        title for title in ("Speed-up by workers", "Communication overhead") if title in report
+    ] == []
 
 
 @two_cpus
@@ -365,14 +435,21 @@ def test_what_was_proven_stands_in_the_campaign_and_in_its_cells(killed: Hit) ->
     (campaign,) = killed.runs("campaign")
     assert campaign.data.tags["workers_parity"] == "within what compression may lose"
     proofs = json.loads(Path(campaign.info.artifact_uri, "workers_parity.json").read_text())
-    assert [(one["level"], one["hook"], one["steps"]) for one in proofs] == [("2", "none", 5), ("2 fp16", "fp16", 5)]
+    assert [(one["level"], one["hook"], one["steps"]) for one in proofs] == [
+        ("2", "none", 5),
+        ("2 fp16", "fp16", 5),
+    ]
     assert all(one["error"] <= one["limit"] for one in proofs)
-    cells = {run.data.params["group"]: run.data.metrics for run in killed.runs("cell", outcome="ok")}
+    cells = {
+        run.data.params["group"]: run.data.metrics for run in killed.runs("cell", outcome="ok")
+    }
     for one in proofs:
         assert cells[one["level"]]["check/weights_error"] == one["error"]
         assert cells[one["level"]]["check/weights_error_limit"] == one["limit"]
     assert "check/weights_error" not in cells["1"]
-    assert f"| fp16 | {proofs[1]['error']:.1e} | {proofs[1]['limit']:.1e} |" in killed.report("report.md")
+    assert f"| fp16 | {proofs[1]['error']:.1e} | {proofs[1]['limit']:.1e} |" in killed.report(
+        "report.md"
+    )
 
 
 @two_cpus
@@ -406,7 +483,9 @@ def _costs_a_cell(found: Hit, reason: str, *, cells: int) -> None:
     assert len(found.runs("cell", outcome="ok")) == cells - 1
     assert not psutil.pid_exists(found.worker.pid)
     rows = json.loads(found.report("comparison.json"))["rows"]
-    blocks = {row["b"]: row["n_blocks"] for row in rows if row["metric"] == "train/examples_per_second"}
+    blocks = {
+        row["b"]: row["n_blocks"] for row in rows if row["metric"] == "train/examples_per_second"
+    }
     assert blocks == {level: 1 if level == failed.data.params["group"] else 2 for level in blocks}
 
 
@@ -418,7 +497,11 @@ def _worker_that_trains(journal: Path, campaign: warm.Process) -> psutil.Process
             for one in psutil.process_iter():
                 with contextlib.suppress(psutil.Error, OSError):
                     writes_it = Path(f"/proc/{one.pid}/fd/2").readlink() == log.resolve()
-                    if writes_it and len([at for at in one.net_connections() if at.status == "ESTABLISHED"]) > 1:
+                    if (
+                        writes_it
+                        and len([at for at in one.net_connections() if at.status == "ESTABLISHED"])
+                        > 1
+                    ):
                         return one
         time.sleep(0.02)
     pytest.fail(f"no second worker came: {campaign.said}")

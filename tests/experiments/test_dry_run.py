@@ -38,12 +38,18 @@ def test_a_dry_run_tells_what_earlier_cells_took_and_writes_nothing(place: Place
         before = everything(place.folder)
         done = place.run(**TOYS, **given, dry_run="true")
         assert done.returncode == DONE, done.stdout + done.stderr
-        assert everything(place.folder).keys() - before.keys() <= {str(path) for path in place.folder.glob("said-*")}
-        assert {path: at for path, at in everything(place.folder).items() if path in before} == before
+        assert everything(place.folder).keys() - before.keys() <= {
+            str(path) for path in place.folder.glob("said-*")
+        }
+        assert {
+            path: at for path, at in everything(place.folder).items() if path in before
+        } == before
         assert done.stdout.splitlines()[-1] == "Nothing was measured, nothing was written."
         return done.stdout
 
-    assert "time       not known: no journal here has a cell with these settings" in asked(blocks="2")
+    assert "time       not known: no journal here has a cell with these settings" in asked(
+        blocks="2"
+    )
     assert "detectable not known" in asked(blocks="2")
     assert place.run(**TOYS, blocks="3").returncode == 3
     told = asked(blocks="12")
@@ -51,8 +57,13 @@ def test_a_dry_run_tells_what_earlier_cells_took_and_writes_nothing(place: Place
     ran = {int(run.tags["block"]): [] for run in cells}
     for run in sorted(cells, key=lambda run: run.start_ms):
         ran[int(run.tags["block"])].append(run.tags["treatment"])
-    shown = {int(number): names.split(", ") for number, names in re.findall(r"^  block (\d+): (.*)$", told, re.MULTILINE)}
-    assert {number: shown[number] for number in ran} == ran, "the order that was announced is the order that was run"
+    shown = {
+        int(number): names.split(", ")
+        for number, names in re.findall(r"^  block (\d+): (.*)$", told, re.MULTILINE)
+    }
+    assert {number: shown[number] for number in ran} == ran, (
+        "the order that was announced is the order that was run"
+    )
     assert len(shown) == 12
     assert "\ncells      24: 2 in each of 12 blocks" in told
     by_level: dict[str, list[float]] = {}
@@ -62,7 +73,10 @@ def test_a_dry_run_tells_what_earlier_cells_took_and_writes_nothing(place: Place
     expected = 12 * sum(map(statistics.median, by_level.values()))
     assert f"time       about {durations.told(expected)} for 12 blocks" in told
     assert "by 6 cells of 1 earlier campaign" in told
-    assert re.search(r"detectable training throughput, toy\+twin against toy: .* after 12 blocks in 80 % of campaigns", told)
+    assert re.search(
+        r"detectable training throughput, toy\+twin against toy: .* after 12 blocks in 80 % of campaigns",
+        told,
+    )
     assert "the parity gate: caption_decoder computes the same in toy, toy+twin" in told
 
     other = asked(blocks="12", seed="7")
@@ -82,20 +96,31 @@ def test_nothing_is_known_in_an_empty_folder_and_nothing_is_made(
     assert "time       not known" in told
     assert "disk       not known" in told
     assert list(tmp_path.iterdir()) == []
-    assert re.search(r"^data       scenes: 320 images, .* training captions, .*; the settings fit them$", told, re.MULTILINE)
+    assert re.search(
+        r"^data       scenes: 320 images, .* training captions, .*; the settings fit them$",
+        told,
+        re.MULTILINE,
+    )
     assert "! DenseNet-201 has RANDOM weights" in told
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--steps_per_epoch=9999"], "steps_per_epoch=9999 is more than scenes has at this batch size; at most"),
+        (
+            ["--steps_per_epoch=9999"],
+            "steps_per_epoch=9999 is more than scenes has at this batch size; at most",
+        ),
         (["--batch_size=5000"], "batch_size=5000 is more than the"),
         (["--data=nowhere"], "nowhere"),
     ],
 )
 def test_what_a_campaign_would_refuse_is_refused(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["captioning", "--dry_run", "--images=40", "--image_size=32", *words]) == WRONG_CALL
@@ -110,24 +135,45 @@ def test_pictures_that_cannot_be_read_are_counted_and_listed(
 ) -> None:
     """Each with its reason, of two kinds of data; and as many as the campaign leaves out."""
     monkeypatch.chdir(tmp_path)
-    folders = [tmp_path / "data" / "Images"] if study == "captioning" else [tmp_path / "data" / name for name in "ab"]
+    folders = (
+        [tmp_path / "data" / "Images"]
+        if study == "captioning"
+        else [tmp_path / "data" / name for name in "ab"]
+    )
     for folder in folders:
         folder.mkdir(parents=True)
         for number in range(400 // len(folders)):
             Image.new("RGB", (12, 12), (number % 256, 90, 30)).save(folder / f"{number:03}.png")
-    broken = {folders[0] / "003.png": "not an image", folders[-1] / "007.png": "cannot be decoded: "}
+    broken = {
+        folders[0] / "003.png": "not an image",
+        folders[-1] / "007.png": "cannot be decoded: ",
+    }
     broken |= {folders[0] / "001.png": "empty"}
-    for path, content in zip(broken, (b"none", (folders[0] / "008.png").read_bytes()[:-30], b""), strict=True):
+    for path, content in zip(
+        broken, (b"none", (folders[0] / "008.png").read_bytes()[:-30], b""), strict=True
+    ):
         path.write_bytes(content)
-    words = ["--frameworks=pytorch", "--batch_size=8", "--image_size=32", "--steps_per_epoch=8", "--data=data", "--dry_run"]
+    words = [
+        "--frameworks=pytorch",
+        "--batch_size=8",
+        "--image_size=32",
+        "--steps_per_epoch=8",
+        "--data=data",
+        "--dry_run",
+    ]
     if study == "captioning":
-        lines = ["image,caption", *(f"{path.name},a dog runs" for path in sorted(folders[0].iterdir()))]
+        lines = [
+            "image,caption",
+            *(f"{path.name},a dog runs" for path in sorted(folders[0].iterdir())),
+        ]
         (tmp_path / "data" / "captions.txt").write_text("\n".join(lines) + "\n")
     else:
         words += ["--model=lenet"]
     assert main([study, *words]) == DONE
     told = capsys.readouterr().out
-    listed = re.search(r"^left out   3, each with the reason:\n((?:  /.*\n){3})", told, re.MULTILINE)
+    listed = re.search(
+        r"^left out   3, each with the reason:\n((?:  /.*\n){3})", told, re.MULTILINE
+    )
     assert listed, told
     shown = dict(line.strip().split(": ", 1) for line in listed[1].splitlines())
     assert shown.keys() == {str(path) for path in broken}
@@ -135,7 +181,13 @@ def test_pictures_that_cannot_be_read_are_counted_and_listed(
     assert "! 3 pictures cannot be read" in told
     assert {path.name for path in tmp_path.iterdir()} == {"data"}
     settings = studies.load(study).settings(
-        **{"frameworks": ("pytorch",), "batch_size": 8, "image_size": 32, "steps_per_epoch": 8, "data": "data"},
+        **{
+            "frameworks": ("pytorch",),
+            "batch_size": 8,
+            "image_size": 32,
+            "steps_per_epoch": 8,
+            "data": "data",
+        },
         **({"model": "lenet"} if study == "classification" else {}),
         cache=str(tmp_path / "cache"),
     )
@@ -146,10 +198,15 @@ def test_pictures_that_cannot_be_read_are_counted_and_listed(
 
 
 @pytest.mark.parametrize(
-    ("words", "alone"), [(["--frameworks=pytorch"], True), (["--frameworks=pytorch", "--aa"], False), ([], False)]
+    ("words", "alone"),
+    [(["--frameworks=pytorch"], True), (["--frameworks=pytorch", "--aa"], False), ([], False)],
 )
 def test_a_single_treatment_is_told_that_nothing_is_compared(
-    words: list[str], alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    alone: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["lenet", "--dry_run", *words]) == DONE
@@ -160,12 +217,23 @@ def test_a_single_treatment_is_told_that_nothing_is_compared(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["captioning", "--dry_run", "--resume=last"], "dry_run forecasts a campaign that begins; leave resume out"),
-        (["captioning", "--dry_run", "--budget=2h"], "budget=2h is for campaigns that stop when they know"),
-        (["sweep", "--dry_run"], "dry_run: a search chooses its cells as it goes; ask the experiment itself"),
+        (
+            ["captioning", "--dry_run", "--resume=last"],
+            "dry_run forecasts a campaign that begins; leave resume out",
+        ),
+        (
+            ["captioning", "--dry_run", "--budget=2h"],
+            "budget=2h is for campaigns that stop when they know",
+        ),
+        (
+            ["sweep", "--dry_run"],
+            "dry_run: a search chooses its cells as it goes; ask the experiment itself",
+        ),
     ],
 )
-def test_what_has_no_forecast_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_forecast_is_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
@@ -192,7 +260,9 @@ def test_the_detectable_difference_is_that_of_the_power_of_a_t_test() -> None:
 def test_looks_that_are_to_come_widen_what_can_be_told() -> None:
     first, _ = earlier(0.03, 8, 1)
     fixed = forecast._of_outcome([first], 1, replace(CampaignSettings(), blocks=48))
-    settled = forecast._of_outcome([first], 1, replace(CampaignSettings(), until="settled", blocks=6, max_blocks=48))
+    settled = forecast._of_outcome(
+        [first], 1, replace(CampaignSettings(), until="settled", blocks=6, max_blocks=48)
+    )
     assert [one.after for one in settled] == [6, 48]
     assert settled[0].value > settled[1].value > fixed[0].value
 
@@ -201,7 +271,9 @@ def test_a_part_is_a_bound_and_never_more() -> None:
     """One of two treatments has earlier cells: seconds and bytes are those of the one, and said to be the least."""
     found = forecast.Forecast(
         replace(CampaignSettings(), blocks=3),
-        forecast.plan_.of_study(forecast.studies.load("lenet"), forecast.studies.load("lenet").settings(blocks=3)),
+        forecast.plan_.of_study(
+            forecast.studies.load("lenet"), forecast.studies.load("lenet").settings(blocks=3)
+        ),
         (),
         "digits: 1,437 training images",
         ("nothing to compare",),

@@ -60,11 +60,20 @@ def test_what_a_report_advises_can_be_done_and_the_next_report_says_so(place: Pl
     assert done.returncode in (0, 3), done.stdout + done.stderr
     assert journal.read_campaign(folder)["settings"]["blocks"] == 6
     cells = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
-    assert sorted(int(run.tags["block"]) for run in cells) == sorted([*range(1, 7)] * 2), "none is run again"
-    assert {run.tags["block"] for run in cells if run.tags.get("looks") == "2"} == {"3", "4", "5", "6"}
+    assert sorted(int(run.tags["block"]) for run in cells) == sorted([*range(1, 7)] * 2), (
+        "none is run again"
+    )
+    assert {run.tags["block"] for run in cells if run.tags.get("looks") == "2"} == {
+        "3",
+        "4",
+        "5",
+        "6",
+    }
     rows = json.loads((folder / "report" / "comparison.json").read_text())["rows"]
     assert max(row["n_blocks"] for row in rows) == 6
-    assert "was extended" not in (folder / "report" / "report.html").read_text(), "two blocks are no look: nothing was tested"
+    assert "was extended" not in (folder / "report" / "report.html").read_text(), (
+        "two blocks are no look: nothing was tested"
+    )
 
 
 def test_a_resumption_with_more_blocks_is_the_same() -> None:
@@ -73,7 +82,9 @@ def test_a_resumption_with_more_blocks_is_the_same() -> None:
     assert resume.same_settings("captioning", settings, {"cache": "x"}).blocks == 6
 
 
-def test_a_campaign_that_did_not_record_a_setting_is_not_extended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_campaign_that_did_not_record_a_setting_is_not_extended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = campaign_folder(tmp_path)
     described = journal.read_campaign(folder)
     del described["settings"]["conv_algorithm"]
@@ -87,7 +98,9 @@ def test_a_campaign_that_did_not_record_a_setting_is_not_extended(tmp_path: Path
 # ---- what cannot be
 
 
-def test_a_resumption_takes_the_journal_before_it_prepares_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumption_takes_the_journal_before_it_prepares_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def prepared(*_: object) -> None:
         raise WrongCall("prepared")
 
@@ -101,7 +114,9 @@ def test_a_resumption_takes_the_journal_before_it_prepares_anything(tmp_path: Pa
             pipeline.restart("captioning", "last", {}, tmp_path, Display())
 
 
-def campaign_folder(root: Path, name: str = "f00d", study: str = "captioning", **given: object) -> Path:
+def campaign_folder(
+    root: Path, name: str = "f00d", study: str = "captioning", **given: object
+) -> Path:
     """The journal of a campaign of two blocks, as one leaves it here and now; given: its settings."""
     records = Journal(root / name)
     kind = CampaignSettings if study in resume.OTHERS else studies.load(study).settings
@@ -118,17 +133,26 @@ def campaign_folder(root: Path, name: str = "f00d", study: str = "captioning", *
     return records.folder
 
 
-def test_blocks_are_counted_from_the_number_asked_for_or_from_those_that_ran(tmp_path: Path) -> None:
+def test_blocks_are_counted_from_the_number_asked_for_or_from_those_that_ran(
+    tmp_path: Path,
+) -> None:
     campaign_folder(tmp_path, "fixed", blocks=6)
-    assert dict(resume.request("fixed", 20, "none", tmp_path).given) == {"blocks": "26", "journal": str(tmp_path)}
+    assert dict(resume.request("fixed", 20, "none", tmp_path).given) == {
+        "blocks": "26",
+        "journal": str(tmp_path),
+    }
     campaign_folder(tmp_path, "open", until="settled", max_blocks=18)
     found = resume.request("last", 20, "none", tmp_path)
     assert (found.run_id, found.last_block, found.given["max_blocks"]) == ("open", 22, "22")
-    assert resume.request("open", 4, "2h", tmp_path).given["max_blocks"] == "18", "the plan stays where it is enough"
+    assert resume.request("open", 4, "2h", tmp_path).given["max_blocks"] == "18", (
+        "the plan stays where it is enough"
+    )
     assert resume.request("open", 4, "2h", tmp_path).given["budget"] == "2h"
 
 
-def test_what_cannot_be_extended_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_extended_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refused(*words: str) -> str:
         assert main(["extend", *words, f"--journal={tmp_path}"]) == WRONG_CALL
         (line,) = capsys.readouterr().err.splitlines()
@@ -160,12 +184,17 @@ def test_blocks_from_elsewhere_are_refused(tag: str, remedy: str, tmp_path: Path
     asked = replace(CampaignSettings(), blocks=26)
     resume.require_extendable(asked, {"blocks": 6}, folder, "c")
     with (folder / journal.RECORDS).open("wb") as file:
-        file.write(journal._line(RunOpened("c", 0, "e", "c", {"kind": "campaign", tag: "another"}, {})))
+        file.write(
+            journal._line(RunOpened("c", 0, "e", "c", {"kind": "campaign", tag: "another"}, {}))
+        )
     with pytest.raises(
-        WrongCall, match=f"more blocks need the {tag} of the first, another; here it is .*: {remedy}, or start anew"
+        WrongCall,
+        match=f"more blocks need the {tag} of the first, another; here it is .*: {remedy}, or start anew",
     ):
         resume.require_extendable(asked, {"blocks": 6}, folder, "c")
-    resume.require_extendable(replace(asked, blocks=6), {"blocks": 6}, folder, "c")  # finishing it is no extension
+    resume.require_extendable(
+        replace(asked, blocks=6), {"blocks": 6}, folder, "c"
+    )  # finishing it is no extension
     with pytest.raises(WrongCall, match="blocks was 6 at the beginning and cannot become 4"):
         resume.require_extendable(replace(asked, blocks=4), {"blocks": 6}, folder, "c")
 
@@ -199,7 +228,11 @@ def test_only_what_a_report_told_was_seen(tmp_path: Path) -> None:
 
 def extended_frame(blocks: int, seen: str, campaign: str = "c1") -> pd.DataFrame:
     """A campaign whose blocks after the sixth know of these looks."""
-    found = frame(blocks=blocks, params={"until": "fixed", "blocks": "6", "max_blocks": "48"}, campaign=campaign)
+    found = frame(
+        blocks=blocks,
+        params={"until": "fixed", "blocks": "6", "max_blocks": "48"},
+        campaign=campaign,
+    )
     found["tags.looks"] = [seen if block >= 6 else None for block in found["block"]]
     return found
 
@@ -218,7 +251,9 @@ def test_a_report_of_an_extended_campaign_says_what_is_promised_no_longer() -> N
 def test_the_rate_is_that_of_repeated_looks() -> None:
     """Armitage, McPherson and Rowe 1969, table 2: a test at 5 % after each of n equal batches."""
     for count, percent in ((1, 5.0), (2, 8.3), (3, 10.7), (4, 12.6), (5, 14.2)):
-        assert 100 * extended.error_rate([10 * at for at in range(1, count + 1)]) == pytest.approx(percent, abs=0.05)
+        assert 100 * extended.error_rate([10 * at for at in range(1, count + 1)]) == pytest.approx(
+            percent, abs=0.05
+        )
 
 
 def test_the_rate_is_that_of_simulated_campaigns() -> None:
@@ -247,14 +282,24 @@ def test_an_extension_of_a_settled_campaign_measures_what_was_asked_for(tmp_path
     shifts = noise(0.02, mean=0.3)
     campaign = KnownCampaign(tmp_path / "settled")
     look = campaign.looking(last_block=11)
-    assert next(block for block in kept(tmp_path / "settled", shifts) if look(block, ran_now=block > 6)) == 11
+    assert (
+        next(
+            block for block in kept(tmp_path / "settled", shifts) if look(block, ran_now=block > 6)
+        )
+        == 11
+    )
     assert look.stopped == "Stopped after 11 blocks, as many as were asked for: settled."
     resumed = campaign.looking()
-    assert next(block for block in range(1, 19) if resumed(block, ran_now=False)) == 11, "not where it was settled at first"
+    assert next(block for block in range(1, 19) if resumed(block, ran_now=False)) == 11, (
+        "not where it was settled at first"
+    )
     assert resumed.stopped == "Stopped after 11 blocks: settled."
     campaign = KnownCampaign(tmp_path / "open")
     look = campaign.looking(last_block=11)
-    assert next(block for block in kept(tmp_path / "open", shifts) if look(block, ran_now=block > 3)) == 6
+    assert (
+        next(block for block in kept(tmp_path / "open", shifts) if look(block, ran_now=block > 3))
+        == 6
+    )
     assert look.stopped == "Stopped after 6 blocks: settled."
 
 
@@ -273,7 +318,9 @@ def test_a_campaign_that_has_ended_is_extended_where_its_journal_is(tmp_path: Pa
         return words[words.index("extend") :] if found else []
 
     assert printed(["f00d"]) == ["extend", "f00d", "--blocks=20", f"--journal={tmp_path}"]
-    assert printed(["beef", "f00d"], "machine=m, campaign=night of f00d") == printed(["f00d"]), "the campaign of the stratum"
+    assert printed(["beef", "f00d"], "machine=m, campaign=night of f00d") == printed(["f00d"]), (
+        "the campaign of the stratum"
+    )
     assert printed(["beef", "f00d"]) == [], "nobody knows which"
     assert printed(["cafe"]) == [], "its journal is elsewhere"
     assert printed(["f00d"], blocks=20_000) == [], "more than a campaign may have"
@@ -282,7 +329,11 @@ def test_a_campaign_that_has_ended_is_extended_where_its_journal_is(tmp_path: Pa
     running.close()
     run = journal.read_campaign(folder)["run"]
     with (folder / journal.RECORDS).open("wb") as file:
-        file.write(journal._line(RunOpened(run, 0, "e", "c", {"kind": "campaign", "machine": "another"}, {})))
+        file.write(
+            journal._line(
+                RunOpened(run, 0, "e", "c", {"kind": "campaign", "machine": "another"}, {})
+            )
+        )
     assert printed(["f00d"]) == [], "it ran on another machine"
 
 
@@ -291,12 +342,19 @@ def test_the_card_has_the_command_in_every_format(tmp_path: Path) -> None:
     advice = Advice("20 more blocks", ("extend", "f00d", "--blocks=20"), ("--journal=/a/folder",))
     asked: list[tuple[int, str]] = []
     spec = ComparisonSpec(baseline="a", outcomes=[LATENCY], primary=(LATENCY,))
-    options = ReportOptions("A study", figures=False, more_blocks=lambda *what: (asked.append(what), advice)[1])
-    found = answer(spec, paired([1.0] * 8, list(np.exp(OPEN)), LATENCY), tmp_path, options, lambda _: [])
+    options = ReportOptions(
+        "A study", figures=False, more_blocks=lambda *what: (asked.append(what), advice)[1]
+    )
+    found = answer(
+        spec, paired([1.0] * 8, list(np.exp(OPEN)), LATENCY), tmp_path, options, lambda _: []
+    )
     (one,) = found.comparison.findings
     assert one.plan is not None
     assert asked == [(one.plan.blocks, "")]
-    for text in [*((tmp_path / name).read_text() for name in ("report.html", "card.md")), rendering.description_card(found.card)]:
+    for text in [
+        *((tmp_path / name).read_text() for name in ("report.html", "card.md")),
+        rendering.description_card(found.card),
+    ]:
         assert "evenhand extend f00d --blocks=20" in text
         assert "/a/folder" not in text, "a folder of one machine, on a page for all"
 
@@ -304,10 +362,14 @@ def test_the_card_has_the_command_in_every_format(tmp_path: Path) -> None:
 def advised(tmp_path: Path, blocks: int, looks: tuple[int, ...] = (), **given: object):
     """What is advised to a campaign of the study `lenet` with these settings, after these looks."""
     module = studies.load("lenet")
-    settings = settings_.parse(module.settings, module.presets, {name: str(value) for name, value in given.items()})
+    settings = settings_.parse(
+        module.settings, module.presets, {name: str(value) for name, value in given.items()}
+    )
     campaign = SimpleNamespace(
         settings=settings,
-        prepared=SimpleNamespace(study="lenet", module=module, plan=plan_.of_study(module, settings)),
+        prepared=SimpleNamespace(
+            study="lenet", module=module, plan=plan_.of_study(module, settings)
+        ),
         looks=looks,
         recorder=SimpleNamespace(folder=tmp_path / "f00d", run_id="f00d"),
     )
@@ -320,17 +382,32 @@ def test_a_campaign_that_can_go_on_is_extended(tmp_path: Path) -> None:
         assert found is not None
         assert found.what == "12 more blocks"
         words = shlex.split(found.pasted.partition("&& ")[2])
-        assert words[words.index("extend") :] == ["extend", "f00d", "--blocks=12", f"--journal={tmp_path}"]
+        assert words[words.index("extend") :] == [
+            "extend",
+            "f00d",
+            "--blocks=12",
+            f"--journal={tmp_path}",
+        ]
     assert advised(tmp_path, 20_000)[1] is None, "more than a campaign may have"
 
 
 def test_a_campaign_that_has_spent_its_error_rate_is_begun_anew(tmp_path: Path) -> None:
     """The command that is printed makes the very same settings, but for the most blocks."""
-    given = {"until": "settled", "max_blocks": 18, "epochs": 3, "primary": "val/accuracy", "margin": 0.05}
+    given = {
+        "until": "settled",
+        "max_blocks": 18,
+        "epochs": 3,
+        "primary": "val/accuracy",
+        "margin": 0.05,
+    }
     settings, found = advised(tmp_path, 12, (6, 9, 12, 18), **given)
     assert found is not None
-    assert found.what.startswith("A new campaign of at most 30 blocks, since the looks at this one have spent the error rate")
+    assert found.what.startswith(
+        "A new campaign of at most 30 blocks, since the looks at this one have spent the error rate"
+    )
     words = shlex.split(found.pasted.partition("&& ")[2])
     module = studies.load("lenet")
     options = arguments.options(words[words.index("lenet") + 1 :])
-    assert settings_.parse(module.settings, module.presets, options) == replace(settings, max_blocks=30)
+    assert settings_.parse(module.settings, module.presets, options) == replace(
+        settings, max_blocks=30
+    )

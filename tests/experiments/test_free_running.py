@@ -33,7 +33,14 @@ from tracking.store import Store
 pytestmark = pytest.mark.usefixtures("toy_installed")
 TICK = 1e-6  # what reading the clock takes, so that whoever waits for it gets on
 # Seconds of a clock that nothing else moves. A device that takes longer than its host, and the other way round.
-SLOW_DEVICE = {"launch": 2.0, "step": 9.0, "update": 1.0, "copy": 3.0, "synchronise": 0.5, "read": 0.25}
+SLOW_DEVICE = {
+    "launch": 2.0,
+    "step": 9.0,
+    "update": 1.0,
+    "copy": 3.0,
+    "synchronise": 0.5,
+    "read": 0.25,
+}
 SLOW_HOST = {**SLOW_DEVICE, "launch": 20.0}
 
 
@@ -75,7 +82,9 @@ def opened(kind: type[Adapter] = Adapter) -> tuple[Adapter, Any, Any]:
 
 
 def batches(count: int) -> Iterator[Batch]:
-    one = Batch((np.zeros((4, 28, 28, 1), np.float32),), np.zeros(4, np.int32), np.ones(4, np.float32))
+    one = Batch(
+        (np.zeros((4, 28, 28, 1), np.float32),), np.zeros(4, np.int32), np.ones(4, np.float32)
+    )
     return iter([one] * count)
 
 
@@ -102,13 +111,17 @@ def near(seconds: float | Sequence[float]) -> Any:
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_step_alone_is_launch_and_device_and_in_a_window_the_slower_of_both(given: dict[str, float]) -> None:
+def test_a_step_alone_is_launch_and_device_and_in_a_window_the_slower_of_both(
+    given: dict[str, float],
+) -> None:
     """Synchronising inside of the window makes every step as long as alone; without it at the end, the update is missing."""
     assert trained(6, EVERY_STEP).seconds == near([one_by_one(given)] * 6)
     watch = trained(12, Pace(5, first=1))
     assert watch.seconds == near([one_by_one(given)])
     assert [one.steps for one in watch.windows] == [5, 5, 1]
-    assert [one.seconds for one in watch.windows] == near([freely(given, 5), freely(given, 5), one_by_one(given)])
+    assert [one.seconds for one in watch.windows] == near(
+        [freely(given, 5), freely(given, 5), one_by_one(given)]
+    )
     assert len(watch.losses) == 12
     assert not watch.held_up
 
@@ -234,15 +247,28 @@ class Task:
 
 
 def cell(folder: Path, **settings: Any) -> Any:
-    every = {"epochs": 3, "warmup_steps": 3, "inject_delay": 0.0, "timing": "free", "window_steps": 4, **settings}
-    return SimpleNamespace(checkpoint=str(folder / "checkpoint"), settings=every, run="1", path=folder, framework="toy")
+    every = {
+        "epochs": 3,
+        "warmup_steps": 3,
+        "inject_delay": 0.0,
+        "timing": "free",
+        "window_steps": 4,
+        **settings,
+    }
+    return SimpleNamespace(
+        checkpoint=str(folder / "checkpoint"), settings=every, run="1", path=folder, framework="toy"
+    )
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_training_is_warmed_up_step_by_step_and_then_runs_freely(tmp_path: Path, given: dict[str, float]) -> None:
+def test_a_training_is_warmed_up_step_by_step_and_then_runs_freely(
+    tmp_path: Path, given: dict[str, float]
+) -> None:
     framework, network, optimizer = opened()
     told = Told()
-    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), told)  # type: ignore[arg-type]
+    state = measure._train(
+        Task(), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), told
+    )  # type: ignore[arg-type]
     assert (len(state.seconds), [one.steps for one in state.windows]) == (3, [4, 1, 4, 4, 4, 4])
     assert (state.steps, told.examples) == (24, [24 * 4])
     # a message at most after each window, with its own rate: a line a second is asked for, and every window is longer
@@ -255,9 +281,23 @@ def test_what_comes_first_changes_from_epoch_to_epoch(tmp_path: Path) -> None:
     """Behind a validation everything is slower for a moment: neither windows nor single steps shall always be there."""
     framework, network, optimizer = opened()
     took_turns = cell(tmp_path, timing="both", window_steps=2)
-    state = measure._train(Task(), took_turns, framework, network, optimizer, DevicePeaks(framework), Told())  # type: ignore[arg-type]
-    readings = sorted([(ended, 1) for ended in state.ended] + [(one.ended, one.steps) for one in state.windows])
-    assert [steps for _, steps in readings] == [1, 1, 1, 2, 1, 1, 1, *[1, 1, 2, 1, 1, 2], *[2, 1, 1, 2, 1, 1]]
+    state = measure._train(
+        Task(), took_turns, framework, network, optimizer, DevicePeaks(framework), Told()
+    )  # type: ignore[arg-type]
+    readings = sorted(
+        [(ended, 1) for ended in state.ended] + [(one.ended, one.steps) for one in state.windows]
+    )
+    assert [steps for _, steps in readings] == [
+        1,
+        1,
+        1,
+        2,
+        1,
+        1,
+        1,
+        *[1, 1, 2, 1, 1, 2],
+        *[2, 1, 1, 2, 1, 1],
+    ]
     assert [one.steps for one in state.windows] == [2, 1, 2, 2, 2, 2]
 
 
@@ -265,10 +305,16 @@ def test_what_comes_first_changes_from_epoch_to_epoch(tmp_path: Path) -> None:
 def test_a_resumed_training_keeps_its_windows_and_warms_up_again(tmp_path: Path) -> None:
     framework, network, optimizer = opened()
     with pytest.raises(KeyboardInterrupt):
-        measure._train(Task(2), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), Told())  # type: ignore[arg-type]
-    kept = Checkpoint(tmp_path / "checkpoint", cell(tmp_path).settings).load(framework, network, optimizer)
+        measure._train(
+            Task(2), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), Told()
+        )  # type: ignore[arg-type]
+    kept = Checkpoint(tmp_path / "checkpoint", cell(tmp_path).settings).load(
+        framework, network, optimizer
+    )
     assert (len(kept.seconds), [one.steps for one in kept.windows]) == (3, [4, 1, 4, 4])
-    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), Told())  # type: ignore[arg-type]
+    state = measure._train(
+        Task(), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), Told()
+    )  # type: ignore[arg-type]
     assert (len(state.seconds), [one.steps for one in state.windows]) == (6, [4, 1, 4, 4, 4, 1])
     assert state.windows[:4] == kept.windows
     values = timing.PhaseValues("train", tuple(state.seconds), (4,) * 6, 3, tuple(state.starts))
@@ -278,21 +324,27 @@ def test_a_resumed_training_keeps_its_windows_and_warms_up_again(tmp_path: Path)
 @pytest.mark.usefixtures("clock", "given")
 def test_a_training_of_a_framework_that_waits_has_no_throughput(tmp_path: Path) -> None:
     framework, network, optimizer = opened(Waiting)
-    state = measure._train(Task(), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), Told())  # type: ignore[arg-type]
+    state = measure._train(
+        Task(), cell(tmp_path), framework, network, optimizer, DevicePeaks(framework), Told()
+    )  # type: ignore[arg-type]
     assert state.held_up
 
 
 def test_the_summary_of_windows_claims_nothing_of_single_steps() -> None:
     warm = timing.PhaseValues("train", (9.0, 3.0), (10, 10), warmup=2)
     windows = timing.of_windows([timing.Window(4, 8.0, 0.0), timing.Window(2, 4.5, 0.0)], 10)
-    found = timing.summarise_windows(timing.summarise_training(warm, 30.0), windows, timing.of_device((), 10))
+    found = timing.summarise_windows(
+        timing.summarise_training(warm, 30.0), windows, timing.of_device((), 10)
+    )
     assert found == {
         "train/first_step_seconds": 9.0,
         "train/total_seconds": 30.0,
         "train/examples_per_second": 60 / 12.5,
     }
     alone = timing.PhaseValues("train", (9.0, 3.0, 5.0), (10, 10, 10), warmup=1)
-    found = timing.summarise_windows(timing.summarise_training(alone, 30.0), windows, timing.of_device((1.0, 2.0, 6.0), 10))
+    found = timing.summarise_windows(
+        timing.summarise_training(alone, 30.0), windows, timing.of_device((1.0, 2.0, 6.0), 10)
+    )
     assert found["train/step_seconds"] == 4.0
     assert found["train/stepped_examples_per_second"] == 20 / 8
     assert found["train/examples_per_second"] == 60 / 12.5
@@ -303,16 +355,28 @@ def test_the_summary_of_windows_claims_nothing_of_single_steps() -> None:
 @pytest.mark.parametrize(
     ("timing_", "window_steps", "message"),
     [
-        ("free", 9, "window_steps=9: a window is longer than the 8 measured steps of an epoch; at most 8"),
-        ("both", 5, "window_steps=5: a window, with as many timed one by one, is longer than the 8 measured .*; at most 4"),
+        (
+            "free",
+            9,
+            "window_steps=9: a window is longer than the 8 measured steps of an epoch; at most 8",
+        ),
+        (
+            "both",
+            5,
+            "window_steps=5: a window, with as many timed one by one, is longer than the 8 measured .*; at most 4",
+        ),
         ("step", 9, ""),
         ("free", 8, ""),
         ("both", 4, ""),
     ],
 )
-def test_windows_that_no_epoch_has_room_for_are_refused(timing_: str, window_steps: int, message: str) -> None:
+def test_windows_that_no_epoch_has_room_for_are_refused(
+    timing_: str, window_steps: int, message: str
+) -> None:
     """Eight steps an epoch, of two epochs, whose first holds the warm-up."""
-    settings = captioning.Settings(timing=timing_, window_steps=window_steps, steps_per_epoch=8, epochs=2, warmup_steps=8)
+    settings = captioning.Settings(
+        timing=timing_, window_steps=window_steps, steps_per_epoch=8, epochs=2, warmup_steps=8
+    )
     if not message:
         return steps_.check(settings, 1_000, "training captions", "scenes")
     with pytest.raises(WrongCall, match=message):
@@ -321,20 +385,32 @@ def test_windows_that_no_epoch_has_room_for_are_refused(timing_: str, window_ste
 
 
 def test_a_grid_refuses_windows_longer_than_what_it_measures_at_least() -> None:
-    with pytest.raises(WrongCall, match=r"window_steps=13: a window is longer than the least_steps=12 .*; at most 12"):
-        grid_prepare.prepare(grid.Settings(models=("lenet",), image_sizes=(28,), timing="free", window_steps=13), lambda *_: None)
+    with pytest.raises(
+        WrongCall,
+        match=r"window_steps=13: a window is longer than the least_steps=12 .*; at most 12",
+    ):
+        grid_prepare.prepare(
+            grid.Settings(models=("lenet",), image_sizes=(28,), timing="free", window_steps=13),
+            lambda *_: None,
+        )
 
 
 @pytest.mark.parametrize("study", [overhead.STUDY, calibrate.STUDY])
 def test_studies_of_single_steps_refuse_windows(study: Study) -> None:
-    with pytest.raises(WrongCall, match=f"timing=free: {study.name} compares steps that are timed one by one; take timing=step"):
+    with pytest.raises(
+        WrongCall,
+        match=f"timing=free: {study.name} compares steps that are timed one by one; take timing=step",
+    ):
         study.treatments(study.settings(timing="free"))
 
 
 @pytest.mark.parametrize("name", ["captioning", "lenet", "grid"])
 def test_every_study_judges_the_throughput_of_windows(name: str) -> None:
     study = studies.load(name)
-    metrics = {kind: [one.metric for one in studies.outcomes(study, study.settings(timing=kind))] for kind in ("step", "free")}
+    metrics = {
+        kind: [one.metric for one in studies.outcomes(study, study.settings(timing=kind))]
+        for kind in ("step", "free")
+    }
     assert metrics["free"].count("train/examples_per_second") == 1
     assert metrics["step"] == [one.metric for one in study.outcomes]
 
@@ -364,27 +440,60 @@ class Diverging(Adapter):
 
 @pytest.mark.usefixtures("clock", "given")
 @pytest.mark.parametrize("kind", ["step", "free", "both"])
-def test_a_loss_that_is_no_number_is_noticed_at_its_windows_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_no_number_is_noticed_at_its_windows_end(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     framework, network, _ = opened(Diverging)
-    settings = {"batch_size": 4, "timing": kind, "window_steps": 4, "seconds": 1e-9, "least_steps": 12}
-    monkeypatch.setattr(grid_measure, "make_optimizer", lambda *_: framework.optimizer(network, OptimizerConfig("adam", 0.1)))
+    settings = {
+        "batch_size": 4,
+        "timing": kind,
+        "window_steps": 4,
+        "seconds": 1e-9,
+        "least_steps": 12,
+    }
+    monkeypatch.setattr(
+        grid_measure,
+        "make_optimizer",
+        lambda *_: framework.optimizer(network, OptimizerConfig("adam", 0.1)),
+    )
     batch, spec = framework.place(next(batches(1))), SimpleNamespace(settings=settings)
     with pytest.raises(EvenhandError, match="the loss of step 6 is not finite"):
         grid_measure._train(framework, network, batch, spec, DevicePeaks(framework), Told())  # type: ignore[arg-type]
 
 
-def test_a_campaign_of_freely_running_steps_is_judged_by_their_throughput(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_campaign_of_freely_running_steps_is_judged_by_their_throughput(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A real one, whose second framework is the slower by a known cost. No step is judged alone."""
     slow = {"toy": {"step": 0.01}, "toy+twin": {"step": 0.02}}
     monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(slow))
-    toys = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "inference_requests": "2"}
-    done = place.run(**toys, blocks="3", steps_per_epoch="8", epochs="2", timing="free", window_steps="4", protocol="paper")
+    toys = {
+        "frameworks": "toy,toy+twin",
+        "data": "synthetic",
+        "vocabulary": "60",
+        "length": "8",
+        "inference_requests": "2",
+    }
+    done = place.run(
+        **toys,
+        blocks="3",
+        steps_per_epoch="8",
+        epochs="2",
+        timing="free",
+        window_steps="4",
+        protocol="paper",
+    )
     assert done.returncode == 3, done.stderr + done.stdout
     folder = next(place.journal.iterdir()) / "report"
-    rows = {row["metric"]: row for row in json.loads((folder / "comparison.json").read_text())["rows"]}
+    rows = {
+        row["metric"]: row for row in json.loads((folder / "comparison.json").read_text())["rows"]
+    }
     assert "train/step_seconds" not in rows
     assert rows["train/examples_per_second"]["n_blocks"] == 3
     assert rows["train/examples_per_second"]["estimate"] < 1
-    assert "Where steps ran freely, a window of them stands for a step." in (folder / "report.md").read_text()
+    assert (
+        "Where steps ran freely, a window of them stands for a step."
+        in (folder / "report.md").read_text()
+    )
     runs = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
     assert {(run.params["timing"], run.params["window_steps"]) for run in runs} == {("free", "4")}

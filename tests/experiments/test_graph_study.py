@@ -18,16 +18,31 @@ from experiments.studies import graph
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
 
-QUICK = {"size": "tiny", "models": "bert", "batch_size": "4", "steps": "3", "warmup_steps": "1", "threads": "1"}
+QUICK = {
+    "size": "tiny",
+    "models": "bert",
+    "batch_size": "4",
+    "steps": "3",
+    "warmup_steps": "1",
+    "threads": "1",
+}
 
 
 def test_every_optimizer_is_off_once_and_every_program_stands_beside() -> None:
     settings = parse(
         graph.Settings,
         graph.STUDY.presets,
-        {"models": "bert", "frameworks": "tensorflow,pytorch", "without": "pruning,all", "alone": "pruning"},
+        {
+            "models": "bert",
+            "frameworks": "tensorflow,pytorch",
+            "without": "pruning,all",
+            "alone": "pruning",
+        },
     )
-    found = [(one.framework, one.settings["program"], one.settings["graph_off"]) for one in graph.treatments(settings)]
+    found = [
+        (one.framework, one.settings["program"], one.settings["graph_off"])
+        for one in graph.treatments(settings)
+    ]
     *others, (framework, program, off) = found
     assert others == [
         *(("tensorflow", "tensorflow", ()), ("pytorch", "pytorch", ())),
@@ -41,7 +56,12 @@ def test_every_optimizer_is_off_once_and_every_program_stands_beside() -> None:
 def test_compiling_has_paid_when_both_have_taken_as_long() -> None:
     """Against the two sums, step by step."""
     rng = np.random.default_rng(0)
-    for first, first_compiled, later, later_compiled in rng.uniform(0.1, 1, (50, 4)) * [1, 50, 1, 0.9]:
+    for first, first_compiled, later, later_compiled in rng.uniform(0.1, 1, (50, 4)) * [
+        1,
+        50,
+        1,
+        0.9,
+    ]:
         steps = np.arange(1, 100_000)
         eager, compiled = first + (steps - 1) * later, first_compiled + (steps - 1) * later_compiled
         paid = np.flatnonzero(compiled <= eager)
@@ -70,11 +90,31 @@ def test_the_report_says_after_how_many_steps() -> None:
     for one in runs(("eager", "compiled"), 6, factors={"compiled": 0.5}, spread=1e-9):
         more = 2.99 if one.tags["framework"] == "compiled" else 0.0
         step = one.metrics[ablations.LATER]
-        found.append(replace(one, metrics={**one.metrics, ablations.FIRST: step + more * step / (0.015 if more else 0.03)}))
-    comparison = compare(table(found), factor="framework", baseline="eager", outcomes=[ablations.FIRST, ablations.LATER])
-    (section,) = ablations.break_even(comparison, {"eager": ("compiled",), "compiled": ("eager",), "other": ("eager",)})
+        found.append(
+            replace(
+                one,
+                metrics={
+                    **one.metrics,
+                    ablations.FIRST: step + more * step / (0.015 if more else 0.03),
+                },
+            )
+        )
+    comparison = compare(
+        table(found),
+        factor="framework",
+        baseline="eager",
+        outcomes=[ablations.FIRST, ablations.LATER],
+    )
+    (section,) = ablations.break_even(
+        comparison, {"eager": ("compiled",), "compiled": ("eager",), "other": ("eager",)}
+    )
     assert [row[-3:] for row in section.rows] == [("200", "200–200", "6"), ("1", "1–1", "6")]
-    few = compare(table(found[:6]), factor="framework", baseline="eager", outcomes=[ablations.FIRST, ablations.LATER])
+    few = compare(
+        table(found[:6]),
+        factor="framework",
+        baseline="eager",
+        outcomes=[ablations.FIRST, ablations.LATER],
+    )
     (section,) = ablations.break_even(few, {"eager": ("compiled",)})
     assert [row[-3:] for row in section.rows] == [("—", "none from 3 blocks", "3")]
 
@@ -88,15 +128,21 @@ def test_programs_are_measured_and_their_nodes_counted(place: Place) -> None:
         "figures": "false",
     }
     given |= {"cache": str(place.cache), "journal": str(place.journal)}
-    called = place.call(sys.executable, "-m", "experiments", "graph", *(f"--{k}={v}" for k, v in given.items()))
+    called = place.call(
+        sys.executable, "-m", "experiments", "graph", *(f"--{k}={v}" for k, v in given.items())
+    )
     assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
     cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
     found = {run.data.params["program"]: run.data.metrics for run in cells}
     assert found.keys() == {"tensorflow", "without all"}
     for metrics in found.values():
-        parts = [value for name, value in metrics.items() if re.fullmatch(r"graph/\w+_nodes_after", name)]
+        parts = [
+            value for name, value in metrics.items() if re.fullmatch(r"graph/\w+_nodes_after", name)
+        ]
         assert sum(parts) == metrics["graph/nodes_after"]
-        assert metrics["graph/nodes_before"] == found["tensorflow"]["graph/nodes_before"]  # the same program
+        assert (
+            metrics["graph/nodes_before"] == found["tensorflow"]["graph/nodes_before"]
+        )  # the same program
     assert found["tensorflow"]["graph/nodes_after"] < found["without all"]["graph/nodes_after"]
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert re.search(r"\| bert \| without all \| — \| 1 block: no comparison.*\| 2\.5 % \|", report)

@@ -43,22 +43,38 @@ QUICK = {
 
 def run(place: Place, **given: str) -> subprocess.CompletedProcess[str]:
     settings = {"cache": str(place.cache), "journal": str(place.journal), **QUICK, **given}
-    return place.call(sys.executable, "-m", "experiments", "grid", *(f"--{name}={value}" for name, value in settings.items()))
+    return place.call(
+        sys.executable,
+        "-m",
+        "experiments",
+        "grid",
+        *(f"--{name}={value}" for name, value in settings.items()),
+    )
 
 
 def cells(place: Place) -> list[mlflow.entities.Run]:
-    return list(mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'", order_by=["attributes.start_time"]))
+    return list(
+        mlflow.MlflowClient(place.uri).search_runs(
+            ["1"], "tags.kind = 'cell'", order_by=["attributes.start_time"]
+        )
+    )
 
 
 def raw(cell: mlflow.entities.Run, phase: str) -> list[float]:
     """Seconds of each step or request."""
     found = tables.read(Path(cell.info.artifact_uri, "values.parquet"), ("phase", "seconds"))
-    return [seconds for of, seconds in zip(found["phase"], found["seconds"], strict=True) if of == phase]
+    return [
+        seconds for of, seconds in zip(found["phase"], found["seconds"], strict=True) if of == phase
+    ]
 
 
-@pytest.mark.parametrize("other", ["keras-torch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "other", ["keras-torch", pytest.param("tensorflow", marks=pytest.mark.slow)]
+)
 def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place, other: str) -> None:
-    done = run(place, frameworks=f"pytorch,{other}", models="lenet", image_sizes="28", figures="true")
+    done = run(
+        place, frameworks=f"pytorch,{other}", models="lenet", image_sizes="28", figures="true"
+    )
     assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
     found = cells(place)
     assert len(found) == 4
@@ -73,7 +89,9 @@ def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place, other:
         steady = seconds["train"][int(metrics["check/train_warmup"]) :]
         assert metrics["train/step_seconds"] == pytest.approx(np.median(steady))
         assert metrics["train/examples_per_second"] == pytest.approx(rows / np.mean(steady))
-        assert metrics["inference/first_call_seconds"] == pytest.approx(seconds[f"inference_batch_{rows}"][0])
+        assert metrics["inference/first_call_seconds"] == pytest.approx(
+            seconds[f"inference_batch_{rows}"][0]
+        )
         assert metrics["memory/peak_rss_bytes"] > 1e8
         assert "train/total_seconds" not in metrics
     # those that are compared with each other run one after the other
@@ -84,24 +102,51 @@ def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place, other:
     assert "Where memory ends" not in report
 
 
-def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # two images of 64 × 64 need a few MiB beyond the program itself; 4,000 need 200 MB, and 4 GB of the toy's device
     for name, text in toy_costs(row_bytes=1_000_000).items():
         monkeypatch.setenv(name, text)
-    sizes = {"batch_sizes": "2,4000,8000", "memory_limit": "1500MB", "phases": "inference", "blocks": "2"}
+    sizes = {
+        "batch_sizes": "2,4000,8000",
+        "memory_limit": "1500MB",
+        "phases": "inference",
+        "blocks": "2",
+    }
     done = run(place, frameworks="toy", **sizes)
     assert done.returncode == 3, done.stdout + done.stderr
-    outcomes = {(cell.data.params["batch_size"], cell.data.tags["block"]): unpacked(cell.data.tags) for cell in cells(place)}
-    assert {key: tags["outcome"] for key, tags in outcomes.items()} == {
-        (size, block): "ok" if size == "2" else "out_of_memory" for size in ("2", "4000", "8000") for block in ("1", "2")
+    outcomes = {
+        (cell.data.params["batch_size"], cell.data.tags["block"]): unpacked(cell.data.tags)
+        for cell in cells(place)
     }
-    tried = [tags for (_, _), tags in outcomes.items() if tags["outcome"] == "out_of_memory" and "implied" not in tags]
+    assert {key: tags["outcome"] for key, tags in outcomes.items()} == {
+        (size, block): "ok" if size == "2" else "out_of_memory"
+        for size in ("2", "4000", "8000")
+        for block in ("1", "2")
+    }
+    tried = [
+        tags
+        for (_, _), tags in outcomes.items()
+        if tags["outcome"] == "out_of_memory" and "implied" not in tags
+    ]
     assert 1 <= len(tried) <= 2  # 8,000 may come first
-    assert all("inference, batch" in tags["outcome_reason"] or "build" in tags["outcome_reason"] for tags in tried)
+    assert all(
+        "inference, batch" in tags["outcome_reason"] or "build" in tags["outcome_reason"]
+        for tags in tried
+    )
     assert outcomes["8000", "2"]["outcome_reason"].startswith("implied: batch_size ")
     assert "out_of_memory (implied: batch_size " in done.stdout
     again = place.call(
-        *(sys.executable, "-m", "experiments", "grid", f"--cache={place.cache}", f"--journal={place.journal}", "--resume=last")
+        *(
+            sys.executable,
+            "-m",
+            "experiments",
+            "grid",
+            f"--cache={place.cache}",
+            f"--journal={place.journal}",
+            "--resume=last",
+        )
     )
     assert again.returncode == 3, again.stdout + again.stderr
     assert len(cells(place)) == 6  # what did not fit is known, and is not tried again
@@ -114,7 +159,9 @@ def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(place: Place,
 
 
 def test_a_real_framework_that_runs_out_of_memory_is_recognised(place: Place) -> None:
-    done = run(place, frameworks="pytorch", batch_sizes="4000", memory_limit="1500MB", phases="inference")
+    done = run(
+        place, frameworks="pytorch", batch_sizes="4000", memory_limit="1500MB", phases="inference"
+    )
     assert done.returncode == 3, done.stdout + done.stderr
     (cell,) = cells(place)
     assert (cell.data.tags["outcome"], cell.data.tags["phase"]) == ("out_of_memory", "inference")
@@ -144,7 +191,8 @@ def treatment(size: int, framework: str = "pytorch", model: str = "m") -> Treatm
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("none", 0), ("2GiB", 2**31), ("500MB", 5 * 10**8), ("1.5 GiB", 1_610_612_736), ("7", 7)]
+    ("text", "size"),
+    [("none", 0), ("2GiB", 2**31), ("500MB", 5 * 10**8), ("1.5 GiB", 1_610_612_736), ("7", 7)],
 )
 def test_sizes(text: str, size: int) -> None:
     assert memory.size(text) == size
@@ -184,7 +232,9 @@ def test_every_way_of_running_out_is_recognised(text: str) -> None:
 def test_an_error_of_several_causes_is_one_of_memory_where_the_device_is_full(text: str) -> None:
     assert memory.device_ran_out(text, lambda: 0.01)
     assert not memory.device_ran_out(text, lambda: 0.6)
-    assert not memory.device_ran_out(text, lambda: None)  # no driver that answers: its cause is not known
+    assert not memory.device_ran_out(
+        text, lambda: None
+    )  # no driver that answers: its cause is not known
 
 
 def test_the_driver_is_asked_for_no_other_error() -> None:
@@ -211,7 +261,10 @@ def test_every_combination_once_and_compared_ones_together() -> None:
     settings = grid.Settings(models=("resnet18", "vgg16"), batch_sizes=(1, 2), image_sizes=(32, 64))
     found = grid.treatments(settings)
     assert len({one.name for one in found}) == len(found) == math.prod((2, 2, 2, 2))
-    assert all(len([one for one in found if one.group == name]) == 2 for name in {one.group for one in found})
+    assert all(
+        len([one for one in found if one.group == name]) == 2
+        for name in {one.group for one in found}
+    )
 
 
 @pytest.mark.slow

@@ -22,7 +22,9 @@ MOST = 1.02
 
 
 def told(framework: str, *point: object, first: str = "ours") -> dict[str, float]:
-    output = run_in(framework, "-m", "tests.experiments.harness_costs", framework, *map(str, point), first).stdout
+    output = run_in(
+        framework, "-m", "tests.experiments.harness_costs", framework, *map(str, point), first
+    ).stdout
     found: dict[str, float] = json.loads(output.splitlines()[-1])
     return found
 
@@ -42,13 +44,23 @@ def test_both_loops_are_timed(framework: str) -> None:
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_the_harness_costs_two_percent_at_most(framework: str) -> None:
     """On the whole of three networks with batches of 1 and 32; by point it is printed."""
-    found = {point: [told(framework, *point, first=("ours", "plain")[at % 2]) for at in range(PROCESSES)] for point in POINTS}
+    found = {
+        point: [told(framework, *point, first=("ours", "plain")[at % 2]) for at in range(PROCESSES)]
+        for point in POINTS
+    }
     wholes = {}
     for what in ("training", "requests"):
         for (model, rows, _), several in found.items():
             one = over_processes([ratios[what] for ratios in several])
-            print(f"{framework} {model} batch {rows} {what}: {one.value:.3f} ({one.low:.3f}-{one.high:.3f})")
-        means = [math.exp(np.mean([math.log(several[at][what]) for several in found.values()])) for at in range(PROCESSES)]
+            print(
+                f"{framework} {model} batch {rows} {what}: {one.value:.3f} ({one.low:.3f}-{one.high:.3f})"
+            )
+        means = [
+            math.exp(np.mean([math.log(several[at][what]) for several in found.values()]))
+            for at in range(PROCESSES)
+        ]
         whole = wholes[what] = over_processes(means)
-        print(f"{framework} {what} on the whole: {whole.value:.4f} ({whole.low:.4f}-{whole.high:.4f})")
+        print(
+            f"{framework} {what} on the whole: {whole.value:.4f} ({whole.low:.4f}-{whole.high:.4f})"
+        )
     assert all(whole.high <= MOST for whole in wholes.values())

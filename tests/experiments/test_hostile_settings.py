@@ -57,9 +57,35 @@ HOSTILE_NUMBERS = (
         "9" * 100_000,
     ),
     *(str(2**63), str(2**64), str(-(2**63)), "-1", "1e19", "99999999999999999999%"),
-    *("１２", "١٢", "²", "½", "1٫5", "0x10", "1,,x", "--1", "1 2", "true", "None", "\x1b[31m1", "1\0", "\ud800", "[1]"),
+    *(
+        "１２",
+        "١٢",
+        "²",
+        "½",
+        "1٫5",
+        "0x10",
+        "1,,x",
+        "--1",
+        "1 2",
+        "true",
+        "None",
+        "\x1b[31m1",
+        "1\0",
+        "\ud800",
+        "[1]",
+    ),
 )
-HOSTILE_TEXTS = ("a\0b", "\x1b[2J", "\x9b31m", "\u202egnp", "\u2066a", "\ud800", "\x7f", "x" * 5_000, "x" * 1_000_000)
+HOSTILE_TEXTS = (
+    "a\0b",
+    "\x1b[2J",
+    "\x9b31m",
+    "\u202egnp",
+    "\u2066a",
+    "\ud800",
+    "\x7f",
+    "x" * 5_000,
+    "x" * 1_000_000,
+)
 
 
 def _refused(name: str, given: dict[str, str]) -> None:
@@ -85,7 +111,9 @@ def test_every_number_has_bounds_and_keeps_them() -> None:
             _refused(name, {field.name: text})
 
 
-def test_texts_paths_and_truth_values_are_what_they_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_paths_and_truth_values_are_what_they_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     for name, field in TEXTS:
@@ -103,7 +131,21 @@ def test_what_every_preset_says_is_within_the_bounds() -> None:
 
 
 _VALUES = (
-    *("1e400", "-1e400", "NaN", "Infinity", "9" * 400, "9" * 5_000, "-1", "1.5", "null", "{}", "[[1]]", "true", '"\\u0000"'),
+    *(
+        "1e400",
+        "-1e400",
+        "NaN",
+        "Infinity",
+        "9" * 400,
+        "9" * 5_000,
+        "-1",
+        "1.5",
+        "null",
+        "{}",
+        "[[1]]",
+        "true",
+        '"\\u0000"',
+    ),
     *('"\\ud800"', '"１２"', '"\\u001b[2J"', "[" * 50_000, json.dumps("9" * 5_000)),
 )
 
@@ -132,7 +174,9 @@ def test_a_file_of_settings_is_held_to_the_same(tmp_path: Path, value: str) -> N
         (b" " * 70_000, "more than 65,536 bytes"),
     ],
 )
-def test_a_damaged_file_of_settings_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_damaged_file_of_settings_is_one_line(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     path = tmp_path / "settings.json"
     path.write_bytes(content)
     with pytest.raises(WrongCall, match=message) as caught:
@@ -140,7 +184,19 @@ def test_a_damaged_file_of_settings_is_one_line(tmp_path: Path, content: bytes, 
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("text", ["9" * 400, "9" * 400 + "GB", "0." + "0" * 400 + "1GB", "0.5", "１GB", "1e5", "-1GB", "9e999GB"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9" * 400,
+        "9" * 400 + "GB",
+        "0." + "0" * 400 + "1GB",
+        "0.5",
+        "１GB",
+        "1e5",
+        "-1GB",
+        "9e999GB",
+    ],
+)
 def test_a_memory_limit_is_a_size_that_there_is(text: str) -> None:
     with pytest.raises(WrongCall, match="is not a size"):
         memory.size(text)
@@ -171,8 +227,17 @@ def test_what_is_searched_is_held_to_the_same(text: str) -> None:
 
 def test_synthetic_captions_are_estimated_before_they_are_drawn(tmp_path: Path) -> None:
     began = time.monotonic()
-    with pytest.raises(WrongCall, match=r"captions of 1000 words take [\d,.]+ GB of memory, and this machine has"):
-        synthetic(vocabulary=1_000_000, length=1_000, captions=10**12, images=1_024, seed=0, cache=tmp_path)
+    with pytest.raises(
+        WrongCall, match=r"captions of 1000 words take [\d,.]+ GB of memory, and this machine has"
+    ):
+        synthetic(
+            vocabulary=1_000_000,
+            length=1_000,
+            captions=10**12,
+            images=1_024,
+            seed=0,
+            cache=tmp_path,
+        )
     assert time.monotonic() - began < 1
     assert list(tmp_path.iterdir()) == []
 
@@ -180,7 +245,9 @@ def test_synthetic_captions_are_estimated_before_they_are_drawn(tmp_path: Path) 
 def test_more_cells_than_a_campaign_can_hold_are_refused() -> None:
     sizes = ",".join(map(str, range(1, 257)))
     kind, presets = KINDS["grid"]
-    asked = settings.parse(kind, presets, {"batch_sizes": sizes, "image_sizes": sizes, "blocks": "10000"})
+    asked = settings.parse(
+        kind, presets, {"batch_sizes": sizes, "image_sizes": sizes, "blocks": "10000"}
+    )
     with pytest.raises(WrongCall, match="cells are asked for"):
         grid.treatments(asked)
     with pytest.raises(WrongCall, match="batch_sizes names 300 values; at most 256"):
@@ -224,6 +291,8 @@ def test_the_command_line_says_one_line_and_ends_with_2(place: Place) -> None:
 def test_output_that_knows_no_unicode_is_no_traceback(place: Place) -> None:
     environment = {**place.environment, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "experiments", "--help"]
-    done = subprocess.run(command, env=environment, cwd=place.folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, env=environment, cwd=place.folder, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0
     assert "Traceback" not in done.stderr

@@ -25,7 +25,10 @@ from tracking import provenance
 from tracking.errors import WrongCall
 from tracking.store import Store
 
-PACKAGE, VERSION = "sacrebleu", "99.1"  # of which the other environment seems to have another version
+PACKAGE, VERSION = (
+    "sacrebleu",
+    "99.1",
+)  # of which the other environment seems to have another version
 
 
 def environment(folder: Path) -> Path:
@@ -39,7 +42,9 @@ def other(tmp_path: Path) -> Path:
     """An interpreter with this one's packages but for one version, which lists in `calls` what it was started with."""
     python = environment(tmp_path / "other")
     (site,) = (tmp_path / "other" / "lib").glob("python*/site-packages")
-    (site / "below.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
+    (site / "below.pth").write_text(
+        f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n"
+    )
     info = site / f"{PACKAGE}-{VERSION}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {VERSION}\n")
@@ -53,7 +58,9 @@ def test_one_framework_of_a_campaign_runs_there(place: Place, other: Path, tmp_p
     done = place.run(**TOYS, blocks="2", pythons=f"toy+twin={other}", timing="step")
     assert done.returncode in (0, 3), done.stdout + done.stderr
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert sum("-m experiments.cell" in call for call in calls) == 3, "the check of the device and two cells"
+    assert sum("-m experiments.cell" in call for call in calls) == 3, (
+        "the check of the device and two cells"
+    )
     assert sum("-m models.parity" in call for call in calls) == 1
 
     (folder,) = place.journal.iterdir()
@@ -64,11 +71,17 @@ def test_one_framework_of_a_campaign_runs_there(place: Place, other: Path, tmp_p
         twin = run.params["framework"] == "toy+twin"
         assert run.tags.get("interpreter", "") == (str(other) if twin else "")
         assert run.tags[f"version.{PACKAGE}"] == (VERSION if twin else ours)
-        found = json.loads(next(folder.glob(f"cells/*/{run.tags['origin'][:8]}/environment.json")).read_text())
+        found = json.loads(
+            next(folder.glob(f"cells/*/{run.tags['origin'][:8]}/environment.json")).read_text()
+        )
         assert found["packages"][PACKAGE] == run.tags[f"version.{PACKAGE}"]
-    assert len({run.tags["environment"] for run in cells}) == 1, "blocks of both interpreters are of one environment"
+    assert len({run.tags["environment"] for run in cells}) == 1, (
+        "blocks of both interpreters are of one environment"
+    )
     report = json.loads((folder / "report" / "comparison.json").read_text())
-    assert {level: facts[f"version.{PACKAGE}"] for level, facts in report["environment"].items()} == {
+    assert {
+        level: facts[f"version.{PACKAGE}"] for level, facts in report["environment"].items()
+    } == {
         "toy": ours,
         "toy+twin": VERSION,
     }
@@ -87,7 +100,13 @@ def test_the_environment_of_a_campaign_has_every_interpreters_packages(other: Pa
 
 @pytest.mark.parametrize(
     ("framework", "expected"),
-    [("tensorflow", "/a"), ("tensorflow+xla", "/b"), ("tensorflow+eager", "/a"), ("keras-tensorflow", ""), ("pytorch", "")],
+    [
+        ("tensorflow", "/a"),
+        ("tensorflow+xla", "/b"),
+        ("tensorflow+eager", "/a"),
+        ("keras-tensorflow", ""),
+        ("pytorch", ""),
+    ],
 )
 def test_a_frameworks_interpreter_is_its_variants_too(framework: str, expected: str) -> None:
     pythons = ("tensorflow=/a", "tensorflow+xla=/b")
@@ -99,13 +118,25 @@ def test_a_frameworks_interpreter_is_its_variants_too(framework: str, expected: 
 @pytest.mark.parametrize(
     ("pythons", "said"),
     [
-        ("tensorflow", "pythons=tensorflow is no framework with its interpreter; write tensorflow=/PATH/bin/python"),
+        (
+            "tensorflow",
+            "pythons=tensorflow is no framework with its interpreter; write tensorflow=/PATH/bin/python",
+        ),
         ("tensorflow=", "pythons=tensorflow= is no framework"),
-        ("tensorflow=bin/python", "pythons: tensorflow=bin/python is no absolute path; write tensorflow=/"),
+        (
+            "tensorflow=bin/python",
+            "pythons: tensorflow=bin/python is no absolute path; write tensorflow=/",
+        ),
         ("tensorflow=/a,tensorflow=/b", "pythons: tensorflow is named twice; keep one"),
         ("tensorflo=/a", "no framework 'tensorflo'; did you mean tensorflow"),
-        ("tensorflow=/nowhere/python", "pythons: tensorflow=/nowhere/python cannot be run: No such file or directory"),
-        ("tensorflow=/bin/true", "pythons: tensorflow=/bin/true does not run this project's code: it prints nothing"),
+        (
+            "tensorflow=/nowhere/python",
+            "pythons: tensorflow=/nowhere/python cannot be run: No such file or directory",
+        ),
+        (
+            "tensorflow=/bin/true",
+            "pythons: tensorflow=/bin/true does not run this project's code: it prints nothing",
+        ),
         ("tensorflow=/bin/ls", "pythons: tensorflow=/bin/ls does not run this project's code: "),
     ],
 )
@@ -113,13 +144,18 @@ def test_what_is_no_interpreter_is_refused(
     command: list[str], pythons: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folders = [f"--journal={tmp_path}/j", f"--cache={tmp_path}/c"] if command[0] == "lenet" else []
-    assert main([*command, f"--pythons={pythons}", "--frameworks=pytorch,tensorflow", *folders]) == WRONG_CALL
+    assert (
+        main([*command, f"--pythons={pythons}", "--frameworks=pytorch,tensorflow", *folders])
+        == WRONG_CALL
+    )
     error = capsys.readouterr().err
     assert error.startswith(f"evenhand: {said}"), error
     assert error.count("\n") == 1
 
 
-def test_an_environment_without_the_framework_says_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_without_the_framework_says_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     python = environment(tmp_path / "bare")
     reason = interpreters.missing("pytorch", [f"pytorch={python}"])
@@ -137,7 +173,8 @@ def test_the_interpreter_is_no_setting_of_a_cell() -> None:
 
 @pytest.mark.skipif(bool(provenance.gpus()), reason="this machine has a GPU")
 @pytest.mark.parametrize(
-    ("framework", "word"), [("tensorflow", "cuda"), ("pytorch", "NVIDIA driver"), ("keras-torch", "NVIDIA driver")]
+    ("framework", "word"),
+    [("tensorflow", "cuda"), ("pytorch", "NVIDIA driver"), ("keras-torch", "NVIDIA driver")],
 )
 def test_a_framework_without_a_gpu_gives_its_own_reason(framework: str, word: str) -> None:
     if reason := frameworks.missing(framework):
@@ -150,7 +187,9 @@ try:
 except NoDevice as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
     library = framework.removeprefix("keras-").replace("pytorch", "torch")
     reason, _, own = done.stdout.partition(f". {library} reports: ")
     assert reason == f"device 'cuda': {library} sees no GPU here; use cpu or auto"

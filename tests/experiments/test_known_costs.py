@@ -29,7 +29,15 @@ from tests.conftest import PYTHONPATH, ROOT
 from tracking.records import RunOutcome
 
 # Seconds. The device begins when it is launched and works while the host synchronises.
-COSTS = {"input": 0.05, "copy": 0.012, "launch": 0.025, "step": 0.025, "evaluate": 0.017, "infer": 0.02, "apply": 0.02}
+COSTS = {
+    "input": 0.05,
+    "copy": 0.012,
+    "launch": 0.025,
+    "step": 0.025,
+    "evaluate": 0.017,
+    "infer": 0.02,
+    "apply": 0.02,
+}
 COSTS |= {"update": 0.005, "synchronise": 0.003, "read": 0.007}
 ON_DEVICE = COSTS["step"] + COSTS["update"]
 STEP, ANSWER = COSTS["launch"] + ON_DEVICE + COSTS["read"], COSTS["infer"] + COSTS["read"]
@@ -41,7 +49,11 @@ STEPS = 8
 WORKLOADS = ("captioning", "classification", "grid")
 BATCHES = {"captioning": 32, "classification": 100, "grid": 4, "training_speed": 4}
 # Steps in windows of each. Before them each step of the warm-up is timed: ten, one, and one; an epoch's last window is short.
-FREELY = {"captioning, free": (3, 3), "classification, free": (3, 3, 1, 3, 3, 2), "classification, both": (3, 1, 3)}
+FREELY = {
+    "captioning, free": (3, 3),
+    "classification, free": (3, 3, 1, 3, 3, 2),
+    "classification, both": (3, 1, 3),
+}
 FREELY |= {"training_speed, free": (3, 3, 1)}
 TABLE = re.compile(
     r"^\| (?P<work>[^|]+?) \(`(?P<event>\w+)`\) \| (?P<step>\w+|–) \| (?P<epoch>\w+|–) "
@@ -71,13 +83,27 @@ class Measured:
 def specs(folder: Path) -> dict[str, CellSpec]:
     """A cell of every workload: batches made between the steps, by the framework's own pipeline, and one again and again."""
     few = {"cache": str(folder), "frameworks": ("toy",), "seed": 1, "inference_requests": 8}
-    decoder = captioning.Settings(**few, data="synthetic", vocabulary=60, length=8, images=40, epochs=2, steps_per_epoch=STEPS)
-    network = lenet.Settings(**few, input=("native",), epochs=2, steps_per_epoch=STEPS, warmup_steps=1)
-    point = grid.Settings(frameworks=("toy",), models=("lenet",), batch_sizes=(4,), image_sizes=(28,), seconds=0.4)
-    speed = training_speed.Settings(frameworks=("toy",), models=("lenet",), size="tiny", steps=7, warmup_steps=2)
+    decoder = captioning.Settings(
+        **few, data="synthetic", vocabulary=60, length=8, images=40, epochs=2, steps_per_epoch=STEPS
+    )
+    network = lenet.Settings(
+        **few, input=("native",), epochs=2, steps_per_epoch=STEPS, warmup_steps=1
+    )
+    point = grid.Settings(
+        frameworks=("toy",), models=("lenet",), batch_sizes=(4,), image_sizes=(28,), seconds=0.4
+    )
+    speed = training_speed.Settings(
+        frameworks=("toy",), models=("lenet",), size="tiny", steps=7, warmup_steps=2
+    )
     own = {"model": "lenet", "batch_size": 4, "image_size": 28}
     asked = {
-        "captioning": (captioning.STUDY, decoder, dict(captions.prepare(decoder, lambda *_: None).inputs), {}, "train"),
+        "captioning": (
+            captioning.STUDY,
+            decoder,
+            dict(captions.prepare(decoder, lambda *_: None).inputs),
+            {},
+            "train",
+        ),
         "classification": (
             lenet.STUDY,
             network,
@@ -86,14 +112,36 @@ def specs(folder: Path) -> dict[str, CellSpec]:
             "train",
         ),
         "grid": (grid.STUDY, point, {}, own, "measure"),
-        "training_speed": (training_speed.STUDY, speed, {}, {"model": "lenet", "batch_size": 4}, "measure"),
+        "training_speed": (
+            training_speed.STUDY,
+            speed,
+            {},
+            {"model": "lenet", "batch_size": 4},
+            "measure",
+        ),
     }
     for name in (*FREELY, "grid, free"):
         study, settings, inputs, more, stage = asked[name.partition(",")[0]]
-        asked[name] = (study, settings, inputs, {**more, "timing": name.rpartition(" ")[2], "window_steps": 3}, stage)
+        asked[name] = (
+            study,
+            settings,
+            inputs,
+            {**more, "timing": name.rpartition(" ")[2], "window_steps": 3},
+            stage,
+        )
     return {
         name: CellSpec(
-            *(name, study.workload, stage, "toy", "cpu", 1, 0, {**devices.values_of_cell(settings), **more}, inputs),
+            *(
+                name,
+                study.workload,
+                stage,
+                "toy",
+                "cpu",
+                1,
+                0,
+                {**devices.values_of_cell(settings), **more},
+                inputs,
+            ),
             *(str(folder / name), "cell", str(folder / name / "checkpoint")),
         )
         for name, (study, settings, inputs, more, stage) in asked.items()
@@ -128,7 +176,10 @@ def _run(folder: Path, *, freely: bool) -> dict[str, Measured]:
             children[name] = CellProcess(spec, lambda _: None)
             children[name].start()
     frameworks._variants.cache_clear()
-    return {name: _measured(child, folder / f"{name}.events", folder / name / "cell") for name, child in children.items()}
+    return {
+        name: _measured(child, folder / f"{name}.events", folder / name / "cell")
+        for name, child in children.items()
+    }
 
 
 def _measured(child: CellProcess, log: Path, files: Path) -> Measured:
@@ -161,10 +212,14 @@ def _phase(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_step_is_the_devices_work_and_the_loss(measured: Mapping[str, Measured], name: str) -> None:
+def test_a_step_is_the_devices_work_and_the_loss(
+    measured: Mapping[str, Measured], name: str
+) -> None:
     seconds = measured[name].judged
     assert STEP <= min(seconds) < STEP + LATE
-    assert measured[name].metrics["train/step_seconds"] == pytest.approx(statistics.median(seconds), rel=1e-3)
+    assert measured[name].metrics["train/step_seconds"] == pytest.approx(
+        statistics.median(seconds), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(("name", "batch"), [(name, BATCHES[name]) for name in WORKLOADS])
@@ -177,24 +232,32 @@ def test_throughput_of_steps_is_all_examples_over_the_time_of_all_steps(
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_request_is_the_devices_work_and_the_answer(measured: Mapping[str, Measured], name: str) -> None:
+def test_a_request_is_the_devices_work_and_the_answer(
+    measured: Mapping[str, Measured], name: str
+) -> None:
     seconds = measured[name].answered
     assert ANSWER <= min(seconds) < ANSWER + LATE
     assert min(seconds) <= measured[name].metrics["inference/latency_seconds_p50"] <= max(seconds)
 
 
-def test_the_epochs_clock_holds_input_and_copies_and_no_validation(measured: Mapping[str, Measured]) -> None:
+def test_the_epochs_clock_holds_input_and_copies_and_no_validation(
+    measured: Mapping[str, Measured],
+) -> None:
     """Each batch: read, copied, the device waited for, the step. The second epoch lasted from its first batch to its last loss.
 
     Validation would add half a second to every epoch.
     """
     found = measured["classification"]
     epoch, mean = found.metrics["train/epoch_seconds"], found.metrics["input/seconds_mean"]
-    inputs = [one for one in found.events if one["event"] == "input" and one["began"] < found.steps[-1][1]]
+    inputs = [
+        one for one in found.events if one["event"] == "input" and one["began"] < found.steps[-1][1]
+    ]
     assert len(inputs) == len(found.steps) == 2 * STEPS
     assert epoch >= STEPS * (COSTS["input"] + COSTS["copy"] + COSTS["synchronise"] + STEP)
     assert epoch == pytest.approx(found.steps[-1][1] - inputs[STEPS]["began"], abs=STEPS * LATE)
-    assert found.metrics["train/epoch_examples_per_second"] == pytest.approx(STEPS * 100 / epoch, rel=1e-3)
+    assert found.metrics["train/epoch_examples_per_second"] == pytest.approx(
+        STEPS * 100 / epoch, rel=1e-3
+    )
     spent = statistics.mean(one["ended"] - one["began"] for one in inputs)
     assert COSTS["input"] <= spent <= mean < spent + LATE
 
@@ -220,9 +283,14 @@ def test_what_ran_freely_is_what_is_judged(freely: Mapping[str, Measured], name:
         sum(found.examples) / seconds, rel=1e-3
     )  # of rounded times
     assert found.metrics["train/first_step_seconds"] >= STEP
-    assert found.metrics.get("train/epoch_examples_per_second", 0.0) < found.metrics["train/examples_per_second"]
+    assert (
+        found.metrics.get("train/epoch_examples_per_second", 0.0)
+        < found.metrics["train/examples_per_second"]
+    )
     alone = {"train/step_seconds", "train/stepped_examples_per_second"}
-    assert alone & found.metrics.keys() == (alone if name.endswith("both") else set()), "of warm-up there is no median"
+    assert alone & found.metrics.keys() == (alone if name.endswith("both") else set()), (
+        "of warm-up there is no median"
+    )
     if name.endswith("both"):
         assert found.metrics["train/step_seconds"] >= STEP
         assert found.metrics["train/stepped_examples_per_second"] <= batch / STEP
@@ -232,19 +300,43 @@ def test_in_a_window_there_are_its_steps_and_one_loss(freely: Mapping[str, Measu
     """Its batches are read and copied before it, and the other losses after; the device is waited for at its end."""
     found = freely["classification, free"]
     for window, examples in zip(found.windows, found.examples, strict=True):
-        inside = [one["event"] for one in found.events if _inside((one["began"], one["ended"]), [window])]
-        counted = {event: inside.count(event) for event in ("input", "copy", "evaluate", "launch", "step", "update", "read")}
+        inside = [
+            one["event"] for one in found.events if _inside((one["began"], one["ended"]), [window])
+        ]
+        counted = {
+            event: inside.count(event)
+            for event in ("input", "copy", "evaluate", "launch", "step", "update", "read")
+        }
         steps = examples // BATCHES["classification"]
-        assert counted == {"input": 0, "copy": 0, "evaluate": 0, "launch": steps, "step": steps, "update": steps, "read": 1}
-    told = {row["event"]: row["window"] for row in TABLE.finditer((ROOT / "docs/measurement.md").read_text())}
-    none, each = dict.fromkeys(("input", "copy", "evaluate"), "outside"), dict.fromkeys(("launch", "step"), "inside")
+        assert counted == {
+            "input": 0,
+            "copy": 0,
+            "evaluate": 0,
+            "launch": steps,
+            "step": steps,
+            "update": steps,
+            "read": 1,
+        }
+    told = {
+        row["event"]: row["window"]
+        for row in TABLE.finditer((ROOT / "docs/measurement.md").read_text())
+    }
+    none, each = (
+        dict.fromkeys(("input", "copy", "evaluate"), "outside"),
+        dict.fromkeys(("launch", "step"), "inside"),
+    )
     assert told == {**none, **each, "read": "once, at its end"}
 
 
-def test_the_table_of_what_lies_inside_is_what_the_framework_did(measured: Mapping[str, Measured]) -> None:
+def test_the_table_of_what_lies_inside_is_what_the_framework_did(
+    measured: Mapping[str, Measured],
+) -> None:
     """Of `classification`, which does all of it. An epoch's spans begin with its first step, whose batch was read before."""
     found = measured["classification"]
-    told = {row["event"]: (row["step"], row["epoch"]) for row in TABLE.finditer((ROOT / "docs/measurement.md").read_text())}
+    told = {
+        row["event"]: (row["step"], row["epoch"])
+        for row in TABLE.finditer((ROOT / "docs/measurement.md").read_text())
+    }
     training = [one for one in found.events if one["began"] < found.steps[-1][1]]
     epochs = [(found.steps[at][0], found.steps[at + STEPS - 1][1]) for at in (0, STEPS)]
     seen = {}
@@ -254,19 +346,29 @@ def test_the_table_of_what_lies_inside_is_what_the_framework_did(measured: Mappi
         in_epochs = sum(_inside(one, epochs) for one in mine)
         # an epoch's first batch is made and copied before its first step begins, which is where `epochs` starts
         seen[event] = tuple(
-            "inside" if count >= least else "outside" for count, least in ((in_steps, STEPS), (in_epochs, STEPS - 1))
+            "inside" if count >= least else "outside"
+            for count, least in ((in_steps, STEPS), (in_epochs, STEPS - 1))
         )
     assert {event: told[event] for event in seen} == seen
 
 
-def test_a_request_holds_the_devices_work_and_the_answer_and_no_copy(measured: Mapping[str, Measured]) -> None:
+def test_a_request_holds_the_devices_work_and_the_answer_and_no_copy(
+    measured: Mapping[str, Measured],
+) -> None:
     found = measured["classification"]
-    told = {row["event"]: row["request"] for row in TABLE.finditer((ROOT / "docs/measurement.md").read_text())}
+    told = {
+        row["event"]: row["request"]
+        for row in TABLE.finditer((ROOT / "docs/measurement.md").read_text())
+    }
     asked = [one for one in found.events if one["began"] > found.steps[-1][1]]
     seen = {}
     for event, named in (("copy", "copy"), ("infer", "step"), ("read", "read")):
         mine = [(one["began"], one["ended"]) for one in asked if one["event"] == event]
-        seen[named] = "inside" if sum(_inside(one, found.requests) for one in mine) >= len(found.requests) else "outside"
+        seen[named] = (
+            "inside"
+            if sum(_inside(one, found.requests) for one in mine) >= len(found.requests)
+            else "outside"
+        )
     assert len(found.requests) >= 8
     assert {event: told[event] for event in seen} == seen
     assert {told[event] for event in ("input", "evaluate")} == {"–"}

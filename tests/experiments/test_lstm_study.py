@@ -19,13 +19,28 @@ from models.parity import Side
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
 
-QUICK = {"size": "tiny", "models": "caption_decoder", "batch_size": "4", "steps": "3", "warmup_steps": "1", "threads": "1"}
+QUICK = {
+    "size": "tiny",
+    "models": "caption_decoder",
+    "batch_size": "4",
+    "steps": "3",
+    "warmup_steps": "1",
+    "threads": "1",
+}
 
 
 def test_every_network_has_the_implementations_of_each_framework_beside_the_loop_of_cells() -> None:
-    settings = parse(lstm.Settings, lstm.STUDY.presets, {"models": "gnmt,tacotron2", "implementations": "block-v2,scan+compiled"})
+    settings = parse(
+        lstm.Settings,
+        lstm.STUDY.presets,
+        {"models": "gnmt,tacotron2", "implementations": "block-v2,scan+compiled"},
+    )
     found = lstm.treatments(settings)
-    assert [(one.framework, one.settings["implementation"]) for one in found if one.settings["model"] == "gnmt"] == [
+    assert [
+        (one.framework, one.settings["implementation"])
+        for one in found
+        if one.settings["model"] == "gnmt"
+    ] == [
         *(("pytorch", "cells"), ("pytorch+compile", "scan+compiled")),
         *(("tensorflow", "cells"), ("tensorflow", "block-v2"), ("tensorflow+xla", "scan+compiled")),
     ]
@@ -60,30 +75,58 @@ def test_what_the_gate_refuses_is_listed_and_not_measured(place: Place) -> None:
         "figures": "false",
     }
     given |= {"cache": str(place.cache), "journal": str(place.journal)}
-    called = place.call(sys.executable, "-m", "experiments", "lstm", *(f"--{k}={v}" for k, v in given.items()))
+    called = place.call(
+        sys.executable, "-m", "experiments", "lstm", *(f"--{k}={v}" for k, v in given.items())
+    )
     assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
     cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
     ended = {run.data.params["implementation"]: run.data for run in cells}
-    assert {name: one.tags["outcome"] for name, one in ended.items()} == {"cells": "ok", "block": "ok", "block-v2": "not_equal"}
-    assert re.search(r"gradient of [\w.]+ differs by .* \(limit 1e-04\)", ended["block-v2"].tags["outcome_reason"])
+    assert {name: one.tags["outcome"] for name, one in ended.items()} == {
+        "cells": "ok",
+        "block": "ok",
+        "block-v2": "not_equal",
+    }
+    assert re.search(
+        r"gradient of [\w.]+ differs by .* \(limit 1e-04\)",
+        ended["block-v2"].tags["outcome_reason"],
+    )
     assert not [name for name in ended["block-v2"].metrics if name.startswith("train/")]
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert "| caption\\_decoder | tensorflow | cells | tensorflow | 1 |" in report
-    assert re.search(r"\| caption\\\_decoder \| tensorflow \| block \| tensorflow \| — \| 1 block: no comparison", report)
-    assert re.search(r"\| caption\\\_decoder \| tensorflow \| block-v2 \| tensorflow \| not equal \| .*gradient of", report)
+    assert re.search(
+        r"\| caption\\\_decoder \| tensorflow \| block \| tensorflow \| — \| 1 block: no comparison",
+        report,
+    )
+    assert re.search(
+        r"\| caption\\\_decoder \| tensorflow \| block-v2 \| tensorflow \| not equal \| .*gradient of",
+        report,
+    )
 
 
 def test_ratios_stand_beside_the_published_figures() -> None:
     """Eight blocks of steps that take a quarter of the time: the ratio is 4, within the noise of 1 %."""
     settings = parse(
-        lstm.Settings, lstm.STUDY.presets, {"models": "deepspeech2", "frameworks": "pytorch", "implementations": "layer"}
+        lstm.Settings,
+        lstm.STUDY.presets,
+        {"models": "deepspeech2", "frameworks": "pytorch", "implementations": "layer"},
     )
     params = {"library": "pytorch", "model": "deepspeech2"}
-    found = table(list(runs(("cells", "layer"), factors={"layer": 0.25}, spread=0.01, params=params)))
-    asked = {"factor": "framework", "baseline": "cells", "strata": ("params.library", "params.model")}
+    found = table(
+        list(runs(("cells", "layer"), factors={"layer": 0.25}, spread=0.01, params=params))
+    )
+    asked = {
+        "factor": "framework",
+        "baseline": "cells",
+        "strata": ("params.library", "params.model"),
+    }
     comparison = compare(found, **asked, outcomes=[ablations.THROUGHPUT])
     section = ablations.lstm(
-        comparison, lstm.treatments(settings), ("cells", "layer"), lstm.TABLE, training_speed.SOURCE, size="tiny"
+        comparison,
+        lstm.treatments(settings),
+        ("cells", "layer"),
+        lstm.TABLE,
+        training_speed.SOURCE,
+        size="tiny",
     )
     (cells, layer) = section.rows
     assert cells[:5] == ("deepspeech2", "pytorch", "cells", "pytorch", "1")

@@ -16,12 +16,26 @@ def command(place: Place, *options: str, **given: str) -> list[str]:
     small = {"data": "synthetic", "vocabulary": "60", "length": "8", "frameworks": "toy"}
     settings = {**QUICK, **small, "cache": str(place.cache), "journal": str(place.journal), **given}
     parameters = [part for name, value in settings.items() for part in ("-P", f"{name}={value}")]
-    return [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "captioning", "--env-manager", "local", *options, *parameters]
+    return [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "run",
+        str(ROOT),
+        "-e",
+        "captioning",
+        "--env-manager",
+        "local",
+        *options,
+        *parameters,
+    ]
 
 
 def test_a_launch_in_default_leads_to_its_campaign(place: Place) -> None:
     done = place.call(*command(place, blocks="1"))
-    assert done.returncode == 0, done.stdout + done.stderr  # the runner would take 3 (no verdict) for a failure
+    assert done.returncode == 0, (
+        done.stdout + done.stderr
+    )  # the runner would take 3 (no verdict) for a failure
     store = Store(place.uri)
     campaign = next(run for run in store.runs("captioning") if run.tags["kind"] == "campaign")
     launch = next(iter(store.runs("Default")))
@@ -50,10 +64,14 @@ def test_a_wrong_parameter_is_one_line(place: Place) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_killed_runner_takes_the_campaign_along(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_runner_takes_the_campaign_along(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, text in toy_costs(step=0.2).items():
         monkeypatch.setenv(name, text)
-    list(Store(place.uri).runs("captioning"))  # two processes that make one new SQLite database at once fail in MLflow
+    list(
+        Store(place.uri).runs("captioning")
+    )  # two processes that make one new SQLite database at once fail in MLflow
     launched = command(place, blocks="2", epochs="40")
     runner = place.begin(*launched)
 
@@ -65,7 +83,14 @@ def test_a_killed_runner_takes_the_campaign_along(place: Place, monkeypatch: pyt
     children = psutil.Process(runner.pid).children(recursive=True)
     runner.send_signal(signal.SIGKILL)
     runner.wait()
-    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children), 60)
+    wait_for(
+        lambda: (
+            not any(
+                child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
+            )
+        ),
+        60,
+    )
     runs = {run.tags["kind"]: run for run in Store(place.uri).runs("captioning")}
     assert runs["campaign"].status == "KILLED"
     assert runs["cell"].status == "KILLED"

@@ -21,7 +21,13 @@ from tracking.records import OTHERS_CPU, RunClosed, RunOpened, RunOutcome, Store
 from tracking.store import Store
 
 # Two frameworks that sleep: whatever else the CPUs do is others' work. A cell's timed windows take 0.4 s or more.
-TOYS = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "inference_requests": "2"}
+TOYS = {
+    "frameworks": "toy,toy+twin",
+    "data": "synthetic",
+    "vocabulary": "60",
+    "length": "8",
+    "inference_requests": "2",
+}
 BUSY = "this machine was busy ("
 
 
@@ -46,7 +52,16 @@ def test_cells_beside_busy_neighbours_are_repeated_once_and_not_judged(place: Pl
         done = place.run(**TOYS, blocks="1", others_limit_percent="10")
     assert done.returncode == 3, done.stderr + done.stdout
     assert BUSY in done.stdout
-    assert len(re.findall(r"^ +1 more cell: toy(\+twin)? · block 1 runs once more: others used ", done.stdout, re.MULTILINE)) == 2
+    assert (
+        len(
+            re.findall(
+                r"^ +1 more cell: toy(\+twin)? · block 1 runs once more: others used ",
+                done.stdout,
+                re.MULTILINE,
+            )
+        )
+        == 2
+    )
     found = cells(place)
     assert set(found) == {"toy · block 1", "toy+twin · block 1"}
     for first, again in found.values():  # each once more, although the machine is as busy then
@@ -55,16 +70,18 @@ def test_cells_beside_busy_neighbours_are_repeated_once_and_not_judged(place: Pl
         assert "repeats" not in first.tags
         assert again.tags["repeats"] == first.tags["disturbed"]
         assert again.metrics[OTHERS_CPU] > 50
-    assert max(one[0].start_ms for one in found.values()) < min(one[1].start_ms for one in found.values())
+    assert max(one[0].start_ms for one in found.values()) < min(
+        one[1].start_ms for one in found.values()
+    )
     report = json.loads((next(place.journal.iterdir()) / "report" / "comparison.json").read_text())
     timed = [row for row in report["rows"] if row["metric"] == "train/step_seconds"]
     assert [row["verdict"] for row in timed] == ["inconclusive"]
     assert timed[0]["reason"].startswith(BUSY)
     assert timed[0]["reason"].endswith("1 block: no comparison; a verdict needs 6")
     left_out = {one["name"]: one["reason"] for one in report["excluded"] if not one["metric"]}
-    assert {name.partition(" · data=")[0]: text.partition(";")[2] for name, text in left_out.items()} == dict.fromkeys(
-        found, " a later run of the same cell is used instead"
-    )
+    assert {
+        name.partition(" · data=")[0]: text.partition(";")[2] for name, text in left_out.items()
+    } == dict.fromkeys(found, " a later run of the same cell is used instead")
     assert all(text.startswith("others used ") for text in left_out.values())
     page = (next(place.journal.iterdir()) / "report" / "report.md").read_text()
     assert "This machine was busy (" in "\n".join(page.splitlines()[:12])
@@ -78,14 +95,22 @@ def test_a_repeat_that_was_stopped_is_made_by_resume_and_not_a_second_time(place
         return any(isinstance(one, RunOpened) and "repeats" in one.tags for one in records(place))
 
     with neighbours.busy(1, neighbours.A_TENTH):
-        campaign = place.start(**{**TOYS, "frameworks": "toy"}, blocks="1", others_limit_percent="0")
+        campaign = place.start(
+            **{**TOYS, "frameworks": "toy"}, blocks="1", others_limit_percent="0"
+        )
         wait_for(repeating, 120)
         campaign.send_signal(signal.SIGINT)
         campaign.communicate(timeout=120)
-        assert [one.tags["outcome"] for one in cells(place)["toy · block 1"]] == ["ok", "interrupted"]
+        assert [one.tags["outcome"] for one in cells(place)["toy · block 1"]] == [
+            "ok",
+            "interrupted",
+        ]
         for _ in range(2):
             place.resume()
-            outcomes = [(one.tags["outcome"], "repeats" in one.tags) for one in cells(place)["toy · block 1"]]
+            outcomes = [
+                (one.tags["outcome"], "repeats" in one.tags)
+                for one in cells(place)["toy · block 1"]
+            ]
             assert outcomes == [("ok", False), ("interrupted", True), ("ok", True)]
 
 
@@ -97,7 +122,9 @@ def test_cells_that_take_turns_are_repeated_together(place: Place) -> None:
     assert done.returncode == 3, done.stderr + done.stdout
     found = cells(place)
     assert [len(runs) for runs in found.values()] == [2, 2]
-    assert [["repeats" in run.tags for run in runs] for runs in found.values()] == [[False, True]] * 2
+    assert [["repeats" in run.tags for run in runs] for runs in found.values()] == [
+        [False, True]
+    ] * 2
     turns = [{runs[at].tags["turns"] for runs in found.values()} for at in (0, 1)]
     assert [len(names) for names in turns] == [1, 1]
     assert turns[0] != turns[1]
@@ -130,14 +157,17 @@ print(json.dumps([told, tags, logged, neighbours.metrics.get(OTHERS_GPU)]))
 """
 
 
-def test_a_cell_beside_another_process_on_its_gpu_is_disturbed(driver: Driver) -> None:  # noqa: F811
+def test_a_cell_beside_another_process_on_its_gpu_is_disturbed(driver: Driver) -> None:
     driver.answers()
     told, _, logged, latest = json.loads(driver.python(GPU))
     assert (told, logged, latest) == (["", ""], [0.0, 0.0], 0.0)
     driver.answers(other_pid=os.getpid())
     (text, off), tags, logged, latest = json.loads(driver.python(GPU))
     assert (logged, latest) == ([100.0, 100.0], 100.0), "what the comparison reads"
-    assert text == f"others computed on the GPU in 100 % of samples: {psutil.Process().name()} ({os.getpid()})"
+    assert (
+        text
+        == f"others computed on the GPU in 100 % of samples: {psutil.Process().name()} ({os.getpid()})"
+    )
     assert text in tags
     assert off == "", "others_limit_percent=100 lets others do what they do"
 
@@ -145,8 +175,17 @@ def test_a_cell_beside_another_process_on_its_gpu_is_disturbed(driver: Driver) -
 def test_what_the_journal_says_of_disturbed_cells(tmp_path: Path) -> None:
     """One that is owed a repeat, one that has had it, one whose repeat failed, one that nobody disturbed."""
     kept, disturbed = Journal(tmp_path), "others used 30 % of all CPUs"
-    told = (("owed", 1, False, "ok"), ("had", 2, False, "ok"), ("had", 3, True, "ok"), ("broken", 4, False, "ok"))
-    for key, number, repeat, outcome in (*told, ("broken", 5, True, "failed"), ("free", 6, False, "ok")):
+    told = (
+        ("owed", 1, False, "ok"),
+        ("had", 2, False, "ok"),
+        ("had", 3, True, "ok"),
+        ("broken", 4, False, "ok"),
+    )
+    for key, number, repeat, outcome in (
+        *told,
+        ("broken", 5, True, "failed"),
+        ("free", 6, False, "ok"),
+    ):
         tags = {"cell": key, **({"repeats": disturbed} if repeat else {})}
         kept.append(RunOpened(str(number), number, "e", key, tags))
         if key != "free":
@@ -165,11 +204,20 @@ def test_what_the_journal_says_of_disturbed_cells(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-def test_no_campaign_beside_neighbours_tells_equals_apart(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_campaign_beside_neighbours_tells_equals_apart(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """20 times A/A, six blocks each: a difference beyond the margin between frameworks that cost the same is a false verdict."""
     for name, text in toy_costs(step=0.02).items():
         monkeypatch.setenv(name, text)
-    cheap = {**TOYS, "bleu_images": "1", "epochs": "1", "steps_per_epoch": "12", "blocks": "6", "others_limit_percent": "10"}
+    cheap = {
+        **TOYS,
+        "bleu_images": "1",
+        "epochs": "1",
+        "steps_per_epoch": "12",
+        "blocks": "6",
+        "others_limit_percent": "10",
+    }
     wrong, unsettled = [], 0
     with neighbours.busy(os.cpu_count() or 1):
         for seed in range(20):

@@ -20,7 +20,13 @@ from tracking.errors import EvenhandError
 from tracking.store import Store
 
 with_slurm = pytest.mark.debian(package="slurm-wlm")
-SETTINGS = {"frameworks": "pytorch", "blocks": "1", "steps": "12", "figures": "false", "others_limit_percent": "100"}
+SETTINGS = {
+    "frameworks": "pytorch",
+    "blocks": "1",
+    "steps": "12",
+    "figures": "false",
+    "others_limit_percent": "100",
+}
 ON_TWO_NODES = {**SETTINGS, "executor": "slurm", "partition": "main", "nodes": "2"}
 
 
@@ -32,7 +38,13 @@ def cluster() -> Iterator[Slurm]:
 
 def command(place: Place, **given: str) -> list[str]:
     asked = {"journal": str(place.journal), "cache": str(place.cache), **given}
-    return [sys.executable, "-m", "experiments", "distributed", *(f"--{name}={text}" for name, text in asked.items())]
+    return [
+        sys.executable,
+        "-m",
+        "experiments",
+        "distributed",
+        *(f"--{name}={text}" for name, text in asked.items()),
+    ]
 
 
 def left_of(place: Place) -> list[str]:
@@ -62,15 +74,20 @@ def refused(place: Place, said: str, **given: str) -> None:
 def test_the_workers_of_a_cell_are_on_several_nodes_and_all_blocks_on_the_same(
     on_cluster: Place, cluster: Slurm, framework: str
 ) -> None:
-    done = on_cluster.call(*command(on_cluster, **{**ON_TWO_NODES, "frameworks": framework, "blocks": "2"}))
+    done = on_cluster.call(
+        *command(on_cluster, **{**ON_TWO_NODES, "frameworks": framework, "blocks": "2"})
+    )
     assert done.returncode == 3, done.stdout + done.stderr  # two blocks: no verdict
     runs = list(Store(on_cluster.uri).runs("distributed", "tags.kind = 'cell'"))
-    assert sorted((run.params["group"], run.tags["block"], run.tags["outcome"]) for run in runs) == [
-        (level, block, "ok") for level in ("1", "2") for block in ("1", "2")
-    ]
+    assert sorted(
+        (run.params["group"], run.tags["block"], run.tags["outcome"]) for run in runs
+    ) == [(level, block, "ok") for level in ("1", "2") for block in ("1", "2")]
     first = runs[0].tags["slurm.node"]
     other = next(name for name in cluster.nodes if name != first)
-    assert {run.params["group"]: run.tags["workers.nodes"] for run in runs} == {"1": first, "2": f"{first},{other}"}
+    assert {run.params["group"]: run.tags["workers.nodes"] for run in runs} == {
+        "1": first,
+        "2": f"{first},{other}",
+    }
     for shared in ("slurm.job", "slurm.nodes", "machine"):
         assert len({run.tags[shared] for run in runs}) == 1, shared
     assert runs[0].tags["slurm.nodes"] == f"{first},{other}"
@@ -82,8 +99,14 @@ def workers_on(place: Place, node: str) -> list[psutil.Process]:
     found = []
     for one in psutil.process_iter():
         try:
-            if "experiments.workloads.distributed.rank" in one.cmdline() and one.cwd() == str(place.folder):
-                found += [one] if one.environ().get("SLURMD_NODENAME") == node and one.name() != "srun" else []
+            if "experiments.workloads.distributed.rank" in one.cmdline() and one.cwd() == str(
+                place.folder
+            ):
+                found += (
+                    [one]
+                    if one.environ().get("SLURMD_NODENAME") == node and one.name() != "srun"
+                    else []
+                )
         except psutil.Error:
             continue
     return found
@@ -92,7 +115,9 @@ def workers_on(place: Place, node: str) -> list[psutil.Process]:
 @with_slurm
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("blow", "said"), [(signal.SIGKILL, "worker 1 was killed by SIGKILL"), (signal.SIGSTOP, "")])
+@pytest.mark.parametrize(
+    ("blow", "said"), [(signal.SIGKILL, "worker 1 was killed by SIGKILL"), (signal.SIGSTOP, "")]
+)
 def test_a_worker_on_another_node_that_dies_or_freezes_fails_the_cell(
     on_cluster: Place, cluster: Slurm, blow: signal.Signals, said: str
 ) -> None:
@@ -106,7 +131,11 @@ def test_a_worker_on_another_node_that_dies_or_freezes_fails_the_cell(
     finally:
         parent.kill()
     assert parent.returncode == 1, parent.said
-    (failed,) = (run for run in Store(on_cluster.uri).runs("distributed", "tags.kind = 'cell'") if run.params["group"] == "2")
+    (failed,) = (
+        run
+        for run in Store(on_cluster.uri).runs("distributed", "tags.kind = 'cell'")
+        if run.params["group"] == "2"
+    )
     assert failed.tags["outcome"] == "failed"
     assert said in failed.tags["outcome_reason"]
     wait_for(lambda: cluster.jobs() == {} and left_of(on_cluster) == [], 60)
@@ -117,18 +146,25 @@ def test_a_worker_on_another_node_that_dies_or_freezes_fails_the_cell(
     ("given", "said"),
     [
         ({"partition": "mian"}, "partition=mian does not exist; did you mean main?"),
-        ({"workers": "1,4"}, "Slurm takes no job as partition=main, time_limit=1h, nodes=2, mincpus=2: "),
+        (
+            {"workers": "1,4"},
+            "Slurm takes no job as partition=main, time_limit=1h, nodes=2, mincpus=2: ",
+        ),
         ({"workers": "1"}, "nodes=2 are more than the workers=1 that use them"),
     ],
 )
-def test_nodes_that_cannot_be_are_one_line(on_cluster: Place, cluster: Slurm, given: dict[str, str], said: str) -> None:
+def test_nodes_that_cannot_be_are_one_line(
+    on_cluster: Place, cluster: Slurm, given: dict[str, str], said: str
+) -> None:
     refused(on_cluster, said, **{**ON_TWO_NODES, **given})
     assert cluster.jobs() == {}
 
 
 @with_slurm
 @pytest.mark.timeout(400)
-def test_nodes_with_different_versions_are_refused_with_what_differs_where(on_cluster: Place, cluster: Slurm) -> None:
+def test_nodes_with_different_versions_are_refused_with_what_differs_where(
+    on_cluster: Place, cluster: Slurm
+) -> None:
     other = on_cluster.folder / "other" / "torch-0.1.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 0.1\n")
@@ -139,10 +175,19 @@ def test_nodes_with_different_versions_are_refused_with_what_differs_where(on_cl
         cluster.export("n2", "PYTHONPATH", "")
 
 
-@pytest.mark.parametrize("framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)]
+)
 @two_cpus
-def test_a_rendezvous_that_nobody_reaches_is_one_line_within_the_patience(place: Place, framework: str) -> None:
-    given = {**SETTINGS, "frameworks": framework, "rendezvous": "192.0.2.1", "patience_seconds": "3"}  # reserved: RFC 5737
+def test_a_rendezvous_that_nobody_reaches_is_one_line_within_the_patience(
+    place: Place, framework: str
+) -> None:
+    given = {
+        **SETTINGS,
+        "frameworks": framework,
+        "rendezvous": "192.0.2.1",
+        "patience_seconds": "3",
+    }  # reserved: RFC 5737
     refused(place, "does not reach the first at 192.0.2.1:", **given)
 
 

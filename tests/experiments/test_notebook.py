@@ -41,7 +41,10 @@ def store(place: Place, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> I
     found = Store(place.uri)
     for name, factor in (("c1", 1.2), ("c2", 1.0)):
         of_campaign = with_campaign(name, factor)
-        tell(found, [replace(run, tags={**run.tags, "campaign": f"run:{name}"}) for run in of_campaign])
+        tell(
+            found,
+            [replace(run, tags={**run.tags, "campaign": f"run:{name}"}) for run in of_campaign],
+        )
     yield found
     mlflow.set_tracking_uri(before)
 
@@ -73,10 +76,14 @@ print(os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"], state()[2] == before[2])
 
 def test_importing_it_leaves_the_settings_of_mlflow_and_python_alone() -> None:
     kept = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_")}
-    done = subprocess.run([sys.executable, "-c", IMPORTED], cwd=ROOT, env=kept, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED], cwd=ROOT, env=kept, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[0] == "True"
-    assert done.stdout.split()[-2:] == ["0", "True"], "commands set what they need; the search sets no filter for good"
+    assert done.stdout.split()[-2:] == ["0", "True"], (
+        "commands set what they need; the search sets no filter for good"
+    )
 
 
 def test_what_search_runs_returns(store: Store) -> None:
@@ -84,7 +91,9 @@ def test_what_search_runs_returns(store: Store) -> None:
     search = partial(mlflow.search_runs, experiment_names=["captioning"])
     assert SLOWER[STEP][:2] == ("slower", 8)
     found = search()
-    of_first = found[(found["tags.campaign"] == store.run_id("c1")) | (found["tags.kind"] == "campaign")]
+    of_first = found[
+        (found["tags.campaign"] == store.run_id("c1")) | (found["tags.kind"] == "campaign")
+    ]
     assert verdicts(compare(of_first)) == SLOWER
     condition = f"tags.campaign = '{store.run_id('c1')}'"
     assert verdicts(compare(search(filter_string=condition, output_format="list"))) == SLOWER
@@ -92,7 +101,12 @@ def test_what_search_runs_returns(store: Store) -> None:
 
 def test_runs_of_an_earlier_version_are_compared_with_those_of_this_one(store: Store) -> None:
     """Half of a campaign logged with every tag alone, as before: the same verdicts, whoever reads them."""
-    own = {"environment": "e", "commit": "c", "not_available.energy/joules": "no counter", "version.torch": "2.1"}
+    own = {
+        "environment": "e",
+        "commit": "c",
+        "not_available.energy/joules": "no counter",
+        "version.torch": "2.1",
+    }
     place, client = store.experiment_id("halves"), store._client
     for run in runs(factors={"tensorflow": 1.2}, campaign="c3", tags=own):
         if int(run.tags["block"]) % 2:
@@ -138,15 +152,33 @@ def tidy(**changed: Any) -> pd.DataFrame:
         (tidy().drop(columns="block"), {}, "no run says its block"),
         (tidy(kind="campaign"), {}, "none of those selected is a cell run"),
         (tidy(status="RUNNING"), {}, "none of the 4 runs can be used: still running (4)"),
-        (tidy()[["run_id", "framework", "block"]], {}, "have no metric to compare; metrics are columns of numbers"),
+        (
+            tidy()[["run_id", "framework", "block"]],
+            {},
+            "have no metric to compare; metrics are columns of numbers",
+        ),
         (tidy(), {"factor": "colour"}, "no column 'colour' in the runs"),
-        (tidy(), {"outcomes": "throughput"}, f"no run has a metric 'throughput'; did you mean {RATE}?"),
-        (tidy(), {"outcomes": ["train/step_second"]}, f"no run has a metric 'train/step_second'; did you mean {STEP}?"),
-        (tidy(), {"outcomes": ["energy/joules"]}, "have no metric to compare: none has energy/joules"),
+        (
+            tidy(),
+            {"outcomes": "throughput"},
+            f"no run has a metric 'throughput'; did you mean {RATE}?",
+        ),
+        (
+            tidy(),
+            {"outcomes": ["train/step_second"]},
+            f"no run has a metric 'train/step_second'; did you mean {STEP}?",
+        ),
+        (
+            tidy(),
+            {"outcomes": ["energy/joules"]},
+            "have no metric to compare: none has energy/joules",
+        ),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, str) else "",
 )
-def test_what_cannot_be_compared_is_one_line(given: Any, named: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_compared_is_one_line(
+    given: Any, named: dict[str, Any], message: str
+) -> None:
     with pytest.raises(WrongCall) as told:
         compare(given, **named)
     assert message in str(told.value)
@@ -170,7 +202,10 @@ def test_a_notebook_shows_sentences_and_verdicts() -> None:
     shown = result._repr_html_()
     assert result.sentences[0] in shown
     assert shown.count("<tr>") == 1 + len(result.rows)
-    assert "<script" not in compare(frame(("pytorch", "<script>alert()</script>"), blocks=2))._repr_html_()
+    assert (
+        "<script"
+        not in compare(frame(("pytorch", "<script>alert()</script>"), blocks=2))._repr_html_()
+    )
     assert list(result.to_frame()["metric"]) == [row.metric for row in result.rows]
 
 
@@ -180,13 +215,18 @@ def test_figures_by_name() -> None:
     figure = result.figure(result.figures[0])
     assert figure.name == result.figures[0]
     assert figure._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(WrongCall, match=rf"no figure 'forrest' of this comparison; have {result.figures[0]}"):
+    with pytest.raises(
+        WrongCall, match=rf"no figure 'forrest' of this comparison; have {result.figures[0]}"
+    ):
         result.figure("forrest")
 
 
 def test_saved_files_are_those_of_the_command(tmp_path: Path) -> None:
     table = frame(factors={"tensorflow": 1.2})
-    spec, options = ComparisonSpec(baseline="tensorflow"), ReportOptions("Comparison", figures=False)
+    spec, options = (
+        ComparisonSpec(baseline="tensorflow"),
+        ReportOptions("Comparison", figures=False),
+    )
     answer(spec, table, tmp_path / "command", options, lambda _: [])
     path = compare(table, baseline="tensorflow").save(tmp_path / "notebook", figures=False)
     assert path == tmp_path / "notebook" / "report.html"
@@ -194,13 +234,22 @@ def test_saved_files_are_those_of_the_command(tmp_path: Path) -> None:
         assert (path.parent / name).read_text() == (tmp_path / "command" / name).read_text()
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.ipynb")), ids=lambda page: page.name)
-def test_a_notebook_of_the_docs_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs").glob("*.ipynb")), ids=lambda page: page.name
+)
+def test_a_notebook_of_the_docs_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     notebook = nbformat.read(page, as_version=4)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    told = [kind for cell in notebook.cells for output in cell.get("outputs", ()) for kind in output.get("data", ())]
+    told = [
+        kind
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        for kind in output.get("data", ())
+    ]
     assert {"text/html", "image/png"} <= set(told)
 
 

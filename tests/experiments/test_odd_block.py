@@ -100,7 +100,13 @@ def campaign(folder: Path, shifts: Sequence[float], **tags: str) -> Journal:
 
 def measure(kept: Journal, block: int, level: str, seconds: float, began: int, **tags: str) -> None:
     run = f"{level}{block}-{began}"
-    own = {"kind": "cell", "campaign": "run:c", "framework": level, "block": str(block), "machine": "box"}
+    own = {
+        "kind": "cell",
+        "campaign": "run:c",
+        "framework": level,
+        "block": str(block),
+        "machine": "box",
+    }
     own |= {"settings_hash": "h", "cell": f"block-{block:03d}-{level}", **tags}
     kept.append(RunOpened(run, began, "e", run, own, {}))
     kept.append(Metrics(run, (Point(STEP, seconds, 0, began),)))
@@ -138,11 +144,17 @@ def test_an_odd_block_is_owed_until_all_its_cells_are_repeated(tmp_path: Path) -
     kept.append(Tags("c", odd.tags))
 
     def owed() -> set[str]:
-        return {key for key, end in cell_results(tmp_path).items() if end.disturbed and not end.repeat}
+        return {
+            key for key, end in cell_results(tmp_path).items() if end.disturbed and not end.repeat
+        }
 
     assert owed() == {"block-004-a", "block-004-b"}
     end = cell_results(tmp_path)["block-004-a"]
-    assert (end.outcome, end.cause, end.disturbed) == (RunOutcome.OK, RepeatCause.ODD_BLOCK, odd.reason)
+    assert (end.outcome, end.cause, end.disturbed) == (
+        RunOutcome.OK,
+        RepeatCause.ODD_BLOCK,
+        odd.reason,
+    )
     measure(kept, 4, "a", 1.0, 900_000, repeats=odd.reason)
     assert owed() == {"block-004-b"}
     measure(kept, 4, "b", 1.1, 910_000, repeats=odd.reason)
@@ -153,7 +165,9 @@ def test_an_odd_block_is_owed_until_all_its_cells_are_repeated(tmp_path: Path) -
 
 def test_the_repeat_is_used_and_the_first_runs_are_listed_with_a_code() -> None:
     first, again = campaign_frame(blocks=6), campaign_frame(blocks=6, seed=1, campaign="c1")
-    again = again[again["block"] == 4].assign(**{"tags.repeats": "odd block: 12 SDs", "tags.repeats.cause": "odd_block"})
+    again = again[again["block"] == 4].assign(
+        **{"tags.repeats": "odd block: 12 SDs", "tags.repeats.cause": "odd_block"}
+    )
     again["run_id"] += "-again"
     again["start_ms"] += 3_600_000
     again["end_ms"] += 3_600_000
@@ -161,7 +175,11 @@ def test_the_repeat_is_used_and_the_first_runs_are_listed_with_a_code() -> None:
     assert [(one.block, one.code) for one in found.excluded] == [("4", "odd_block")] * 2
     assert all(one.reason.startswith("odd block: 12 SDs; ") for one in found.excluded)
     assert found.findings[0].row.n_blocks == 6
-    assert [line for line in found.warnings if line.startswith("Block 4 was unlike all others and was measured again")]
+    assert [
+        line
+        for line in found.warnings
+        if line.startswith("Block 4 was unlike all others and was measured again")
+    ]
     assert max(found.findings[0].pairs, key=lambda pair: pair.sequence).block == "4"
 
 
@@ -172,8 +190,16 @@ def pause_twin(events: Path, process: Process) -> None:
     """Stops each cell of the second toy in its seventh step or later, when it is warm, for its block's time."""
     seen: list[int] = []
     while len(seen) < len(PAUSES) and process.poll() is None:
-        lines = [json.loads(line) for line in events.read_text().splitlines() if line.endswith("}")] if events.exists() else []
-        steps = Counter(line["pid"] for line in lines if (line["framework"], line["event"]) == ("toy+twin", "step"))
+        lines = (
+            [json.loads(line) for line in events.read_text().splitlines() if line.endswith("}")]
+            if events.exists()
+            else []
+        )
+        steps = Counter(
+            line["pid"]
+            for line in lines
+            if (line["framework"], line["event"]) == ("toy+twin", "step")
+        )
         for pid, count in steps.items():
             if count >= 7 and pid not in seen:
                 os.kill(pid, signal.SIGSTOP)
@@ -184,14 +210,20 @@ def pause_twin(events: Path, process: Process) -> None:
 
 
 @pytest.mark.slow  # a pause is odd where the machine is quiet: other noise hides it
-def test_a_slowed_block_is_measured_again_once(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_slowed_block_is_measured_again_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Killed while it repeats: resume finishes the repeat, and a further one adds nothing."""
     events = tmp_path / "events"
-    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": {"step": 0.03}, "toy+twin": {"step": 0.05}}))
+    monkeypatch.setenv(
+        "EVENHAND_TOY_COSTS", json.dumps({"toy": {"step": 0.03}, "toy+twin": {"step": 0.05}})
+    )
     monkeypatch.setenv("EVENHAND_TOY_EVENTS", str(events))
 
     def repeated() -> list[RunOpened]:
-        return [one for one in records(place) if isinstance(one, RunOpened) and "repeats" in one.tags]
+        return [
+            one for one in records(place) if isinstance(one, RunOpened) and "repeats" in one.tags
+        ]
 
     process = place.start(**TOYS, blocks="6", primary="train/examples_per_second")
     pause_twin(events, process)
@@ -202,10 +234,16 @@ def test_a_slowed_block_is_measured_again_once(place: Place, monkeypatch: pytest
     for _ in range(2):
         done = place.resume()
         assert done.returncode == 0, done.stdout + done.stderr
-        ok = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell" and run.tags["outcome"] == "ok"]
+        ok = [
+            run
+            for run in Store(place.uri).runs("captioning")
+            if run.tags["kind"] == "cell" and run.tags["outcome"] == "ok"
+        ]
         assert len(ok) == 14
         again = [run for run in ok if "repeats" in run.tags]
-        assert {(run.tags["framework"], run.tags["block"], run.tags["repeats.cause"]) for run in again} == {
+        assert {
+            (run.tags["framework"], run.tags["block"], run.tags["repeats.cause"]) for run in again
+        } == {
             ("toy", "4", "odd_block"),
             ("toy+twin", "4", "odd_block"),
         }
@@ -217,4 +255,7 @@ def test_a_slowed_block_is_measured_again_once(place: Place, monkeypatch: pytest
     row = next(one for one in report["rows"] if one["family"] == "primary")
     assert (row["verdict"], row["n_blocks"]) == ("slower", 6)
     assert [one["block"] for one in report["excluded"] if one["code"] == "odd_block"] == ["4", "4"]
-    assert "Block 4 was unlike all others and was measured again" in (folder / "report" / "report.md").read_text()
+    assert (
+        "Block 4 was unlike all others and was measured again"
+        in (folder / "report" / "report.md").read_text()
+    )

@@ -38,28 +38,47 @@ QUICK = {
 
 def run(place: Place, **given: str) -> subprocess.CompletedProcess[str]:
     settings = {"cache": str(place.cache), "journal": str(place.journal), **QUICK, **given}
-    return place.call(sys.executable, "-m", "experiments", "overhead", *(f"--{name}={value}" for name, value in settings.items()))
+    return place.call(
+        sys.executable,
+        "-m",
+        "experiments",
+        "overhead",
+        *(f"--{name}={value}" for name, value in settings.items()),
+    )
 
 
 def test_every_point_has_a_plain_loop_beside_the_harness() -> None:
-    settings = parse(overhead.Settings, overhead.STUDY.presets, {"preset": "proof", "frameworks": "pytorch,tensorflow"})
+    settings = parse(
+        overhead.Settings,
+        overhead.STUDY.presets,
+        {"preset": "proof", "frameworks": "pytorch,tensorflow"},
+    )
     plan = of_study(overhead.STUDY, settings)
     assert (plan.baseline, plan.factor) == ("plain", "harness")
-    assert len(plan.treatments) == 2 * 3 * 2 * 2  # frameworks, networks, batch sizes, plain and evenhand
+    assert (
+        len(plan.treatments) == 2 * 3 * 2 * 2
+    )  # frameworks, networks, batch sizes, plain and evenhand
     points: dict[str, list[Treatment]] = {}
     for one in plan.treatments:
         points.setdefault(one.group, []).append(one)
     for plain, ours in points.values():
         assert (plain.stage, ours.stage) == ("plain", "measure")
         assert dict(plain.settings, harness="") == dict(ours.settings, harness="")
-        assert plain.settings["image_size"] == (28 if plain.settings["model"] == "lenet" else settings.image_side)
+        assert plain.settings["image_size"] == (
+            28 if plain.settings["model"] == "lenet" else settings.image_side
+        )
     assert {(one.settings["model"], one.settings["batch_size"]) for one in plan.treatments} == {
         (model, rows) for model in ("lenet", "resnet18", "mobilenet_v2") for rows in (1, 32)
     }
 
 
 def test_harnesses_stand_beside_the_frameworks_that_they_are_for() -> None:
-    asked = {"frameworks": "tensorflow,keras-torch", "models": "lenet", "batch_sizes": "1", "harnesses": "evenhand,fit+autolog"}
+    asked = {
+        "frameworks": "tensorflow,keras-torch",
+        "models": "lenet",
+        "batch_sizes": "1",
+        "harnesses": "evenhand,fit+autolog",
+    }
     found = overhead.treatments(parse(overhead.Settings, overhead.STUDY.presets, asked))
     assert [(one.framework, one.settings["harness"]) for one in found] == [
         *(("tensorflow", name) for name in ("plain", "evenhand")),
@@ -79,25 +98,42 @@ def test_the_clock_of_the_plain_loop_holds_the_devices_work_and_nothing_else(
     done = run(place, frameworks="toy,toy+stock", batch_sizes="1", blocks="1")
     assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
     cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
-    assert sorted(cell.data.params["harness"] for cell in cells) == ["evenhand", "evenhand", "plain", "plain"]
+    assert sorted(cell.data.params["harness"] for cell in cells) == [
+        "evenhand",
+        "evenhand",
+        "plain",
+        "plain",
+    ]
     for cell in cells:
         assert 0.02 <= cell.data.metrics["train/step_seconds"] < 0.045
         assert 0.01 <= cell.data.metrics["inference/latency_seconds_p50"] < 0.035
     assert len({round(cell.data.metrics["train/loss"], 5) for cell in cells}) == 1
     assert "Cost at most the bound: 0 shown, 4 not shown, 0 refuted." in done.stdout
-    assert "Does measuring cost more than the bound?" in next(place.journal.glob("*/report/report.md")).read_text()
+    assert (
+        "Does measuring cost more than the bound?"
+        in next(place.journal.glob("*/report/report.md")).read_text()
+    )
 
 
-def judged(ratios: Mapping[str, float], spread: float, blocks: int = 8) -> tuple[pd.DataFrame, list[costs.Cost]]:
+def judged(
+    ratios: Mapping[str, float], spread: float, blocks: int = 8
+) -> tuple[pd.DataFrame, list[costs.Cost]]:
     """Two networks in each of some frameworks, whose steps take so many times as long as the plain loop's."""
     rows = []
     for at, (framework, model) in enumerate(product(ratios, ("lenet", "resnet18"))):
         factors = {"evenhand": ratios[framework]}
         params = {"network": model, "runs_in": framework}
-        made = runs(("plain", "evenhand"), blocks, seed=at, factors=factors, spread=spread, params=params)
+        made = runs(
+            ("plain", "evenhand"), blocks, seed=at, factors=factors, spread=spread, params=params
+        )
         rows += [replace(one, run_id=f"{one.run_id}-{at}") for one in made]
     found = table(rows)
-    asked = {"factor": "framework", "baseline": "plain", "strata": ("runs_in", "network"), "outcomes": [STEP]}
+    asked = {
+        "factor": "framework",
+        "baseline": "plain",
+        "strata": ("runs_in", "network"),
+        "outcomes": [STEP],
+    }
     return found, costs.judged(compare(found, **asked), (STEP,), 0.02)
 
 
@@ -105,9 +141,16 @@ def test_the_bound_is_shown_refuted_or_open() -> None:
     """0.1 % of noise and eight blocks: intervals are some tenths of a percent wide."""
     _, found = judged({"a": 1.005, "b": 1.05, "c": 1.02}, spread=0.001)
     answers = {(one.where, one.strata): one.answer for one in found}
-    assert {answers[f"runs_in=a, network={name}", 1] for name in ("lenet", "resnet18")} == {costs.Answer.SHOWN}
-    assert {answers[f"runs_in=b, network={name}", 1] for name in ("lenet", "resnet18")} == {costs.Answer.REFUTED}
-    assert [answers[f"runs_in={name}", 2] for name in "ab"] == [costs.Answer.SHOWN, costs.Answer.REFUTED]
+    assert {answers[f"runs_in=a, network={name}", 1] for name in ("lenet", "resnet18")} == {
+        costs.Answer.SHOWN
+    }
+    assert {answers[f"runs_in=b, network={name}", 1] for name in ("lenet", "resnet18")} == {
+        costs.Answer.REFUTED
+    }
+    assert [answers[f"runs_in={name}", 2] for name in "ab"] == [
+        costs.Answer.SHOWN,
+        costs.Answer.REFUTED,
+    ]
     assert answers["runs_in=c", 2] == costs.Answer.NOT_SHOWN
     said = costs.sentences(found)
     assert re.fullmatch(r"Cost at most the bound: \d shown, \d not shown, \d refuted\.", said[0])
@@ -126,12 +169,16 @@ def test_ratios_have_the_t_interval_of_their_logarithms() -> None:
     logs["both"] = (logs["lenet"] + logs["resnet18"]) / 2
     for cost, values in zip(found, logs.values(), strict=True):
         low, high = stats.t.interval(0.95, len(values) - 1, values.mean(), stats.sem(values))
-        assert (cost.ratio.value, cost.ratio.low, cost.ratio.high) == pytest.approx(tuple(np.exp((values.mean(), low, high))))
+        assert (cost.ratio.value, cost.ratio.low, cost.ratio.high) == pytest.approx(
+            tuple(np.exp((values.mean(), low, high)))
+        )
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_a_block_or_two_have_no_ratio(blocks: int) -> None:
     _, found = judged({"a": 1.5}, spread=0.001, blocks=blocks)
-    assert {(one.ratio, one.answer, one.blocks) for one in found} == {(None, costs.Answer.NOT_SHOWN, blocks)}
+    assert {(one.ratio, one.answer, one.blocks) for one in found} == {
+        (None, costs.Answer.NOT_SHOWN, blocks)
+    }
     assert costs.sentences(found) == ["Cost at most the bound: 0 shown, 2 not shown, 0 refuted."]
     assert {row[3:5] for row in costs.section(found, 0.02).rows} == {("—", "—")}

@@ -20,24 +20,48 @@ from tests.documented import commands
 from tracking.store import Store
 
 TUTORIAL = [one for one in commands() if one.page == "docs/own-model.md" and one.runs]
-SETTINGS = {"inference_requests": "3", "sensor_seconds": "0.1", "others_limit_percent": "100", "figures": "false"}
+SETTINGS = {
+    "inference_requests": "3",
+    "sensor_seconds": "0.1",
+    "others_limit_percent": "100",
+    "figures": "false",
+}
 
 
 def run(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
     """A command of the tutorial; one that measures does so with few requests, on a machine that others may use."""
-    given = {"cache": str(place.cache), "journal": str(place.journal), **SETTINGS} if words[0] == "classification" else {}
-    return place.call(sys.executable, "-m", "experiments", *words, *(f"--{name}={text}" for name, text in given.items()))
+    given = (
+        {"cache": str(place.cache), "journal": str(place.journal), **SETTINGS}
+        if words[0] == "classification"
+        else {}
+    )
+    return place.call(
+        sys.executable,
+        "-m",
+        "experiments",
+        *words,
+        *(f"--{name}={text}" for name, text in given.items()),
+    )
 
 
 @pytest.mark.slow
 def test_the_tutorial_can_be_followed(place: Place) -> None:
-    assert [one.words[1] for one in TUTORIAL] == ["new", "parity", "classification", "new", "classification"]
+    assert [one.words[1] for one in TUTORIAL] == [
+        "new",
+        "parity",
+        "classification",
+        "new",
+        "classification",
+    ]
     for one in TUTORIAL:
         done = run(place, *one.words[1:])
-        wanted = NO_VERDICT if one.words[1] == "classification" else DONE  # of one block there is none
+        wanted = (
+            NO_VERDICT if one.words[1] == "classification" else DONE
+        )  # of one block there is none
         assert done.returncode == wanted, done.stdout + done.stderr
     (first, second) = sorted(
-        (run for run in Store(place.uri).runs("classification") if run.tags["kind"] == "campaign"), key=lambda run: run.start_ms
+        (run for run in Store(place.uri).runs("classification") if run.tags["kind"] == "campaign"),
+        key=lambda run: run.start_ms,
     )
     assert first.tags["parity"] == "equal"
     assert second.tags["dataset"] == "my_pictures"
@@ -66,10 +90,24 @@ def _check_a_resumption(place: Place) -> None:
 def test_the_gate_refuses_sides_that_differ(place: Place) -> None:
     assert run(place, "new", "model", "leaning").returncode == DONE
     file = place.folder / "leaning" / "keras.py"
-    file.write_text(file.read_text().replace("layers.ReLU()(convolution(x,", "layers.LeakyReLU(0.01)(convolution(x,"))
-    done = run(place, "classification", "--model=./leaning/", "--blocks=1", "--epochs=1", "--frameworks=pytorch,keras-torch")
+    file.write_text(
+        file.read_text().replace(
+            "layers.ReLU()(convolution(x,", "layers.LeakyReLU(0.01)(convolution(x,"
+        )
+    )
+    done = run(
+        place,
+        "classification",
+        "--model=./leaning/",
+        "--blocks=1",
+        "--epochs=1",
+        "--frameworks=pytorch,keras-torch",
+    )
     assert done.returncode == WRONG_CALL, done.stdout + done.stderr
-    assert "leaning of keras-torch is not equal to that of pytorch: forward of outputs differs" in done.stderr
+    assert (
+        "leaning of keras-torch is not equal to that of pytorch: forward of outputs differs"
+        in done.stderr
+    )
     assert ", first between conv2 and classifier" in done.stderr
 
 
@@ -116,13 +154,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["new", "model"], "name is missing: "),
         (["new", "models", "a"], "kind=models is not known; choose model, dataset"),
         (["new", "model", "there"], "there is there already"),
-        (["classification", "--model=./nowhere/"], "there is no spec.py; `evenhand new model NAME` writes"),
+        (
+            ["classification", "--model=./nowhere/"],
+            "there is no spec.py; `evenhand new model NAME` writes",
+        ),
         (["classification", "--model=./lenet/"], "evenhand has a 'lenet' of its own"),
-        (["parity", "--models=lenet,./broken/"], "spec.py cannot be imported: NameError: name 'nothing' is not defined"),
-        (["parity", "--models=lenet,./ending/"], "ending/spec.py cannot be imported: SystemExit: 0"),
-        (["parity", "--models=lenet,./raising/"], "raising/spec.py cannot be imported: Odd: \\x1b]0;title\\x07 more"),
+        (
+            ["parity", "--models=lenet,./broken/"],
+            "spec.py cannot be imported: NameError: name 'nothing' is not defined",
+        ),
+        (
+            ["parity", "--models=lenet,./ending/"],
+            "ending/spec.py cannot be imported: SystemExit: 0",
+        ),
+        (
+            ["parity", "--models=lenet,./raising/"],
+            "raising/spec.py cannot be imported: Odd: \\x1b]0;title\\x07 more",
+        ),
         (["classification", "--model=./mute/"], "mute/spec.py cannot be imported: Mute"),
-        (["classification", "--model=./endless/"], "endless/spec.py cannot be imported: TimeoutError: it takes longer than 1 s"),
+        (
+            ["classification", "--model=./endless/"],
+            "endless/spec.py cannot be imported: TimeoutError: it takes longer than 1 s",
+        ),
         (
             ["classification", "--model=./stubborn/"],
             "stubborn/spec.py cannot be imported: TimeoutError: it takes longer than 1 s",
@@ -132,7 +185,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["classification", "--model=~nobody-of-this-name/net"], "cannot be read: "),
         (["classification", "--data=ending.py"], "ending.py, line 1: SystemExit: 3"),
         (["classification", "--data=endless.py"], ": TimeoutError: it takes longer than 1 s"),
-        (["classification", "--data=nowhere.py"], "there is no such file; `evenhand new dataset NAME` writes one"),
+        (
+            ["classification", "--data=nowhere.py"],
+            "there is no such file; `evenhand new dataset NAME` writes one",
+        ),
         (["classification", "--data=failing.py"], "failing.py, line 3: ValueError: no pictures"),
         (["classification", "--data=empty.py"], "read() returned NoneType; it returns Pictures"),
     ],
@@ -140,7 +196,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.timeout(60)
 def test_what_cannot_be_is_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    message: str,
 ) -> None:
     monkeypatch.setattr(own, "IMPORT_SECONDS", 1.0)
     monkeypatch.setattr(own, "AGAIN_SECONDS", 0.1)
@@ -161,14 +221,18 @@ def test_what_cannot_be_is_one_line(
     assert len(said.splitlines()) == 1
     assert said[:-1].isprintable()
     assert signal.getsignal(signal.SIGALRM) is handler
-    assert signal.getitimer(signal.ITIMER_REAL)[1] == 0, "the time limit of the test itself is there again"
+    assert signal.getitimer(signal.ITIMER_REAL)[1] == 0, (
+        "the time limit of the test itself is there again"
+    )
 
 
 @pytest.mark.timeout(120)
 def test_ctrl_c_ends_a_spec_without_an_end(place: Place) -> None:
     """In a process of its own, long before the time limit."""
     (place.folder / "endless").mkdir()
-    (place.folder / "endless" / "spec.py").write_text("open('begun', 'w').close()\nwhile True:\n    pass\n")
+    (place.folder / "endless" / "spec.py").write_text(
+        "open('begun', 'w').close()\nwhile True:\n    pass\n"
+    )
     started = subprocess.Popen(
         [sys.executable, "-m", "experiments", "classification", "--model=./endless/"],
         env=place.environment,
@@ -187,8 +251,19 @@ def test_ctrl_c_ends_a_spec_without_an_end(place: Place) -> None:
 def test_a_side_that_ends_the_process_is_one_line(place: Place, which: str) -> None:
     assert run(place, "new", "model", "ending").returncode == DONE
     file = place.folder / "ending" / "keras.py"
-    file.write_text({"import": "raise SystemExit(0)\n", "build": "def build(spec):\n    raise SystemExit(0)\n"}[which])
-    done = run(place, "classification", "--model=./ending/", "--blocks=1", "--epochs=1", "--frameworks=pytorch,keras-torch")
+    file.write_text(
+        {"import": "raise SystemExit(0)\n", "build": "def build(spec):\n    raise SystemExit(0)\n"}[
+            which
+        ]
+    )
+    done = run(
+        place,
+        "classification",
+        "--model=./ending/",
+        "--blocks=1",
+        "--epochs=1",
+        "--frameworks=pytorch,keras-torch",
+    )
     assert done.returncode == WRONG_CALL, done.stdout + done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "parity of ending: keras-torch exited with" in done.stderr
@@ -201,10 +276,19 @@ def test_a_network_that_ends_its_cell_is_a_failed_cell_with_its_reason(place: Pl
     odd = "    import sys\n    if 'experiments.workloads.classification.train' in sys.modules:\n"
     odd += "        raise type('Odd', (BaseException,), {})('\\x1b[31mred')\n"
     file.write_text(re.sub(r"(def build\(.*\n)", lambda found: found[0] + odd, file.read_text()))
-    done = run(place, "classification", "--model=./leaving/", "--blocks=1", "--epochs=1", "--frameworks=pytorch")
+    done = run(
+        place,
+        "classification",
+        "--model=./leaving/",
+        "--blocks=1",
+        "--epochs=1",
+        "--frameworks=pytorch",
+    )
     assert "\x1b[31m" not in done.stdout + done.stderr
     (cell,) = [one for one in Store(place.uri).runs("classification") if one.tags["kind"] == "cell"]
-    assert (cell.tags["outcome"], cell.tags["outcome_reason"]) == ("failed", "Odd: \x1b[31mred"), done.stdout + done.stderr
+    assert (cell.tags["outcome"], cell.tags["outcome_reason"]) == ("failed", "Odd: \x1b[31mred"), (
+        done.stdout + done.stderr
+    )
 
 
 def test_a_pipe_in_a_models_folder_is_no_source_of_it(folder: Path) -> None:

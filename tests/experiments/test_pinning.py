@@ -38,7 +38,9 @@ def machine(root: Path, cores: Sequence[str]) -> Path:
     for listed in cores:
         low, dash, high = listed.partition("-")
         for number in range(int(low), int(high) + 1) if dash else map(int, listed.split(",")):
-            files[f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list"] = f"{listed}\n"
+            files[f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list"] = (
+                f"{listed}\n"
+            )
     return written(root, files)
 
 
@@ -46,7 +48,12 @@ FOUR_WITH_TWO = ("0,4", "1,5", "2,6", "3,7")
 
 
 def test_cpus_are_grouped_by_their_core(tmp_path: Path) -> None:
-    assert cpus.cores(range(8), machine(tmp_path / "far", FOUR_WITH_TWO)) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert cpus.cores(range(8), machine(tmp_path / "far", FOUR_WITH_TWO)) == [
+        (0, 4),
+        (1, 5),
+        (2, 6),
+        (3, 7),
+    ]
     assert cpus.cores([4, 5, 1], machine(tmp_path / "far", FOUR_WITH_TWO)) == [(1, 5), (4,)]
     assert cpus.cores(range(4), machine(tmp_path / "near", ("0-1", "2-3"))) == [(0, 1), (2, 3)]
     assert cpus.cores(range(3), tmp_path / "untold") == [(0,), (1,), (2,)]
@@ -63,26 +70,38 @@ def test_cpus_are_grouped_by_their_core(tmp_path: Path) -> None:
         (("0-1",), range(2), 0, Placement((0,))),
     ],
 )
-def test_no_core_is_shared(cores: Sequence[str], mine: Sequence[int], reserved: int, expected: Placement, tmp_path: Path) -> None:
+def test_no_core_is_shared(
+    cores: Sequence[str], mine: Sequence[int], reserved: int, expected: Placement, tmp_path: Path
+) -> None:
     settings = replace(CampaignSettings(), pin="auto", reserve_cores=reserved)
     assert placement(settings, mine, machine(tmp_path, cores)) == expected
 
 
 def test_a_thread_of_every_core_cannot_be_reserved(tmp_path: Path) -> None:
-    with pytest.raises(WrongCall, match="pin=auto: reserve_cores=4 has a thread of every core; reserve fewer of 8"):
-        placement(replace(CampaignSettings(), pin="auto", reserve_cores=4), range(8), machine(tmp_path, FOUR_WITH_TWO))
+    with pytest.raises(
+        WrongCall, match="pin=auto: reserve_cores=4 has a thread of every core; reserve fewer of 8"
+    ):
+        placement(
+            replace(CampaignSettings(), pin="auto", reserve_cores=4),
+            range(8),
+            machine(tmp_path, FOUR_WITH_TWO),
+        )
 
 
 def test_all_threads_stay_where_they_are_put_and_what_they_start_too() -> None:
     mine, go_on, inside = os.sched_getaffinity(0), threading.Event(), list[set[int]]()
-    waiting = threading.Thread(target=lambda: (go_on.wait(60), inside.append(os.sched_getaffinity(0))))
+    waiting = threading.Thread(
+        target=lambda: (go_on.wait(60), inside.append(os.sched_getaffinity(0)))
+    )
     waiting.start()
     one = {min(mine)}
     with devices.staying_on(one):
         go_on.set()
         waiting.join()
         told = "import os; print(*os.sched_getaffinity(0))"
-        child = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
+        child = subprocess.run(
+            [sys.executable, "-c", told], capture_output=True, text=True, check=True
+        ).stdout
     assert inside == [one]
     assert set(map(int, child.split())) == one
     assert os.sched_getaffinity(0) == mine
@@ -102,10 +121,12 @@ def test_a_pinned_campaign_says_where_it_ran(place: Place) -> None:
     assert json.loads(environment.read_text())["cpus"]["affinity"] == len(expected.cells)
     told, missing = tuning.look()
     # what changes from one moment to the next is there, and what does not is the same
-    assert {name: cell.tags[f"machine.{name}"] for name in told if name in ("governor", "turbo", "aslr")} == {
-        name: told[name] for name in told if name in ("governor", "turbo", "aslr")
-    }
-    campaign = next(run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "campaign")
+    assert {
+        name: cell.tags[f"machine.{name}"] for name in told if name in ("governor", "turbo", "aslr")
+    } == {name: told[name] for name in told if name in ("governor", "turbo", "aslr")}
+    campaign = next(
+        run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "campaign"
+    )
     assert {f"not_available.machine_{name}" for name in missing} <= set(campaign.tags)
 
 
@@ -139,16 +160,23 @@ def test_what_a_kernel_does_not_say_is_missing_with_its_reason(tmp_path: Path) -
     assert told == {}
     assert missing.keys() == {"governor", "turbo", "aslr", "swap", "memory_pressure"}
     assert missing["governor"] == "the kernel shows no cpufreq"
-    amd = {"sys/devices/system/cpu/cpufreq/boost": "0\n", "proc/meminfo": "SwapTotal: 0 kB\nSwapFree: 0 kB\n"}
+    amd = {
+        "sys/devices/system/cpu/cpufreq/boost": "0\n",
+        "proc/meminfo": "SwapTotal: 0 kB\nSwapFree: 0 kB\n",
+    }
     told, _ = tuning.look(written(tmp_path, amd))
     assert told == {"turbo": "off", "swap": "none"}
 
 
 def test_short_memory_is_a_trouble() -> None:
     short = MachineState(memory_pressure_percent=12.5)
-    assert short.troubles == ("memory was short at the start: processes waited for it 12 % of the time",)
+    assert short.troubles == (
+        "memory was short at the start: processes waited for it 12 % of the time",
+    )
     assert MachineState(memory_pressure_percent=9.0).troubles == ()
     state = MachineState(set_up={"turbo": "on"}, untold={"governor": "the kernel shows no cpufreq"})
     assert machine_state.from_values(json.loads(json.dumps(vars(state)))) == state
-    assert machine_state.from_values({"others_percent": 3.0}).tags == {}, "an earlier version's journal"
+    assert machine_state.from_values({"others_percent": 3.0}).tags == {}, (
+        "an earlier version's journal"
+    )
     assert state.tags == {"machine.turbo": "on"}

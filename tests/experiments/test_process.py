@@ -30,7 +30,9 @@ while True:
 """
 
 
-def test_what_a_process_says_while_it_is_ended_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_process_says_while_it_is_ended_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "program"
     program.write_text(LAST_WORDS)
     program.chmod(0o755)
@@ -70,22 +72,31 @@ print(json.dumps([*said[0], list(cell.gpus)]))
 class CellStarter:
     """Start of a cell whose variables are returned with those of its treatment and the GPUs of its sensors."""
 
-    def __init__(self, driver: Driver, folder: Path) -> None:  # noqa: F811
+    def __init__(self, driver: Driver, folder: Path) -> None:
         self._driver, self._folder = driver, folder
         (folder / "program").write_text(ECHO)
         (folder / "program").chmod(0o755)
 
     def __call__(
-        self, device: str, settings: Mapping[str, Any] | None = None, more: Mapping[str, Any] | None = None, **variables: str
+        self,
+        device: str,
+        settings: Mapping[str, Any] | None = None,
+        more: Mapping[str, Any] | None = None,
+        **variables: str,
     ) -> tuple[dict[str, str], dict[str, str | None], list[str]]:
-        told = {"FOLDER": str(self._folder), "DEVICE": device, "SETTINGS": dict(settings or {}), "MORE": dict(more or {})}
+        told = {
+            "FOLDER": str(self._folder),
+            "DEVICE": device,
+            "SETTINGS": dict(settings or {}),
+            "MORE": dict(more or {}),
+        }
         head = "".join(f"{name} = {value!r}\n" for name, value in told.items())
         seen, own, gpus = json.loads(self._driver.python(head + START, **variables))
         return seen, own, gpus
 
 
 @pytest.fixture
-def start(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellStarter:  # noqa: F811
+def start(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellStarter:
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "XLA_CLIENT_MEM_FRACTION"):
         monkeypatch.delenv(name, raising=False)
     driver.answers(cards=4)
@@ -98,22 +109,30 @@ def test_a_cell_on_the_cpu_sees_no_gpu(start: CellStarter, inherited: str) -> No
     assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == ("", [])
 
 
-@pytest.mark.parametrize(("inherited", "uuid"), [("2,1", UUIDS[2]), (UUIDS[3], UUIDS[3]), (None, UUIDS[0])])
-def test_a_cell_has_one_gpu_and_its_sensors_the_same(start: CellStarter, inherited: str | None, uuid: str) -> None:
+@pytest.mark.parametrize(
+    ("inherited", "uuid"), [("2,1", UUIDS[2]), (UUIDS[3], UUIDS[3]), (None, UUIDS[0])]
+)
+def test_a_cell_has_one_gpu_and_its_sensors_the_same(
+    start: CellStarter, inherited: str | None, uuid: str
+) -> None:
     seen, _, gpus = start("cuda", **({"CUDA_VISIBLE_DEVICES": inherited} if inherited else {}))
     assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == (uuid, [uuid])
     assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
-def test_a_cell_has_one_mig_instance(start: CellStarter, driver: Driver) -> None:  # noqa: F811
+def test_a_cell_has_one_mig_instance(start: CellStarter, driver: Driver) -> None:
     driver.answers({"0.instances": 2})
     seen, _, gpus = start("cuda", CUDA_VISIBLE_DEVICES=INSTANCES[1])
     assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == (INSTANCES[1], INSTANCES[1:])
     assert start("cuda")[2] == INSTANCES[:1]
 
 
-@pytest.mark.parametrize(("settings", "count"), [({"worker_count": 2}, 2), ({"worker_count": 0, "workers": [1, 3]}, 3)])
-def test_workers_have_a_gpu_each(start: CellStarter, settings: Mapping[str, Any], count: int) -> None:
+@pytest.mark.parametrize(
+    ("settings", "count"), [({"worker_count": 2}, 2), ({"worker_count": 0, "workers": [1, 3]}, 3)]
+)
+def test_workers_have_a_gpu_each(
+    start: CellStarter, settings: Mapping[str, Any], count: int
+) -> None:
     seen, _, gpus = start("cuda", settings)
     assert gpus == UUIDS[:count]
     assert seen["CUDA_VISIBLE_DEVICES"] == ",".join(gpus)
@@ -128,7 +147,7 @@ print(json.dumps([*both, *map(children._environment, ("cpu", "cuda"))]))
 """
 
 
-def test_proofs_and_probes_have_the_device_of_a_cell(driver: Driver, start: CellStarter) -> None:  # noqa: F811
+def test_proofs_and_probes_have_the_device_of_a_cell(driver: Driver, start: CellStarter) -> None:
     variables = {"CUDA_VISIBLE_DEVICES": "2,1"}
     cells = [start(device, **variables)[0] for device in ("cpu", "cuda")]
     assert cells[1]["CUDA_VISIBLE_DEVICES"] == UUIDS[2]
@@ -142,14 +161,20 @@ def test_proofs_and_probes_have_the_device_of_a_cell(driver: Driver, start: Cell
 
 def test_nodes_name_their_gpus_themselves(start: CellStarter) -> None:
     """A UUID of the first node is unknown on the second."""
-    seen, _, gpus = start("cuda", {"worker_count": 4}, {"nodes": [["srun"], ["srun"]]}, CUDA_VISIBLE_DEVICES="0,1")
+    seen, _, gpus = start(
+        "cuda", {"worker_count": 4}, {"nodes": [["srun"], ["srun"]]}, CUDA_VISIBLE_DEVICES="0,1"
+    )
     assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == ("0,1", UUIDS[:2])
 
 
 def test_gpus_may_be_compared_by_their_variable(start: CellStarter) -> None:
-    seen, own, gpus = start("cuda", more={"environment": {"CUDA_VISIBLE_DEVICES": "3"}}, CUDA_VISIBLE_DEVICES="0")
+    seen, own, gpus = start(
+        "cuda", more={"environment": {"CUDA_VISIBLE_DEVICES": "3"}}, CUDA_VISIBLE_DEVICES="0"
+    )
     assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == (UUIDS[3], UUIDS[3:])
-    assert own == {"CUDA_VISIBLE_DEVICES": UUIDS[3]}, "the cell checks that its process has the variable"
+    assert own == {"CUDA_VISIBLE_DEVICES": UUIDS[3]}, (
+        "the cell checks that its process has the variable"
+    )
 
 
 def test_jax_takes_memory_as_it_needs_it_unless_that_is_varied(start: CellStarter) -> None:

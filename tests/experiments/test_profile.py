@@ -32,7 +32,10 @@ def test_a_moment_belongs_to_the_first_part_that_goes_on_then() -> None:
     """Against a count of whole seconds, one by one."""
     rng = np.random.default_rng(0)
     for _ in range(50):
-        drawn = {name: [(int(a), int(a + b)) for a, b in rng.integers(0, 12, (5, 2))] for name in LAYERS[:-1]}
+        drawn = {
+            name: [(int(a), int(a + b)) for a, b in rng.integers(0, 12, (5, 2))]
+            for name in LAYERS[:-1]
+        }
         steps: list[Span] = [(2, 7), (9, 16)]
         spans = {**drawn, "steps": steps}
         expected = dict.fromkeys(PARTS, 0)
@@ -41,7 +44,12 @@ def test_a_moment_belongs_to_the_first_part_that_goes_on_then() -> None:
             if on[-1]:
                 expected[PARTS[on.index(True)]] += 1
         found = parts(
-            Profile(steps, {"mul": drawn["operators"][:3]}, drawn["operators"][3:], *(drawn[name] for name in LAYERS[1:-1]))
+            Profile(
+                steps,
+                {"mul": drawn["operators"][:3]},
+                drawn["operators"][3:],
+                *(drawn[name] for name in LAYERS[1:-1]),
+            )
         )
         assert found == expected
         assert sum(found.values()) == 12
@@ -64,7 +72,13 @@ def test_a_leaf_has_none_of_the_others_inside_of_it() -> None:
         inside = {
             one
             for one in events
-            if any(o is not one and o.thread == one.thread and one.start <= o.start and o.end <= one.end for o in events)
+            if any(
+                o is not one
+                and o.thread == one.thread
+                and one.start <= o.start
+                and o.end <= one.end
+                for o in events
+            )
         }
         assert {*leaves(events)} == {*events} - inside
 
@@ -77,12 +91,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     return found
 
 
-COSTS = {"launch": 2.0, "step": 9.0, "update": 1.0, "copy": 3.0, "synchronise": 0.5, "read": 0.25, "profiler": 4.9}
+COSTS = {
+    "launch": 2.0,
+    "step": 9.0,
+    "update": 1.0,
+    "copy": 3.0,
+    "synchronise": 0.5,
+    "read": 0.25,
+    "profiler": 4.9,
+}
 
 
 @pytest.mark.usefixtures("toy_installed", "clock")
 @pytest.mark.parametrize("pace", ["step", "free"])
-def test_every_part_is_what_it_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: str) -> None:
+def test_every_part_is_what_it_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: str
+) -> None:
     """On a clock that only these costs move. In windows the host launches the next step while the device works."""
     monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": COSTS}))
     framework, network, optimizer = opened()
@@ -95,24 +119,43 @@ def test_every_part_is_what_it_costs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     spec = cell(tmp_path, timing=pace)
     profile(spec, framework, network, optimizer, made, told)  # type: ignore[arg-type]
-    windows = {"step": STEPS, "free": STEPS / 4}[pace]  # so many times the first launch and the last loss are waited for
+    windows = {"step": STEPS, "free": STEPS / 4}[
+        pace
+    ]  # so many times the first launch and the last loss are waited for
     apart = windows / STEPS
-    expected = {"op": 10.0, "copy": 0.0, "unrecorded": 0.0, "dispatch": apart * (2.0 + 0.25 + 4.9), "python": 0.0}
+    expected = {
+        "op": 10.0,
+        "copy": 0.0,
+        "unrecorded": 0.0,
+        "dispatch": apart * (2.0 + 0.25 + 4.9),
+        "python": 0.0,
+    }
     expected |= {"gap": expected["dispatch"], "step": 10 + expected["dispatch"], "input": 0.7}
-    assert {name: told.metric[f"profile/{name}_seconds"] for name in expected} == pytest.approx(expected, abs=0.01)
-    assert told.metric["profile/gap_seconds"] == sum(told.metric[f"profile/{part}_seconds"] for part in GAPS)
+    assert {name: told.metric[f"profile/{name}_seconds"] for name in expected} == pytest.approx(
+        expected, abs=0.01
+    )
+    assert told.metric["profile/gap_seconds"] == sum(
+        told.metric[f"profile/{part}_seconds"] for part in GAPS
+    )
     assert told.metric["profile/ops_per_step"] == 2
     assert "profile/launches_per_step" not in told.metric
     without = 10 / apart + 2.25
     if pace == "step":
-        assert told.metric["profile/profiler_cost_ratio"] == pytest.approx((without + 4.9) / without, rel=1e-3)
+        assert told.metric["profile/profiler_cost_ratio"] == pytest.approx(
+            (without + 4.9) / without, rel=1e-3
+        )
     else:
         assert "profile/profiler_cost_ratio" not in told.metric, "two windows show no cost"
-        (reason,) = (one.values["not_available.profile/profiler_cost_ratio"] for one in told.records)
+        (reason,) = (
+            one.values["not_available.profile/profiler_cost_ratio"] for one in told.records
+        )
         assert reason.startswith("2 of 2 ")
     kept = json.loads((tmp_path / "profile.json").read_text())
     assert kept["steps"] == STEPS
-    assert [(one["kind"], one["per_step"]) for one in kept["operators"]] == [("step", 1), ("update", 1)]
+    assert [(one["kind"], one["per_step"]) for one in kept["operators"]] == [
+        ("step", 1),
+        ("update", 1),
+    ]
     assert [one["seconds_per_step"] for one in kept["operators"]] == pytest.approx([9, 1], abs=0.01)
 
 
@@ -159,13 +202,19 @@ def test_a_training_that_left_its_graphs_is_not_called_compiled() -> None:
     told = Told()
     compiling.tell(SimpleNamespace(run="1", framework="pytorch+compile"), "lenet", told)  # type: ignore[arg-type]
     assert told.metric["train/graph_breaks"] == 3
-    assert told.records[0].values["ran_eagerly"] == "lenet: 3 graph breaks, first: Unsupported: print"
+    assert (
+        told.records[0].values["ran_eagerly"] == "lenet: 3 graph breaks, first: Unsupported: print"
+    )
 
 
-@pytest.mark.parametrize(("name", "loud"), [("pytorch+compile", True), ("tensorflow", True), ("pytorch", False)])
+@pytest.mark.parametrize(
+    ("name", "loud"), [("pytorch+compile", True), ("tensorflow", True), ("pytorch", False)]
+)
 def test_a_variant_that_compiles_and_compiled_nothing_ran_eagerly(name: str, loud: bool) -> None:
     told = told_of(Programs(), [], name)
-    assert not any("ran_eagerly" in one.values for one in told.records)  # no step was made: nothing is known
+    assert not any(
+        "ran_eagerly" in one.values for one in told.records
+    )  # no step was made: nothing is known
     framework = Programs()
     told, compiling = Told(), Compiling(framework)  # type: ignore[arg-type]
     compiling.stepped()

@@ -17,10 +17,16 @@ OK, BUSY = CellResult(RunOutcome.OK), CellResult(RunOutcome.OK, disturbed="other
 TOO_LARGE = CellResult(RunOutcome.OUT_OF_MEMORY, phase="train")
 
 
-def schedule_of(*treatments: Treatment, along: str = "", refused: Mapping[str, str] | None = None, **given: str) -> Schedule:
+def schedule_of(
+    *treatments: Treatment, along: str = "", refused: Mapping[str, str] | None = None, **given: str
+) -> Schedule:
     """Return that of two blocks."""
     plan = Plan("t", "framework", treatments[0].name, treatments, along=along)
-    return Schedule(plan, replace(CampaignSettings(), **{"pairing": "sequential", **given}, blocks=2), refused or {})
+    return Schedule(
+        plan,
+        replace(CampaignSettings(), **{"pairing": "sequential", **given}, blocks=2),
+        refused or {},
+    )
 
 
 def played(schedule: Schedule, results: Mapping[str, CellResult], block: int = 0) -> list[str]:
@@ -28,7 +34,11 @@ def played(schedule: Schedule, results: Mapping[str, CellResult], block: int = 0
     steps = []
     for step in schedule.steps(schedule.blocks[block]):
         names = ", ".join(treatment.name for _, treatment in step.cells)
-        steps.append(names + (f": {step.skip.outcome}" if step.skip else "") + (" again" if step.repeats else ""))
+        steps.append(
+            names
+            + (f": {step.skip.outcome}" if step.skip else "")
+            + (" again" if step.repeats else "")
+        )
         for cell, treatment in step.cells:
             if not step.skip:
                 result = results.get(treatment.name, OK)
@@ -42,7 +52,10 @@ A, B, C = (Treatment(name, name) for name in "abc")
 def test_what_others_disturbed_runs_once_more_at_the_end_of_its_block() -> None:
     schedule = schedule_of(A, B)
     order = [cell.treatment for cell in schedule.blocks[0]]
-    assert played(schedule, {"a": BUSY, "b": BUSY}) == [*order, *(f"{name} again" for name in order)]
+    assert played(schedule, {"a": BUSY, "b": BUSY}) == [
+        *order,
+        *(f"{name} again" for name in order),
+    ]
     assert played(schedule_of(A, B), {"b": BUSY})[2:] == ["b again"]
 
 
@@ -58,7 +71,9 @@ def test_what_is_done_is_not_run_again_and_what_is_owed_is() -> None:
     assert played(schedule, {}) == []
 
 
-@pytest.mark.parametrize("outcome", [RunOutcome.FAILED, RunOutcome.INTERRUPTED, RunOutcome.OUT_OF_MEMORY])
+@pytest.mark.parametrize(
+    "outcome", [RunOutcome.FAILED, RunOutcome.INTERRUPTED, RunOutcome.OUT_OF_MEMORY]
+)
 def test_what_did_not_end_well_runs_again(outcome: RunOutcome) -> None:
     schedule = schedule_of(A, B)
     schedule.recall({schedule.blocks[0][0].key: CellResult(outcome)})
@@ -66,10 +81,14 @@ def test_what_did_not_end_well_runs_again(outcome: RunOutcome) -> None:
 
 
 def sized(size: int) -> Treatment:
-    return Treatment(f"a {size}", "a", settings={"batch_size": size, "phases": ("inference", "train")})
+    return Treatment(
+        f"a {size}", "a", settings={"batch_size": size, "phases": ("inference", "train")}
+    )
 
 
-def test_what_is_larger_than_what_did_not_fit_is_implied_and_the_phases_that_fit_are_measured() -> None:
+def test_what_is_larger_than_what_did_not_fit_is_implied_and_the_phases_that_fit_are_measured() -> (
+    None
+):
     schedule = schedule_of(sized(8), sized(16), along="batch_size")
     results = {"a 8": TOO_LARGE, "a 16": TOO_LARGE}
     assert sorted(played(schedule, results) + played(schedule, results, block=1)) == sorted(

@@ -59,10 +59,17 @@ sys.meta_path[:] = [Hide() if finder is PathFinder else finder for finder in sys
 
 
 @pytest.fixture(scope="module")
-def run_values(bare_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def run_values(
+    bare_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """Results of the quick checks where PyTorch is the only framework, from the command."""
     folder = tmp_path_factory.mktemp("selftest")
-    options = ["--device=cpu", "--checks=2,7,10,12", "--frameworks=pytorch,keras-torch,tensorflow", f"--output={folder}"]
+    options = [
+        "--device=cpu",
+        "--checks=2,7,10,12",
+        "--frameworks=pytorch,keras-torch,tensorflow",
+        f"--output={folder}",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "experiments", "selftest", *options],
         cwd=ROOT,
@@ -82,7 +89,9 @@ def test_the_command_needs_no_mlflow_and_measures_known_work(run_values: dict[st
     assert run_values["counts"] == {PASSED: 3, FAILED: 0, SKIPPED: 1}
 
 
-def test_a_framework_that_is_not_installed_is_skipped_with_a_reason(run_values: dict[str, Any]) -> None:
+def test_a_framework_that_is_not_installed_is_skipped_with_a_reason(
+    run_values: dict[str, Any],
+) -> None:
     figures = {figure["name"]: figure for figure in run_values["checks"][0]["figures"]}
     for name in ("keras-torch", "tensorflow"):
         assert (figures[name]["value"], figures[name]["holds"]) == (None, None)
@@ -136,8 +145,12 @@ def skipping(_: Context) -> list[Figure]:
         (skipping, SKIPPED, "no such card"),
     ],
 )
-def test_however_a_check_ends_is_a_result(function: Any, status: str, reason: str, tmp_path: Path) -> None:
-    result = running.run_check(Check(1, "a", 1, "a", function, on_cpu=True), Context("cpu", (), tmp_path))
+def test_however_a_check_ends_is_a_result(
+    function: Any, status: str, reason: str, tmp_path: Path
+) -> None:
+    result = running.run_check(
+        Check(1, "a", 1, "a", function, on_cpu=True), Context("cpu", (), tmp_path)
+    )
     assert (result.status, result.reason) == (status, reason)
     values = running.as_values([result], "cpu")
     assert json.loads(running.as_json(values))["checks"][0]["status"] == status
@@ -154,10 +167,14 @@ def test_a_row_states_its_limit_or_why_there_is_none(tmp_path: Path) -> None:
         "| 1 | b | 3 | none, reported only | – |",
         "| 1 | c | not measured: not installed | – | – |",
     ]
-    assert any(line.startswith("| 1 | known work | passed |") and "a below 2" in line for line in lines)
+    assert any(
+        line.startswith("| 1 | known work | passed |") and "a below 2" in line for line in lines
+    )
 
 
-def test_the_contract_suite_is_skipped_without_pytest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_contract_suite_is_skipped_without_pytest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pytest", None)  # "not installed", to an import
     result = running.run_check(CHECKS[3], Context("cpu", ("pytorch",), tmp_path))
     assert (result.status, result.reason.split(",")[0]) == (SKIPPED, "pytest is not installed")
@@ -169,11 +186,17 @@ def test_a_failed_check_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.Monke
     broken = replace(CHECKS[6], function=lambda _: [at_most("a", 3.0, 2.0)])
     monkeypatch.setattr(running, "CHECKS", (broken,))
     assert main.main(["selftest", "--device=cpu", f"--output={tmp_path}"]) == 1
-    assert json.loads((tmp_path / "selftest.json").read_text())["counts"] == {PASSED: 0, FAILED: 1, SKIPPED: 0}
+    assert json.loads((tmp_path / "selftest.json").read_text())["counts"] == {
+        PASSED: 0,
+        FAILED: 1,
+        SKIPPED: 0,
+    }
 
 
 @pytest.mark.skipif(bool(provenance.gpus()), reason="there is a GPU")
-def test_a_gpu_that_is_missing_is_a_wrong_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_that_is_missing_is_a_wrong_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from experiments.cli import main
 
     assert main.main(["selftest", "--device=cuda", f"--output={tmp_path}"]) == 2
@@ -189,22 +212,32 @@ def test_a_cell_runs_without_a_campaign(tmp_path: Path) -> None:
     assert {"train/examples_per_second", "inference/examples_per_second"} <= result.metrics.keys()
     (file,) = tmp_path.glob(f"cells/*/{cells.RECORDS}")
     records = [from_line(line) for line in file.read_text().splitlines()]
-    points = {point.key for record in records if isinstance(record, Metrics) for point in record.points}
+    points = {
+        point.key for record in records if isinstance(record, Metrics) for point in record.points
+    }
     assert "system/cpu_utilization_percentage" in points
     assert list(tmp_path.glob("cells/*/values.parquet"))
 
 
 @pytest.mark.usefixtures("toy_installed")
-def test_a_cell_that_does_not_fit_has_its_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_does_not_fit_has_its_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": {"row_bytes": 10**15}}))
     sizes = {"models": ("lenet",), "image_sizes": (28,), "batch_sizes": (4,), "seconds": 0.05}
     result = cells.run(tmp_path, "grid", "toy", "cpu", phases=("inference", "train"), **sizes)
     assert (result.outcome, result.phase) == (str(RunOutcome.OUT_OF_MEMORY), "inference")
     lines = next(tmp_path.glob(f"cells/*/{cells.RECORDS}")).read_text().splitlines()
-    assert any(record.values.get("phase") == "inference" for line in lines if isinstance(record := from_line(line), Tags))
+    assert any(
+        record.values.get("phase") == "inference"
+        for line in lines
+        if isinstance(record := from_line(line), Tags)
+    )
 
 
-def test_the_kit_on_a_gpu_needs_nothing_of_the_other_tests(bare_environment: dict[str, str]) -> None:
+def test_the_kit_on_a_gpu_needs_nothing_of_the_other_tests(
+    bare_environment: dict[str, str],
+) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "-p", "no:cacheprovider", "-q"],
         cwd=ROOT,
@@ -224,7 +257,12 @@ def test_the_kit_on_a_gpu_needs_nothing_of_the_other_tests(bare_environment: dic
 def test_every_check_of_the_cpu_passes(tmp_path: Path) -> None:
     names = ("pytorch", "pytorch+compile", "keras-torch")
     results = running.run_checks(ON_THE_CPU, Context("cpu", names, tmp_path))
-    assert {result.number: (result.status, result.reason) for result in results} == dict.fromkeys(ON_THE_CPU, (PASSED, ""))
-    left_out = {result.number: [one.name for one in result.figures if one.reason == ON_A_GPU] for result in results}
+    assert {result.number: (result.status, result.reason) for result in results} == dict.fromkeys(
+        ON_THE_CPU, (PASSED, "")
+    )
+    left_out = {
+        result.number: [one.name for one in result.figures if one.reason == ON_A_GPU]
+        for result in results
+    }
     assert left_out[4] == ["pytorch+compile", "keras-torch"]
     assert left_out[5] == ["caption_decoder", "bert"]

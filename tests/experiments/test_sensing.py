@@ -25,13 +25,17 @@ print(json.dumps([metrics, tags]))
 """
 
 
-def test_a_run_says_how_long_its_gpu_needed_to_be_steady(driver: Driver) -> None:  # noqa: F811
+def test_a_run_says_how_long_its_gpu_needed_to_be_steady(driver: Driver) -> None:
     metrics, tags = json.loads(driver.python(WARM_UP.replace("DEVICE", '"cuda"')))
     assert metrics["gpu/warm_up_seconds"] < 0.5, "the driver's clock never moved"
     assert "inference/gpu/warm_up_seconds" not in metrics
-    assert tags["not_available.inference/gpu_warm_up"].startswith("clock or temperature of the GPU moved until")
+    assert tags["not_available.inference/gpu_warm_up"].startswith(
+        "clock or temperature of the GPU moved until"
+    )
     metrics, tags = json.loads(driver.python(WARM_UP.replace("DEVICE", '"cpu"')))
-    assert not any("warm_up" in name for name in (*metrics, *tags)), "the GPU does not work in this cell"
+    assert not any("warm_up" in name for name in (*metrics, *tags)), (
+        "the GPU does not work in this cell"
+    )
 
 
 CELL = """
@@ -50,7 +54,7 @@ print(json.dumps([tags, sorted({key.split("_")[1] for key in points if key.start
 
 @pytest.mark.parametrize(("device", "uuid", "index"), [("cuda", UUIDS[2], "2"), ("cpu", None, "2")])
 def test_a_run_names_its_gpu_and_has_its_sensors(
-    driver: Driver,  # noqa: F811
+    driver: Driver,
     tmp_path: Path,
     device: str,
     uuid: str | None,

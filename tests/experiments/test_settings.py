@@ -30,7 +30,12 @@ def test_what_is_given_wins_over_the_preset_and_the_preset_over_the_default() ->
 def test_the_papers_presets_have_the_papers_settings() -> None:
     for name in ("flickr8k-paper", "flickr30k-paper", "coco-paper"):
         settings = parse(preset=name)
-        assert (settings.batch_size, settings.epochs, settings.image_size, settings.formulation) == (32, 11, 224, "prefix")
+        assert (
+            settings.batch_size,
+            settings.epochs,
+            settings.image_size,
+            settings.formulation,
+        ) == (32, 11, 224, "prefix")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +54,9 @@ def test_the_papers_presets_have_the_papers_settings() -> None:
         ({"inference_batch_sizes": "1,x"}, "inference_batch_sizes=x is not a whole number"),
     ],
 )
-def test_a_mistake_is_one_line_that_says_what_would_be_right(given: dict[str, str], message: str) -> None:
+def test_a_mistake_is_one_line_that_says_what_would_be_right(
+    given: dict[str, str], message: str
+) -> None:
     with pytest.raises(WrongCall) as caught:
         parse(**given)
     assert message in str(caught.value)
@@ -67,7 +74,10 @@ def orders(groups: list[list[str]], count: int, seed: int = 3) -> list[str]:
     """The treatments of every block as one text, in their order."""
     cells = design.blocks(groups, count, np.random.default_rng(seed))
     assert len({cell.key for cell in cells}) == len(cells)
-    return ["".join(cell.treatment for cell in cells if cell.block == block) for block in range(1, count + 1)]
+    return [
+        "".join(cell.treatment for cell in cells if cell.block == block)
+        for block in range(1, count + 1)
+    ]
 
 
 @pytest.mark.parametrize("treatments", ["a", "ab", "abc", "abcde"])
@@ -76,20 +86,34 @@ def test_orders_are_balanced(treatments: str) -> None:
     n = len(treatments)
     found = orders([list(treatments)], 6 * n)
     for start in range(0, 6 * n, n):
-        assert all(sorted(places) == list(treatments) for places in zip(*found[start : start + n], strict=True))
-    for start, (one, other) in itertools.product(range(0, 6 * n, 2 * n), itertools.combinations(treatments, 2)):
-        assert sum(order.index(one) < order.index(other) for order in found[start : start + 2 * n]) == n
+        assert all(
+            sorted(places) == list(treatments)
+            for places in zip(*found[start : start + n], strict=True)
+        )
+    for start, (one, other) in itertools.product(
+        range(0, 6 * n, 2 * n), itertools.combinations(treatments, 2)
+    ):
+        assert (
+            sum(order.index(one) < order.index(other) for order in found[start : start + 2 * n])
+            == n
+        )
 
 
 def test_orders_are_random_and_the_seeds() -> None:
     """Whoever comes first in a block is a fair coin, and the next block's follows from it in half of the cases."""
     first = [orders([["a", "b"]], 2, seed) for seed in range(400)]
     for wanted in ("ab", "ba"):
-        assert sum(order[0] == wanted for order in first) in range(150, 250)  # 400 fair coins leave it once in a million
+        assert sum(order[0] == wanted for order in first) in range(
+            150, 250
+        )  # 400 fair coins leave it once in a million
     assert all(set(order) == {"ab", "ba"} for order in first)
     every = {order for seed in range(40) for order in orders([["a", "b", "c"]], 3, seed)}
     assert every == {"abc", "acb", "bac", "bca", "cab", "cba"}
-    assert orders([["a", "b", "c"]], 9, 5) == orders([["a", "b", "c"]], 9, 5) != orders([["a", "b", "c"]], 9, 6)
+    assert (
+        orders([["a", "b", "c"]], 9, 5)
+        == orders([["a", "b", "c"]], 9, 5)
+        != orders([["a", "b", "c"]], 9, 6)
+    )
 
 
 def test_more_blocks_leave_the_first_as_they_were_and_groups_together() -> None:
@@ -100,7 +124,9 @@ def test_more_blocks_leave_the_first_as_they_were_and_groups_together() -> None:
     for order, group in itertools.product(found, groups):
         places = sorted(map(order.index, group))
         assert places == list(range(places[0], places[0] + len(group)))
-    assert [sum(order.startswith("f") for order in found[at : at + 3]) for at in range(0, 24, 3)] == [1] * 8
+    assert [
+        sum(order.startswith("f") for order in found[at : at + 3]) for at in range(0, 24, 3)
+    ] == [1] * 8
 
 
 def test_the_first_step_is_apart_and_throughput_is_total_over_total() -> None:
@@ -112,7 +138,9 @@ def test_the_first_step_is_apart_and_throughput_is_total_over_total() -> None:
     assert "train/step_seconds_p95" not in found
 
 
-@pytest.mark.parametrize(("requests", "earned"), [(5, set()), (6, {50}), (71, {50}), (72, {50, 95}), (368, {50, 95, 99})])
+@pytest.mark.parametrize(
+    ("requests", "earned"), [(5, set()), (6, {50}), (71, {50}), (72, {50, 95}), (368, {50, 95, 99})]
+)
 def test_percentiles_are_earned(requests: int, earned: set[int]) -> None:
     assert set(timing.percentiles([0.1] * requests)) == earned
     for q in earned:  # a distribution-free 95 % interval exists exactly from here on

@@ -18,8 +18,20 @@ from tracking.store import Store
 pytestmark = pytest.mark.debian(package="slurm-wlm")
 
 # The toy framework starts at once.
-TOYS = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "bleu_images": "1"}
-TOYS |= {"epochs": "2", "steps_per_epoch": "2", "inference_requests": "2", "executor": "slurm", "partition": "main"}
+TOYS = {
+    "frameworks": "toy,toy+twin",
+    "data": "synthetic",
+    "vocabulary": "60",
+    "length": "8",
+    "bleu_images": "1",
+}
+TOYS |= {
+    "epochs": "2",
+    "steps_per_epoch": "2",
+    "inference_requests": "2",
+    "executor": "slurm",
+    "partition": "main",
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +49,15 @@ def ended(parent: Process, seconds: float = 120) -> tuple[str, None]:
             parent.kill()
 
 
-def test_a_campaign_runs_as_jobs_and_its_blocks_stay_on_one_node(on_cluster: Place, cluster: Slurm) -> None:
+def test_a_campaign_runs_as_jobs_and_its_blocks_stay_on_one_node(
+    on_cluster: Place, cluster: Slurm
+) -> None:
     done = on_cluster.run(**TOYS, blocks="3", nodes="2")
     assert done.returncode == 3, done.stdout + done.stderr  # three blocks have no verdict
     runs = {name: found for name, found in stored(on_cluster).items() if "block" in name}
-    assert sorted(runs) == sorted(f"{name} · block {block}" for name in ("toy", "toy+twin") for block in (1, 2, 3))
+    assert sorted(runs) == sorted(
+        f"{name} · block {block}" for name in ("toy", "toy+twin") for block in (1, 2, 3)
+    )
     assert {run.tags["outcome"] for found in runs.values() for run in found} == {"ok"}
     assert [len(found) for found in runs.values()] == [1] * 6
     for block in (1, 2, 3):
@@ -57,12 +73,17 @@ def test_a_campaign_runs_as_jobs_and_its_blocks_stay_on_one_node(on_cluster: Pla
     [
         ({"partition": "mian"}, "partition=mian does not exist; did you mean main?"),
         ({"gres": "gpu:8"}, "Slurm takes no job as partition=main, gres=gpu:8, time_limit=1h: "),
-        ({"time_limit": "2h"}, "would never start a job as partition=main, time_limit=2h: PartitionTimeLimit"),
+        (
+            {"time_limit": "2h"},
+            "would never start a job as partition=main, time_limit=2h: PartitionTimeLimit",
+        ),
         ({"time_limit": "none"}, "time_limit=none: a job needs a limit"),
         ({"executor": "local"}, "partition=main is for jobs of a cluster; add executor=slurm"),
     ],
 )
-def test_what_slurm_would_not_run_is_one_line(on_cluster: Place, cluster: Slurm, given: dict[str, str], told: str) -> None:
+def test_what_slurm_would_not_run_is_one_line(
+    on_cluster: Place, cluster: Slurm, given: dict[str, str], told: str
+) -> None:
     done = on_cluster.run(**{**TOYS, **given})
     assert done.returncode == 2, done.stdout + done.stderr
     assert told in done.stderr
@@ -74,7 +95,9 @@ def test_what_slurm_would_not_run_is_one_line(on_cluster: Place, cluster: Slurm,
 def test_a_machine_without_slurm_or_without_its_controller_is_one_line(
     on_cluster: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (on_cluster.folder / "slurm.conf").write_text((cluster.folder / "slurm.conf").read_text().replace(str(cluster.port), "1"))
+    (on_cluster.folder / "slurm.conf").write_text(
+        (cluster.folder / "slurm.conf").read_text().replace(str(cluster.port), "1")
+    )
     with monkeypatch.context() as patch:
         patch.setenv("SLURM_CONF", str(on_cluster.folder / "slurm.conf"))
         done = on_cluster.run(**TOYS)
@@ -99,15 +122,23 @@ sys.exit(main(sys.argv[1:]))
 def test_without_submitit_one_line_says_what_installs_it(on_cluster: Place) -> None:
     """A Python that does not find the package, whatever is installed."""
     command = on_cluster.command("captioning", **TOYS)
-    done = warm.run([sys.executable, "-c", WITHOUT_SUBMITIT, *command[3:]], on_cluster.environment, on_cluster.folder)
+    done = warm.run(
+        [sys.executable, "-c", WITHOUT_SUBMITIT, *command[3:]],
+        on_cluster.environment,
+        on_cluster.folder,
+    )
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'" in done.stderr
+    assert (
+        "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'" in done.stderr
+    )
     assert not stored(on_cluster)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="a node with a mount of its own needs root")
-def test_a_folder_that_the_nodes_do_not_share_is_one_line(on_cluster: Place, cluster: Slurm) -> None:
+def test_a_folder_that_the_nodes_do_not_share_is_one_line(
+    on_cluster: Place, cluster: Slurm
+) -> None:
     on_cluster.journal.mkdir()
     for name in cluster.nodes:
         cluster.kill_node(name)
@@ -121,7 +152,10 @@ def test_a_folder_that_the_nodes_do_not_share_is_one_line(on_cluster: Place, clu
         wait_for(lambda: set(cluster.states().values()) == {"idle"}, 60)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stdout + done.stderr
     assert f"could not write to {on_cluster.journal}" in done.stderr
-    assert "give journal=DIR and cache=DIR on a file system that this machine and all nodes share" in done.stderr
+    assert (
+        "give journal=DIR and cache=DIR on a file system that this machine and all nodes share"
+        in done.stderr
+    )
     wait_for(lambda: cluster.jobs() == {}, 60)  # a job leaves the queue a moment after its result
     assert not stored(on_cluster)
 
@@ -138,7 +172,12 @@ def test_a_cancelled_job_ends_its_cells_with_the_reason_and_resume_runs_them(
     cluster.ask("scancel", job)
     output, _ = ended(parent)
     assert parent.returncode == 1, output
-    tags_of = {run.tags["framework"]: run.tags for name, runs in stored(on_cluster).items() if "block" in name for run in runs}
+    tags_of = {
+        run.tags["framework"]: run.tags
+        for name, runs in stored(on_cluster).items()
+        if "block" in name
+        for run in runs
+    }
     assert {tags["outcome"] for tags in tags_of.values()} == {"interrupted"}
     reasons = sorted(tags["outcome_reason"] for tags in tags_of.values())
     assert reasons[0] == f"job {job} got SIGTERM"
@@ -147,16 +186,35 @@ def test_a_cancelled_job_ends_its_cells_with_the_reason_and_resume_runs_them(
     monkeypatch.delenv("EVENHAND_TOY_COSTS")
     resumed = on_cluster.resume(executor="local")  # and nothing of what the cluster was asked for
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
-    again = {name: [run.tags["outcome"] for run in runs] for name, runs in stored(on_cluster).items() if "block" in name}
-    assert {name: sorted(outcomes) for name, outcomes in again.items()} == {name: ["interrupted", "ok"] for name in again}
+    again = {
+        name: [run.tags["outcome"] for run in runs]
+        for name, runs in stored(on_cluster).items()
+        if "block" in name
+    }
+    assert {name: sorted(outcomes) for name, outcomes in again.items()} == {
+        name: ["interrupted", "ok"] for name in again
+    }
 
 
 @pytest.mark.slow
-def test_the_workers_of_a_sweep_are_jobs_and_share_its_trials(on_cluster: Place, cluster: Slurm) -> None:
+def test_the_workers_of_a_sweep_are_jobs_and_share_its_trials(
+    on_cluster: Place, cluster: Slurm
+) -> None:
     storage = f"sqlite:///{on_cluster.folder}/trials.db"
     given = {name: text for name, text in TOYS.items() if name != "frameworks"}
-    asked = {"experiment": "captioning", "search": "learning_rate=0.05|0.02|0.01|0.005", "objectives": "loss"}
-    asked |= {"frameworks": "toy", "sampler": "grid", "trials": "4", "confirm": "false", "storage": storage, "nodes": "2"}
+    asked = {
+        "experiment": "captioning",
+        "search": "learning_rate=0.05|0.02|0.01|0.005",
+        "objectives": "loss",
+    }
+    asked |= {
+        "frameworks": "toy",
+        "sampler": "grid",
+        "trials": "4",
+        "confirm": "false",
+        "storage": storage,
+        "nodes": "2",
+    }
     command = on_cluster.command("sweep", **{**given, **asked})
     done = on_cluster.call(*command)
     assert done.returncode in (0, 3), done.stdout + done.stderr
@@ -167,7 +225,11 @@ def test_the_workers_of_a_sweep_are_jobs_and_share_its_trials(on_cluster: Place,
 
 
 def test_a_sweep_on_a_cluster_needs_a_database_that_nodes_share(on_cluster: Place) -> None:
-    asked = {"experiment": "captioning", "search": "learning_rate=0.05|0.02|0.01|0.005", "objectives": "loss"}
+    asked = {
+        "experiment": "captioning",
+        "search": "learning_rate=0.05|0.02|0.01|0.005",
+        "objectives": "loss",
+    }
     done = on_cluster.call(*on_cluster.command("sweep", **{**TOYS, "frameworks": "toy", **asked}))
     assert done.returncode == 2, done.stdout + done.stderr
     assert "give storage=postgresql://user@host/database" in done.stderr

@@ -53,8 +53,13 @@ def test_on_the_same_machine_what_has_ended_is_known_and_checkpoints_stay(tmp_pa
 
 
 @pytest.mark.parametrize("outcome", [RunOutcome.OK, None], ids=["ended there", "begun there"])
-def test_a_block_that_another_machine_began_begins_anew_and_others_do_not(tmp_path: Path, outcome: RunOutcome | None) -> None:
-    work = a_task(tmp_path, results={CELLS[0].key: CellResult(RunOutcome.OK, machine=provenance.fingerprint())})
+def test_a_block_that_another_machine_began_begins_anew_and_others_do_not(
+    tmp_path: Path, outcome: RunOutcome | None
+) -> None:
+    work = a_task(
+        tmp_path,
+        results={CELLS[0].key: CellResult(RunOutcome.OK, machine=provenance.fingerprint())},
+    )
     write(work, CELLS[2], "elsewhere", outcome)
     assert set(work._results(CELLS)) == {CELLS[0].key}
     assert kept(tmp_path) == [cell.key for cell in CELLS[:2]]
@@ -87,4 +92,6 @@ def test_a_cell_that_was_open_ends_with_the_reason(tmp_path: Path) -> None:
     journal_runs.close_open_runs(records, "again")
     records.close()
     closed = [one for one in journal.read_all(work.own) if isinstance(one, RunClosed)]
-    assert [(one.run, one.outcome, one.reason) for one in closed] == [(CELLS[0].key, "interrupted", "its node failed")]
+    assert [(one.run, one.outcome, one.reason) for one in closed] == [
+        (CELLS[0].key, "interrupted", "its node failed")
+    ]

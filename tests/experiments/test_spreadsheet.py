@@ -21,7 +21,16 @@ from tests.experiments.comparison.campaigns import STEP, frame
 from tracking import plain
 from tracking.spreadsheet import as_csv
 
-FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "＝1+1", '=HYPERLINK("http://a.org","b")')
+FORMULAS = (
+    "=1+1",
+    "+cmd|' /C calc'!A0",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "＝1+1",
+    '=HYPERLINK("http://a.org","b")',
+)
 
 
 def _cells(text: str) -> list[list[str]]:
@@ -34,20 +43,52 @@ def test_a_formula_is_text(text: str) -> None:
 
 
 def test_numbers_stay_numbers() -> None:
-    values = [1, -1, -0.5, 1e-300, True, None, "-0.5", "+3", "-1e-05", "1.34× faster", "pytorch", ""]
+    values = [
+        1,
+        -1,
+        -0.5,
+        1e-300,
+        True,
+        None,
+        "-0.5",
+        "+3",
+        "-1e-05",
+        "1.34× faster",
+        "pytorch",
+        "",
+    ]
     (row,) = _cells(as_csv([values]))
-    assert row == ["1", "-1", "-0.5", "1e-300", "True", "", "-0.5", "+3", "-1e-05", "1.34× faster", "pytorch", ""]
+    assert row == [
+        "1",
+        "-1",
+        "-0.5",
+        "1e-300",
+        "True",
+        "",
+        "-0.5",
+        "+3",
+        "-1e-05",
+        "1.34× faster",
+        "pytorch",
+        "",
+    ]
 
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_no_table_of_ours_has_a_formula(tmp_path: Path, text: str) -> None:
-    comparison = compare(frame(levels=("pytorch", text), factors={text: 1.2}), baseline="pytorch", outcomes=[STEP])
+    comparison = compare(
+        frame(levels=("pytorch", text), factors={text: 1.2}), baseline="pytorch", outcomes=[STEP]
+    )
     (row,) = csv.DictReader(io.StringIO(writing.as_csv(comparison), newline=""))
     assert row["b"] == "'" + plain.visible(text)
     assert float(row["estimate"]) == comparison.rows[0].estimate
     answer = HypothesisResult(Hypothesis(text, text, "learning", STEP, text), text, "", None, text)
     confusion.write(tmp_path, np.eye(2, dtype=np.int64), ["plain", text])
     parity = _as_csv([Row("m", "pytorch", "tensorflow", "forward", text, 0.0, 1e-9)])
-    written = (tmp_path / "confusion.csv").read_text(encoding="utf-8"), hypotheses.as_csv([answer]), parity
+    written = (
+        (tmp_path / "confusion.csv").read_text(encoding="utf-8"),
+        hypotheses.as_csv([answer]),
+        parity,
+    )
     for cell in (cell for table in written for line in _cells(table) for cell in line):
         assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))

@@ -37,7 +37,12 @@ def start(place: Place, *command: str) -> subprocess.Popen[str]:
     own = {"PYTHONPATH": path, "SET_BACK": str(place.folder / "seconds"), **toy_costs(step=0.2)}
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        command, env={**place.environment, **own}, cwd=place.folder, stdout=pipe, stderr=subprocess.STDOUT, text=True
+        command,
+        env={**place.environment, **own},
+        cwd=place.folder,
+        stdout=pipe,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
@@ -54,7 +59,11 @@ def spans(folder: Path) -> list[tuple[int, int]]:
 
 
 def cells(folder: Path) -> list[RunOpened]:
-    return [one for one in journal.read_all(folder) if isinstance(one, RunOpened) and one.tags["kind"] == "cell"]
+    return [
+        one
+        for one in journal.read_all(folder)
+        if isinstance(one, RunOpened) and one.tags["kind"] == "cell"
+    ]
 
 
 def test_a_clock_that_is_set_back_is_named_and_times_go_on(place: Place) -> None:
@@ -64,7 +73,12 @@ def test_a_clock_that_is_set_back_is_named_and_times_go_on(place: Place) -> None
 
     def first_cell_is_timed() -> bool:
         began = [one.run for folder in place.journal.glob("*") for one in cells(folder)]
-        told = (one for folder in place.journal.glob("*") for one in journal.read_all(folder) if isinstance(one, Metrics))
+        told = (
+            one
+            for folder in place.journal.glob("*")
+            for one in journal.read_all(folder)
+            if isinstance(one, Metrics)
+        )
         return any(one.run in began for one in told)
 
     wait_for(first_cell_is_timed, 120)  # it has six steps and more of 0.2 s to go
@@ -75,7 +89,13 @@ def test_a_clock_that_is_set_back_is_named_and_times_go_on(place: Place) -> None
     _check(place, folder, said, 2)
 
     (place.folder / "seconds").write_text("7200")
-    options = ["captioning", "--resume=last", "--blocks=2", f"--cache={place.cache}", f"--journal={place.journal}"]
+    options = [
+        "captioning",
+        "--resume=last",
+        "--blocks=2",
+        f"--cache={place.cache}",
+        f"--journal={place.journal}",
+    ]
     resumed = start(place, place.command()[0], "-m", "experiments", *options)
     said, _ = resumed.communicate(timeout=240)
     assert resumed.returncode == 3, said
@@ -98,13 +118,21 @@ def _check(place: Place, folder: Path, said: str, count: int) -> None:
         assert cell.end_ms is not None
         assert cell.start_ms < cell.end_ms
         points = Store(place.uri).points(cell.run_id, "system/cpu_utilization_percentage")
-        assert all(cell.start_ms <= point.time_ms <= cell.end_ms + 60_000 for point in points)  # the last when it has ended
-        assert cell.metrics["cpu/utilization_percent_mean"] >= 0, "the sensors were read while it was timed"
+        assert all(
+            cell.start_ms <= point.time_ms <= cell.end_ms + 60_000 for point in points
+        )  # the last when it has ended
+        assert cell.metrics["cpu/utilization_percent_mean"] >= 0, (
+            "the sensors were read while it was timed"
+        )
     assert "the system clock was set back by" in (folder / "report" / "report.md").read_text()
 
 
-@pytest.mark.parametrize(("moved", "said"), [(-3_600.0, 3_600.0), (-1.0, 0.0), (0.5, 0.0), (120.0, -120.0)])
-def test_a_jump_is_told_from_a_drift(monkeypatch: pytest.MonkeyPatch, moved: float, said: float) -> None:
+@pytest.mark.parametrize(
+    ("moved", "said"), [(-3_600.0, 3_600.0), (-1.0, 0.0), (0.5, 0.0), (120.0, -120.0)]
+)
+def test_a_jump_is_told_from_a_drift(
+    monkeypatch: pytest.MonkeyPatch, moved: float, said: float
+) -> None:
     """moved: by which the system's clock is set."""
     system = clock.time.time
     own = clock.Clock()

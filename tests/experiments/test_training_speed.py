@@ -49,11 +49,31 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize(("model", "profile"), [("bert", "false"), pytest.param("deepspeech2", "true", marks=pytest.mark.slow)])
-def test_both_frameworks_train_the_same_and_stand_beside_the_published_table(place: Place, model: str, profile: str) -> None:
-    settings = QUICK | {"lengths": "varying", "frameworks": "pytorch,tensorflow", "others_limit_percent": "100"}
-    settings |= {"models": model, "profile": profile, "cache": str(place.cache), "journal": str(place.journal)}
-    called = place.call(sys.executable, "-m", "experiments", "training_speed", *(f"--{k}={v}" for k, v in settings.items()))
+@pytest.mark.parametrize(
+    ("model", "profile"),
+    [("bert", "false"), pytest.param("deepspeech2", "true", marks=pytest.mark.slow)],
+)
+def test_both_frameworks_train_the_same_and_stand_beside_the_published_table(
+    place: Place, model: str, profile: str
+) -> None:
+    settings = QUICK | {
+        "lengths": "varying",
+        "frameworks": "pytorch,tensorflow",
+        "others_limit_percent": "100",
+    }
+    settings |= {
+        "models": model,
+        "profile": profile,
+        "cache": str(place.cache),
+        "journal": str(place.journal),
+    }
+    called = place.call(
+        sys.executable,
+        "-m",
+        "experiments",
+        "training_speed",
+        *(f"--{k}={v}" for k, v in settings.items()),
+    )
     assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
     cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
     assert {run.data.tags["framework"] for run in cells} == {"pytorch", "tensorflow"}
@@ -65,14 +85,26 @@ def test_both_frameworks_train_the_same_and_stand_beside_the_published_table(pla
         assert metrics["train/epoch_seconds"] * metrics["train/examples_per_second"] >= 9 * 4
         assert metrics["train/recompilations"] == 0  # one graph takes all lengths
         if profile == "true":
-            assert sum(metrics[f"profile/{part}_seconds"] for part in PARTS) == pytest.approx(metrics["profile/step_seconds"])
+            assert sum(metrics[f"profile/{part}_seconds"] for part in PARTS) == pytest.approx(
+                metrics["profile/step_seconds"]
+            )
             assert metrics["profile/op_seconds"] > 0
-            assert metrics["profile/ops_per_step"] > 100  # two layers of gated cells, forward and backward
+            assert (
+                metrics["profile/ops_per_step"] > 100
+            )  # two layers of gated cells, forward and backward
     told = next(place.journal.glob("*/report/report.md")).read_text()
     for name, row in ROWS.items():
-        assert f"{row} {'tensorflow over pytorch' if name == model else 'not measured here'} |" in told
-    assert ("## Where a step's time goes" in told) == ("| deepspeech2 | 87.04 % | 92.69 % |" in told) == (profile == "true")
-    for files in place.journal.glob("*/cells/*/*/values.parquet"):  # none of the steps under the profiler, nor before it
+        assert (
+            f"{row} {'tensorflow over pytorch' if name == model else 'not measured here'} |" in told
+        )
+    assert (
+        ("## Where a step's time goes" in told)
+        == ("| deepspeech2 | 87.04 % | 92.69 % |" in told)
+        == (profile == "true")
+    )
+    for files in place.journal.glob(
+        "*/cells/*/*/values.parquet"
+    ):  # none of the steps under the profiler, nor before it
         assert len(tables.read(files, ("phase",))["phase"]) == 2 * 9
 
 
@@ -81,7 +113,9 @@ def test_lengths_that_vary_come_in_few_shapes_and_the_same_to_every_framework(mo
     module = models.spec(model)
     spec = inputs.sizes(module, "tiny", "scan")
     drawn = [
-        inputs.batches(module, spec, "tiny", rows=6, varying=varying, rng=np.random.default_rng([0, 1]))
+        inputs.batches(
+            module, spec, "tiny", rows=6, varying=varying, rng=np.random.default_rng([0, 1])
+        )
         for varying in (True, True, False)
     ]
     for one, again in zip(*drawn[:2], strict=True):
@@ -97,10 +131,18 @@ def test_lengths_that_vary_come_in_few_shapes_and_the_same_to_every_framework(mo
 def test_a_ratio_below_one_lies_in_its_own_interval() -> None:
     """A step takes 1.25 times as long: the throughput is 0.8, within noise of 1 %."""
     found = table(list(runs(factors={"tensorflow": 1.25}, spread=0.01, params={"network": "bert"})))
-    comparison = compare(found, baseline="pytorch", strata=("params.network",), outcomes=[report.METRIC])
-    renamed = [replace(one, row=replace(one.row, stratum="model=bert")) for one in comparison.findings]
+    comparison = compare(
+        found, baseline="pytorch", strata=("params.network",), outcomes=[report.METRIC]
+    )
+    renamed = [
+        replace(one, row=replace(one.row, stratum="model=bert")) for one in comparison.findings
+    ]
     lines = report.section(
-        replace(comparison, findings=tuple(renamed)), training_speed.TABLE, "", size="tiny", data="random inputs"
+        replace(comparison, findings=tuple(renamed)),
+        training_speed.TABLE,
+        "",
+        size="tiny",
+        data="random inputs",
     ).rows
     ((*_, estimate, interval),) = [line for line in lines if line[0] == "bert"]
     low, high = map(float, str(interval).split("–"))
@@ -113,12 +155,19 @@ def test_networks_of_images_take_the_papers_batches_and_pictures() -> None:
     for name, shape in (("resnet50", (1, 224, 224, 3)), ("lenet", (1, 28, 28, 1))):
         module = models.spec(name)
         (batch, _) = inputs.batches(
-            module, inputs.sizes(module, "paper", "scan"), "paper", rows=1, varying=False, rng=np.random.default_rng(0)
+            module,
+            inputs.sizes(module, "paper", "scan"),
+            "paper",
+            rows=1,
+            varying=False,
+            rng=np.random.default_rng(0),
         )
         assert batch.inputs[0].shape == shape, name
 
 
-def test_a_model_of_somebody_without_random_inputs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_somebody_without_random_inputs_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(import_module("models.gnmt.spec"), "sized")
     with pytest.raises(EvenhandError, match="models=gnmt: there are no random inputs for it"):
         prepare.prepare(training_speed.Settings(models=("gnmt",)), lambda *_: None)
@@ -129,7 +178,9 @@ def test_a_model_of_somebody_without_random_inputs_is_refused(monkeypatch: pytes
 
 def read(tmp_path: Path, models_: str, folder: Path, **given: str) -> Prepared:
     settings = {**QUICK, "models": models_, "data": str(folder), "cache": str(tmp_path), **given}
-    return prepare.prepare(parse(training_speed.Settings, training_speed.STUDY.presets, settings), lambda *_: None)
+    return prepare.prepare(
+        parse(training_speed.Settings, training_speed.STUDY.presets, settings), lambda *_: None
+    )
 
 
 def made(name: str, prepared: Prepared, *, varying: bool, rows: int = 3) -> list[Batch]:
@@ -144,7 +195,9 @@ def everything(folder: Path) -> Path:
     lines = [" ".join(f"w{number % 7}" for number in range(length)) for length in range(2, 18)]
     ljspeech(folder)
     (folder / "lines.txt").write_text("\n".join(lines), encoding="utf-8")
-    (folder / "pairs.tsv").write_text("\n".join(f"{one}\t{one} too" for one in lines), encoding="utf-8")
+    (folder / "pairs.tsv").write_text(
+        "\n".join(f"{one}\t{one} too" for one in lines), encoding="utf-8"
+    )
     return folder
 
 
@@ -152,7 +205,9 @@ SEQUENCES = ("bert", "gnmt", "deepspeech2", "tacotron2")
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_sequences_from_files_come_in_few_shapes_and_the_same_to_every_framework(name: str, tmp_path: Path) -> None:
+def test_sequences_from_files_come_in_few_shapes_and_the_same_to_every_framework(
+    name: str, tmp_path: Path
+) -> None:
     folder = everything(tmp_path / "data")
     prepared = read(tmp_path, ",".join(SEQUENCES), folder, lengths="varying")
     varying, again = (made(name, prepared, varying=True) for _ in range(2))
@@ -165,15 +220,23 @@ def test_sequences_from_files_come_in_few_shapes_and_the_same_to_every_framework
     assert len(fixed) == 2
     assert len({tuple(array.shape for array in batch.inputs) for batch in fixed}) == 1
     random = models.spec(name).batch(
-        inputs.sizes(models.spec(name), "tiny", "scan"), np.array([9, 7, 5]), np.random.default_rng(0)
+        inputs.sizes(models.spec(name), "tiny", "scan"),
+        np.array([9, 7, 5]),
+        np.random.default_rng(0),
     )
     for batch in (*varying, *fixed):
-        kinds = [(array.dtype, array.ndim) for array in (*batch.inputs, batch.targets, batch.weights)]
-        assert kinds == [(array.dtype, array.ndim) for array in (*random.inputs, random.targets, random.weights)]
+        kinds = [
+            (array.dtype, array.ndim) for array in (*batch.inputs, batch.targets, batch.weights)
+        ]
+        assert kinds == [
+            (array.dtype, array.ndim) for array in (*random.inputs, random.targets, random.weights)
+        ]
 
 
 def test_fixed_lengths_cut_to_the_median_and_pad(tmp_path: Path) -> None:
-    (tmp_path / "pairs.tsv").write_text("a b\tx\na b c d\tp q r s t u v w\na b c\tz\na b c d e f g\tk\n")
+    (tmp_path / "pairs.tsv").write_text(
+        "a b\tx\na b c d\tp q r s t u v w\na b c\tz\na b c d e f g\tk\n"
+    )
     prepared = read(tmp_path, "gnmt", tmp_path / "pairs.tsv")
     lengths = Sequences.open(Path(prepared.inputs["data"]["gnmt"])).lengths
     assert lengths.tolist() == [[3, 2], [5, 9], [4, 2], [8, 2]]  # each with its end
@@ -205,20 +268,41 @@ def test_other_content_is_another_data_set_wherever_it_lies(tmp_path: Path) -> N
     assert first.name.startswith("corpus.txt-")
     assert first.digest != other.digest
     runs = pd.DataFrame({"level": ["a", "b"], "dataset": [first.name, other.name]}).assign(pair="1")
-    assert f"settings differ apart from framework: dataset ({min(first.name, other.name)}, " in incomparable(runs, "framework")
+    assert (
+        f"settings differ apart from framework: dataset ({min(first.name, other.name)}, "
+        in incomparable(runs, "framework")
+    )
     assert not incomparable(runs.assign(dataset=first.name), "framework")
     told = {"examples of bert": 4, "examples of bert in the files": 4}
     told |= {"shortest of bert": 3, "median of bert": 3, "longest of bert": 4, "batch of bert": 4}
     assert other.counts == told
 
 
-@pytest.mark.parametrize(("other", "ctc"), [("keras-torch", "scan"), pytest.param("tensorflow", "", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("other", "ctc"),
+    [("keras-torch", "scan"), pytest.param("tensorflow", "", marks=pytest.mark.slow)],
+)
 def test_both_frameworks_train_on_the_same_recordings(place: Place, other: str, ctc: str) -> None:
     folder = ljspeech(place.folder / "speech")
-    settings = QUICK | {"steps": "2", "warmup_steps": "1", "data": str(folder), "others_limit_percent": "100"}
-    settings |= {"cache": str(place.cache), "journal": str(place.journal), "frameworks": f"pytorch,{other}"}
+    settings = QUICK | {
+        "steps": "2",
+        "warmup_steps": "1",
+        "data": str(folder),
+        "others_limit_percent": "100",
+    }
+    settings |= {
+        "cache": str(place.cache),
+        "journal": str(place.journal),
+        "frameworks": f"pytorch,{other}",
+    }
     settings |= {"ctc": ctc} if ctc else {}
-    called = place.call(sys.executable, "-m", "experiments", "training_speed", *(f"--{k}={v}" for k, v in settings.items()))
+    called = place.call(
+        sys.executable,
+        "-m",
+        "experiments",
+        "training_speed",
+        *(f"--{k}={v}" for k, v in settings.items()),
+    )
     assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
     cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
     assert {run.data.tags["framework"] for run in cells} == {"pytorch", other}

@@ -25,13 +25,24 @@ def filled(place: Place) -> Store:
     records = [
         RunOpened("sweep", 1, PLACE, "the sweep", {"kind": RunKind.SWEEP}, {"trials": "1"}),
         RunOpened(
-            "trial", 2, PLACE, "trial 0", {"kind": RunKind.TRIAL, "campaign": "run:sweep", "mlflow.parentRunId": "run:sweep"}
+            "trial",
+            2,
+            PLACE,
+            "trial 0",
+            {"kind": RunKind.TRIAL, "campaign": "run:sweep", "mlflow.parentRunId": "run:sweep"},
         ),
         Metrics("trial", history),
         RunClosed("trial", 3, "out_of_memory", "too large", "FINISHED"),
-        RunOpened("campaign", 4, PLACE, "the campaign", {"kind": RunKind.CAMPAIGN, "sweep": "run:sweep"}),
         RunOpened(
-            "cell", 5, PLACE, "cell", {"kind": RunKind.CELL, "campaign": "run:campaign", "framework": "pytorch"}, {"epochs": "3"}
+            "campaign", 4, PLACE, "the campaign", {"kind": RunKind.CAMPAIGN, "sweep": "run:sweep"}
+        ),
+        RunOpened(
+            "cell",
+            5,
+            PLACE,
+            "cell",
+            {"kind": RunKind.CELL, "campaign": "run:campaign", "framework": "pytorch"},
+            {"epochs": "3"},
         ),
         DatasetUsed("cell", "digits", "abc", "here", "{}", "{}", "training"),
         Metrics("cell", (Point("train/examples_per_second", 12.5, 0, 6),)),
@@ -69,22 +80,38 @@ def test_everything_of_a_run_moves_and_a_second_import_changes_nothing(place: Pl
     new = {before[name].run_id: after[name].run_id for name in before}
     for name, old in before.items():
         moved = after[name]
-        assert (moved.status, moved.start_ms, moved.end_ms) == (old.status, old.start_ms, old.end_ms)
+        assert (moved.status, moved.start_ms, moved.end_ms) == (
+            old.status,
+            old.start_ms,
+            old.end_ms,
+        )
         assert dict(moved.params) == dict(old.params)
         assert dict(moved.metrics) == dict(old.metrics)
         assert moved.tags["exported_run_id"] == old.run_id
         for key in ("kind", "outcome", "outcome_reason"):
             assert moved.tags.get(key) == old.tags.get(key)
         for key in ("campaign", "mlflow.parentRunId", "sweep", "confirmed_by"):
-            assert moved.tags.get(key) == new.get(old.tags.get(key, ""), old.tags.get(key)), (name, key)
+            assert moved.tags.get(key) == new.get(old.tags.get(key, ""), old.tags.get(key)), (
+                name,
+                key,
+            )
         for key in old.metrics:
             assert target.points(moved.run_id, key) == source.points(old.run_id, key)
         assert [(one.name, one.digest) for one in target.datasets(moved.run_id, "x")] == [
             (one.name, one.digest) for one in source.datasets(old.run_id, "x")
         ]
-    files = {name: target.download(run.run_id, place.folder / "there") for name, run in after.items()}
-    assert files == {"the sweep": [], "trial 0": [], "the campaign": ["report.html"], "cell": ["deep/values.parquet"]}
-    assert (place.folder / "there" / after["cell"].run_id / "deep" / "values.parquet").read_bytes() == b"\x00\x01"
+    files = {
+        name: target.download(run.run_id, place.folder / "there") for name, run in after.items()
+    }
+    assert files == {
+        "the sweep": [],
+        "trial 0": [],
+        "the campaign": ["report.html"],
+        "cell": ["deep/values.parquet"],
+    }
+    assert (
+        place.folder / "there" / after["cell"].run_id / "deep" / "values.parquet"
+    ).read_bytes() == b"\x00\x01"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +126,9 @@ def test_everything_of_a_run_moves_and_a_second_import_changes_nothing(place: Pl
 def test_a_wrong_call_is_one_line(place: Place, given: dict[str, str], said: str) -> None:
     filled(place)
     asked = {"experiment": PLACE, "output": str(place.folder / "export"), **given}
-    code, output = call(place, place.uri, "export", *(f"--{name}={text}" for name, text in asked.items()))
+    code, output = call(
+        place, place.uri, "export", *(f"--{name}={text}" for name, text in asked.items())
+    )
     assert code == 2
     assert said in output
     assert not Path(place.folder / "export").exists()

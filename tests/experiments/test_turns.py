@@ -36,8 +36,19 @@ TURN_STEPS, TURN_SECONDS = 5, 0.2
 STEPS, REQUESTS = 30, 20
 # Seconds a step and a request. One framework takes half as long again for a step: both do as many of them in a turn.
 COSTS = {"toy": {"step": 0.02, "apply": 0.02}, "toy+twin": {"step": 0.03, "apply": 0.02}}
-TOYS = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "bleu_images": "1"}
-TOYS |= {"epochs": "1", "steps_per_epoch": str(STEPS), "inference_requests": str(REQUESTS), "pairing": "interleaved"}
+TOYS = {
+    "frameworks": "toy,toy+twin",
+    "data": "synthetic",
+    "vocabulary": "60",
+    "length": "8",
+    "bleu_images": "1",
+}
+TOYS |= {
+    "epochs": "1",
+    "steps_per_epoch": str(STEPS),
+    "inference_requests": str(REQUESTS),
+    "pairing": "interleaved",
+}
 
 
 class Clock:
@@ -61,7 +72,9 @@ class Token:
         return json.dumps({"steps": self._asked.pop(0)}) + "\n" if self._asked else ""
 
 
-def test_a_turn_has_as_many_steps_as_are_asked_for_and_takes_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_has_as_many_steps_as_are_asked_for_and_takes_long_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Steps of 30 ms: seven of them take 0.2 s. Waiting is not counted, and the phase that comes next is told."""
     clock, said = Clock(), list[Any]()
     monkeypatch.setattr(childs, "time", clock)
@@ -72,7 +85,10 @@ def test_a_turn_has_as_many_steps_as_are_asked_for_and_takes_long_enough(monkeyp
         clock.now += 0.03
         turns.step()
     turns.begin(2)
-    found = [(one["turn"]["phase"], one["turn"]["steps"], round(one["turn"]["seconds"], 2)) for one in said]
+    found = [
+        (one["turn"]["phase"], one["turn"]["steps"], round(one["turn"]["seconds"], 2))
+        for one in said
+    ]
     assert found == [(1, 0, 3.0), (1, 7, 0.21), (1, 20, 0.6), (2, 3, 0.09)]
     assert turns.waited_seconds == pytest.approx(4.0)
 
@@ -117,7 +133,11 @@ def closings(*outcomes: tuple[str, str]) -> list[RunClosed]:
             1,
             [("failed", OTHERS), ("failed", "killed"), ("failed", OTHERS)],
         ),
-        ([("ok", ""), ("interrupted", "the campaign got SIGINT")], None, [("interrupted", "the campaign got SIGINT")] * 2),
+        (
+            [("ok", ""), ("interrupted", "the campaign got SIGINT")],
+            None,
+            [("interrupted", "the campaign got SIGINT")] * 2,
+        ),
     ],
     ids=["well", "one was killed", "stopped"],
 )
@@ -129,9 +149,14 @@ def test_a_block_ends_well_as_a_whole_or_not_at_all(
 
 
 def test_memory_that_ran_out_beside_others_is_no_limit_that_was_found() -> None:
-    first, second = parents.end_together(closings(("out_of_memory", "bad_alloc"), ("ok", "")), ["a", "b"], 0)
+    first, second = parents.end_together(
+        closings(("out_of_memory", "bad_alloc"), ("ok", "")), ["a", "b"], 0
+    )
     assert {first.outcome, second.outcome} == {RunOutcome.FAILED}
-    assert first.reason == "bad_alloc (out of memory while 2 cells were alive; with pairing=sequential each has it alone)"
+    assert (
+        first.reason
+        == "bad_alloc (out of memory while 2 cells were alive; with pairing=sequential each has it alone)"
+    )
 
 
 # ---- a campaign
@@ -157,7 +182,9 @@ class Campaign:
 
 
 @pytest.fixture(scope="module")
-def campaign(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path) -> Campaign:
+def campaign(
+    tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path
+) -> Campaign:
     """Three blocks; frameworks that sleep, so that the machine may be busy."""
     folder = tmp_path_factory.mktemp("turns")
     (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
@@ -187,7 +214,14 @@ def _turns(text: str) -> list[dict[str, Any]]:
     for row in csv.DictReader(io.StringIO(text)):
         began, steps = int(row["began_ms"]) / 1_000 - of_wall, row["steps"]
         numbers = {name: int(row[name]) for name in ("round", "place", "phase")}
-        found.append({**numbers, "steps": int(steps) if steps else None, "began": began, "seconds": float(row["seconds"])})
+        found.append(
+            {
+                **numbers,
+                "steps": int(steps) if steps else None,
+                "began": began,
+                "seconds": float(row["seconds"]),
+            }
+        )
     return found
 
 
@@ -205,7 +239,11 @@ def _of(cell: Cell, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 @pytest.mark.parametrize("block", [1, 2])
 def test_never_are_two_at_work_at_once(campaign: Campaign, block: int) -> None:
     """By the framework's own log: what one process does has ended when another does something. From start to end."""
-    done = sorted((one["began"], one["ended"], one["pid"]) for cell in campaign.block(block) for one in cell.events)
+    done = sorted(
+        (one["began"], one["ended"], one["pid"])
+        for cell in campaign.block(block)
+        for one in cell.events
+    )
     assert len({pid for *_, pid in done}) == 2
     changes, until, last = 0, done[0][1], done[0][2]
     for began, ended, pid in done:
@@ -217,7 +255,12 @@ def test_never_are_two_at_work_at_once(campaign: Campaign, block: int) -> None:
 
 def test_every_turn_but_a_phases_last_has_its_steps_and_its_time(campaign: Campaign) -> None:
     for cell in campaign.cells.values():
-        assert {one["phase"] for one in cell.turns} == {0, 1, 2, 3}  # the start, training, requests of two sizes
+        assert {one["phase"] for one in cell.turns} == {
+            0,
+            1,
+            2,
+            3,
+        }  # the start, training, requests of two sizes
         for phase in (1, 2, 3):
             inside = [one for one in cell.turns if one["phase"] == phase]
             assert len(inside) >= 2
@@ -241,8 +284,13 @@ def test_the_steps_of_a_turn_are_those_that_were_made_in_it(campaign: Campaign) 
 def test_cells_keep_step_with_each_other(campaign: Campaign) -> None:
     """After every round they are at most a turn apart, although one of them takes half as long again for a step."""
     for block in (1, 2):
-        one, other = ([turn["steps"] or 0 for turn in cell.turns if turn["phase"] == 1] for cell in campaign.block(block))
-        apart = np.abs(np.cumsum(one[:-1][: len(other) - 1]) - np.cumsum(other[:-1][: len(one) - 1]))
+        one, other = (
+            [turn["steps"] or 0 for turn in cell.turns if turn["phase"] == 1]
+            for cell in campaign.block(block)
+        )
+        apart = np.abs(
+            np.cumsum(one[:-1][: len(other) - 1]) - np.cumsum(other[:-1][: len(one) - 1])
+        )
         assert len(apart) >= 2
         assert apart.max() <= max(*one, *other)
 
@@ -253,13 +301,18 @@ def test_waiting_is_no_part_of_what_is_timed(campaign: Campaign) -> None:
         own = sum(one["seconds"] for one in cell.turns if one["phase"] == 1)
         made = [one["ended"] - one["began"] for one in cell.events if one["event"] == "step"]
         assert sum(made) <= cell.run.metrics["train/total_seconds"] <= own
-        first, last = (next(one for one in turns if one["phase"] == 1) for turns in (cell.turns, cell.turns[::-1]))
+        first, last = (
+            next(one for one in turns if one["phase"] == 1)
+            for turns in (cell.turns, cell.turns[::-1])
+        )
         assert own < last["began"] + last["seconds"] - first["began"]
         table = pyarrow.parquet.read_table(cell.folder / "values.parquet").to_pydict()
         assert sum(phase == "train" for phase in table["phase"]) == STEPS
 
 
-def test_what_is_alike_for_cells_in_turns_is_judged_and_what_is_not_says_why(campaign: Campaign) -> None:
+def test_what_is_alike_for_cells_in_turns_is_judged_and_what_is_not_says_why(
+    campaign: Campaign,
+) -> None:
     turns = {block: {cell.run.tags["turns"] for cell in campaign.block(block)} for block in (1, 2)}
     assert all(len(names) == 1 for names in turns.values())
     assert turns[1] != turns[2]
@@ -273,21 +326,37 @@ def test_what_is_alike_for_cells_in_turns_is_judged_and_what_is_not_says_why(cam
 
 def test_of_the_sensors_only_what_a_process_has_for_itself_is_kept(campaign: Campaign) -> None:
     for cell in campaign.cells.values():
-        assert not [name for name in cell.run.metrics if name.endswith(("utilization_percent_mean", "energy/joules"))]
-        assert cell.run.tags["not_available.cpu/utilization_percent_mean"].startswith("cells took turns")
+        assert not [
+            name
+            for name in cell.run.metrics
+            if name.endswith(("utilization_percent_mean", "energy/joules"))
+        ]
+        assert cell.run.tags["not_available.cpu/utilization_percent_mean"].startswith(
+            "cells took turns"
+        )
         assert cell.run.metrics["memory/peak_rss_bytes"] > 0
 
 
 # ---- every workload
 
 
-WORKLOADS = ("captioning", "classification", "grid", "training_speed", "overhead", "classification, both")
+WORKLOADS = (
+    "captioning",
+    "classification",
+    "grid",
+    "training_speed",
+    "overhead",
+    "classification, both",
+)
 
 
 def pairs(folder: Path) -> dict[str, list[CellSpec]]:
     """Two cells that take turns, of every workload; of `overhead`, the plain loop and this harness."""
     found = known_costs.specs(folder)
-    point = {**asdict(overhead.Settings(frameworks=("toy",), seconds=0.4)), **found["grid"].settings}
+    point = {
+        **asdict(overhead.Settings(frameworks=("toy",), seconds=0.4)),
+        **found["grid"].settings,
+    }
     plain = replace(found["grid"], workload="overhead", stage="plain", settings=point)
     both = {name: [found[name]] * 2 for name in WORKLOADS if name in found}
     both["overhead"] = [plain, replace(plain, stage="measure")]
@@ -325,7 +394,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
             patch.syspath_prepend(entry)
         frameworks._variants.cache_clear()
         with ThreadPoolExecutor(len(WORKLOADS)) as pool:
-            found = dict(zip(WORKLOADS, pool.map(_played, map(pairs(folder).get, WORKLOADS)), strict=True))
+            found = dict(
+                zip(WORKLOADS, pool.map(_played, map(pairs(folder).get, WORKLOADS)), strict=True)
+            )
     frameworks._variants.cache_clear()
     return found
 
@@ -352,12 +423,20 @@ def test_cells_of_every_workload_take_turns(played: Mapping[str, Played], name: 
     cells, turns, started_ms = played[name]
     assert turns.failed is None, turns.failed.closed
     assert [cell.closed and cell.closed.outcome for cell in cells] == ["ok", "ok"]
-    phases = {"training_speed": {0, 1}, "grid": {0, 1, 2}, "overhead": {0, 1, 2}}.get(name, {0, 1, 2, 3})
+    phases = {"training_speed": {0, 1}, "grid": {0, 1, 2}, "overhead": {0, 1, 2}}.get(
+        name, {0, 1, 2, 3}
+    )
     for taken, start_ms in zip(turns.taken, started_ms, strict=True):
         assert taken[0].began_ms <= start_ms - 9, "the first turn begins before its process does"
-        assert {one.phase for one in taken} == (phases if "classification" not in name else {0, 1, 2})
+        assert {one.phase for one in taken} == (
+            phases if "classification" not in name else {0, 1, 2}
+        )
         for phase in phases - {0}:
             inside = [one for one in taken if one.phase == phase]
-            assert all(one.steps >= 2 and one.seconds >= TURN_SECONDS for one in inside[:-1] if one.steps is not None)
+            assert all(
+                one.steps >= 2 and one.seconds >= TURN_SECONDS
+                for one in inside[:-1]
+                if one.steps is not None
+            )
         assert sum(one.phase == 1 for one in taken) >= 2
     assert sum(taken[-1].steps is None for taken in turns.taken) == 2

@@ -30,13 +30,23 @@ from tracking.journal import Journal
 from tracking.records import Metrics, Point, RunClosed, RunOpened, Tags
 from tracking.store import Store
 
-TOYS = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "inference_requests": "2"}
+TOYS = {
+    "frameworks": "toy,toy+twin",
+    "data": "synthetic",
+    "vocabulary": "60",
+    "length": "8",
+    "inference_requests": "2",
+}
 TOYS |= {"epochs": "1", "steps_per_epoch": "12", "bleu_images": "1", "others_limit_percent": "100"}
 SETTLED = {"until": "settled", "blocks": "6", "primary": "train/examples_per_second"}
 
 
-def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": {"step": 0.003}, "toy+twin": {"step": 0.06}}))
+def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "EVENHAND_TOY_COSTS", json.dumps({"toy": {"step": 0.003}, "toy+twin": {"step": 0.06}})
+    )
     begun = place.run(**TOYS, **SETTLED, max_blocks="9", budget="1s")
     assert begun.returncode == 3, begun.stdout + begun.stderr
     assert "the budget of 1s is used, and it is not settled." in begun.stdout
@@ -61,13 +71,21 @@ def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(place: Place,
     looks = [*(one["blocks"] for one in early), *range(6, last + 1)]
     assert " slower than toy" in campaign.tags["answer"]
     assert campaign.tags["mlflow.note.content"].startswith("**")
-    (ratio,) = (value for key, value in campaign.metrics.items() if key.startswith("verdict/") and key.endswith("/ratio"))
-    estimate = json.loads((folder / "report" / "comparison.json").read_text())["rows"][0]["estimate"]
+    (ratio,) = (
+        value
+        for key, value in campaign.metrics.items()
+        if key.startswith("verdict/") and key.endswith("/ratio")
+    )
+    estimate = json.loads((folder / "report" / "comparison.json").read_text())["rows"][0][
+        "estimate"
+    ]
     assert ratio == pytest.approx(estimate, rel=1e-3), "four digits for the eye"
     assert campaign.tags["looks"] == ",".join(map(str, looks))
     report = json.loads((folder / "report" / "comparison.json").read_text())
     assert [one["blocks"] for one in report["looks"]] == looks
-    assert [one["max_blocks"] for one in report["looks"]] == [9] * len(early) + [12] * (len(looks) - len(early))
+    assert [one["max_blocks"] for one in report["looks"]] == [9] * len(early) + [12] * (
+        len(looks) - len(early)
+    )
     row = next(one for one in report["rows"] if one["family"] == "primary")
     assert row["verdict"] in ("slower", "lower")
     assert "Jennison and Turnbull" in (folder / "report" / "report.html").read_text()
@@ -76,11 +94,26 @@ def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(place: Place,
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"budget": "2h"}, "budget=2h is for campaigns that stop when they know; add until=settled"),
-        ({"max_blocks": 40}, "max_blocks=40 is for campaigns that stop when they know; add until=settled"),
-        ({"until": "settled", "blocks": 5}, "until=settled: blocks=5, the first look, is too few; at least 6"),
-        ({"until": "settled", "blocks": 60}, "max_blocks=48 is fewer than blocks=60, the first look; at least 60"),
-        ({"until": "settled", "budget": "2"}, "budget=2 is not a duration; write 90s, 30m, 2h or none"),
+        (
+            {"budget": "2h"},
+            "budget=2h is for campaigns that stop when they know; add until=settled",
+        ),
+        (
+            {"max_blocks": 40},
+            "max_blocks=40 is for campaigns that stop when they know; add until=settled",
+        ),
+        (
+            {"until": "settled", "blocks": 5},
+            "until=settled: blocks=5, the first look, is too few; at least 6",
+        ),
+        (
+            {"until": "settled", "blocks": 60},
+            "max_blocks=48 is fewer than blocks=60, the first look; at least 60",
+        ),
+        (
+            {"until": "settled", "budget": "2"},
+            "budget=2 is not a duration; write 90s, 30m, 2h or none",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together_are_one_line(given: dict[str, Any], said: str) -> None:
@@ -88,7 +121,10 @@ def test_settings_that_do_not_go_together_are_one_line(given: dict[str, Any], sa
         scheduler.check_stopping(replace(CampaignSettings(), **given))
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1_800), ("1.5h", 5_400), ("2d", 172_800), ("none", math.inf)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1_800), ("1.5h", 5_400), ("2d", 172_800), ("none", math.inf)],
+)
 def test_durations(text: str, seconds: float) -> None:
     assert durations.seconds("budget", text) == seconds
 
@@ -105,12 +141,22 @@ def kept(folder: Path, shifts: Sequence[float]) -> Iterator[int]:
     for block, shift in enumerate(shifts, start=1):
         for order, level in enumerate("ab" if block % 2 else "ba"):
             run = f"{level}{block}"
-            tags = {"kind": "cell", "campaign": "run:c", "framework": level, "block": str(block), "order_in_block": str(order)}
+            tags = {
+                "kind": "cell",
+                "campaign": "run:c",
+                "framework": level,
+                "block": str(block),
+                "order_in_block": str(order),
+            }
             tags |= {"machine": "box", "settings_hash": "h"}
             looks = ",".join(map(str, looks_so_far(folder, "c")))
             params = {"until": "settled", "blocks": "6", "max_blocks": "18"}
             began = 60_000 * block + 1_000 * order
-            records.append(RunOpened(run, began, "e", run, {**tags, **({"looks": looks} if looks else {})}, params))
+            records.append(
+                RunOpened(
+                    run, began, "e", run, {**tags, **({"looks": looks} if looks else {})}, params
+                )
+            )
             value = math.exp(0.02 * block + (shift if level == "b" else 0.0))
             records.append(Metrics(run, (Point(STEP, value, 0, began),)))
             records.append(RunClosed(run, began + 900, "ok"))
@@ -125,7 +171,9 @@ class KnownCampaign:
         self.said: list[str] = []
         self.looks: tuple[int, ...] = ()
         display = SimpleNamespace(say=self.said.append)
-        self.recorder = SimpleNamespace(folder=folder, run="c", display=display, tag=self.tag, keep_metrics=lambda *_: None)
+        self.recorder = SimpleNamespace(
+            folder=folder, run="c", display=display, tag=self.tag, keep_metrics=lambda *_: None
+        )
         self.folder = folder
 
     def tag(self, **tags: str) -> None:
@@ -138,7 +186,9 @@ class KnownCampaign:
         return StoppingRule(self, ComparisonSpec(baseline="a", outcomes=[STEP]), last_block)  # type: ignore[arg-type]
 
 
-def stops(folder: Path, shifts: Sequence[float], **given: Any) -> tuple[int, StoppingRule, KnownCampaign]:
+def stops(
+    folder: Path, shifts: Sequence[float], **given: Any
+) -> tuple[int, StoppingRule, KnownCampaign]:
     campaign = KnownCampaign(folder, **given)
     look = campaign.looking()
     for block in kept(folder, shifts):
@@ -157,7 +207,9 @@ def test_a_clear_case_stops_at_the_first_look(tmp_path: Path) -> None:
     block, look, campaign = stops(tmp_path, noise(0.02, mean=0.3))
     assert (block, look.stopped, campaign.looks) == (6, "Stopped after 6 blocks: settled.", (6,))
     assert campaign.said[0] == "look after 6 of at most 18 blocks: 1 of 1 settled"
-    assert campaign.said[1].startswith("  median training step, b against a: 1.35× slower (95 % CI ")
+    assert campaign.said[1].startswith(
+        "  median training step, b against a: 1.35× slower (95 % CI "
+    )
 
 
 def test_a_close_case_goes_on_and_tells_what_is_left(tmp_path: Path) -> None:
@@ -167,7 +219,9 @@ def test_a_close_case_goes_on_and_tells_what_is_left(tmp_path: Path) -> None:
     assert campaign.looks == tuple(range(6, block + 1))
     assert looks_so_far(tmp_path, "c") == campaign.looks, "as the journal has it"
     assert "margin ±3 %: open; settled at 0." in campaign.said[1]
-    assert campaign.said[1].endswith(" of that width"), "no number of blocks is predicted to settle it"
+    assert campaign.said[1].endswith(" of that width"), (
+        "no number of blocks is predicted to settle it"
+    )
     assert campaign.said[-1].endswith(": equivalent")
 
 
@@ -193,18 +247,26 @@ def test_what_a_look_decides_is_what_a_report_says(tmp_path: Path) -> None:
     look = campaign.looking()
     assert next(at for at in range(1, 19) if look(at, ran_now=False)) == block
     assert campaign.said == [
-        line.replace(line.rpartition(", ")[2], "1 s") if "more block" in line else line for line in first.said
+        line.replace(line.rpartition(", ")[2], "1 s") if "more block" in line else line
+        for line in first.said
     ]
 
 
 def test_error_that_is_spent_is_not_spent_again(tmp_path: Path) -> None:
     _, _, campaign = stops(tmp_path, noise(0.2))
     before = {"max_blocks": 18}
-    with pytest.raises(WrongCall, match="max_blocks was 18, and the last look has spent all of the error rate; start anew with"):
+    with pytest.raises(
+        WrongCall,
+        match="max_blocks was 18, and the last look has spent all of the error rate; start anew with",
+    ):
         resume.require_extendable(replace(campaign.settings, max_blocks=40), before, tmp_path, "c")
     with pytest.raises(WrongCall, match="max_blocks=12: 18 blocks have been judged; choose more"):
-        resume.require_extendable(replace(campaign.settings, max_blocks=12), {"max_blocks": 24}, tmp_path, "c")
-    resume.require_extendable(campaign.settings, before, tmp_path, "c")  # the report may be written again
+        resume.require_extendable(
+            replace(campaign.settings, max_blocks=12), {"max_blocks": 24}, tmp_path, "c"
+        )
+    resume.require_extendable(
+        campaign.settings, before, tmp_path, "c"
+    )  # the report may be written again
 
 
 def test_only_what_a_campaign_leaves_open_may_be_given_when_it_is_resumed() -> None:
@@ -212,5 +274,8 @@ def test_only_what_a_campaign_leaves_open_may_be_given_when_it_is_resumed() -> N
     settings = asdict(replace(begun, until="settled", max_blocks=18, budget="1h"))
     resumed = resume.same_settings("captioning", settings, {"max_blocks": "40", "budget": "2h"})
     assert (resumed.max_blocks, resumed.budget, resumed.until) == (40, "2h", "settled")
-    with pytest.raises(WrongCall, match="resume: max_blocks was 48 at the beginning and cannot become 40; start anew"):
+    with pytest.raises(
+        WrongCall,
+        match="resume: max_blocks was 48 at the beginning and cannot become 40; start anew",
+    ):
         resume.same_settings("captioning", asdict(begun), {"max_blocks": "40"})

@@ -28,7 +28,9 @@ def ended(warm_up: WarmUp, most: int = 10_000) -> WarmUp:
     return warm_up
 
 
-def warm_up_of(megahertz: Iterator[float], celsius: Iterator[float], *, least: int = 3, most: float = 1e9) -> WarmUp:
+def warm_up_of(
+    megahertz: Iterator[float], celsius: Iterator[float], *, least: int = 3, most: float = 1e9
+) -> WarmUp:
     """A warm-up whose steps take an eighth of a second, and each of which reads the GPU."""
     seconds = count()
 
@@ -46,14 +48,22 @@ def rising(start: float, by: float) -> Iterator[float]:
     ("megahertz", "celsius", "seconds", "reason"),
     [
         (lambda: repeat(1_980.0), lambda: repeat(60.0), 1.0, "steady"),
-        (lambda: iter([345, 800, 1_200, 1_600, *[1_980] * 90]), lambda: repeat(60.0), 1.5, "steady"),
+        (
+            lambda: iter([345, 800, 1_200, 1_600, *[1_980] * 90]),
+            lambda: repeat(60.0),
+            1.5,
+            "steady",
+        ),
         (lambda: repeat(1_980.0), lambda: iter([*range(40, 60), *[60] * 90]), 3.375, "steady"),
         (lambda: repeat(1_980.0), lambda: rising(40.0, 0.2), LIMIT_SECONDS, "limit"),
     ],
     ids=["at once", "a clock that rises", "a temperature that rises", "never"],
 )
 def test_a_gpu_is_warmed_up_until_clock_and_temperature_stay_for_a_second(
-    megahertz: Callable[[], Iterator[float]], celsius: Callable[[], Iterator[float]], seconds: float, reason: str
+    megahertz: Callable[[], Iterator[float]],
+    celsius: Callable[[], Iterator[float]],
+    seconds: float,
+    reason: str,
 ) -> None:
     warm_up = ended(warm_up_of(megahertz(), celsius()))
     assert (warm_up.seconds, warm_up.ended_by) == (pytest.approx(seconds), reason)
@@ -69,7 +79,10 @@ def test_it_has_its_least_and_its_most_steps() -> None:
 def test_a_gpu_whose_clock_cannot_be_read_is_warmed_up_for_a_fixed_time() -> None:
     samples = [Sample(at / 10, {CELSIUS: 60.0}, {}) for at in range(60)]
     for gpus, known in ((["gpu_0"], samples), ([], [])):
-        reasons = [reason_to_end(9, seconds, known, gpus, least=3, most=1e9) for seconds in (BLIND_SECONDS - 0.1, BLIND_SECONDS)]
+        reasons = [
+            reason_to_end(9, seconds, known, gpus, least=3, most=1e9)
+            for seconds in (BLIND_SECONDS - 0.1, BLIND_SECONDS)
+        ]
         assert reasons == ["", "no clock"]
 
 
@@ -120,7 +133,7 @@ def test_the_drivers_clock_decides(
     answers: dict[str, float | None],
     variables: dict[str, str],
     expected: list[object],
-    driver: Driver,  # noqa: F811
+    driver: Driver,
 ) -> None:
     rises = answers.pop("rises", False)
     driver.answers(**answers)
@@ -144,7 +157,9 @@ def test_a_budget_begins_when_the_gpu_is_warm() -> None:
 
 
 @pytest.mark.parametrize(("timed", "parts"), [(False, [5, 20]), (True, [5, 4, 20])])
-def test_a_training_of_so_many_steps_has_them_after_the_warm_up(timed: bool, parts: list[int]) -> None:
+def test_a_training_of_so_many_steps_has_them_after_the_warm_up(
+    timed: bool, parts: list[int]
+) -> None:
     warm_up = warm_up_of(repeat(1_980.0), repeat(60.0)) if timed else None
     settings = {"steps": 20, "warmup_steps": 5, "lengths": "fixed"}
     found = []
@@ -183,11 +198,17 @@ print(json.dumps([result.outcome, result.reason, dict(result.metrics), tags]))
     [
         ("lenet", {"epochs": 30, "warmup_steps": 2, "inference_requests": 6, "warmup_requests": 1}),
         pytest.param(
-            *("grid", {"models": ["lenet"], "image_sizes": [28], "batch_sizes": [4], "seconds": 0.05}),
+            *(
+                "grid",
+                {"models": ["lenet"], "image_sizes": [28], "batch_sizes": [4], "seconds": 0.05},
+            ),
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            *("training_speed", {"models": ["lenet"], "size": "tiny", "steps": 20, "warmup_steps": 2}),
+            *(
+                "training_speed",
+                {"models": ["lenet"], "size": "tiny", "steps": 20, "warmup_steps": 2},
+            ),
             marks=pytest.mark.slow,
         ),
     ],
@@ -195,7 +216,7 @@ print(json.dumps([result.outcome, result.reason, dict(result.metrics), tags]))
 def test_steps_run_freely_on_a_gpu_that_is_warm(
     study: str,
     given: dict[str, object],
-    driver: Driver,  # noqa: F811
+    driver: Driver,
     tmp_path: Path,
 ) -> None:
     given |= {"timing": "free"}

@@ -37,7 +37,10 @@ OF_STUDY = {
 WRONG = {
     "captioning": [
         ({"data": "/nowhere/at/all"}, "no folder /nowhere/at/all"),
-        ({"frameworks": "pytorch,tensorfloww"}, "no framework 'tensorfloww'; did you mean tensorflow"),
+        (
+            {"frameworks": "pytorch,tensorfloww"},
+            "no framework 'tensorfloww'; did you mean tensorflow",
+        ),
         ({"preset": "coco-paper", "data": ""}, "preset=coco-paper needs its data: data=FOLDER"),
         ({"preset": "huge"}, "no preset 'huge'; have demo"),
         ({"batchsize": "3"}, "no setting 'batchsize'; did you mean batch_size?"),
@@ -65,8 +68,14 @@ WRONG = {
     ],
     "grid": [
         ({"models": "lenet"}, "lenet takes images of 28"),
-        ({"models": "caption_decoder"}, "models=caption_decoder: it takes no images; have densenet201"),
-        ({"image_sizes": "32", "batch_sizes": "8,1"}, "batch_sizes=1: mobilenet_v2 cannot train on fewer than 2"),
+        (
+            {"models": "caption_decoder"},
+            "models=caption_decoder: it takes no images; have densenet201",
+        ),
+        (
+            {"image_sizes": "32", "batch_sizes": "8,1"},
+            "batch_sizes=1: mobilenet_v2 cannot train on fewer than 2",
+        ),
         ({"least_steps": "4"}, "least_steps=4 is too small; at least 12"),
         ({"phases": "training"}, "phases=training is not known; choose inference, train"),
         ({"memory_limit": "much"}, "memory_limit=much is not a size; write 2GiB, 500MB or none"),
@@ -74,36 +83,69 @@ WRONG = {
     "overhead": [
         ({"harnesses": "bare"}, "harnesses: there is no 'bare'; have evenhand"),
         ({"frameworks": "tensorflow+xla"}, "frameworks=tensorflow+xla: it has no plain loop"),
-        ({"models": "resnet18", "image_side": "32", "batch_sizes": "1"}, "batch_sizes=1: resnet18 cannot train on fewer than 2"),
+        (
+            {"models": "resnet18", "image_side": "32", "batch_sizes": "1"},
+            "batch_sizes=1: resnet18 cannot train on fewer than 2",
+        ),
         ({"models": "inception_v3"}, "image_side=40: inception_v3 needs images of at least 75"),
     ],
     "training_speed": [
         ({"models": "deepspeech3"}, "no model 'deepspeech3'"),
-        ({"frameworks": "pytorch,keras-torch"}, "ctc=sparse: keras-torch cannot use TensorFlow's losses; take ctc=scan"),
-        ({"models": "mobilenet_v2", "batch_size": "1"}, "batch_size=1: mobilenet_v2 cannot train on fewer than 2"),
+        (
+            {"frameworks": "pytorch,keras-torch"},
+            "ctc=sparse: keras-torch cannot use TensorFlow's losses; take ctc=scan",
+        ),
+        (
+            {"models": "mobilenet_v2", "batch_size": "1"},
+            "batch_size=1: mobilenet_v2 cannot train on fewer than 2",
+        ),
         (
             {"models": "resnet50,bert", "data": "lines"},
             "resnet50 trains on random inputs alone; name others",
         ),
-        ({"models": "bert", "data": "/nowhere/at/all"}, "data=/nowhere/at/all: there is no such file or folder"),
-        ({"models": "bert", "data": "lines", "lengths": "varying"}, "lines.txt, line 1: has 21 tokens"),
-        ({"models": "gnmt", "data": "lines"}, "looked for a text file of sentence, tab, translation"),
+        (
+            {"models": "bert", "data": "/nowhere/at/all"},
+            "data=/nowhere/at/all: there is no such file or folder",
+        ),
+        (
+            {"models": "bert", "data": "lines", "lengths": "varying"},
+            "lines.txt, line 1: has 21 tokens",
+        ),
+        (
+            {"models": "gnmt", "data": "lines"},
+            "looked for a text file of sentence, tab, translation",
+        ),
         ({"models": "bert", "data": "lines"}, "3 examples for bert; at least 4"),
     ],
     "conv_algorithm": [
-        ({"algorithms": "profiled"}, "algorithms=profiled: there is none on cpu; have plain, onednn"),
+        (
+            {"algorithms": "profiled"},
+            "algorithms=profiled: there is none on cpu; have plain, onednn",
+        ),
         ({"data": "speech"}, "data=speech is not known; choose synthetic"),
-        ({"models": "resnet18", "batch_sizes": "1"}, "batch_size=1: resnet18 cannot train on fewer than 2"),
+        (
+            {"models": "resnet18", "batch_sizes": "1"},
+            "batch_size=1: resnet18 cannot train on fewer than 2",
+        ),
         ({"models": "resnet18", "shapes": "varying"}, "shapes=varying: pictures are of one size"),
     ],
     "graph": [
-        ({"frameworks": "pytorch,pytorch+compile"}, "frameworks: tensorflow, whose optimizers are switched off"),
+        (
+            {"frameworks": "pytorch,pytorch+compile"},
+            "frameworks: tensorflow, whose optimizers are switched off",
+        ),
         ({"without": "folding"}, "without=folding is not known; choose pruning"),
     ],
     "lstm": [
         ({"models": "resnet18"}, "models=resnet18: it has no LSTM; have deepspeech2, gnmt"),
-        ({"implementations": "cudnn"}, "implementations: there is no 'cudnn'; have block, block-v2, layer"),
-        ({"precision": "bfloat16"}, "precision=bfloat16: TensorFlow's block and block-v2 take float32"),
+        (
+            {"implementations": "cudnn"},
+            "implementations: there is no 'cudnn'; have block, block-v2, layer",
+        ),
+        (
+            {"precision": "bfloat16"},
+            "precision=bfloat16: TensorFlow's block and block-v2 take float32",
+        ),
         ({"frameworks": "keras-torch"}, "frameworks=keras-torch: its LSTMs are not compared here"),
     ],
 }
@@ -114,7 +156,12 @@ WRONG = {
     [(study, given, part) for study, calls in WRONG.items() for given, part in calls],
 )
 def test_one_line_names_what_is_wrong(
-    study: str, given: dict[str, str], part: str, tmp_path: Path, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
+    study: str,
+    given: dict[str, str],
+    part: str,
+    tmp_path: Path,
+    shared_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("lines").mkdir()
@@ -131,10 +178,18 @@ def test_one_line_names_what_is_wrong(
 
 @pytest.mark.parametrize(
     "given",
-    [{"data": "/nowhere"}, {"device": "cuda"}, {"precision": "tf32", "device": "cpu"}, {"resume": "last"}, {"preset": "huge"}],
+    [
+        {"data": "/nowhere"},
+        {"device": "cuda"},
+        {"precision": "tf32", "device": "cpu"},
+        {"resume": "last"},
+        {"preset": "huge"},
+    ],
     ids=str,
 )
-def test_the_command_ends_with_code_2_and_measures_nothing(place: Place, given: dict[str, str]) -> None:
+def test_the_command_ends_with_code_2_and_measures_nothing(
+    place: Place, given: dict[str, str]
+) -> None:
     """The rest is held to the same by the command line's own tests: what raises these errors ends in this way."""
     if given.get("device") == "cuda" and Path("/dev/nvidia0").exists():
         pytest.skip("there is a GPU here")

@@ -22,8 +22,13 @@ def agreement(campaign: Path) -> dict[str, tuple[Estimate, int]]:
     found: dict[str, list[tuple[float, float]]] = {}
     for run in stored(campaign):
         if FREELY in run.metrics and ALONE in run.metrics:
-            found.setdefault(run.tags["treatment"], []).append((run.metrics[ALONE], run.metrics[FREELY]))
-    return {name: (exponential(mean(log_ratios(*np.transpose(pairs)))), len(pairs)) for name, pairs in sorted(found.items())}
+            found.setdefault(run.tags["treatment"], []).append(
+                (run.metrics[ALONE], run.metrics[FREELY])
+            )
+    return {
+        name: (exponential(mean(log_ratios(*np.transpose(pairs)))), len(pairs))
+        for name, pairs in sorted(found.items())
+    }
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ from experiments.run.plan import Plan
 from experiments.sweep import space, winners
 
 
-def own(study: str, first: Mapping[str, str], second: Mapping[str, str]) -> tuple[CampaignSettings, Plan]:
+def own(
+    study: str, first: Mapping[str, str], second: Mapping[str, str]
+) -> tuple[CampaignSettings, Plan]:
     """The second level's settings are its treatment's alone."""
     module = studies.load(study)
     base = settings_.parse(module.settings, module.presets, first)
@@ -35,14 +37,25 @@ def own(study: str, first: Mapping[str, str], second: Mapping[str, str]) -> tupl
     )
     names = tuple(dict.fromkeys(one.framework for one in compared))
     base = dataclasses.replace(base, frameworks=names)
-    return base, Plan("two levels", "treatment", "first", compared, allowed_to_differ=(*second, "dataset"), own_inputs=True)
+    return base, Plan(
+        "two levels",
+        "treatment",
+        "first",
+        compared,
+        allowed_to_differ=(*second, "dataset"),
+        own_inputs=True,
+    )
 
 
-def searched(study: str, first: Mapping[str, str], second: Mapping[str, str]) -> tuple[CampaignSettings, Plan]:
+def searched(
+    study: str, first: Mapping[str, str], second: Mapping[str, str]
+) -> tuple[CampaignSettings, Plan]:
     """The first is the default, the second what a search has found: the campaign that confirms it."""
     module = studies.load(study)
     base = settings_.parse(module.settings, module.presets, first)
-    dimensions = space.parse(",".join(_dimension(base, name, text) for name, text in second.items()), module.settings)
+    dimensions = space.parse(
+        ",".join(_dimension(base, name, text) for name, text in second.items()), module.settings
+    )
     best = {one.name: one.choices[1] for one in dimensions}
     kinds = {one.name: CategoricalDistribution(one.choices) for one in dimensions}
     trial = create_trial(params=best, distributions=kinds, value=1.0)
@@ -58,7 +71,12 @@ def _dimension(base: CampaignSettings, name: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    way, study, first, second = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4])
+    way, study, first, second = (
+        sys.argv[1],
+        sys.argv[2],
+        json.loads(sys.argv[3]),
+        json.loads(sys.argv[4]),
+    )
     settings, plan = {"own": own, "searched": searched}[way](study, first, second)
     with Display() as display:
         conclusion = pipeline.run(pipeline.start(study, settings, display, plan), display.step)

@@ -33,7 +33,11 @@ class Run:
 
     def checksum(self, tags: set[str]) -> str:
         """Of everything but what only one side says."""
-        told = [self.name, sorted((k, v) for k, v in self.tags.items() if k in tags), sorted(self.params.items())]
+        told = [
+            self.name,
+            sorted((k, v) for k, v in self.tags.items() if k in tags),
+            sorted(self.params.items()),
+        ]
         told += [sorted(self.points), sorted(self.files.items()), sorted(self.models)]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
@@ -52,14 +56,21 @@ def in_journal(folder: Path) -> dict[str, Run]:
             case "Tags":
                 run.tags |= record["values"]
             case "Metrics":
-                run.points |= {(p["key"], p["step"], p["time_ms"], _text(p["value"])) for p in record["points"]}
+                run.points |= {
+                    (p["key"], p["step"], p["time_ms"], _text(p["value"])) for p in record["points"]
+                }
             case "Artifact":
                 run.files |= dict(_files(folder / record["path"], record["folder"]))
             case "ModelSaved":
                 run.models.append(record["name"])
             case "RunClosed":
-                run.tags |= {"outcome": record["outcome"], **({"outcome_reason": record["reason"]} if record["reason"] else {})}
-                run.status = {"ok": "FINISHED", "interrupted": "KILLED", "pruned": "KILLED"}.get(record["outcome"], "FAILED")
+                run.tags |= {
+                    "outcome": record["outcome"],
+                    **({"outcome_reason": record["reason"]} if record["reason"] else {}),
+                }
+                run.status = {"ok": "FINISHED", "interrupted": "KILLED", "pruned": "KILLED"}.get(
+                    record["outcome"], "FAILED"
+                )
     for run in runs.values():
         run.tags = {key: text for key, text in run.tags.items() if key not in OF_THE_MOMENT}
     return runs
@@ -76,7 +87,9 @@ def on_server(database: str, artifacts: Path) -> list[Run]:
             cursor.execute(query)
             return list(cursor.fetchall())
 
-        found = rows("SELECT run_uuid, name, status, artifact_uri FROM runs WHERE lifecycle_stage = 'active'")
+        found = rows(
+            "SELECT run_uuid, name, status, artifact_uri FROM runs WHERE lifecycle_stage = 'active'"
+        )
         runs = {run_id: Run("", name, status) for run_id, name, status, _ in found}
         for kind in ("tags", "params"):
             for run_id, key, text in rows(f"SELECT run_uuid, key, value FROM {kind}"):
@@ -87,7 +100,9 @@ def on_server(database: str, artifacts: Path) -> list[Run]:
         ):
             if run_id in runs:
                 runs[run_id].points.add((key, step, time_ms, "nan" if is_nan else _text(value)))
-        for run_id, name in rows("SELECT source_run_id, name FROM logged_models WHERE lifecycle_stage = 'active'"):
+        for run_id, name in rows(
+            "SELECT source_run_id, name FROM logged_models WHERE lifecycle_stage = 'active'"
+        ):
             if run_id in runs:
                 runs[run_id].models.append(name)
     for run_id, _, _, uri in found:

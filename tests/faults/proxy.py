@@ -56,7 +56,11 @@ class Proxy:
                 threading.Thread(target=self._pass_on, args=(*ends, deaf), daemon=True).start()
 
     def _pass_on(
-        self, source: socket.socket, target: socket.socket, answers: threading.Event | None, deaf: threading.Event
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        answers: threading.Event | None,
+        deaf: threading.Event,
     ) -> None:
         with contextlib.suppress(OSError):
             while piece := source.recv(PIECE):

@@ -20,7 +20,15 @@ from tests.tracking.postgres import Postgres
 # How often each is killed with SIGKILL, and how often something else goes wrong beside a kill.
 KILLS = {"child": 0.4, "parent": 0.3, "server": 0.1, "server's worker": 0.1, "database": 0.1}
 BESIDE = {"connections cut": 0.15, "answer lost": 0.3, "disk full": 0.05}
-ANSWERS = ("runs/create", "runs/log-batch", "runs/update", "logged-models", "runs/log-inputs", "artifacts/", "experiments/")
+ANSWERS = (
+    "runs/create",
+    "runs/log-batch",
+    "runs/update",
+    "logged-models",
+    "runs/log-inputs",
+    "artifacts/",
+    "experiments/",
+)
 PAUSE_SECONDS = 2.5
 AWAY_SECONDS = 4.0
 
@@ -29,11 +37,23 @@ class Storm:
     """`rage` breaks things until so many processes were killed; at its end everything that was broken is mended."""
 
     def __init__(
-        self, seed: int, writers: Sequence[Writer], server: Server, database: Postgres, proxy: Proxy, disk: Path
+        self,
+        seed: int,
+        writers: Sequence[Writer],
+        server: Server,
+        database: Postgres,
+        proxy: Proxy,
+        disk: Path,
     ) -> None:
         self.broken: Counter[str] = Counter()
         self._rng = random.Random(seed)
-        self._writers, self._server, self._database, self._proxy, self._disk = writers, server, database, proxy, disk
+        self._writers, self._server, self._database, self._proxy, self._disk = (
+            writers,
+            server,
+            database,
+            proxy,
+            disk,
+        )
         self._repairs: list[threading.Thread] = []
         self._failed: list[BaseException] = []
 

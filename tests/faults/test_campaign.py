@@ -37,8 +37,17 @@ def wait_for_epochs(place: Place, parent: Process, epochs: int) -> None:
     def reached() -> bool:
         assert parent.poll() is None, parent.said
         found = records(place)
-        runs = [record.run for record in found if isinstance(record, RunOpened) and record.tags["kind"] == "cell"]
-        points = [p for r in found if isinstance(r, Metrics) and runs and r.run == runs[-1] for p in r.points]
+        runs = [
+            record.run
+            for record in found
+            if isinstance(record, RunOpened) and record.tags["kind"] == "cell"
+        ]
+        points = [
+            p
+            for r in found
+            if isinstance(r, Metrics) and runs and r.run == runs[-1]
+            for p in r.points
+        ]
         return sum(point.key == "val/loss" for point in points) >= epochs
 
     wait_for(reached, 120)
@@ -52,7 +61,14 @@ def stored(place: Place) -> dict[str, list[StoredRun]]:
 
 
 # No framework is the subject here: the toy starts at once, and takes so long for a step that there is time to break something.
-LONG = {"frameworks": "toy", "data": "synthetic", "vocabulary": "60", "length": "8", "epochs": "25", "blocks": "2"}
+LONG = {
+    "frameworks": "toy",
+    "data": "synthetic",
+    "vocabulary": "60",
+    "length": "8",
+    "epochs": "25",
+    "blocks": "2",
+}
 LONG |= {"steps_per_epoch": "4"}
 STEP_SECONDS = 0.025
 
@@ -63,7 +79,9 @@ def _steps_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, text)
 
 
-def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_continues_from_the_checkpoint(place: Place) -> None:
+def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_continues_from_the_checkpoint(
+    place: Place,
+) -> None:
     parent = place.start(**LONG)
     wait_for_epochs(place, parent, 5)
     child = cell_process(parent)
@@ -87,7 +105,10 @@ def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_con
     newest = next(run for run in again["toy · block 1"] if run.status == "FINISHED")
     history = Store(place.uri)._client.get_metric_history(newest.run_id, "val/loss")
     assert [point.step for point in history] == list(range(1, 26))
-    earlier = {point.step: point.value for point in Store(place.uri)._client.get_metric_history(first.run_id, "val/loss")}
+    earlier = {
+        point.step: point.value
+        for point in Store(place.uri)._client.get_metric_history(first.run_id, "val/loss")
+    }
     kept = [history[step - 1].value == value for step, value in earlier.items()]
     assert all(kept), "epochs before the kill are kept, not trained again"
     assert told in earlier.values()
@@ -114,7 +135,9 @@ def test_a_stopped_campaign_ends_its_runs_and_names_the_way_back(place: Place) -
     assert runs["captioning demo"][0].status == "KILLED"
 
 
-def test_a_killed_parent_takes_its_child_along_and_the_next_campaign_closes_what_it_left_open(place: Place) -> None:
+def test_a_killed_parent_takes_its_child_along_and_the_next_campaign_closes_what_it_left_open(
+    place: Place,
+) -> None:
     parent = place.start(**LONG)
     wait_for_epochs(place, parent, 2)
     child = cell_process(parent)
@@ -140,13 +163,18 @@ def test_a_new_campaign_closes_the_runs_of_a_vanished_one(place: Place) -> None:
     wait_for(lambda: len(stored(place)) >= 2, 30)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
-    silent = str(int(time.time()) - 2 * STALE_SECONDS_OF_DEAD)  # another process might beat in its place: that is waited for
+    silent = str(
+        int(time.time()) - 2 * STALE_SECONDS_OF_DEAD
+    )  # another process might beat in its place: that is waited for
     Store(place.uri).tag(stored(place)["captioning demo"][0].run_id, {"heartbeat": silent})
     done = place.run(frameworks="toy", blocks="1")
     assert done.returncode == 3, done.stdout + done.stderr
     campaigns = stored(place)["captioning demo"]
     assert sorted(run.status for run in campaigns) == ["FINISHED", "KILLED"]
-    assert "ended without a message" in next(run for run in campaigns if run.status == "KILLED").tags["outcome_reason"]
+    assert (
+        "ended without a message"
+        in next(run for run in campaigns if run.status == "KILLED").tags["outcome_reason"]
+    )
 
 
 def test_a_server_that_dies_costs_nothing_but_a_replay(place: Place, server: Server) -> None:
@@ -164,24 +192,39 @@ def test_a_server_that_dies_costs_nothing_but_a_replay(place: Place, server: Ser
         told = remote.call(*remote.command("replay")[:4], f"--journal={remote.journal}")
         assert told.returncode == 0, told.stdout + told.stderr
         runs = stored(remote)
-        assert {name: [run.status for run in found] for name, found in runs.items() if "features" not in name} == {
+        assert {
+            name: [run.status for run in found]
+            for name, found in runs.items()
+            if "features" not in name
+        } == {
             "captioning demo": ["FINISHED"],
             "toy · block 1": ["FINISHED"],
             "toy · block 2": ["FINISHED"],
         }
-        history = Store(remote.uri)._client.get_metric_history(runs["toy · block 2"][0].run_id, "train/loss")
+        history = Store(remote.uri)._client.get_metric_history(
+            runs["toy · block 2"][0].run_id, "train/loss"
+        )
         assert [point.step for point in history] == list(range(1, 26))
 
 
 @pytest.mark.parametrize("small_disk", ["40m"], indirect=True)
-def test_a_disk_that_fills_up_ends_the_cell_and_keeps_what_is_finished(place: Place, small_disk: Path) -> None:
+def test_a_disk_that_fills_up_ends_the_cell_and_keeps_what_is_finished(
+    place: Place, small_disk: Path
+) -> None:
     parent = place.start(**{**LONG, "journal": str(small_disk / "journal"), "blocks": "3"})
 
     def first_is_done() -> bool:
-        folders = journal.campaigns(small_disk / "journal") if (small_disk / "journal").exists() else []
+        folders = (
+            journal.campaigns(small_disk / "journal") if (small_disk / "journal").exists() else []
+        )
         found = list(journal.read_all(folders[-1])) if folders else []
-        keys = {record.run: record.tags.get("cell") for record in found if isinstance(record, RunOpened)}
-        return any(isinstance(record, RunClosed) and keys.get(record.run) == "block-001-toy" for record in found)
+        keys = {
+            record.run: record.tags.get("cell") for record in found if isinstance(record, RunOpened)
+        }
+        return any(
+            isinstance(record, RunClosed) and keys.get(record.run) == "block-001-toy"
+            for record in found
+        )
 
     wait_for(first_is_done, 120)
     with (small_disk / "ballast").open("wb") as file, pytest.raises(OSError, match="No space left"):  # noqa: PT012

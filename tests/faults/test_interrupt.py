@@ -29,7 +29,9 @@ def begin(command: list[str], place: Place, folder: Path) -> tuple[subprocess.Po
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test in the background has it ignored
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # a test in the background has it ignored
         )
     return process, log
 
@@ -37,21 +39,39 @@ def begin(command: list[str], place: Place, folder: Path) -> tuple[subprocess.Po
 def statuses(place: Place, *experiments: str) -> dict[str, str]:
     """Kind of every run, with its name where it has no kind yet -> status."""
     store = Store(place.uri)
-    return {run.tags.get("kind", run.name): run.status for name in experiments for run in store.runs(name)}
+    return {
+        run.tags.get("kind", run.name): run.status
+        for name in experiments
+        for run in store.runs(name)
+    }
 
 
-def test_what_is_printed_can_be_pasted_and_a_users_models_stay_out(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_can_be_pasted_and_a_users_models_stay_out(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = place.folder / "a user's own"
     (folder / "models").mkdir(parents=True)
     (folder / "models" / "__init__.py").write_text("raise SystemExit('not these')")
     script = place.folder / "bin" / "evenhand"
     script.parent.mkdir()
-    script.write_text(f"#!{sys.executable}\nimport sys\nfrom experiments.cli.main import run\nsys.exit(run())\n")
+    script.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom experiments.cli.main import run\nsys.exit(run())\n"
+    )
     script.chmod(0o755)
     for name, text in toy_costs(step=0.05).items():
         monkeypatch.setenv(name, text)
-    settings = {**SHORT, "epochs": "20", "blocks": "1", "cache": str(place.cache), "journal": "my journal"}
-    process, log = begin([str(script), "captioning", *(f"--{name}={text}" for name, text in settings.items())], place, folder)
+    settings = {
+        **SHORT,
+        "epochs": "20",
+        "blocks": "1",
+        "cache": str(place.cache),
+        "journal": "my journal",
+    }
+    process, log = begin(
+        [str(script), "captioning", *(f"--{name}={text}" for name, text in settings.items())],
+        place,
+        folder,
+    )
 
     def measuring() -> bool:
         assert process.poll() is None, log.read_text()
@@ -61,11 +81,17 @@ def test_what_is_printed_can_be_pasted_and_a_users_models_stay_out(place: Place,
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 128 + signal.SIGINT, log.read_text()
     line = log.read_text().splitlines()[-1]
-    assert line.startswith("evenhand: stopped by SIGINT; finished cells are kept. Continue with: cd ")
+    assert line.startswith(
+        "evenhand: stopped by SIGINT; finished cells are kept. Continue with: cd "
+    )
     assert set(statuses(place, "captioning").values()) <= {"KILLED", "FINISHED"}
-    environment = {name: text for name, text in place.environment.items() if name != "MLFLOW_TRACKING_URI"}
+    environment = {
+        name: text for name, text in place.environment.items() if name != "MLFLOW_TRACKING_URI"
+    }
     pasted = ["sh", "-c", line.partition("Continue with: ")[2]]
-    again = subprocess.run(pasted, cwd="/", env=environment, capture_output=True, text=True, timeout=180)
+    again = subprocess.run(
+        pasted, cwd="/", env=environment, capture_output=True, text=True, timeout=180
+    )
     assert again.returncode == 3, again.stdout + again.stderr  # one block: no verdict
     assert statuses(place, "captioning")["campaign"] == "FINISHED"
 
@@ -86,9 +112,22 @@ def test_no_run_is_left_open_below_mlflow_run(place: Place, reached: str) -> Non
     """
     settings = {**SHORT, "cache": str(place.cache), "journal": str(place.journal)}
     parameters = [part for name, text in settings.items() for part in ("-P", f"{name}={text}")]
-    command = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "captioning", "--env-manager", "local", *parameters]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "run",
+        str(ROOT),
+        "-e",
+        "captioning",
+        "--env-manager",
+        "local",
+        *parameters,
+    ]
     store = Store(place.uri)
-    store.experiment_id("captioning")  # made beforehand, so that looking for it does not race with making it
+    store.experiment_id(
+        "captioning"
+    )  # made beforehand, so that looking for it does not race with making it
     process = place.begin(*command)
 
     def there() -> bool:

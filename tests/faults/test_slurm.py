@@ -42,7 +42,11 @@ def wait_for_ends(place: Place, parent: Process, count: int) -> None:
 
 def outcomes(place: Place) -> dict[str, Counter[str]]:
     """Of the runs of every cell."""
-    return {name: Counter(run.tags["outcome"] for run in runs) for name, runs in stored(place).items() if "block" in name}
+    return {
+        name: Counter(run.tags["outcome"] for run in runs)
+        for name, runs in stored(place).items()
+        if "block" in name
+    }
 
 
 @pytest.mark.timeout(1_500)
@@ -53,7 +57,9 @@ def test_of_200_cells_none_is_lost_and_none_counted_twice_though_nodes_die_and_t
     try:
         wait_for_ends(on_cluster, parent, 20)
         cluster.kill_node("n1")
-        cluster.ask("scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=test")  # its job runs to its end
+        cluster.ask(
+            "scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=test"
+        )  # its job runs to its end
         wait_for_ends(on_cluster, parent, 60)
         cluster.kill_controller()
         cluster.start_controller()
@@ -87,7 +93,9 @@ def test_a_killed_parent_loses_no_cell_and_its_resumption_does_none_twice(
     parent = on_cluster.start(**{**TOYS, "blocks": "2", "nodes": "2", "steps_per_epoch": "10"})
     wait_for_state(cluster, "RUNNING")  # the check before all else
     if moment == "queued":
-        cluster.ask("scontrol", "update", "PartitionName=main", "State=DOWN")  # what is at work goes on
+        cluster.ask(
+            "scontrol", "update", "PartitionName=main", "State=DOWN"
+        )  # what is at work goes on
         wait_for_state(cluster, "PENDING")
     else:
         wait_for_ends(on_cluster, parent, 1)
@@ -104,7 +112,9 @@ def test_a_killed_parent_loses_no_cell_and_its_resumption_does_none_twice(
     assert len(found) == 4
     assert {count["ok"] for count in found.values()} == {1}
     again = sum((count - Counter({"ok": 1}) for count in found.values()), Counter[str]())
-    assert set(again) <= ({"interrupted"} if moment == "running" else set()), "nothing was done for nothing"
+    assert set(again) <= ({"interrupted"} if moment == "running" else set()), (
+        "nothing was done for nothing"
+    )
     wait_for(lambda: cluster.jobs() == {}, 60)
 
 
@@ -114,10 +124,20 @@ def test_a_job_whose_time_is_over_is_requeued_and_its_cell_goes_on_from_its_chec
 ) -> None:
     for name, text in toy_costs(step=0.25).items():
         monkeypatch.setenv(name, text)
-    long = {"blocks": "1", "frameworks": "toy", "steps_per_epoch": "10", "epochs": "30", "time_limit": "1m"}
-    output, _ = ended(on_cluster.start(**{**TOYS, **long}), 500)  # 75 s of sleep alone: no job of a minute trains it whole
+    long = {
+        "blocks": "1",
+        "frameworks": "toy",
+        "steps_per_epoch": "10",
+        "epochs": "30",
+        "time_limit": "1m",
+    }
+    output, _ = ended(
+        on_cluster.start(**{**TOYS, **long}), 500
+    )  # 75 s of sleep alone: no job of a minute trains it whole
     runs = stored(on_cluster)["toy · block 1"]
-    told = sorted((run.start_ms, run.tags["outcome"], run.tags.get("outcome_reason", "")) for run in runs)
+    told = sorted(
+        (run.start_ms, run.tags["outcome"], run.tags.get("outcome_reason", "")) for run in runs
+    )
     assert [outcome for _, outcome, _ in told][-1] == "ok", output
     assert {(outcome, reason) for _, outcome, reason in told[:-1]} == {
         ("interrupted", "its job reached the time limit, or gave way to another")

@@ -54,9 +54,14 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def writers(tmp_path: Path, shared_cache: Path, proxy: Proxy, small_disk: Path) -> Iterator[list[Writer]]:
+def writers(
+    tmp_path: Path, shared_cache: Path, proxy: Proxy, small_disk: Path
+) -> Iterator[list[Writer]]:
     roots = [small_disk if number < ON_THE_SMALL_DISK else tmp_path for number in range(WRITERS)]
-    places = [Place(root / f"writer-{number}", shared_cache, proxy.uri) for number, root in enumerate(roots)]
+    places = [
+        Place(root / f"writer-{number}", shared_cache, proxy.uri)
+        for number, root in enumerate(roots)
+    ]
     for place in places:
         place.folder.mkdir()
     made = [Writer(place) for place in places]
@@ -84,17 +89,28 @@ def test_whatever_is_killed_every_finished_cell_is_there_once_with_all_its_value
     storm = Storm(SEED, writers, server, database, proxy, small_disk)
     for writer in writers:
         writer.start()
-    storm.rage(request.config.getoption("kills"), lambda: print(f"\r{storm.kills} killed", end="", flush=True))
+    storm.rage(
+        request.config.getoption("kills"),
+        lambda: print(f"\r{storm.kills} killed", end="", flush=True),
+    )
     raged = time.monotonic() - began
     for writer in writers:
         writer.no_more.set()
     wait_for(lambda: not any(writer.is_alive() for writer in writers), LONGEST_END_SECONDS)
     for writer in writers:  # what a finished campaign could not deliver while the server was away
-        _complete(writer.place.call(*writer.place.command("replay")[:4], f"--journal={writer.place.journal}"))
+        _complete(
+            writer.place.call(
+                *writer.place.command("replay")[:4], f"--journal={writer.place.journal}"
+            )
+        )
     _complete(calm.run(frameworks="pytorch", blocks="1"))  # closes what a killed start left open
 
-    journals = {folder: ledger.in_journal(folder) for writer in writers for folder in writer.finished}
-    others = {folder: ledger.in_journal(folder) for folder in journal.campaigns(tmp_path / "journal")}
+    journals = {
+        folder: ledger.in_journal(folder) for writer in writers for folder in writer.finished
+    }
+    others = {
+        folder: ledger.in_journal(folder) for folder in journal.campaigns(tmp_path / "journal")
+    }
     stored = ledger.on_server(server.backend, server.artifacts)
     compared = Compared(journals, others, stored)
     report = _report(storm, writers, compared, raged, time.monotonic() - began)
@@ -113,21 +129,37 @@ class Compared:
     """Every run of the journals against the server's. differences: one line each."""
 
     def __init__(self, journals: Journals, others: Journals, stored: list[Run]) -> None:
-        told = {origin: run for runs in (*journals.values(), *others.values()) for origin, run in runs.items()}
+        told = {
+            origin: run
+            for runs in (*journals.values(), *others.values())
+            for origin, run in runs.items()
+        }
         known = defaultdict(list)
         for run in stored:
             known[run.origin].append(run)
         self.runs, self.cells, self.points, self.files = len(told), 0, 0, 0
-        self.differences = [f"{run.name} is still running" for run in stored if run.status == "RUNNING"]
-        strays = [run for run in stored if run.origin not in told and run.tags.get("kind", "campaign") != "campaign"]
+        self.differences = [
+            f"{run.name} is still running" for run in stored if run.status == "RUNNING"
+        ]
+        strays = [
+            run
+            for run in stored
+            if run.origin not in told and run.tags.get("kind", "campaign") != "campaign"
+        ]
         self.differences += [f"{run.name}: no journal knows it" for run in strays]
         for origin, run in told.items():
             if len(known[origin]) != 1:
-                self.differences.append(f"{run.name} ({run.status}) is there {len(known[origin])} times")
+                self.differences.append(
+                    f"{run.name} ({run.status}) is there {len(known[origin])} times"
+                )
                 continue
             self.differences += self._run(run, known[origin][0])
         for folder, runs in journals.items():
-            finished = Counter(run.tags["cell"] for run in runs.values() if run.status == "FINISHED" and "cell" in run.tags)
+            finished = Counter(
+                run.tags["cell"]
+                for run in runs.values()
+                if run.status == "FINISHED" and "cell" in run.tags
+            )
             if sorted(finished.values()) != [1] * BLOCKS:
                 self.differences.append(f"{folder.name}: finished cells {dict(finished)}")
 
@@ -138,14 +170,22 @@ class Compared:
         self.cells += finished
         self.points += len(run.points)
         self.files += len(run.files)
-        if run.status == there.status and run.checksum(set(run.tags)) == there.checksum(set(run.tags)):
+        if run.status == there.status and run.checksum(set(run.tags)) == there.checksum(
+            set(run.tags)
+        ):
             return []
         parts = {
-            part: (getattr(run, part), getattr(there, part)) for part in ("name", "status", "params", "points", "files", "models")
+            part: (getattr(run, part), getattr(there, part))
+            for part in ("name", "status", "params", "points", "files", "models")
         }
-        parts["tags"] = (run.tags, {key: text for key, text in there.tags.items() if key in run.tags})
+        parts["tags"] = (
+            run.tags,
+            {key: text for key, text in there.tags.items() if key in run.tags},
+        )
         return [
-            f"{run.name} ({run.status}): {part} differ: {_apart(*both)}" for part, both in parts.items() if both[0] != both[1]
+            f"{run.name} ({run.status}): {part} differ: {_apart(*both)}"
+            for part, both in parts.items()
+            if both[0] != both[1]
         ]
 
 
@@ -161,15 +201,20 @@ def _complete(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode in FINISHED, done.stdout + done.stderr
 
 
-def _report(storm: Storm, writers: list[Writer], compared: Compared, raged: float, took: float) -> str:
+def _report(
+    storm: Storm, writers: list[Writer], compared: Compared, raged: float, took: float
+) -> str:
     codes = sum((writer.codes for writer in writers), Counter[int]())
     campaigns = sum(len(writer.finished) for writer in writers)
     memory = psutil.virtual_memory().total / 2**30
     rows = {
         "machine": f"{os.cpu_count()} cores, {memory:.0f} GiB, Python {platform.python_version()}, MLflow {mlflow.__version__}",
         "writers": f"{len(writers)} campaigns at a time, {ON_THE_SMALL_DISK} of them with their journal on the small disk",
-        "killed with SIGKILL": f"{storm.kills}: " + ", ".join(f"{kind} {storm.broken[kind]}" for kind in KILLS),
-        "beside": ", ".join(f"{kind} {count}" for kind, count in storm.broken.items() if kind not in KILLS),
+        "killed with SIGKILL": f"{storm.kills}: "
+        + ", ".join(f"{kind} {storm.broken[kind]}" for kind in KILLS),
+        "beside": ", ".join(
+            f"{kind} {count}" for kind, count in storm.broken.items() if kind not in KILLS
+        ),
         "processes of campaigns": f"{codes.total()}, of which {codes[-9]} were killed",
         "finished": f"{campaigns} campaigns with {compared.cells} cells",
         "compared": f"{compared.runs} runs, {compared.points} points, {compared.files} files, by checksum",
@@ -177,4 +222,6 @@ def _report(storm: Storm, writers: list[Writer], compared: Compared, raged: floa
         "time": f"{raged / 60:.0f} min of faults, {took / 60:.0f} min in all, seed {SEED}",
     }
     lines = [f"| {name} | {text} |" for name, text in rows.items()]
-    return "\n".join(["| | |", "|---|---|", *lines, *(f"- {line}" for line in compared.differences[:40])])
+    return "\n".join(
+        ["| | |", "|---|---|", *lines, *(f"- {line}" for line in compared.differences[:40])]
+    )

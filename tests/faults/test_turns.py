@@ -11,8 +11,19 @@ from tests.conftest import Place, toy_costs, wait_for
 from tests.faults.test_campaign import stored
 from tests.warm import Process
 
-TOYS = {"frameworks": "toy,toy+twin", "data": "synthetic", "vocabulary": "60", "length": "8", "bleu_images": "1"}
-TOYS |= {"epochs": "2", "steps_per_epoch": "30", "inference_requests": "2", "pairing": "interleaved"}
+TOYS = {
+    "frameworks": "toy,toy+twin",
+    "data": "synthetic",
+    "vocabulary": "60",
+    "length": "8",
+    "bleu_images": "1",
+}
+TOYS |= {
+    "epochs": "2",
+    "steps_per_epoch": "30",
+    "inference_requests": "2",
+    "pairing": "interleaved",
+}
 NAMES = ("toy", "toy+twin")
 
 
@@ -46,7 +57,9 @@ def gone(*cells: psutil.Process) -> bool:
     return not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in cells)
 
 
-def test_a_killed_cell_ends_its_block_whether_it_waited_or_worked_and_resume_runs_that_block_again(place: Place) -> None:
+def test_a_killed_cell_ends_its_block_whether_it_waited_or_worked_and_resume_runs_that_block_again(
+    place: Place,
+) -> None:
     parent = place.start(**TOYS, blocks="3")
     first = in_turns(parent)
     first[0].kill()
@@ -81,9 +94,14 @@ def test_a_stopped_campaign_ends_the_cells_that_wait_too_and_resume_runs_them(pl
     assert parent.returncode == 128 + signal.SIGTERM, output
     assert gone(*cells)
     runs = stored(place)
-    assert {runs[f"{name} · block 1"][0].tags["outcome_reason"] for name in NAMES} == {"the campaign got SIGTERM"}
+    assert {runs[f"{name} · block 1"][0].tags["outcome_reason"] for name in NAMES} == {
+        "the campaign got SIGTERM"
+    }
     assert place.resume().returncode == 3
-    assert all([run.tags["outcome"] for run in stored(place)[f"{name} · block 1"]].count("ok") == 1 for name in NAMES)
+    assert all(
+        [run.tags["outcome"] for run in stored(place)[f"{name} · block 1"]].count("ok") == 1
+        for name in NAMES
+    )
 
 
 def test_a_killed_parent_takes_cells_along_that_are_halted(place: Place) -> None:

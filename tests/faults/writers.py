@@ -32,7 +32,9 @@ class Writer(threading.Thread):
         self._process: subprocess.Popen[str] | None = None
 
     def run(self) -> None:
-        while (unfinished := self.folders - self.finished) or not (self.finished and self.no_more.is_set()):
+        while (unfinished := self.folders - self.finished) or not (
+            self.finished and self.no_more.is_set()
+        ):
             command = self._resume(min(unfinished)) if unfinished else self._start()
             environment, folder = self.place.environment, self.place.folder
             pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -62,7 +64,11 @@ class Writer(threading.Thread):
     def parent(self) -> psutil.Process | None:
         """The campaign's own process, if one runs."""
         try:
-            return psutil.Process(self._process.pid) if self._process and self._process.poll() is None else None
+            return (
+                psutil.Process(self._process.pid)
+                if self._process and self._process.poll() is None
+                else None
+            )
         except psutil.NoSuchProcess:
             return None
 
@@ -75,8 +81,14 @@ class Writer(threading.Thread):
             return None
 
     def _start(self) -> list[str]:
-        return self.place.command("captioning", frameworks="pytorch", epochs="3", blocks=str(BLOCKS))
+        return self.place.command(
+            "captioning", frameworks="pytorch", epochs="3", blocks=str(BLOCKS)
+        )
 
     def _resume(self, folder: Path) -> list[str]:
-        options = [f"--cache={self.place.cache}", f"--journal={self.place.journal}", f"--resume={folder.name}"]
+        options = [
+            f"--cache={self.place.cache}",
+            f"--journal={self.place.journal}",
+            f"--resume={folder.name}",
+        ]
         return [sys.executable, "-m", "experiments", "captioning", *options]

@@ -19,7 +19,25 @@ import numpy as np
 from tracking.errors import WrongCall
 
 # Where sizes, counts and offsets end, wrap around or change their sign.
-INTEGERS = (0, 1, -1, 127, 128, 255, 256, 32_767, 65_535, 65_536, 10**9, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63)
+INTEGERS = (
+    0,
+    1,
+    -1,
+    127,
+    128,
+    255,
+    256,
+    32_767,
+    65_535,
+    65_536,
+    10**9,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**62,
+    2**63 - 1,
+    2**63,
+)
 # What text readers trip over: NUL, an escape sequence, bytes that are not UTF-8, a lone surrogate, a long number, deep nesting.
 PIECES = (
     b"\0",
@@ -58,7 +76,9 @@ def _change(data: bytearray, kind: int, rng: np.random.Generator) -> None:
     number = INTEGERS[rng.integers(len(INTEGERS))]
     match kind:
         case 0:
-            data[first : first + 1] = bytes(old ^ 1 << int(rng.integers(8)) for old in data[first : first + 1])
+            data[first : first + 1] = bytes(
+                old ^ 1 << int(rng.integers(8)) for old in data[first : first + 1]
+            )
         case 1:
             data[first : first + 4] = rng.bytes(len(data[first : first + 4]))
         case 2:
@@ -99,7 +119,9 @@ class Outcome:
         return self.accepted + self.refused + sum(self.wrong.values())
 
 
-def outcome(read: Callable[[Case], object], cases: Iterable[Case], refusals: tuple[type[Exception], ...]) -> Outcome:
+def outcome(
+    read: Callable[[Case], object], cases: Iterable[Case], refusals: tuple[type[Exception], ...]
+) -> Outcome:
     """Every case read once. A refusal is one printable line that does not come from memory that ran out."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins again at what is held now
     found, before = Outcome(), _peak_rss_bytes()
@@ -195,7 +217,11 @@ def _fuzz(form: Format, count: int, seed: int) -> Outcome:
 
         for target in targets:
             attempt((target, target.content))  # what reading it imports and allocates is no case's
-        cases = ((target, content) for target in targets for content in mutations(target.content, rng, -(-count // len(targets))))
+        cases = (
+            (target, content)
+            for target in targets
+            for content in mutations(target.content, rng, -(-count // len(targets)))
+        )
         return outcome(attempt, cases, form.refusals)
 
 

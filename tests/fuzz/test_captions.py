@@ -50,7 +50,11 @@ def kaggle(folder: Path) -> list[Target]:
 
 
 def excel(folder: Path) -> list[Target]:
-    return [written(folder / "captions.txt", b"\xff\xfe" + kaggle_text(folder, "\t").encode("utf-16-le"))]
+    return [
+        written(
+            folder / "captions.txt", b"\xff\xfe" + kaggle_text(folder, "\t").encode("utf-16-le")
+        )
+    ]
 
 
 def flickr8k(folder: Path) -> list[Target]:
@@ -58,44 +62,81 @@ def flickr8k(folder: Path) -> list[Target]:
     rows = [f"{name}#{turn}\t{text}\n" for name in found for turn, text in enumerate(CAPTIONS)]
     lists = {"train": found[:2], "dev": found[2:3], "test": found[3:]}
     targets = [written(folder / "Flickr8k.token.txt", "".join(rows).encode())]
-    return targets + [written(folder / f"Flickr_8k.{part}Images.txt", "\n".join(own).encode()) for part, own in lists.items()]
+    return targets + [
+        written(folder / f"Flickr_8k.{part}Images.txt", "\n".join(own).encode())
+        for part, own in lists.items()
+    ]
 
 
 def flickr30k(folder: Path) -> list[Target]:
-    rows = [f"{name}| {turn}| {text}" for name in names(folder, "flickr30k_images") for turn, text in enumerate(CAPTIONS)]
-    return [written(folder / "results.csv", "\n".join(["image_name| comment_number| comment", *rows]).encode())]
+    rows = [
+        f"{name}| {turn}| {text}"
+        for name in names(folder, "flickr30k_images")
+        for turn, text in enumerate(CAPTIONS)
+    ]
+    return [
+        written(
+            folder / "results.csv",
+            "\n".join(["image_name| comment_number| comment", *rows]).encode(),
+        )
+    ]
 
 
 def coco(folder: Path) -> list[Target]:
     targets = []
     for part in ("train2017", "val2017"):
-        files = [{"id": number, "file_name": name} for number, name in enumerate(names(folder, part))]
-        told = [{"image_id": one["id"], "id": 7, "caption": text} for one in files for text in CAPTIONS]
+        files = [
+            {"id": number, "file_name": name} for number, name in enumerate(names(folder, part))
+        ]
+        told = [
+            {"image_id": one["id"], "id": 7, "caption": text} for one in files for text in CAPTIONS
+        ]
         content = {"info": {"year": 2017}, "images": files, "annotations": told}
-        targets.append(written(folder / "annotations" / f"captions_{part}.json", json.dumps(content).encode()))
+        targets.append(
+            written(folder / "annotations" / f"captions_{part}.json", json.dumps(content).encode())
+        )
     return targets
 
 
 def karpathy(folder: Path) -> list[Target]:
     images = [
-        {"filename": name, "split": split, "sentences": [{"raw": CAPTIONS[0]}, {"tokens": CAPTIONS[1].split()}]}
-        for name, split in zip(names(folder, "images"), ("train", "restval", "val", "test"), strict=True)
+        {
+            "filename": name,
+            "split": split,
+            "sentences": [{"raw": CAPTIONS[0]}, {"tokens": CAPTIONS[1].split()}],
+        }
+        for name, split in zip(
+            names(folder, "images"), ("train", "restval", "val", "test"), strict=True
+        )
     ]
-    return [written(folder / "dataset_flickr8k.json", json.dumps({"images": images}, ensure_ascii=False).encode())]
+    return [
+        written(
+            folder / "dataset_flickr8k.json",
+            json.dumps({"images": images}, ensure_ascii=False).encode(),
+        )
+    ]
 
 
 def conceptual(folder: Path) -> list[Target]:
     found = names(folder, "images")
-    rows = [f"{text}\thttps://a.org/{number}/{name}?size=2" for number, name in enumerate(found) for text in CAPTIONS]
+    rows = [
+        f"{text}\thttps://a.org/{number}/{name}?size=2"
+        for number, name in enumerate(found)
+        for text in CAPTIONS
+    ]
     return [written(folder / "Train_GCC-training.tsv", "\n".join(rows).encode())]
 
 
 def pictures(folder: Path) -> list[Target]:
     kaggle(folder)
     found = []
-    for number, (form, mode) in enumerate([("PNG", "RGB"), ("JPEG", "CMYK"), ("GIF", "P"), ("TIFF", "I;16"), ("WEBP", "RGBA")]):
+    for number, (form, mode) in enumerate(
+        [("PNG", "RGB"), ("JPEG", "CMYK"), ("GIF", "P"), ("TIFF", "I;16"), ("WEBP", "RGBA")]
+    ):
         path = folder / "Images" / f"{number % 2}.jpg"
-        Image.fromarray(np.arange(63, dtype=np.uint8).reshape(7, 9)).convert(mode).save(path, format=form)
+        Image.fromarray(np.arange(63, dtype=np.uint8).reshape(7, 9)).convert(mode).save(
+            path, format=form
+        )
         found.append(Target(path, path.read_bytes()))
     return found
 
@@ -141,15 +182,24 @@ def test_damaged_captions_are_read_or_one_line(name: str, count: int, seed: int)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.sampled_from(["../x", "/x", "1.jpg"]),
-    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=3), inside, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=9)
+    | st.sampled_from(["../x", "/x", "1.jpg"]),
+    lambda inside: (
+        st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=3), inside, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 def some(**parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Mostly an object with these keys, each of its own type, of any other, or missing."""
-    return ANYTHING | st.fixed_dictionaries({}, optional={name: own | ANYTHING for name, own in parts.items()})
+    return ANYTHING | st.fixed_dictionaries(
+        {}, optional={name: own | ANYTHING for name, own in parts.items()}
+    )
 
 
 IDS, NAMES = st.integers(0, 2), st.sampled_from(["0.jpg", "1.jpg", "../1.jpg", "/1.jpg"])
@@ -201,7 +251,9 @@ def test_coco_of_any_shape(tmp_path_factory: pytest.TempPathFactory, content: An
 
 @settings(max_examples=100, deadline=None)
 @given(KARPATHY)
-def test_karpathys_files_of_any_shape(tmp_path_factory: pytest.TempPathFactory, content: Any) -> None:
+def test_karpathys_files_of_any_shape(
+    tmp_path_factory: pytest.TempPathFactory, content: Any
+) -> None:
     folder = tmp_path_factory.getbasetemp() / "karpathy"
     (folder / "images").mkdir(parents=True, exist_ok=True)
     written(folder / "dataset.json", json.dumps(content).encode())
@@ -209,8 +261,13 @@ def test_karpathys_files_of_any_shape(tmp_path_factory: pytest.TempPathFactory, 
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=60), st.sampled_from(["captions.txt", "Flickr8k.token.txt", "results.csv", "train.tsv"]))
-def test_any_bytes_are_rows_or_one_line(tmp_path_factory: pytest.TempPathFactory, content: bytes, name: str) -> None:
+@given(
+    st.binary(max_size=60),
+    st.sampled_from(["captions.txt", "Flickr8k.token.txt", "results.csv", "train.tsv"]),
+)
+def test_any_bytes_are_rows_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, name: str
+) -> None:
     folder = tmp_path_factory.getbasetemp() / name
     (folder / "Images").mkdir(parents=True, exist_ok=True)
     written(folder / name, content + (b"\na\thttp://a" if name == "train.tsv" else b""))
@@ -219,13 +276,23 @@ def test_any_bytes_are_rows_or_one_line(tmp_path_factory: pytest.TempPathFactory
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\u2028\u2029"), min_size=1), max_size=3),
+    st.lists(
+        st.text(
+            st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\u2028\u2029"),
+            min_size=1,
+        ),
+        max_size=3,
+    ),
     st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]),
 )
-def test_captions_come_out_as_they_went_in(tmp_path_factory: pytest.TempPathFactory, texts: list[str], encoding: str) -> None:
+def test_captions_come_out_as_they_went_in(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], encoding: str
+) -> None:
     """Whatever the encoding with a byte order mark, and whatever quotes and commas are in them."""
     folder = tmp_path_factory.getbasetemp() / "whole"
     (folder / "Images").mkdir(parents=True, exist_ok=True)
     lines = ["image,caption", *('1.jpg,"' + text.replace('"', '""') + '"' for text in texts)]
     (folder / "captions.txt").write_bytes("\n".join(lines).encode(encoding))
-    assert [row.text for row in rows(folder) if isinstance(row, CaptionRow)] == [text.strip() for text in texts if text.strip()]
+    assert [row.text for row in rows(folder) if isinstance(row, CaptionRow)] == [
+        text.strip() for text in texts if text.strip()
+    ]

@@ -24,7 +24,12 @@ from experiments.datasets.labelled import checks, pickles
 from experiments.datasets.labelled.data import Labelled, prepare
 from models import spec, weights
 from models.contract import ModelError
-from tests.experiments.datasets.test_labelled import python2_pickle, write_cifar, write_mnist, write_pictures
+from tests.experiments.datasets.test_labelled import (
+    python2_pickle,
+    write_cifar,
+    write_mnist,
+    write_pictures,
+)
 from tests.fuzz.corpus import Format, Target, check
 from tracking.errors import WrongCall
 
@@ -47,12 +52,18 @@ def idx(folder: Path) -> list[Target]:
 def idx_gz(folder: Path) -> list[Target]:
     write_mnist(folder, ".gz", train=8, test=4)
     packed = [Target(path, path.read_bytes()) for path in sorted(folder.iterdir())]
-    return packed + [Target(one.path, gzip.decompress(one.content), gzip.compress) for one in packed]
+    return packed + [
+        Target(one.path, gzip.decompress(one.content), gzip.compress) for one in packed
+    ]
 
 
 def npz(folder: Path) -> list[Target]:
     path = folder / "mnist.npz"
-    parts = {"x_train": np.full((3, 4, 4), 7, np.uint8), "y_train": np.arange(3), "x_test": np.ones((2, 4, 4)) / 3}
+    parts = {
+        "x_train": np.full((3, 4, 4), 7, np.uint8),
+        "y_train": np.arange(3),
+        "x_test": np.ones((2, 4, 4)) / 3,
+    }
     np.savez_compressed(path, y_test=np.arange(2.0), **parts)  # type: ignore[arg-type]
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -60,7 +71,10 @@ def npz(folder: Path) -> list[Target]:
     def packing(name: str) -> Callable[[bytes], bytes]:
         return lambda content: zipped({**members, name: content})
 
-    return [Target(path, path.read_bytes()), *(Target(path, content, packing(name)) for name, content in members.items())]
+    return [
+        Target(path, path.read_bytes()),
+        *(Target(path, content, packing(name)) for name, content in members.items()),
+    ]
 
 
 def zipped(members: dict[str, bytes]) -> bytes:
@@ -103,24 +117,35 @@ def cached(folder: Path) -> list[Target]:
     made = prepare("digits", side=8, channels=1, cache=folder, progress=lambda *_: None).folder
     for path in made.iterdir():
         shutil.copy(path, folder)
-    return [target for name in ("about.json", "images.npy", "labels.npy", "use.npy") for target in whole_and_head(folder / name)]
+    return [
+        target
+        for name in ("about.json", "images.npy", "labels.npy", "use.npy")
+        for target in whole_and_head(folder / name)
+    ]
 
 
 def safetensors(folder: Path) -> list[Target]:
-    weights.write_safetensors(weights.load("random", "caption_decoder", SIZES), folder / "drawn.safetensors")
+    weights.write_safetensors(
+        weights.load("random", "caption_decoder", SIZES), folder / "drawn.safetensors"
+    )
     return whole_and_head(folder / "drawn.safetensors")
 
 
 def state_dict(folder: Path) -> list[Target]:
     import torch
 
-    drawn = {name: torch.from_numpy(array) for name, array in weights.load("random", "caption_decoder", SIZES).items()}
+    drawn = {
+        name: torch.from_numpy(array)
+        for name, array in weights.load("random", "caption_decoder", SIZES).items()
+    }
     torch.save(drawn, folder / "zip.pth")
     torch.save(drawn, folder / "old.pth", _use_new_zipfile_serialization=False)
     with zipfile.ZipFile(folder / "zip.pth") as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     pickled = next(name for name in members if name.endswith("data.pkl"))
-    inside = Target(folder / "zip.pth", members[pickled], lambda content: zipped({**members, pickled: content}))
+    inside = Target(
+        folder / "zip.pth", members[pickled], lambda content: zipped({**members, pickled: content})
+    )
     return [inside, *whole_and_head(folder / "zip.pth"), *whole_and_head(folder / "old.pth")]
 
 
@@ -181,7 +206,11 @@ def test_damaged_files_are_read_or_one_line(name: str, count: int, seed: int) ->
 
 NAMES = st.binary(max_size=9) | st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | NAMES,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | NAMES,
     lambda inside: st.lists(inside) | st.dictionaries(NAMES, inside) | st.tuples(inside, inside),
     max_leaves=20,
 )
@@ -189,7 +218,9 @@ PLAIN = st.recursive(
 
 @settings(max_examples=80, deadline=None)
 @given(PLAIN, st.integers(0, 4))
-def test_plain_pickles_are_what_python_reads(tmp_path_factory: pytest.TempPathFactory, value: Any, protocol: int) -> None:
+def test_plain_pickles_are_what_python_reads(
+    tmp_path_factory: pytest.TempPathFactory, value: Any, protocol: int
+) -> None:
     path = tmp_path_factory.getbasetemp() / "plain.pickle"
     path.write_bytes(pickle.dumps(value, protocol))
     assert pickles.load(path) == value
@@ -197,7 +228,9 @@ def test_plain_pickles_are_what_python_reads(tmp_path_factory: pytest.TempPathFa
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(min_size=1, max_size=60))
-def test_any_bytes_are_a_value_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_any_bytes_are_a_value_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.pickle"
     path.write_bytes(content + b".")
     try:
@@ -207,7 +240,12 @@ def test_any_bytes_are_a_value_or_refused(tmp_path_factory: pytest.TempPathFacto
 
 
 @settings(max_examples=80, deadline=None)
-@given(arrays.arrays(arrays.integer_dtypes() | arrays.unsigned_integer_dtypes() | arrays.floating_dtypes(), (3, 2, 2)))
+@given(
+    arrays.arrays(
+        arrays.integer_dtypes() | arrays.unsigned_integer_dtypes() | arrays.floating_dtypes(),
+        (3, 2, 2),
+    )
+)
 def test_pixels_are_kept_scaled_or_refused(found: np.ndarray) -> None:
     whole, largest = found.dtype.kind in "ui", 255 if found.dtype.kind in "ui" else 1
     if np.all((found >= 0) & (found <= largest)):
@@ -220,12 +258,21 @@ def test_pixels_are_kept_scaled_or_refused(found: np.ndarray) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.lists(st.integers() | st.floats() | st.booleans() | st.none() | st.text(max_size=2), min_size=1, max_size=4)
+    st.lists(
+        st.integers() | st.floats() | st.booleans() | st.none() | st.text(max_size=2),
+        min_size=1,
+        max_size=4,
+    )
     | arrays.arrays(arrays.integer_dtypes() | arrays.floating_dtypes(), 3)
 )
 def test_labels_are_numbers_of_classes_or_refused(found: Any) -> None:
     kinds = (np.integer, np.floating) if isinstance(found, np.ndarray) else (int,)
-    good = [isinstance(label, kinds) and not isinstance(label, bool) and label in range(checks.MAX_CLASSES) for label in found]
+    good = [
+        isinstance(label, kinds)
+        and not isinstance(label, bool)
+        and label in range(checks.MAX_CLASSES)
+        for label in found
+    ]
     if all(good):
         assert checks.labels(Path("x"), found, len(found)).tolist() == list(found)
     else:

@@ -21,7 +21,10 @@ TEXTS = ("one", "two, three", "four", "five six")
 
 def recorded(folder: Path) -> list[Target]:
     ljspeech(folder, TEXTS)
-    return [Target.head(folder / "wavs" / "LJ-0001.wav", HEAD_BYTES), Target.whole(folder / "metadata.csv")]
+    return [
+        Target.head(folder / "wavs" / "LJ-0001.wav", HEAD_BYTES),
+        Target.whole(folder / "metadata.csv"),
+    ]
 
 
 def transcribed(folder: Path) -> list[Target]:

@@ -43,7 +43,9 @@ def write(name: str, folder: Path) -> list[Target]:
     kind, presets = KINDS[name]
     whole = dataclasses.asdict(settings.parse(kind, presets, {}))
     names = {field.name for field in settings.for_users(kind)} - {"settings"}
-    values = {key: value for key, value in whole.items() if value not in (None, "") and key in names}
+    values = {
+        key: value for key, value in whole.items() if value not in (None, "") and key in names
+    }
     (folder / "settings.json").write_text(json.dumps(values))
     return [Target.whole(folder / "settings.json")]
 
@@ -71,7 +73,11 @@ def test_damaged_files_of_settings_are_read_or_one_line(name: str, count: int, s
 
 # ---- properties
 
-NUMBERS = st.integers().map(str) | st.floats().map(str) | st.from_regex(r"[+-]?[0-9]{1,400}(\.[0-9]{1,9})?(e[+-]?[0-9]{1,5})?%?")
+NUMBERS = (
+    st.integers().map(str)
+    | st.floats().map(str)
+    | st.from_regex(r"[+-]?[0-9]{1,400}(\.[0-9]{1,9})?(e[+-]?[0-9]{1,5})?%?")
+)
 TEXTS = (
     NUMBERS
     | st.text(max_size=20)
@@ -79,7 +85,12 @@ TEXTS = (
     | st.text(min_size=1).map(lambda one: one * 4_000)
 )
 SETTINGS = st.sampled_from(
-    [(name, field.name) for name, (kind, _) in KINDS.items() for field in dataclasses.fields(kind) if field.name != "settings"]
+    [
+        (name, field.name)
+        for name, (kind, _) in KINDS.items()
+        for field in dataclasses.fields(kind)
+        if field.name != "settings"
+    ]
 )
 
 
@@ -98,11 +109,16 @@ def test_any_text_of_any_setting(setting: tuple[str, str], text: str) -> None:
     taken_or_one_line(lambda: check_values(settings.parse(kind, presets, {setting[1]: text})))
 
 
-PARTS = st.sampled_from(["batch_size", "dropout", "framework", "seed", "epoch", "\x1b"]), NUMBERS | st.text(max_size=5)
+PARTS = (
+    st.sampled_from(["batch_size", "dropout", "framework", "seed", "epoch", "\x1b"]),
+    NUMBERS | st.text(max_size=5),
+)
 
 
 @hypothesis_settings(max_examples=60, deadline=None)
-@given(st.tuples(*PARTS, PARTS[1], PARTS[1] | st.just("log")), st.sampled_from(["..", "|", ":", ""]))
+@given(
+    st.tuples(*PARTS, PARTS[1], PARTS[1] | st.just("log")), st.sampled_from(["..", "|", ":", ""])
+)
 def test_any_text_of_a_search(parts: tuple[str, str, str, str], between: str) -> None:
     """What is accepted has a number of values that can be tried, or is said to have none."""
     name, low, high, way = parts
@@ -118,6 +134,11 @@ def test_any_text_of_a_search(parts: tuple[str, str, str, str], between: str) ->
 
 
 @hypothesis_settings(max_examples=80, deadline=None)
-@given(st.sampled_from(["memory", "loss", "latency"]), st.sampled_from("<>"), NUMBERS | st.text(max_size=6), st.text(max_size=3))
+@given(
+    st.sampled_from(["memory", "loss", "latency"]),
+    st.sampled_from("<>"),
+    NUMBERS | st.text(max_size=6),
+    st.text(max_size=3),
+)
 def test_any_text_of_a_bound(metric: str, sign: str, text: str, unit: str) -> None:
     taken_or_one_line(lambda: goals.constraints(f"{metric}{sign}{text}{unit}", ()))

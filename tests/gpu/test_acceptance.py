@@ -18,7 +18,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: f"{check.number}-{check.name.replace(' ', '-')}")
+@pytest.mark.parametrize(
+    "check", CHECKS, ids=lambda check: f"{check.number}-{check.name.replace(' ', '-')}"
+)
 def test_known_work_is_measured_as_known(check: Check, tmp_path: Path) -> None:
     result = running.run_check(check, Context("cuda", Selftest().frameworks, tmp_path))
     if result.status == SKIPPED:

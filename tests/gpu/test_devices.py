@@ -21,7 +21,9 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not nvml.names(), reason="NVML shows no GPU on this machine"),
 ]
-MAX_JAX_BYTES = 3e9  # the context and a small array; three quarters of a data centre's GPU are far more
+MAX_JAX_BYTES = (
+    3e9  # the context and a small array; three quarters of a data centre's GPU are far more
+)
 UUID = "import torch; print('GPU-' + str(torch.cuda.get_device_properties(0).uuid), torch.cuda.device_count())"
 HELD = """
 import jax, os, pynvml
@@ -37,7 +39,9 @@ def python(script: str, device: str, gpus: tuple[str, ...] = ()) -> str:
     placed = devices.variables_of_cell(device, gpus)
     kept = {name: text for name, text in os.environ.items() if name not in placed}
     variables = kept | {name: text for name, text in placed.items() if text is not None}
-    done = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=variables, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

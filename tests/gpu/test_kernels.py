@@ -27,7 +27,9 @@ MEBIBYTE = 2**20
 def result(script: str, precision: str = "float32") -> Any:
     pytest.importorskip("torch")
     whole = OPENED.replace("PRECISION", repr(precision)) + script
-    done = subprocess.run([sys.executable, "-c", whole], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", whole], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

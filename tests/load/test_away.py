@@ -20,7 +20,13 @@ from tracking.store import Store
 
 PAIRS = 16
 HOUR_SECONDS = 3_600.0
-CELL = {"frameworks": "pytorch", "epochs": "6", "steps_per_epoch": "20", "images": "80", "warmup_steps": "5"}
+CELL = {
+    "frameworks": "pytorch",
+    "epochs": "6",
+    "steps_per_epoch": "20",
+    "images": "80",
+    "warmup_steps": "5",
+}
 
 
 @pytest.mark.slow
@@ -34,7 +40,10 @@ def test_cells_take_as_long_when_the_server_is_away(place: Place, server: Server
     parent = through.start(**CELL, blocks=str(len(away) + 1))
     process, spent = psutil.Process(parent.pid), list[float]()
     while parent.poll() is None:
-        begun = sum(path.read_bytes().count(b'"kind":"cell"') for path in through.journal.glob("*/records.jsonl"))
+        begun = sum(
+            path.read_bytes().count(b'"kind":"cell"')
+            for path in through.journal.glob("*/records.jsonl")
+        )
         if begun > len(spent):
             spent.append(process.cpu_times().user + process.cpu_times().system)
             proxy.away = begun <= len(away) and away[begun - 1]
@@ -47,12 +56,20 @@ def test_cells_take_as_long_when_the_server_is_away(place: Place, server: Server
     assert parent.returncode == 3, output
     starts = [run.time_ms / 1_000 for run in opened(through)]
     whole = np.diff(starts)
-    steps = np.array([metric(through, run.run, "train/step_seconds") for run in opened(through)][: len(away)])
+    steps = np.array(
+        [metric(through, run.run, "train/step_seconds") for run in opened(through)][: len(away)]
+    )
     print()
-    values = {"a whole cell": whole, "its median step": steps, "CPU time of the campaign's own process": np.diff(spent)}
+    values = {
+        "a whole cell": whole,
+        "its median step": steps,
+        "CPU time of the campaign's own process": np.diff(spent),
+    }
     ratios = {what: paired_ratio(of, np.array(away)) for what, of in values.items()}
     for what, (ratio, low, high) in ratios.items():
-        print(f"| {what}, server away over server there | {ratio:.3f} ({low:.3f} to {high:.3f}), {PAIRS} pairs |")
+        print(
+            f"| {what}, server away over server there | {ratio:.3f} ({low:.3f} to {high:.3f}), {PAIRS} pairs |"
+        )
     assert all(low < 1.01 for _, low, _ in ratios.values())
     stored = Store(server.uri).runs("captioning", "tags.kind = 'cell'")
     assert len(list(stored)) == len(away) + 1
@@ -71,7 +88,10 @@ def test_a_server_that_hangs_is_waited_for_once(place: Place, server: Server) ->
     assert parent.returncode == 3, output
     there, hanging = between(remote)[:before], between(remote)[before:]
     for what, gaps in {"there": there, "hangs": hanging}.items():
-        print(f"\n| between two cells, server {what}, s | {', '.join(f'{gap:.1f}' for gap in gaps)} |", end="")
+        print(
+            f"\n| between two cells, server {what}, s | {', '.join(f'{gap:.1f}' for gap in gaps)} |",
+            end="",
+        )
     extra = [gap - float(np.median(there)) for gap in hanging]
     assert sum(extra) < 0.01 * HOUR_SECONDS
     assert max(extra[1:]) < 1.0, "once, and not again"
@@ -94,11 +114,19 @@ def test_a_parent_that_stands_still_delays_no_step(place: Place) -> None:
 
 
 def opened(place: Place) -> list[RunOpened]:
-    return [one for one in records(place) if isinstance(one, RunOpened) and one.tags["kind"] == "cell"]
+    return [
+        one for one in records(place) if isinstance(one, RunOpened) and one.tags["kind"] == "cell"
+    ]
 
 
 def metric(place: Place, run: str, key: str) -> float:
-    found = [p.value for r in records(place) if isinstance(r, Metrics) and r.run == run for p in r.points if p.key == key]
+    found = [
+        p.value
+        for r in records(place)
+        if isinstance(r, Metrics) and r.run == run
+        for p in r.points
+        if p.key == key
+    ]
     return found[-1]
 
 

@@ -26,7 +26,8 @@ def together(how: str, server: Server, folder: Path, number: int) -> dict[str, n
     """What ten writers at once took, put together."""
     command = [sys.executable, "-m", "tests.load.writer", how, server.uri, str(folder)]
     started = [
-        subprocess.Popen([*command, f"{number}-{i}"], cwd=ROOT, stdout=subprocess.PIPE, text=True) for i in range(CAMPAIGNS)
+        subprocess.Popen([*command, f"{number}-{i}"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for i in range(CAMPAIGNS)
     ]
     told = [json.loads(one.communicate(timeout=600)[0].splitlines()[-1]) for one in started]
     return {key: np.hstack([one[key] for one in told]) for key in told[0]}
@@ -34,7 +35,9 @@ def together(how: str, server: Server, folder: Path, number: int) -> dict[str, n
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
-def test_ten_campaigns_log_side_by_side_with_ten_bare_clients(postgres: Postgres, tmp_path: Path) -> None:
+def test_ten_campaigns_log_side_by_side_with_ten_bare_clients(
+    postgres: Postgres, tmp_path: Path
+) -> None:
     (tmp_path / "server").mkdir()
     database = postgres.database("load")
     server = Server(tmp_path / "server", database, workers=2)
@@ -52,7 +55,9 @@ def test_ten_campaigns_log_side_by_side_with_ten_bare_clients(postgres: Postgres
     for what, values in ratios.items():
         print(f"| {what} | " + ", ".join(f"{value:.3g}" for value in values) + " |")
     runs = CAMPAIGNS * ROUNDS * RUNS
-    assert counted(database) == dict.fromkeys(order, (runs, runs * BATCHES * POINTS)), "none lost, none twice"
+    assert counted(database) == dict.fromkeys(order, (runs, runs * BATCHES * POINTS)), (
+        "none lost, none twice"
+    )
     assert max(ratios["a writer's wait for one batch, p95"]) < 0.1
     assert max(ratios["until everything is on the server"]) < 1.1
 

@@ -20,7 +20,10 @@ KEYS = ("train/loss", "train/step_seconds", "system/cpu_percent", "system/memory
 def points(batch: int) -> list[tuple[str, float, int, int]]:
     """(key, value, step, time in ms) of a batch."""
     first = batch * POINTS
-    return [(KEYS[i % len(KEYS)], (first + i) / 7, (first + i) // len(KEYS), 1_000_000 + first + i) for i in range(POINTS)]
+    return [
+        (KEYS[i % len(KEYS)], (first + i) / 7, (first + i) // len(KEYS), 1_000_000 + first + i)
+        for i in range(POINTS)
+    ]
 
 
 def timed(seconds: list[float], call: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,7 +59,15 @@ def ours(uri: str, folder: Path, name: str) -> dict[str, Any]:
         run = f"{name}-{number}"
         kept.append(RunOpened(run, 1_000, "load", run, {"kind": "cell"}))
         for batch in range(BATCHES):
-            write(Metrics(run, tuple(Point(key, value, step, time_ms) for key, value, step, time_ms in points(batch))))
+            write(
+                Metrics(
+                    run,
+                    tuple(
+                        Point(key, value, step, time_ms)
+                        for key, value, step, time_ms in points(batch)
+                    ),
+                )
+            )
         kept.append(RunClosed(run, 2_000, "ok"))
     written = time.perf_counter() - began
     assert uploader.finish(600), uploader.trouble
@@ -74,9 +85,16 @@ def bare(uri: str, _: Path, name: str) -> dict[str, Any]:
     log = timed(waits, client.log_batch)
     began = time.perf_counter()
     for number in range(RUNS):
-        run = client.create_run(experiment, run_name=f"{name}-{number}", tags={"kind": "cell"}).info.run_id
+        run = client.create_run(
+            experiment, run_name=f"{name}-{number}", tags={"kind": "cell"}
+        ).info.run_id
         for batch in range(BATCHES):
-            log(run, metrics=[Metric(key, value, time_ms, step) for key, value, step, time_ms in points(batch)])
+            log(
+                run,
+                metrics=[
+                    Metric(key, value, time_ms, step) for key, value, step, time_ms in points(batch)
+                ],
+            )
         client.set_terminated(run)
     took = time.perf_counter() - began
     return {"waits": waits, "calls": waits, "written": took, "took": took}

@@ -14,7 +14,9 @@ from models import frameworks
 ROOT = Path(__file__).parents[2]
 
 
-def run_python(*arguments: str, timeout: int = 500, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    *arguments: str, timeout: int = 500, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run `python …` in the project's root; fail with its own words."""
     done = subprocess.run(
         [sys.executable, *arguments],

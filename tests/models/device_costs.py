@@ -73,7 +73,9 @@ def main(name: str) -> None:
     framework.infer(network, batch)
     whole = np.median([seconds(lambda: framework.infer(network, batch)) for _ in range(10)])
     placing = np.median([seconds(lambda: framework.place_inputs(batch)) for _ in range(100)])
-    print(f"placing {PICTURES} pictures of {SIDE} × {SIDE}: {100 * placing / whole:.2f} % of a batch")
+    print(
+        f"placing {PICTURES} pictures of {SIDE} × {SIDE}: {100 * placing / whole:.2f} % of a batch"
+    )
 
 
 if __name__ == "__main__":

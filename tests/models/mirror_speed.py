@@ -39,7 +39,9 @@ def of_tensorflow(model: str, framework: Framework, batch: Batch) -> dict[str, t
 
     ours = framework.build(model, models.spec(model).Spec())
     original = getattr(keras.applications, APPLICATIONS[model])
-    theirs = original(weights=None, classifier_activation=None, input_shape=batch.inputs[0].shape[1:])
+    theirs = original(
+        weights=None, classifier_activation=None, input_shape=batch.inputs[0].shape[1:]
+    )
     return _phases(framework, ours, theirs, batch)
 
 
@@ -77,12 +79,16 @@ def of_pytorch(model: str, framework: Framework, batch: Batch) -> dict[str, tupl
     }
 
 
-def _phases(framework: Framework, ours: Any, theirs: Any, batch: Batch) -> dict[str, tuple[Work, Work]]:
+def _phases(
+    framework: Framework, ours: Any, theirs: Any, batch: Batch
+) -> dict[str, tuple[Work, Work]]:
     placed = framework.place(batch)
     works: dict[str, list[Work]] = {"train": [], "inference": []}
     for network in (ours, theirs):
         optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-4))
-        works["train"].append(lambda n=network, o=optimizer: float(framework.train_step(n, o, placed)))
+        works["train"].append(
+            lambda n=network, o=optimizer: float(framework.train_step(n, o, placed))
+        )
         works["inference"].append(lambda n=network: framework.infer(n, placed.inputs))
     return {phase: (pair[0], pair[1]) for phase, pair in works.items()}
 
@@ -101,7 +107,11 @@ def ratio(ours: Work, theirs: Work) -> tuple[float, float, float]:
             seconds[work] = time.perf_counter() - began
         pairs.append((seconds[ours], seconds[theirs]))
     found = np.array(pairs)
-    return float(np.median(found[:, 0])), float(np.median(found[:, 1])), float(np.median(found[:, 0] / found[:, 1]))
+    return (
+        float(np.median(found[:, 0])),
+        float(np.median(found[:, 1])),
+        float(np.median(found[:, 0] / found[:, 1])),
+    )
 
 
 def main(name: str, *wanted: str) -> None:
@@ -111,7 +121,9 @@ def main(name: str, *wanted: str) -> None:
     for model in wanted or APPLICATIONS:
         side, rows = IMAGES.get(model, OTHERS)
         images = rng.standard_normal((rows, side, side, 3)).astype(np.float32)
-        batch = Batch((images,), rng.integers(0, 1_000, rows, dtype=np.int32), np.ones(rows, np.float32))
+        batch = Batch(
+            (images,), rng.integers(0, 1_000, rows, dtype=np.int32), np.ones(rows, np.float32)
+        )
         works = (of_pytorch if name == "pytorch" else of_tensorflow)(model, framework, batch)
         for phase, (ours, theirs) in works.items():
             mine, original, times = ratio(ours, theirs)

@@ -20,9 +20,13 @@ def lstm(weights: Weights, path: str, x: Array, direction: str = "") -> Array:
     return np.array(found[::-1] if direction else found)
 
 
-def cell(weights: Weights, path: str, x: Array, state: tuple[Array, Array], suffix: str = "") -> tuple[Array, Array]:
+def cell(
+    weights: Weights, path: str, x: Array, state: tuple[Array, Array], suffix: str = ""
+) -> tuple[Array, Array]:
     """One step of an LSTM: the state (h, c) and the next."""
-    into, again, bias = (weights[f"{path}.{name}{suffix}"] for name in ("weight_ih", "weight_hh", "bias_ih"))
+    into, again, bias = (
+        weights[f"{path}.{name}{suffix}"] for name in ("weight_ih", "weight_hh", "bias_ih")
+    )
     i, f, g, o = np.split(into @ x + again @ state[0] + bias, 4)
     c = sigmoid(f) * state[1] + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(c), c
@@ -37,13 +41,17 @@ def convolution(kernel: Array, x: Array, strides: tuple[int, int]) -> Array:
     for row in range(rows):
         for column in range(columns):
             top, left = row * strides[0], column * strides[1]
-            found[:, row, column] = np.tensordot(kernel, x[:, top : top + height, left : left + width], 3)
+            found[:, row, column] = np.tensordot(
+                kernel, x[:, top : top + height, left : left + width], 3
+            )
     return found
 
 
 def norm(weights: Weights, path: str, x: Array) -> Array:
     """By running statistics; channels last."""
-    gain, shift, mean, variance = (weights[f"{path}.{name}"] for name in ("weight", "bias", "running_mean", "running_var"))
+    gain, shift, mean, variance = (
+        weights[f"{path}.{name}"] for name in ("weight", "bias", "running_mean", "running_var")
+    )
     return (x - mean) / np.sqrt(variance + 1e-5) * gain + shift
 
 

@@ -88,10 +88,14 @@ def same_padding() -> AbstractContextManager[Any]:
 
     from models.transfer import layer_name
 
-    def faulty(right: Any, x: Any, filters: int, size: int, path: str, *, strides: int = 1, **others: Any) -> Any:
+    def faulty(
+        right: Any, x: Any, filters: int, size: int, path: str, *, strides: int = 1, **others: Any
+    ) -> Any:
         if strides == 1:
             return right(x, filters, size, path, **others)
-        return layers.Conv2D(filters, size, strides, "same", use_bias=False, name=layer_name(path))(x)
+        return layers.Conv2D(filters, size, strides, "same", use_bias=False, name=layer_name(path))(
+            x
+        )
 
     return replaced("densenet201", "convolution", faulty)
 
@@ -133,7 +137,9 @@ def transposed_kernel() -> AbstractContextManager[Any]:
     """Height and width of convolutions exchanged on the way in and out."""
     from models import transfer
 
-    swapped = transfer.Layout(lambda kernel: kernel.transpose(3, 2, 1, 0), lambda kernel, _: kernel.transpose(3, 2, 1, 0))
+    swapped = transfer.Layout(
+        lambda kernel: kernel.transpose(3, 2, 1, 0), lambda kernel, _: kernel.transpose(3, 2, 1, 0)
+    )
     return patch.object(transfer, "CONVOLUTION", swapped)
 
 
@@ -217,7 +223,9 @@ def decay_apart_from_the_gradient() -> AbstractContextManager[Any]:
     from models.frameworks.keras.optimizers import TorchSGD
 
     class Apart(TorchSGD):  # type: ignore[misc]
-        def _update_all(self, values: list[Any], gradients: list[Any], slots: tuple[list[Any], ...], rate: Any) -> None:
+        def _update_all(
+            self, values: list[Any], gradients: list[Any], slots: tuple[list[Any], ...], rate: Any
+        ) -> None:
             decay, self.decay = self.decay, 0.0
             super()._update_all(values, gradients, slots, rate)
             self.decay = decay
@@ -225,7 +233,9 @@ def decay_apart_from_the_gradient() -> AbstractContextManager[Any]:
                 for value in values:
                     value.mul_(1 - rate * decay)
 
-    return optimized("sgd", lambda config: Apart(config.learning_rate, config.momentum, config.weight_decay))
+    return optimized(
+        "sgd", lambda config: Apart(config.learning_rate, config.momentum, config.weight_decay)
+    )
 
 
 def rate_that_stays() -> AbstractContextManager[Any]:
@@ -305,7 +315,9 @@ FAULTS: dict[str, tuple[str, Callable[[], AbstractContextManager[Any]]]] = {
         "bert",
         lambda: rebuilt(
             "bert",
-            lambda network: setattr(network.parts["encoder.layer.0.output.LayerNorm"], "epsilon", 1e-6),
+            lambda network: setattr(
+                network.parts["encoder.layer.0.output.LayerNorm"], "epsilon", 1e-6
+            ),
         ),
     ),
     "attention_mask": ("bert", attention_mask),
@@ -316,15 +328,23 @@ FAULTS: dict[str, tuple[str, Callable[[], AbstractContextManager[Any]]]] = {
 
 def asked(model: str) -> parity.ParityRequest:
     """Of LeNet, the smallest, by every rule."""
-    return parity.ParityRequest(model, (*parity.RULES["adam"], *(parity.RULES["sgd"] if model == "lenet" else ())))
+    return parity.ParityRequest(
+        model, (*parity.RULES["adam"], *(parity.RULES["sgd"] if model == "lenet" else ()))
+    )
 
 
 def main(framework: str, folder: str) -> None:
     if framework == "pytorch":
         for model in sorted({model for model, _ in FAULTS.values()}):
-            np.savez(Path(folder) / f"{model}.npz", allow_pickle=False, **parity.compute(asked(model), framework))
+            np.savez(
+                Path(folder) / f"{model}.npz",
+                allow_pickle=False,
+                **parity.compute(asked(model), framework),
+            )
         return
-    parity.compute(parity.ParityRequest("lenet"), framework)  # imports Keras on its backend before a fault touches it
+    parity.compute(
+        parity.ParityRequest("lenet"), framework
+    )  # imports Keras on its backend before a fault touches it
     for name, (model, fault) in FAULTS.items():
         try:
             with fault():

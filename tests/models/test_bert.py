@@ -30,10 +30,14 @@ def test_the_papers_size_and_initial_weights() -> None:
     assert bert.shapes(bert.Spec(classes=None)).parameters == (encoder, 0)
     check_sizes("bert", (encoder + HEAD, 0))
     check_initial_weights("bert")
-    drawn = bert.initial_weights(replace(bert.SIZES["tiny"], vocabulary=5_000), np.random.default_rng(0))
+    drawn = bert.initial_weights(
+        replace(bert.SIZES["tiny"], vocabulary=5_000), np.random.default_rng(0)
+    )
     words = drawn["embeddings.word_embeddings.weight"]
     assert np.abs(words).max() <= 0.04
-    assert words.std() == pytest.approx(0.02 * 0.8796, rel=0.01)  # a normal without what is beyond two deviations
+    assert words.std() == pytest.approx(
+        0.02 * 0.8796, rel=0.01
+    )  # a normal without what is beyond two deviations
     assert (drawn["encoder.layer.1.output.LayerNorm.weight"] == 1).all()
     assert (drawn["encoder.layer.1.output.LayerNorm.bias"] == 0).all()
 
@@ -49,9 +53,12 @@ class Plain:
 
     def row(self, tokens: Array, length: int, types: Array) -> Array:
         word, position, kind = (
-            self.weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")
+            self.weights[f"embeddings.{name}_embeddings.weight"]
+            for name in ("word", "position", "token_type")
         )
-        x = np.array([word[token] + position[at] + kind[types[at]] for at, token in enumerate(tokens)])
+        x = np.array(
+            [word[token] + position[at] + kind[types[at]] for at, token in enumerate(tokens)]
+        )
         x = self.seen("embeddings.dropout", self.norm("embeddings.LayerNorm", x))
         for index in range(self.spec.layers):
             x = self.layer(f"encoder.layer.{index}", x, length)
@@ -59,7 +66,9 @@ class Plain:
         return self.linear("classifier", pooled)
 
     def layer(self, path: str, x: Array, length: int) -> Array:
-        query, key, value = (self.linear(f"{path}.attention.self.{name}", x) for name in ("query", "key", "value"))
+        query, key, value = (
+            self.linear(f"{path}.attention.self.{name}", x) for name in ("query", "key", "value")
+        )
         size = self.spec.width // self.spec.heads
         mixed = []
         for head in range(self.spec.heads):
@@ -73,7 +82,10 @@ class Plain:
         return self.end(f"{path}.output", between * (1 + erf(between / sqrt(2))) / 2, x)
 
     def end(self, path: str, x: Array, before: Array) -> Array:
-        return self.norm(f"{path}.LayerNorm", self.seen(f"{path}.dropout", self.linear(f"{path}.dense", x)) + before)
+        return self.norm(
+            f"{path}.LayerNorm",
+            self.seen(f"{path}.dropout", self.linear(f"{path}.dense", x)) + before,
+        )
 
     def linear(self, path: str, x: Array) -> Array:
         return x @ self.weights[f"{path}.weight"].T + self.weights[f"{path}.bias"]
@@ -102,38 +114,54 @@ def probed() -> tuple[bert.Spec, Batch, dict[str, Array]]:
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_every_number_is_that_of_the_formulas(framework: str, probed: tuple[bert.Spec, Batch, dict[str, Array]]) -> None:
+def test_every_number_is_that_of_the_formulas(
+    framework: str, probed: tuple[bert.Spec, Batch, dict[str, Array]]
+) -> None:
     """Outputs, loss, slopes, and what is given to each layer that drops, and at which rate it does."""
     spec, batch, given = probed
     found, plain = contract_run(framework, ("bert",)).parity("bert"), Plain(spec, given)
     np.testing.assert_allclose(found["forward/outputs"], plain.logits(batch), rtol=1e-12)
     for path, arrays in plain.given.items():
         np.testing.assert_allclose(
-            found[f"place/{path}"], np.concatenate([one.ravel() for one in arrays]), rtol=1e-11, atol=1e-14
+            found[f"place/{path}"],
+            np.concatenate([one.ravel() for one in arrays]),
+            rtol=1e-11,
+            atol=1e-14,
         )
         np.testing.assert_allclose(found[f"mask/{path}"][:2], 1 / 0.9)
         dropped, drawn = found[f"dropout/{path}"]
-        assert dropped / drawn == pytest.approx(0.1, abs=6 * sqrt(0.1 * 0.9 / drawn))  # six deviations
+        assert dropped / drawn == pytest.approx(
+            0.1, abs=6 * sqrt(0.1 * 0.9 / drawn)
+        )  # six deviations
     assert len([name for name in found if name.startswith("dropout/")]) == len(plain.given) == 8
     assert found["loss/mean"] == pytest.approx(plain.loss(batch), rel=1e-12)
     rng = np.random.default_rng(1)
     for name, array in given.items():
         direction = rng.standard_normal(array.shape)
-        ends = [Plain(spec, given | {name: array + step * direction}).loss(batch) for step in (1e-5, -1e-5)]
+        ends = [
+            Plain(spec, given | {name: array + step * direction}).loss(batch)
+            for step in (1e-5, -1e-5)
+        ]
         slope = float((found[f"gradient/{name}"] * direction).sum())
         # central differences are right to the square of their step and to the rounding of the loss over it
         assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6, abs=1e-8), name
 
 
 def test_both_frameworks_are_equal_and_the_bias_of_keys_has_no_slope() -> None:
-    sides = [(name, contract_run(name, ("bert",)).parity("bert")) for name in ("pytorch", "tensorflow")]
+    sides = [
+        (name, contract_run(name, ("bert",)).parity("bert")) for name in ("pytorch", "tensorflow")
+    ]
     rows = {row.quantity: row for row in parity.judge("bert", *sides)}
     assert not [row for row in rows.values() if not row.equal]
     assert rows["gradient"].vanishing == 2  # one a layer
-    assert rows["gradient"].compared == rows["step"].compared == len(bert.shapes(bert.SIZES["tiny"]))
+    assert (
+        rows["gradient"].compared == rows["step"].compared == len(bert.shapes(bert.SIZES["tiny"]))
+    )
 
 
-SMALL = bert.Spec(vocabulary=11, width=8, layers=1, heads=2, intermediate=6, positions=5, classes=None)
+SMALL = bert.Spec(
+    vocabulary=11, width=8, layers=1, heads=2, intermediate=6, positions=5, classes=None
+)
 
 
 def published(path: Path, **changed: Array | None) -> str:
@@ -148,15 +176,24 @@ def published(path: Path, **changed: Array | None) -> str:
     found["cls.predictions.bias"] = np.zeros(11, np.float32)
     found["cls.seq_relationship.weight"] = np.zeros((2, 8), np.float32)
     found |= {name: array for name, array in changed.items() if array is not None}
-    weights.write_safetensors({name: array for name, array in found.items() if changed.get(name, array) is not None}, path)
+    weights.write_safetensors(
+        {name: array for name, array in found.items() if changed.get(name, array) is not None}, path
+    )
     return str(path)
 
 
 def test_a_published_file_is_loaded_by_name(tmp_path: Path) -> None:
     loaded = weights.load(published(tmp_path / "model.safetensors"), "bert", SMALL)
-    assert weights.digest(loaded) == weights.digest(bert.initial_weights(SMALL, np.random.default_rng(0)))
-    tuned = {"classifier.weight": np.ones((2, 8), np.float32), "classifier.bias": np.zeros(2, np.float32)}
-    with_head = weights.load(published(tmp_path / "tuned.safetensors", **tuned), "bert", replace(SMALL, classes=2))
+    assert weights.digest(loaded) == weights.digest(
+        bert.initial_weights(SMALL, np.random.default_rng(0))
+    )
+    tuned = {
+        "classifier.weight": np.ones((2, 8), np.float32),
+        "classifier.bias": np.zeros(2, np.float32),
+    }
+    with_head = weights.load(
+        published(tmp_path / "tuned.safetensors", **tuned), "bert", replace(SMALL, classes=2)
+    )
     np.testing.assert_array_equal(with_head["classifier.weight"], tuned["classifier.weight"])
 
 
@@ -167,7 +204,10 @@ KEY = "encoder.layer.0.attention.self.key.bias"
     ("changed", "told"),
     [
         ({f"bert.{KEY}": None}, rf"not a bert of these sizes: weights: '{KEY}' is missing"),
-        ({"bert.encoder.layer.1.output.dense.bias": np.zeros(8)}, r"'encoder\.layer\.1\.output\.dense\.bias' is superfluous"),
+        (
+            {"bert.encoder.layer.1.output.dense.bias": np.zeros(8)},
+            r"'encoder\.layer\.1\.output\.dense\.bias' is superfluous",
+        ),
         ({"classifier.bias": np.zeros(2)}, r"'classifier\.bias' is superfluous"),
         (
             {"bert.pooler.dense.weight": np.zeros((8, 9))},
@@ -176,7 +216,9 @@ KEY = "encoder.layer.0.attention.self.key.bias"
         ({KEY: np.ones(8)}, rf"'(bert\.)?{KEY}' and '(bert\.)?{KEY}' are both '{KEY}'"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_in_one_line(changed: dict[str, Array | None], told: str, tmp_path: Path) -> None:
+def test_a_file_that_does_not_fit_is_refused_in_one_line(
+    changed: dict[str, Array | None], told: str, tmp_path: Path
+) -> None:
     with pytest.raises(ModelError, match=told) as refused:
         weights.load(published(tmp_path / "model.safetensors", **changed), "bert", SMALL)
     assert "\n" not in str(refused.value)
@@ -211,7 +253,10 @@ assert {name: tuple(tensor.shape) for name, tensor in whole.items()} == bert.sha
 """
 
 
-@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed: pip install -e '.[references]'")
+@pytest.mark.skipif(
+    find_spec("transformers") is None,
+    reason="transformers is not installed: pip install -e '.[references]'",
+)
 def test_it_is_the_bert_of_transformers() -> None:
     """The same names, and the same pooled vectors, in float64."""
     run_python("-c", REFERENCE)

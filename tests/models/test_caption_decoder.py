@@ -16,7 +16,15 @@ from models.caption_decoder.decoding import decode
 from models.contract import Batch, Framework
 from models.frameworks import open_framework
 from models.testing import check_initial_weights
-from models.testing.framework_checks import END, START, TIGHT, decoder, lively_network, relative, small_network
+from models.testing.framework_checks import (
+    END,
+    START,
+    TIGHT,
+    decoder,
+    lively_network,
+    relative,
+    small_network,
+)
 from tests.models.children import run_in
 
 
@@ -24,7 +32,9 @@ def test_initial_weights_follow_their_distributions() -> None:
     check_initial_weights("caption_decoder")
     drawn = decoder.initial_weights(decoder.Spec(500, 20), np.random.default_rng(1))
     bound = 1 / np.sqrt(1920)
-    assert 0.99 * bound < np.abs(drawn["image.weight"]).max() <= bound  # uniform over 491,520 draws reaches its bound
+    assert (
+        0.99 * bound < np.abs(drawn["image.weight"]).max() <= bound
+    )  # uniform over 491,520 draws reaches its bound
     assert drawn["embedding.weight"].std() == pytest.approx(1, abs=0.01)  # standard error 0.002
 
 
@@ -39,7 +49,9 @@ def check_padding_changes_nothing(framework: Framework) -> None:
     padded = np.pad(tokens, ((0, 1), (0, 4)))
     moved = (rows * padded.shape[1] + columns).astype(np.int32)
     wider = framework.infer(network, (np.pad(features, ((0, 1), (0, 0))), padded, moved))
-    np.testing.assert_allclose(wider, framework.infer(network, batch.inputs), rtol=TIGHT, atol=TIGHT)
+    np.testing.assert_allclose(
+        wider, framework.infer(network, batch.inputs), rtol=TIGHT, atol=TIGHT
+    )
 
 
 def check_prefixes_equal_sequences(framework: Framework) -> None:
@@ -54,21 +66,34 @@ def check_prefixes_equal_sequences(framework: Framework) -> None:
     targets, weights = batch.targets[: len(rows)], batch.weights[: len(rows)]
     by_sequence = Batch((features, tokens, positions), targets, weights)
     by_prefix = Batch((features[rows], prefixes, at), targets, weights)
-    np.testing.assert_allclose(framework.evaluate(network, by_prefix), framework.evaluate(network, by_sequence), rtol=TIGHT)
-    assert relative(framework.gradients(network, by_sequence), framework.gradients(network, by_prefix)) < TIGHT
+    np.testing.assert_allclose(
+        framework.evaluate(network, by_prefix), framework.evaluate(network, by_sequence), rtol=TIGHT
+    )
+    assert (
+        relative(framework.gradients(network, by_sequence), framework.gradients(network, by_prefix))
+        < TIGHT
+    )
 
 
 def next_log_probabilities(framework: Framework, network: Any, features: Any, words: Any) -> Any:
     """Naively: log p of every next word after `words`, the whole prefix run again."""
     rows, length = words.shape
-    logits = framework.infer(network, (features, words, (np.arange(1, rows + 1) * length - 1).astype(np.int32)))
-    return logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True)) - logits.max(1, keepdims=True)
+    logits = framework.infer(
+        network, (features, words, (np.arange(1, rows + 1) * length - 1).astype(np.int32))
+    )
+    return (
+        logits
+        - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True))
+        - logits.max(1, keepdims=True)
+    )
 
 
 def naive_greedy(framework: Framework, network: Any, features: Any, words: int) -> Any:
     tokens = np.full((len(features), 1), START, np.int32)
     for _ in range(words):
-        best = next_log_probabilities(framework, network, features, tokens).argmax(1).astype(np.int32)
+        best = (
+            next_log_probabilities(framework, network, features, tokens).argmax(1).astype(np.int32)
+        )
         tokens = np.concatenate([tokens, best[:, None]], 1)
     return tokens[:, 1:]
 
@@ -101,10 +126,22 @@ def check_beams_find_the_best_pair(framework: Framework) -> None:
     first = next_log_probabilities(framework, network, features, np.full((6, 1), START, np.int32))
     pairs = np.array([[START, word] for word in range(vocabulary)], np.int32)
     for image in range(len(features)):
-        second = next_log_probabilities(framework, network, np.repeat(features[image : image + 1], vocabulary, 0), pairs)
-        second[END] = np.where(np.arange(vocabulary) == END, 0, -np.inf)  # what has ended stays ended, for free
+        second = next_log_probabilities(
+            framework, network, np.repeat(features[image : image + 1], vocabulary, 0), pairs
+        )
+        second[END] = np.where(
+            np.arange(vocabulary) == END, 0, -np.inf
+        )  # what has ended stays ended, for free
         best = np.unravel_index((first[image][:, None] + second).argmax(), second.shape)
-        found = decode(framework, network, features[image : image + 1], start=START, end=END, words=2, beams=vocabulary)
+        found = decode(
+            framework,
+            network,
+            features[image : image + 1],
+            start=START,
+            end=END,
+            words=2,
+            beams=vocabulary,
+        )
         np.testing.assert_array_equal(found[0], best)
 
 

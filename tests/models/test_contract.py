@@ -18,7 +18,9 @@ QUICK = ("pytorch", "tensorflow", "keras-torch")
 # One or two of each family; the others too with -m slow, and before every campaign that measures them.
 QUICK_ZOO = ("bert", "deepspeech2", "gnmt", "mobilenet_v2", "resnet50", "tacotron2", "vgg16_cifar")
 # The small version of resnet152 is resnet50's.
-SLOW_ZOO = tuple(name for name in models.available() if name not in (*SOME, *QUICK_ZOO, "resnet152"))
+SLOW_ZOO = tuple(
+    name for name in models.available() if name not in (*SOME, *QUICK_ZOO, "resnet152")
+)
 
 # Layers that drop in the small versions, counted in the papers' figures; densenet201, resnet18, resnet50 and lenet have none.
 DROPPING = {
@@ -37,7 +39,12 @@ DROPPING = {
 UNCALLED = {"tacotron2": {"score", "where"}}
 
 
-@pytest.fixture(params=[name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in available()])
+@pytest.fixture(
+    params=[
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in available()
+    ]
+)
 def every_framework(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -49,11 +56,15 @@ class TestFramework(FrameworkContract):
         self.framework = every_framework
 
 
-@pytest.mark.parametrize("model", [*QUICK_ZOO, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_ZOO)])
+@pytest.mark.parametrize(
+    "model", [*QUICK_ZOO, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_ZOO)]
+)
 def test_parity_of_the_zoo(model: str) -> None:
     """On PyTorch's own kernels, where nothing is traced; test_zoo.py has all frameworks."""
     zoo = QUICK_ZOO if model in QUICK_ZOO else SLOW_ZOO
-    reference, other = (contract_run(name, zoo).parity(model) for name in ("pytorch", "keras-torch"))
+    reference, other = (
+        contract_run(name, zoo).parity(model) for name in ("pytorch", "keras-torch")
+    )
     rows = parity.judge(model, ("pytorch", reference), ("keras-torch", other))
     assert [row.quantity for row in rows] == list(parity.QUANTITIES)
     assert not [row for row in rows if not row.equal]

@@ -47,7 +47,11 @@ print(json.dumps({"models": found, "version": adapter.versions()["keras_use_cudn
 
 @pytest.mark.parametrize(
     ("framework", "use_cudnn"),
-    [("tensorflow", "auto"), pytest.param("tensorflow+eager", "auto", marks=pytest.mark.slow), ("tensorflow+xla", False)],
+    [
+        ("tensorflow", "auto"),
+        pytest.param("tensorflow+eager", "auto", marks=pytest.mark.slow),
+        ("tensorflow+xla", False),
+    ],
 )
 def test_only_what_xla_does_not_compile_may_use_cudnn(framework: str, use_cudnn: object) -> None:
     if reason := missing(framework):
@@ -57,8 +61,12 @@ def test_only_what_xla_does_not_compile_may_use_cudnn(framework: str, use_cudnn:
     for model in MODELS:
         layers = found["models"][model]["use_cudnn"]
         assert set(layers) == {use_cudnn}, model
-        assert bool(found["models"][model]["asked"]) == (use_cudnn == "auto"), "no layer is left out"
-    assert bool(found["models"]["caption_decoder"]["calls"]) == (use_cudnn == "auto"), "Keras asked for cuDNN's operator"
+        assert bool(found["models"][model]["asked"]) == (use_cudnn == "auto"), (
+            "no layer is left out"
+        )
+    assert bool(found["models"]["caption_decoder"]["calls"]) == (use_cudnn == "auto"), (
+        "Keras asked for cuDNN's operator"
+    )
 
 
 class Recording:
@@ -79,7 +87,9 @@ class Recording:
         ("cpu", {"keras_use_cudnn": "auto"}, None),
     ],
 )
-def test_a_cell_on_a_gpu_records_which(device: str, versions: dict[str, str], recorded: str | None) -> None:
+def test_a_cell_on_a_gpu_records_which(
+    device: str, versions: dict[str, str], recorded: str | None
+) -> None:
     framework = SimpleNamespace(
         device=device,
         versions=lambda: versions,
@@ -131,7 +141,9 @@ print(json.dumps([[tags.get("jit_compile"), tags.get("jit_compile.planned")] for
         ("keras-torch", "cpu", [[None, None]] * 2),
     ],
 )
-def test_a_cell_records_what_keras_decided(framework: str, device: str, decided: list[list[str | None]]) -> None:
+def test_a_cell_records_what_keras_decided(
+    framework: str, device: str, decided: list[list[str | None]]
+) -> None:
     """Keras asks for a GPU, and each layer whether XLA can compile it.
 
     The other variants are what their name states.

@@ -73,13 +73,20 @@ print(json.dumps(found))
 def test_every_optimizer_has_its_switch() -> None:
     done = run_in("tensorflow", "-c", OPTIONS, *GRAPH_OPTIMIZERS)
     for off, options in json.loads(done.stdout.splitlines()[-1]).items():
-        expected = {"disable_meta_optimizer": off == "all", "disable_model_pruning": off == "pruning"}
+        expected = {
+            "disable_meta_optimizer": off == "all",
+            "disable_model_pruning": off == "pruning",
+        }
         assert options == expected | ({} if off in ("all", "pruning") else {off: False})
 
 
 def _switches_without(name: str) -> list[str]:
     settings = replace(graph.Settings(), alone=(name,), models=("bert",))
-    (program,) = [treatment for treatment in graph.treatments(settings) if treatment.name.startswith(f"only {name}")]
+    (program,) = [
+        treatment
+        for treatment in graph.treatments(settings)
+        if treatment.name.startswith(f"only {name}")
+    ]
     return list(program.settings["graph_off"])
 
 
@@ -119,7 +126,8 @@ print(json.dumps([names, outputs.tolist()]))
 
 
 @pytest.mark.parametrize(
-    ("framework", "sign"), [("pytorch", "mkldnn"), pytest.param("tensorflow", "Mkl", marks=pytest.mark.slow)]
+    ("framework", "sign"),
+    [("pytorch", "mkldnn"), pytest.param("tensorflow", "Mkl", marks=pytest.mark.slow)],
 )
 def test_convolutions_are_onednns_or_the_frameworks_own(framework: str, sign: str) -> None:
     """As its profiler, or its rewritten graph, names them; with the same outputs."""

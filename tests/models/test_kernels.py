@@ -94,31 +94,44 @@ def test_pytorchs_switches_are_set_one_by_one_and_agree_with_the_older_ones() ->
     assert "torch would compute its convolution operations in tf32, not in ieee" in message
 
 
-@pytest.mark.parametrize(("framework", "library"), [("tensorflow", "tensorflow"), ("keras-jax", "jax")])
+@pytest.mark.parametrize(
+    ("framework", "library"), [("tensorflow", "tensorflow"), ("keras-jax", "jax")]
+)
 def test_other_libraries_record_the_same_of_each_operation(framework: str, library: str) -> None:
     if reason := missing(framework):
         pytest.skip(reason)
     versions = answer(
         framework,
-        OPENED.replace('"pytorch"', f'"{framework}"').replace("import torch\n", "") + "print(json.dumps(framework.versions()))",
+        OPENED.replace('"pytorch"', f'"{framework}"').replace("import torch\n", "")
+        + "print(json.dumps(framework.versions()))",
     )
-    assert [versions[f"{library}_{operation}_precision"] for operation in OPERATIONS] == ["ieee"] * 3
+    assert [versions[f"{library}_{operation}_precision"] for operation in OPERATIONS] == [
+        "ieee"
+    ] * 3
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16", "float64"])
-def test_another_arithmetic_is_refused_for_each_operation(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_arithmetic_is_refused_for_each_operation(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for variable in OVERRIDES:
         monkeypatch.delenv(variable, raising=False)
     right, wrong = ("tf32", "ieee") if precision == "tf32" else ("ieee", "tf32")
     assert set(MATMUL_PRECISION) == {right, wrong}
     verify_arithmetic("library", precision, dict.fromkeys(OPERATIONS, right))
     for operation in OPERATIONS:
-        with pytest.raises(ModelError, match=f"its {operation} operations in {wrong}, not in {right}"):
-            verify_arithmetic("library", precision, dict.fromkeys(OPERATIONS, right) | {operation: wrong})
+        with pytest.raises(
+            ModelError, match=f"its {operation} operations in {wrong}, not in {right}"
+        ):
+            verify_arithmetic(
+                "library", precision, dict.fromkeys(OPERATIONS, right) | {operation: wrong}
+            )
 
 
 @pytest.mark.parametrize("variable", OVERRIDES)
-def test_a_variable_that_overrides_the_switches_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_overrides_the_switches_is_refused(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(variable, "1")
     with pytest.raises(ModelError, match=f"{variable}=1 changes the arithmetic"):
         verify_arithmetic("library", "float32", dict.fromkeys(OPERATIONS, "ieee"))
@@ -143,14 +156,24 @@ def test_every_cell_compiles_into_a_folder_of_its_own(tmp_path: Path) -> None:
     """Whatever its study: two cells that inherit a user's folders, in which another process' programs are."""
     if reason := missing("pytorch+compile"):
         pytest.skip(reason)
-    inherited = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
+    inherited = {
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        "TRITON_CACHE_DIR": str(tmp_path / "triton"),
+    }
     for folder in inherited.values():
         Path(folder).mkdir()
         (Path(folder) / "program").touch()
     cells = []
     for _ in range(2):
         command = [sys.executable, "-c", CELL, "pytorch+compile"]
-        done = subprocess.run(command, cwd=ROOT, env={**os.environ, **inherited}, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **inherited},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         cells.append(json.loads(done.stdout.splitlines()[-1]))
     for folders, entries, used in cells:
@@ -158,7 +181,9 @@ def test_every_cell_compiles_into_a_folder_of_its_own(tmp_path: Path) -> None:
         assert used == folders[0]
         assert not Path(folders[0]).exists()  # removed when the cell ended
     assert len({*cells[0][0], *cells[1][0], *inherited.values()}) == 6
-    assert [path.name for folder in inherited.values() for path in Path(folder).iterdir()] == ["program"] * 2
+    assert [path.name for folder in inherited.values() for path in Path(folder).iterdir()] == [
+        "program"
+    ] * 2
 
 
 DENORMALS = """
@@ -184,7 +209,10 @@ print(json.dumps([refused, *(text for name, text in versions.items() if name.end
         "pytorch",
         "tensorflow",
         "keras-jax",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("keras-torch", "keras-tensorflow")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("keras-torch", "keras-tensorflow")
+        ),
     ],
 )
 def test_denormals_are_flushed_in_every_framework_on_all_of_its_threads(framework: str) -> None:
@@ -252,7 +280,10 @@ print(json.dumps(found))
 
 def test_bfloat16_lstms_are_refused_where_pytorch_would_compute_in_float16() -> None:
     on_gpu, on_cpu, cells, dtype = answer("pytorch", AUTOCAST)
-    assert on_gpu == "precision 'bfloat16': PyTorch computes 1 (nn.LSTM) in float16 on a GPU; use float32 or tf32"
+    assert (
+        on_gpu
+        == "precision 'bfloat16': PyTorch computes 1 (nn.LSTM) in float16 on a GPU; use float32 or tf32"
+    )
     assert (on_cpu, cells, dtype) == ("", "", "torch.bfloat16")
 
 
@@ -310,6 +341,11 @@ def test_the_first_step_is_equally_cold_in_a_later_block() -> None:
     if reason := missing("pytorch+compile"):
         pytest.skip(reason)
     first, later = (
-        float(subprocess.check_output([sys.executable, "-c", FIRST_STEP], cwd=ROOT, text=True, timeout=400)) for _ in range(2)
+        float(
+            subprocess.check_output(
+                [sys.executable, "-c", FIRST_STEP], cwd=ROOT, text=True, timeout=400
+            )
+        )
+        for _ in range(2)
     )
     assert first / 3 < later < 3 * first

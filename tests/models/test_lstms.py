@@ -72,11 +72,20 @@ SCRIPTS = {
 @cache
 def drawn() -> dict[str, Array]:
     rng = np.random.default_rng(0)
-    sizes = {"weight_ih": (4 * WIDTH, INPUTS), "weight_hh": (4 * WIDTH, WIDTH), "bias_ih": (4 * WIDTH,)}
+    sizes = {
+        "weight_ih": (4 * WIDTH, INPUTS),
+        "weight_hh": (4 * WIDTH, WIDTH),
+        "bias_ih": (4 * WIDTH,),
+    }
     ways = ("_l0", "_l0_reverse")
-    weights = {f"x.{name}{way}": rng.standard_normal(size) for name, size in sizes.items() for way in ways}
+    weights = {
+        f"x.{name}{way}": rng.standard_normal(size) for name, size in sizes.items() for way in ways
+    }
     shape = (len(LENGTHS), LENGTHS.max())
-    more = {"steps": rng.standard_normal((*shape, INPUTS)), "slopes": rng.standard_normal((*shape, 2 * WIDTH))}
+    more = {
+        "steps": rng.standard_normal((*shape, INPUTS)),
+        "slopes": rng.standard_normal((*shape, 2 * WIDTH)),
+    }
     return {**weights, **more, "lengths": LENGTHS}
 
 
@@ -85,7 +94,9 @@ def looped(weights: Weights) -> Array:
     found = np.zeros_like(drawn()["slopes"])
     for row, length in enumerate(LENGTHS):
         steps = drawn()["steps"][row, :length]
-        found[row, :length] = np.hstack([plain.lstm(weights, "x", steps, way) for way in ("", "_reverse")])
+        found[row, :length] = np.hstack(
+            [plain.lstm(weights, "x", steps, way) for way in ("", "_reverse")]
+        )
     return found
 
 
@@ -108,7 +119,14 @@ def slopes() -> Weights:
 
 def computed(framework: str, *names: str, folder: Path) -> dict[str, Array]:
     np.savez(folder / "given.npz", **drawn())
-    run_in(framework, "-c", SCRIPTS[framework][0], str(folder / "given.npz"), str(folder / "found.npz"), *names)
+    run_in(
+        framework,
+        "-c",
+        SCRIPTS[framework][0],
+        str(folder / "given.npz"),
+        str(folder / "found.npz"),
+        *names,
+    )
     with np.load(folder / "found.npz") as found:
         return dict(found)
 
@@ -118,7 +136,9 @@ def apart(a: Array, b: Array) -> float:
 
 
 @pytest.mark.parametrize("framework", SCRIPTS)
-def test_every_implementation_is_the_plain_loop_in_outputs_and_slopes(framework: str, tmp_path: Path) -> None:
+def test_every_implementation_is_the_plain_loop_in_outputs_and_slopes(
+    framework: str, tmp_path: Path
+) -> None:
     """1e-12 in float64, whose rounding is 1e-16; 1e-8 for what is as exact as the differences; 1e-5 in float32 (6e-8)."""
     names = SCRIPTS[framework][1]
     found, right = computed(framework, *names, folder=tmp_path), looped(drawn())
@@ -126,7 +146,10 @@ def test_every_implementation_is_the_plain_loop_in_outputs_and_slopes(framework:
         single = framework == "tensorflow" and name in FLOAT32_ALONE
         assert apart(found[name], right) < (1e-5 if single else 1e-12), name
         for weight, slope in slopes().items():
-            assert apart(found[f"{name}/{weight}"], slope) < (1e-5 if single else 1e-8), (name, weight)
+            assert apart(found[f"{name}/{weight}"], slope) < (1e-5 if single else 1e-8), (
+                name,
+                weight,
+            )
 
 
 @pytest.mark.slow
@@ -138,11 +161,17 @@ def test_the_second_block_operator_of_tensorflow_has_wrong_slopes(tmp_path: Path
         assert apart(found[f"block-v2/{weight}"], slope) > 0.1, weight
 
 
-WRONG_SLOPES = {("tensorflow, lstm=block-v2, float32", quantity) for quantity in ("gradient", "step", "statistics")}
+WRONG_SLOPES = {
+    ("tensorflow, lstm=block-v2, float32", quantity)
+    for quantity in ("gradient", "step", "statistics")
+}
 
 
 def test_the_gate_refuses_wrong_slopes() -> None:
-    sides = [Side("pytorch", (("lstm", "cells"),)), Side("tensorflow", (("lstm", "block-v2"),), "float32")]
+    sides = [
+        Side("pytorch", (("lstm", "cells"),)),
+        Side("tensorflow", (("lstm", "block-v2"),), "float32"),
+    ]
     rows = parity.gate(ParityRequest("deepspeech2"), sides)
     assert {(row.framework, row.quantity) for row in rows if not row.equal} == WRONG_SLOPES
 
@@ -160,5 +189,7 @@ def test_the_gate_calls_every_implementation_equal_and_refuses_wrong_slopes() ->
 
 
 def test_implementations_that_there_are_not_are_refused() -> None:
-    with pytest.raises(ModelError, match="lstm 'block-v2': PyTorch has none; have layer, cells, scan, block"):
+    with pytest.raises(
+        ModelError, match="lstm 'block-v2': PyTorch has none; have layer, cells, scan, block"
+    ):
         parity.gate(ParityRequest("gnmt"), [Side("pytorch", (("lstm", "block-v2"),))])

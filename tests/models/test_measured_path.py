@@ -72,7 +72,13 @@ def test_pytorch_sets_the_mode_when_it_changes_and_outside_of_the_clock() -> Non
     found = told(MODES, "pytorch")
     assert "inside" not in found["walks"]
     assert found["walks"].count("outside") <= 7  # there and back: epoch 2, gradients 3, step 2
-    assert found["built"] == found["trained"] == found["differentiated"] == found["evaluated"] == [False]
+    assert (
+        found["built"]
+        == found["trained"]
+        == found["differentiated"]
+        == found["evaluated"]
+        == [False]
+    )
     assert found["stepped"] == [True]
 
 
@@ -104,8 +110,12 @@ print(json.dumps({"moved": ours, "channels_last": [all(column) for column in zip
 """
 
 
-@pytest.mark.parametrize(("framework", "channels_last"), [("pytorch", False), ("pytorch+channels_last", True)])
-def test_pytorch_gets_its_own_types_and_layout_outside_of_the_clock(framework: str, channels_last: bool) -> None:
+@pytest.mark.parametrize(
+    ("framework", "channels_last"), [("pytorch", False), ("pytorch+channels_last", True)]
+)
+def test_pytorch_gets_its_own_types_and_layout_outside_of_the_clock(
+    framework: str, channels_last: bool
+) -> None:
     """Classes as int64 and images in the order of memory that the kernels want: made once, when a batch is placed."""
     found = told(OPERATORS, framework)
     assert found["moved"] == []
@@ -171,7 +181,11 @@ print(json.dumps({"variables": len(variables), "counted": counted}))
 def test_keras_on_pytorch_updates_all_variables_in_one_kernel() -> None:
     """The one of torch.optim's fused optimizers; scalars aside, nothing is done variable by variable."""
     found = told(UPDATES, "keras-torch")
-    assert found["counted"]["adam aten::_fused_adam_"] == found["counted"]["sgd aten::_fused_sgd_"] == 1
+    assert (
+        found["counted"]["adam aten::_fused_adam_"]
+        == found["counted"]["sgd aten::_fused_sgd_"]
+        == 1
+    )
     assert sum(found["counted"].values()) < 2 * found["variables"]
 
 
@@ -195,16 +209,23 @@ CHOSEN = {"profiled": (True, False), "heuristic": (False, False), "fixed": (Fals
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["profiled", *(pytest.param(one, marks=pytest.mark.slow) for one in ("heuristic", "fixed"))]
+    "algorithm",
+    ["profiled", *(pytest.param(one, marks=pytest.mark.slow) for one in ("heuristic", "fixed"))],
 )
 def test_convolutions_are_chosen_alike(algorithm: str) -> None:
     """The switches that a GPU's libraries read; no GPU is asked here what it made of them."""
     tried, repeatable = CHOSEN[algorithm]
     torch = told(CONVOLUTIONS, "pytorch", algorithm)
     assert torch["benchmark"] is tried
-    assert (torch["torch_cudnn_benchmark"], torch["torch_cudnn_deterministic"]) == (str(tried), str(repeatable))
+    assert (torch["torch_cudnn_benchmark"], torch["torch_cudnn_deterministic"]) == (
+        str(tried),
+        str(repeatable),
+    )
     tensorflow = told(CONVOLUTIONS, "tensorflow", algorithm)
-    switches = (tensorflow["tensorflow_cudnn_autotune"], tensorflow["tensorflow_cudnn_deterministic"])
+    switches = (
+        tensorflow["tensorflow_cudnn_autotune"],
+        tensorflow["tensorflow_cudnn_deterministic"],
+    )
     assert switches == (str(int(tried)), str(int(repeatable)))
     assert f"--xla_gpu_autotune_level={4 * tried}" in tensorflow["xla_flags"]
     assert ("nondeterministic" in tensorflow["xla_flags"]) is repeatable

@@ -57,9 +57,17 @@ def faulty(folder: Path, right: str, wrong: str) -> ParityRequest:
 @pytest.mark.parametrize(
     ("framework", "right", "wrong", "layer", "behind"),
     [
-        pytest.param("keras-torch", GELU, f"keras.activations.{GELU[:-1]}, True)", *BETWEEN, marks=pytest.mark.slow),
+        pytest.param(
+            "keras-torch",
+            GELU,
+            f"keras.activations.{GELU[:-1]}, True)",
+            *BETWEEN,
+            marks=pytest.mark.slow,
+        ),
         ("tensorflow", GELU, f"keras.activations.{GELU}", *BETWEEN),
-        pytest.param("keras-torch", "path, epsilon=1e-6", "path", "stages.0.norm", "", marks=pytest.mark.slow),
+        pytest.param(
+            "keras-torch", "path, epsilon=1e-6", "path", "stages.0.norm", "", marks=pytest.mark.slow
+        ),
         ("keras-torch", "scale(y,", "scale(2 * y,", f"{BLOCK}.scale", f"{BLOCK}.linear2"),
     ],
     ids=["tanh", "kernel of TensorFlow", "epsilon", "factor"],
@@ -83,10 +91,20 @@ def test_the_layer_is_named(
     ("right", "wrong", "told"),
     [
         pytest.param(
-            *(".linear2", ".last", f".last.weight' is missing, '{BLOCK}.linear2.weight' is superfluous"), marks=pytest.mark.slow
+            *(
+                ".linear2",
+                ".last",
+                f".last.weight' is missing, '{BLOCK}.linear2.weight' is superfluous",
+            ),
+            marks=pytest.mark.slow,
         ),
         ("4 * width", "3 * width", f"'{BLOCK}.linear1.weight' has shape (16, 4)"),
-        pytest.param(", bias=True), f", "), f", f"'{BLOCK}.depthwise.bias' is superfluous", marks=pytest.mark.slow),
+        pytest.param(
+            ", bias=True), f",
+            "), f",
+            f"'{BLOCK}.depthwise.bias' is superfluous",
+            marks=pytest.mark.slow,
+        ),
         ("x + scale(", "x + scales(", "keras.py, line 40: NameError: name 'scales' is not defined"),
     ],
     ids=["name", "shape", "bias", "code"],

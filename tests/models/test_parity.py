@@ -29,7 +29,10 @@ CAUGHT: dict[str, tuple[set[str], str]] = {
     "epsilon": (FUNCTION | {"statistics"}, "first in layer features.norm0"),
     "momentum": ({"statistics"}, "statistics of norm2_1.running_"),
     "dropout_rate": ({"mask", "dropout"}, "dropout of hidden_drop differs by 2e-01"),
-    "no_dropout": ({"place", "mask", "dropout"}, "dropout of classifier_drop is missing on one side"),
+    "no_dropout": (
+        {"place", "mask", "dropout"},
+        "dropout of classifier_drop is missing on one side",
+    ),
     "hidden_dropout": ({"place", "step"}, "place of state_dropout"),
     "dropout_place": ({"place"}, "place of state_dropout"),
     "stochastic_depth_of_pixels": ({"mask"}, "mask of features.5.1.stochastic_depth differs by"),
@@ -37,8 +40,14 @@ CAUGHT: dict[str, tuple[set[str], str]] = {
     "flatten_order": (FUNCTION, "first between conv2 and linear1"),
     "activation": (FUNCTION, "first between conv1 and conv2"),
     "stock_adam": ({"step"}, "by adam differs by"),
-    "momentum_with_the_rate_in_it": ({"step"}, "by sgd, momentum 0.9, weight decay 0.01 differs by"),
-    "decay_apart_from_the_gradient": ({"step"}, "by sgd, momentum 0.9, weight decay 0.01 differs by"),
+    "momentum_with_the_rate_in_it": (
+        {"step"},
+        "by sgd, momentum 0.9, weight decay 0.01 differs by",
+    ),
+    "decay_apart_from_the_gradient": (
+        {"step"},
+        "by sgd, momentum 0.9, weight decay 0.01 differs by",
+    ),
     "rate_that_stays": ({"step"}, "differs by"),
     "pooled_padding": (FUNCTION | {"statistics", "place"}, " and Mixed_5b.branch_pool.conv"),
     "label_shift": ({"loss", "gradient", "step"}, "loss of mean differs by"),
@@ -58,7 +67,12 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What PyTorch computes, by model, and Keras with each of the faults."""
     folder = tmp_path_factory.mktemp("faults")
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda name: run_in(name, "-m", "tests.models.planted_faults", name, str(folder)), ("pytorch", FRAMEWORK)))
+        list(
+            pool.map(
+                lambda name: run_in(name, "-m", "tests.models.planted_faults", name, str(folder)),
+                ("pytorch", FRAMEWORK),
+            )
+        )
     return folder
 
 
@@ -70,7 +84,9 @@ def test_planted_faults_are_refused(fault: str, computed: Path) -> None:
     quantities, where = CAUGHT[fault]
     assert {row.quantity for row in rows if not row.equal} == quantities
     told = "".join(parity_cache.differences(rows))
-    assert told.startswith(f"{model} of planted is not equal to that of pytorch: ") == bool(quantities)
+    assert told.startswith(f"{model} of planted is not equal to that of pytorch: ") == bool(
+        quantities
+    )
     assert where in told
     if "first " in where:
         assert "gradient" not in told
@@ -86,8 +102,19 @@ def test_every_fault_has_its_expectation() -> None:
 
 
 def test_compare_measures_relative_l2() -> None:
-    reference = {"a": np.array([3.0, 4.0]), "b": np.zeros(2), "c": np.ones(2), "d": np.ones(2), "e": np.ones(1)}
-    other = {"a": np.array([3.0, 4.5]), "b": np.zeros(2), "c": np.ones(3), "d": np.array([1, np.nan])}
+    reference = {
+        "a": np.array([3.0, 4.0]),
+        "b": np.zeros(2),
+        "c": np.ones(2),
+        "d": np.ones(2),
+        "e": np.ones(1),
+    }
+    other = {
+        "a": np.array([3.0, 4.5]),
+        "b": np.zeros(2),
+        "c": np.ones(3),
+        "d": np.array([1, np.nan]),
+    }
     errors = parity.compare(reference, other)
     assert errors == {"a": pytest.approx(0.1), "b": 0.0, "c": np.inf, "d": np.inf, "e": np.inf}
 
@@ -97,7 +124,10 @@ def test_gradients_that_are_zero_but_for_rounding_are_compared_with_the_largest(
     large, noise = np.array([3.0, 4.0]), np.array([1e-18, -2e-18])
 
     def judged(other: np.ndarray | None) -> parity.Row:
-        sides = [{"gradient/weight": large, **({} if bias is None else {"gradient/bias": bias})} for bias in (noise, other)]
+        sides = [
+            {"gradient/weight": large, **({} if bias is None else {"gradient/bias": bias})}
+            for bias in (noise, other)
+        ]
         rows = parity.judge("bert", ("reference", sides[0]), ("other", sides[1]))
         return next(row for row in rows if row.quantity == "gradient")
 
@@ -112,7 +142,11 @@ def test_gradients_that_are_zero_but_for_rounding_are_compared_with_the_largest(
 
 def test_rates_are_judged_by_what_chance_explains() -> None:
     """Against the intervals as quantiles of the beta distribution, and against pairs drawn at one rate and at half of it."""
-    for pair in ([(500_000, 10**6), (250_000, 10**6)], [(1, 1000), (50, 1000)], [(40, 100), (60, 150)]):
+    for pair in (
+        [(500_000, 10**6), (250_000, 10**6)],
+        [(1, 1000), (50, 1000)],
+        [(40, 100), (60, 150)],
+    ):
         (less, size), (more, other) = sorted(pair, key=lambda one: one[0] / one[1])
         highest = beta.ppf(1 - parity.CHANCE / 2, less + 1, size - less)
         lowest = beta.ppf(parity.CHANCE / 2, more, other - more + 1)
@@ -120,7 +154,11 @@ def test_rates_are_judged_by_what_chance_explains() -> None:
         assert error == pytest.approx(more / other - less / size)
         assert limit - error == pytest.approx(highest - lowest)
     rng, drawn = np.random.default_rng(0), 2**17
-    for rate in (0.00625, 0.2, 0.5):  # the smallest rate of EfficientNet-B4, MobileNetV2's, VGG-16's
+    for rate in (
+        0.00625,
+        0.2,
+        0.5,
+    ):  # the smallest rate of EfficientNet-B4, MobileNetV2's, VGG-16's
         for _ in range(20):
             whole, again, half = rng.binomial(drawn, (rate, rate, rate / 2))
             for count, explained in ((again, True), (half, False)):
@@ -139,7 +177,9 @@ def test_weights_are_moved_in_the_models_own_proportions() -> None:
         if name in alike:  # biases, scales
             assert len(np.unique(moved[name])) > 1
         else:  # a factor of 0.5 to 1.5 alone widens by sqrt(1 + 1 / 12), the shift by little more
-            assert moved[name].std() / array.std() == pytest.approx(np.sqrt(1 + 1 / 12 + 0.01), rel=0.05)
+            assert moved[name].std() / array.std() == pytest.approx(
+                np.sqrt(1 + 1 / 12 + 0.01), rel=0.05
+            )
 
 
 def test_the_gate_runs_each_side_in_a_process() -> None:
@@ -149,7 +189,10 @@ def test_the_gate_runs_each_side_in_a_process() -> None:
 
 
 def test_what_is_not_there_is_said() -> None:
-    with pytest.raises(ModelError, match=r"no model 'captions'; did you mean caption_decoder.*\? have bert, .*densenet201"):
+    with pytest.raises(
+        ModelError,
+        match=r"no model 'captions'; did you mean caption_decoder.*\? have bert, .*densenet201",
+    ):
         parity.gate(ParityRequest("captions"), ["pytorch"])
     with pytest.raises(ModelError, match="no framework 'pytorhc'; did you mean pytorch"):
         parity.gate(ParityRequest("caption_decoder"), ["pytorhc"])
@@ -194,7 +237,9 @@ sys.exit(",".join(os.environ.get(name, "-") for name in names))
 """
 
 
-def test_processes_that_compute_have_the_variables_of_their_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_compute_have_the_variables_of_their_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "python"
     program.write_text(ECHO)
     program.chmod(0o755)
@@ -212,4 +257,6 @@ def test_processes_that_compute_have_the_variables_of_their_device(tmp_path: Pat
     monkeypatch.setattr(sys, "executable", str(program))
     for device, expected in (("cpu", "2,1,-"), ("cuda", "2,1,false")):
         with pytest.raises(AssertionError, match=f"^{expected}\n"):
-            contract_run.__wrapped__("pytorch", device=device)  # not what an earlier test has cached
+            contract_run.__wrapped__(
+                "pytorch", device=device
+            )  # not what an earlier test has cached

@@ -11,7 +11,16 @@ from tests.models.children import ROOT
 from tests.models.test_measured_path import told
 
 # The framework, its network and what carries weights into it; `contract` is imported for the types that it names.
-ALLOWED = {"__future__", "collections", "typing", "torch", "tensorflow", "keras", "models.contract", "models.transfer"}
+ALLOWED = {
+    "__future__",
+    "collections",
+    "typing",
+    "torch",
+    "tensorflow",
+    "keras",
+    "models.contract",
+    "models.transfer",
+}
 SAME = """
 import importlib
 name = sys.argv[1]
@@ -35,7 +44,11 @@ print(json.dumps({**found, "losses": [[step() for _ in range(8)], clock.losses]}
 
 @pytest.mark.parametrize(
     "framework",
-    ["pytorch", "tensorflow", *(pytest.param(f"keras-{one}", marks=pytest.mark.slow) for one in ("torch", "tensorflow"))],
+    [
+        "pytorch",
+        "tensorflow",
+        *(pytest.param(f"keras-{one}", marks=pytest.mark.slow) for one in ("torch", "tensorflow")),
+    ],
 )
 def test_a_plain_loop_is_the_same_training(framework: str) -> None:
     """Eight steps from the same weights, with each framework's own Adam; only the order of a sum may differ in float32."""
@@ -47,7 +60,11 @@ def test_a_plain_loop_is_the_same_training(framework: str) -> None:
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "models/frameworks").glob("*/loops/plain.py")), ids=lambda path: path.parts[-3])
+@pytest.mark.parametrize(
+    "path",
+    sorted((ROOT / "models/frameworks").glob("*/loops/plain.py")),
+    ids=lambda path: path.parts[-3],
+)
 def test_a_plain_loop_imports_nothing_of_the_adapter(path: Path) -> None:
     imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -55,7 +72,9 @@ def test_a_plain_loop_imports_nothing_of_the_adapter(path: Path) -> None:
             imported.add(node.module or "")
         elif isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
-    assert {name if name.startswith("models") else name.partition(".")[0] for name in imported} <= ALLOWED
+    assert {
+        name if name.startswith("models") else name.partition(".")[0] for name in imported
+    } <= ALLOWED
 
 
 EVEN = """
@@ -70,7 +89,9 @@ print(json.dumps({"losses": clock.losses, "even": told + [framework.place(one).e
 """
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", pytest.param("keras-torch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "framework", ["pytorch", "tensorflow", pytest.param("keras-torch", marks=pytest.mark.slow)]
+)
 def test_a_batch_of_equal_weights_has_the_same_loss_with_and_without_them(framework: str) -> None:
     """The plain mean where all weights are 1; after the first other weight no more, so that nothing is compiled in between."""
     found = told(EVEN, framework)

@@ -12,7 +12,9 @@ from models.frameworks import available, missing
 from tests.models.children import answer, run_in
 from tests.models.test_contract import QUICK
 
-FRAMEWORKS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in available()]
+FRAMEWORKS = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in available()
+]
 MODELS = ("caption_decoder", "mobilenet_v2")
 COMPUTE = """
 import json, sys

@@ -73,8 +73,16 @@ def check_parts(found: dict[str, Any], *, recorded: bool = True) -> None:
 def test_pytorchs_leaves_are_the_operators_that_were_called() -> None:
     found = profile_of("pytorch", TORCH)
     check_parts(found)
-    called = {"aten::mm": 5, "aten::add": 5, "aten::tanh": 5, "aten::fill_": 1, "aten::_local_scalar_dense": 1}
-    assert found["kinds"] == {kind: STEPS * count for kind, count in called.items()}  # a sum fills its result first
+    called = {
+        "aten::mm": 5,
+        "aten::add": 5,
+        "aten::tanh": 5,
+        "aten::fill_": 1,
+        "aten::_local_scalar_dense": 1,
+    }
+    assert found["kinds"] == {
+        kind: STEPS * count for kind, count in called.items()
+    }  # a sum fills its result first
     assert found["copies"] == STEPS
     assert found["counts"] == {"ops": STEPS * 18}
     assert not found["uncounted"]
@@ -83,7 +91,9 @@ def test_pytorchs_leaves_are_the_operators_that_were_called() -> None:
 @pytest.mark.slow
 def test_what_torch_compile_fuses_is_not_counted() -> None:
     # one kernel: to compile the headers for others too takes as long as the kernel does
-    alone = "import torch._inductor.config as inductor\ninductor.cpp_cache_precompile_headers = False\n"
+    alone = (
+        "import torch._inductor.config as inductor\ninductor.cpp_cache_precompile_headers = False\n"
+    )
     found = profile_of("pytorch+compile", TORCH + alone + "compute = torch.compile(compute)\n")
     check_parts(found)
     assert found["counts"] == {}
@@ -139,7 +149,14 @@ def test_a_graph_that_cannot_be_traced_afresh_is_not_counted() -> None:
 
 def test_eager_operators_are_counted_one_by_one() -> None:
     found = tensorflows("eager")
-    kinds = {"MatMul": 5, "AddV2": 5 + TURNS, "Tanh": 5 + TURNS, "Mul": TURNS, "Less": TURNS + 1, "Sum": 1}
+    kinds = {
+        "MatMul": 5,
+        "AddV2": 5 + TURNS,
+        "Tanh": 5 + TURNS,
+        "Mul": TURNS,
+        "Less": TURNS + 1,
+        "Sum": 1,
+    }
     assert found["kinds"] == {kind: STEPS * count for kind, count in kinds.items()}
     assert found["counts"] == {"ops": STEPS * sum(kinds.values())}
     assert found["parts"]["unrecorded"] == 0
@@ -245,7 +262,10 @@ print(json.dumps([framework.compilations(), framework.graph_breaks()]))
 """
 
 
-@pytest.mark.parametrize("kind", ["", "print", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("item", "loop"))])
+@pytest.mark.parametrize(
+    "kind",
+    ["", "print", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("item", "loop"))],
+)
 def test_graphs_that_python_breaks_are_counted_with_the_reason(kind: str) -> None:
     graphs, breaks = answer("pytorch+compile", f"KIND = {kind!r}\n{BROKEN}")
     assert graphs > 0

@@ -15,7 +15,14 @@ from models.contract import ModelError
 from tests.models.children import run_python
 
 NAMES = {
-    *("pytorch", "pytorch+compile", "pytorch+channels_last", "tensorflow", "tensorflow+eager", "tensorflow+xla"),
+    *(
+        "pytorch",
+        "pytorch+compile",
+        "pytorch+channels_last",
+        "tensorflow",
+        "tensorflow+eager",
+        "tensorflow+xla",
+    ),
     *("keras-tensorflow", "keras-torch", "keras-jax"),
 }
 
@@ -30,16 +37,28 @@ def test_models_and_frameworks_are_folders() -> None:
 @pytest.mark.parametrize(
     ("find", "wrong", "named"),
     [
-        (frameworks.check, "tensorflow+xl", r"no framework .*did you mean tensorflow\+xla.*have .*keras-jax"),
+        (
+            frameworks.check,
+            "tensorflow+xl",
+            r"no framework .*did you mean tensorflow\+xla.*have .*keras-jax",
+        ),
         (frameworks.check, "jax", "no framework 'jax'; .*have .*tensorflow"),
         (frameworks.check, "", "no framework ''; have .*tensorflow"),
         (models.spec, "resnet81", r"no model 'resnet81'; did you mean resnet18.*\? have bert, "),
         (models.spec, "zzz", "no model 'zzz'; have bert, "),
         (models.spec, "../models", r"no model '\.\./models'"),
-        (lambda name: models.load(name, "keras"), "lenett", r"no keras model 'lenett'; did you mean lenet.*\? have bert, "),
+        (
+            lambda name: models.load(name, "keras"),
+            "lenett",
+            r"no keras model 'lenett'; did you mean lenet.*\? have bert, ",
+        ),
         (lambda name: opened(device=name), "gpu", "no device 'gpu'; have auto, cpu"),
         (lambda name: opened(precision=name), "float16", "no precision 'float16'; have float32"),
-        (lambda name: opened(conv_algorithm=name), "best", "no conv_algorithm 'best'; have profiled"),
+        (
+            lambda name: opened(conv_algorithm=name),
+            "best",
+            "no conv_algorithm 'best'; have profiled",
+        ),
     ],
 )
 def test_a_name_that_there_is_not_is_one_line_with_those_that_there_are(
@@ -51,13 +70,18 @@ def test_a_name_that_there_is_not_is_one_line_with_those_that_there_are(
 
 
 def opened(**settings: str) -> object:
-    return frameworks.open_framework("pytorch", **{"device": "cpu", "precision": "float32", **settings}, threads=1, seed=0)
+    return frameworks.open_framework(
+        "pytorch", **{"device": "cpu", "precision": "float32", **settings}, threads=1, seed=0
+    )
 
 
 def test_a_missing_package_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)  # what Python itself does to say: not importable
     monkeypatch.setattr(frameworks, "find_spec", lambda name: None if name == "jax" else object())
-    assert frameworks.missing("keras-jax") == "keras-jax: jax is not installed: pip install -c constraints.txt -e '.[jax]'"
+    assert (
+        frameworks.missing("keras-jax")
+        == "keras-jax: jax is not installed: pip install -c constraints.txt -e '.[jax]'"
+    )
     assert frameworks.missing("keras-torch") is None
     with pytest.raises(ModelError, match="jax is not installed"):
         frameworks.open_framework("keras-jax", device="cpu", threads=1, precision="float32", seed=0)
@@ -103,7 +127,9 @@ print(any(module.startswith("tensorflow.") for module in sys.modules), f"{took:.
 """
 
 
-@pytest.mark.parametrize(("opened", "brings"), [("lean", False), pytest.param("plain", True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("opened", "brings"), [("lean", False), pytest.param("plain", True, marks=pytest.mark.slow)]
+)
 def test_keras_on_pytorch_brings_no_tensorflow_into_a_cell(opened: str, *, brings: bool) -> None:
     """DeepSpeech2 has bidirectional layers: Keras copies them, and asks of what it copies whether it is TensorFlow's."""
     found, _, rest = run_python("-c", BUILT, opened).stdout.partition(" ")

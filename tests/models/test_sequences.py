@@ -38,12 +38,19 @@ PARAMETERS = {
     },
     "tacotron2": {
         "encoder": 148 * 512 + 3 * (512 * 512 * 5 + 2 * 512) + 2 * 4 * 256 * (512 + 256 + 1),
-        "decoder": 80 * 256 + 256 * 256 + 4 * 1_024 * (256 + 512 + 1_024 + 1) + 4 * 1_024 * (2 * 1_024 + 1),
+        "decoder": 80 * 256
+        + 256 * 256
+        + 4 * 1_024 * (256 + 512 + 1_024 + 1)
+        + 4 * 1_024 * (2 * 1_024 + 1),
         "attention": 128 * (1_024 + 512 + 32 + 1) + 32 * 31,
         "outputs": (1_024 + 512 + 1) * 81 + 5 * (2 * 80 * 512 + 3 * 512 * 512) + 2 * (4 * 512 + 80),
     },
 }
-STATISTICS = {"deepspeech2": 2 * (2 * 32 + 5 * 800), "gnmt": 0, "tacotron2": 2 * (3 * 512 + 4 * 512 + 80)}
+STATISTICS = {
+    "deepspeech2": 2 * (2 * 32 + 5 * 800),
+    "gnmt": 0,
+    "tacotron2": 2 * (3 * 512 + 4 * 512 + 80),
+}
 
 
 @pytest.mark.parametrize("model", PARAMETERS)
@@ -60,7 +67,9 @@ def recognised(weights: Weights, features: Array, length: int) -> Array:
         x = np.clip(norm(weights, f"norms.{index}", x.transpose(1, 2, 0)), 0, 20).transpose(2, 0, 1)
     sequence = x.transpose(1, 2, 0).reshape(x.shape[1], -1)
     for index in range(2):
-        both = [lstm(weights, f"lstms.{index}", sequence, direction) for direction in ("", "_reverse")]
+        both = [
+            lstm(weights, f"lstms.{index}", sequence, direction) for direction in ("", "_reverse")
+        ]
         sequence = norm(weights, f"sequence_norms.{index}", both[0] + both[1])
     return sequence @ weights["symbols.weight"].T + weights["symbols.bias"]
 
@@ -68,14 +77,20 @@ def recognised(weights: Weights, features: Array, length: int) -> Array:
 def translated(weights: Weights, source: Array, length: int, target: Array) -> Array:
     """Return GNMT's logits of a pair of sentences, word by word."""
     memory = weights["embedding.weight"][source[:length]]
-    memory = np.concatenate([lstm(weights, "encoder.0", memory, direction) for direction in ("", "_reverse")], axis=1)
+    memory = np.concatenate(
+        [lstm(weights, "encoder.0", memory, direction) for direction in ("", "_reverse")], axis=1
+    )
     memory = lstm(weights, "encoder.1", memory)
     memory = memory + lstm(weights, "encoder.2", memory)
     x = lstm(weights, "decoder.0", weights["embedding.weight"][target[:length]])
     context = []
     for asking in x:
         scores = np.array(
-            [weights["score.weight"][0] @ np.tanh(weights["query.weight"] @ asking + weights["key.weight"] @ m) for m in memory]
+            [
+                weights["score.weight"][0]
+                @ np.tanh(weights["query.weight"] @ asking + weights["key.weight"] @ m)
+                for m in memory
+            ]
         )
         shares = np.exp(scores) / np.exp(scores).sum()
         context.append(sum(share * m for share, m in zip(shares, memory, strict=True)))
@@ -88,15 +103,22 @@ def along(kernel: Array, x: Array) -> Array:
     """A convolution (outputs, inputs, reach) of (steps, inputs), padded by half its reach."""
     reach = kernel.shape[2]
     x = np.pad(x, ((reach // 2, reach // 2), (0, 0)))
-    return np.array([np.einsum("oir,ri->o", kernel, x[at : at + reach]) for at in range(len(x) - reach + 1)])
+    return np.array(
+        [np.einsum("oir,ri->o", kernel, x[at : at + reach]) for at in range(len(x) - reach + 1)]
+    )
 
 
 def spoken(weights: Weights, characters: Array, count: int, before: Array, frames: int) -> Array:
     """Return Tacotron 2's (frames, 2 · bins + 1) of a sentence, frame by frame."""
     memory = weights["embedding.weight"][characters[:count]]
     for index in range(3):
-        memory = np.maximum(norm(weights, f"norms.{index}", along(weights[f"convolutions.{index}.weight"], memory)), 0)
-    memory = np.concatenate([lstm(weights, "encoder", memory, direction) for direction in ("", "_reverse")], axis=1)
+        memory = np.maximum(
+            norm(weights, f"norms.{index}", along(weights[f"convolutions.{index}.weight"], memory)),
+            0,
+        )
+    memory = np.concatenate(
+        [lstm(weights, "encoder", memory, direction) for direction in ("", "_reverse")], axis=1
+    )
     context, so_far = np.zeros(memory.shape[1]), np.zeros(len(memory))
     asking = speaking = (np.zeros(12), np.zeros(12))
     found = []
@@ -106,7 +128,9 @@ def spoken(weights: Weights, characters: Array, count: int, before: Array, frame
             given = np.maximum(weights[f"prenet.{index}.weight"] @ given, 0)
         asking = cell(weights, "asking", np.concatenate([given, context]), asking)
         places = along(weights["place.weight"], so_far[:, None]) @ weights["where.weight"].T
-        hidden = np.tanh(weights["query.weight"] @ asking[0] + memory @ weights["key.weight"].T + places)
+        hidden = np.tanh(
+            weights["query.weight"] @ asking[0] + memory @ weights["key.weight"].T + places
+        )
         shares = np.exp(hidden @ weights["score.weight"][0])
         shares /= shares.sum()
         context, so_far = shares @ memory, so_far + shares
@@ -126,7 +150,9 @@ def loss(outputs: Array, targets: Array) -> float:
     bins = targets.shape[1]
     last = np.arange(len(targets)) == len(targets) - 1
     said = np.where(last, sigmoid(outputs[:, -1]), 1 - sigmoid(outputs[:, -1]))
-    squared = ((outputs[:, :bins] - targets) ** 2).mean() + ((outputs[:, bins:-1] - targets) ** 2).mean()
+    squared = ((outputs[:, :bins] - targets) ** 2).mean() + (
+        (outputs[:, bins:-1] - targets) ** 2
+    ).mean()
     return float(squared - np.log(said).mean())
 
 
@@ -144,7 +170,11 @@ def test_outputs_are_those_of_plain_loops(model: str, tmp_path: Path) -> None:
     run_in("pytorch", "-c", FORWARD, model, "pytorch", str(tmp_path / "found.npz"))
     with np.load(tmp_path / "found.npz") as file:
         found = dict(file)
-    weights = {name.removeprefix("weights/"): array for name, array in found.items() if name.startswith("weights/")}
+    weights = {
+        name.removeprefix("weights/"): array
+        for name, array in found.items()
+        if name.startswith("weights/")
+    }
     inputs = [array for name, array in found.items() if name.startswith("inputs/")]
     outputs = found["outputs"].reshape(len(inputs[0]), -1, found["outputs"].shape[-1])
     loops, tolerance = LOOPS[model]
@@ -152,8 +182,13 @@ def test_outputs_are_those_of_plain_loops(model: str, tmp_path: Path) -> None:
     for row, values in zip(outputs, expected, strict=True):
         np.testing.assert_allclose(row[: len(values)], values, rtol=tolerance, atol=tolerance / 100)
     if model == "tacotron2":
-        losses = [loss(values, targets[: len(values)]) for values, targets in zip(expected, found["targets"], strict=True)]
-        np.testing.assert_allclose(found["loss"], np.average(losses, weights=found["row_weights"]), rtol=1e-9)
+        losses = [
+            loss(values, targets[: len(values)])
+            for values, targets in zip(expected, found["targets"], strict=True)
+        ]
+        np.testing.assert_allclose(
+            found["loss"], np.average(losses, weights=found["row_weights"]), rtol=1e-9
+        )
 
 
 LOSSES = """
@@ -197,16 +232,28 @@ def by_enumeration(logits: Array, targets: Array, frames: int) -> float:
     likely = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     paths = itertools.product(range(logits.shape[1]), repeat=frames)
     wanted = tuple(int(one) for one in targets if one)
-    return -float(np.log(sum(np.prod([likely[t, s] for t, s in enumerate(path)]) for path in paths if spelled(path) == wanted)))
+    return -float(
+        np.log(
+            sum(
+                np.prod([likely[t, s] for t, s in enumerate(path)])
+                for path in paths
+                if spelled(path) == wanted
+            )
+        )
+    )
 
 
 @pytest.fixture(scope="module")
-def losses(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[Array]], list[float], Array]:
+def losses(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[dict[str, list[Array]], list[float], Array]:
     """Losses and gradients by implementation; the losses by enumeration, and gradients by differences of these."""
     folder = tmp_path_factory.mktemp("ctc")
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((4, 6, 3))
-    targets = np.array([[1, 1, 0], [2, 0, 0], [1, 2, 1], [2, 2, 0]], np.int32)  # a letter twice needs a blank between
+    targets = np.array(
+        [[1, 1, 0], [2, 0, 0], [1, 2, 1], [2, 2, 0]], np.int32
+    )  # a letter twice needs a blank between
     frames, labels = np.array([6, 2, 5, 3], np.int32), np.array([2, 1, 3, 2], np.int32)
     np.savez(folder / "case.npz", logits=logits, targets=targets, frames=frames, labels=labels)
     found: dict[str, list[Array]] = {}
@@ -225,7 +272,9 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[Arr
 
 
 @pytest.mark.parametrize("name", TOLERANCES)
-def test_a_ctc_loss_sums_over_every_alignment(name: str, losses: tuple[dict[str, list[Array]], list[float], Array]) -> None:
+def test_a_ctc_loss_sums_over_every_alignment(
+    name: str, losses: tuple[dict[str, list[Array]], list[float], Array]
+) -> None:
     found, wanted, slopes = losses
     np.testing.assert_allclose(found[name][0], wanted, rtol=TOLERANCES[name])
     # central differences of step 1e-5 are right to their square and to the rounding of the loss over the step
@@ -234,7 +283,13 @@ def test_a_ctc_loss_sums_over_every_alignment(name: str, losses: tuple[dict[str,
 
 @pytest.mark.parametrize(
     ("model", "least", "most"),
-    [("bert", 4, 128), ("deepspeech2", 100, 1_700), ("gnmt", 3, 50), ("tacotron2", 80, 800), ("caption_decoder", 2, 34)],
+    [
+        ("bert", 4, 128),
+        ("deepspeech2", 100, 1_700),
+        ("gnmt", 3, 50),
+        ("tacotron2", 80, 800),
+        ("caption_decoder", 2, 34),
+    ],
 )
 def test_random_lengths_stay_within_their_bounds(model: str, least: int, most: int) -> None:
     drawn = models.spec(model).lengths("paper", 2_000, np.random.default_rng(0))

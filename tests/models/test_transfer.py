@@ -161,5 +161,11 @@ def test_layers_compute_the_same_after_transfer() -> None:
 
 
 def test_the_docs_list_the_layers_that_move() -> None:
-    table = answer("keras-torch", "import json\nfrom models.transfer import supported\nprint(json.dumps(supported()))")
-    assert f"<!-- layers that move -->\n{table}<!-- end -->" in (ROOT / "docs" / "own-model.md").read_text()
+    table = answer(
+        "keras-torch",
+        "import json\nfrom models.transfer import supported\nprint(json.dumps(supported()))",
+    )
+    assert (
+        f"<!-- layers that move -->\n{table}<!-- end -->"
+        in (ROOT / "docs" / "own-model.md").read_text()
+    )

@@ -31,7 +31,14 @@ for device in ("cpu", "cuda"):
         adapter.device = "cpu"
 print(json.dumps(found))
 """
-NETWORKS = ("deepspeech2=layer", "gnmt=layer", "tacotron2=layer", "deepspeech2=scan", "caption_decoder=layer", "lenet=")
+NETWORKS = (
+    "deepspeech2=layer",
+    "gnmt=layer",
+    "tacotron2=layer",
+    "deepspeech2=scan",
+    "caption_decoder=layer",
+    "lenet=",
+)
 
 
 def test_packed_sequences_of_pytorch_wait_on_a_gpu() -> None:
@@ -48,8 +55,15 @@ def test_only_windows_are_tagged(timing: str, tagged: bool) -> None:
     spec: Any = SimpleNamespace(settings={"timing": timing}, run="r")
     records: list[object] = []
     output: Any = SimpleNamespace(record=records.append)
-    windows, on_device = PhaseValues("train_windows", (1.0, 1.0), (8, 8), 0), PhaseValues("train_on_device", (), (), 0)
-    summary = {"train/examples_per_second": 1.0, "train/step_seconds": 1.0, "train/step_seconds_p95": 1.0}
+    windows, on_device = (
+        PhaseValues("train_windows", (1.0, 1.0), (8, 8), 0),
+        PhaseValues("train_on_device", (), (), 0),
+    )
+    summary = {
+        "train/examples_per_second": 1.0,
+        "train/step_seconds": 1.0,
+        "train/step_seconds_p95": 1.0,
+    }
     measure.as_timed(spec, summary, windows, on_device, output, held_up=False, waits="lengths")
     assert records == ([Tags("r", {"waits_in_step": "lengths"})] if tagged else [])
 

@@ -22,7 +22,9 @@ SIZES = decoder.Spec(vocabulary=11, length=4, features=6, width=5, hidden=3)
 
 
 def test_random_follows_its_seed() -> None:
-    first, again, other = (weights.digest(weights.load("random", "caption_decoder", SIZES, seed)) for seed in (0, 0, 1))
+    first, again, other = (
+        weights.digest(weights.load("random", "caption_decoder", SIZES, seed)) for seed in (0, 0, 1)
+    )
     assert first == again != other
 
 
@@ -30,7 +32,12 @@ def test_digest_sees_names_shapes_and_values_but_not_order() -> None:
     a, b = np.arange(6.0), np.ones(2)
     digest = weights.digest({"a": a, "b": b})
     assert weights.digest({"b": b, "a": a}) == digest
-    for changed in ({"a": a + 1e-12, "b": b}, {"a": a.reshape(2, 3), "b": b}, {"c": a, "b": b}, {"a": a.astype("f4"), "b": b}):
+    for changed in (
+        {"a": a + 1e-12, "b": b},
+        {"a": a.reshape(2, 3), "b": b},
+        {"c": a, "b": b},
+        {"a": a.astype("f4"), "b": b},
+    ):
         assert weights.digest(changed) != digest
 
 
@@ -53,7 +60,9 @@ def test_a_state_dict_of_another_process_is_read(tmp_path: Path) -> None:
     small, _ = dense.probe(np.random.default_rng(0))
     drawn = weights.load("random", "densenet201", small)
     publish(drawn, tmp_path / "published.pth")
-    assert weights.digest(weights.load(str(tmp_path / "published.pth"), "densenet201", small)) == weights.digest(drawn)
+    assert weights.digest(
+        weights.load(str(tmp_path / "published.pth"), "densenet201", small)
+    ) == weights.digest(drawn)
 
 
 class Bomb:
@@ -74,7 +83,9 @@ def test_no_pickle_is_executed(tmp_path: Path) -> None:
     assert not fuse.exists()
 
 
-def write_safetensors(path: Path, header: str, data: bytes = b"", promised: int | None = None) -> Path:
+def write_safetensors(
+    path: Path, header: str, data: bytes = b"", promised: int | None = None
+) -> Path:
     size = len(header.encode()) if promised is None else promised
     path.write_bytes(struct.pack("<Q", size) + header.encode() + data)
     return path
@@ -83,11 +94,17 @@ def write_safetensors(path: Path, header: str, data: bytes = b"", promised: int 
 def test_bfloat16_becomes_the_same_values_in_float32(tmp_path: Path) -> None:
     """Every bfloat16 is a float32 whose lower half is zero."""
     drawn = weights.load("random", "caption_decoder", SIZES)
-    cut = {name: (array.view(np.uint32) & 0xFFFF0000).view(np.float32) for name, array in drawn.items()}
+    cut = {
+        name: (array.view(np.uint32) & 0xFFFF0000).view(np.float32) for name, array in drawn.items()
+    }
     parts, data = {}, b""
     for name, array in cut.items():
         part = (array.view(np.uint32) >> 16).astype("<u2").tobytes()
-        parts[name] = {"dtype": "BF16", "shape": array.shape, "data_offsets": (len(data), len(data) + len(part))}
+        parts[name] = {
+            "dtype": "BF16",
+            "shape": array.shape,
+            "data_offsets": (len(data), len(data) + len(part)),
+        }
         data += part
     path = write_safetensors(tmp_path / "half.safetensors", json.dumps(parts), data)
     assert weights.digest(weights.load(str(path), "caption_decoder", SIZES)) == weights.digest(cut)
@@ -98,7 +115,9 @@ HUGE = '{"a": {"dtype": "F32", "shape": [%s], "data_offsets": [0, 0]}}'
 
 
 def header_of(kind: str, size: int) -> str:
-    return json.dumps({"image.weight": {"dtype": kind, "shape": [2], "data_offsets": [0, 2 * size]}})
+    return json.dumps(
+        {"image.weight": {"dtype": kind, "shape": [2], "data_offsets": [0, 2 * size]}}
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,27 +132,53 @@ def header_of(kind: str, size: int) -> str:
         (header_of("F8_E4M3", 1), bytes(2), None, r"'image\.weight' is of the type F8_E4M3"),
         (header_of("F8_E5M2", 1), bytes(2), None, r"'image\.weight' is of the type F8_E5M2"),
         (header_of("C64", 8), bytes(16), None, r"'image\.weight' is of the type C64"),
-        (header_of("I64", 8), bytes(16), None, r"not a caption_decoder of these sizes: weights: 'image\.weight' has shape"),
+        (
+            header_of("I64", 8),
+            bytes(16),
+            None,
+            r"not a caption_decoder of these sizes: weights: 'image\.weight' has shape",
+        ),
     ],
-    ids=["promise", "blanks", "overflow", "empty", "nested", "noise", "F8_E4M3", "F8_E5M2", "C64", "shape"],
+    ids=[
+        "promise",
+        "blanks",
+        "overflow",
+        "empty",
+        "nested",
+        "noise",
+        "F8_E4M3",
+        "F8_E5M2",
+        "C64",
+        "shape",
+    ],
 )
-def test_a_file_that_does_not_fit_is_one_line(tmp_path: Path, header: str, data: bytes, promised: int | None, named: str) -> None:
+def test_a_file_that_does_not_fit_is_one_line(
+    tmp_path: Path, header: str, data: bytes, promised: int | None, named: str
+) -> None:
     path = write_safetensors(tmp_path / "bomb.safetensors", header, data, promised)
-    with pytest.raises(ModelError, match=rf"bomb\.safetensors'?: {named}" if named[0] == "n" else named) as raised:
+    with pytest.raises(
+        ModelError, match=rf"bomb\.safetensors'?: {named}" if named[0] == "n" else named
+    ) as raised:
         weights.load(str(path), "caption_decoder", SIZES)
     assert str(raised.value).isprintable()
 
 
 def test_weights_that_are_no_floats_are_refused(tmp_path: Path) -> None:
     drawn = weights.load("random", "caption_decoder", SIZES)
-    weights.write_safetensors({**drawn, "image.bias": drawn["image.bias"].astype(np.int8)}, tmp_path / "whole.safetensors")
+    weights.write_safetensors(
+        {**drawn, "image.bias": drawn["image.bias"].astype(np.int8)}, tmp_path / "whole.safetensors"
+    )
     with pytest.raises(ModelError, match=r"'image\.bias' holds int8"):
         weights.load(str(tmp_path / "whole.safetensors"), "caption_decoder", SIZES)
 
 
 @pytest.mark.parametrize(
     ("source", "named"),
-    [("absent.pth", "no such file"), ("weights.h5", "must be random, imagenet or"), ("imagenet", "has none for caption_decoder")],
+    [
+        ("absent.pth", "no such file"),
+        ("weights.h5", "must be random, imagenet or"),
+        ("imagenet", "has none for caption_decoder"),
+    ],
 )
 def test_what_is_not_a_source_of_weights(source: str, named: str) -> None:
     with pytest.raises(ModelError, match=named):
@@ -164,10 +209,14 @@ for name in ("view.pth", "number.pth", "sparse.pth"):
 def test_state_dicts_that_cannot_be_are_one_line(tmp_path: Path) -> None:
     """4 GiB in a file of 4 MB; a view of a terabyte on four bytes, a name that is none, a tensor without places for its zeros."""
     view, number, sparse = run_in("pytorch", "-c", HOSTILE, str(tmp_path)).stdout.splitlines()
-    assert f"weights '{tmp_path}/view.pth': 4,000,000,000,000 bytes of tensors in a file of " in view
+    assert (
+        f"weights '{tmp_path}/view.pth': 4,000,000,000,000 bytes of tensors in a file of " in view
+    )
     assert number == f"weights '{tmp_path}/number.pth': not a state_dict of tensors alone"
     assert sparse == f"weights '{tmp_path}/sparse.pth': not a state_dict of tensors alone"
-    with pytest.raises(ModelError, match=r"^weights '.*old\.pth': not a state_dict of tensors alone: ") as raised:
+    with pytest.raises(
+        ModelError, match=r"^weights '.*old\.pth': not a state_dict of tensors alone: "
+    ) as raised:
         weights.load(str(tmp_path / "old.pth"), "caption_decoder", SIZES)
     assert str(raised.value).isprintable()
 
@@ -205,7 +254,9 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
     assert all(line.endswith("; remove it to start this cell again") for line in said)
 
 
-def test_imagenet_comes_from_the_cache_without_its_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imagenet_comes_from_the_cache_without_its_classifier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     small, _ = spec("densenet201").probe(np.random.default_rng(0))
     drawn = weights.load("random", "densenet201", small)
@@ -219,9 +270,13 @@ def test_imagenet_comes_from_the_cache_without_its_classifier(tmp_path: Path, mo
 
 def test_imagenet_that_is_nowhere_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens on discard: refused at once, everywhere
+    monkeypatch.setenv(
+        "https_proxy", "http://127.0.0.1:9"
+    )  # nothing listens on discard: refused at once, everywhere
     dense = spec("densenet201").Spec()
-    with pytest.raises(ModelError, match=r"c1103571\.pth is not there and .* use weights=random or the path") as raised:
+    with pytest.raises(
+        ModelError, match=r"c1103571\.pth is not there and .* use weights=random or the path"
+    ) as raised:
         weights.load("imagenet", "densenet201", dense)
     assert "\n" not in str(raised.value)
 

@@ -84,7 +84,11 @@ def test_models_keep_their_contract(model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "framework", ["pytorch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("keras-torch", "tensorflow"))]
+    "framework",
+    [
+        "pytorch",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("keras-torch", "tensorflow")),
+    ],
 )
 def test_networks_have_the_published_sizes(framework: str, tmp_path: Path) -> None:
     wanted = sorted(PUBLISHED.keys() - (LARGE if framework != "tensorflow" else set()))
@@ -92,7 +96,9 @@ def test_networks_have_the_published_sizes(framework: str, tmp_path: Path) -> No
     for model, (counts, shapes) in json.loads((tmp_path / "sizes.json").read_text()).items():
         module = models.spec(model)
         assert tuple(counts) == PUBLISHED[model], model
-        assert {name: tuple(shape) for name, shape in shapes.items()} == module.shapes(module.Spec()), model
+        assert {name: tuple(shape) for name, shape in shapes.items()} == module.shapes(
+            module.Spec()
+        ), model
 
 
 def test_checkpoints_of_torchvision_have_our_names_and_shapes(tmp_path: Path) -> None:
@@ -108,7 +114,9 @@ def test_initial_weights_are_of_order_one_however_deep() -> None:
     module = models.spec("resnet50")
     drawn = module.initial_weights(module.Spec(), np.random.default_rng(0))
     for name, array in drawn.items():
-        if array.ndim == 4:  # He: the variance is 2 / fan in; 64 · 27 values and more spread it by 5 % at most
+        if (
+            array.ndim == 4
+        ):  # He: the variance is 2 / fan in; 64 · 27 values and more spread it by 5 % at most
             assert array.var() * prod(array.shape[1:]) == pytest.approx(2, rel=0.15), name
 
 
@@ -136,7 +144,9 @@ def pooled(framework: str) -> dict[str, list[list[float]]]:
     return found
 
 
-@pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.slow), "keras-torch"])
+@pytest.mark.parametrize(
+    "framework", [pytest.param("tensorflow", marks=pytest.mark.slow), "keras-torch"]
+)
 def test_the_pooling_before_vgg16s_classifier_takes_any_side(framework: str) -> None:
     found = pooled(framework)
     for side, logits in pooled("pytorch").items():
@@ -162,13 +172,17 @@ def test_every_framework_passes_the_gate(model: str, framework: str) -> None:
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("model", [*sorted(PUBLISHED), "bert", "deepspeech2", "gnmt", "tacotron2"])
 def test_whole_networks_pass_the_gate(model: str) -> None:
-    rows = parity.gate(parity.ParityRequest(model, full=True), ["pytorch", "tensorflow"], at_once=1, threads=2)
+    rows = parity.gate(
+        parity.ParityRequest(model, full=True), ["pytorch", "tensorflow"], at_once=1, threads=2
+    )
     assert not [row for row in rows if not row.equal]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "keras-tensorflow", "keras-torch", "keras-jax"])
+@pytest.mark.parametrize(
+    "framework", ["pytorch", "tensorflow", "keras-tensorflow", "keras-torch", "keras-jax"]
+)
 def test_they_learn_with_everything_that_they_drop(framework: str) -> None:
     """Dropout and stochastic depth on, at their smallest image, batches of other sizes in between."""
     if reason := missing(framework):

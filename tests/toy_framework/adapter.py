@@ -86,7 +86,9 @@ class Adapter(Framework):
         self._seen.build(spec)
         with self._ledger.spend("build"):
             network: Network = models.load(model, self.architecture).build(spec)
-            network.weights = {name: array.astype(self._dtype) for name, array in network.weights.items()}
+            network.weights = {
+                name: array.astype(self._dtype) for name, array in network.weights.items()
+            }
             return network
 
     def parameter_counts(self, network: Network) -> tuple[int, int]:
@@ -102,10 +104,16 @@ class Adapter(Framework):
 
     def optimizer(self, network: Network, config: OptimizerConfig) -> Optimizer:
         self._seen.optimizer(config)
-        return Optimizer(network, config, 1e-7 if (self.name, config.name) == ("toy+stock", "adam-stock") else 1e-8)
+        return Optimizer(
+            network,
+            config,
+            1e-7 if (self.name, config.name) == ("toy+stock", "adam-stock") else 1e-8,
+        )
 
     def optimizer_implementation(self, optimizer: Optimizer) -> str:
-        return {"adam": "NumPy Adam", "adam-stock": "NumPy Adam, stock", "sgd": "NumPy SGD"}[optimizer.name]
+        return {"adam": "NumPy Adam", "adam-stock": "NumPy Adam, stock", "sgd": "NumPy SGD"}[
+            optimizer.name
+        ]
 
     def set_learning_rate(self, optimizer: Optimizer, learning_rate: float) -> None:
         optimizer.learning_rate = learning_rate
@@ -116,15 +124,20 @@ class Adapter(Framework):
     def load_optimizer_state(self, optimizer: Optimizer, state: Mapping[str, Array]) -> None:
         optimizer.state = state  # type: ignore[assignment]
 
-    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:  # noqa: ARG002
+    def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
         images, pad = np.load(files.images, mmap_mode="r"), files.pad
         side, weights = images.shape[1], np.ones(files.batch_size, np.float32)
         for first in range(0, len(files.rows) - files.batch_size + 1, files.batch_size):
             with self._ledger.spend("input"):
                 chosen = slice(first, first + files.batch_size)
-                pixels = np.pad(images[files.rows[chosen]], ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+                pixels = np.pad(
+                    images[files.rows[chosen]], ((0, 0), (pad, pad), (pad, pad), (0, 0))
+                )
                 moves = zip(pixels, files.shifts[chosen], files.mirrored[chosen], strict=True)
-                cut = ((one[top : top + side, left : left + side], turned) for one, (top, left), turned in moves)
+                cut = (
+                    (one[top : top + side, left : left + side], turned)
+                    for one, (top, left), turned in moves
+                )
                 moved = [one[:, ::-1] if turned else one for one, turned in cut]
                 scaled = (np.stack(moved).astype(np.float32) / 255 - files.mean) / files.deviation
             yield Batch((scaled,), files.labels[chosen], weights)
@@ -141,7 +154,12 @@ class Adapter(Framework):
                 spans.setdefault(event, []).append((start, end))
         operators = {kind: spans.pop(kind) for kind in ("step", "update") if kind in spans}
         counts = {"ops": sum(map(len, operators.values()))}
-        return Profile(steps, operators, framework=[span for kind in spans for span in spans[kind]], counts=counts)
+        return Profile(
+            steps,
+            operators,
+            framework=[span for kind in spans for span in spans[kind]],
+            counts=counts,
+        )
 
     def place(self, batch: Batch) -> Batch:
         *inputs, targets, weights = self._placed((*batch.inputs, batch.targets, batch.weights))
@@ -150,7 +168,9 @@ class Adapter(Framework):
     def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         return self._placed(inputs)
 
-    def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
+    def train_epoch(
+        self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock
+    ) -> None:
         self._seen.epoch()
         super().train_epoch(network, optimizer, batches, clock)
 
@@ -170,10 +190,19 @@ class Adapter(Framework):
         return float(Loss(loss, self._ledger, self._ledger.launch("evaluate"))) * total, total
 
     def gradients(self, network: Network, batch: Batch) -> Weights:
-        trained = {name: np.zeros_like(array) for name, array in network.weights.items() if ".running_" not in name}
+        trained = {
+            name: np.zeros_like(array)
+            for name, array in network.weights.items()
+            if ".running_" not in name
+        }
         return trained | {network.output: self._loss(network, batch)[1]}
 
-    def dropping(self, network: Network, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:  # noqa: ARG002
+    def dropping(
+        self,
+        network: Network,
+        inputs: tuple[Array, ...],
+        draws: int,
+    ) -> dict[str, Dropping]:
         return {}
 
     def drop_nothing(self, network: Network) -> None:
@@ -185,7 +214,13 @@ class Adapter(Framework):
         self._ledger.launch("infer")
         return self._read(outputs)
 
-    def apply(self, function: Callable[..., Any], network: Network, inputs: tuple[Array, ...], **options: int) -> Array:
+    def apply(
+        self,
+        function: Callable[..., Any],
+        network: Network,
+        inputs: tuple[Array, ...],
+        **options: int,
+    ) -> Array:
         self._seen.answered(inputs, options)
         outputs = function(network, *self._placed(inputs), **options)
         self._ledger.launch("apply")
@@ -209,17 +244,23 @@ class Adapter(Framework):
             return tuple(array.view(OnDevice) for array in inputs)
 
     def _forward(self, network: Network, inputs: tuple[Array, ...]) -> Array:
-        np.empty(len(inputs[0]) * self._ledger.costs.row_bytes, np.uint8)  # raises MemoryError where there is too little
+        np.empty(
+            len(inputs[0]) * self._ledger.costs.row_bytes, np.uint8
+        )  # raises MemoryError where there is too little
         return network(inputs)
 
     def _loss(self, network: Network, batch: Batch) -> tuple[float, Array]:
         """The weighted mean cross-entropy, and its gradient for the array that is trained."""
-        logits = self._forward(network, self._placed(batch.inputs)).view(np.ndarray).astype(np.float64)
+        logits = (
+            self._forward(network, self._placed(batch.inputs)).view(np.ndarray).astype(np.float64)
+        )
         rows = np.arange(len(logits))
         shifted = logits - logits.max(1, keepdims=True)
         shares = np.exp(shifted) / np.exp(shifted).sum(1, keepdims=True)
         weights = batch.weights.astype(np.float64) / batch.weights.sum(dtype=np.float64)
-        loss = float((weights * (np.log(np.exp(shifted).sum(1)) - shifted[rows, batch.targets])).sum())
+        loss = float(
+            (weights * (np.log(np.exp(shifted).sum(1)) - shifted[rows, batch.targets])).sum()
+        )
         shares[rows, batch.targets] -= 1
         return loss, (weights[:, None] * shares).sum(0).astype(self._dtype)
 

@@ -55,7 +55,9 @@ class Ledger:
     def __init__(self, framework: str) -> None:
         self._framework = framework
         self._path = os.environ.get("EVENHAND_TOY_EVENTS")
-        self.costs = Costs(**json.loads(os.environ.get("EVENHAND_TOY_COSTS", "{}")).get(framework, {}))
+        self.costs = Costs(
+            **json.loads(os.environ.get("EVENHAND_TOY_COSTS", "{}")).get(framework, {})
+        )
         self._busy_until = 0.0
         self.seen: list[tuple[str, float, float]] = []
 
@@ -93,7 +95,13 @@ class Ledger:
     def _write(self, event: str, began: float, ended: float) -> None:
         self.seen.append((event, began, ended))
         if self._path:
-            line = {"framework": self._framework, "pid": os.getpid(), "event": event, "began": began, "ended": ended}
+            line = {
+                "framework": self._framework,
+                "pid": os.getpid(),
+                "event": event,
+                "began": began,
+                "ended": ended,
+            }
             with open(self._path, "a") as file:
                 file.write(json.dumps(line) + "\n")
 

@@ -15,8 +15,16 @@ class Network:
     It is enough to learn how frequent each class is, and to be wrong in a known way. weights: all arrays, zero until loaded.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], parameters: tuple[int, int], output: str, width: int = 0) -> None:
-        self.weights: Weights = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        parameters: tuple[int, int],
+        output: str,
+        width: int = 0,
+    ) -> None:
+        self.weights: Weights = {
+            name: np.zeros(shape, np.float32) for name, shape in shapes.items()
+        }
         self.parameters, self.output, self._width = parameters, output, width
 
     def __call__(self, inputs: tuple[Array, ...]) -> Array:

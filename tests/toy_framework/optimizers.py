@@ -18,25 +18,34 @@ class Optimizer:
         self.name, self.learning_rate = config.name, config.learning_rate
         names = ("momentum_buffer",) if config.name == "sgd" else ("exp_avg", "exp_avg_sq", "step")
         zeros = np.zeros_like(network.weights[network.output])
-        self.slots: Weights = {name: np.zeros(()) if name == "step" else zeros.copy() for name in names}
+        self.slots: Weights = {
+            name: np.zeros(()) if name == "step" else zeros.copy() for name in names
+        }
 
     def update(self, gradient: Array) -> None:
         weights, slots, config = self._network.weights, self.slots, self._config
         old = weights[self._network.output]
         if config.name == "sgd":
-            slots["momentum_buffer"] = config.momentum * slots["momentum_buffer"] + gradient + config.weight_decay * old
+            slots["momentum_buffer"] = (
+                config.momentum * slots["momentum_buffer"] + gradient + config.weight_decay * old
+            )
             moved = slots["momentum_buffer"]
         else:
             slots["step"] = np.asarray(slots["step"] + 1)
             slots["exp_avg"] = 0.9 * slots["exp_avg"] + 0.1 * gradient
             slots["exp_avg_sq"] = 0.999 * slots["exp_avg_sq"] + 0.001 * gradient**2
-            mean, square = slots["exp_avg"] / (1 - 0.9 ** slots["step"]), slots["exp_avg_sq"] / (1 - 0.999 ** slots["step"])
+            mean, square = (
+                slots["exp_avg"] / (1 - 0.9 ** slots["step"]),
+                slots["exp_avg_sq"] / (1 - 0.999 ** slots["step"]),
+            )
             moved = mean / (np.sqrt(square) + self._epsilon)
         weights[self._network.output] = (old - self.learning_rate * moved).astype(old.dtype)
 
     @property
     def state(self) -> Weights:
-        return {f"{self._network.output}/{slot}": array.copy() for slot, array in self.slots.items()}
+        return {
+            f"{self._network.output}/{slot}": array.copy() for slot, array in self.slots.items()
+        }
 
     @state.setter
     def state(self, state: Mapping[str, Array]) -> None:

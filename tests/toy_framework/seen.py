@@ -32,7 +32,9 @@ class Seen:
 
     def build(self, spec: Any) -> None:
         if self.enabled:
-            self._values["spec"] = {name: str(value) for name, value in dataclasses.asdict(spec).items()}
+            self._values["spec"] = {
+                name: str(value) for name, value in dataclasses.asdict(spec).items()
+            }
 
     def weights(self, weights: Mapping[str, Array]) -> None:
         if self.enabled:
@@ -52,7 +54,9 @@ class Seen:
             self._calls["steps"] += 1
             shapes = [list(np.shape(array)) for array in batch.inputs]
             pixels = np.ascontiguousarray(batch.inputs[0]).tobytes()
-            self._values.setdefault("inputs", {"shapes": shapes, "digest": hashlib.sha256(pixels).hexdigest()[:12]})
+            self._values.setdefault(
+                "inputs", {"shapes": shapes, "digest": hashlib.sha256(pixels).hexdigest()[:12]}
+            )
 
     def evaluated(self, batch: Batch) -> None:
         self._calls["evaluated"] += int(np.count_nonzero(batch.weights))
@@ -60,7 +64,9 @@ class Seen:
 
     def answered(self, inputs: tuple[Array, ...], options: Mapping[str, int]) -> None:
         named = [f"{name}={options[name]}" for name in ("words", "beams") if name in options]
-        self._calls[" ".join(["answers", *named, f"shape={'x'.join(map(str, inputs[0].shape))}"])] += 1
+        self._calls[
+            " ".join(["answers", *named, f"shape={'x'.join(map(str, inputs[0].shape))}"])
+        ] += 1
 
     def as_text(self) -> str:
         return json.dumps(
@@ -70,7 +76,11 @@ class Seen:
                 "affinity": sorted(os.sched_getaffinity(0)),
                 "memory_limit": resource.getrlimit(resource.RLIMIT_DATA)[0],
                 "faults": _faults(),
-                "environment": {name: text for name, text in os.environ.items() if name.startswith("EVENHAND_TOY_")},
+                "environment": {
+                    name: text
+                    for name, text in os.environ.items()
+                    if name.startswith("EVENHAND_TOY_")
+                },
             }
         )
 

@@ -14,7 +14,13 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam, SqlRun, SqlTag
+from mlflow.store.tracking.dbmodels.models import (
+    SqlLatestMetric,
+    SqlMetric,
+    SqlParam,
+    SqlRun,
+    SqlTag,
+)
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from sqlalchemy import insert
 
@@ -30,7 +36,13 @@ FRAMEWORKS = {"pytorch": 1.0, "tensorflow": 1.08, "keras-jax": 0.94, "keras-torc
 BATCHED = [
     f"inference/batch_{size}/{name}"
     for size in (2, 4, 8, 16, 32, 64)
-    for name in ("latency_seconds_p50", "latency_seconds_p95", "latency_seconds_p99", "first_call_seconds", "examples_per_second")
+    for name in (
+        "latency_seconds_p50",
+        "latency_seconds_p95",
+        "latency_seconds_p99",
+        "first_call_seconds",
+        "examples_per_second",
+    )
 ]
 # By ending: a typical value, and the power of a framework's factor that it goes with.
 SIZES = {
@@ -46,11 +58,19 @@ FAILED_SHARE = 0.02
 RUNS_A_CALL, TAGS = 500, 30
 
 
-def campaigns(runs: int, *, metrics: int = 60, params: int = 60, blocks: int = 25) -> Iterator[StoredRun]:
+def campaigns(
+    runs: int, *, metrics: int = 60, params: int = 60, blocks: int = 25
+) -> Iterator[StoredRun]:
     """Cell runs of campaigns: block after block, the frameworks in random order. The same for the same arguments."""
     rng = np.random.default_rng(0)
     names = _names(
-        [*(o.metric for o in KNOWN), "model/trainable_parameters", "model/non_trainable_parameters", *BATCHED], metrics
+        [
+            *(o.metric for o in KNOWN),
+            "model/trainable_parameters",
+            "model/non_trainable_parameters",
+            *BATCHED,
+        ],
+        metrics,
     )
     settings = {"framework": "", **as_text(Settings())}
     settings |= dict.fromkeys(_names(list(settings), params)[len(settings) :], "1")
@@ -63,7 +83,11 @@ def campaigns(runs: int, *, metrics: int = 60, params: int = 60, blocks: int = 2
         if order == 0:
             shuffled = rng.permutation(list(FRAMEWORKS)).tolist()
         framework = str(shuffled[order])
-        place = {"campaign": campaign_id, "machine": "box0", "team": ("vision", "language")[campaign % 2]}
+        place = {
+            "campaign": campaign_id,
+            "machine": "box0",
+            "team": ("vision", "language")[campaign % 2],
+        }
         yield _cell(rng, framework, block, order, FIRST_MS + at * 60_000, names, settings, place)
 
 
@@ -85,8 +109,20 @@ def _cell(
     noise = np.exp(rng.normal(0.002 * block, 0.01, len(metrics))).tolist()
     values = {name: _size(name, framework) * by for name, by in zip(metrics, noise, strict=True)}
     own = {
-        **{"synthetic": "true", "kind": "cell", "framework": framework, "model": "caption_decoder", "dataset": "scenes"},
-        **{"block": str(block), "order_in_block": str(order), "settings_hash": "5e771465", "environment": "e1", **place},
+        **{
+            "synthetic": "true",
+            "kind": "cell",
+            "framework": framework,
+            "model": "caption_decoder",
+            "dataset": "scenes",
+        },
+        **{
+            "block": str(block),
+            "order_in_block": str(order),
+            "settings_hash": "5e771465",
+            "environment": "e1",
+            **place,
+        },
         **{
             "outcome": RunOutcome.OUT_OF_MEMORY if failed else RunOutcome.OK,
             "treatment": framework,
@@ -116,7 +152,12 @@ def _cell(
 
 def _size(metric: str, framework: str) -> float:
     typical, power = next(
-        (size for ending, size in SIZES.items() if metric.partition("_p9")[0].removesuffix("_p50").endswith(ending)), (50.0, 0)
+        (
+            size
+            for ending, size in SIZES.items()
+            if metric.partition("_p9")[0].removesuffix("_p50").endswith(ending)
+        ),
+        (50.0, 0),
     )
     return typical * FRAMEWORKS[framework] ** power
 
@@ -139,15 +180,32 @@ def fill(database: str, runs: Iterable[StoredRun], experiment: str = EXPERIMENT)
 
 def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, list[dict[str, Any]]]:
     points = [
-        {"run_uuid": run.run_id, "key": key, "timestamp": run.end_ms or run.start_ms, "step": 0, **_kept(value)}
+        {
+            "run_uuid": run.run_id,
+            "key": key,
+            "timestamp": run.end_ms or run.start_ms,
+            "step": 0,
+            **_kept(value),
+        }
         for run in runs
         for key, value in run.metrics.items()
     ]
     return {
         SqlRun.__table__: [
             {
-                **{"run_uuid": run.run_id, "name": run.name, "status": run.status, "user_id": "nobody", "source_type": "LOCAL"},
-                **{"start_time": run.start_ms, "end_time": run.end_ms, "experiment_id": experiment, "lifecycle_stage": "active"},
+                **{
+                    "run_uuid": run.run_id,
+                    "name": run.name,
+                    "status": run.status,
+                    "user_id": "nobody",
+                    "source_type": "LOCAL",
+                },
+                **{
+                    "start_time": run.start_ms,
+                    "end_time": run.end_ms,
+                    "experiment_id": experiment,
+                    "lifecycle_stage": "active",
+                },
                 **{
                     "artifact_uri": f"{root}/{run.run_id}/artifacts",
                     "source_name": "",
@@ -157,8 +215,16 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
             }
             for run in runs
         ],
-        SqlTag.__table__: [{"run_uuid": run.run_id, "key": k, "value": v} for run in runs for k, v in packed(run.tags).items()],
-        SqlParam.__table__: [{"run_uuid": run.run_id, "key": k, "value": v} for run in runs for k, v in run.params.items()],
+        SqlTag.__table__: [
+            {"run_uuid": run.run_id, "key": k, "value": v}
+            for run in runs
+            for k, v in packed(run.tags).items()
+        ],
+        SqlParam.__table__: [
+            {"run_uuid": run.run_id, "key": k, "value": v}
+            for run in runs
+            for k, v in run.params.items()
+        ],
         SqlMetric.__table__: points,
         SqlLatestMetric.__table__: points,
     }
@@ -167,4 +233,7 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
 def _kept(value: float) -> dict[str, Any]:
     """As MLflow keeps it: what is no number is marked, and infinity the largest number that there is."""
     largest = np.finfo(float).max
-    return {"value": 0.0 if np.isnan(value) else float(np.clip(value, -largest, largest)), "is_nan": bool(np.isnan(value))}
+    return {
+        "value": 0.0 if np.isnan(value) else float(np.clip(value, -largest, largest)),
+        "is_nan": bool(np.isnan(value)),
+    }

@@ -55,7 +55,12 @@ class Driver:
         """`python -m MODULE …` for a fork that loads the driver first: what has started already does not look for another."""
         _, _, module, *arguments = command
         load = f"import ctypes, runpy; ctypes.CDLL({str(self.folder / NAME)!r})"
-        return [sys.executable, "-c", f"{load}; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)", *arguments]
+        return [
+            sys.executable,
+            "-c",
+            f"{load}; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)",
+            *arguments,
+        ]
 
     def python(self, script: str, words: Iterable[str] = (), **environment: str) -> str:
         """Return what a script prints in a process that sees the GPU."""
@@ -73,7 +78,19 @@ class Driver:
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("nvml") / NAME
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", f"-Wl,-soname,{built.name}", "-o", str(built), str(SOURCE)], check=True)
+    subprocess.run(
+        [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            f"-Wl,-soname,{built.name}",
+            "-o",
+            str(built),
+            str(SOURCE),
+        ],
+        check=True,
+    )
     return built
 
 

@@ -28,7 +28,11 @@ class Postgres:
 
     def __init__(self) -> None:
         # PostgreSQL refuses to run as root, and the user it runs as instead cannot enter a private TMPDIR.
-        self._user: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
+        self._user: dict[str, Any] = (
+            {"user": "postgres", "group": "postgres", "extra_groups": []}
+            if os.getuid() == 0
+            else {}
+        )
         self._folder = Path(tempfile.mkdtemp(prefix="evenhand-postgres-", dir="/tmp"))
         if self._user:
             shutil.chown(self._folder, "postgres", "postgres")
@@ -36,7 +40,14 @@ class Postgres:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self._data = f"--pgdata={self._folder}/data"
-        self._call("initdb", self._data, "--username=evenhand", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8")
+        self._call(
+            "initdb",
+            self._data,
+            "--username=evenhand",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+        )
         self.start()
 
     def start(self) -> None:
@@ -45,15 +56,26 @@ class Postgres:
         deadline = time.monotonic() + 60
         while True:
             try:
-                return self._call("pg_ctl", self._data, f"--log={self._folder}/log", f"--options={options}", "--wait", "start")
+                return self._call(
+                    "pg_ctl",
+                    self._data,
+                    f"--log={self._folder}/log",
+                    f"--options={options}",
+                    "--wait",
+                    "start",
+                )
             except AssertionError as error:
                 if time.monotonic() > deadline:
-                    raise AssertionError(f"{error}\n{(self._folder / 'log').read_text()[-2_000:]}") from None
+                    raise AssertionError(
+                        f"{error}\n{(self._folder / 'log').read_text()[-2_000:]}"
+                    ) from None
                 time.sleep(1)
 
     def kill(self) -> None:
         """All its processes at once, with SIGKILL: what was not written is for the next start to recover."""
-        main = psutil.Process(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))
+        main = psutil.Process(
+            int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
+        )
         everyone = [main, *main.children(recursive=True)]
         for one in everyone:
             one.kill()
@@ -61,7 +83,9 @@ class Postgres:
             time.sleep(0.05)
 
     def database(self, name: str) -> str:
-        self._call("createdb", "--host=127.0.0.1", f"--port={self.port}", "--username=evenhand", name)
+        self._call(
+            "createdb", "--host=127.0.0.1", f"--port={self.port}", "--username=evenhand", name
+        )
         return f"postgresql+psycopg2://evenhand@127.0.0.1:{self.port}/{name}"
 
     def stop(self) -> None:
@@ -69,8 +93,12 @@ class Postgres:
         shutil.rmtree(self._folder)
 
     def _call(self, program: str, *arguments: str) -> None:
-        with (self._folder / f"{program}.log").open("w+") as log:  # a pipe would stay open as long as the server runs
+        with (self._folder / f"{program}.log").open(
+            "w+"
+        ) as log:  # a pipe would stay open as long as the server runs
             command = [str(debian.POSTGRESQL[-1] / program), *arguments]
-            code = subprocess.run(command, cwd=self._folder, stdout=log, stderr=log, **self._user).returncode
+            code = subprocess.run(
+                command, cwd=self._folder, stdout=log, stderr=log, **self._user
+            ).returncode
             log.seek(0)
             assert code == 0, log.read()

@@ -54,16 +54,23 @@ def test_it_loads_beside_packages_that_are_called_as_ours_are(tmp_path: Path) ->
     for package in bundle.PACKAGES:
         (tmp_path / "application" / package).mkdir(parents=True)
         (tmp_path / "application" / package / "__init__.py").write_text("MINE = True\n")
-    environment = {"PYTHONPATH": f"{tmp_path}/application:{tmp_path}/code", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        "PYTHONPATH": f"{tmp_path}/application:{tmp_path}/code",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, "-c", LOAD, name]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{name}.models.lenet.spec")
 
 
 @pytest.mark.parametrize("framework", frameworks.available())
 def test_every_framework_gives_a_model_a_name_that_servers_take(framework: str) -> None:
-    record = ModelSaved("r", served.name("captioner", framework, 1), "loader", "data", {}, "caption", ())
+    record = ModelSaved(
+        "r", served.name("captioner", framework, 1), "loader", "data", {}, "caption", ()
+    )
     assert limits.taken(record) == (record, [])
 
 

@@ -22,10 +22,17 @@ IN_A_SLICE = {
     f"{SLICE}/job.scope/cpu.max": "max 100000\n",
 }
 TIGHTER_BELOW = {**IN_A_SLICE, f"{SLICE}/job.scope/cpu.max": "50000 100000\n"}
-OF_THE_HOST = {"proc/self/cgroup": "0::/kubepods/pod1/c1\n", "sys/fs/cgroup/cpu.max": "300000 100000\n"}
+OF_THE_HOST = {
+    "proc/self/cgroup": "0::/kubepods/pod1/c1\n",
+    "sys/fs/cgroup/cpu.max": "300000 100000\n",
+}
 LINES = "9:memory:/docker/a\n4:cpu,cpuacct:/docker/a\n1:cpuset:/\n0::/\n"
 OLD = "sys/fs/cgroup/cpu,cpuacct/docker/a"
-VERSION_1 = {"proc/self/cgroup": LINES, f"{OLD}/cpu.cfs_quota_us": "250000\n", f"{OLD}/cpu.cfs_period_us": "100000\n"}
+VERSION_1 = {
+    "proc/self/cgroup": LINES,
+    f"{OLD}/cpu.cfs_quota_us": "250000\n",
+    f"{OLD}/cpu.cfs_period_us": "100000\n",
+}
 VERSION_1_UNLIMITED = {**VERSION_1, f"{OLD}/cpu.cfs_quota_us": "-1\n"}
 
 
@@ -43,7 +50,9 @@ VERSION_1_UNLIMITED = {**VERSION_1, f"{OLD}/cpu.cfs_quota_us": "-1\n"}
         ({**IN_A_CONTAINER, "sys/fs/cgroup/cpu.max": "what\n"}, None),
     ],
 )
-def test_the_quota_is_the_smallest_on_the_way_up(files: dict[str, str], expected: float | None, tmp_path: Path) -> None:
+def test_the_quota_is_the_smallest_on_the_way_up(
+    files: dict[str, str], expected: float | None, tmp_path: Path
+) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -52,7 +61,13 @@ def test_the_quota_is_the_smallest_on_the_way_up(files: dict[str, str], expected
 
 @pytest.mark.parametrize(
     ("found", "expected"),
-    [(Cpus(64, 8, None), 8), (Cpus(64, 8, 4.0), 4), (Cpus(64, 8, 2.5), 2), (Cpus(64, 2, 16.0), 2), (Cpus(64, 8, 0.5), 1)],
+    [
+        (Cpus(64, 8, None), 8),
+        (Cpus(64, 8, 4.0), 4),
+        (Cpus(64, 8, 2.5), 2),
+        (Cpus(64, 2, 16.0), 2),
+        (Cpus(64, 8, 0.5), 1),
+    ],
 )
 def test_whole_cpus_that_are_allowed_are_used(found: Cpus, expected: int) -> None:
     assert found.usable == expected
@@ -60,5 +75,7 @@ def test_whole_cpus_that_are_allowed_are_used(found: Cpus, expected: int) -> Non
 
 def test_a_process_bound_to_one_cpu_uses_one() -> None:
     told = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from tracking.cpus import cpus; print(cpus())"
-    done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == str(Cpus(os.cpu_count() or 1, 1, cpus().quota))

@@ -24,12 +24,24 @@ from tests.conftest import ROOT, wait_for
 from tracking import journal
 from tracking.errors import WrongCall
 from tracking.journal import Journal
-from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunOpened, RunOutcome, Tags, to_line
+from tracking.records import (
+    Artifact,
+    Metrics,
+    Point,
+    Record,
+    RunClosed,
+    RunOpened,
+    RunOutcome,
+    Tags,
+    to_line,
+)
 from tracking.store import Store
 from tracking.upload import Uploader
 
 METRICS = range(2, 12)
-ALL = frozenset({"campaign", "cell", *(f"m{line}" for line in METRICS), "note", "cell ended", "campaign ended"})
+ALL = frozenset(
+    {"campaign", "cell", *(f"m{line}" for line in METRICS), "note", "cell ended", "campaign ended"}
+)
 MANY = 10_000
 
 
@@ -38,7 +50,9 @@ def records(place: str) -> list[Record]:
     points = [Metrics("r1", (Point(f"m{line}", line + 0.5, 0, 1_000 + line),)) for line in METRICS]
     return [
         RunOpened("c1", 1_000, place, "campaign", {"kind": "campaign"}),
-        RunOpened("r1", 2_000, place, "cell", {"kind": "cell", "campaign": "run:c1", "cell": "block-001"}),
+        RunOpened(
+            "r1", 2_000, place, "cell", {"kind": "cell", "campaign": "run:c1", "cell": "block-001"}
+        ),
         *points,
         Tags("r1", {"note": "kept"}),
         RunClosed("r1", 9_000, "ok"),
@@ -89,52 +103,104 @@ RUN = ALL - {"campaign", "campaign ended"}
 LINE_6 = r"records\.jsonl line 6: "
 CASES = {
     "a flipped byte": Case(at_5(lambda line: flipped(line, 3)), M5, LINE_6 + "its checksum", 1),
-    "a flipped digit": Case(at_5(lambda line: line.replace(b"5.5", b"7.5")), M5, LINE_6 + "its checksum is another", 1),
+    "a flipped digit": Case(
+        at_5(lambda line: line.replace(b"5.5", b"7.5")), M5, LINE_6 + "its checksum is another", 1
+    ),
     "a flipped checksum": Case(at_5(lambda line: flipped(line, len(line) - 5)), M5, LINE_6, 1),
     "a flipped brace": Case(at_5(lambda line: flipped(line, len(line) - 2)), M5, LINE_6, 1),
     "a flipped newline": Case(at_5(lambda line: line[:-1] + b"x"), frozenset(), LINE_6, 1),
-    "a newline in the middle": Case(at_5(lambda line: line[:20] + b"\n" + line[21:]), M5, LINE_6, 1),
+    "a newline in the middle": Case(
+        at_5(lambda line: line[:20] + b"\n" + line[21:]), M5, LINE_6, 1
+    ),
     "zeros for a line": Case(at_5(lambda line: bytes(len(line) - 1) + b"\n"), M5, LINE_6, 1),
     "zeros over two lines": Case(
-        lambda lines: [*lines[:5], lines[5][:30] + bytes(60) + lines[6][-20:], *lines[7:]], M5 | M6, LINE_6, 1
+        lambda lines: [*lines[:5], lines[5][:30] + bytes(60) + lines[6][-20:], *lines[7:]],
+        M5 | M6,
+        LINE_6,
+        1,
     ),
     "zeros before a line": Case(at_5(lambda line: bytes(4_096) + line), frozenset(), LINE_6, 1),
     "a record glued to a torn one": Case(at_5(lambda line: line[:40]), M5, LINE_6, 1),
-    "an unknown record": Case(at_5(lambda _: unlike("Surprise")), M5, LINE_6 + "it is no record that is known", 1),
-    "an unknown field": Case(at_5(lambda _: unlike("Metrics", more="x")), M5, LINE_6 + "Metrics has no field 'more'", 1),
-    "a missing field": Case(at_5(lambda _: unlike("Metrics", run=...)), M5, LINE_6 + "Metrics lacks a field", 1),
+    "an unknown record": Case(
+        at_5(lambda _: unlike("Surprise")), M5, LINE_6 + "it is no record that is known", 1
+    ),
+    "an unknown field": Case(
+        at_5(lambda _: unlike("Metrics", more="x")), M5, LINE_6 + "Metrics has no field 'more'", 1
+    ),
+    "a missing field": Case(
+        at_5(lambda _: unlike("Metrics", run=...)), M5, LINE_6 + "Metrics lacks a field", 1
+    ),
     "a field of another type": Case(at_5(lambda _: unlike("Metrics", points=5)), M5, LINE_6, 1),
     "a value that is no number": Case(
-        at_5(lambda _: unlike("Metrics", points=[{"key": "m5", "value": "5.5", "step": 0, "time_ms": 1}])), M5, LINE_6, 1
+        at_5(
+            lambda _: unlike(
+                "Metrics", points=[{"key": "m5", "value": "5.5", "step": 0, "time_ms": 1}]
+            )
+        ),
+        M5,
+        LINE_6,
+        1,
     ),
     "an unknown outcome": Case(
-        at_5(lambda _: checked('{"record":"RunClosed","run":"r1","time_ms":1,"outcome":"\\u001b[31m"}')), M5, LINE_6, 1
+        at_5(
+            lambda _: checked(
+                '{"record":"RunClosed","run":"r1","time_ms":1,"outcome":"\\u001b[31m"}'
+            )
+        ),
+        M5,
+        LINE_6,
+        1,
     ),
     "a list": Case(at_5(lambda _: b"[1, 2]\n"), M5, LINE_6, 1),
     "an empty line": Case(at_5(lambda _: b"\n"), M5, LINE_6 + "it has no checksum", 1),
     "nested deeply": Case(at_5(lambda _: checked("[" * 200_000 + "}")), M5, LINE_6 + "it is n", 1),
-    "an endless number": Case(at_5(lambda _: checked('{"record":' + "9" * 10_000 + "}")), M5, LINE_6 + "it is not JSON", 1),
+    "an endless number": Case(
+        at_5(lambda _: checked('{"record":' + "9" * 10_000 + "}")), M5, LINE_6 + "it is not JSON", 1
+    ),
     "invalid UTF-8": Case(at_5(lambda line: line.replace(b"m5", b"\xff\xfe")), M5, LINE_6, 1),
-    "a huge line": Case(at_5(lambda line: b"x" * (40 * 2**20) + b"\n" + line), frozenset(), LINE_6 + "it is longer than", 1),
+    "a huge line": Case(
+        at_5(lambda line: b"x" * (40 * 2**20) + b"\n" + line),
+        frozenset(),
+        LINE_6 + "it is longer than",
+        1,
+    ),
     "zeros of many blocks before a line": Case(
         at_5(lambda line: bytes(40 * 2**20) + line), frozenset(), LINE_6 + "it is longer than", 1
     ),
-    "line ends of another system": Case(lambda lines: [line[:-1] + b"\r\n" for line in lines], frozenset(), "line 1: .*more", 1),
-    "no checksum": Case(at_5(lambda line: re.sub(rb',"crc32":"\w+"}', b"}", line)), M5, LINE_6 + "it has no checksum", 1),
+    "line ends of another system": Case(
+        lambda lines: [line[:-1] + b"\r\n" for line in lines], frozenset(), "line 1: .*more", 1
+    ),
+    "no checksum": Case(
+        at_5(lambda line: re.sub(rb',"crc32":"\w+"}', b"}", line)),
+        M5,
+        LINE_6 + "it has no checksum",
+        1,
+    ),
     "a line twice": Case(at_5(lambda line: line + line)),
     "lines out of order": Case(swapped),
     "cut behind a line": Case(lambda lines: lines[:-1], frozenset({"campaign ended"})),
-    "cut in the last line": Case(lambda lines: [*lines[:-1], lines[-1][:30]], frozenset({"campaign ended"})),
+    "cut in the last line": Case(
+        lambda lines: [*lines[:-1], lines[-1][:30]], frozenset({"campaign ended"})
+    ),
     "cut in the first line": Case(lambda lines: [lines[0][:7]], ALL),
     "cut before the last newline": Case(lambda lines: [*lines[:-1], lines[-1][:-1]]),
-    "the last newline flipped": Case(lambda lines: [*lines[:-1], lines[-1][:-1] + b"x"], frozenset(), "line 15: ", 1),
+    "the last newline flipped": Case(
+        lambda lines: [*lines[:-1], lines[-1][:-1] + b"x"], frozenset(), "line 15: ", 1
+    ),
     "zeros behind the end": Case(lambda lines: [*lines, bytes(512)], frozenset(), "line 16: ", 1),
     "empty": Case(lambda _: [], ALL),
     "another file": Case(lambda _: [bytes(range(256)) * 200], ALL, r"line 1: .*and \d+ more", 1),
-    "another file without a newline": Case(lambda _: [b"\x7fELF" * 200], ALL, "line 1: it is no record", 1),
-    "a run that nobody opened": Case(lambda lines: [lines[0], *lines[2:]], RUN, "refused: .* of r1: the run is not", 1),
+    "another file without a newline": Case(
+        lambda _: [b"\x7fELF" * 200], ALL, "line 1: it is no record", 1
+    ),
+    "a run that nobody opened": Case(
+        lambda lines: [lines[0], *lines[2:]], RUN, "refused: .* of r1: the run is not", 1
+    ),
     "a run with a quote": Case(
-        at_5(lambda line: line + checked(to_line(Tags("x' OR '1'='1", {"a": "b"})))), frozenset(), "is no id of a run", 1
+        at_5(lambda line: line + checked(to_line(Tags("x' OR '1'='1", {"a": "b"})))),
+        frozenset(),
+        "is no id of a run",
+        1,
     ),
     "an experiment with half of a character": Case(
         lambda lines: [
@@ -150,7 +216,9 @@ CASES = {
     "halves of characters in names and values": Case(
         at_5(
             lambda line: (
-                line + checked(to_line(Tags("r1", {"a": "\udc80", "\ud800": "b"}))) + checked(to_line(Artifact("r1", "\ud800")))
+                line
+                + checked(to_line(Tags("r1", {"a": "\udc80", "\ud800": "b"})))
+                + checked(to_line(Artifact("r1", "\ud800")))
             )
         ),
         frozenset(),
@@ -158,7 +226,14 @@ CASES = {
         1,
     ),
     "keys and numbers that no server takes": Case(
-        at_5(lambda line: line + checked(to_line(Metrics("r1", (Point("a(b)", 1, 0, 1), Point("ok", 1, 2**70, 1)))))),
+        at_5(
+            lambda line: (
+                line
+                + checked(
+                    to_line(Metrics("r1", (Point("a(b)", 1, 0, 1), Point("ok", 1, 2**70, 1))))
+                )
+            )
+        ),
         frozenset(),
         r"'a\(b\)' is no name",
         1,
@@ -234,7 +309,9 @@ def test_what_is_intact_arrives_and_what_is_not_is_named(
 def parts(found: list[Record]) -> set[str]:
     names = {record.run: record.name for record in found if isinstance(record, RunOpened)}
     closed = {record.run for record in found if isinstance(record, RunClosed)}
-    points = [point.key for record in found if isinstance(record, Metrics) for point in record.points]
+    points = [
+        point.key for record in found if isinstance(record, Metrics) for point in record.points
+    ]
     texts = [key for record in found if isinstance(record, Tags) for key in record.values]
     ended = {f"{name} ended" for run, name in names.items() if run in closed}
     return ({*names.values(), *points, *texts} | ended) & ALL
@@ -248,7 +325,9 @@ def test_a_campaign_goes_on_with_what_is_intact(name: str, tmp_path: Path) -> No
     before = list(journal.read_all(tmp_path, damaged))
     if name not in BY_SERVERS:
         assert parts(before) == ALL - case.lost
-        assert re.search(case.said, " ".join(journal.named([str(line) for line in damaged.values()])))
+        assert re.search(
+            case.said, " ".join(journal.named([str(line) for line in damaged.values()]))
+        )
         assert bool(damaged) == bool(case.code)
     kept = Journal(tmp_path)
     kept.append(RunClosed("r9", 1, "failed"))
@@ -277,21 +356,30 @@ def test_a_pipe_among_journals_is_named_and_not_waited_for(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As the records, as the description, as what was delivered."""
-    for name, piped in {"a": journal.RECORDS, "b": journal.CAMPAIGN, "c": journal.DELIVERED}.items():
+    for name, piped in {
+        "a": journal.RECORDS,
+        "b": journal.CAMPAIGN,
+        "c": journal.DELIVERED,
+    }.items():
         written(tmp_path / name, f"piped {name}")
         (tmp_path / name / piped).unlink(missing_ok=True)
         os.mkfifo(tmp_path / name / piped)
     assert "delivered is damaged" in journal.delivered(tmp_path / "c", store.uri)[1]
     code, output = called(capsys, "replay", f"--journal={tmp_path}")
     assert code == 1
-    assert re.search(rf"! {tmp_path}/a/records\.jsonl cannot be read: it is a pipe or a device", output)
+    assert re.search(
+        rf"! {tmp_path}/a/records\.jsonl cannot be read: it is a pipe or a device", output
+    )
     assert "2 of 3 journals sent" in output
     assert arrived(store, "piped b") == arrived(store, "piped c") == ALL
     with pytest.raises(WrongCall, match="it is a pipe or a device"):
         Journal(tmp_path / "a")
     code, output = called(capsys, "captioning", "--resume=b", f"--journal={tmp_path}")
     assert code == 2
-    assert re.fullmatch(rf"evenhand: {tmp_path}/b/campaign.json is damaged: it cannot be read \(it is a pipe.*\n", output)
+    assert re.fullmatch(
+        rf"evenhand: {tmp_path}/b/campaign.json is damaged: it cannot be read \(it is a pipe.*\n",
+        output,
+    )
 
 
 @pytest.mark.usefixtures("store")
@@ -329,13 +417,23 @@ def test_a_journal_of_somebody_else_is_one_line(tmp_path: Path) -> None:
     # Once as the caller, which imports everything: Python may lie where the other user cannot enter.
     call = "main(['replay', f'--journal={sys.argv[1]}%s'])"
     lines = ["import contextlib, os, sys", "from experiments.cli.main import main"]
-    lines += ["with contextlib.redirect_stderr(None):", f"    {call % '/none'}", "os.geteuid() or os.seteuid(65534)"]
+    lines += [
+        "with contextlib.redirect_stderr(None):",
+        f"    {call % '/none'}",
+        "os.geteuid() or os.seteuid(65534)",
+    ]
     code = "\n".join([*lines, f"sys.exit({call % ''})"])
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "private")], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, str(tmp_path / "private")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2
-    assert re.fullmatch("evenhand: journal=.* cannot be read: Permission denied; give another folder\n", done.stderr)
+    assert re.fullmatch(
+        "evenhand: journal=.* cannot be read: Permission denied; give another folder\n", done.stderr
+    )
 
 
 # ---- what was delivered
@@ -355,7 +453,9 @@ def test_a_journal_of_somebody_else_is_one_line(tmp_path: Path) -> None:
         b"12\nhttp://elsewhere\n",
     ],
 )
-def test_a_damaged_mark_is_told_and_everything_is_sent_again(store: Store, tmp_path: Path, text: bytes) -> None:
+def test_a_damaged_mark_is_told_and_everything_is_sent_again(
+    store: Store, tmp_path: Path, text: bytes
+) -> None:
     """Beyond the end it was waited for two minutes, and the server was blamed."""
     place = f"delivered {text[:20]!r}"
     written(tmp_path / "journal", place)
@@ -380,7 +480,9 @@ def test_a_mark_keeps_no_password(tmp_path: Path) -> None:
     assert journal.delivered(tmp_path, "http://host:5000") == (size, "")
 
 
-def test_an_uploader_that_begins_in_the_middle_knows_its_runs_and_names_damage_before_it(store: Store, tmp_path: Path) -> None:
+def test_an_uploader_that_begins_in_the_middle_knows_its_runs_and_names_damage_before_it(
+    store: Store, tmp_path: Path
+) -> None:
     folder, place = tmp_path / "journal", "middle"
     lines = written(folder, place)
     assert store.apply(records(place)[:5], folder) == []
@@ -401,7 +503,13 @@ def test_an_uploader_that_begins_in_the_middle_knows_its_runs_and_names_damage_b
 
 # ---- what was asked
 
-ASKED = {"study": "captioning", "run": "c1", "run_id": "abc", "experiment": "captioning", "settings": {"epochs": 25}}
+ASKED = {
+    "study": "captioning",
+    "run": "c1",
+    "run_id": "abc",
+    "experiment": "captioning",
+    "settings": {"epochs": 25},
+}
 DAMAGED = {
     "truncated": lambda text: text[:40],
     "empty": lambda _: b"",
@@ -431,7 +539,9 @@ def test_a_damaged_description_is_one_line_and_its_records_arrive(
     for wanted in ("last", "newest"):
         code, output = called(capsys, "captioning", f"--resume={wanted}", f"--journal={root}")
         assert code == 2
-        assert re.fullmatch(rf"evenhand: {path} is damaged: .*, by replay --journal {root}/newest\n", output)
+        assert re.fullmatch(
+            rf"evenhand: {path} is damaged: .*, by replay --journal {root}/newest\n", output
+        )
     assert [folder.name for folder, _ in journal.descriptions(root, "older")] == ["older"]
     with pytest.raises(WrongCall, match="is damaged"):
         journal.descriptions(root, "last")
@@ -445,4 +555,7 @@ def test_damage_is_named_by_its_number_and_only_the_first_few(tmp_path: Path) ->
     damaged: journal.Damages = {}
     assert list(journal.read_all(tmp_path, damaged)) == []
     assert len(damaged) == MANY
-    assert journal.named([str(one) for one in damaged.values()])[-1] == f"and {MANY - journal.NAMED:,} more"
+    assert (
+        journal.named([str(one) for one in damaged.values()])[-1]
+        == f"and {MANY - journal.NAMED:,} more"
+    )

@@ -39,13 +39,22 @@ def test_processes_that_begin_side_by_side_find_one_store(tmp_path: Path) -> Non
     """With all imported before: what is left of a start falls together."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
     started = [
-        warm.Process([sys.executable, "-c", BEGIN, f"ready-{number}", str(PROCESSES)], kept, tmp_path, *told(tmp_path, number))
+        warm.Process(
+            [sys.executable, "-c", BEGIN, f"ready-{number}", str(PROCESSES)],
+            kept,
+            tmp_path,
+            *told(tmp_path, number),
+        )
         for number in range(PROCESSES)
     ]
     codes = [process.wait(120) for process in started]
-    assert codes == [0] * PROCESSES, [told(tmp_path, number)[1].read_text() for number in range(PROCESSES)]
+    assert codes == [0] * PROCESSES, [
+        told(tmp_path, number)[1].read_text() for number in range(PROCESSES)
+    ]
     assert len({process.said for process in started}) == 1, "the same experiment for all"
-    assert {path.name for path in tmp_path.rglob("*.db*")} == {"mlflow.db"}, "nothing of ours stays there"
+    assert {path.name for path in tmp_path.rglob("*.db*")} == {"mlflow.db"}, (
+        "nothing of ours stays there"
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,10 +74,20 @@ def test_only_a_store_in_a_file_is_waited_for(uri: str, folder: Path | None) -> 
 
 
 @pytest.mark.parametrize(
-    "uri", ["sqlite://", "sqlite:///", "sqlite:////tmp", "sqlite:////proc/nothing/mlflow.db", "sqlite:////dev/null/mlflow.db"]
+    "uri",
+    [
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:////tmp",
+        "sqlite:////proc/nothing/mlflow.db",
+        "sqlite:////dev/null/mlflow.db",
+    ],
 )
 def test_a_store_that_no_file_can_hold_is_one_line_at_once(uri: str) -> None:
     began = time.monotonic()
-    with pytest.raises(WrongCall, match=f"tracking store {uri} .*; set MLFLOW_TRACKING_URI to one such as sqlite:///mlflow.db"):
+    with pytest.raises(
+        WrongCall,
+        match=f"tracking store {uri} .*; set MLFLOW_TRACKING_URI to one such as sqlite:///mlflow.db",
+    ):
         Store(uri)
     assert time.monotonic() - began < 5

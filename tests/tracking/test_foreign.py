@@ -59,23 +59,39 @@ def refused(folder: Path) -> dict[str, Record]:
     return {
         f"Artifact of r1: '{outside}' leads out": Artifact("r1", outside),
         f"Artifact of r1: '{folder}/../secret.txt' leads out": Artifact("r1", "../secret.txt"),
-        f"Artifact of r1: '{folder}/good/../../private/key.txt' leads out": Artifact("r1", "good/../../private/key.txt"),
+        f"Artifact of r1: '{folder}/good/../../private/key.txt' leads out": Artifact(
+            "r1", "good/../../private/key.txt"
+        ),
         f"Artifact of r1: '{folder}/..' leads out": Artifact("r1", ".."),
         f"Artifact of r1: '{folder}/link.txt' leads out": Artifact("r1", "link.txt"),
         f"Artifact of r1: '{folder}/linked/link.txt' leads out": Artifact("r1", "linked"),
         f"Artifact of r1: '{folder}/entered/way' leads out": Artifact("r1", "entered"),
-        f"Artifact of r1: '{folder}/entered/way/key.txt' leads out": Artifact("r1", "entered/way/key.txt"),
+        f"Artifact of r1: '{folder}/entered/way/key.txt' leads out": Artifact(
+            "r1", "entered/way/key.txt"
+        ),
         f"Artifact of r1: '{folder}/piped/pipe' is missing, or is no file": Artifact("r1", "piped"),
         "Artifact of r1: 'looped' cannot be read": Artifact("r1", "looped"),
         "Artifact of r1: 'a\\x00b' cannot be read": Artifact("r1", "a\0b"),
-        "Artifact of r1: '../up' is no folder of artifacts": Artifact("r1", "good/file.txt", "../up"),
-        f"ModelSaved of r1: '{folder.parent}/private' leads out": model(str(folder.parent / "private")),
+        "Artifact of r1: '../up' is no folder of artifacts": Artifact(
+            "r1", "good/file.txt", "../up"
+        ),
+        f"ModelSaved of r1: '{folder.parent}/private' leads out": model(
+            str(folder.parent / "private")
+        ),
         f"ModelSaved of r1: '{folder}/linked/link.txt' leads out": model("linked"),
         "ModelSaved of r1: 'os' is no loader of evenhand's": model("good", "os"),
-        "ModelSaved of r1: 'experiments.cell' is no loader of evenhand's": model("good", "experiments.cell"),
-        "ModelSaved of r1: 'experiments.../good' is no loader of evenhand's": model("good", "experiments.../good"),
-        "ModelSaved of r1: '-r ../secret.txt' is no requirement NAME==VERSION": model("good", requirement="-r ../secret.txt"),
-        "ModelSaved of r1: 'evil @ https://h/x.whl' is no requirement": model("good", requirement="evil @ https://h/x.whl"),
+        "ModelSaved of r1: 'experiments.cell' is no loader of evenhand's": model(
+            "good", "experiments.cell"
+        ),
+        "ModelSaved of r1: 'experiments.../good' is no loader of evenhand's": model(
+            "good", "experiments.../good"
+        ),
+        "ModelSaved of r1: '-r ../secret.txt' is no requirement NAME==VERSION": model(
+            "good", requirement="-r ../secret.txt"
+        ),
+        "ModelSaved of r1: 'evil @ https://h/x.whl' is no requirement": model(
+            "good", requirement="evil @ https://h/x.whl"
+        ),
     }
 
 
@@ -90,15 +106,27 @@ def test_what_leads_out_is_refused_by_name_and_the_rest_arrives(
         model("good"),
     ]
     kept = Journal(folder)
-    for record in (RunOpened("r1", 1, "foreign", "run"), *hostile.values(), *good, RunClosed("r1", 2, "ok")):
+    for record in (
+        RunOpened("r1", 1, "foreign", "run"),
+        *hostile.values(),
+        *good,
+        RunClosed("r1", 2, "ok"),
+    ):
         kept.append(record)
-    assert [line for line in store.apply(list(hostile.values()), folder) if "is not on this server" not in line] == []
+    assert [
+        line
+        for line in store.apply(list(hostile.values()), folder)
+        if "is not on this server" not in line
+    ] == []
     code = command_line.main(["import", f"--journal={folder}"])
     output = capsys.readouterr().out
     (run,) = store.runs("foreign")
     store.download(run.run_id, tmp_path / "there")
     everything = [
-        path for place in ("mlruns", "mlartifacts", "there") for path in (tmp_path / place).rglob("*") if path.is_file()
+        path
+        for place in ("mlruns", "mlartifacts", "there")
+        for path in (tmp_path / place).rglob("*")
+        if path.is_file()
     ]
     assert everything
     assert not [path for path in everything if b"kept from others" in path.read_bytes()]
@@ -111,11 +139,22 @@ def test_what_leads_out_is_refused_by_name_and_the_rest_arrives(
 
     (run,) = store.runs("foreign")
     assert run.status == "FINISHED"
-    assert store.download(run.run_id, tmp_path / "there") == ["again/file.txt", "file.txt", "inside.txt"]
+    assert store.download(run.run_id, tmp_path / "there") == [
+        "again/file.txt",
+        "file.txt",
+        "inside.txt",
+    ]
     models = store._client.search_logged_models([store.experiment_id("foreign")])
     assert [one.name for one in models] == [good[-1].name]  # type: ignore[union-attr]
 
 
-def test_a_folder_that_is_reached_by_a_link_is_its_own(store: Store, folder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_reached_by_a_link_is_its_own(
+    store: Store, folder: Path, tmp_path: Path
+) -> None:
     (tmp_path / "short").symlink_to(folder)
-    assert store.apply([RunOpened("r1", 1, "foreign", "run"), Artifact("r1", "good")], tmp_path / "short") == []
+    assert (
+        store.apply(
+            [RunOpened("r1", 1, "foreign", "run"), Artifact("r1", "good")], tmp_path / "short"
+        )
+        == []
+    )

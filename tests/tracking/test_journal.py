@@ -59,7 +59,9 @@ def test_a_torn_last_line_is_cut_off_and_the_next_record_follows(tmp_path: Path)
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     kept = Journal(tmp_path)
     code = "import sys; from pathlib import Path; from tracking.journal import Journal; Journal(Path(sys.argv[1]))"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
     assert "still running" in done.stderr
     kept.close()
 

@@ -47,7 +47,9 @@ print(peak() - before)
 
 
 @pytest.fixture(scope="module")
-def filled(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Server]:
+def filled(
+    postgres: Postgres, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Server]:
     """A server with so many runs, and as many workers as MLflow starts by itself."""
     runs, sizes = request.param
     folder = tmp_path_factory.mktemp("filled")
@@ -95,22 +97,39 @@ def test_a_thousand_runs_become_a_report_in_seconds(filled: Server, tmp_path: Pa
 
     Of one campaign, and of ten: ten strata, with ten times the rows to judge, to write and to draw.
     """
-    command = [sys.executable, "-m", "experiments", "compare", f"--experiment={EXPERIMENT}", "--strata=machine"]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments",
+        "compare",
+        f"--experiment={EXPERIMENT}",
+        "--strata=machine",
+    ]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": filled.uri, "PYTHONPATH": str(ROOT)}
 
     def report() -> tuple[float, float]:
         began, before = time.perf_counter(), len(reports())
-        running = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        running = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         wait_for(lambda: len(reports()) > before, 120)
         written = time.perf_counter() - began
         assert running.wait(60) == 0
         return written, time.perf_counter() - began
 
     def reports() -> list[Path]:
-        return list(tmp_path.glob(".evenhand/comparisons/*/comparison.json"))  # the last file of a report
+        return list(
+            tmp_path.glob(".evenhand/comparisons/*/comparison.json")
+        )  # the last file of a report
 
     times = [report() for _ in range(REPORTS)]
-    print(f"1,000 runs become a report, and one in MLflow, in {[(round(a, 1), round(b, 1)) for a, b in times]} s")
+    print(
+        f"1,000 runs become a report, and one in MLflow, in {[(round(a, 1), round(b, 1)) for a, b in times]} s"
+    )
     # The best of several: other programs are not what is tested, nor that one worker of the server now and then takes both pages.
     assert min(written for written, _ in times) <= REPORT_SECONDS
 
@@ -118,7 +137,9 @@ def test_a_thousand_runs_become_a_report_in_seconds(filled: Server, tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("filled", [(10_000, {})], indirect=True)
-def test_ten_thousand_runs_are_compared_in_half_as_long_again_as_mlflow_needs_to_find_them(filled: Server) -> None:
+def test_ten_thousand_runs_are_compared_in_half_as_long_again_as_mlflow_needs_to_find_them(
+    filled: Server,
+) -> None:
     found = []
 
     def ours() -> None:
@@ -139,7 +160,9 @@ def test_memory_grows_no_faster_than_the_runs(filled: Server) -> None:
     def growth(runs: int) -> int:
         before = (str(FIRST_MS + count * 60_000) for count in (200, runs))
         command = [sys.executable, "-c", PEAK, filled.uri, EXPERIMENT, *before]
-        return int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+        return int(
+            subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        )
 
     grown = {runs: growth(runs) for runs in (2_500, 5_000, 10_000)}
     print({runs: f"{size / 2**20:.0f} MiB" for runs, size in grown.items()})

@@ -51,7 +51,9 @@ print(json.dumps([found.foreign, found.seconds, found.metrics, [pid for pid, _ i
 
 def test_others_share_is_what_psutil_counts_without_this_process() -> None:
     with neighbours.busy(1) as (pid,):
-        told = subprocess.run([sys.executable, "-c", OTHERS_SHARE], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+        told = subprocess.run(
+            [sys.executable, "-c", OTHERS_SHARE], cwd=ROOT, stdout=subprocess.PIPE, check=True
+        ).stdout
     foreign, seconds, metrics, used, counted, others = json.loads(told)
     cpus = os.cpu_count() or 1
     # `look` reads for some 0.02 s at either end, longer where it has to wait for a CPU, in which others compute
@@ -79,7 +81,12 @@ def members(session: int) -> dict[int, int]:
 
 
 def test_a_child_that_lost_its_parent_inside_the_cells_session_is_ours() -> None:
-    cell = subprocess.Popen([sys.executable, "-c", LEAVES_AN_ORPHAN], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    cell = subprocess.Popen(
+        [sys.executable, "-c", LEAVES_AN_ORPHAN],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     assert cell.stdout is not None
     cell.stdout.readline()
     others = {pid for pid, _ in look().others}
@@ -87,7 +94,9 @@ def test_a_child_that_lost_its_parent_inside_the_cells_session_is_ours() -> None
     cell.kill()
     cell.wait()
     cell.stdout.close()
-    assert [pid for pid, parent in session.items() if pid != cell.pid and parent != cell.pid], "there is an orphan"
+    assert [pid for pid, parent in session.items() if pid != cell.pid and parent != cell.pid], (
+        "there is an orphan"
+    )
     assert not others & set(session)
 
 
@@ -104,17 +113,31 @@ def test_shares_are_of_all_cpus_over_all_windows_together() -> None:
     first = of(10.0, busy=30.0, ours=20.0, stolen=8.0)
     second = of(30.0, busy=60.0, ours=30.0)
     both = together([first, second])
-    assert both.metrics == {OTHERS_CPU: pytest.approx(100 * 40 / 160), "machine/steal_percent": pytest.approx(100 * 8 / 160)}
-    assert set(both.missing) == {"machine_pressure", "machine_throttled", "machine_thermal_throttles"}
-    assert of(1.0, busy=1.0, ours=1.5).metrics[OTHERS_CPU] == 0  # the kernel counts a process finer than a CPU
+    assert both.metrics == {
+        OTHERS_CPU: pytest.approx(100 * 40 / 160),
+        "machine/steal_percent": pytest.approx(100 * 8 / 160),
+    }
+    assert set(both.missing) == {
+        "machine_pressure",
+        "machine_throttled",
+        "machine_thermal_throttles",
+    }
+    assert (
+        of(1.0, busy=1.0, ours=1.5).metrics[OTHERS_CPU] == 0
+    )  # the kernel counts a process finer than a CPU
 
 
 def test_what_cannot_be_told_is_said_and_is_no_zero() -> None:
     assert of(0.1, busy=0.4).metrics == {}
-    assert of(0.1).missing == {"machine_load": "the timed 0.10 s are too short for counters of 10 ms; 0.2 s are needed"}
+    assert of(0.1).missing == {
+        "machine_load": "the timed 0.10 s are too short for counters of 10 ms; 0.2 s are needed"
+    }
     still = replace(of(2.0), counted=0.0)
     assert still.metrics == {}
-    assert still.missing["machine_load"] == "the system's counters of CPU time moved by 0.0 s in 2.0 s of 4 CPUs"
+    assert (
+        still.missing["machine_load"]
+        == "the system's counters of CPU time moved by 0.0 s in 2.0 s of 4 CPUs"
+    )
     assert together([]).metrics == {}
 
 
@@ -137,7 +160,9 @@ def test_the_kernels_files(tmp_path: Path) -> None:
         write(f"sys/devices/system/cpu/cpu{number}/thermal_throttle/core_throttle_count", count)
     assert told() == (2.5, 3.0, 7.0)  # of the group above: its quota holds this one back as well
     write("proc/self/cgroup", "4:cpu,cpuacct:/a\n")
-    write("sys/fs/cgroup/cpu/a/cpu.stat", "nr_periods 5\nnr_throttled 1\nthrottled_time 500000000\n")
+    write(
+        "sys/fs/cgroup/cpu/a/cpu.stat", "nr_periods 5\nnr_throttled 1\nthrottled_time 500000000\n"
+    )
     assert told() == (2.5, 0.5, 7.0)
     both = replace(of(10.0), kept=dict(zip(REASONS, (2.5, 3.0, 7.0), strict=True)))
     assert both.metrics["machine/pressure_percent"] == pytest.approx(25)  # of the time
@@ -146,13 +171,17 @@ def test_the_kernels_files(tmp_path: Path) -> None:
     assert both.missing == {}
 
 
-def test_a_culprit_is_named_by_its_program_where_it_used_more_than_half_and_is_still_there() -> None:
+def test_a_culprit_is_named_by_its_program_where_it_used_more_than_half_and_is_still_there() -> (
+    None
+):
     sleeper = subprocess.Popen(["sleep", "60", "--secret=x"][:2])
     began = psutil.Process(sleeper.pid).create_time()
     most = {(sleeper.pid, began): 0.6, (1, 0.0): 0.4}
     assert Load(1.0, 2, 2.0, foreign=1.0, used=most).culprit() == f"sleep ({sleeper.pid})"
     assert Load(1.0, 2, 2.0, foreign=1.2, used=most).culprit() == ""  # exactly half
-    assert Load(1.0, 2, 2.0, foreign=1.0, used={(sleeper.pid, began - 9): 0.6}).culprit() == ""  # its number was another's
+    assert (
+        Load(1.0, 2, 2.0, foreign=1.0, used={(sleeper.pid, began - 9): 0.6}).culprit() == ""
+    )  # its number was another's
     assert Load(1.0, 2, 2.0, foreign=0.0, used={}).culprit() == ""
     sleeper.kill()
     sleeper.wait()

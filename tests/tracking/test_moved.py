@@ -26,7 +26,9 @@ def moved(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(before)
     store = Store(f"sqlite:///{before}/mlflow.db")
     loader = "experiments.workloads.captioning.captioner"
-    saved = ModelSaved("r", "net", loader, "model", {"image": "a.png"}, "caption", ("numpy==2.0.0",))
+    saved = ModelSaved(
+        "r", "net", loader, "model", {"image": "a.png"}, "caption", ("numpy==2.0.0",)
+    )
     records = [
         RunOpened("r", 1, "captioning", "run", {"kind": "cell", "told": f"{before}/mlruns"}, {}),
         Artifact("r", "file.txt"),
@@ -39,7 +41,9 @@ def moved(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
     mlflow.set_tracking_uri(uri)
 
 
-def test_a_moved_folder_keeps_its_artifacts(moved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_moved_folder_keeps_its_artifacts(
+    moved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     lost = Store(f"sqlite:///{moved}/mlflow.db")
     (run,) = lost.runs("captioning")
     assert lost.download(run.run_id, tmp_path / "there") == []
@@ -48,7 +52,12 @@ def test_a_moved_folder_keeps_its_artifacts(moved: Path, capsys: pytest.CaptureF
     found = Store(f"sqlite:///{moved}/mlflow.db")
     assert found.download(run.run_id, tmp_path / "there") == ["file.txt"]
     (model,) = found._client.search_logged_models([found.experiment_id("captioning")])
-    assert Path(mlflow.artifacts.download_artifacts(model.artifact_location), "data", "model", "weights").read_text() == "trained"
+    assert (
+        Path(
+            mlflow.artifacts.download_artifacts(model.artifact_location), "data", "model", "weights"
+        ).read_text()
+        == "trained"
+    )
     assert (
         next(iter(found.runs("captioning"))).tags["told"] == f"{tmp_path}/before/mlruns"
     )  # the end of a path is no folder in it
@@ -57,10 +66,15 @@ def test_a_moved_folder_keeps_its_artifacts(moved: Path, capsys: pytest.CaptureF
     assert "nothing to change" in capsys.readouterr().out
 
 
-def test_what_is_no_moved_store(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_moved_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["moved"]) == WRONG_CALL
-    assert "there is no such file; give the mlflow.db of the folder that was moved" in capsys.readouterr().err
+    assert (
+        "there is no such file; give the mlflow.db of the folder that was moved"
+        in capsys.readouterr().err
+    )
     (tmp_path / "mlflow.db").write_text("not a database, but long enough to be looked at")
     assert main(["moved"]) == WRONG_CALL
     assert "there is no folder mlruns beside it" in capsys.readouterr().err

@@ -12,9 +12,20 @@ from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 from tracking import provenance
 
 
-def test_two_states_of_one_commit_have_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_states_of_one_commit_have_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org", *arguments]
+        command = [
+            "git",
+            "-C",
+            str(tmp_path),
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@example.org",
+            *arguments,
+        ]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
@@ -50,15 +61,27 @@ print(json.dumps([
 """
 
 
-def test_inherited_variables_are_recorded_and_make_another_environment(driver: Driver) -> None:  # noqa: F811
+def test_inherited_variables_are_recorded_and_make_another_environment(driver: Driver) -> None:
     """Of a variable that each cell is given anew, or that names a folder, only the record is left."""
-    kept = {"KERAS_HOME": "/models", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    kept = {
+        "KERAS_HOME": "/models",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
     before = json.loads(driver.python(FOUND))
     same = json.loads(driver.python(FOUND, **kept))
     assert same[0].items() >= kept.items()
     assert (same[1], same[3]) == (before[1], before[3])
-    changed = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "OMP_PROC_BIND": "close", "ONEDNN_VERBOSE": "1"}
-    changed |= {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2", "JAX_ENABLE_X64": "1", "NCCL_P2P_DISABLE": "1"}
+    changed = {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "OMP_PROC_BIND": "close",
+        "ONEDNN_VERBOSE": "1",
+    }
+    changed |= {
+        "TF_XLA_FLAGS": "--tf_xla_auto_jit=2",
+        "JAX_ENABLE_X64": "1",
+        "NCCL_P2P_DISABLE": "1",
+    }
     for name, text in changed.items():
         variables, digest, tags, machine, _ = json.loads(driver.python(FOUND, **{name: text}))
         assert variables[name] == text
@@ -68,8 +91,11 @@ def test_inherited_variables_are_recorded_and_make_another_environment(driver: D
     assert "NOTHING_TF_X" not in json.loads(driver.python(FOUND, NOTHING_TF_X="1"))[0]
 
 
-def test_the_machine_has_the_gpus_that_cuda_sees(driver: Driver) -> None:  # noqa: F811
+def test_the_machine_has_the_gpus_that_cuda_sees(driver: Driver) -> None:
     driver.answers(cards=2)
-    both, one, none = (json.loads(driver.python(FOUND, CUDA_VISIBLE_DEVICES=text))[3:] for text in ("0,1", UUIDS[1], ""))
+    both, one, none = (
+        json.loads(driver.python(FOUND, CUDA_VISIBLE_DEVICES=text))[3:]
+        for text in ("0,1", UUIDS[1], "")
+    )
     assert [len(found[1]) for found in (both, one, none)] == [2, 1, 0]
     assert len({found[0] for found in (both, one, none)}) == 3

@@ -14,7 +14,16 @@ import psutil
 import pytest
 
 from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
-from tracking.sensors import Sample, Sampler, Sensors, Window, is_steady, rapl, seconds_until_steady, summarise
+from tracking.sensors import (
+    Sample,
+    Sampler,
+    Sensors,
+    Window,
+    is_steady,
+    rapl,
+    seconds_until_steady,
+    summarise,
+)
 from tracking.sensors.nvml import SHARED_CARD, throttles
 
 
@@ -48,7 +57,9 @@ def test_every_rank_is_read_with_its_number() -> None:
         other.kill()
         other.wait()
         gone = sensors.read().values
-    assert values["system/rank_0_process_rss_megabytes"] == pytest.approx(values["system/process_rss_megabytes"], rel=0.1)
+    assert values["system/rank_0_process_rss_megabytes"] == pytest.approx(
+        values["system/process_rss_megabytes"], rel=0.1
+    )
     assert values["system/rank_3_process_rss_megabytes"] > 1
     assert values["system/rank_3_process_cpu_percentage"] > 0
     assert "system/rank_0_process_rss_megabytes" in gone
@@ -83,10 +94,14 @@ print(json.dumps([sample.values, sample.counters_joules, sensors.missing, sensor
 """
 
 
-def test_everything_that_a_gpu_tells_in_its_units(driver: Driver) -> None:  # noqa: F811
+def test_everything_that_a_gpu_tells_in_its_units(driver: Driver) -> None:
     driver.answers(clock_limits=0x24)
     values, counters, missing, gpu = json.loads(driver.python(READ))
-    told = {key.removeprefix("system/gpu_0_"): value for key, value in values.items() if key.startswith("system/gpu_0_")}
+    told = {
+        key.removeprefix("system/gpu_0_"): value
+        for key, value in values.items()
+        if key.startswith("system/gpu_0_")
+    }
     assert told == {
         "memory_usage_megabytes": 2_000,
         "utilization_percentage": 87,
@@ -101,27 +116,37 @@ def test_everything_that_a_gpu_tells_in_its_units(driver: Driver) -> None:  # no
     assert missing["gpu_0_process_memory"] == "the driver does not report what this process holds"
 
 
-def test_the_memory_of_the_measured_process(driver: Driver) -> None:  # noqa: F811
-    script = READ.replace("import json, os\n", "import json, os, sys\nopen(os.environ['NVML_ANSWERS'], 'a').write(LINES)\n")
+def test_the_memory_of_the_measured_process(driver: Driver) -> None:
+    script = READ.replace(
+        "import json, os\n",
+        "import json, os, sys\nopen(os.environ['NVML_ANSWERS'], 'a').write(LINES)\n",
+    )
     values, _, missing, _ = json.loads(
         driver.python(script.replace("LINES", "f'pid {os.getpid()}\\nprocess_bytes 750000000\\n'"))
     )
     assert values["system/gpu_0_process_memory_megabytes"] == 750
     assert "gpu_0_process_memory" not in missing
     driver.answers()
-    values, _, missing, _ = json.loads(driver.python(script.replace("LINES", "f'pid {os.getpid()}\\n'")))
-    assert "system/gpu_0_process_memory_megabytes" not in values  # the driver lists it, but keeps its size to itself
+    values, _, missing, _ = json.loads(
+        driver.python(script.replace("LINES", "f'pid {os.getpid()}\\n'"))
+    )
+    assert (
+        "system/gpu_0_process_memory_megabytes" not in values
+    )  # the driver lists it, but keeps its size to itself
 
 
-def test_what_a_gpu_does_not_support_is_missing_with_the_drivers_word(driver: Driver) -> None:  # noqa: F811
+def test_what_a_gpu_does_not_support_is_missing_with_the_drivers_word(driver: Driver) -> None:
     driver.answers(celsius=None, counter_seconds=None)
     values, counters, missing, _ = json.loads(driver.python(READ))
     assert "system/gpu_0_temperature_celsius" not in values
     assert "gpu_0" not in counters
-    assert (missing["gpu_0_temperature_celsius"], missing["gpu_0_energy"]) == ("Not Supported", "Not Supported")
+    assert (missing["gpu_0_temperature_celsius"], missing["gpu_0_energy"]) == (
+        "Not Supported",
+        "Not Supported",
+    )
 
 
-def test_a_cell_on_the_cpu_is_not_charged_the_gpus_energy(driver: Driver) -> None:  # noqa: F811
+def test_a_cell_on_the_cpu_is_not_charged_the_gpus_energy(driver: Driver) -> None:
     values, counters, _, _ = json.loads(driver.python(READ.replace('"cuda"', '"cpu"')))
     assert "gpu_0" not in counters
     assert values["system/gpu_0_power_usage_watts"] == 250
@@ -161,7 +186,7 @@ MIG_CARDS = {
 }
 
 
-def test_the_devices_are_those_that_cuda_sees(driver: Driver) -> None:  # noqa: F811
+def test_the_devices_are_those_that_cuda_sees(driver: Driver) -> None:
     driver.answers(cards=4)
     found, without = json.loads(driver.python(VISIBLE, CARDS))
     assert without == UUIDS
@@ -172,7 +197,7 @@ def test_the_devices_are_those_that_cuda_sees(driver: Driver) -> None:  # noqa: 
         assert bool(missing) == (not cards)
 
 
-def test_mig_instances_are_devices_of_their_own(driver: Driver) -> None:  # noqa: F811
+def test_mig_instances_are_devices_of_their_own(driver: Driver) -> None:
     driver.answers({"0.instances": 2}, cards=2)
     found, _ = json.loads(driver.python(VISIBLE, MIG_CARDS))
     for (uuids, keys, names, _), expected in zip(found, MIG_CARDS.values(), strict=True):
@@ -182,24 +207,37 @@ def test_mig_instances_are_devices_of_their_own(driver: Driver) -> None:  # noqa
     assert found[0][2] == ["Test GPU MIG 1g.10gb (driver 600.00)"]
 
 
-def test_a_mig_instance_has_the_sensors_that_are_its_own(driver: Driver) -> None:  # noqa: F811
+def test_a_mig_instance_has_the_sensors_that_are_its_own(driver: Driver) -> None:
     """The card's temperature and clocks are the instance's; its power and energy are of all instances together."""
     driver.answers({"0.instances": 2})
-    values, counters, missing, _ = json.loads(driver.python(READ, CUDA_VISIBLE_DEVICES=INSTANCES[1]))
+    values, counters, missing, _ = json.loads(
+        driver.python(READ, CUDA_VISIBLE_DEVICES=INSTANCES[1])
+    )
     told = {key.removeprefix("system/gpu_0_") for key in values if key.startswith("system/gpu_0_")}
-    assert told == {"memory_usage_megabytes", "temperature_celsius", "clock_megahertz", "memory_clock_megahertz", "clock_limits"}
+    assert told == {
+        "memory_usage_megabytes",
+        "temperature_celsius",
+        "clock_megahertz",
+        "memory_clock_megahertz",
+        "clock_limits",
+    }
     assert "gpu_0" not in counters
     shared = {"energy", "power_usage_watts", "utilization_percentage"}
-    assert {name for name, reason in missing.items() if reason == SHARED_CARD} == {f"gpu_0_{name}" for name in shared}
+    assert {name for name, reason in missing.items() if reason == SHARED_CARD} == {
+        f"gpu_0_{name}" for name in shared
+    }
 
 
-def test_the_sensors_are_those_of_the_named_gpus(driver: Driver) -> None:  # noqa: F811
+def test_the_sensors_are_those_of_the_named_gpus(driver: Driver) -> None:
     driver.answers({"1.celsius": 71, "3.milliwatts": 300_000}, cards=4)
     script = READ.replace('"cuda")', f'"cuda", {[UUIDS[3], UUIDS[1]]})')
     values, counters, _, keys = json.loads(driver.python(script, CUDA_VISIBLE_DEVICES="0"))
     assert keys == ["gpu_3", "gpu_1"]
     assert set(counters) == {"gpu_3", "gpu_1"}
-    assert (values["system/gpu_3_temperature_celsius"], values["system/gpu_1_temperature_celsius"]) == (61, 71)
+    assert (
+        values["system/gpu_3_temperature_celsius"],
+        values["system/gpu_1_temperature_celsius"],
+    ) == (61, 71)
     assert values["system/gpu_3_power_usage_watts"] == 300
     assert not any("gpu_0" in key for key in values)
 
@@ -222,13 +260,13 @@ print(json.dumps([found, sensors.others]))
 """
 
 
-def test_who_else_computes_on_the_gpu_is_counted_while_ours_does(driver: Driver) -> None:  # noqa: F811
+def test_who_else_computes_on_the_gpu_is_counted_while_ours_does(driver: Driver) -> None:
     found, others = json.loads(driver.python(OTHERS.replace("OTHER}", f"{os.getpid()}}}")))
     assert found == [0, "", 1, "", None, "", None, ""]
     assert others == {str(os.getpid()): psutil.Process().name()}
 
 
-def test_numbers_of_another_namespace_tell_nothing_of_others(driver: Driver) -> None:  # noqa: F811
+def test_numbers_of_another_namespace_tell_nothing_of_others(driver: Driver) -> None:
     driver.answers(pid=4_000_000, other_pid=4_000_001)
     values, _, missing, _ = json.loads(driver.python(READ))
     assert "system/gpu_0_other_processes" not in values
@@ -251,9 +289,11 @@ print(json.dumps([found.metrics, found.missing, found.throttled, ended - began])
 """
 
 
-def test_energy_is_the_counters_rise_over_the_window(driver: Driver) -> None:  # noqa: F811
+def test_energy_is_the_counters_rise_over_the_window(driver: Driver) -> None:
     driver.answers(clock_limits=0x40)
-    metrics, missing, throttled, seconds = json.loads(driver.python(SAMPLE.replace("WINDOW", "1.0")))
+    metrics, missing, throttled, seconds = json.loads(
+        driver.python(SAMPLE.replace("WINDOW", "1.0"))
+    )
     # the counter moves every 20 ms, 2 % of the window, at each end
     assert metrics["power/watts_mean"] == pytest.approx(250, rel=0.05)
     assert metrics["energy/joules"] == pytest.approx(250 * seconds, rel=0.05)
@@ -264,7 +304,7 @@ def test_energy_is_the_counters_rise_over_the_window(driver: Driver) -> None:  #
     assert missing == {}
 
 
-def test_a_window_of_too_few_counter_periods_gives_no_energy(driver: Driver) -> None:  # noqa: F811
+def test_a_window_of_too_few_counter_periods_gives_no_energy(driver: Driver) -> None:
     driver.answers(counter_seconds=0.6)
     metrics, missing, _, _ = json.loads(driver.python(SAMPLE.replace("WINDOW", "1.0")))
     assert not any("energy" in key or "power" in key for key in metrics)
@@ -274,7 +314,12 @@ def test_a_window_of_too_few_counter_periods_gives_no_energy(driver: Driver) -> 
 
 @pytest.mark.parametrize(
     ("mask", "names"),
-    [(0x1, []), (0x2, []), (0x104, ["software power cap"]), (0x60, [f"{k} thermal slowdown" for k in ("software", "hardware")])],
+    [
+        (0x1, []),
+        (0x2, []),
+        (0x104, ["software power cap"]),
+        (0x60, [f"{k} thermal slowdown" for k in ("software", "hardware")]),
+    ],
 )
 def test_idling_and_the_users_own_clocks_are_no_throttling(mask: int, names: list[str]) -> None:
     assert throttles(float(mask)) == names
@@ -284,13 +329,19 @@ def test_idling_and_the_users_own_clocks_are_no_throttling(mask: int, names: lis
 
 
 def sample(second: float, joules: float, celsius: float = 40.0, counter: str = "gpu_0") -> Sample:
-    values = {"system/cpu_utilization_percentage": 10 * second, "system/gpu_0_temperature_celsius": celsius}
+    values = {
+        "system/cpu_utilization_percentage": 10 * second,
+        "system/gpu_0_temperature_celsius": celsius,
+    }
     return Sample(second, values, {counter: joules})
 
 
 def test_summaries_cover_the_window_alone_and_only_sensors_that_spoke() -> None:
     joules = [0, 100, 150, 200, 250, 10_000]
-    samples = [sample(at, j, c) for at, j, c in zip((0, 1, 2, 3, 4, 9), joules, (90, 40, 42, 44, 46, 99), strict=True)]
+    samples = [
+        sample(at, j, c)
+        for at, j, c in zip((0, 1, 2, 3, 4, 9), joules, (90, 40, 42, 44, 46, 99), strict=True)
+    ]
     found = summarise(samples, Window("", 1, 4, 200), gpus=["gpu_0"], ranges_joules={}).metrics
     assert found["cpu/utilization_percent_mean"] == pytest.approx(25)
     assert found["gpu/temperature_celsius_max"] == 46
@@ -309,7 +360,9 @@ def test_summaries_cover_the_window_alone_and_only_sensors_that_spoke() -> None:
 
 def test_the_ends_of_a_window_are_read_off_between_samples() -> None:
     samples = [sample(at, 30 * at) for at in range(8)]
-    found = summarise(samples, Window("inference/", 1.5, 5.5, 0), gpus=["gpu_0"], ranges_joules={}).metrics
+    found = summarise(
+        samples, Window("inference/", 1.5, 5.5, 0), gpus=["gpu_0"], ranges_joules={}
+    ).metrics
     assert found["inference/energy/joules"] == pytest.approx(120)
     assert "inference/energy/joules_per_example" not in found
 
@@ -318,7 +371,9 @@ def test_pauses_are_no_part_of_a_window() -> None:
     """10 W in training, and 1,000 W and 90 °C in a validation from 4 to 6 s, as a plain sum over seconds has it."""
     watts = [10, 10, 10, 10, 1_000, 1_000, 10, 10, 10, 10]
     samples = [sample(at, sum(watts[:at]), 90 if at == 5 else 40) for at in range(11)]
-    found = summarise(samples, Window("", 0, 10, 8, pauses=((4, 6),)), gpus=["gpu_0"], ranges_joules={}).metrics
+    found = summarise(
+        samples, Window("", 0, 10, 8, pauses=((4, 6),)), gpus=["gpu_0"], ranges_joules={}
+    ).metrics
     assert found["energy/joules"] == pytest.approx(8 * 10)
     assert found["power/watts_mean"] == pytest.approx(10)
     assert found["energy/joules_per_example"] == pytest.approx(10)
@@ -336,12 +391,16 @@ def test_what_moves_in_pauses_alone_tells_nothing_of_the_window() -> None:
 
 def test_a_counter_that_wraps_around_loses_nothing() -> None:
     samples = [sample(at, (900 + 50 * at) % 1_000, counter="intel-rapl:0") for at in range(6)]
-    found = summarise(samples, Window("", 0, 5, 10), ranges_joules={"intel-rapl:0": 1_000.0}).metrics
+    found = summarise(
+        samples, Window("", 0, 5, 10), ranges_joules={"intel-rapl:0": 1_000.0}
+    ).metrics
     assert found["energy/joules"] == pytest.approx(250)
 
 
 def test_energy_that_one_counter_cannot_tell_is_not_told_at_all() -> None:
-    both = [Sample(at, {}, {"intel-rapl:0": 10.0 * at, "gpu_0": 5.0 * (at // 4)}) for at in range(8)]
+    both = [
+        Sample(at, {}, {"intel-rapl:0": 10.0 * at, "gpu_0": 5.0 * (at // 4)}) for at in range(8)
+    ]
     found = summarise(both, Window("", 0, 7, 10), ranges_joules={})
     assert found.metrics == {}
     assert found.missing == {"energy": "gpu_0 moved 1 times in the 7.0 s, 3 are needed"}
@@ -349,13 +408,27 @@ def test_energy_that_one_counter_cannot_tell_is_not_told_at_all() -> None:
 
 def test_several_gpus_give_sums_of_energy_and_memory_and_means_of_the_rest() -> None:
     def of(gpu: int, used: float, celsius: float, megabytes: float) -> dict[str, float]:
-        told = {"utilization_percentage": used, "temperature_celsius": celsius, "clock_megahertz": 1_000 + used}
-        return {f"system/gpu_{gpu}_{key}": value for key, value in {**told, "process_memory_megabytes": megabytes}.items()}
+        told = {
+            "utilization_percentage": used,
+            "temperature_celsius": celsius,
+            "clock_megahertz": 1_000 + used,
+        }
+        return {
+            f"system/gpu_{gpu}_{key}": value
+            for key, value in {**told, "process_memory_megabytes": megabytes}.items()
+        }
 
     samples = [
-        Sample(at, of(0, 80, 60, 100) | of(2, 40, 50 + at, 300), {"gpu_0": 100.0 * at, "gpu_2": 50.0 * at}) for at in range(6)
+        Sample(
+            at,
+            of(0, 80, 60, 100) | of(2, 40, 50 + at, 300),
+            {"gpu_0": 100.0 * at, "gpu_2": 50.0 * at},
+        )
+        for at in range(6)
     ]
-    found = summarise(samples, Window("", 0, 5, 10), gpus=["gpu_0", "gpu_2"], ranges_joules={}).metrics
+    found = summarise(
+        samples, Window("", 0, 5, 10), gpus=["gpu_0", "gpu_2"], ranges_joules={}
+    ).metrics
     assert found == {
         "gpu/utilization_percent_mean": pytest.approx(60),
         "gpu/temperature_celsius_mean": pytest.approx((60 + 52.5) / 2),
@@ -379,7 +452,11 @@ def test_a_gpu_is_steady_after_a_second_at_one_clock_and_temperature() -> None:
     """The clock rises from that of idling within half a second, the temperature by 1 °C every 0.5 s for three seconds."""
     clocks = [345, 700, 1_100, 1_500, 1_800, *[1_980, 1_960] * 30]
     samples = gpu_samples(clocks, [40.0] * len(clocks))
-    steady = [sample.time_seconds for end, sample in enumerate(samples, 1) if is_steady(samples[:end], ["gpu_1"])]
+    steady = [
+        sample.time_seconds
+        for end, sample in enumerate(samples, 1)
+        if is_steady(samples[:end], ["gpu_1"])
+    ]
     assert steady[0] == pytest.approx(1.5)
     assert len(steady) == len(samples) - 15
     window = Window("", 0.0, 6.0, 1)
@@ -388,7 +465,9 @@ def test_a_gpu_is_steady_after_a_second_at_one_clock_and_temperature() -> None:
     assert seconds_until_steady(samples, Window("", 0.0, 1.2, 1), ["gpu_1"]) is None
     warming = gpu_samples([1_980] * 60, [40 + min(at, 30) // 5 for at in range(60)])
     assert seconds_until_steady(warming, window, ["gpu_1"]) == pytest.approx(2.5)
-    assert seconds_until_steady(samples, window, ["gpu_1", "gpu_2"]) == pytest.approx(0.5), "what has no sensor says nothing"
+    assert seconds_until_steady(samples, window, ["gpu_1", "gpu_2"]) == pytest.approx(0.5), (
+        "what has no sensor says nothing"
+    )
     assert not is_steady([], ["gpu_1"])
     slowing = gpu_samples([1_980 - 10 * at for at in range(60)], [40.0] * 60)
     assert seconds_until_steady(slowing, window, ["gpu_1"]) is None
@@ -406,9 +485,16 @@ def zone(folder: Path, zone_name: str, name: str, joules: str = "5.5") -> None:
         (folder / zone_name / "energy_uj").write_text(f"{float(joules) * 1e6:.0f}\n")
 
 
-def test_packages_are_counted_once_and_nothing_that_contains_them_or_is_part_of_them(tmp_path: Path) -> None:
+def test_packages_are_counted_once_and_nothing_that_contains_them_or_is_part_of_them(
+    tmp_path: Path,
+) -> None:
     zones = {"intel-rapl:0": "package-0", "intel-rapl:1": "package-1", "intel-rapl:2": "psys"}
-    zones |= {"intel-rapl:0:0": "core", "intel-rapl:0:1": "uncore", "intel-rapl:0:2": "dram", "intel-rapl-mmio:0": "package-0"}
+    zones |= {
+        "intel-rapl:0:0": "core",
+        "intel-rapl:0:1": "uncore",
+        "intel-rapl:0:2": "dram",
+        "intel-rapl-mmio:0": "package-0",
+    }
     for zone_name, name in zones.items():
         zone(tmp_path, zone_name, name)
     packages, reason = rapl.find(tmp_path)
@@ -418,7 +504,9 @@ def test_packages_are_counted_once_and_nothing_that_contains_them_or_is_part_of_
     assert reason == ""
 
 
-def test_a_package_that_cannot_be_read_is_reported_even_if_another_one_is_readable(tmp_path: Path) -> None:
+def test_a_package_that_cannot_be_read_is_reported_even_if_another_one_is_readable(
+    tmp_path: Path,
+) -> None:
     assert rapl.find(tmp_path) == ([], f"no RAPL counter of a processor package in {tmp_path}")
     zone(tmp_path, "intel-rapl:2", "psys")
     assert rapl.find(tmp_path)[0] == []
@@ -429,7 +517,7 @@ def test_a_package_that_cannot_be_read_is_reported_even_if_another_one_is_readab
     assert reason.startswith("intel-rapl:0 cannot be read: ")
 
 
-def test_the_share_of_free_memory_is_the_drivers(driver: Driver) -> None:  # noqa: F811
+def test_the_share_of_free_memory_is_the_drivers(driver: Driver) -> None:
     free = "from tracking.sensors import nvml; print(nvml.free_share())"
     driver.answers()
     assert float(driver.python(free)) == pytest.approx(1 - 2e9 / 2**34)

@@ -22,7 +22,17 @@ from tests.faults.proxy import Proxy
 from tracking import whereabouts
 from tracking.errors import WrongCall
 from tracking.journal import Journal
-from tracking.records import Artifact, DatasetUsed, Metrics, Point, Record, RunClosed, RunOpened, StoredRun, Tags
+from tracking.records import (
+    Artifact,
+    DatasetUsed,
+    Metrics,
+    Point,
+    Record,
+    RunClosed,
+    RunOpened,
+    StoredRun,
+    Tags,
+)
 from tracking.store import NOTE, Rejected, Store, Unreachable
 from tracking.technical import packed
 from tracking.upload import IDLE_SECONDS, Uploader
@@ -34,7 +44,14 @@ def some_records(folder: Path) -> list[Record]:
     points = tuple(Point("train/loss", 1 / (step + 1), step, 1_000 + step) for step in range(2_500))
     return [
         RunOpened("c1", 1_000, "captioning", "campaign", {"kind": "campaign"}),
-        RunOpened("r1", 2_000, "captioning", "cell", {"kind": "cell", "campaign": "run:c1"}, {"batch_size": "32"}),
+        RunOpened(
+            "r1",
+            2_000,
+            "captioning",
+            "cell",
+            {"kind": "cell", "campaign": "run:c1"},
+            {"batch_size": "32"},
+        ),
         Metrics("r1", (*points, Point("bad", math.nan, 0, 1))),
         Tags("r1", {"machine": "abc"}),
         Artifact("r1", "cells/note.txt"),
@@ -91,7 +108,9 @@ def test_what_the_server_refuses_is_told_and_the_rest_arrives(store: Store, tmp_
     assert everything(store)["cell"].tags["after"] == "yes"
 
 
-def test_a_description_keeps_what_its_users_wrote_and_leads_to_the_newest_result(store: Store) -> None:
+def test_a_description_keeps_what_its_users_wrote_and_leads_to_the_newest_result(
+    store: Store,
+) -> None:
     def described(**given: str) -> str:
         store.describe_experiment("captioning", **given)
         return str(store._client.get_experiment(store.experiment_id("captioning")).tags[NOTE])
@@ -99,8 +118,13 @@ def test_a_description_keeps_what_its_users_wrote_and_leads_to_the_newest_result
     assert described(text="A study\n\nIts runs") == "A study\n\nIts runs"
     assert described(newest="Newest result: 0", replace=False).endswith("Newest result: 0")
     assert described(newest="Newest result: 1") == "A study\n\nIts runs\n\nNewest result: 1"
-    assert described(text="Another text", newest="Newest result: 2") == "A study\n\nIts runs\n\nNewest result: 2"
-    assert described(newest="Newest result: without a verdict", replace=False).endswith("Newest result: 2")
+    assert (
+        described(text="Another text", newest="Newest result: 2")
+        == "A study\n\nIts runs\n\nNewest result: 2"
+    )
+    assert described(newest="Newest result: without a verdict", replace=False).endswith(
+        "Newest result: 2"
+    )
     store._client.set_experiment_tag(store.experiment_id("captioning"), NOTE, "Ours, for the paper")
     assert described(text="A study") == "Ours, for the paper"
     assert described(newest="Newest result: 3") == "Ours, for the paper\n\nNewest result: 3"
@@ -137,18 +161,30 @@ def another() -> Iterator[str]:
         ("sqlite:///mlflow.db", ""),
     ],
 )
-def test_a_run_has_an_address_by_its_id_alone_and_never_with_a_password(uri: str, address: str) -> None:
+def test_a_run_has_an_address_by_its_id_alone_and_never_with_a_password(
+    uri: str, address: str
+) -> None:
     assert Store.address(SimpleNamespace(uri=uri), "f00d") == address  # type: ignore[arg-type]
 
 
-def test_runs_of_a_vanished_process_are_closed_and_those_of_a_living_one_kept(store: Store, tmp_path: Path, another: str) -> None:
+def test_runs_of_a_vanished_process_are_closed_and_those_of_a_living_one_kept(
+    store: Store, tmp_path: Path, another: str
+) -> None:
     began_ms = int((time.time() - 7_200) * 1_000)
-    alive, dead = {"kind": "campaign", **whereabouts.here()}, {"kind": "campaign", **_of_a_dead_process()}
+    alive, dead = (
+        {"kind": "campaign", **whereabouts.here()},
+        {"kind": "campaign", **_of_a_dead_process()},
+    )
     silent = {"heartbeat": str(int(time.time() - 1.5 * whereabouts.STALE_SECONDS_OF_DEAD))}
     long_silent = {"heartbeat": str(int(time.time() - 1.5 * whereabouts.STALE_SECONDS))}
     killed = {
         "dead": {**dead, **silent},
-        "dead, its number given to another process": {**dead, **silent, "pid": another, whereabouts.STARTED: "1e9"},
+        "dead, its number given to another process": {
+            **dead,
+            **silent,
+            "pid": another,
+            whereabouts.STARTED: "1e9",
+        },
         "elsewhere, silent": {**dead, **long_silent, "host": "elsewhere"},
     }
     running = {
@@ -159,22 +195,35 @@ def test_runs_of_a_vanished_process_are_closed_and_those_of_a_living_one_kept(st
     for number, (name, tags) in enumerate({**killed, **running}.items()):
         own = RunOpened(f"c{number}", began_ms, "captioning", name, tags)
         trial = {"kind": "trial", "campaign": f"run:c{number}"}
-        store.apply([own, RunOpened(f"t{number}", began_ms, "captioning", f"{name}: trial", trial)], tmp_path)
-    bare = {"origin": "begun", **_of_a_dead_process(), **silent}  # killed before it could say what it is
-    store._client.create_run(store.experiment_id("captioning"), start_time=began_ms, tags=bare, run_name="begun")
+        store.apply(
+            [own, RunOpened(f"t{number}", began_ms, "captioning", f"{name}: trial", trial)],
+            tmp_path,
+        )
+    bare = {
+        "origin": "begun",
+        **_of_a_dead_process(),
+        **silent,
+    }  # killed before it could say what it is
+    store._client.create_run(
+        store.experiment_id("captioning"), start_time=began_ms, tags=bare, run_name="begun"
+    )
     store._client.create_run(store.experiment_id("captioning"), run_name="somebody else's")
     store.close_stale("captioning")
     statuses = {name: run.status for name, run in everything(store).items()}
     assert statuses.pop("begun") == "KILLED"
     assert statuses.pop("somebody else's") == "RUNNING"
-    ended, left = ([f"{name}{of}" for name in some for of in ("", ": trial")] for some in (killed, running))
+    ended, left = (
+        [f"{name}{of}" for name in some for of in ("", ": trial")] for some in (killed, running)
+    )
     assert statuses == {**dict.fromkeys(ended, "KILLED"), **dict.fromkeys(left, "RUNNING")}
     assert "ended without a message" in everything(store)["dead: trial"].tags["outcome_reason"]
 
 
 def _of_a_dead_process() -> dict[str, str]:
     told = "import json; from tracking import whereabouts; print(json.dumps(whereabouts.here()))"
-    found = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return dict(json.loads(found.stdout))
 
 
@@ -248,11 +297,22 @@ def test_nothing_is_sent_while_a_cell_is_timed_and_all_of_it_afterwards(
     assert uploader.finish(20)
 
 
-def test_runs_of_several_experiments_come_page_by_page_each_once(store: Store, tmp_path: Path) -> None:
-    opened = [RunOpened(f"{place}{i}", i, place, f"{place}{i}") for place in ("one", "two") for i in range(5)]
+def test_runs_of_several_experiments_come_page_by_page_each_once(
+    store: Store, tmp_path: Path
+) -> None:
+    opened = [
+        RunOpened(f"{place}{i}", i, place, f"{place}{i}")
+        for place in ("one", "two")
+        for i in range(5)
+    ]
     store.apply(opened, tmp_path)
     told: list[tuple[int, int | None]] = []
-    names = [run.name for run in store.runs(["one", "not there", "two"], page=4, progress=lambda *seen: told.append(seen))]
+    names = [
+        run.name
+        for run in store.runs(
+            ["one", "not there", "two"], page=4, progress=lambda *seen: told.append(seen)
+        )
+    ]
     assert sorted(names) == sorted(record.name for record in opened)
     assert told == [(4, None), (8, None), (10, None)]
     assert len(list(store.runs("two", "attributes.run_name != 'two3'"))) == 4
@@ -261,10 +321,18 @@ def test_runs_of_several_experiments_come_page_by_page_each_once(store: Store, t
 
 def test_a_server_and_its_database_tell_the_same_runs(server: Server, tmp_path: Path) -> None:
     points = tuple(
-        Point(key, value, 0, 1) for key, value in (("big", math.inf), ("low", -math.inf), ("zero", 0.0), ("tiny", 5e-324))
+        Point(key, value, 0, 1)
+        for key, value in (("big", math.inf), ("low", -math.inf), ("zero", 0.0), ("tiny", 5e-324))
     )
     more: list[Record] = [
-        RunOpened("r2", 3_000, "captioning", "é “x”", {"empty": "", "kind": "cell"}, {"nothing": "", "text": "a\nb"}),
+        RunOpened(
+            "r2",
+            3_000,
+            "captioning",
+            "é “x”",
+            {"empty": "", "kind": "cell"},
+            {"nothing": "", "text": "a\nb"},
+        ),
         Metrics("r2", points),
     ]
     assert Store(server.uri).apply([*some_records(tmp_path), *more], tmp_path) == []
@@ -276,13 +344,20 @@ def test_a_server_and_its_database_tell_the_same_runs(server: Server, tmp_path: 
 
 
 def test_an_experiment_that_is_not_there_is_told_with_those_that_are(store: Store) -> None:
-    with pytest.raises(WrongCall, match=r"no experiment 'lenet' on sqlite.*; nothing was recorded there; .*MLFLOW_TRACKING_URI"):
+    with pytest.raises(
+        WrongCall,
+        match=r"no experiment 'lenet' on sqlite.*; nothing was recorded there; .*MLFLOW_TRACKING_URI",
+    ):
         store.experiment_ids(["lenet"])
     ids = [store.experiment_id(name) for name in ("captioning", "lenet")]
     assert store.experiment_ids(["captioning", "lenet"]) == ids
-    with pytest.raises(WrongCall, match=r"no experiment 'captoining' on sqlite.*did you mean 'captioning'\?"):
+    with pytest.raises(
+        WrongCall, match=r"no experiment 'captoining' on sqlite.*did you mean 'captioning'\?"
+    ):
         store.experiment_ids(["lenet", "captoining"])
-    with pytest.raises(WrongCall, match=r"no experiment 'x' on sqlite.*; have Default, captioning, lenet$"):
+    with pytest.raises(
+        WrongCall, match=r"no experiment 'x' on sqlite.*; have Default, captioning, lenet$"
+    ):
         store.experiment_ids(["x"])
     store._client.delete_experiment(ids[1])
     with pytest.raises(WrongCall, match="no experiment 'lenet'"):
@@ -303,12 +378,25 @@ def test_one_file_of_a_run_and_the_history_of_a_metric(server: Server, tmp_path:
     (tmp_path / "deep" / "values.parquet").write_bytes(bytes(range(256)) * 1_000)
     opened = [RunOpened(f"r{i}", 1, "captioning", f"r{i}") for i in range(8)]
     kept = [
-        record for one in opened for record in (Artifact(one.run, "deep"), Artifact(one.run, "deep/values.parquet", "sub folder"))
+        record
+        for one in opened
+        for record in (
+            Artifact(one.run, "deep"),
+            Artifact(one.run, "deep/values.parquet", "sub folder"),
+        )
     ]
     store = Store(server.uri)
-    assert store.apply([*opened, *kept, Metrics("r0", (Point("loss", 2.0, 0, 5), Point("loss", 1.0, 1, 6)))], tmp_path) == []
+    assert (
+        store.apply(
+            [*opened, *kept, Metrics("r0", (Point("loss", 2.0, 0, 5), Point("loss", 1.0, 1, 6)))],
+            tmp_path,
+        )
+        == []
+    )
     ids = [store.run_id(one.run) or "" for one in opened]
-    wanted = [(run_id, path) for run_id in ids for path in ("values.parquet", "sub folder/values.parquet")]
+    wanted = [
+        (run_id, path) for run_id in ids for path in ("values.parquet", "sub folder/values.parquet")
+    ]
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda one: store.file(*one, tmp_path / "fetched"), wanted))
     assert len(set(found)) == len(wanted)
@@ -338,7 +426,10 @@ def test_a_server_is_read_from_both_ends_and_every_run_once(server: Server) -> N
         made = {client.create_run(experiment, start_time=start).info.run_id for start in starts}
         found = [run.run_id for run in Store(server.uri).runs(name, page=2)]
         assert sorted(found) == sorted(made), starts
-        narrowed = [run.start_ms for run in Store(server.uri).runs(name, "attributes.start_time >= 2", page=2)]
+        narrowed = [
+            run.start_ms
+            for run in Store(server.uri).runs(name, "attributes.start_time >= 2", page=2)
+        ]
         assert sorted(narrowed) == [start for start in starts if start >= 2]
 
 
@@ -352,26 +443,39 @@ def proxy(server: Server) -> Iterator[Proxy]:
     running.close()
 
 
-def test_a_creation_whose_answer_is_lost_makes_one_run(proxy: Proxy, server: Server, tmp_path: Path, empty_store: Path) -> None:
+def test_a_creation_whose_answer_is_lost_makes_one_run(
+    proxy: Proxy, server: Server, tmp_path: Path, empty_store: Path
+) -> None:
     records = some_records(tmp_path)
     store = Store(proxy.uri)
-    for request in ("runs/create", "runs/log-batch", "runs/update", "artifacts/", "runs/log-inputs"):
+    for request in (
+        "runs/create",
+        "runs/log-batch",
+        "runs/update",
+        "artifacts/",
+        "runs/log-inputs",
+    ):
         proxy.lose_answer(f"^P[A-Z]+ /api/2.0/mlflow[a-z-]*/{request}")
         assert store.apply(records, tmp_path) == []
     assert proxy.lost == 5
     clean = Store(f"sqlite:///{shutil.copy(empty_store, tmp_path / 'clean.db')}")
     clean.apply(records, tmp_path)
-    assert {name: (run.status, run.params, run.metrics) for name, run in everything(Store(server.uri)).items()} == {
-        name: (run.status, run.params, run.metrics) for name, run in everything(clean).items()
-    }
+    assert {
+        name: (run.status, run.params, run.metrics)
+        for name, run in everything(Store(server.uri)).items()
+    } == {name: (run.status, run.params, run.metrics) for name, run in everything(clean).items()}
     assert len(list(Store(server.uri).runs("captioning"))) == 2
 
 
-def test_a_run_that_a_late_creation_left_behind_ends_and_the_one_with_the_values_stays(store: Store, tmp_path: Path) -> None:
+def test_a_run_that_a_late_creation_left_behind_ends_and_the_one_with_the_values_stays(
+    store: Store, tmp_path: Path
+) -> None:
     opened, *rest = some_records(tmp_path)[1:7]
     assert isinstance(opened, RunOpened)
     store.apply([RunOpened("c1", 1_000, "captioning", "campaign"), opened], tmp_path)
-    late = store._client.create_run(store.experiment_id("captioning"), tags=packed({"origin": "r1"})).info.run_id
+    late = store._client.create_run(
+        store.experiment_id("captioning"), tags=packed({"origin": "r1"})
+    ).info.run_id
     again = Store(store.uri)
     again.expect([opened])  # as an uploader does that begins in the middle of a journal
     assert again.apply(rest, tmp_path) == []

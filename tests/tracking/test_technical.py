@@ -17,13 +17,47 @@ from tracking.technical import packed, unpacked
 
 # Of a cell on a machine with a GPU, as campaigns log it.
 FOR_PEOPLE = {
-    **{"block": "1", "campaign": "c" * 32, "commit": "0" * 40, "cpu": "16 × a CPU", "dataset": "scenes", "framework": "toy"},
-    **{"gpu": "a GPU", "kind": "cell", "machine": "abcd1234", "model": "lenet", "order_in_block": "0", "outcome": "ok"},
-    **{"parity": "equal", "settings_hash": "h", "team": "vision", "treatment": "toy", "user": "dana", "weights": "drawn"},
+    **{
+        "block": "1",
+        "campaign": "c" * 32,
+        "commit": "0" * 40,
+        "cpu": "16 × a CPU",
+        "dataset": "scenes",
+        "framework": "toy",
+    },
+    **{
+        "gpu": "a GPU",
+        "kind": "cell",
+        "machine": "abcd1234",
+        "model": "lenet",
+        "order_in_block": "0",
+        "outcome": "ok",
+    },
+    **{
+        "parity": "equal",
+        "settings_hash": "h",
+        "team": "vision",
+        "treatment": "toy",
+        "user": "dana",
+        "weights": "drawn",
+    },
 }
 FOR_PROGRAMS = {
-    **{"cell": "block-1-toy", "environment": "e1", "host": "box", "pid": "12", "pid_started": "1.50", "idle": "CPU 1 %"},
-    **{"looks": "6,8", "turns": "ab", "cool_down": "gpu 60 °C", "energy_of": "gpu", "optimizer.implementation": "fused"},
+    **{
+        "cell": "block-1-toy",
+        "environment": "e1",
+        "host": "box",
+        "pid": "12",
+        "pid_started": "1.50",
+        "idle": "CPU 1 %",
+    },
+    **{
+        "looks": "6,8",
+        "turns": "ab",
+        "cool_down": "gpu 60 °C",
+        "energy_of": "gpu",
+        "optimizer.implementation": "fused",
+    },
     **{"keras.use_cudnn": "False", "warmup.train": "steady"},
     **{f"version.{name}": "2.1" for name in ("torch", "keras", "numpy", "mlflow", "python")},
     **{"machine.governor": "performance", "pinned.cell": "1,2", "train.compilations": "1"},
@@ -40,7 +74,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) ->
 
 def shown(store: Store, run_id: str) -> list[str]:
     """The names on MLflow's page of a run, in its order; it leaves out its own."""
-    return [name for name in store._client.get_run(run_id).data.tags if not name.startswith("mlflow.")]
+    return [
+        name for name in store._client.get_run(run_id).data.tags if not name.startswith("mlflow.")
+    ]
 
 
 def written(store: Store, tags: Mapping[str, str], folder: Path) -> str:
@@ -53,7 +89,9 @@ def written(store: Store, tags: Mapping[str, str], folder: Path) -> str:
     return store.run_id("r1") or ""
 
 
-def test_the_first_tags_that_a_person_sees_are_for_people_and_no_tag_is_lost(store: Store, tmp_path: Path) -> None:
+def test_the_first_tags_that_a_person_sees_are_for_people_and_no_tag_is_lost(
+    store: Store, tmp_path: Path
+) -> None:
     run_id = written(store, FOR_PEOPLE | FOR_PROGRAMS, tmp_path)
     assert set(shown(store, run_id)) == set(FOR_PEOPLE)
     found = store.run(run_id)
@@ -74,7 +112,18 @@ def test_tags_of_one_record_are_shown_by_name(store: Store, tmp_path: Path) -> N
 
 
 def test_the_heartbeat_goes_when_its_run_ends_well(store: Store, tmp_path: Path) -> None:
-    store.apply([RunOpened("c1", 1_000, "captioning", "campaign", {"kind": "campaign", "heartbeat": "1", "pid": "2"})], tmp_path)
+    store.apply(
+        [
+            RunOpened(
+                "c1",
+                1_000,
+                "captioning",
+                "campaign",
+                {"kind": "campaign", "heartbeat": "1", "pid": "2"},
+            )
+        ],
+        tmp_path,
+    )
     run_id = store.run_id("c1") or ""
     store.beat(run_id)
     assert "heartbeat" in shown(store, run_id)
@@ -85,13 +134,22 @@ def test_the_heartbeat_goes_when_its_run_ends_well(store: Store, tmp_path: Path)
 def test_values_of_any_length_and_text_come_back_as_they_went() -> None:
     """Drawn: letters, quotes, characters beyond ASCII, in values from nothing to more than any tag holds; written in turns."""
     rng = random.Random(5)
-    names = ["cell", "idle", "looks", "turns", "team", *(f"version.p{number}" for number in range(40))]
+    names = [
+        "cell",
+        "idle",
+        "looks",
+        "turns",
+        "team",
+        *(f"version.p{number}" for number in range(40)),
+    ]
     for _ in range(200):
         there: dict[str, str] = {}
         wanted: dict[str, str] = {}
         for _ in range(rng.randint(1, 4)):
             some = {
-                name: "".join(rng.choices('ab"\\{}×·\n', k=rng.choice((0, 3, 300, 2_600, 4_990, 5_200))))
+                name: "".join(
+                    rng.choices('ab"\\{}×·\n', k=rng.choice((0, 3, 300, 2_600, 4_990, 5_200)))
+                )
                 for name in rng.sample(names, 12)
             }
             there |= packed(some, there)
@@ -104,6 +162,9 @@ def test_values_of_any_length_and_text_come_back_as_they_went() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"cell": 1}', "mine", "[" * 100_000])
 def test_what_somebody_has_written_into_the_shared_tag_is_left_as_it_is(text: str) -> None:
-    assert unpacked({"kind": "cell", "mlflow.evenhand": text}) == {"kind": "cell", "mlflow.evenhand": text}
+    assert unpacked({"kind": "cell", "mlflow.evenhand": text}) == {
+        "kind": "cell",
+        "mlflow.evenhand": text,
+    }
     beside = {"mlflow.evenhand.x": "mine", "mlflow.evenhand": '{"cell":"a"}'}
     assert unpacked(beside) == {"mlflow.evenhand.x": "mine", "cell": "a"}

@@ -37,7 +37,11 @@ def execute(database: str, *statements: str) -> None:
 
 def read_only(server: Server, how: str) -> None:
     """The whole database server, as a standby would be."""
-    execute(server.backend, f"ALTER SYSTEM SET default_transaction_read_only = {how}", "SELECT pg_reload_conf()")
+    execute(
+        server.backend,
+        f"ALTER SYSTEM SET default_transaction_read_only = {how}",
+        "SELECT pg_reload_conf()",
+    )
     time.sleep(0.5)
 
 
@@ -60,7 +64,9 @@ def cells(place: str, numbers: range) -> list[Record]:
     for number in numbers:
         points = tuple(Point("train/loss", 1 / step, step, step) for step in range(1, POINTS + 1))
         made += [
-            RunOpened(f"r{number}", 1, place, f"cell {number}", {"kind": "cell"}, {"batch_size": "32"}),
+            RunOpened(
+                f"r{number}", 1, place, f"cell {number}", {"kind": "cell"}, {"batch_size": "32"}
+            ),
             Metrics(f"r{number}", points),
             Tags(f"r{number}", {"machine": "m"}),
             DatasetUsed(f"r{number}", "digits", "abc", "here", "{}", "{}", "training"),
@@ -72,7 +78,14 @@ def cells(place: str, numbers: range) -> list[Record]:
 def everything(store: Store, place: str) -> dict[str, tuple[str, int, str | None]]:
     """Status, points and a tag of every cell."""
     found = [run for run in store.runs(place) if run.name.startswith("cell")]
-    return {run.name: (run.status, len(store.history(run.run_id, "train/loss")), run.tags.get("machine")) for run in found}
+    return {
+        run.name: (
+            run.status,
+            len(store.history(run.run_id, "train/loss")),
+            run.tags.get("machine"),
+        )
+        for run in found
+    }
 
 
 def test_a_database_that_is_read_only_for_a_while_is_waited_for(
@@ -100,7 +113,9 @@ def test_a_database_that_is_read_only_for_a_while_is_waited_for(
     wait_for(lambda: uploader.up_to_date, 60)
     assert uploader.finish(60)
     assert uploader.refused == []
-    assert everything(store, "a while") == {f"cell {number}": ("FINISHED", POINTS, "m") for number in range(6)}
+    assert everything(store, "a while") == {
+        f"cell {number}": ("FINISHED", POINTS, "m") for number in range(6)
+    }
     assert {run.status for run in store.runs("a while")} == {"FINISHED"}
 
 
@@ -110,14 +125,17 @@ def test_a_campaign_whose_database_stays_read_only_names_the_command_that_comple
     remote = Place(place.folder, place.cache, server.uri)
     for name, text in toy_costs(step=0.2).items():
         monkeypatch.setenv(name, text)
-    parent = remote.start(frameworks="toy", data="synthetic", vocabulary="60", length="8", epochs="6", blocks="1")
+    parent = remote.start(
+        frameworks="toy", data="synthetic", vocabulary="60", length="8", epochs="6", blocks="1"
+    )
     wait_for(lambda: any(isinstance(one, Metrics) for one in recorded(remote)), 240)
     read_only(server, "on")
     output, _ = parent.communicate(timeout=280)
     assert parent.returncode == 3, output
     assert "Traceback" not in output
     said = re.search(
-        r"! (\d+) records wait: .*read-only.*; send them when it can: (\S*python\S* -m experiments replay .*)", output
+        r"! (\d+) records wait: .*read-only.*; send them when it can: (\S*python\S* -m experiments replay .*)",
+        output,
     )
     assert said, output
     assert "refused" not in output
@@ -133,9 +151,18 @@ def test_a_campaign_whose_database_stays_read_only_names_the_command_that_comple
     runs = {titled(run): run for run in Store(server.uri).runs("captioning")}
     assert {run.status for run in runs.values()} == {"FINISHED"}
     (folder,) = journal.campaigns(remote.journal)
-    told = [point for one in journal.read_all(folder) if isinstance(one, Metrics) for point in one.points]
+    told = [
+        point
+        for one in journal.read_all(folder)
+        if isinstance(one, Metrics)
+        for point in one.points
+    ]
     losses = [point for point in told if point.key == "train/loss"]
-    assert len(Store(server.uri).history(runs["toy · block 1"].run_id, "train/loss")) == len(losses) == 6
+    assert (
+        len(Store(server.uri).history(runs["toy · block 1"].run_id, "train/loss"))
+        == len(losses)
+        == 6
+    )
 
 
 POISONED = """CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN
@@ -145,33 +172,65 @@ POISONED = """CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN
 def test_a_record_that_is_never_written_is_set_aside_and_named_and_sent_again_by_replay(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    execute(server.backend, POISONED, "CREATE TRIGGER refuse BEFORE INSERT ON metrics FOR EACH ROW EXECUTE FUNCTION refuse()")
+    execute(
+        server.backend,
+        POISONED,
+        "CREATE TRIGGER refuse BEFORE INSERT ON metrics FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )
     folder = tmp_path / "journal"
     store, kept = Store(server.uri), Journal(folder)
     opened, *rest = cells("poisoned", range(1))
-    for record in (opened, Metrics("r0", (Point("a", 1, 0, 1),)), Metrics("r0", (Point("poison", 1, 0, 1),)), *rest):
+    for record in (
+        opened,
+        Metrics("r0", (Point("a", 1, 0, 1),)),
+        Metrics("r0", (Point("poison", 1, 0, 1),)),
+        *rest,
+    ):
         kept.append(record)
     store.apply([opened], folder)
     uploader = Uploader(kept, store, store.run_id("r0") or "")
     uploader.start()
     assert uploader.finish(120)
     (line,) = uploader.refused
-    assert re.match("Metrics of r0: set aside, the server fails on it and writes others: .*not this one", line)
+    assert re.match(
+        "Metrics of r0: set aside, the server fails on it and writes others: .*not this one", line
+    )
     assert everything(store, "poisoned") == {"cell 0": ("FINISHED", POINTS, "m")}
     assert "evenhand.probe" not in next(iter(store.runs("poisoned"))).tags
 
     execute(server.backend, "DROP TRIGGER refuse ON metrics")
     assert command_line.main(["replay", f"--journal={folder}"]) == 0, capsys.readouterr().out
-    assert dict(next(iter(store.runs("poisoned"))).metrics) == {"a": 1.0, "poison": 1.0, "train/loss": 1 / POINTS}
+    assert dict(next(iter(store.runs("poisoned"))).metrics) == {
+        "a": 1.0,
+        "poison": 1.0,
+        "train/loss": 1 / POINTS,
+    }
 
 
-def test_what_a_server_refuses_for_what_it_says_is_known_before(server: Server, tmp_path: Path) -> None:
+def test_what_a_server_refuses_for_what_it_says_is_known_before(
+    server: Server, tmp_path: Path
+) -> None:
     """Keys, lengths, ranges: none of it comes back from PostgreSQL as an error, and what is good of a record arrives."""
     odd = "a\0b\ud800c"
     told: list[Record] = [
-        RunOpened("r0", 1, "odd", "n" * 300 + odd, {"kind": "cell", odd: "x", "odd": odd}, {"k" * 251: "x", "p": odd}),
+        RunOpened(
+            "r0",
+            1,
+            "odd",
+            "n" * 300 + odd,
+            {"kind": "cell", odd: "x", "odd": odd},
+            {"k" * 251: "x", "p": odd},
+        ),
         Tags("r0", {"t" * 250: "v" * 9_000, "/t": "x", "ok": "yes"}),
-        Metrics("r0", (Point("m", 1.0, 2**63, 1), Point("m", 1.0, 0, -1), Point("..", 1.0, 0, 1), Point("m", 5.0, -3, 1))),
+        Metrics(
+            "r0",
+            (
+                Point("m", 1.0, 2**63, 1),
+                Point("m", 1.0, 0, -1),
+                Point("..", 1.0, 0, 1),
+                Point("m", 5.0, -3, 1),
+            ),
+        ),
         DatasetUsed("r0", "n", "d" * 37, "s", "{}", "{}", "training"),
         RunOpened("r1", 1, "e" * 257, "run"),
         RunClosed("r0", 2, "failed", odd),
@@ -182,7 +241,11 @@ def test_what_a_server_refuses_for_what_it_says_is_known_before(server: Server, 
     assert not [line for line in refused if "set aside" in line]
     (run,) = store.runs("odd")
     assert run.status == "FAILED"
-    assert (run.name, run.tags["odd"], run.params) == ("n" * 250, "a\ufffdb\ufffdc", {"p": "a\ufffdb\ufffdc"})
+    assert (run.name, run.tags["odd"], run.params) == (
+        "n" * 250,
+        "a\ufffdb\ufffdc",
+        {"p": "a\ufffdb\ufffdc"},
+    )
     assert run.tags["ok"] == "yes"
     assert len(run.tags["t" * 250]) == 8_000
     assert run.metrics == {"m": 5.0}

@@ -44,7 +44,10 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def newcomer(group: Group) -> Group:
     """The server, and on it a team of dana's alone: other tests fill the experiments of the others."""
-    for given in ({"action": "add_team", "team": "images"}, {"action": "add_user", "user": "dana", "team": "images"}):
+    for given in (
+        {"action": "add_team", "team": "images"},
+        {"action": "add_user", "user": "dana", "team": "images"},
+    ):
         done = group.admin(**given)
         assert done.returncode == 0, done.stdout + done.stderr
     return group
@@ -64,7 +67,9 @@ def as_dana(browser: Browser, newcomer: Group) -> Iterator[BrowserContext]:
 def page(as_dana: BrowserContext) -> Iterator[Page]:
     """A page of dana's; the test fails if the server could not answer one of its requests."""
     opened, failed = as_dana.new_page(), list[str]()
-    opened.on("response", lambda answer: failed.append(answer.url) if answer.status >= 500 else None)
+    opened.on(
+        "response", lambda answer: failed.append(answer.url) if answer.status >= 500 else None
+    )
     yield opened
     assert failed == []
     opened.close()
@@ -92,25 +97,40 @@ def seen(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
 @pytest.fixture(scope="module")
 def frameworks(request: pytest.FixtureRequest) -> tuple[str, str]:
     """Pages are filled by the toy's campaign as by any; the pictures of the documentation show one of real frameworks."""
-    return ("pytorch", "tensorflow") if request.config.getoption("screenshots") else ("toy", "toy+twin")
+    return (
+        ("pytorch", "tensorflow")
+        if request.config.getoption("screenshots")
+        else ("toy", "toy+twin")
+    )
 
 
 @pytest.fixture(scope="module")
 def campaign(
-    browser: Browser, newcomer: Group, frameworks: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+    browser: Browser,
+    newcomer: Group,
+    frameworks: tuple[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Campaign:
     """Two frameworks in two blocks: too few for a verdict, enough for every page."""
     assert browser.is_connected()  # without one there is nothing to measure for
     folder = tmp_path_factory.mktemp("campaign")
-    own = {"frameworks": ",".join(frameworks), "blocks": "2", "journal": str(folder / "journal"), "cache": str(folder / "cache")}
+    own = {
+        "frameworks": ",".join(frameworks),
+        "blocks": "2",
+        "journal": str(folder / "journal"),
+        "cache": str(folder / "cache"),
+    }
     done = newcomer.call(
-        "dana", "captioning", *(f"--{name}={text}" for name, text in {**QUICK, **own, "figures": "true"}.items()), cwd=folder
+        "dana",
+        "captioning",
+        *(f"--{name}={text}" for name, text in {**QUICK, **own, "figures": "true"}.items()),
+        cwd=folder,
     )
     assert done.returncode in (0, 3), done.stdout + done.stderr
     named = {"experiment_name": "images/captioning"}
-    found = newcomer.ask("dana", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=named).json()["experiment"][
-        "experiment_id"
-    ]
+    found = newcomer.ask(
+        "dana", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=named
+    ).json()["experiment"]["experiment_id"]
     conditions = ("kind = 'campaign'", f"framework = '{frameworks[0]}' and tags.block = '1'")
     run, cell = (newest(newcomer, found, f"tags.{condition}") for condition in conditions)
     return Campaign(found, run, cell)
@@ -118,6 +138,11 @@ def campaign(
 
 def newest(group: Group, experiment: str, condition: str) -> str:
     """The id of the newest run that MLflow's filter selects."""
-    wanted = {"experiment_ids": [experiment], "filter": condition, "order_by": ["attributes.start_time DESC"], "max_results": 1}
+    wanted = {
+        "experiment_ids": [experiment],
+        "filter": condition,
+        "order_by": ["attributes.start_time DESC"],
+        "max_results": 1,
+    }
     (run,) = group.ask("dana", "POST", "/api/2.0/mlflow/runs/search", json=wanted).json()["runs"]
     return str(run["info"]["run_id"])

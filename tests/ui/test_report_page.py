@@ -28,11 +28,19 @@ PAPER = {"width": 688, "height": 1017}
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    table = frame(factors={"tensorflow": 1.2}, spread=0.03, tags={"cpu": "2 × Xeon", "version.torch": "2.13", "warnings": LONG})
+    table = frame(
+        factors={"tensorflow": 1.2},
+        spread=0.03,
+        tags={"cpu": "2 × Xeon", "version.torch": "2.13", "warnings": LONG},
+    )
     comparison = compare(table, baseline="pytorch", primary=[LATENCY])
     raw = raw_runs(table)
     folder = tmp_path_factory.mktemp("report")
-    return write(Evidence(comparison, table, raw, link=lambda run: f"about:blank#{run}"), folder, "Captioning · demo")
+    return write(
+        Evidence(comparison, table, raw, link=lambda run: f"about:blank#{run}"),
+        folder,
+        "Captioning · demo",
+    )
 
 
 @pytest.fixture
@@ -65,12 +73,17 @@ def test_nothing_is_wider_than_the_page(page: Page, width: int) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_on_a_phone_a_figure_shows_that_more_of_it_lies_aside(page: Page, scheme: Literal["light", "dark"]) -> None:
+def test_on_a_phone_a_figure_shows_that_more_of_it_lies_aside(
+    page: Page, scheme: Literal["light", "dark"]
+) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 390, "height": 900})
     figure = page.locator("figure").first
     box = figure.locator(".scroll")
-    assert figure.locator("figcaption").evaluate("one => getComputedStyle(one, '::after').content") == '" · swipe sideways"'
+    assert (
+        figure.locator("figcaption").evaluate("one => getComputedStyle(one, '::after').content")
+        == '" · swipe sideways"'
+    )
 
     def shades() -> list[float]:
         """How far the left and the right edge, where nothing is drawn in most rows, are from the ground."""
@@ -87,7 +100,9 @@ def test_on_a_phone_a_figure_shows_that_more_of_it_lies_aside(page: Page, scheme
 def test_on_a_phone_a_row_is_a_card_that_names_its_values(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 900})
     row = page.locator("tr", has=page.locator("td", has_text="median inference latency")).first
-    names = row.locator("td").evaluate_all("all => all.map(one => getComputedStyle(one, '::before').content)")
+    names = row.locator("td").evaluate_all(
+        "all => all.map(one => getComputedStyle(one, '::before').content)"
+    )
     assert names[:3] == ['"outcome"', '"pytorch"', '"tensorflow"']
     assert '"b > a in a block"' in names, "a character that is written by its number"
     tops = row.locator("td").evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
@@ -159,8 +174,14 @@ def test_on_paper_nothing_is_cut_off_and_no_page_is_nearly_blank(page: Page) -> 
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("document.documentElement.scrollWidth") <= PAPER["width"]
     assert _cut_off(page, ".scroll, .answer, .card, .warning") == []
-    tallest = max(page.locator("figure").evaluate_all("all => all.map(one => one.getBoundingClientRect().height)"))
+    tallest = max(
+        page.locator("figure").evaluate_all(
+            "all => all.map(one => one.getBoundingClientRect().height)"
+        )
+    )
     assert tallest < PAPER["height"], "a figure fits on a page"
     height = page.evaluate("document.documentElement.scrollHeight")
     pages = len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4")))
-    assert pages <= 1 + 1.4 * height / PAPER["height"], "figures kept whole leave at most a third of the paper empty"
+    assert pages <= 1 + 1.4 * height / PAPER["height"], (
+        "figures kept whole leave at most a third of the paper empty"
+    )

@@ -37,12 +37,16 @@ def test_without_the_right_name_and_password_nothing_is_seen(
         assert not {"Experiments", "images"} & set(re.findall(r"\w+", page.inner_text("body")))
 
 
-def test_a_self_signed_certificate_is_not_taken_unasked(browser: Browser, nginx: tuple[str, Path]) -> None:
+def test_a_self_signed_certificate_is_not_taken_unasked(
+    browser: Browser, nginx: tuple[str, Path]
+) -> None:
     with browser.new_context() as context, pytest.raises(Error, match="ERR_CERT_AUTHORITY_INVALID"):
         context.new_page().goto(nginx[0])
 
 
-def test_dana_logs_in_through_tls(browser: Browser, newcomer: Group, nginx: tuple[str, Path]) -> None:
+def test_dana_logs_in_through_tls(
+    browser: Browser, newcomer: Group, nginx: tuple[str, Path]
+) -> None:
     words = {"username": "dana", "password": newcomer.password("dana")}
     with browser.new_context(ignore_https_errors=True, http_credentials=words) as context:  # type: ignore[arg-type]
         page = context.new_page()
@@ -51,7 +55,9 @@ def test_dana_logs_in_through_tls(browser: Browser, newcomer: Group, nginx: tupl
         expect(page.get_by_text("dana", exact=True)).to_be_visible()
 
 
-def test_experiments_are_named_and_described_and_lead_to_the_newest_result(page: Page, campaign: Campaign, seen: Seen) -> None:
+def test_experiments_are_named_and_described_and_lead_to_the_newest_result(
+    page: Page, campaign: Campaign, seen: Seen
+) -> None:
     page.goto("/#/experiments")
     page.get_by_placeholder("Search experiments").fill("images")
     page.keyboard.press("Enter")
@@ -61,7 +67,9 @@ def test_experiments_are_named_and_described_and_lead_to_the_newest_result(page:
         "images/grid": "A grid on synthetic tensors",
         "images/comparisons": "Comparisons",
     }.items():
-        expect(page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))).to_contain_text(told)
+        expect(
+            page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+        ).to_contain_text(told)
     seen(page, "experiments")
 
     page.get_by_role("link", name="images/captioning", exact=True).click()
@@ -73,7 +81,9 @@ def test_experiments_are_named_and_described_and_lead_to_the_newest_result(page:
     with page.expect_popup() as opened:  # MLflow opens the links of a description beside it
         page.get_by_role("link", name=TITLE).click()
     expect(opened.value.get_by_role("heading", name="captioning demo")).to_be_visible()
-    expect(opened.value).to_have_url(re.compile(f"experiments/{campaign.experiment}/runs/{campaign.run}"))
+    expect(opened.value).to_have_url(
+        re.compile(f"experiments/{campaign.experiment}/runs/{campaign.run}")
+    )
     opened.value.close()
 
 
@@ -82,12 +92,18 @@ def unfold_description(page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_the_list_of_runs(page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen) -> None:
+def test_the_list_of_runs(
+    page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen
+) -> None:
     page.goto(f"/#/experiments/{campaign.experiment}/runs?{MODEL_TRAINING}")
     one, other = frameworks
-    expect(page.get_by_role("link", name=re.compile(r"^captioning demo · .*\d{4}-\d\d-\d\d"))).to_be_visible()
+    expect(
+        page.get_by_role("link", name=re.compile(r"^captioning demo · .*\d{4}-\d\d-\d\d"))
+    ).to_be_visible()
     for name in (f"features · {one}", f"{one} · block 1", f"{other} · block 2"):
-        expect(page.get_by_role("link", name=re.compile(rf"^{re.escape(name)}( · |$)"))).to_be_visible()
+        expect(
+            page.get_by_role("link", name=re.compile(rf"^{re.escape(name)}( · |$)"))
+        ).to_be_visible()
     for column in ("Run Name", "Created", "Dataset", "Duration", "Source", "Models"):
         expect(page.get_by_role("columnheader", name=column).first).to_be_visible()
     expect(page.get_by_role("link", name="captioner").first).to_be_visible()
@@ -107,12 +123,20 @@ def test_the_list_of_runs(page: Page, campaign: Campaign, frameworks: tuple[str,
     seen(page, "dataset")
 
 
-def test_a_run_tells_what_it_was_and_found(page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen) -> None:
+def test_a_run_tells_what_it_was_and_found(
+    page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen
+) -> None:
     page.goto(run_page(campaign.experiment, campaign.cell))
     expect(page.get_by_role("heading", name=f"{frameworks[0]} · block 1")).to_be_visible()
     for told in ("dana", "Finished", "evenhand captioning", "captioner", "scenes ("):
         expect(page.get_by_text(told).first).to_be_visible()
-    for tag in (f"framework: {frameworks[0]}", "team: images", "user: dana", "block: 1", "parity: equal"):
+    for tag in (
+        f"framework: {frameworks[0]}",
+        "team: images",
+        "user: dana",
+        "block: 1",
+        "parity: equal",
+    ):
         expect(page.get_by_text(re.compile(tag.replace(": ", r"\s*:\s*"))).first).to_be_visible()
     seen(page, "run")
     expect(page.get_by_text("training throughput").first).to_be_attached()  # its description
@@ -134,7 +158,9 @@ def test_tabs_of_metrics_are_filled(page: Page, campaign: Campaign, seen: Seen) 
 
 
 @pytest.mark.slow
-def test_the_models_of_an_experiment(page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen) -> None:
+def test_the_models_of_an_experiment(
+    page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen
+) -> None:
     page.goto(f"/#/experiments/{campaign.experiment}/models?{MODEL_TRAINING}")
     expect(page.get_by_role("link", name="captioner")).to_have_count(2)
     expect(page.get_by_text("Ready")).to_have_count(2)
@@ -156,7 +182,9 @@ def test_the_report_is_read_where_it_was_logged(page: Page, campaign: Campaign, 
     seen(page, "report")
 
 
-def test_no_script_of_a_run_executes(page: Page, newcomer: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_script_of_a_run_executes(
+    page: Page, newcomer: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dialogs = list[str]()
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
     page.goto("about:blank")
@@ -166,10 +194,21 @@ def test_no_script_of_a_run_executes(page: Page, newcomer: Group, tmp_path: Path
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "dana")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", newcomer.password("dana"))
     store, place = Store(newcomer.uri), "images/grid"
-    assert store.apply([hostile(record, place) for record in drawn("images", "dana", "m", 1.2, seed=0)], tmp_path) == []
+    assert (
+        store.apply(
+            [hostile(record, place) for record in drawn("images", "dana", "m", 1.2, seed=0)],
+            tmp_path,
+        )
+        == []
+    )
     store._client.set_experiment_tag(store.experiment_id(place), NOTE, f"A description {SCRIPT}")
     done = newcomer.call(
-        "dana", "compare", f"--experiment={place}", "--strata=machine,model", f"--output={tmp_path}", cwd=tmp_path
+        "dana",
+        "compare",
+        f"--experiment={place}",
+        "--strata=machine,model",
+        f"--output={tmp_path}",
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -180,7 +219,10 @@ def test_no_script_of_a_run_executes(page: Page, newcomer: Group, tmp_path: Path
 
     experiment = store.experiment_id(place)
     beside = store.experiment_id("images/comparisons")
-    comparison, cell = newest(newcomer, beside, "tags.kind = 'comparison'"), newest(newcomer, experiment, "tags.kind = 'cell'")
+    comparison, cell = (
+        newest(newcomer, beside, "tags.kind = 'comparison'"),
+        newest(newcomer, experiment, "tags.kind = 'cell'"),
+    )
     page.goto(run_page(beside, comparison, "/artifacts/report.html"))
     expect(page.frame_locator("iframe").get_by_text("window.owned=1").first).to_be_visible()
     untouched(page, dialogs)
@@ -208,12 +250,17 @@ def hostile(record: Record, place: str) -> Record:
     if not isinstance(record, RunOpened):
         return record
     tags = {
-        key: text + (SCRIPT if key in ("model", "dataset", "machine", "framework", "commit") else "")
+        key: text
+        + (SCRIPT if key in ("model", "dataset", "machine", "framework", "commit") else "")
         for key, text in record.tags.items()
     }
     params = {**record.params, "note": SCRIPT}
     return replace(
-        record, experiment=place, name=record.name + SCRIPT, tags={**tags, "mlflow.note.content": SCRIPT}, params=params
+        record,
+        experiment=place,
+        name=record.name + SCRIPT,
+        tags={**tags, "mlflow.note.content": SCRIPT},
+        params=params,
     )
 
 
@@ -221,7 +268,10 @@ def untouched(page: Page, dialogs: list[str]) -> None:
     """No script has run, in the page or in what it frames."""
     page.wait_for_timeout(500)
     for frame in page.frames:
-        assert frame.evaluate("[typeof window.owned, document.title === 'owned']") == ["undefined", False]
+        assert frame.evaluate("[typeof window.owned, document.title === 'owned']") == [
+            "undefined",
+            False,
+        ]
     assert dialogs == []
 
 

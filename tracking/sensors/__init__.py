@@ -7,7 +7,14 @@ A sensor that is missing is named with its reason in `missing`, never a zero.
 from __future__ import annotations
 
 from tracking.sensors.sampler import OTHERS, Sample, Sampler, Sensors
-from tracking.sensors.windows import UNSTEADY, Summary, Window, is_steady, seconds_until_steady, summarise
+from tracking.sensors.windows import (
+    UNSTEADY,
+    Summary,
+    Window,
+    is_steady,
+    seconds_until_steady,
+    summarise,
+)
 
 __all__ = [
     "OTHERS",

@@ -38,7 +38,11 @@ class Host:
         return values
 
     def _machine(self) -> dict[str, float]:
-        memory, disk, network = psutil.virtual_memory(), psutil.disk_usage("/"), psutil.net_io_counters()
+        memory, disk, network = (
+            psutil.virtual_memory(),
+            psutil.disk_usage("/"),
+            psutil.net_io_counters(),
+        )
         values = {
             "cpu_utilization_percentage": psutil.cpu_percent(),
             "system_memory_usage_megabytes": memory.used / 1e6,

@@ -57,20 +57,32 @@ class Moment:
 
 def look(root: Path = ROOT) -> Moment:
     """Return the counters now. root: of the file system that holds `proc` and `sys`."""
-    everyone = {one.pid: one.info for one in psutil.process_iter(["ppid", "cpu_times", "create_time"])}
+    everyone = {
+        one.pid: one.info for one in psutil.process_iter(["ppid", "cpu_times", "create_time"])
+    }
     own = _started_by(os.getpid(), {pid: info["ppid"] for pid, info in everyone.items()})
     known = {pid: info for pid, info in everyone.items() if info["cpu_times"]}
     times = psutil.cpu_times()
     waiting = getattr(times, "iowait", 0.0)
-    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted as user time already
-    kept = {"pressure": _waited(root), "throttled": _throttled(root), "thermal_throttles": _too_hot(root)}
+    guests = getattr(times, "guest", 0.0) + getattr(
+        times, "guest_nice", 0.0
+    )  # counted as user time already
+    kept = {
+        "pressure": _waited(root),
+        "throttled": _throttled(root),
+        "thermal_throttles": _too_hot(root),
+    }
     return Moment(
         at=time.monotonic(),
         counted=sum(times) - guests,
         busy=sum(times) - guests - times.idle - waiting,
         stolen=getattr(times, "steal", 0.0),
         ours=sum(sum(info["cpu_times"][:4]) for pid, info in known.items() if pid in own),
-        others={(pid, info["create_time"]): sum(info["cpu_times"][:2]) for pid, info in known.items() if pid not in own},
+        others={
+            (pid, info["create_time"]): sum(info["cpu_times"][:2])
+            for pid, info in known.items()
+            if pid not in own
+        },
         kept={name: value for name, value in kept.items() if value is not None},
     )
 
@@ -80,7 +92,11 @@ def _started_by(pid: int, parents: Mapping[int, int | None]) -> set[int]:
     sessions = {child: _session(child) for child in parents}
     found, more = {pid}, {pid}
     while more:
-        more = {child for child in parents if child not in found and {parents[child], sessions[child]} & found}
+        more = {
+            child
+            for child in parents
+            if child not in found and {parents[child], sessions[child]} & found
+        }
         found |= more
     return found
 
@@ -123,9 +139,14 @@ class Load:
         """Percent of all CPUs over the spans; only what the kernel counts."""
         if self.trouble:
             return {}
-        found = {OTHERS_CPU: self.others_percent, "machine/steal_percent": self._percent(self.stolen)}
+        found = {
+            OTHERS_CPU: self.others_percent,
+            "machine/steal_percent": self._percent(self.stolen),
+        }
         if "pressure" in self.kept:
-            found["machine/pressure_percent"] = min(100.0, 100 * self.kept["pressure"] / self.seconds)
+            found["machine/pressure_percent"] = min(
+                100.0, 100 * self.kept["pressure"] / self.seconds
+            )
         if "throttled" in self.kept:
             found["machine/throttled_percent"] = self._percent(self.kept["throttled"])
         if "thermal_throttles" in self.kept:
@@ -137,20 +158,28 @@ class Load:
         """What cannot be said, and why."""
         if self.trouble:
             return {"machine_load": self.trouble}
-        return {f"machine_{name}": reason for name, reason in REASONS.items() if name not in self.kept}
+        return {
+            f"machine_{name}": reason for name, reason in REASONS.items() if name not in self.kept
+        }
 
     def culprit(self) -> str:
         """Return the program that used more than half of what others used, with its process; empty if none did, or it is gone.
 
         The program's name alone: arguments may be private.
         """
-        (pid, began), most = max(self.used.items(), key=lambda item: item[1], default=((0, 0.0), 0.0))
+        (pid, began), most = max(
+            self.used.items(), key=lambda item: item[1], default=((0, 0.0), 0.0)
+        )
         if most <= self.foreign / 2 or not self.foreign:
             return ""
         try:
             process = psutil.Process(pid)
             program = Path((process.cmdline() or [process.name()])[0]).name
-            return f"{program[:NAME_CHARACTERS]} ({pid})" if program and process.create_time() == began else ""
+            return (
+                f"{program[:NAME_CHARACTERS]} ({pid})"
+                if program and process.create_time() == began
+                else ""
+            )
         except psutil.Error:
             return ""
 
@@ -160,14 +189,19 @@ class Load:
 
 def between(first: Moment, last: Moment) -> Load:
     """Return what happened meanwhile. Of a process that began in between all use counts."""
-    others = {process: used - first.others.get(process, 0.0) for process, used in last.others.items()}
+    others = {
+        process: used - first.others.get(process, 0.0) for process, used in last.others.items()
+    }
     return Load(
         seconds=last.at - first.at,
         cpus=psutil.cpu_count() or 1,
         counted=last.counted - first.counted,
         foreign=max(0.0, (last.busy - first.busy) - (last.ours - first.ours)),
         stolen=max(0.0, last.stolen - first.stolen),
-        kept={name: max(0.0, last.kept[name] - first.kept[name]) for name in first.kept.keys() & last.kept.keys()},
+        kept={
+            name: max(0.0, last.kept[name] - first.kept[name])
+            for name in first.kept.keys() & last.kept.keys()
+        },
         used={process: used for process, used in others.items() if used > 0},
     )
 
@@ -197,7 +231,14 @@ def _waited(root: Path) -> float | None:
     for line in cpus.text(root / "proc/pressure/cpu").splitlines():
         kind, *fields = line.split()
         if kind == "some":
-            return next((int(text.removeprefix("total=")) / 1e6 for text in fields if text.startswith("total=")), None)
+            return next(
+                (
+                    int(text.removeprefix("total=")) / 1e6
+                    for text in fields
+                    if text.startswith("total=")
+                ),
+                None,
+            )
     return None
 
 

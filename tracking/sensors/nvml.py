@@ -53,12 +53,18 @@ class Gpu:
         whole = pynvml.nvmlDeviceGetHandleByUUID(card.parent) if card.parent else self._handle
         self._nvml = pynvml
         self._readings: dict[str, Callable[[], float]] = {
-            "memory_usage_megabytes": lambda: pynvml.nvmlDeviceGetMemoryInfo(self._handle).used / 1e6,
+            "memory_usage_megabytes": lambda: (
+                pynvml.nvmlDeviceGetMemoryInfo(self._handle).used / 1e6
+            ),
             "utilization_percentage": lambda: pynvml.nvmlDeviceGetUtilizationRates(whole).gpu,
-            "temperature_celsius": lambda: pynvml.nvmlDeviceGetTemperature(whole, pynvml.NVML_TEMPERATURE_GPU),
+            "temperature_celsius": lambda: pynvml.nvmlDeviceGetTemperature(
+                whole, pynvml.NVML_TEMPERATURE_GPU
+            ),
             "power_usage_watts": lambda: pynvml.nvmlDeviceGetPowerUsage(whole) / 1_000,
             "clock_megahertz": lambda: pynvml.nvmlDeviceGetClockInfo(whole, pynvml.NVML_CLOCK_SM),
-            "memory_clock_megahertz": lambda: pynvml.nvmlDeviceGetClockInfo(whole, pynvml.NVML_CLOCK_MEM),
+            "memory_clock_megahertz": lambda: pynvml.nvmlDeviceGetClockInfo(
+                whole, pynvml.NVML_CLOCK_MEM
+            ),
             "clock_limits": lambda: self._clock_limits(whole),
         }
         if card.parent:
@@ -74,7 +80,11 @@ class Gpu:
         Args:
             holders: see `processes`.
         """
-        values = {name: value for name, reading in self._readings.items() if (value := self._try(name, reading)) is not None}
+        values = {
+            name: value
+            for name, reading in self._readings.items()
+            if (value := self._try(name, reading)) is not None
+        }
         if pid is None:
             return values
         used = holders.get(pid)
@@ -89,12 +99,17 @@ class Gpu:
         if self.card.parent:
             self.missing["energy"] = SHARED_CARD
             return None
-        return self._try("energy", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1_000)
+        return self._try(
+            "energy", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1_000
+        )
 
     def processes(self) -> dict[int, int | None]:
         """Process -> the bytes of the device that it holds, None where the driver does not say; of all who compute on it."""
         try:
-            return {one.pid: one.usedGpuMemory for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)}
+            return {
+                one.pid: one.usedGpuMemory
+                for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+            }
         except self._nvml.NVMLError as error:
             self.missing["process_memory"] = str(error)
             return {}
@@ -179,7 +194,9 @@ def names() -> list[str]:
         import pynvml
 
         driver = pynvml.nvmlSystemGetDriverVersion()
-    except Exception:  # NVML has one error class a cause, and every one of them means: no usable device
+    except (
+        Exception
+    ):  # NVML has one error class a cause, and every one of them means: no usable device
         return []
     return [f"{card.name} (driver {driver})" for card in cards]
 

@@ -36,7 +36,9 @@ class Sensors:
         ranges_joules: where a counter wraps around.
     """
 
-    def __init__(self, pid: int | None = None, device: str = "cpu", gpus: Sequence[str] = ()) -> None:
+    def __init__(
+        self, pid: int | None = None, device: str = "cpu", gpus: Sequence[str] = ()
+    ) -> None:
         """Open the sensors.
 
         Args:
@@ -56,7 +58,12 @@ class Sensors:
     @property
     def missing(self) -> dict[str, str]:
         """Sensor -> why it is not there."""
-        of_gpus = {f"{gpu.key}_{name}": why for gpu in self._gpus for name, why in gpu.missing.items() if why}
+        of_gpus = {
+            f"{gpu.key}_{name}": why
+            for gpu in self._gpus
+            for name, why in gpu.missing.items()
+            if why
+        }
         return {**self._missing, **self._host.missing, **of_gpus}
 
     def follow(self, ranks: Mapping[int, int]) -> None:
@@ -66,14 +73,18 @@ class Sensors:
     def read(self) -> Sample:
         now = clock.now()
         counters = self.counters()
-        return Sample(now, {f"system/{key}": value for key, value in self.values().items()}, counters)
+        return Sample(
+            now, {f"system/{key}": value for key, value in self.values().items()}, counters
+        )
 
     def values(self) -> dict[str, float]:
         """Everything but the counters, by MLflow's names without their `system/`."""
         found = self._host.read()
         for gpu in self._gpus:
             holders = gpu.processes() if self.device == "cuda" else {}
-            read = gpu.read(holders, self._pid if self.device == "cuda" else None) | self._others(gpu, holders)
+            read = gpu.read(holders, self._pid if self.device == "cuda" else None) | self._others(
+                gpu, holders
+            )
             found |= {f"{gpu.key}_{name}": value for name, value in read.items()}
         return found
 
@@ -87,10 +98,17 @@ class Sensors:
             return {}
         are_ours = {pid: is_ours for pid in holders if (is_ours := self._is_ours(pid)) is not None}
         if not any(are_ours.values()):
-            gpu.missing.setdefault(OTHERS, "the driver lists no process of ours, so that it is not known who else computes")
+            gpu.missing.setdefault(
+                OTHERS,
+                "the driver lists no process of ours, so that it is not known who else computes",
+            )
             return {}
         gpu.missing[OTHERS] = ""
-        self.others |= {pid: _name(pid) for pid, is_ours in are_ours.items() if not is_ours and pid not in self.others}
+        self.others |= {
+            pid: _name(pid)
+            for pid, is_ours in are_ours.items()
+            if not is_ours and pid not in self.others
+        }
         return {OTHERS: float(sum(not is_ours for is_ours in are_ours.values()))}
 
     def _is_ours(self, pid: int) -> bool | None:
@@ -116,7 +134,9 @@ class Sensors:
     def _open_gpus(self, uuids: Sequence[str]) -> list[nvml.Gpu]:
         try:
             return nvml.opened(uuids)
-        except Exception as error:  # NVML raises a class of its own for every way of not being there
+        except (
+            Exception
+        ) as error:  # NVML raises a class of its own for every way of not being there
             self._missing["gpu"] = f"no NVIDIA device: {error}"
             return []
 
@@ -131,7 +151,9 @@ def _name(pid: int) -> str:
 class Sampler(threading.Thread):
     """Samples at a stated period from its start to its end, both included; the measured process does nothing for it."""
 
-    def __init__(self, sensors: Sensors, period_seconds: float, on_sample: Callable[[Sample], None]) -> None:
+    def __init__(
+        self, sensors: Sensors, period_seconds: float, on_sample: Callable[[Sample], None]
+    ) -> None:
         super().__init__(name="sensors", daemon=True)
         self.sensors = sensors
         self._period_seconds = period_seconds

@@ -36,7 +36,9 @@ class Window:
     def spans(self) -> list[tuple[float, float]]:
         """The window without its pauses: began and ended."""
         began = [self.start_seconds, *(end for _, end in self.pauses)]
-        return list(zip(began, [*(start for start, _ in self.pauses), self.end_seconds], strict=True))
+        return list(
+            zip(began, [*(start for start, _ in self.pauses), self.end_seconds], strict=True)
+        )
 
     @property
     def seconds(self) -> float:
@@ -72,7 +74,11 @@ def summarise(
     inside = [one for one in samples if window.holds(one.time_seconds)]
     joules, trouble = _joules(samples, window, ranges_joules)
     metrics = _values(inside, gpus) | ({} if joules is None else _energy(joules, window))
-    missing = {name: reason for name, reason in {"energy": trouble, "sensors": "" if inside else UNREAD}.items() if reason}
+    missing = {
+        name: reason
+        for name, reason in {"energy": trouble, "sensors": "" if inside else UNREAD}.items()
+        if reason
+    }
     return Summary(
         {f"{window.prefix}{key}": value for key, value in metrics.items()},
         {f"{window.prefix}{name}": reason for name, reason in missing.items()},
@@ -89,12 +95,16 @@ def is_steady(samples: Sequence[Sample], gpus: Sequence[str]) -> bool:
 
 
 def _stays(recent: Sequence[Sample], device: str) -> bool:
-    clocks, celsius = (_of(recent, f"{device}_{reading}") for reading in ("clock_megahertz", "temperature_celsius"))
+    clocks, celsius = (
+        _of(recent, f"{device}_{reading}") for reading in ("clock_megahertz", "temperature_celsius")
+    )
     is_clock_steady = not clocks or max(clocks) - min(clocks) <= CLOCK_BAND * max(clocks)
     return is_clock_steady and (not celsius or max(celsius) - min(celsius) <= CELSIUS_BAND)
 
 
-def seconds_until_steady(samples: Sequence[Sample], window: Window, gpus: Sequence[str]) -> float | None:
+def seconds_until_steady(
+    samples: Sequence[Sample], window: Window, gpus: Sequence[str]
+) -> float | None:
     """Return after how much of a window its GPUs were steady; None if they were not before its end."""
     times = [sample.time_seconds for sample in samples]
     for end, now in enumerate(times, start=1):
@@ -104,14 +114,19 @@ def seconds_until_steady(samples: Sequence[Sample], window: Window, gpus: Sequen
     return None
 
 
-def _joules(samples: Sequence[Sample], window: Window, ranges_joules: Mapping[str, float]) -> tuple[float | None, str]:
+def _joules(
+    samples: Sequence[Sample], window: Window, ranges_joules: Mapping[str, float]
+) -> tuple[float | None, str]:
     """What all counters rose by, or why that cannot be said; neither where there is no counter."""
     names = sorted({name for one in samples for name in one.counters_joules})
     total = 0.0
     for name in names:
         seconds, risen = _series(samples, name, ranges_joules.get(name, 0.0))
         if (rises := _rises(seconds, risen, window)) < RISES:
-            return None, f"{name} moved {rises} times in the {window.seconds:.1f} s, {RISES} are needed"
+            return (
+                None,
+                f"{name} moved {rises} times in the {window.seconds:.1f} s, {RISES} are needed",
+            )
         total += float(np.diff(np.interp(window.spans, seconds, risen)).sum())
     return (total if names else None), ""
 
@@ -124,18 +139,24 @@ def _values(inside: Sequence[Sample], gpus: Sequence[str]) -> dict[str, float]:
             metrics[f"{name}/utilization_percent_mean"] = float(np.mean(used))
         if celsius := _mean_of(inside, devices, "temperature_celsius"):
             metrics[f"{name}/temperature_celsius_mean"] = float(np.mean(celsius))
-            hottest = [max(_of(inside, f"{device}_temperature_celsius"), default=0.0) for device in devices]
+            hottest = [
+                max(_of(inside, f"{device}_temperature_celsius"), default=0.0) for device in devices
+            ]
             metrics[f"{name}/temperature_celsius_max"] = max(hottest)
         if clocks := _mean_of(inside, devices, "clock_megahertz"):
             metrics[f"{name}/clock_megahertz_mean"] = float(np.mean(clocks))
-        if held := [sum(values) for values in _by_sample(inside, devices, "process_memory_megabytes")]:
+        if held := [
+            sum(values) for values in _by_sample(inside, devices, "process_memory_megabytes")
+        ]:
             metrics["memory/peak_device_process_bytes"] = 1e6 * max(held)
     return metrics
 
 
 def _mean_of(inside: Sequence[Sample], devices: Sequence[str], reading: str) -> list[float]:
     """Return the mean over devices in every sample that has them all."""
-    return [float(np.mean(v)) for v in _by_sample(inside, devices, reading) if len(v) == len(devices)]
+    return [
+        float(np.mean(v)) for v in _by_sample(inside, devices, reading) if len(v) == len(devices)
+    ]
 
 
 def _by_sample(inside: Sequence[Sample], devices: Sequence[str], reading: str) -> list[list[float]]:
@@ -147,17 +168,28 @@ def _by_sample(inside: Sequence[Sample], devices: Sequence[str], reading: str) -
 def _throttled(inside: Sequence[Sample], gpus: Sequence[str]) -> dict[str, float]:
     masks = [mask for gpu in gpus for mask in _of(inside, f"system/{gpu}_clock_limits")]
     reasons = [throttles(mask) for mask in masks]
-    return {name: sum(name in one for one in reasons) / len(masks) for name in sorted({name for one in reasons for name in one})}
+    return {
+        name: sum(name in one for one in reasons) / len(masks)
+        for name in sorted({name for one in reasons for name in one})
+    }
 
 
 def _energy(joules: float, window: Window) -> dict[str, float]:
     metrics = {"energy/joules": joules, "power/watts_mean": joules / window.seconds}
-    return metrics | ({"energy/joules_per_example": joules / window.examples} if window.examples else {})
+    return metrics | (
+        {"energy/joules_per_example": joules / window.examples} if window.examples else {}
+    )
 
 
-def _series(samples: Sequence[Sample], name: str, range_joules: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _series(
+    samples: Sequence[Sample], name: str, range_joules: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Seconds, and how far the counter had risen since the first; a wrap-around is undone."""
-    told = [(one.time_seconds, one.counters_joules[name]) for one in samples if name in one.counters_joules]
+    told = [
+        (one.time_seconds, one.counters_joules[name])
+        for one in samples
+        if name in one.counters_joules
+    ]
     seconds, joules = np.array(told, dtype=np.float64).T
     steps = np.diff(joules)
     steps[steps < 0] += range_joules

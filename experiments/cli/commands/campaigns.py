@@ -15,8 +15,12 @@ MAX_LISTED = 10_000
 class Campaigns:
     """Which campaigns are listed."""
 
-    experiment: tuple[str, ...] = setting((), "experiments by name, several with commas; none: all", group="runs")
-    limit: int = setting(20, "at most so many, the newest", minimum=1, maximum=MAX_LISTED, group="output")
+    experiment: tuple[str, ...] = setting(
+        (), "experiments by name, several with commas; none: all", group="runs"
+    )
+    limit: int = setting(
+        20, "at most so many, the newest", minimum=1, maximum=MAX_LISTED, group="output"
+    )
 
 
 def run(settings: Campaigns) -> int:
@@ -31,4 +35,6 @@ def run(settings: Campaigns) -> int:
     return DONE
 
 
-COMMAND = Command("List the campaigns of a tracking server, the newest first, with their answers", Campaigns, run)
+COMMAND = Command(
+    "List the campaigns of a tracking server, the newest first, with their answers", Campaigns, run
+)

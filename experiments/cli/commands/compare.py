@@ -17,35 +17,70 @@ class Compare:
     """Settings of `compare`: which finished runs are compared, and how."""
 
     experiment: tuple[str, ...] = setting(
-        ("captioning",), "experiments by name, campaigns by run id; several with commas", group="runs"
+        ("captioning",),
+        "experiments by name, campaigns by run id; several with commas",
+        group="runs",
     )
     factor: str = setting(
-        "framework", "what is compared: any setting or tag (batch_size, tags.team, version.torch)", group="verdict"
+        "framework",
+        "what is compared: any setting or tag (batch_size, tags.team, version.torch)",
+        group="verdict",
     )
-    baseline: str = setting("", "the level that the others are judged against; none: the first in order", group="verdict")
-    outcomes: tuple[str, ...] = setting((), "metrics; none: all that both sides have", group="verdict")
+    baseline: str = setting(
+        "",
+        "the level that the others are judged against; none: the first in order",
+        group="verdict",
+    )
+    outcomes: tuple[str, ...] = setting(
+        (), "metrics; none: all that both sides have", group="verdict"
+    )
     primary: tuple[str, ...] = setting(
-        (), "one to three metrics, named before looking, that are tested before all others; none: all alike", group="verdict"
+        (),
+        "one to three metrics, named before looking, that are tested before all others; none: all alike",
+        group="verdict",
     )
     filter: str = setting(
-        "", "which runs, in MLflow's filter language: tags.team = 'vision' and params.batch_size = '32'", group="runs"
+        "",
+        "which runs, in MLflow's filter language: tags.team = 'vision' and params.batch_size = '32'",
+        group="runs",
     )
     margin: float = setting(
-        0.03, "the smallest ratio that matters, fixed before measuring", minimum=0.001, maximum=0.5, group="verdict"
+        0.03,
+        "the smallest ratio that matters, fixed before measuring",
+        minimum=0.001,
+        maximum=0.5,
+        group="verdict",
     )
     strata: tuple[str, ...] = setting(
-        (), "columns whose values are judged separately, never pooled, then summarised: machine,model,batch_size", group="verdict"
+        (),
+        "columns whose values are judged separately, never pooled, then summarised: machine,model,batch_size",
+        group="verdict",
     )
-    all_pairs: bool = setting(False, "judge every pair of levels, not only against the baseline", group="verdict")
+    all_pairs: bool = setting(
+        False, "judge every pair of levels, not only against the baseline", group="verdict"
+    )
     protocol: str = setting(
-        "sound", "paper: the published procedure is shown beside the verdicts", choices=("sound", "paper"), group="verdict"
+        "sound",
+        "paper: the published procedure is shown beside the verdicts",
+        choices=("sound", "paper"),
+        group="verdict",
     )
     format: str = setting(
-        "table", "what is printed; the report has all of them", choices=("table", "markdown", "csv", "json"), group="output"
+        "table",
+        "what is printed; the report has all of them",
+        choices=("table", "markdown", "csv", "json"),
+        group="output",
     )
-    figures: bool = setting(True, "draw the report's figures; without them the report is ready sooner", group="output")
+    figures: bool = setting(
+        True, "draw the report's figures; without them the report is ready sooner", group="output"
+    )
     team: str = setting("", "whose comparison this is (tag team)", group="output")
-    output: str = setting(".evenhand/comparisons", "folder that gets the report, beside MLflow", path=True, group="output")
+    output: str = setting(
+        ".evenhand/comparisons",
+        "folder that gets the report, beside MLflow",
+        path=True,
+        group="output",
+    )
 
 
 def run(settings: Compare) -> int:
@@ -62,7 +97,9 @@ def run(settings: Compare) -> int:
         for line in compared.notes:
             display.say(line)
         if is_table:
-            display.console.print(rendering.terminal_card(compared.answer.card), "", writing.terminal(comparison))
+            display.console.print(
+                rendering.terminal_card(compared.answer.card), "", writing.terminal(comparison)
+            )
             print_findings(compared.answer.sentences, comparison.warnings, display)
             if compared.answer.card.advice:
                 display.say(str(compared.answer.card.advice))

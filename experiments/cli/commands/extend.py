@@ -15,13 +15,20 @@ class Extend:
     """Which campaign goes on, and how far."""
 
     run: str = setting("last", "the campaign: its run id, or last", group="campaign")
-    blocks: int = setting(6, "how many more blocks are measured", minimum=1, maximum=MAX_BLOCKS, group="campaign")
+    blocks: int = setting(
+        6, "how many more blocks are measured", minimum=1, maximum=MAX_BLOCKS, group="campaign"
+    )
     budget: str = setting(
         "none",
         "of a campaign with until=settled, how long it may take, such as 90s, 30m or 2h; none: as long as it takes",
         group="campaign",
     )
-    journal: str = setting(CampaignSettings.journal, "folder that has the campaign's journal", path=True, group="records")
+    journal: str = setting(
+        CampaignSettings.journal,
+        "folder that has the campaign's journal",
+        path=True,
+        group="records",
+    )
 
 
 def run(settings: Extend) -> int:

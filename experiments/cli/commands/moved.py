@@ -15,7 +15,9 @@ from tracking import plain
 class Moved:
     """Which local store was moved with its folder."""
 
-    database: str = setting("mlflow.db", "the store's file, in its new place beside mlruns", path=True, group="store")
+    database: str = setting(
+        "mlflow.db", "the store's file, in its new place beside mlruns", path=True, group="store"
+    )
 
 
 def run(settings: Moved) -> int:
@@ -24,10 +26,14 @@ def run(settings: Moved) -> int:
     former = moved.rebase(Path(settings.database))
     for folder in former:
         where = plain.visible(str(folder))
-        print(f"paths below {where} lead here now; the database as it was: {settings.database}{moved.KEPT}")
+        print(
+            f"paths below {where} lead here now; the database as it was: {settings.database}{moved.KEPT}"
+        )
     if not former:
         print("all artifacts are where the store says; nothing to change")
     return DONE
 
 
-COMMAND = Command("Let a local store find its artifacts again after its folder was moved", Moved, run)
+COMMAND = Command(
+    "Let a local store find its artifacts again after its folder was moved", Moved, run
+)

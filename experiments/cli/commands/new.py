@@ -23,7 +23,9 @@ class New:
     """What is begun: a folder that the user then fills."""
 
     kind: str = setting("model", "what it is", choices=("model", "dataset"), group="folder")
-    name: str = setting("", "its name: small letters, digits and _; the folder is called so", group="folder")
+    name: str = setting(
+        "", "its name: small letters, digits and _; the folder is called so", group="folder"
+    )
     output: str = setting(".", "folder that gets the new one", path=True, group="folder")
 
 
@@ -34,7 +36,9 @@ def run(settings: New) -> int:
         path = folder if folder.is_absolute() else Path(".") / folder
         next_step = shell.command("parity", "--models", f"{path}/")
     else:
-        next_step = shell.command("classification", "--data", str(folder / "dataset.py"), "--model", "lenet")
+        next_step = shell.command(
+            "classification", "--data", str(folder / "dataset.py"), "--model", "lenet"
+        )
     print("\n".join(plain.visible(str(path)) for path in files))
     print(f"next: {plain.visible(next_step)}")
     return DONE
@@ -53,11 +57,15 @@ def write(settings: New) -> list[Path]:
         raise WrongCall(f"name is missing: {shell.command('new', settings.kind, 'my_net')}")
     if not _NAME.fullmatch(name):
         raise WrongCall(f"name={ascii(name)[:60]}: small letters, digits and _, as in my_net")
-    if settings.kind == "model" and ((own.OURS / name).exists() or (own.OURS / f"{name}.py").exists()):
+    if settings.kind == "model" and (
+        (own.OURS / name).exists() or (own.OURS / f"{name}.py").exists()
+    ):
         raise WrongCall(f"name={name}: evenhand has a '{name}' of its own; choose another name")
     folder = Path(settings.output) / name
     if folder.exists():
-        raise WrongCall(f"{folder} is there already; choose another name, or another folder (output=DIR)")
+        raise WrongCall(
+            f"{folder} is there already; choose another name, or another folder (output=DIR)"
+        )
     values = {"name": name, "title": "".join(part.capitalize() for part in name.split("_"))}
     folder.mkdir(parents=True)
     files = []
@@ -68,4 +76,9 @@ def write(settings: New) -> list[Path]:
     return files
 
 
-COMMAND = Command("Write the folder of a model or a data set of your own, to begin with", New, run, bare=("kind", "name"))
+COMMAND = Command(
+    "Write the folder of a model or a data set of your own, to begin with",
+    New,
+    run,
+    bare=("kind", "name"),
+)

@@ -14,9 +14,13 @@ from experiments.config.settings import MAX_SEED, setting
 class Parity:
     """Which networks are proven equal, in which frameworks."""
 
-    models: tuple[str, ...] = setting((), "models by folder name, several with commas; none, or all: every one", group="networks")
+    models: tuple[str, ...] = setting(
+        (), "models by folder name, several with commas; none, or all: every one", group="networks"
+    )
     frameworks: tuple[str, ...] = setting(
-        ("pytorch", "tensorflow"), "the reference first, then those judged against it", group="networks"
+        ("pytorch", "tensorflow"),
+        "the reference first, then those judged against it",
+        group="networks",
     )
     optimizer: tuple[str, ...] = setting(
         ("adam", "sgd"),
@@ -25,7 +29,9 @@ class Parity:
         group="training",
     )
     full: bool = setting(
-        False, "whole networks instead of small versions with every kind of layer: minutes and gigabytes", group="networks"
+        False,
+        "whole networks instead of small versions with every kind of layer: minutes and gigabytes",
+        group="networks",
     )
     pythons: tuple[str, ...] = setting(
         (),
@@ -34,7 +40,10 @@ class Parity:
     )
     seed: int = setting(0, "of weights and batches", minimum=0, maximum=MAX_SEED, group="training")
     device: str = setting(
-        "auto", "where both sides compute; auto: the GPU if there is one", choices=("auto", "cpu", "cuda"), group="networks"
+        "auto",
+        "where both sides compute; auto: the GPU if there is one",
+        choices=("auto", "cpu", "cuda"),
+        group="networks",
     )
 
 
@@ -51,4 +60,6 @@ def run(settings: Parity) -> int:
     return DONE if judged.equal else FAILED
 
 
-COMMAND = Command("Prove that a model computes the same in every framework, and show the errors", Parity, run)
+COMMAND = Command(
+    "Prove that a model computes the same in every framework, and show the errors", Parity, run
+)

@@ -14,7 +14,12 @@ from experiments.config.settings import setting
 class Replay:
     """Settings of `replay` and `import`: which records a tracking server gets."""
 
-    journal: str = setting(".evenhand/journal", "one campaign's folder, or a folder of several", path=True, group="records")
+    journal: str = setting(
+        ".evenhand/journal",
+        "one campaign's folder, or a folder of several",
+        path=True,
+        group="records",
+    )
 
 
 def run(settings: Replay) -> int:

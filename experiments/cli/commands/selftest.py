@@ -14,17 +14,29 @@ class Selftest:
     """Which checks of the acceptance kit run, and where."""
 
     device: str = setting(
-        "auto", "where known work is measured; auto: the GPU if there is one", choices=("auto", "cpu", "cuda"), group="checks"
+        "auto",
+        "where known work is measured; auto: the GPU if there is one",
+        choices=("auto", "cpu", "cuda"),
+        group="checks",
     )
     checks: tuple[int, ...] = setting(
-        (), "numbers of checks, several with commas; none: all", minimum=1, maximum=16, group="checks"
+        (),
+        "numbers of checks, several with commas; none: all",
+        minimum=1,
+        maximum=16,
+        group="checks",
     )
     frameworks: tuple[str, ...] = setting(
         ("pytorch", "pytorch+compile", "keras-torch", "keras-jax", "tensorflow"),
         "frameworks of the checks; what is not installed is skipped",
         group="checks",
     )
-    output: str = setting(".evenhand/selftest", "folder that gets selftest.json and selftest.md", path=True, group="output")
+    output: str = setting(
+        ".evenhand/selftest",
+        "folder that gets selftest.json and selftest.md",
+        path=True,
+        group="output",
+    )
 
 
 def run(settings: Selftest) -> int:
@@ -38,4 +50,8 @@ def run(settings: Selftest) -> int:
     return FAILED if values["counts"]["failed"] else DONE
 
 
-COMMAND = Command("Measure known work on this machine's device: an acceptance test of the measurement", Selftest, run)
+COMMAND = Command(
+    "Measure known work on this machine's device: an acceptance test of the measurement",
+    Selftest,
+    run,
+)

@@ -33,9 +33,16 @@ def run(settings: Sweep, given: Mapping[str, str]) -> int:
         display.say("")
         display.say(f"search     {found.page}")
         display.say(f"settings   {', '.join(map(str, found.settings)) or 'none'}")
-        display.say(f"dashboard  {found.dashboard}   (pip install -c constraints.txt -e '.[dashboard]')")
+        display.say(
+            f"dashboard  {found.dashboard}   (pip install -c constraints.txt -e '.[dashboard]')"
+        )
         campaign.print_page(at_work.runner, display, delivered=found.delivered)
     return campaign.exit_code(found.conclusion)
 
 
-COMMAND = Command("Search an experiment's settings with Optuna, and judge what was found", Sweep, run, of_experiment=True)
+COMMAND = Command(
+    "Search an experiment's settings with Optuna, and judge what was found",
+    Sweep,
+    run,
+    of_experiment=True,
+)

@@ -58,7 +58,11 @@ class Evidence:
     def of_runs(self) -> str:
         """How many runs the steps come from: `all 12 runs`, `48 of 1,000 runs`."""
         shown, of = len(self.raw), max(self.comparison.n_runs, len(self.raw))
-        return f"all {of:,} runs" if shown == of else f"{shown:,} of {of:,} runs, taken evenly over time,"
+        return (
+            f"all {of:,} runs"
+            if shown == of
+            else f"{shown:,} of {of:,} runs, taken evenly over time,"
+        )
 
 
 Parts = Mapping[int, Callable[[Evidence], T]]
@@ -87,7 +91,9 @@ def load() -> tuple[Analysis, ...]:
     return tuple(importlib.import_module(f"{__name__}.{name}").ANALYSIS for name in names)
 
 
-def in_order(parts: Iterable[Parts[T]], evidence: Evidence, start: int = -LAST, end: int = LAST) -> list[T]:
+def in_order(
+    parts: Iterable[Parts[T]], evidence: Evidence, start: int = -LAST, end: int = LAST
+) -> list[T]:
     """Return what the parts make of the evidence, in the order of their places, from `start` to before `end`."""
     placed = [(place, make) for part in parts for place, make in part.items()]
     chosen = [one for one in placed if start <= one[0] < end]

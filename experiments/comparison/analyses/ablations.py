@@ -44,7 +44,10 @@ def lstm(
     size: str,
 ) -> Section:
     """table: (library, network, implementation) -> the published throughput over that of a loop of cells."""
-    planned = {(one.settings["library"], one.settings["model"], one.settings["implementation"]): one for one in treatments}
+    planned = {
+        (one.settings["library"], one.settings["model"], one.settings["implementation"]): one
+        for one in treatments
+    }
     found = of_levels(comparison, THROUGHPUT)
     unequal = refused(comparison)
     lines = []
@@ -54,8 +57,19 @@ def lstm(
                 continue
             published = table.get((library, model, level))
             finding = found.get((f"library={library}, model={model}", level))
-            ours = normalised(finding, unequal.get(one.name, ""), baseline=level == comparison.baseline)
-            lines.append((model, library, level, one.framework, *ours, f"{published:.2f}×" if published else ""))
+            ours = normalised(
+                finding, unequal.get(one.name, ""), baseline=level == comparison.baseline
+            )
+            lines.append(
+                (
+                    model,
+                    library,
+                    level,
+                    one.framework,
+                    *ours,
+                    f"{published:.2f}×" if published else "",
+                )
+            )
     caption = (
         f"Throughput over that of the loop of cells, of {size} size: above 1 is faster. “{NOT_EQUAL}”: the parity gate does not "
         f"call it the same function, so it is not measured. {OTHERS.format(source=source)}"
@@ -75,7 +89,9 @@ def lstm(
 
 def of_levels(comparison: Comparison, metric: str) -> dict[tuple[str, str], Finding]:
     """(stratum, level) -> what was found of a metric against the baseline. Campaigns of their own keep the last."""
-    return {(one.row.stratum, one.row.b): one for one in comparison.findings if one.row.metric == metric}
+    return {
+        (one.row.stratum, one.row.b): one for one in comparison.findings if one.row.metric == metric
+    }
 
 
 def refused(comparison: Comparison) -> dict[str, str]:
@@ -84,7 +100,9 @@ def refused(comparison: Comparison) -> dict[str, str]:
     return {one.name.rpartition(" · block ")[0]: one.detail for one in unequal}
 
 
-def normalised(finding: Finding | None, different: str = "", *, baseline: bool = False) -> tuple[str | Cell, str | Cell, str]:
+def normalised(
+    finding: Finding | None, different: str = "", *, baseline: bool = False
+) -> tuple[str | Cell, str | Cell, str]:
     """The ratio over the baseline, its interval, and the blocks that both stand on; or why there is none."""
     if baseline:
         return "1", "", ""
@@ -118,13 +136,22 @@ def graphs(
         for program in programs:
             finding = found.get((f"model={model}", program))
             ours = normalised(finding, baseline=program == comparison.baseline)
-            lines.append((model, program, *ours, table.get(model, "") if program == "without all" else ""))
+            lines.append(
+                (model, program, *ours, table.get(model, "") if program == "without all" else "")
+            )
     caption = (
         f"Throughput over that of {comparison.baseline} with all of its graph optimizers, of {size} size: above 1 is faster. "
         f"Published: what it cost to switch four of them off; they removed 55–90 % of the nodes, of which more than 78 % "
         f"computed nothing. {OTHERS.format(source=source)}"
     )
-    header = ("network", "program", Column("over all optimizers", numeric=True), "95 % interval", "blocks", "published")
+    header = (
+        "network",
+        "program",
+        Column("over all optimizers", numeric=True),
+        "95 % interval",
+        "blocks",
+        "published",
+    )
     return Section("Graph optimizers and compilers", caption, header, lines)
 
 
@@ -152,12 +179,22 @@ def judged(comparison: Comparison, pairs: Mapping[str, Sequence[str]]) -> list[B
         for one in comparison.values.get(metric, ()):
             values.setdefault((one.stratum, one.level, metric), {})[one.block] = one.value
     strata = dict.fromkeys(stratum for stratum, _, _ in values)
-    every = [(stratum, eager, one) for stratum in strata for eager, compiled in pairs.items() for one in compiled]
-    return [found for stratum, eager, one in every if (found := _judged(values, stratum, eager, one))]
+    every = [
+        (stratum, eager, one)
+        for stratum in strata
+        for eager, compiled in pairs.items()
+        for one in compiled
+    ]
+    return [
+        found for stratum, eager, one in every if (found := _judged(values, stratum, eager, one))
+    ]
 
 
 def _judged(
-    values: Mapping[tuple[str, str, str], Mapping[str, float]], stratum: str, eager: str, compiled: str
+    values: Mapping[tuple[str, str, str], Mapping[str, float]],
+    stratum: str,
+    eager: str,
+    compiled: str,
 ) -> BreakEven | None:
     keys = [(stratum, level, metric) for metric in (FIRST, LATER) for level in (eager, compiled)]
     sides = [values.get(key, {}) for key in keys]
@@ -167,7 +204,15 @@ def _judged(
     table = np.array([[side[block] for block in blocks] for side in sides])
     first, first_compiled, later, later_compiled = np.median(table, axis=1).tolist()
     steps = median([paid_after(*column) for column in table.T.tolist()])
-    return BreakEven(stratum, eager, compiled, (first, first_compiled), (later, later_compiled), steps, len(blocks))
+    return BreakEven(
+        stratum,
+        eager,
+        compiled,
+        (first, first_compiled),
+        (later, later_compiled),
+        steps,
+        len(blocks),
+    )
 
 
 def paid_after(first: float, first_compiled: float, later: float, later_compiled: float) -> float:
@@ -204,7 +249,13 @@ def break_even(comparison: Comparison, pairs: Mapping[str, Sequence[str]]) -> li
         "step) included. Seconds are medians over the blocks. Steps: the median over the blocks, with an interval of order "
         "statistics, from six blocks on; “never”: a compiled step is no faster."
     )
-    numbers = ("first step", "eager first step", "later step", "eager later step", "steps until it has paid")
+    numbers = (
+        "first step",
+        "eager first step",
+        "later step",
+        "eager later step",
+        "steps until it has paid",
+    )
     header: Header = (
         "where",
         "compiled",
@@ -240,17 +291,36 @@ def nodes(evidence: Evidence) -> list[Section]:
         return []
     for model, of_model in runs.groupby("model"):
         before, after = (
-            {kind: medians(of_model, factor=comparison.factor, metric=f"graph/{kind}nodes_{when}") for kind in KINDS}
+            {
+                kind: medians(
+                    of_model, factor=comparison.factor, metric=f"graph/{kind}nodes_{when}"
+                )
+                for kind in KINDS
+            }
             for when in ("before", "after")
         )
         for level in [one for one in comparison.levels if one in before[""]]:
-            counts = (f"{before[kind].get(level, 0):,.0f} → {after[kind].get(level, 0):,.0f}" for kind in KINDS)
+            counts = (
+                f"{before[kind].get(level, 0):,.0f} → {after[kind].get(level, 0):,.0f}"
+                for kind in KINDS
+            )
             lines.append((str(model), level, *counts))
     caption = (
         "Nodes of the graph of a training step, with the functions that it calls, before → after TensorFlow’s graph optimizers; "
         "loops are written out after. Nothing: constants, identities, placeholders, control edges. Counted when all was measured."
     )
-    return [Section("Nodes of a step’s graph", caption, ("network", comparison.factor, *KINDS.values()), lines)] if lines else []
+    return (
+        [
+            Section(
+                "Nodes of a step’s graph",
+                caption,
+                ("network", comparison.factor, *KINDS.values()),
+                lines,
+            )
+        ]
+        if lines
+        else []
+    )
 
 
 def convolutions(
@@ -264,7 +334,8 @@ def convolutions(
 ) -> list[Section]:
     """pictures: network -> throughput of profiled over fixed, from, to. epochs: network -> algorithm -> first, later seconds."""
     rate, first, later = (
-        of_levels(comparison, name) for name in (THROUGHPUT, "train/first_epoch_seconds", "train/epoch_seconds")
+        of_levels(comparison, name)
+        for name in (THROUGHPUT, "train/first_epoch_seconds", "train/epoch_seconds")
     )
     speeds, times = [], []
     for one in treatments:
@@ -272,30 +343,57 @@ def convolutions(
         stratum = f"framework={one.framework}, model={own['model']}, batch_size={own['batch_size']}, lengths={own['lengths']}"
         where = (own["model"], one.framework, str(own["batch_size"]), own["lengths"], level)
         is_baseline = level == comparison.baseline
-        told = pictures.get(own["model"]) if (level, comparison.baseline) == ("profiled", "fixed") else None
+        told = (
+            pictures.get(own["model"])
+            if (level, comparison.baseline) == ("profiled", "fixed")
+            else None
+        )
         published = "–".join(f"{bound:.2f}×" for bound in told or ())
-        speeds.append((*where, *normalised(rate.get((stratum, level)), baseline=is_baseline), published))
+        speeds.append(
+            (*where, *normalised(rate.get((stratum, level)), baseline=is_baseline), published)
+        )
         if own["lengths"] == "varying":
             theirs = epochs.get(own["model"], {})
-            pairs = zip(*(theirs.get(name, ()) for name in (level, comparison.baseline)), strict=False)
+            pairs = zip(
+                *(theirs.get(name, ()) for name in (level, comparison.baseline)), strict=False
+            )
             before, after = [f"{mine / base:.3f}×" for mine, base in pairs] or ("", "")
-            parts = (normalised(found.get((stratum, level)), baseline=is_baseline)[:2] for found in (first, later))
+            parts = (
+                normalised(found.get((stratum, level)), baseline=is_baseline)[:2]
+                for found in (first, later)
+            )
             (one_ratio, one_interval), (other_ratio, other_interval) = parts
-            times.append((*where, one_ratio, one_interval, before, other_ratio, other_interval, after))
+            times.append(
+                (*where, one_ratio, one_interval, before, other_ratio, other_interval, after)
+            )
     return [_speeds(comparison, speeds, source, size), *_times(comparison, times, source)]
 
 
-def _speeds(comparison: Comparison, lines: Sequence[tuple[str | Cell, ...]], source: str, size: str) -> Section:
+def _speeds(
+    comparison: Comparison, lines: Sequence[tuple[str | Cell, ...]], source: str, size: str
+) -> Section:
     caption = (
         f"Throughput over that of {comparison.baseline}, of {size} size: above 1 is faster. Published: of networks of pictures, "
         f"from the smallest to the largest. {OTHERS.format(source=source)}"
     )
     over = Column(f"over {comparison.baseline}", numeric=True)
-    header = ("network", "framework", "batch", "lengths", "convolutions", over, "95 % interval", "blocks", "published")
+    header = (
+        "network",
+        "framework",
+        "batch",
+        "lengths",
+        "convolutions",
+        over,
+        "95 % interval",
+        "blocks",
+        "published",
+    )
     return Section("How convolutions are chosen", caption, header, lines)
 
 
-def _times(comparison: Comparison, lines: Sequence[tuple[str | Cell, ...]], source: str) -> list[Section]:
+def _times(
+    comparison: Comparison, lines: Sequence[tuple[str | Cell, ...]], source: str
+) -> list[Section]:
     caption = (
         f"Seconds of the first epoch, in which every length is met for the first time, and of a later one, over those of "
         f"{comparison.baseline}: below 1 is faster. {OTHERS.format(source=source)}"

@@ -13,7 +13,16 @@ from scipy import stats
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import INK, Colours, Drawing, frame, log_ticks, paneled, plain_ticks, with_errors
+from experiments.comparison.report.canvas import (
+    INK,
+    Colours,
+    Drawing,
+    frame,
+    log_ticks,
+    paneled,
+    plain_ticks,
+    with_errors,
+)
 from experiments.comparison.report.sections import Header, Line, Section
 from experiments.comparison.report.tables import number, under
 from experiments.comparison.runs import raw as raw_values
@@ -84,17 +93,25 @@ def curves(comparison: Comparison, first_size: int | None = None) -> tuple[Curve
     rates, seconds = _gathered(comparison, first_size)
     found = []
     place = {level: at for at, level in enumerate(comparison.levels)}
-    for what, level, stratum in sorted(rates, key=lambda key: (key[0], natural(key[2]), place.get(key[1], -1))):
+    for what, level, stratum in sorted(
+        rates, key=lambda key: (key[0], natural(key[2]), place.get(key[1], -1))
+    ):
         by_size = rates[what, level, stratum]
         if len(by_size) > 1:
             slow = seconds.get((what, level, stratum), {})
-            points = tuple(_point(size, by_size[size], slow.get(size, {})) for size in sorted(by_size))
+            points = tuple(
+                _point(size, by_size[size], slow.get(size, {})) for size in sorted(by_size)
+            )
             limit = Limit(None, None, comparison.busy) if comparison.busy else find_limit(by_size)
-            found.append(Curve(what, level, stratum, points, limit.trend_p, limit.size, limit.reason))
+            found.append(
+                Curve(what, level, stratum, points, limit.trend_p, limit.size, limit.reason)
+            )
     return tuple(found)
 
 
-def _gathered(comparison: Comparison, first_size: int | None) -> tuple[dict[tuple[str, str, str], Sizes], ...]:
+def _gathered(
+    comparison: Comparison, first_size: int | None
+) -> tuple[dict[tuple[str, str, str], Sizes], ...]:
     rates: dict[tuple[str, str, str], Sizes] = {}
     seconds: dict[tuple[str, str, str], Sizes] = {}
     for metric, values in comparison.values.items():
@@ -102,13 +119,21 @@ def _gathered(comparison: Comparison, first_size: int | None) -> tuple[dict[tupl
             target = rates if matched[2] == "examples_per_second" else seconds
             if matched[1] or first_size:
                 size = int(matched[1] or first_size or 0)
-                named = [(("inference", value.level, value.stratum), size, value) for value in values]
+                named = [
+                    (("inference", value.level, value.stratum), size, value) for value in values
+                ]
             else:  # every run has one size for all that it does
                 sized = _sized(comparison, values)
-                named = [(("inference", level, stratum), size, value) for level, stratum, size, value in sized]
+                named = [
+                    (("inference", level, stratum), size, value)
+                    for level, stratum, size, value in sized
+                ]
         elif metric in ("train/step_seconds", _rate(comparison)):
             target = seconds if metric == "train/step_seconds" else rates
-            named = [(("training", level, stratum), size, value) for level, stratum, size, value in _sized(comparison, values)]
+            named = [
+                (("training", level, stratum), size, value)
+                for level, stratum, size, value in _sized(comparison, values)
+            ]
         else:
             continue
         for key, size, value in named:
@@ -122,7 +147,9 @@ def _rate(comparison: Comparison) -> str:
     return next((metric for metric in RATES if metric in comparison.values), "")
 
 
-def _sized(comparison: Comparison, values: tuple[Value, ...]) -> Iterator[tuple[str, str, int, Value]]:
+def _sized(
+    comparison: Comparison, values: tuple[Value, ...]
+) -> Iterator[tuple[str, str, int, Value]]:
     """Level and stratum without the batch size, and the batch size, where runs differ by it."""
     of_factor = comparison.factor.split(".")[-1] == "batch_size"
     for value in values:
@@ -131,7 +158,9 @@ def _sized(comparison: Comparison, values: tuple[Value, ...]) -> Iterator[tuple[
         elif matched := _SIZE.search(value.stratum):
             yield (
                 value.level,
-                (value.stratum[: matched.start()] + value.stratum[matched.end() :]).removeprefix(", "),
+                (value.stratum[: matched.start()] + value.stratum[matched.end() :]).removeprefix(
+                    ", "
+                ),
                 int(matched[1]),
                 value,
             )
@@ -142,7 +171,9 @@ def _point(size: int, rates: Mapping[str, float], seconds: Mapping[str, float]) 
 
 
 def _mean(by_block: Mapping[str, float]) -> Estimate | None:
-    return estimates.exponential(estimates.mean(np.log(list(by_block.values())))) if by_block else None
+    return (
+        estimates.exponential(estimates.mean(np.log(list(by_block.values())))) if by_block else None
+    )
 
 
 def find_limit(rates: Mapping[int, Mapping[str, float]]) -> Limit:
@@ -158,7 +189,9 @@ def find_limit(rates: Mapping[int, Mapping[str, float]]) -> Limit:
     sizes = sorted(rates)
     blocks = [block for block in rates[sizes[0]] if all(block in rates[size] for size in sizes)]
     if len(blocks) < MINIMUM_BLOCKS:
-        return Limit(None, None, f"{len(blocks)} blocks hold every size; a limit needs {MINIMUM_BLOCKS}")
+        return Limit(
+            None, None, f"{len(blocks)} blocks hold every size; a limit needs {MINIMUM_BLOCKS}"
+        )
     table = np.log([[rates[size][block] for size in sizes] for block in blocks])
     trend = significance.page(table).p if len(sizes) > 2 else None
     if trend is not None and trend >= ALPHA:
@@ -167,7 +200,11 @@ def find_limit(rates: Mapping[int, Mapping[str, float]]) -> Limit:
     near = [size for size, p in zip(sizes, adjusted, strict=True) if p is not None and p < ALPHA]
     if near and near[0] < sizes[-1]:
         return Limit(trend, near[0], f"no other size is faster by {100 * MARGIN:g} % or more")
-    return Limit(trend, None, f"no size below {sizes[-1]} is shown to be within {100 * MARGIN:g} % of the best")
+    return Limit(
+        trend,
+        None,
+        f"no size below {sizes[-1]} is shown to be within {100 * MARGIN:g} % of the best",
+    )
 
 
 def _p_within_best(table: Floats, at: int) -> float:
@@ -200,7 +237,9 @@ def sentences(evidence: Evidence) -> list[str]:
         return []
     lines = []
     for curve in curves(evidence.comparison):
-        where = ", ".join(filter(None, [curve.stratum.removeprefix("framework="), curve.level, curve.what]))
+        where = ", ".join(
+            filter(None, [curve.stratum.removeprefix("framework="), curve.level, curve.what])
+        )
         p = curve.trend_p
         if not curve.limit:
             lines.append(f"{where}: no batch size is named, {curve.reason}.")
@@ -218,8 +257,17 @@ def table(evidence: Evidence) -> list[Section]:
     )
     rows: list[Line] = [
         (
-            *(curve.what, curve.stratum, curve.level or ALL_RUNS, ", ".join(str(point.size) for point in curve.points)),
-            *(wording.NONE if curve.limit is None else str(curve.limit), curve.reason, wording.p_value(curve.trend_p)),
+            *(
+                curve.what,
+                curve.stratum,
+                curve.level or ALL_RUNS,
+                ", ".join(str(point.size) for point in curve.points),
+            ),
+            *(
+                wording.NONE if curve.limit is None else str(curve.limit),
+                curve.reason,
+                wording.p_value(curve.trend_p),
+            ),
         )
         for curve in of_evidence(evidence)
     ]
@@ -239,7 +287,10 @@ def figure(evidence: Evidence) -> Drawing | None:
     found = of_evidence(evidence)
     groups = dict.fromkeys((curve.what, curve.stratum) for curve in found)
     order = list(evidence.colours)
-    levels = sorted({curve.level for curve in found}, key=lambda level: order.index(level) if level in order else -1)
+    levels = sorted(
+        {curve.level for curve in found},
+        key=lambda level: order.index(level) if level in order else -1,
+    )
     colours = {level: evidence.colours.get(level, INK) for level in levels}
     panels = []
     for what, stratum in groups:
@@ -252,26 +303,55 @@ def figure(evidence: Evidence) -> Drawing | None:
         f"within {wording.percent(MARGIN)} of the best one. The table below says what each limit rests on."
     )
     named = {level or ALL_RUNS: colour for level, colour in colours.items()}
-    return paneled("batches", "Latency and throughput against batch size", caption, named, panels, panel_inches=2.5, a_row=2)
+    return paneled(
+        "batches",
+        "Latency and throughput against batch size",
+        caption,
+        named,
+        panels,
+        panel_inches=2.5,
+        a_row=2,
+    )
 
 
 def _against_size(axes: Axes, curves: Sequence[Curve], colours: Colours, *, of_time: bool) -> None:
     unit = "s" if of_time else "1/s"
     found = [
-        (curve, [(p.size, p.seconds_per_example if of_time else p.examples_per_second) for p in curve.points]) for curve in curves
+        (
+            curve,
+            [
+                (p.size, p.seconds_per_example if of_time else p.examples_per_second)
+                for p in curve.points
+            ],
+        )
+        for curve in curves
     ]
-    known = [(curve, [(size, one) for size, one in points if one is not None]) for curve, points in found]
+    known = [
+        (curve, [(size, one) for size, one in points if one is not None]) for curve, points in found
+    ]
     scale = wording.scale(unit, [one.value for _, points in known for _, one in points])
     sizes = sorted({size for _, points in known for size, _ in points})
     axes.set_xscale("log", base=2)
     for at, (curve, points) in enumerate(known):
         # side by side, so that intervals of levels that agree can be told apart
         shift = 2.0 ** (SPREAD * (at / (len(known) - 1) - 0.5)) if len(known) > 1 else 1.0
-        _line(axes, [size * shift for size, _ in points], [one for _, one in points], scale.factor, colours[curve.level])
+        _line(
+            axes,
+            [size * shift for size, _ in points],
+            [one for _, one in points],
+            scale.factor,
+            colours[curve.level],
+        )
         for size, one in points:
             if size == curve.limit:
                 axes.scatter(
-                    [size * shift], [one.value / scale.factor], s=90, facecolors="none", edgecolors=INK, linewidths=1.1, zorder=4
+                    [size * shift],
+                    [one.value / scale.factor],
+                    s=90,
+                    facecolors="none",
+                    edgecolors=INK,
+                    linewidths=1.1,
+                    zorder=4,
                 )
     values = [one.value / scale.factor for _, points in known for _, one in points]
     if max(values) / min(values) > WIDE:
@@ -284,9 +364,21 @@ def _against_size(axes: Axes, curves: Sequence[Curve], colours: Colours, *, of_t
     axes.set_xlabel("batch size, examples")
 
 
-def _line(axes: Axes, xs: Sequence[float], estimates: Sequence[Estimate], factor: float, colour: str) -> None:
+def _line(
+    axes: Axes, xs: Sequence[float], estimates: Sequence[Estimate], factor: float, colour: str
+) -> None:
     values, errors = with_errors(estimates, factor)
-    axes.errorbar(xs, values, errors, color=colour, linewidth=1.4, marker="o", markersize=4, elinewidth=2.4, zorder=3)
+    axes.errorbar(
+        xs,
+        values,
+        errors,
+        color=colour,
+        linewidth=1.4,
+        marker="o",
+        markersize=4,
+        elinewidth=2.4,
+        zorder=3,
+    )
 
 
 ANALYSIS = Analysis(sentences={40: sentences}, tables={110: table}, figures={100: figure})

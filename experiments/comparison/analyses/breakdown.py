@@ -11,7 +11,15 @@ import numpy as np
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import GRID, INK, LABEL_WIDTH, Drawing, frame, paneled, shortened
+from experiments.comparison.report.canvas import (
+    GRID,
+    INK,
+    LABEL_WIDTH,
+    Drawing,
+    frame,
+    paneled,
+    shortened,
+)
 from experiments.comparison.report.sections import Column, Header, Line, Section
 from experiments.comparison.report.tables import decimal, number
 from experiments.comparison.runs.pairing import natural
@@ -23,9 +31,21 @@ if TYPE_CHECKING:
 
 STEP = f"{PROFILED}step_seconds"
 # Of a step, in the order in which they are shown; they add up to it.
-PARTS = {"op": "operators or kernels", "copy": "copies", "unrecorded": "unrecorded", "dispatch": "framework", "python": "Python"}
+PARTS = {
+    "op": "operators or kernels",
+    "copy": "copies",
+    "unrecorded": "unrecorded",
+    "dispatch": "framework",
+    "python": "Python",
+}
 GAPS = ("dispatch", "python")
-COLOURS = {"op": "#2f6db3", "copy": "#2aa1b3", "unrecorded": "#a9c4e4", "dispatch": "#d9792b", "python": "#b8434e"}
+COLOURS = {
+    "op": "#2f6db3",
+    "copy": "#2aa1b3",
+    "unrecorded": "#a9c4e4",
+    "dispatch": "#d9792b",
+    "python": "#b8434e",
+}
 MAXIMUM = 12
 NOT_COUNTED = "not counted"
 
@@ -103,7 +123,9 @@ def table(evidence: Evidence) -> list[Section]:
     header: Header = (
         *(*first, evidence.comparison.factor, number("step")),
         *(*map(number, PARTS.values()), number("gaps")),
-        *map(number, ("operators a step", "launches a step", "wait for input", "cost of profiling")),
+        *map(
+            number, ("operators a step", "launches a step", "wait for input", "cost of profiling")
+        ),
     )
     rows: list[Line] = [((one.stratum,) if several_strata else ()) + _cells(one) for one in found]
     caption = (
@@ -123,7 +145,10 @@ def _cells(one: Breakdown) -> tuple[str, ...]:
     return (
         *(one.level, wording.quantity(one.step_seconds, seconds)),
         *(f"{100 * share:.1f} %" for share in (*map(one.share, PARTS), one.gap_share)),
-        *(NOT_COUNTED if one.ops is None else decimal(one.ops, "{:,.0f}"), decimal(one.launches, "{:,.0f}")),
+        *(
+            NOT_COUNTED if one.ops is None else decimal(one.ops, "{:,.0f}"),
+            decimal(one.launches, "{:,.0f}"),
+        ),
         *(wording.quantity(one.input_seconds, seconds), decimal(one.cost, "{:.2f}×")),
     )
 
@@ -139,9 +164,24 @@ def figure(evidence: Evidence) -> Drawing | None:
         "table. Framework and Python are the gaps, in which no operator ran."
     )
     colours = {label: COLOURS[part] for part, label in PARTS.items()}
-    most = max((len([one for one in found if one.stratum == stratum]) for stratum in {one.stratum for one in found}), default=0)
+    most = max(
+        (
+            len([one for one in found if one.stratum == stratum])
+            for stratum in {one.stratum for one in found}
+        ),
+        default=0,
+    )
     height = 0.9 + 0.28 * most
-    return paneled("profile", "Where a step's time goes", caption, colours, panels, panel_inches=height, a_row=2, maximum=MAXIMUM)
+    return paneled(
+        "profile",
+        "Where a step's time goes",
+        caption,
+        colours,
+        panels,
+        panel_inches=height,
+        a_row=2,
+        maximum=MAXIMUM,
+    )
 
 
 def _bars(axes: Axes, bars: Sequence[Breakdown]) -> None:

@@ -23,11 +23,21 @@ def judged(table: pd.DataFrame, spec: ComparisonSpec) -> tuple[Control, ...]:
     """Every control against the cells that it repeats, in the campaigns that have it; each baseline has controls of its own."""
     if not {CONTROL, TREATMENT} <= set(table.columns):
         return ()
-    names, allowed, found = pairing.control_names(table), (*spec.allowed_to_differ, "inject_delay"), []
+    names, allowed, found = (
+        pairing.control_names(table),
+        (*spec.allowed_to_differ, "inject_delay"),
+        [],
+    )
     asked = replace(spec, factor=TREATMENT, primary=(), allowed_to_differ=allowed, all_pairs=False)
     for (name, _), here in table[names != ""].groupby([CONTROL, TREATMENT], sort=True):
-        same = (names == "") & table["framework"].isin(here["framework"]) & table["campaign"].isin(here["campaign"])
-        if "settings_hash" in table.columns:  # of what is varied, a control has the first value alone
+        same = (
+            (names == "")
+            & table["framework"].isin(here["framework"])
+            & table["campaign"].isin(here["campaign"])
+        )
+        if (
+            "settings_hash" in table.columns
+        ):  # of what is varied, a control has the first value alone
             same &= table["settings_hash"].isin(here["settings_hash"])
         for baseline, repeated in table[same].groupby(TREATMENT, sort=True):
             comparison = judge(pd.concat([repeated, here]), replace(asked, baseline=str(baseline)))
@@ -44,7 +54,11 @@ def _injected(runs: pd.DataFrame) -> float | None:
 
 
 def _expected(name: str) -> str:
-    return "no difference: it is the same work twice" if name == "A/A" else f"every step and every request slower ({name})"
+    return (
+        "no difference: it is the same work twice"
+        if name == "A/A"
+        else f"every step and every request slower ({name})"
+    )
 
 
 def sentences(evidence: Evidence) -> list[str]:
@@ -86,14 +100,20 @@ def _slowed(control: Control) -> str:
         (f"found, but not as the {expected} that was injected, in", other, True),
         ("also called different:", beside, False),
     )
-    return "; ".join(f"{what} {_named(those, effects=effects)}" for what, those, effects in parts if those)
+    return "; ".join(
+        f"{what} {_named(those, effects=effects)}" for what, those, effects in parts if those
+    )
 
 
 def _named(findings: Sequence[Finding], *, effects: bool = False) -> str:
     """Outcomes by their names in a report, and what was seen of them."""
     told = []
     for one in findings:
-        seen = f" ({wording.effect(one)}, {wording.effect_interval(one) or 'always'})" if effects else ""
+        seen = (
+            f" ({wording.effect(one)}, {wording.effect_interval(one) or 'always'})"
+            if effects
+            else ""
+        )
         told.append(wording.named(one) + seen)
     return wording.joined(told)
 
@@ -102,7 +122,10 @@ def sections(evidence: Evidence) -> list[Section]:
     controls = evidence.comparison.controls
     if not controls:
         return []
-    return [Section("Controls: is the measurement to be trusted?", "", (), ()), *map(_section, controls)]
+    return [
+        Section("Controls: is the measurement to be trusted?", "", (), ()),
+        *map(_section, controls),
+    ]
 
 
 def _section(control: Control) -> Section:

@@ -17,7 +17,15 @@ from experiments.comparison.statistics.estimates import Estimate
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.metrics import Outcome
 
-HEADER = ("where", "outcome", "harness", Column("ratio", numeric=True), "95 % interval", "at most the bound", "blocks")
+HEADER = (
+    "where",
+    "outcome",
+    "harness",
+    Column("ratio", numeric=True),
+    "95 % interval",
+    "at most the bound",
+    "blocks",
+)
 
 
 class Answer(StrEnum):
@@ -50,22 +58,48 @@ class Cost:
 
 def judged(comparison: Comparison, metrics: Sequence[str], margin: float) -> list[Cost]:
     """A cost a stratum, level and metric, then one of all strata that begin alike (a framework's), block by block."""
-    here = [one for one in comparison.findings if one.pairs and not one.across and one.row.metric in metrics]
+    here = [
+        one
+        for one in comparison.findings
+        if one.pairs and not one.across and one.row.metric in metrics
+    ]
     found = [_cost(one, one.row.stratum, [one], margin) for one in here]
     together: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in here:
-        together.setdefault((finding.row.stratum.partition(", ")[0], finding.row.b, finding.row.metric), []).append(finding)
-    found += [_cost(several[0], first, several, margin) for (first, _, _), several in together.items() if len(several) > 1]
-    return [one for one in found if one.blocks]  # strata of several campaigns have no block in common
+        together.setdefault(
+            (finding.row.stratum.partition(", ")[0], finding.row.b, finding.row.metric), []
+        ).append(finding)
+    found += [
+        _cost(several[0], first, several, margin)
+        for (first, _, _), several in together.items()
+        if len(several) > 1
+    ]
+    return [
+        one for one in found if one.blocks
+    ]  # strata of several campaigns have no block in common
 
 
 def _cost(example: Finding, where: str, findings: Sequence[Finding], margin: float) -> Cost:
     """Strata of one block shared its time, so they are averaged in it; blocks alone are independent."""
-    by_block = [dict(zip((pair.block for pair in one.pairs), one.shifts, strict=True)) for one in findings]
+    by_block = [
+        dict(zip((pair.block for pair in one.pairs), one.shifts, strict=True)) for one in findings
+    ]
     blocks = [block for block in by_block[0] if all(block in one for one in by_block)]
     means = [float(np.mean([one[block] for one in by_block])) for block in blocks]
-    ratio = estimates.exponential(estimates.mean(means)) if len(means) >= estimates.MINIMUM_VALUES else None
-    return Cost(example.outcome, where, example.row.b, ratio, len(findings), len(blocks), _answer(ratio, 1 + margin))
+    ratio = (
+        estimates.exponential(estimates.mean(means))
+        if len(means) >= estimates.MINIMUM_VALUES
+        else None
+    )
+    return Cost(
+        example.outcome,
+        where,
+        example.row.b,
+        ratio,
+        len(findings),
+        len(blocks),
+        _answer(ratio, 1 + margin),
+    )
 
 
 def _answer(ratio: Estimate | None, bound: float) -> Answer:
@@ -95,13 +129,19 @@ def section(found: Sequence[Cost], margin: float) -> Section:
         "“refuted”: all of it is beyond; “not shown”: neither. Each line is a question of its own, without "
         "a correction for their number. “All” is the geometric mean over the points of a framework, averaged within each block."
     )
-    return Section("Does measuring cost more than the bound?", caption, HEADER, [_cells(one) for one in found])
+    return Section(
+        "Does measuring cost more than the bound?", caption, HEADER, [_cells(one) for one in found]
+    )
 
 
 def _cells(one: Cost) -> tuple[str | Cell, ...]:
     where = one.where if one.strata == 1 else f"{one.where}: all {one.strata}"
     answer = Cell(one.answer, STYLES[one.answer])
-    ratio = (f"{one.ratio.value:.4f}", _interval(one.ratio)) if one.ratio else (wording.NONE, wording.NONE)
+    ratio = (
+        (f"{one.ratio.value:.4f}", _interval(one.ratio))
+        if one.ratio
+        else (wording.NONE, wording.NONE)
+    )
     return (where, one.outcome.label, one.b, *ratio, answer, str(one.blocks))
 
 

@@ -15,7 +15,18 @@ from experiments.metrics import Hypothesis, outcome
 from tracking import spreadsheet
 
 SENSORS = {"gpu/temperature": "gpu", "cpu/temperature": "cpu_temperature", "gpu/utilization": "gpu"}
-HEADER = ("", "question: metric", "answer", "effect", "95 % interval", "p", "p (Holm)", "equivalent", "blocks", "published p")
+HEADER = (
+    "",
+    "question: metric",
+    "answer",
+    "effect",
+    "95 % interval",
+    "p",
+    "p (Holm)",
+    "equivalent",
+    "blocks",
+    "published p",
+)
 # What is said of the margin once a difference is shown.
 SIZES = {
     Decision.DIFFERENT: "by more than the margin",
@@ -40,8 +51,14 @@ def answered(hypotheses: Sequence[Hypothesis], comparison: Comparison) -> list[H
     """Every hypothesis, in order, for every pair of levels and stratum that was compared."""
     found = []
     for one in hypotheses:
-        rows = [finding for finding in comparison.findings if finding.row.metric == one.metric and finding.row.n_blocks]
-        found += [HypothesisResult(one, finding.row.b, finding.row.stratum, finding) for finding in rows]
+        rows = [
+            finding
+            for finding in comparison.findings
+            if finding.row.metric == one.metric and finding.row.n_blocks
+        ]
+        found += [
+            HypothesisResult(one, finding.row.b, finding.row.stratum, finding) for finding in rows
+        ]
         if not rows:
             found.append(HypothesisResult(one, "", "", None, _why(one, comparison)))
     return found
@@ -51,10 +68,16 @@ def _why(one: Hypothesis, comparison: Comparison) -> str:
     plain = one.metric.removeprefix("inference/")
     for beginning, sensor in SENSORS.items():
         if plain.startswith(beginning):
-            told = [reason for name, reason in comparison.missing_sensors.items() if name.startswith(sensor)]
+            told = [
+                reason
+                for name, reason in comparison.missing_sensors.items()
+                if name.startswith(sensor)
+            ]
             if told:
                 return told[0]
-    unpaired = (finding.row.reason for finding in comparison.findings if finding.row.metric == one.metric)
+    unpaired = (
+        finding.row.reason for finding in comparison.findings if finding.row.metric == one.metric
+    )
     return next(unpaired, "no two runs of one block have it")
 
 
@@ -81,7 +104,12 @@ def cells(answer: HypothesisResult) -> tuple[str, ...]:
         return (one.name, of, text(answer), *(wording.NONE,) * 5, "0", one.published_p)
     row = found.row
     alike = {True: "yes", False: "no", None: wording.NONE}[row.equivalent]
-    numbers = (wording.effect(found), wording.effect_interval(found), wording.p_value(row.p), wording.p_value(row.p_holm))
+    numbers = (
+        wording.effect(found),
+        wording.effect_interval(found),
+        wording.p_value(row.p),
+        wording.p_value(row.p_holm),
+    )
     return (one.name, of, text(answer), *numbers, alike, str(row.n_blocks), one.published_p)
 
 
@@ -92,7 +120,10 @@ def sentence(answers: Sequence[HypothesisResult]) -> str:
     equal = sum(one.finding.judged and not one.finding.different for one in answers if one.finding)
     parts = (
         *(f"{len(rejected)} rejected", f"{equal} confirmed as equal"),
-        *(f"{len(answers) - len(rejected) - equal - untested} open", f"{untested} not testable here"),
+        *(
+            f"{len(answers) - len(rejected) - equal - untested} open",
+            f"{untested} not testable here",
+        ),
     )
     told = f"Of {len(answers)} null hypotheses {', '.join(parts)}."
     if not rejected:

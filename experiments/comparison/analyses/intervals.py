@@ -51,7 +51,9 @@ def forest(evidence: Evidence) -> Drawing | None:
     return Drawing("forest", "Ratios to the baseline", caption, _height(shown), paint)
 
 
-def _paint_ratios(shown: Sequence[Finding], margin: float, colours: Colours, canvas: Canvas) -> None:
+def _paint_ratios(
+    shown: Sequence[Finding], margin: float, colours: Colours, canvas: Canvas
+) -> None:
     axes = canvas.add_subplot()
     axes.set_xscale("log")
     axes.axvspan(1 / (1 + margin), 1 + margin, color=BAND, zorder=0)
@@ -72,7 +74,9 @@ def differences(evidence: Evidence) -> Drawing | None:
         "Right of 0 is better in every line: where less is better, the sign is turned."
     )
     paint = partial(_paint_differences, shown, evidence.colours)
-    return Drawing("differences", "Differences from the baseline", caption + left_out, _height(shown), paint)
+    return Drawing(
+        "differences", "Differences from the baseline", caption + left_out, _height(shown), paint
+    )
 
 
 def _paint_differences(shown: Sequence[Finding], colours: Colours, canvas: Canvas) -> None:
@@ -87,7 +91,9 @@ def _paint_differences(shown: Sequence[Finding], colours: Colours, canvas: Canva
 
 def _most_telling(evidence: Evidence, kind: str) -> tuple[list[Finding], str]:
     """Findings with an estimate: all, or, where nobody could read them in one figure, whole outcomes, the headlines first."""
-    found = [f for f in evidence.comparison.findings if f.row.kind == kind and f.row.estimate is not None]
+    found = [
+        f for f in evidence.comparison.findings if f.row.kind == kind and f.row.estimate is not None
+    ]
     if len(found) <= MAXIMUM_LINES:
         return found, ""
     groups: dict[str, list[Finding]] = {}
@@ -99,12 +105,17 @@ def _most_telling(evidence: Evidence, kind: str) -> tuple[list[Finding], str]:
         if not kept or sum(len(groups[one]) for one in kept) + len(groups[metric]) <= MAXIMUM_LINES:
             kept.add(metric)
     shown = [finding for finding in found if finding.row.metric in kept][: 2 * MAXIMUM_LINES]
-    return shown, f" {len(shown)} of {len(found):,} lines, headlines first; the table above has all."
+    return (
+        shown,
+        f" {len(shown)} of {len(found):,} lines, headlines first; the table above has all.",
+    )
 
 
 def _in_margins(finding: Finding) -> Bounds:
     row = finding.row
-    value, low, high = (None if one is None else one / row.margin for one in (row.estimate, row.ci_low, row.ci_high))
+    value, low, high = (
+        None if one is None else one / row.margin for one in (row.estimate, row.ci_low, row.ci_high)
+    )
     if finding.outcome.better != "lower":
         return value, low, high
     return tuple(None if one is None else -one for one in (value, high, low))  # type: ignore[return-value]
@@ -118,11 +129,16 @@ def _better_right(finding: Finding) -> Bounds:
     return tuple(1 / one if one else None for one in (row.estimate, row.ci_high, row.ci_low))  # type: ignore[return-value]
 
 
-def _intervals(axes: Axes, shown: Sequence[Finding], bounds: Sequence[Bounds], colours: Colours) -> None:
+def _intervals(
+    axes: Axes, shown: Sequence[Finding], bounds: Sequence[Bounds], colours: Colours
+) -> None:
     """One line a finding, from the top; findings of one outcome stand together."""
     several = len({(f.row.a, f.row.b) for f in shown}) > 1
     labels: dict[float, str] = {}
-    places, tints = list[float](), [{True: GOOD, False: BAD, None: NEUTRAL}[finding.good] for finding in shown]
+    places, tints = (
+        list[float](),
+        [{True: GOOD, False: BAD, None: NEUTRAL}[finding.good] for finding in shown],
+    )
     place, before = 0.0, ("", "")
     for finding, tint in zip(shown, tints, strict=True):
         row = finding.row
@@ -130,8 +146,19 @@ def _intervals(axes: Axes, shown: Sequence[Finding], bounds: Sequence[Bounds], c
             place += 0.5 if labels and several else 0.0
             labels[place] = label(finding.outcome, row.stratum)
         before = (row.metric, row.stratum)
-        note = f"{wording.effect(finding)}   {shortened(row.b, LABEL_WIDTH)}" if several else wording.effect(finding)
-        axes.annotate(note, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=7.5, color=tint)
+        note = (
+            f"{wording.effect(finding)}   {shortened(row.b, LABEL_WIDTH)}"
+            if several
+            else wording.effect(finding)
+        )
+        axes.annotate(
+            note,
+            (1.01, place),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=7.5,
+            color=tint,
+        )
         places.append(place)
         place += 1
     values, lows, highs = np.array(bounds, float).T
@@ -139,8 +166,12 @@ def _intervals(axes: Axes, shown: Sequence[Finding], bounds: Sequence[Bounds], c
     ecolor: Any = tints  # one a line, which the stubs do not know
     axes.errorbar(values, places, xerr=errors, fmt="none", ecolor=ecolor, elinewidth=2.2, zorder=2)
     marks = [colours[finding.row.b] for finding in shown] if several else tints
-    faces = [mark if finding.judged else "white" for finding, mark in zip(shown, marks, strict=True)]
-    axes.scatter(values, places, s=6.5**2, facecolors=faces, edgecolors=marks, linewidths=1.4, zorder=3)
+    faces = [
+        mark if finding.judged else "white" for finding, mark in zip(shown, marks, strict=True)
+    ]
+    axes.scatter(
+        values, places, s=6.5**2, facecolors=faces, edgecolors=marks, linewidths=1.4, zorder=3
+    )
     axes.set_yticks(list(labels), list(labels.values()), color=INK, fontsize=8)
     axes.set_ylim(place - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -149,7 +180,9 @@ def _intervals(axes: Axes, shown: Sequence[Finding], bounds: Sequence[Bounds], c
 
 
 def _height(shown: Sequence[Finding]) -> float:
-    outcomes = {(f.row.metric, f.row.stratum): label(f.outcome, f.row.stratum).count("\n") for f in shown}
+    outcomes = {
+        (f.row.metric, f.row.stratum): label(f.outcome, f.row.stratum).count("\n") for f in shown
+    }
     return 0.9 + 0.28 * (len(shown) + 0.5 * len(outcomes)) + 0.1 * sum(outcomes.values())
 
 
@@ -157,7 +190,10 @@ def _against(shown: Sequence[Finding], pattern: str) -> str:
     def named(levels: set[str], otherwise: str) -> str:
         return shortened(levels.pop(), 40) if len(levels) == 1 else otherwise
 
-    return pattern.format(a=named({f.row.a for f in shown}, "its baseline"), b=named({f.row.b for f in shown}, "each level"))
+    return pattern.format(
+        a=named({f.row.a for f in shown}, "its baseline"),
+        b=named({f.row.b for f in shown}, "each level"),
+    )
 
 
 ANALYSIS = Analysis(

@@ -44,7 +44,14 @@ def figure(evidence: Evidence) -> Drawing | None:
         "The vertical scale is stretched towards both ends, where the slow requests are. Marks: the median over runs of the p50 "
         "(round), p95 (square) and p99 (diamond), of runs with enough requests for it."
     )
-    return paneled("latencies", "Latency of single requests", caption, evidence.colours, panels, panel_inches=2.7)
+    return paneled(
+        "latencies",
+        "Latency of single requests",
+        caption,
+        evidence.colours,
+        panels,
+        panel_inches=2.7,
+    )
 
 
 def _by_size(runs: Sequence[RawRun]) -> dict[int, list[RawRun]]:
@@ -83,14 +90,25 @@ def _steps(values: Floats) -> tuple[Floats, Floats]:
     shares = (np.arange(len(ordered)) + 0.5) / len(ordered)
     if len(ordered) > POINTS_A_LINE:
         stretched = np.log(shares / (1 - shares))
-        kept = np.unique(np.searchsorted(stretched, np.linspace(stretched[0], stretched[-1], POINTS_A_LINE)))
+        kept = np.unique(
+            np.searchsorted(stretched, np.linspace(stretched[0], stretched[-1], POINTS_A_LINE))
+        )
         ordered, shares = ordered[kept], shares[kept]
     return ordered, shares
 
 
 def _mark(axes: Axes, phases: Sequence[Phase], factor: float, colour: str) -> None:
     for q, value in median_percentiles(phases, tuple(MARKED)).items():
-        axes.scatter([value / factor], [q], s=30, marker=MARKED[q], color=colour, edgecolors="white", linewidths=0.8, zorder=4)
+        axes.scatter(
+            [value / factor],
+            [q],
+            s=30,
+            marker=MARKED[q],
+            color=colour,
+            edgecolors="white",
+            linewidths=0.8,
+            zorder=4,
+        )
 
 
 def _latency_axis(axes: Axes, unit: str) -> None:

@@ -60,7 +60,12 @@ def of_runs(raw: Sequence[RawRun], metric: str, stratum: str) -> dict[str, dict[
 def shown_curves(raw: Sequence[RawRun]) -> list[tuple[str, str]]:
     """Metric and stratum of everything there are curves of."""
     strata = sorted({run.stratum for run in raw}, key=natural)
-    return [(metric, stratum) for metric in BY_EPOCH for stratum in strata if of_runs(raw, metric, stratum)]
+    return [
+        (metric, stratum)
+        for metric in BY_EPOCH
+        for stratum in strata
+        if of_runs(raw, metric, stratum)
+    ]
 
 
 def agreements(raw: Sequence[RawRun], baseline: str) -> list[Agreement]:
@@ -71,12 +76,21 @@ def agreements(raw: Sequence[RawRun], baseline: str) -> list[Agreement]:
     for _, stratum in (one for one in told if one[0] == metric):
         levels = of_runs(raw, metric, stratum)
         reference = levels.pop(baseline, {})
-        found += [one for b, runs in levels.items() if (one := _agreement(metric, stratum, baseline, reference, b, runs))]
+        found += [
+            one
+            for b, runs in levels.items()
+            if (one := _agreement(metric, stratum, baseline, reference, b, runs))
+        ]
     return found
 
 
 def _agreement(
-    metric: str, stratum: str, a: str, of_a: Mapping[str, Floats], b: str, of_b: Mapping[str, Floats]
+    metric: str,
+    stratum: str,
+    a: str,
+    of_a: Mapping[str, Floats],
+    b: str,
+    of_b: Mapping[str, Floats],
 ) -> Agreement | None:
     blocks = [block for block in of_a if block in of_b]
     epochs = min((len(side[block]) for block in blocks for side in (of_a, of_b)), default=0)
@@ -87,11 +101,26 @@ def _agreement(
         return Agreement(metric, stratum, a, b, len(blocks), epochs, None, None, margin, None)
     shifts = np.array([of_b[block][:epochs] - of_a[block][:epochs] for block in blocks])
     effects = [paired(shifts[:, epoch], margin, 1 - ALPHA / epochs) for epoch in range(epochs)]
-    apart = [at for at, one in enumerate(effects) if one.decision in _DIFFERENT and abs(one.estimate.value) > margin]
+    apart = [
+        at
+        for at, one in enumerate(effects)
+        if one.decision in _DIFFERENT and abs(one.estimate.value) > margin
+    ]
     worst = max(apart or range(epochs), key=lambda at: abs(effects[at].estimate.value))
     equivalent = all(one.equivalent for one in effects)
     alike = None if len(blocks) < MINIMUM_BLOCKS or not (apart or equivalent) else not apart
-    return Agreement(metric, stratum, a, b, len(blocks), epochs, worst + 1, effects[worst].estimate, margin, alike)
+    return Agreement(
+        metric,
+        stratum,
+        a,
+        b,
+        len(blocks),
+        epochs,
+        worst + 1,
+        effects[worst].estimate,
+        margin,
+        alike,
+    )
 
 
 def warnings(evidence: Evidence) -> list[str]:
@@ -107,21 +136,31 @@ def warnings(evidence: Evidence) -> list[str]:
 def sentences(evidence: Evidence) -> list[str]:
     """Return what is said of each level that is not shown to learn differently."""
     found = agreements(evidence.raw, evidence.comparison.baseline)
-    return [f"Learning curves, {_who(one)}: {_sentence(one)}" for one in found if one.alike is not False]
+    return [
+        f"Learning curves, {_who(one)}: {_sentence(one)}" for one in found if one.alike is not False
+    ]
 
 
 def _sentence(one: Agreement) -> str:
     shift = one.estimate
     if shift is None:
         return f"{one.n_blocks} blocks are too few to say whether they overlap."
-    furthest = f"furthest {_where(one)}" if shift.low < shift.high or shift.value else "identical in every epoch"
+    furthest = (
+        f"furthest {_where(one)}"
+        if shift.low < shift.high or shift.value
+        else "identical in every epoch"
+    )
     if one.alike:
         return (
             f"they overlap. In each of {one.n_epochs} epochs the {outcome(one.metric).label} is equivalent "
             f"within ±{one.margin:g} (TOST, {one.n_blocks} blocks); {furthest}."
         )
     few = one.n_blocks < MINIMUM_BLOCKS
-    why = "are too few to say whether they overlap" if few else f"do not show whether they overlap within ±{one.margin:g}"
+    why = (
+        "are too few to say whether they overlap"
+        if few
+        else f"do not show whether they overlap within ±{one.margin:g}"
+    )
     return f"{one.n_blocks} blocks {why}; {furthest}."
 
 
@@ -134,7 +173,9 @@ def _where(one: Agreement) -> str:
     shift = one.estimate
     assert shift is not None
     low, high = wording.outwards(shift.low, shift.high, decimals=3)
-    return f"in epoch {one.epoch} by {shift.value:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", wording.MINUS)
+    return f"in epoch {one.epoch} by {shift.value:+.3f} ({low:+.3f} to {high:+.3f})".replace(
+        "-", wording.MINUS
+    )
 
 
 def heading(evidence: Evidence) -> list[Section]:
@@ -147,7 +188,13 @@ def figure(evidence: Evidence) -> Drawing | None:
     """Return learning curves with bands over blocks."""
     raw, colours = evidence.raw, evidence.colours
     panels = [
-        partial(_curves, runs=of_runs(raw, metric, stratum), colours=colours, metric=metric, stratum=stratum)
+        partial(
+            _curves,
+            runs=of_runs(raw, metric, stratum),
+            colours=colours,
+            metric=metric,
+            stratum=stratum,
+        )
         for metric, stratum in shown_curves(raw)
     ]
     caption = (
@@ -157,13 +204,26 @@ def figure(evidence: Evidence) -> Drawing | None:
     return paneled("learning", "Learning curves", caption, colours, panels, panel_inches=2.3)
 
 
-def _curves(axes: Axes, runs: Mapping[str, Mapping[str, Floats]], colours: Colours, metric: str, stratum: str) -> None:
+def _curves(
+    axes: Axes,
+    runs: Mapping[str, Mapping[str, Floats]],
+    colours: Colours,
+    metric: str,
+    stratum: str,
+) -> None:
     for level, of_blocks in runs.items():
         length = min(map(len, of_blocks.values()))
-        values, epochs = np.array([one[:length] for one in of_blocks.values()]), np.arange(1, length + 1)
-        axes.fill_between(epochs, values.min(0), values.max(0), color=colours[level], alpha=0.18, linewidth=0)
+        values, epochs = (
+            np.array([one[:length] for one in of_blocks.values()]),
+            np.arange(1, length + 1),
+        )
+        axes.fill_between(
+            epochs, values.min(0), values.max(0), color=colours[level], alpha=0.18, linewidth=0
+        )
         marker = "o" if length < 20 else ""
-        axes.plot(epochs, values.mean(0), color=colours[level], linewidth=1.5, marker=marker, markersize=3)
+        axes.plot(
+            epochs, values.mean(0), color=colours[level], linewidth=1.5, marker=marker, markersize=3
+        )
     at_most(axes.xaxis, 5, whole=True)
     axes.set_xlabel("epoch")
     frame(axes, outcome(metric).label, stratum, unit_of(outcome(metric)))

@@ -63,11 +63,21 @@ def _estimate(centre: float, low: Floats, high: Floats, kind: str) -> Estimate:
 
 def table(evidence: Evidence) -> list[Section]:
     """When it was looked, and how strictly, where the campaign went on until it was settled."""
-    names = ("after blocks", "of at most", "error rate spent", "level of the test", "level of its interval")
+    names = (
+        "after blocks",
+        "of at most",
+        "error rate spent",
+        "level of the test",
+        "level of its interval",
+    )
     rows: list[Line] = [
         (
             *(one.stratum, str(one.blocks), str(one.max_blocks)),
-            *(f"{100 * one.spent:.2f} %", f"{100 * one.level:.2f} %", f"{100 * one.confidence:.2f} %"),
+            *(
+                f"{100 * one.spent:.2f} %",
+                f"{100 * one.level:.2f} %",
+                f"{100 * one.confidence:.2f} %",
+            ),
         )
         for one in evidence.comparison.looks
     ]
@@ -90,7 +100,9 @@ def figure(evidence: Evidence) -> Drawing | None:
     painted = [partial(_fan, levels=levels, colours=evidence.colours) for levels in panels.values()]
     shown = {finding.row.b for levels in panels.values() for finding, _ in levels}
     colours = {level: colour for level, colour in evidence.colours.items() if level in shown}
-    return canvas.paneled("looks", "Intervals, look by look", _caption(evidence), colours, painted, panel_inches=2.3)
+    return canvas.paneled(
+        "looks", "Intervals, look by look", _caption(evidence), colours, painted, panel_inches=2.3
+    )
 
 
 def _caption(evidence: Evidence) -> str:
@@ -114,7 +126,12 @@ def _fan(axes: Axes, levels: Sequence[tuple[Finding, Sequence[Seen]]], colours: 
     ratio = row.kind == "ratio"
     if ratio:
         axes.set_yscale("log")
-    axes.axhspan(1 / (1 + row.margin) if ratio else -row.margin, 1 + row.margin if ratio else row.margin, color=BAND, zorder=0)
+    axes.axhspan(
+        1 / (1 + row.margin) if ratio else -row.margin,
+        1 + row.margin if ratio else row.margin,
+        color=BAND,
+        zorder=0,
+    )
     axes.axhline(1 if ratio else 0, color=SOFT, linewidth=0.8, zorder=1)
     for finding, seen in levels:
         colour, blocks = colours[finding.row.b], [one.blocks for one in seen]
@@ -123,8 +140,21 @@ def _fan(axes: Axes, levels: Sequence[tuple[Finding, Sequence[Seen]]], colours: 
             lows, highs = [one.low for one in bounds], [one.high for one in bounds]
             axes.fill_between(blocks, lows, highs, color=colour, alpha=alpha, linewidth=0, zorder=2)
             axes.vlines(blocks, lows, highs, color=colour, linewidth=0.8, alpha=0.6, zorder=2)
-        axes.plot(blocks, [one.interval.value for one in seen], color=colour, linewidth=1.5, marker="o", markersize=3, zorder=3)
-    canvas.frame(axes, outcome.label, row.stratum, f"ratio to {row.a}" if ratio else f"minus {row.a}, {canvas.unit_of(outcome)}")
+        axes.plot(
+            blocks,
+            [one.interval.value for one in seen],
+            color=colour,
+            linewidth=1.5,
+            marker="o",
+            markersize=3,
+            zorder=3,
+        )
+    canvas.frame(
+        axes,
+        outcome.label,
+        row.stratum,
+        f"ratio to {row.a}" if ratio else f"minus {row.a}, {canvas.unit_of(outcome)}",
+    )
     if ratio:
         canvas.ratio_ticks(axes.yaxis)
     looks = sorted({one.blocks for _, seen in levels for one in seen})

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from experiments.comparison.analyses import Analysis, Evidence
-from experiments.comparison.report.canvas import BAD, INK, Colours, Drawing, frame, paneled, plain_ticks
+from experiments.comparison.report.canvas import (
+    BAD,
+    INK,
+    Colours,
+    Drawing,
+    frame,
+    paneled,
+    plain_ticks,
+)
 from experiments.comparison.report.sections import Cell, Header, Line, Section
 from experiments.comparison.report.tables import number, under
 from experiments.comparison.runs.pairing import column_of, natural
@@ -43,12 +51,25 @@ def edges(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> tuple[E
     for (stratum, level, phase), runs in keys.groupby(["stratum", "level", "phase"], sort=False):
         fits = set(runs[runs["fits"]]["size"])
         if too_large := set(runs["size"]) - fits:
-            found.append(Edge(str(level), str(stratum), int(max(fits)) if fits else None, int(min(too_large)), str(phase)))
-    return tuple(sorted(found, key=lambda edge: (natural(edge.stratum), edge.phase, natural(edge.level))))
+            found.append(
+                Edge(
+                    str(level),
+                    str(stratum),
+                    int(max(fits)) if fits else None,
+                    int(min(too_large)),
+                    str(phase),
+                )
+            )
+    return tuple(
+        sorted(found, key=lambda edge: (natural(edge.stratum), edge.phase, natural(edge.level)))
+    )
 
 
 def _strata(runs: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    columns = [[f"{name.split('.')[-1]}={value}" for value in runs[column_of(runs, name)]] for name in names]
+    columns = [
+        [f"{name.split('.')[-1]}={value}" for value in runs[column_of(runs, name)]]
+        for name in names
+    ]
     return [", ".join(parts) for parts in zip(*columns, strict=True)] or [""] * len(runs)
 
 
@@ -92,7 +113,15 @@ def figure(evidence: Evidence) -> Drawing | None:
         for place in dict.fromkeys((edge.stratum, edge.phase) for edge in edges)
     ]
     caption = "A bar ends at the largest batch that fitted, the cross is the smallest that ran out of memory."
-    return paneled("frontier", "Where memory ends", caption, evidence.colours, panels, panel_inches=1.6, a_row=2)
+    return paneled(
+        "frontier",
+        "Where memory ends",
+        caption,
+        evidence.colours,
+        panels,
+        panel_inches=1.6,
+        a_row=2,
+    )
 
 
 def _edges(axes: Axes, edges: Sequence[Edge], colours: Colours, stratum: str) -> None:
@@ -101,7 +130,14 @@ def _edges(axes: Axes, edges: Sequence[Edge], colours: Colours, stratum: str) ->
     for at, edge in enumerate(edges):
         colour = colours.get(edge.level, INK)
         if edge.fits:
-            axes.plot([sizes[0] / 2, edge.fits], [at, at], color=colour, linewidth=6, solid_capstyle="butt", zorder=2)
+            axes.plot(
+                [sizes[0] / 2, edge.fits],
+                [at, at],
+                color=colour,
+                linewidth=6,
+                solid_capstyle="butt",
+                zorder=2,
+            )
         axes.scatter([edge.too_large], [at], marker="x", s=48, color=BAD, linewidths=1.8, zorder=3)
     frame(axes, "largest batch", stratum, "")
     plain_ticks(axes.xaxis, sizes)

@@ -48,15 +48,37 @@ def rows(comparison: Comparison, raw: Sequence[RawRun]) -> tuple[PaperRow, ...]:
                 block, procedure = tried
                 significant = procedure.wilcoxon_p < ALPHA
                 verdict = verdicts.get(metric, UNJUDGED)
-                found.append(PaperRow(metric, outcome(metric), stratum, a, b, block, procedure, significant, verdict))
+                found.append(
+                    PaperRow(
+                        metric,
+                        outcome(metric),
+                        stratum,
+                        a,
+                        b,
+                        block,
+                        procedure,
+                        significant,
+                        verdict,
+                    )
+                )
     return tuple(found)
 
 
-def _tried(runs: Sequence[RawRun], a: str, b: str, metric: str) -> Iterator[tuple[str, PaperProcedure]]:
+def _tried(
+    runs: Sequence[RawRun], a: str, b: str, metric: str
+) -> Iterator[tuple[str, PaperProcedure]]:
     """Block by block, what the procedure says of the steps that count."""
     for block in dict.fromkeys(run.block for run in runs):
-        steps = {run.level: _phases(run)[metric].measured for run in runs if run.block == block and metric in _phases(run)}
-        if len(steps) == 2 and min(map(len, steps.values())) and (procedure := paper_procedure(steps[a], steps[b])):
+        steps = {
+            run.level: _phases(run)[metric].measured
+            for run in runs
+            if run.block == block and metric in _phases(run)
+        }
+        if (
+            len(steps) == 2
+            and min(map(len, steps.values()))
+            and (procedure := paper_procedure(steps[a], steps[b]))
+        ):
             yield block, procedure
 
 
@@ -64,7 +86,9 @@ def _phases(run: RawRun) -> dict[str, Phase]:
     """Phases by the metric that sums them up."""
     found = {"train/step_seconds": run.phases["train"]} if "train" in run.phases else {}
     for at, (size, phase) in enumerate(of_inference(run).items()):
-        found[f"inference/batch_{size}/latency_seconds_p50" if at else "inference/latency_seconds_p50"] = phase
+        found[
+            f"inference/batch_{size}/latency_seconds_p50" if at else "inference/latency_seconds_p50"
+        ] = phase
     return found
 
 
@@ -83,7 +107,11 @@ def table(evidence: Evidence) -> list[Section]:
         "samples of 20. Lilliefors and Shapiro stand beside it. Of normality tests the level’s p stands above its "
         "baseline’s. One block: the first that has steps of both sides."
     )
-    normality = [column for name in ("KS", "Lilliefors", "Shapiro") for column in (number(f"p, {name}"), under(""))]
+    normality = [
+        column
+        for name in ("KS", "Lilliefors", "Shapiro")
+        for column in (number(f"p, {name}"), under(""))
+    ]
     header: Header = ("outcome", under(""), "pair", under(""), "block", number("steps"), *normality)
     header = (*header, number("p, Wilcoxon on steps"), "it says", "over all blocks")
     lines = [_cells(one) for one in rows(evidence.comparison, evidence.raw)]
@@ -95,7 +123,14 @@ def _cells(one: PaperRow) -> tuple[str, ...]:
     says = "significant" if one.is_significant else "not significant"
     tests = (one.procedure.ks_p, one.procedure.lilliefors_p, one.procedure.shapiro_p)
     return (
-        *(one.outcome.label, one.stratum, one.b, f"against {one.a}", one.block, str(one.procedure.n_steps)),
+        *(
+            one.outcome.label,
+            one.stratum,
+            one.b,
+            f"against {one.a}",
+            one.block,
+            str(one.procedure.n_steps),
+        ),
         *(wording.p_value(p) for both in tests for p in reversed(both)),
         *(wording.p_value(one.procedure.wilcoxon_p), says, one.verdict),
     )

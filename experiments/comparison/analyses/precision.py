@@ -14,14 +14,24 @@ from experiments.comparison.report.sections import Header, Line, Section
 from experiments.comparison.report.tables import number, under
 from experiments.comparison.runs import raw as raw_values
 from experiments.comparison.runs.raw import WINDOWS, Phase, RawRun
-from experiments.comparison.statistics.components import MIN_BLOCKS, Components, components, error_of_steps
+from experiments.comparison.statistics.components import (
+    MIN_BLOCKS,
+    Components,
+    components,
+    error_of_steps,
+)
 from experiments.comparison.verdicts.findings import Finding
 from experiments.metrics import Within
 
 PROCESSES, STEPS, APART = "processes", "steps", "apart"
 LIMITS = {PROCESSES: "processes", STEPS: "steps", APART: "drift apart"}
 # What a part of the spread is called.
-PARTS = {"block": "lies between blocks", "drift": "is drift", "process": "lies between processes", "apart": "is drift apart"}
+PARTS = {
+    "block": "lies between blocks",
+    "drift": "is drift",
+    "process": "lies between processes",
+    "apart": "is drift apart",
+}
 MIN_SHARE = 0.05
 
 
@@ -75,7 +85,11 @@ def _parts(finding: Finding) -> Components:
 def _steps(finding: Finding, raw: Sequence[RawRun]) -> Steps | None:
     row, found = finding.row, []
     for run in raw:
-        phase = _phase(run, finding.outcome.within) if run.level in (row.a, row.b) and run.stratum == row.stratum else None
+        phase = (
+            _phase(run, finding.outcome.within)
+            if run.level in (row.a, row.b) and run.stratum == row.stratum
+            else None
+        )
         seconds = phase.measured / phase.examples[~phase.warmup] if phase else np.empty(0)
         if len(seconds) > 1 and (seconds > 0).all():
             logs = np.log(seconds)
@@ -113,9 +127,15 @@ def smallest(found: Sequence[Precision]) -> str:
     if not found:
         return ""
     by_metric = _by_metric(found)
-    told = [f"{_told_apart(group)} in {group[0].finding.outcome.label}" for group in by_metric.values()]
+    told = [
+        f"{_told_apart(group)} in {group[0].finding.outcome.label}" for group in by_metric.values()
+    ]
     blocks = sorted({one.finding.row.n_blocks for one in found})
-    count = wording.blocks(blocks[0]) if len(blocks) == 1 else f"{blocks[0]} to {wording.blocks(blocks[-1])}"
+    count = (
+        wording.blocks(blocks[0])
+        if len(blocks) == 1
+        else f"{blocks[0]} to {wording.blocks(blocks[-1])}"
+    )
     return f"about {wording.joined(told)} (80 % power, {count})"
 
 
@@ -126,7 +146,9 @@ def sentence(found: Sequence[Precision]) -> str:
     worst = _by_size(next(iter(_by_metric(found).values())))[-1]
     of = f" of {wording.named(worst.finding)}" if len(found) > 1 else ""
     parts = sorted(shares(worst.parts).items(), key=lambda one: -one[1])
-    told = wording.joined([f"{100 * share:.0f} % {PARTS[name]}" for name, share in parts if share >= MIN_SHARE])
+    told = wording.joined(
+        [f"{100 * share:.0f} % {PARTS[name]}" for name, share in parts if share >= MIN_SHARE]
+    )
     return (
         f"Smallest detectable effect: {smallest(found)}. {_limit(worst)}. "
         f"Of the variance of runs{of} {told}; what both sides of a block share cancels."
@@ -145,7 +167,9 @@ def _by_size(group: Sequence[Precision]) -> list[Precision]:
 
 
 def _told_apart(group: Sequence[Precision]) -> str:
-    least, most = (wording.detectable(one.finding) for one in (_by_size(group)[0], _by_size(group)[-1]))
+    least, most = (
+        wording.detectable(one.finding) for one in (_by_size(group)[0], _by_size(group)[-1])
+    )
     return most if least == most else f"{least} to {most}"
 
 
@@ -156,7 +180,9 @@ def _limit(one: Precision) -> str:
     if one.limit == APART:
         rise = wording.rise(parts.apart.rise, finding)
         who = f"{finding.row.b} against {finding.row.a}"
-        return f"The limit is a drift of {who}, {rise} over the blocks: more blocks do not narrow it"
+        return (
+            f"The limit is a drift of {who}, {rise} over the blocks: more blocks do not narrow it"
+        )
     return f"The limit is the spread between processes (SD {wording.amount(parts.process, finding)}): more blocks narrow it"
 
 
@@ -173,7 +199,11 @@ def table(evidence: Evidence) -> list[Section]:
     header: Header = ("outcome", under(""), *map(number, names), "limit")
     rows: list[Line] = [
         (
-            *(wording.named(one.finding), f"{one.finding.row.b} against {one.finding.row.a}", wording.detectable(one.finding)),
+            *(
+                wording.named(one.finding),
+                f"{one.finding.row.b} against {one.finding.row.a}",
+                wording.detectable(one.finding),
+            ),
             wording.amount(one.parts.process, one.finding),
             wording.spread(one.steps.sd) if one.steps else wording.NONE,
             wording.amount(one.parts.block, one.finding),

@@ -16,7 +16,11 @@ def table(evidence: Evidence) -> list[Section]:
     caption = "Other hardware, other versions, often other data: compare directions and ratios, not absolute figures."
     caption = f"Source: {evidence.source}. {caption}" if evidence.source else caption
     rows = [_line(evidence, one) for one in evidence.published]
-    return [Section("Published figures beside ours", caption, ("what", "published", "here"), rows)] if rows else []
+    return (
+        [Section("Published figures beside ours", caption, ("what", "published", "here"), rows)]
+        if rows
+        else []
+    )
 
 
 def _line(evidence: Evidence, one: Mapping[str, str]) -> tuple[str, str, str]:
@@ -30,13 +34,21 @@ def _line(evidence: Evidence, one: Mapping[str, str]) -> tuple[str, str, str]:
     if not ours and metric and runs is not None:
         ours = dict(medians(runs, factor=comparison.factor, metric=metric))
     wanted = one.get("model", "")
-    same = {level for level in ours if wanted in ("", comparison.environment.get(level, {}).get("model", wanted))}
+    same = {
+        level
+        for level in ours
+        if wanted in ("", comparison.environment.get(level, {}).get("model", wanted))
+    }
     told = [
         f"{level}: {wording.quantity(value, outcome(metric))}"
         for level, value in ours.items()
         if value is not None and level in same
     ]
-    otherwise = ("not measured here" if same or not ours else "another model here") if metric else "see the verdicts above"
+    otherwise = (
+        ("not measured here" if same or not ours else "another model here")
+        if metric
+        else "see the verdicts above"
+    )
     return one["what"], one["published"], "; ".join(told) or otherwise
 
 

@@ -66,7 +66,10 @@ def _table(comparison: Comparison, one: Outcome) -> list[list[float]]:
         found.setdefault(value.stratum, {}).setdefault(value.level, []).append(value.value)
     sign = 1.0 if one.better == "higher" else -1.0
     whole = [by_level for by_level in found.values() if len(by_level) == len(comparison.levels)]
-    return [[sign * _centre(by_level[level], one.kind) for level in comparison.levels] for by_level in whole]
+    return [
+        [sign * _centre(by_level[level], one.kind) for level in comparison.levels]
+        for by_level in whole
+    ]
 
 
 def _centre(values: Sequence[float], kind: str) -> float:
@@ -81,11 +84,23 @@ def _ranked(one: Outcome, levels: Sequence[str], table: Sequence[Sequence[float]
     friedman = significance.friedman(table)
     critical = significance.critical_difference(len(levels), len(table))
     columns = np.array(table).T
-    ps = [significance.signed_rank(columns[b] - columns[a]).p for a, b in itertools.combinations(range(len(levels)), 2)]
+    ps = [
+        significance.signed_rank(columns[b] - columns[a]).p
+        for a, b in itertools.combinations(range(len(levels)), 2)
+    ]
     different = sum(p is not None and p < ALPHA for p in significance.holm(ps))
     # without a difference anywhere no pair is looked at
     groups = alike(ordered, critical) if friedman.p < ALPHA else ((0, len(levels) - 1),)
-    return Ranking(one, tuple(levels[at] for at in order), tuple(ordered), len(table), critical, friedman, groups, different)
+    return Ranking(
+        one,
+        tuple(levels[at] for at in order),
+        tuple(ordered),
+        len(table),
+        critical,
+        friedman,
+        groups,
+        different,
+    )
 
 
 def alike(ranks: Sequence[float], critical: float) -> tuple[tuple[int, int], ...]:
@@ -99,7 +114,10 @@ def alike(ranks: Sequence[float], critical: float) -> tuple[tuple[int, int], ...
 
 
 def figure(evidence: Evidence) -> Drawing | None:
-    found = rankings(evidence.comparison, [finding.row.metric for finding in wording.headlines(evidence.comparison)])
+    found = rankings(
+        evidence.comparison,
+        [finding.row.metric for finding in wording.headlines(evidence.comparison)],
+    )
     if not found:
         return None
     rows = -(-len(found[0].levels) // 2)
@@ -110,7 +128,9 @@ def figure(evidence: Evidence) -> Drawing | None:
         f"all. {' '.join(map(_told, found))}"
     )
     paint = partial(_paint, found, evidence.colours)
-    return Drawing("ranks", "Critical differences of mean ranks", caption, 0.2 + inches * len(found), paint)
+    return Drawing(
+        "ranks", "Critical differences of mean ranks", caption, 0.2 + inches * len(found), paint
+    )
 
 
 def _paint(found: Sequence[Ranking], colours: Colours, canvas: Canvas) -> None:
@@ -139,14 +159,26 @@ def _ranks(axes: Axes, one: Ranking, colours: Colours) -> None:
         axes.text(tick, -0.3, str(tick), ha="center", va="bottom", fontsize=7.5, color=SOFT)
     for at, (first, last) in enumerate(one.groups):
         height = 0.35 + bar * at
-        axes.plot([one.ranks[first], one.ranks[last]], [height, height], color=INK, linewidth=3, solid_capstyle="round")
+        axes.plot(
+            [one.ranks[first], one.ranks[last]],
+            [height, height],
+            color=INK,
+            linewidth=3,
+            solid_capstyle="round",
+        )
     for at, (level, rank) in enumerate(zip(one.levels, one.ranks, strict=True)):
         is_left = at < left
         height = below + step * (at if is_left else count - 1 - at) + 0.4
         edge = 1 - 0.04 * count if is_left else count + 0.04 * count
-        axes.plot([rank, rank, edge], [0, height, height], color=colours[level], linewidth=1.1, zorder=1)
+        axes.plot(
+            [rank, rank, edge], [0, height, height], color=colours[level], linewidth=1.1, zorder=1
+        )
         axes.scatter([rank], [0], s=16, color=colours[level], zorder=3)
-        name = f"{shortened(level, 30)}  {rank:.2f}" if is_left else f"{rank:.2f}  {shortened(level, 30)}"
+        name = (
+            f"{shortened(level, 30)}  {rank:.2f}"
+            if is_left
+            else f"{rank:.2f}  {shortened(level, 30)}"
+        )
         axes.annotate(
             name,
             (edge, height),

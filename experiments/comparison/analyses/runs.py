@@ -50,7 +50,10 @@ WIDE = 30.0
 
 
 def by_level(evidence: Evidence) -> Drawing | None:
-    blocks = _most(len({(value.block, value.group) for value in values}) for values in _by_stratum(evidence.comparison))
+    blocks = _most(
+        len({(value.block, value.group) for value in values})
+        for values in _by_stratum(evidence.comparison)
+    )
     caption = (
         "A dot is a run; the box holds the middle half of a level’s runs, its line is their median (from "
         f"{MINIMUM_FOR_A_BOX} runs on). Runs of one block are joined: "
@@ -59,7 +62,12 @@ def by_level(evidence: Evidence) -> Drawing | None:
     if blocks > MAXIMUM_BLOCKS:
         caption += f" {MAXIMUM_BLOCKS} of {blocks} blocks are shown, evenly over time; the boxes are those of all."
     return _values(
-        "blocks", "Every run, those of one block joined", caption, evidence, _headlines_first(evidence.comparison), _paint_levels
+        "blocks",
+        "Every run, those of one block joined",
+        caption,
+        evidence,
+        _headlines_first(evidence.comparison),
+        _paint_levels,
     )
 
 
@@ -91,7 +99,9 @@ def _most(counts: Iterable[int]) -> int:
     return max(counts, default=0)
 
 
-def _values(name: str, title: str, caption: str, evidence: Evidence, metrics: Sequence[str], paint: Painter) -> Drawing | None:
+def _values(
+    name: str, title: str, caption: str, evidence: Evidence, metrics: Sequence[str], paint: Painter
+) -> Drawing | None:
     """One panel an outcome and stratum that was asked for; its campaigns share it."""
     comparison = evidence.comparison
     outcomes = {finding.row.metric: finding.outcome for finding in comparison.findings}
@@ -143,10 +153,21 @@ def _paint_levels(axes: Axes, values: Sequence[Value], factor: float, colours: C
             dots[value.level].append((places[value.level] + shift, value.value / factor))
             lines.append(dots[value.level][-1])
         lines.append((np.nan, np.nan))
-    axes.plot(*zip(*lines, strict=True), color=JOIN, linewidth=0.7, alpha=0.5 if crowded else 0.9, zorder=1)
+    axes.plot(
+        *zip(*lines, strict=True),
+        color=JOIN,
+        linewidth=0.7,
+        alpha=0.5 if crowded else 0.9,
+        zorder=1,
+    )
     for level, at in dots.items():
         _dots(axes, at, colours[level], 2.6 if crowded else 3.4)
-        _box(axes, [value.value / factor for value in values if value.level == level], places[level], colours[level])
+        _box(
+            axes,
+            [value.value / factor for value in values if value.level == level],
+            places[level],
+            colours[level],
+        )
     axes.set_xlim(-0.6, len(places) - 0.4)
     short = len(places) * max(map(len, places)) <= MAXIMUM_TICK_LETTERS
     axes.set_xticks(range(len(places)) if short else [], list(places) if short else [])
@@ -156,7 +177,15 @@ def _paint_levels(axes: Axes, values: Sequence[Value], factor: float, colours: C
 def _dots(axes: Axes, dots: Sequence[tuple[float, float]], colour: str, size: float) -> None:
     # not a scatter: markers of one line are drawn several times faster
     if dots:
-        axes.plot(*zip(*dots, strict=True), marker="o", markersize=size, markeredgewidth=0, linestyle="", color=colour, zorder=3)
+        axes.plot(
+            *zip(*dots, strict=True),
+            marker="o",
+            markersize=size,
+            markeredgewidth=0,
+            linestyle="",
+            color=colour,
+            zorder=3,
+        )
 
 
 def _shown_blocks(values: Sequence[Value], places: Mapping[str, int]) -> list[list[Value]]:
@@ -164,7 +193,10 @@ def _shown_blocks(values: Sequence[Value], places: Mapping[str, int]) -> list[li
     blocks: dict[str, list[Value]] = {}
     for value in values:
         blocks.setdefault(value.block, []).append(value)
-    return [sorted(inside, key=lambda value: places[value.level]) for inside in evenly(list(blocks.values()), MAXIMUM_BLOCKS)]
+    return [
+        sorted(inside, key=lambda value: places[value.level])
+        for inside in evenly(list(blocks.values()), MAXIMUM_BLOCKS)
+    ]
 
 
 def _box(axes: Axes, values: Sequence[float], place: float, colour: str) -> None:
@@ -172,15 +204,26 @@ def _box(axes: Axes, values: Sequence[float], place: float, colour: str) -> None
         return
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75), method="median_unbiased")
     left, right = place - 0.32, place + 0.32
-    axes.bar(place, high - low, right - left, bottom=low, color=colour, alpha=0.16, linewidth=0, zorder=2)
-    axes.plot([left, right], [middle, middle], color=colour, linewidth=1.6, zorder=2, solid_capstyle="butt")
+    axes.bar(
+        place, high - low, right - left, bottom=low, color=colour, alpha=0.16, linewidth=0, zorder=2
+    )
+    axes.plot(
+        [left, right],
+        [middle, middle],
+        color=colour,
+        linewidth=1.6,
+        zorder=2,
+        solid_capstyle="butt",
+    )
 
 
 def _paint_order(axes: Axes, values: Sequence[Value], factor: float, colours: Colours) -> None:
     places = [(float(value.sequence), value.value / factor) for value in values]
     axes.plot(*zip(*places, strict=True), color=GRID, linewidth=0.9, zorder=1)
     for level, colour in colours.items():
-        inside = [place for value, place in zip(values, places, strict=True) if value.level == level]
+        inside = [
+            place for value, place in zip(values, places, strict=True) if value.level == level
+        ]
         _dots(axes, inside, colour, 3.8 if len(values) < MANY else 2.4)
     at_most(axes.xaxis, 5, whole=True)
     axes.set_xlabel("run, in the order of their beginnings")
@@ -193,7 +236,9 @@ def table(evidence: Evidence) -> list[Section]:
     first = {one.run: one for of_metric in values.values() for one in of_metric}
     if not first or len(first) > MAX_RUNS:
         return []
-    by_run = {metric: {one.run: one.value for one in values.get(metric, ())} for metric in headlines}
+    by_run = {
+        metric: {one.run: one.value for one in values.get(metric, ())} for metric in headlines
+    }
     strata = len({one.group for one in first.values()}) > 1
     header: Header = (
         *("run", evidence.comparison.factor, *(["stratum"] if strata else []), "block"),
@@ -203,11 +248,18 @@ def table(evidence: Evidence) -> list[Section]:
         (
             Cell(run, link=link(run)),
             *(one.level, *([one.group] if strata else []), one.block),
-            *(wording.quantity(by_run[metric].get(run), outcome) for metric, outcome in headlines.items()),
+            *(
+                wording.quantity(by_run[metric].get(run), outcome)
+                for metric, outcome in headlines.items()
+            ),
         )
         for run, one in sorted(first.items(), key=lambda item: item[1].sequence)
     ]
-    return [Section("Every run that counts", "In the order in which they began.", header, rows, folded=True)]
+    return [
+        Section(
+            "Every run that counts", "In the order in which they began.", header, rows, folded=True
+        )
+    ]
 
 
 ANALYSIS = Analysis(

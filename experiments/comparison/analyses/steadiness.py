@@ -33,11 +33,15 @@ def of_runs(raw: Sequence[RawRun]) -> tuple[RunSteadiness, ...]:
     """Every run's training (or, without one, its first phase) classified: window by window, where steps ran freely."""
     found = []
     for run in raw:
-        name = next((name for name in (WINDOWS, "train") if name in run.phases), next(iter(run.phases), ""))
+        name = next(
+            (name for name in (WINDOWS, "train") if name in run.phases), next(iter(run.phases), "")
+        )
         if name:
             phase = run.phases[name]
             warm = int(np.argmin(phase.warmup)) if not phase.warmup.all() else len(phase.warmup)
-            seconds = phase.seconds / phase.examples if name == WINDOWS else phase.seconds  # the last window may be short
+            seconds = (
+                phase.seconds / phase.examples if name == WINDOWS else phase.seconds
+            )  # the last window may be short
             found.append(RunSteadiness(run, name, classify(seconds), warm))
     return tuple(found)
 
@@ -63,7 +67,9 @@ def by_level(found: Sequence[RunSteadiness]) -> tuple[LevelSteadiness, ...]:
 
 
 def _of_level(level: str, inside: Sequence[RunSteadiness]) -> LevelSteadiness:
-    first = [one.steady.first_steady_step for one in inside if one.steady.first_steady_step is not None]
+    first = [
+        one.steady.first_steady_step for one in inside if one.steady.first_steady_step is not None
+    ]
     return LevelSteadiness(
         level,
         len(inside),
@@ -81,7 +87,11 @@ def tables(evidence: Evidence) -> list[Section]:
     found = of_runs(sorted(evidence.raw, key=lambda run: place.get(run.level, len(place))))
     if not found:
         return []
-    shown = f"all {len(found):,} runs" if len(found) >= comparison.n_runs else f"{len(found):,} of {comparison.n_runs:,} runs"
+    shown = (
+        f"all {len(found):,} runs"
+        if len(found) >= comparison.n_runs
+        else f"{len(found):,} of {comparison.n_runs:,} runs"
+    )
     caption = (
         f"The steps of {shown}: changepoints of the medians of five, the first step apart; a run is steady from where no"
         " stretch differs by more than 2 % from its last, unless its steps drift. Nothing is left out for it: a run "
@@ -89,13 +99,21 @@ def tables(evidence: Evidence) -> list[Section]:
         + " Where steps ran freely, a window of them stands for a step."
         * any(one.phase == WINDOWS for one in found)
     )
-    counts = ("steady from step, median", "steps left out as warm-up", "runs summarised before they were steady")
+    counts = (
+        "steady from step, median",
+        "steps left out as warm-up",
+        "runs summarised before they were steady",
+    )
     header: Header = (comparison.factor, *map(number, ("runs read", *KINDS, *counts)))
     rows: list[Line] = [
         (
             *(one.level, str(one.n_runs)),
             *(_count(one.counts[kind], alarming=kind == "no steady state") for kind in KINDS),
-            *(decimal(one.first_steady, "{:.0f}"), ", ".join(map(str, one.warmup)), _count(one.too_early, alarming=True)),
+            *(
+                decimal(one.first_steady, "{:.0f}"),
+                ", ".join(map(str, one.warmup)),
+                _count(one.too_early, alarming=True),
+            ),
         )
         for one in by_level(found)
     ]
@@ -105,14 +123,27 @@ def tables(evidence: Evidence) -> list[Section]:
     of_all: list[Line] = [
         (
             *(*_run(one, link), one.steady.kind, one.steady.reason),
-            *(decimal(one.steady.first_steady_step, "{:.0f}"), decimal(one.steady.drift_percent, "{:+.1f} %")),
+            *(
+                decimal(one.steady.first_steady_step, "{:.0f}"),
+                decimal(one.steady.drift_percent, "{:+.1f} %"),
+            ),
         )
         for one in found
     ]
-    every: Header = (*runs, "found", under(""), number("steady from step"), number("drift of the last stretch"))
+    every: Header = (
+        *runs,
+        "found",
+        under(""),
+        number("steady from step"),
+        number("drift of the last stretch"),
+    )
     return [
         Section("Was steady state reached?", caption, header, rows),
-        *([Section("Runs without a steady state", "", (*runs, "why"), named, level=3)] if named else []),
+        *(
+            [Section("Runs without a steady state", "", (*runs, "why"), named, level=3)]
+            if named
+            else []
+        ),
         Section("Every run that was read", "", every, of_all, folded=True),
     ]
 
@@ -122,7 +153,12 @@ def _count(count: int, *, alarming: bool) -> Cell:
 
 
 def _run(one: RunSteadiness, link: Link) -> tuple[Cell, str, str, str]:
-    return Cell(one.run.run_id, link=link(one.run.run_id)), one.run.level, one.run.stratum, one.run.block
+    return (
+        Cell(one.run.run_id, link=link(one.run.run_id)),
+        one.run.level,
+        one.run.stratum,
+        one.run.block,
+    )
 
 
 ANALYSIS = Analysis(tables={120: tables})

@@ -34,7 +34,11 @@ def table(evidence: Evidence) -> list[Section]:
         for one in comparison.summaries
         if (across := one.across)
     ]
-    return [Section("Across strata", caption + wording.rests_on(comparison), header, rows)] if rows else []
+    return (
+        [Section("Across strata", caption + wording.rests_on(comparison), header, rows)]
+        if rows
+        else []
+    )
 
 
 ANALYSIS = Analysis(tables={80: table})

@@ -52,7 +52,11 @@ class Reached:
     def median(self) -> float:
         """The first time by which half of all runs had got there; infinite where less than half ever do."""
         times, shares = self.steps
-        return float(times[np.flatnonzero(shares >= 0.5)[0]]) if len(times) and shares[-1] >= 0.5 else math.inf
+        return (
+            float(times[np.flatnonzero(shares >= 0.5)[0]])
+            if len(times) and shares[-1] >= 0.5
+            else math.inf
+        )
 
     def at_risk(self, end: float) -> NDArray[np.float64]:
         """The seconds with which runs are on their way, where those that never got there are until the end of all."""
@@ -70,7 +74,9 @@ def reached(comparison: Comparison) -> list[Reached]:
         everyone = {**ends, **arrived}
         for stratum in sorted({one.stratum for one in everyone.values()}, key=natural):
             for level in comparison.levels:
-                runs = [one for one in everyone.values() if (one.level, one.stratum) == (level, stratum)]
+                runs = [
+                    one for one in everyone.values() if (one.level, one.stratum) == (level, stratum)
+                ]
                 seconds = np.array([one.value for one in runs])
                 there = np.array([one.sequence in arrived for one in runs], bool)
                 if runs:
@@ -101,15 +107,24 @@ def middles(found: Sequence[Reached], *, tested: bool = True) -> list[Middle]:
     """Median times, in the order of the levels. tested: False gives no p."""
     from statsmodels.duration.survfunc import SurvfuncRight
 
-    firsts = [next(other for other in found if (other.percent, other.stratum) == (one.percent, one.stratum)) for one in found]
+    firsts = [
+        next(
+            other for other in found if (other.percent, other.stratum) == (one.percent, one.stratum)
+        )
+        for one in found
+    ]
     pairs = zip(firsts, found, strict=True)
-    ps = significance.holm([_log_rank(first, one) if tested and first is not one else None for first, one in pairs])
+    ps = significance.holm(
+        [_log_rank(first, one) if tested and first is not one else None for first, one in pairs]
+    )
     told = []
     for one, p in zip(found, ps, strict=True):
         low, high = np.nan, np.inf
         if one.reached.any() and estimates.earned(0.5, len(one.seconds)):
             curve = SurvfuncRight(one.at_risk(float(one.seconds.max())), one.reached.astype(int))
-            with np.errstate(all="ignore"):  # where all or none are on their way, the log-log interval has no width
+            with np.errstate(
+                all="ignore"
+            ):  # where all or none are on their way, the log-log interval has no width
                 low, high = curve.quantile_ci(0.5)
         told.append(Middle(one, one.median, float(low), float(high), p))
     return told
@@ -143,8 +158,19 @@ def table(evidence: Evidence) -> list[Section]:
         "not (cumulative incidence), in the interval and in the log-rank test too, which is against the first of each "
         "group, block by block, and corrected over all rows (Holm). An interval needs six runs, the test six blocks."
     )
-    header: Header = ("accuracy", "", "runs", "got there", "median time", "95 % interval", "p, log-rank (Holm)")
-    rows = [_cells(one) for one in middles(reached(evidence.comparison), tested=not evidence.comparison.busy)]
+    header: Header = (
+        "accuracy",
+        "",
+        "runs",
+        "got there",
+        "median time",
+        "95 % interval",
+        "p, log-rank (Holm)",
+    )
+    rows = [
+        _cells(one)
+        for one in middles(reached(evidence.comparison), tested=not evidence.comparison.busy)
+    ]
     return [Section("Time to accuracy", caption, header, rows)] if rows else []
 
 
@@ -157,7 +183,15 @@ def _cells(one: Middle) -> tuple[str, ...]:
     got = f"{int(of.reached.sum())} of {len(of.reached)}"
     low, high = wording.outwards(one.low, one.high)
     interval = f"{low:.3g} to {seconds(high)}" if known else wording.NONE
-    return name, of.level, str(len(of.reached)), got, seconds(one.seconds), interval, wording.p_value(one.log_rank_p)
+    return (
+        name,
+        of.level,
+        str(len(of.reached)),
+        got,
+        seconds(one.seconds),
+        interval,
+        wording.p_value(one.log_rank_p),
+    )
 
 
 def figure(evidence: Evidence) -> Drawing | None:
@@ -166,7 +200,13 @@ def figure(evidence: Evidence) -> Drawing | None:
     for one in reached(evidence.comparison):
         groups.setdefault((one.percent, one.stratum), []).append(one)
     panels = [
-        partial(_steps, sides=sides, colours=evidence.colours, title=f"{percent} % accuracy", stratum=stratum)
+        partial(
+            _steps,
+            sides=sides,
+            colours=evidence.colours,
+            title=f"{percent} % accuracy",
+            stratum=stratum,
+        )
         for (percent, stratum), sides in groups.items()
     ]
     caption = (
@@ -174,14 +214,20 @@ def figure(evidence: Evidence) -> Drawing | None:
         "A tick is a run that ended without: it stays among those that have not reached it. The table’s median is where a line "
         "reaches one half."
     )
-    return paneled("times_to_accuracy", "Time to accuracy", caption, evidence.colours, panels, panel_inches=2.1)
+    return paneled(
+        "times_to_accuracy", "Time to accuracy", caption, evidence.colours, panels, panel_inches=2.1
+    )
 
 
-def _steps(axes: Axes, sides: Sequence[Reached], colours: Colours, title: str, stratum: str) -> None:
+def _steps(
+    axes: Axes, sides: Sequence[Reached], colours: Colours, title: str, stratum: str
+) -> None:
     end = max(float(one.seconds.max()) for one in sides)
     for one in sides:
         xs, shares = ([0.0, *values] for values in one.steps)
-        axes.step([*xs, end], [*shares, shares[-1]], where="post", color=colours[one.level], linewidth=1.5)
+        axes.step(
+            [*xs, end], [*shares, shares[-1]], where="post", color=colours[one.level], linewidth=1.5
+        )
         without = one.seconds[~one.reached]
         at = [shares[int(np.searchsorted(xs, second, side="right")) - 1] for second in without]
         axes.plot(without, at, marker="|", markersize=8, linestyle="", color=colours[one.level])

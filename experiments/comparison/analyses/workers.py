@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import GRID, LEVELS, SOFT, Colours, Drawing, frame, paneled, plain_ticks, with_errors
+from experiments.comparison.report.canvas import (
+    GRID,
+    LEVELS,
+    SOFT,
+    Colours,
+    Drawing,
+    frame,
+    paneled,
+    plain_ticks,
+    with_errors,
+)
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.statistics import estimates
@@ -58,12 +68,19 @@ class Gain:
     def speedup(self) -> Estimate:
         row = self.finding.row
         assert row.estimate is not None
-        return Estimate(row.estimate, row.ci_low or 0.0, math.inf if row.ci_high is None else row.ci_high)
+        return Estimate(
+            row.estimate, row.ci_low or 0.0, math.inf if row.ci_high is None else row.ci_high
+        )
 
     @property
     def efficiency(self) -> Estimate:
         """The speed-up over the number of workers."""
-        return Estimate(*(one / self.workers for one in (self.speedup.value, self.speedup.low, self.speedup.high)))
+        return Estimate(
+            *(
+                one / self.workers
+                for one in (self.speedup.value, self.speedup.low, self.speedup.high)
+            )
+        )
 
     @property
     def overhead(self) -> Estimate:
@@ -77,21 +94,30 @@ class Gain:
 def gains(comparison: Comparison) -> list[Gain]:
     """Every group of several workers over the baseline of one, stratum by stratum; empty where no run has several workers."""
     workers = {(one.stratum, one.level): int(one.value) for one in last_check(comparison, WORKERS)}
-    of_one = [one for one in comparison.findings if one.row.a == comparison.baseline and one.row.estimate is not None]
+    of_one = [
+        one
+        for one in comparison.findings
+        if one.row.a == comparison.baseline and one.row.estimate is not None
+    ]
     by_metric = {(one.row.metric, one.row.stratum, one.row.b): one for one in of_one}
     return [
         _gain(one, count, by_metric)
         for one in of_one
-        if one.row.metric == THROUGHPUT and (count := workers.get((one.row.stratum, one.row.b), 1)) > 1
+        if one.row.metric == THROUGHPUT
+        and (count := workers.get((one.row.stratum, one.row.b), 1)) > 1
     ]
 
 
 def last_check(comparison: Comparison, metric: str) -> list[Value]:
     """What the last run of each level in each stratum says of how it was measured."""
-    return list({(one.stratum, one.level): one for one in comparison.checks.get(metric, ())}.values())
+    return list(
+        {(one.stratum, one.level): one for one in comparison.checks.get(metric, ())}.values()
+    )
 
 
-def _gain(finding: Finding, workers: int, by_metric: Mapping[tuple[str, str, str], Finding]) -> Gain:
+def _gain(
+    finding: Finding, workers: int, by_metric: Mapping[tuple[str, str, str], Finding]
+) -> Gain:
     place = (finding.row.stratum, finding.row.b)
     step, alone = (by_metric.get((metric, *place)) for metric in (STEP, ALONE))
     if step is None or alone is None or step.b_value is None or alone.b_value is None:
@@ -101,8 +127,15 @@ def _gain(finding: Finding, workers: int, by_metric: Mapping[tuple[str, str, str
     steps = {pair.block: pair.b for pair in step.pairs}
     if len(blocks) < estimates.MINIMUM_VALUES:
         return Gain(finding, workers, None, None)
-    logs = estimates.log_ratios([steps[block] for block in blocks], [without[block] for block in blocks])
-    return Gain(finding, workers, _missing(estimates.exponential(estimates.mean(logs))), step.b_value - alone.b_value)
+    logs = estimates.log_ratios(
+        [steps[block] for block in blocks], [without[block] for block in blocks]
+    )
+    return Gain(
+        finding,
+        workers,
+        _missing(estimates.exponential(estimates.mean(logs))),
+        step.b_value - alone.b_value,
+    )
 
 
 def _missing(share: Estimate) -> Estimate:
@@ -125,10 +158,24 @@ def _speedups(found: Sequence[Gain], scaling: str) -> Section:
         f"Images a second of all workers together over those of one, {scaling} scaling: {SHARES[scaling]}. Efficiency is the "
         "speed-up over the ideal, which is the number of workers. Workers on one machine share its memory and caches."
     )
-    header = ("network", "workers", "speed-up", "95 % interval", "ideal", "efficiency", "95 % interval")
+    header = (
+        "network",
+        "workers",
+        "speed-up",
+        "95 % interval",
+        "ideal",
+        "efficiency",
+        "95 % interval",
+    )
     lines = [
         (
-            *(one.stratum, one.level, f"{one.speedup.value:.2f}×", wording.interval(one.finding), f"{one.workers}×"),
+            *(
+                one.stratum,
+                one.level,
+                f"{one.speedup.value:.2f}×",
+                wording.interval(one.finding),
+                f"{one.workers}×",
+            ),
             *(_percent(one.efficiency.value), _interval(one.efficiency)),
         )
         for one in found
@@ -148,7 +195,13 @@ def _overheads(found: Sequence[Gain]) -> Section:
         *("network", "workers", "overhead", "95 % interval", "exposed, ms a step", "exposed"),
         *("95 % interval", "beside each other"),
     )
-    lines = [(*(one.stratum, one.level, _percent(one.overhead.value), _interval(one.overhead)), *_exposed(one)) for one in found]
+    lines = [
+        (
+            *(one.stratum, one.level, _percent(one.overhead.value), _interval(one.overhead)),
+            *_exposed(one),
+        )
+        for one in found
+    ]
     return Section("Communication overhead", caption, header, lines)
 
 
@@ -156,7 +209,12 @@ def _exposed(one: Gain) -> tuple[str, str, str, str]:
     if one.exposed is None or one.exposed_seconds is None:
         return (wording.NONE,) * 4
     rest = 1 - (1 - one.overhead.value) / (1 - one.exposed.value)
-    return f"{1_000 * one.exposed_seconds:.2f} ms", _percent(one.exposed.value), _interval(one.exposed), _percent(rest)
+    return (
+        f"{1_000 * one.exposed_seconds:.2f} ms",
+        _percent(one.exposed.value),
+        _interval(one.exposed),
+        _percent(rest),
+    )
 
 
 def _proofs(comparison: Comparison, groups: Groups) -> list[Section]:
@@ -169,11 +227,19 @@ def _proofs(comparison: Comparison, groups: Groups) -> list[Section]:
     )
     limits = {(one.stratum, one.level): one.value for one in last_check(comparison, LIMIT)}
     lines = [
-        (one.stratum, one.level, groups[one.level][1], f"{one.value:.1e}", f"{limits[one.stratum, one.level]:.1e}")
+        (
+            one.stratum,
+            one.level,
+            groups[one.level][1],
+            f"{one.value:.1e}",
+            f"{limits[one.stratum, one.level]:.1e}",
+        )
         for one in last_check(comparison, ERROR)
     ]
     header = ("network", "workers", "compression", "weights differ by", "at most")
-    return [Section("Workers against one, before measuring", caption, header, lines)] if lines else []
+    return (
+        [Section("Workers against one, before measuring", caption, header, lines)] if lines else []
+    )
 
 
 def _percent(share: float) -> str:
@@ -192,7 +258,9 @@ def figure(evidence: Evidence) -> Drawing | None:
     series = list(dict.fromkeys(_series(one) for one in found))
     colours = {IDEAL: SOFT, **dict(zip(series, LEVELS, strict=False))}
     panels = [
-        partial(_against_ideal, found=[one for one in found if one.stratum == stratum], colours=colours)
+        partial(
+            _against_ideal, found=[one for one in found if one.stratum == stratum], colours=colours
+        )
         for stratum in dict.fromkeys(one.stratum for one in found)
     ]
     caption = (
@@ -200,7 +268,9 @@ def figure(evidence: Evidence) -> Drawing | None:
         "is the ideal, as many times as there are workers. Strong scaling shares a batch among the workers, weak scaling "
         "gives each a whole one: they stand in panels of their own."
     )
-    return paneled("speedup", "Speed-up by workers", caption, colours, panels, panel_inches=2.5, a_row=2)
+    return paneled(
+        "speedup", "Speed-up by workers", caption, colours, panels, panel_inches=2.5, a_row=2
+    )
 
 
 def _series(one: Gain) -> str:
@@ -217,10 +287,24 @@ def _against_ideal(axes: Axes, found: Sequence[Gain], colours: Colours) -> None:
     for at, name in enumerate(series):
         shift = 2.0 ** (SPREAD * (at - (len(series) - 1) / 2))
         own = sorted((one for one in found if _series(one) == name), key=lambda one: one.workers)
-        places, line = [1, *(one.workers * shift for one in own)], [1.0, *(one.speedup.value for one in own)]
-        axes.plot(places, line, color=colours[name], linewidth=1.5, marker="o", markersize=4, zorder=3)
+        places, line = (
+            [1, *(one.workers * shift for one in own)],
+            [1.0, *(one.speedup.value for one in own)],
+        )
+        axes.plot(
+            places, line, color=colours[name], linewidth=1.5, marker="o", markersize=4, zorder=3
+        )
         values, errors = with_errors([one.speedup for one in own])
-        axes.errorbar(places[1:], values, errors, fmt="none", ecolor=colours[name], elinewidth=1.6, alpha=0.6, zorder=2)
+        axes.errorbar(
+            places[1:],
+            values,
+            errors,
+            fmt="none",
+            ecolor=colours[name],
+            elinewidth=1.6,
+            alpha=0.6,
+            zorder=2,
+        )
     frame(axes, "speed-up", found[0].stratum, "× one worker")
     plain_ticks(axes.xaxis, counts)
     plain_ticks(axes.yaxis, counts, "×")

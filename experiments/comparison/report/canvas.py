@@ -110,7 +110,9 @@ def colours_of(levels: Sequence[str]) -> Colours:
     from matplotlib.colors import to_hex
 
     places = np.linspace(0.05, 0.95, len(levels))
-    return {level: to_hex(mpl.colormaps["turbo"](at)) for level, at in zip(levels, places, strict=True)}
+    return {
+        level: to_hex(mpl.colormaps["turbo"](at)) for level, at in zip(levels, places, strict=True)
+    }
 
 
 def made(drawing: Drawing) -> Figure:
@@ -120,7 +122,9 @@ def made(drawing: Drawing) -> Figure:
     from matplotlib.figure import Figure as Canvas
 
     with styled({"svg.hashsalt": drawing.name}):
-        canvas = Canvas(figsize=(WIDTH_INCHES, drawing.height_inches), dpi=DOTS_AN_INCH, layout="constrained")
+        canvas = Canvas(
+            figsize=(WIDTH_INCHES, drawing.height_inches), dpi=DOTS_AN_INCH, layout="constrained"
+        )
         drawing.paint(canvas)
         _fix_titles(canvas)
         # laid out once, then printed by the backends themselves: `savefig` would lay out and draw again for each file
@@ -166,11 +170,25 @@ def paneled(
         return None
     shown = panels if len(panels) <= maximum else panels[: min(EXAMPLES, maximum)]
     rows = -(-len(shown) // a_row)
-    left_out = f" The first {len(shown)} of {len(panels)} panels." if len(panels) > len(shown) else ""
-    return Drawing(name, title, caption + left_out, 0.6 + panel_inches * rows, partial(_paint, shown, rows, a_row, colours))
+    left_out = (
+        f" The first {len(shown)} of {len(panels)} panels." if len(panels) > len(shown) else ""
+    )
+    return Drawing(
+        name,
+        title,
+        caption + left_out,
+        0.6 + panel_inches * rows,
+        partial(_paint, shown, rows, a_row, colours),
+    )
 
 
-def _paint(panels: Sequence[Callable[[Axes], None]], rows: int, a_row: int, colours: Colours, canvas: Canvas) -> None:
+def _paint(
+    panels: Sequence[Callable[[Axes], None]],
+    rows: int,
+    a_row: int,
+    colours: Colours,
+    canvas: Canvas,
+) -> None:
     for place, paint in enumerate(panels, 1):
         paint(canvas.add_subplot(rows, a_row, place))
     legend(canvas, colours)
@@ -178,7 +196,9 @@ def _paint(panels: Sequence[Callable[[Axes], None]], rows: int, a_row: int, colo
 
 def unit_of(outcome: Outcome, unit: str | None = None) -> str:
     """What an axis is titled: the unit, or that there is none. unit: the one that its values are shown in."""
-    return (outcome.unit if unit is None else unit) or ("share of 1" if outcome.kind == "difference" else "value without a unit")
+    return (outcome.unit if unit is None else unit) or (
+        "share of 1" if outcome.kind == "difference" else "value without a unit"
+    )
 
 
 def frame(axes: Axes, title: str, stratum: str, unit: str, *, margin: float = 0.12) -> None:
@@ -207,7 +227,10 @@ def wrapped(text: str) -> list[str]:
     """Long metric names break at their slashes and underscores too."""
     if len(text) <= LABEL_WIDTH:
         return [text]
-    return [line.replace("\u200b ", "") for line in textwrap.wrap(re.sub(r"([/_])", "\\1\u200b ", text), LABEL_WIDTH)]
+    return [
+        line.replace("\u200b ", "")
+        for line in textwrap.wrap(re.sub(r"([/_])", "\\1\u200b ", text), LABEL_WIDTH)
+    ]
 
 
 def shortened(text: str, width: int) -> str:
@@ -241,7 +264,9 @@ def _with_room(axis: Any, ticks: Sequence[float], letters: int) -> list[float]:
     length = inches * (box.width if across else box.height)
     kept: list[float] = []
     end = -math.inf
-    for value, at in sorted(zip(ticks, (places[2:] - places[0]) / (places[1] - places[0]) * length, strict=True)):
+    for value, at in sorted(
+        zip(ticks, (places[2:] - places[0]) / (places[1] - places[0]) * length, strict=True)
+    ):
         half = (LETTER_INCHES * (len(tick(value)) + letters + 1) if across else LINE_INCHES) / 2
         if at - half >= end:
             kept.append(value)
@@ -270,7 +295,13 @@ def with_errors(estimates: Sequence[Estimate], factor: float = 1.0) -> tuple[Flo
 
 def log_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round numbers between low and high, so many that they can be read."""
-    for steps in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+    for steps in (
+        (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8),
+        (1, 1.5, 2, 3, 5, 7),
+        (1, 2, 5),
+        (1, 3),
+        (1,),
+    ):
         decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
         ticks = [float(step * 10.0**decade) for decade in decades for step in steps]
         ticks = [tick for tick in ticks if low <= tick <= high]
@@ -289,8 +320,14 @@ def legend(canvas: Canvas, colours: Colours) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], marker="o", linestyle="", markersize=5, color=colour, label=shortened(level, 48))
+        Line2D(
+            [], [], marker="o", linestyle="", markersize=5, color=colour, label=shortened(level, 48)
+        )
         for level, colour in colours.items()
     ]
-    columns = max(1, min(len(handles), 140 // (6 + max(len(str(handle.get_label())) for handle in handles))))
-    canvas.legend(handles=handles, loc="outside upper left", ncols=columns, frameon=False, fontsize=8)
+    columns = max(
+        1, min(len(handles), 140 // (6 + max(len(str(handle.get_label())) for handle in handles)))
+    )
+    canvas.legend(
+        handles=handles, loc="outside upper left", ncols=columns, frameon=False, fontsize=8
+    )

@@ -32,7 +32,9 @@ class OutcomeLine:
 
     @property
     def basis(self) -> str:
-        return " · ".join(filter(None, (self.verdict, self.interval and f"95 % CI {self.interval}")))
+        return " · ".join(
+            filter(None, (self.verdict, self.interval and f"95 % CI {self.interval}"))
+        )
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ def of(
         title,
         _question(comparison, found),
         " ".join(filter(None, (_answer(comparison, found), _quality(comparison)))),
-        f"Read it with the report’s {f'{count} warnings' if count > 1 else 'warning'}." if count else "",
+        f"Read it with the report’s {f'{count} warnings' if count > 1 else 'warning'}."
+        if count
+        else "",
         {name: text for name, text in _facts(comparison, smallest, span).items() if text},
         [_line(one, comparison, several=several) for one in shown],
         len(found) - len(shown),
@@ -90,26 +94,41 @@ def _headlines(comparison: Comparison) -> list[Finding]:
     """The headlines; of several strata what all of them say together, where that could be told."""
     chosen = wording.headlines(comparison)
     asked = {(one.row.metric, one.row.a, one.row.b) for one in chosen}
-    return [one for one in comparison.summaries if (one.row.metric, one.row.a, one.row.b) in asked] or chosen
+    return [
+        one for one in comparison.summaries if (one.row.metric, one.row.a, one.row.b) in asked
+    ] or chosen
 
 
 def _line(finding: Finding, comparison: Comparison, *, several: bool) -> OutcomeLine:
     label = wording.named(finding)
     whom = f": {wording.spoken(finding.row.b, comparison)}" if several else ""
     verdict = " · ".join(filter(None, (finding.row.verdict, strata.counted(finding, comparison))))
-    return OutcomeLine(label + whom, wording.effect(finding), wording.effect_interval(finding), verdict, tables.style(finding))
+    return OutcomeLine(
+        label + whom,
+        wording.effect(finding),
+        wording.effect_interval(finding),
+        verdict,
+        tables.style(finding),
+    )
 
 
 def _question(comparison: Comparison, found: Sequence[Finding]) -> str:
-    sides = wording.joined([wording.spoken(level, comparison) for level in comparison.levels[: MAX_LEVELS + 1]])
+    sides = wording.joined(
+        [wording.spoken(level, comparison) for level in comparison.levels[: MAX_LEVELS + 1]]
+    )
     more = len(comparison.levels) - MAX_LEVELS - 1
-    what = wording.joined(list(dict.fromkeys(one.outcome.label for one in found)), "or") or "any outcome"
+    what = (
+        wording.joined(list(dict.fromkeys(one.outcome.label for one in found)), "or")
+        or "any outcome"
+    )
     return f"Do {sides}{f' and {more} more' if more > 0 else ''} differ in {what}?"
 
 
 def _answer(comparison: Comparison, found: Sequence[Finding]) -> str:
     told = [one for one in found if strata.is_told(one, comparison)]
-    nothing = not any(one.row.estimate is not None for one in found) or all(one.decision is Decision.TOO_FEW for one in found)
+    nothing = not any(one.row.estimate is not None for one in found) or all(
+        one.decision is Decision.TOO_FEW for one in found
+    )
     if nothing and not told:
         return wording.sentences(comparison)[0]
     if len(grouped(found)) > 1:
@@ -120,7 +139,11 @@ def _answer(comparison: Comparison, found: Sequence[Finding]) -> str:
     clauses += [f"not settled: {wording.joined(rest)}"] if rest else []
     sentence = "; ".join(clauses)
     shown = bool(told) or first[0].decision is Decision.SIZE_OPEN
-    sentence = f"{IN_ONE} {sentence}" if shown and _of_one_campaign(comparison) else f"{sentence[:1].upper()}{sentence[1:]}"
+    sentence = (
+        f"{IN_ONE} {sentence}"
+        if shown and _of_one_campaign(comparison)
+        else f"{sentence[:1].upper()}{sentence[1:]}"
+    )
     return " ".join(filter(None, (f"{sentence}.", _how([one for one in found if not one.judged]))))
 
 
@@ -128,20 +151,30 @@ def _how(unsettled: Sequence[Finding]) -> str:
     """What would settle what is open; empty where nothing is, or no prediction is made."""
 
     def names(findings: Sequence[Finding]) -> str:
-        return "it" if len(unsettled) == 1 else wording.joined(list(dict.fromkeys(one.outcome.label for one in findings)))
+        return (
+            "it"
+            if len(unsettled) == 1
+            else wording.joined(list(dict.fromkeys(one.outcome.label for one in findings)))
+        )
 
     sentences = []
     if planned := [(blocks, one) for one in unsettled if (blocks := outlook.payable(one))]:
         blocks, longest = max(planned, key=lambda pair: pair[0])
-        takes = f", {durations.told(blocks * longest.block_seconds)}," if longest.block_seconds else ""
+        takes = (
+            f", {durations.told(blocks * longest.block_seconds)}," if longest.block_seconds else ""
+        )
         each = " each" if len(planned) > 1 else ""
         sentences.append(
             f"At most {blocks:,} more block{'s' * (blocks > 1)}{takes} settle {names([one for _, one in planned])} "
             f"with a predicted probability of {outlook.PREDICTED}{each}."
         )
     if rest := [one for one in unsettled if outlook.remedies(one)]:
-        ways = wording.joined(list(dict.fromkeys(way for one in rest for way in outlook.remedies(one))), "or")
-        sentences.append(f"How many more blocks would settle {names(rest)} cannot be predicted; {ways} may help.")
+        ways = wording.joined(
+            list(dict.fromkeys(way for one in rest for way in outlook.remedies(one))), "or"
+        )
+        sentences.append(
+            f"How many more blocks would settle {names(rest)} cannot be predicted; {ways} may help."
+        )
     return " ".join(sentences)
 
 
@@ -176,9 +209,15 @@ def _quality(comparison: Comparison) -> str:
             if one.decision in (Decision.DIFFERENT, Decision.SIZE_OPEN)
         ]
         if ranked:
-            clauses.append(wording.clause(min(ranked)[2], comparison) + (f" [{stratum}]" if stratum else ""))
+            clauses.append(
+                wording.clause(min(ranked)[2], comparison) + (f" [{stratum}]" if stratum else "")
+            )
     rest = [f"{len(clauses) - MAX_LEVELS} more in the report"] if len(clauses) > MAX_LEVELS else []
-    return f"Quality differs (exploratory): {'; '.join([*clauses[:MAX_LEVELS], *rest])}." if clauses else ""
+    return (
+        f"Quality differs (exploratory): {'; '.join([*clauses[:MAX_LEVELS], *rest])}."
+        if clauses
+        else ""
+    )
 
 
 def _brief(finding: Finding, comparison: Comparison) -> str:
@@ -195,7 +234,13 @@ def _whom(finding: Finding, comparison: Comparison) -> str:
 
 def _facts(comparison: Comparison, smallest: str, span: Span | None) -> dict[str, str]:
     told = {
-        name: wording.joined(list(dict.fromkeys(facts[name] for facts in comparison.environment.values() if name in facts)))
+        name: wording.joined(
+            list(
+                dict.fromkeys(
+                    facts[name] for facts in comparison.environment.values() if name in facts
+                )
+            )
+        )
         for name in ("model", "dataset", "cpu", "gpu")
     }
     versions = {
@@ -205,8 +250,16 @@ def _facts(comparison: Comparison, smallest: str, span: Span | None) -> dict[str
         if name.startswith("version.")
     }
     of_rows = {one.row.n_blocks for one in comparison.findings}
-    blocks = sorted(of_rows - {0} or of_rows)  # an outcome that cannot be compared says so in its row
-    counted = wording.blocks(blocks[-1]) if len(blocks) == 1 else f"{blocks[0]} to {wording.blocks(blocks[-1])}" if blocks else ""
+    blocks = sorted(
+        of_rows - {0} or of_rows
+    )  # an outcome that cannot be compared says so in its row
+    counted = (
+        wording.blocks(blocks[-1])
+        if len(blocks) == 1
+        else f"{blocks[0]} to {wording.blocks(blocks[-1])}"
+        if blocks
+        else ""
+    )
     return {
         "Model": told["model"],
         "Data": told["dataset"],

@@ -50,7 +50,9 @@ def on_more_blocks(comparison: Comparison, measured: Measured) -> Advice | None:
         return None
     advice, stratum = measured(wanted, longest.row.stratum), longest.row.stratum
     served = [one.outcome.label for blocks, one in needed if blocks and one.row.stratum == stratum]
-    return advice and replace(advice, what=f"{advice.what} (for {wording.joined(list(dict.fromkeys(served)))})")
+    return advice and replace(
+        advice, what=f"{advice.what} (for {wording.joined(list(dict.fromkeys(served)))})"
+    )
 
 
 # What a part of the spread is called, and what makes it smaller.

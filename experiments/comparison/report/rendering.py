@@ -49,12 +49,20 @@ class Document:
 
 def page(document: Document) -> str:
     """One HTML file that needs nothing from outside."""
-    return _environment().get_template("report.html.j2").render(document=document, least_to_filter=MIN_TO_FILTER)
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(document=document, least_to_filter=MIN_TO_FILTER)
+    )
 
 
 def fragment(warnings: Sequence[str], sentences: Sequence[str], table: Section) -> str:
     """What a notebook shows of a comparison: an element without style or script of its own."""
-    return _environment().get_template("notebook.html.j2").render(warnings=warnings, sentences=sentences, table=table)
+    return (
+        _environment()
+        .get_template("notebook.html.j2")
+        .render(warnings=warnings, sentences=sentences, table=table)
+    )
 
 
 def _environment() -> Environment:
@@ -94,30 +102,47 @@ def markdown_card(card: AnswerCard) -> str:
     parts = [f"# {_escaped(card.title)}", *_markdown_answer(card)]
     rows = [(one.label, one.effect, one.interval, one.verdict) for one in card.outcomes]
     if rows:
-        lines = [_markdown_row(("outcome", "effect", "95 % CI", "verdict")), "|---|---|---|---|", *map(_markdown_row, rows)]
+        lines = [
+            _markdown_row(("outcome", "effect", "95 % CI", "verdict")),
+            "|---|---|---|---|",
+            *map(_markdown_row, rows),
+        ]
         parts.append("\n".join(lines))
     parts += [f"{card.left_out} more outcomes in the report."] if card.left_out else []
     parts += _markdown_advice(card)
-    return "\n\n".join([*parts, "\n".join(f"- {name}: {_escaped(text)}" for name, text in card.facts.items())])
+    return "\n\n".join(
+        [*parts, "\n".join(f"- {name}: {_escaped(text)}" for name, text in card.facts.items())]
+    )
 
 
 def description_card(card: AnswerCard) -> str:
     """The card at the head of a run's description, of which a page of MLflow shows the first lines: the answer stands there."""
-    outcomes = "\n".join(f"- {_escaped(f'{one.label}: {one.effect} · {one.basis}')}" for one in card.outcomes)
+    outcomes = "\n".join(
+        f"- {_escaped(f'{one.label}: {one.effect} · {one.basis}')}" for one in card.outcomes
+    )
     facts = " · ".join(f"{name}: {_escaped(text)}" for name, text in card.facts.items())
-    return "\n\n".join(filter(None, [*_markdown_answer(card), outcomes, *_markdown_advice(card), facts]))
+    return "\n\n".join(
+        filter(None, [*_markdown_answer(card), outcomes, *_markdown_advice(card), facts])
+    )
 
 
 def _markdown_advice(card: AnswerCard) -> list[str]:
     return (
-        [f"{_escaped(card.advice.what)}, on the machine that measured these:", f"    {card.advice.command}"]
+        [
+            f"{_escaped(card.advice.what)}, on the machine that measured these:",
+            f"    {card.advice.command}",
+        ]
         if card.advice
         else []
     )
 
 
 def _markdown_answer(card: AnswerCard) -> list[str]:
-    answer, question, caution = _escaped(card.answer), _escaped(card.question), _escaped(card.caution)
+    answer, question, caution = (
+        _escaped(card.answer),
+        _escaped(card.question),
+        _escaped(card.caution),
+    )
     return [f"**{answer}**", *([f"⚠ {caution}"] if caution else []), question]
 
 
@@ -146,7 +171,11 @@ def _markdown_table(section: Section) -> str:
     """All columns but those without a text in any line."""
     lines = list(section.lines(once=False))
     rows = [line for line in lines if not isinstance(line, str)]
-    shown = [(at, column) for at, column in enumerate(section.columns) if not column.under or any(row[at].text for row in rows)]
+    shown = [
+        (at, column)
+        for at, column in enumerate(section.columns)
+        if not column.under or any(row[at].text for row in rows)
+    ]
     texts = [_markdown_row([column.name for _, column in shown])]
     texts.append("|" + "".join("--:|" if column.numeric else "---|" for _, column in shown))
     for line in lines:
@@ -172,7 +201,9 @@ def _escaped(text: str) -> str:
 def terminal(section: Section, title: str) -> Table:
     """The columns of a section that a terminal has room for."""
     shown = [at for at, column in enumerate(section.columns) if column.terminal]
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False
+    )
     for at in shown:
         column = section.columns[at]
         table.add_column(

@@ -67,7 +67,10 @@ class Section:
                 yield row
                 continue
             cells = [Cell(one) if isinstance(one, str) else one for one in row]
-            blank = [once and column.once and before[at : at + 1] == [cells[at]] for at, column in enumerate(self.columns)]
+            blank = [
+                once and column.once and before[at : at + 1] == [cells[at]]
+                for at, column in enumerate(self.columns)
+            ]
             before = cells
             yield [Cell("") if skip else cell for cell, skip in zip(cells, blank, strict=True)]
 

@@ -83,10 +83,20 @@ def _shown(group: Sequence[Finding], comparison: Comparison) -> str:
     """TensorFlow trains faster than PyTorch (1.12× to 1.31×): what these strata, which all show the same, show."""
     one, label, word = group[0], group[0].outcome.label, _word(group[0])
     if one.decision is not Decision.DIFFERENT:
-        margin = f" {wording.margin(one)}" if one.decision in (Decision.EQUIVALENT, Decision.WITHIN_MARGIN) else ""
+        margin = (
+            f" {wording.margin(one)}"
+            if one.decision in (Decision.EQUIVALENT, Decision.WITHIN_MARGIN)
+            else ""
+        )
         return f"{label} is {word}{margin}"
     a, b = wording.spoken(one.row.a, comparison), wording.spoken(one.row.b, comparison)
     ordered = sorted(group, key=lambda one: abs(one.row.on_test_scale(one.row.estimate)))
-    sizes = dict.fromkeys(wording.effect(one).removesuffix(f" {one.row.verdict}") for one in (ordered[0], ordered[-1]))
+    sizes = dict.fromkeys(
+        wording.effect(one).removesuffix(f" {one.row.verdict}") for one in (ordered[0], ordered[-1])
+    )
     shown, verb = " to ".join(sizes), one.outcome.verb
-    return f"{b} {verb} {word} than {a} ({shown})" if verb else f"{label} of {b} is {word} than that of {a} ({shown})"
+    return (
+        f"{b} {verb} {word} than {a} ({shown})"
+        if verb
+        else f"{label} of {b} is {word} than that of {a} ({shown})"
+    )

@@ -105,7 +105,10 @@ def verdicts(comparison: Comparison) -> Section:
                 *((row.b, against) if many else ()),
                 *sides(finding),
                 *effect(finding, quiet=one_reason),
-                *(wording.p_value(row.p_holm), decimal(row.probability_within_blocks, "{:.0%}").replace("%", " %")),
+                *(
+                    wording.p_value(row.p_holm),
+                    decimal(row.probability_within_blocks, "{:.0%}").replace("%", " %"),
+                ),
                 *(wording.detectable(finding), wording.decidable(finding), str(row.n_blocks)),
             )
         )
@@ -129,7 +132,9 @@ def effect(finding: Finding, *, quiet: bool = False) -> tuple[str | Cell, ...]:
 
 
 def sides(finding: Finding) -> tuple[str, str]:
-    return wording.quantity(finding.a_value, finding.outcome), wording.quantity(finding.b_value, finding.outcome)
+    return wording.quantity(finding.a_value, finding.outcome), wording.quantity(
+        finding.b_value, finding.outcome
+    )
 
 
 def decimal(value: float | None, form: str = "{:.2f}") -> str:
@@ -143,19 +148,34 @@ def second_opinions(comparison: Comparison) -> Section:
         *("p", "p, signed-rank", "p, permutation"),
         *("p, equivalence", "margin", "A12", "Cliff’s delta"),
     )
-    header: Header = ("outcome", under(""), *((comparison.factor,) if many else ()), *map(number, names))
+    header: Header = (
+        "outcome",
+        under(""),
+        *((comparison.factor,) if many else ()),
+        *map(number, names),
+    )
     rows: list[Line] = [
         (
             *(wording.named(one), one.row.metric, *((one.row.b,) if many else ())),
             *(wording.estimate(one), wording.interval(one) or wording.NONE),
             *_hodges_lehmann(one),
             *map(wording.p_value, (one.row.p, one.signed_rank_p, one.permutation_p, one.tost_p)),
-            *(wording.margin(one), decimal(one.row.effect_size), decimal(one.cliffs_delta, "{:+.2f}")),
+            *(
+                wording.margin(one),
+                decimal(one.row.effect_size),
+                decimal(one.cliffs_delta, "{:+.2f}"),
+            ),
         )
         for one in comparison.findings
         if one.row.estimate is not None
     ]
-    return Section("Second opinions: other estimates and tests of the same pairs", "", header, rows, folded=True)
+    return Section(
+        "Second opinions: other estimates and tests of the same pairs",
+        "",
+        header,
+        rows,
+        folded=True,
+    )
 
 
 def _hodges_lehmann(finding: Finding) -> tuple[str, str]:
@@ -165,13 +185,18 @@ def _hodges_lehmann(finding: Finding) -> tuple[str, str]:
         return wording.NONE, wording.NONE
     bounds = wording.outwards(found.low, found.high, digits=4)
     known = all(map(math.isfinite, bounds)) and (found.low > 0 or finding.row.kind == "difference")
-    return wording.number(found.value, 4), " to ".join(wording.number(one, 4) for one in bounds) if known else wording.NONE
+    return wording.number(found.value, 4), " to ".join(
+        wording.number(one, 4) for one in bounds
+    ) if known else wording.NONE
 
 
 def environment(comparison: Comparison) -> Section:
     by_level: Mapping[str, Mapping[str, str]] = comparison.environment
     facts = dict.fromkeys(name for values in by_level.values() for name in values)
-    rows = [(fact, *(by_level[level].get(fact, wording.NONE) for level in comparison.levels)) for fact in facts]
+    rows = [
+        (fact, *(by_level[level].get(fact, wording.NONE) for level in comparison.levels))
+        for fact in facts
+    ]
     return Section("Environment, side by side", "", ("", *comparison.levels), rows)
 
 

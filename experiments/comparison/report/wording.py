@@ -57,14 +57,21 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:,.{max(0, digits - 1 - size)}f}".replace("-", MINUS)
 
 
-def logged(estimate: float | None, low: float | None, high: float | None) -> tuple[float | None, ...]:
+def logged(
+    estimate: float | None, low: float | None, high: float | None
+) -> tuple[float | None, ...]:
     """An estimate and its interval as metrics for the eye: four digits, the bounds outwards, so that none settles by rounding."""
     rules = (Context(LOGGED_DIGITS, rule) for rule in (ROUND_HALF_EVEN, ROUND_FLOOR, ROUND_CEILING))
     values = zip((estimate, low, high), rules, strict=True)
-    return tuple(None if value is None else float(rule.create_decimal_from_float(value)) for value, rule in values)
+    return tuple(
+        None if value is None else float(rule.create_decimal_from_float(value))
+        for value, rule in values
+    )
 
 
-def outwards(low: float, high: float, *, digits: int = 3, decimals: int | None = None) -> tuple[float, float]:
+def outwards(
+    low: float, high: float, *, digits: int = 3, decimals: int | None = None
+) -> tuple[float, float]:
     """Return the ends of an interval, rounded outwards to significant digits or decimals; an infinite end stays."""
 
     def rounded(value: float, rule: str) -> float:
@@ -94,7 +101,15 @@ def p_value(p: float | None) -> str:
     """Never 0: what is smaller than can be told is told so."""
     if p is None:
         return NONE
-    return f"< {MINIMUM_P:.4f}" if p < MINIMUM_P else f"{p:.4f}" if p < 0.01 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    return (
+        f"< {MINIMUM_P:.4f}"
+        if p < MINIMUM_P
+        else f"{p:.4f}"
+        if p < 0.01
+        else f"{p:.3f}"
+        if p < 0.1
+        else f"{p:.2f}"
+    )
 
 
 def margin(finding: Finding) -> str:
@@ -119,7 +134,13 @@ def _least(found: float | None, finding: Finding) -> str:
 def amount(value: float, finding: Finding) -> str:
     """The size of an effect: a share of a ratio in percent, a difference in its unit."""
     if finding.row.kind == "ratio":
-        return f"{100 * value:.2g} %" if value < 1 else f"{_rounded(100 * value)} %" if value < MAX_TOLD else "over 10×"
+        return (
+            f"{100 * value:.2g} %"
+            if value < 1
+            else f"{_rounded(100 * value)} %"
+            if value < MAX_TOLD
+            else "over 10×"
+        )
     return f"{value:.2g} {_unit(finding)}".rstrip()
 
 
@@ -145,7 +166,9 @@ def estimate(finding: Finding) -> str:
     row = finding.row
     if row.estimate is None:
         return NONE
-    return _ratio(row.estimate, finding) if row.kind == "ratio" else _difference(row.estimate, finding)
+    return (
+        _ratio(row.estimate, finding) if row.kind == "ratio" else _difference(row.estimate, finding)
+    )
 
 
 def interval(finding: Finding) -> str:
@@ -164,7 +187,11 @@ def effect(finding: Finding) -> str:
     if turned is None:
         return _difference(row.estimate, finding)
     ratio = _ratio(turned.value, finding)
-    return f"{ratio}×" if float(ratio.replace(",", "")) == 1 else f"{ratio}× {finding.outcome.words[row.estimate >= 1]}"
+    return (
+        f"{ratio}×"
+        if float(ratio.replace(",", "")) == 1
+        else f"{ratio}× {finding.outcome.words[row.estimate >= 1]}"
+    )
 
 
 def effect_interval(finding: Finding) -> str:
@@ -196,7 +223,11 @@ def _rounded(value: float) -> str:
 
 
 def _ratio(value: float, finding: Finding) -> str:
-    return _rounded(value) if _is_wide(finding) and math.isfinite(value) else _fixed(value, _decimals(finding))
+    return (
+        _rounded(value)
+        if _is_wide(finding) and math.isfinite(value)
+        else _fixed(value, _decimals(finding))
+    )
 
 
 def _is_wide(finding: Finding) -> bool:
@@ -206,7 +237,11 @@ def _is_wide(finding: Finding) -> bool:
 
 def _ratio_ends(low: float, high: float, finding: Finding) -> tuple[float, float]:
     """The ends of an interval of ratios, rounded outwards to the digits that `_ratio` prints."""
-    return outwards(low, high, digits=2) if _is_wide(finding) else outwards(low, high, decimals=_decimals(finding))
+    return (
+        outwards(low, high, digits=2)
+        if _is_wide(finding)
+        else outwards(low, high, decimals=_decimals(finding))
+    )
 
 
 def _difference(value: float, finding: Finding) -> str:
@@ -262,8 +297,14 @@ def _sentence(finding: Finding) -> str:
         case Decision.OPEN | Decision.TOO_FEW:
             return f"{subject}: no verdict, {row.reason}; seen: {_than(finding)} ({basis}){where}."
     if finding.never_varied:
-        small = f"; that is less than the margin of {margin(finding)}" if decision is Decision.CONSTANT else ""
-        return f"{_than(finding, start=True)}, the same in all {blocks(row.n_blocks)}{where}{small}."
+        small = (
+            f"; that is less than the margin of {margin(finding)}"
+            if decision is Decision.CONSTANT
+            else ""
+        )
+        return (
+            f"{_than(finding, start=True)}, the same in all {blocks(row.n_blocks)}{where}{small}."
+        )
     seen = f"{_than(finding, start=True)} ({basis}){where}"
     if decision is Decision.WITHIN_MARGIN:
         return f"{seen}: a difference, but within the margin of {margin(finding)}."
@@ -311,7 +352,13 @@ def _capital(text: str) -> str:
 
 
 # Library names as their makers write them; whoever adds a framework needs no entry: its name stands as it is.
-_PROPER = {"pytorch": "PyTorch", "torch": "PyTorch", "tensorflow": "TensorFlow", "keras": "Keras", "jax": "JAX"}
+_PROPER = {
+    "pytorch": "PyTorch",
+    "torch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "keras": "Keras",
+    "jax": "JAX",
+}
 
 
 # A level that says nothing without the name of its setting.
@@ -325,7 +372,9 @@ def labelled(level: str, factor: str) -> str:
 
 def _with_labels(finding: Finding) -> Finding:
     row = finding.row
-    return replace(finding, row=replace(row, a=labelled(row.a, row.factor), b=labelled(row.b, row.factor)))
+    return replace(
+        finding, row=replace(row, a=labelled(row.a, row.factor), b=labelled(row.b, row.factor))
+    )
 
 
 def spoken(level: str, comparison: Comparison) -> str:
@@ -347,7 +396,9 @@ def settled_first(findings: Iterable[Finding]) -> list[Finding]:
 def clause(finding: Finding, comparison: Comparison) -> str:
     """A finding as a person says it, without figures that need explaining and without a full stop."""
     row, label = finding.row, finding.outcome.label
-    told = replace(finding, row=replace(row, a=spoken(row.a, comparison), b=spoken(row.b, comparison)))
+    told = replace(
+        finding, row=replace(row, a=spoken(row.a, comparison), b=spoken(row.b, comparison))
+    )
     match finding.decision:
         case Decision.NOT_COMPARABLE:
             return f"{label} is not comparable"
@@ -385,7 +436,11 @@ def _end(value: float | None, finding: Finding, *, upper: bool) -> str:
     times = value if value >= 1 else 1 / value
     times = _ratio_ends(times, times, finding)[upper is (value >= 1)]
     estimate = times if value >= 1 else 1 / times
-    return effect(replace(finding, row=replace(finding.row, estimate=estimate), pairs=(), decision=Decision.OPEN))
+    return effect(
+        replace(
+            finding, row=replace(finding.row, estimate=estimate), pairs=(), decision=Decision.OPEN
+        )
+    )
 
 
 def brief(finding: Finding) -> str:
@@ -412,7 +467,9 @@ def headlines(comparison: Comparison) -> list[Finding]:
         for finding in group:
             if finding.outcome.headline and not (finding.a_value == 0 and finding.b_value == 0):
                 subject, rank = finding.outcome.headline
-                chosen[subject] = min(chosen.get(subject, (rank, finding)), (rank, finding), key=lambda one: one[0])
+                chosen[subject] = min(
+                    chosen.get(subject, (rank, finding)), (rank, finding), key=lambda one: one[0]
+                )
         first = [finding for _, finding in chosen.values()]
         found += sorted(first, key=lambda finding: place(finding.row.metric)) or group[:3]
     return found
@@ -427,10 +484,16 @@ def sentences(comparison: Comparison) -> list[str]:
         seen = [one for one in chosen if one.row.estimate is not None]
         return [f"No verdict: {first.row.reason}.", *map(_seen, seen)]
     if not chosen:
-        return [f"No primary outcome ({', '.join(comparison.primary)}) was measured: what was is exploratory, and below."]
+        return [
+            f"No primary outcome ({', '.join(comparison.primary)}) was measured: what was is exploratory, and below."
+        ]
     if len(grouped(comparison.findings)) == 1:
         return [sentence(finding) for finding in settled_first(chosen)]
-    together = [summary_sentence(summary) for summary in comparison.summaries if _is_headline(summary, chosen)]
+    together = [
+        summary_sentence(summary)
+        for summary in comparison.summaries
+        if _is_headline(summary, chosen)
+    ]
     return [*together, *map(_in_one, grouped(chosen).values())]
 
 
@@ -486,7 +549,9 @@ def strata(summary: Finding) -> str:
     parts = [name.partition("=") for name in names]
     shared = {key for key, _, _ in parts}
     once = len(shared) == 1 and not any("=" in value for _, _, value in parts)
-    listed = f"{shared.pop()}={', '.join(value for _, _, value in parts)}" if once else "; ".join(names)
+    listed = (
+        f"{shared.pop()}={', '.join(value for _, _, value in parts)}" if once else "; ".join(names)
+    )
     return f"{len(names)} strata ({listed})"
 
 
@@ -496,7 +561,10 @@ def prediction(summary: Finding) -> str:
     if across is None or len(across.names) < 3:
         return ""
     return effect_interval(
-        replace(summary, row=replace(summary.row, ci_low=across.prediction_low, ci_high=across.prediction_high))
+        replace(
+            summary,
+            row=replace(summary.row, ci_low=across.prediction_low, ci_high=across.prediction_high),
+        )
     )
 
 
@@ -509,7 +577,8 @@ def heterogeneity(summary: Finding, before: str = "") -> str:
 def rests_on(comparison: Comparison) -> str:
     """Rests on 2 machines (box, other) and 1 team (red); empty where the runs say neither."""
     told = [
-        f"{len(names)} {what[:-1] if len(names) == 1 else what}" + ("" if what == "campaigns" else f" ({', '.join(names)})")
+        f"{len(names)} {what[:-1] if len(names) == 1 else what}"
+        + ("" if what == "campaigns" else f" ({', '.join(names)})")
         for what, names in comparison.rests_on.items()
         if names
     ]

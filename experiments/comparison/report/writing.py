@@ -16,8 +16,31 @@ from tracking import spreadsheet
 
 SCHEMA_VERSION = 1
 SUMMARY_KEYS = (
-    *("metric", "factor", "a", "b", "kind", "n_strata", "n_blocks", "strata", "left_out", "estimate", "low", "high"),
-    *("prediction_low", "prediction_high", "tau", "i_squared_percent", "q_p", "p", "p_holm", "margin", "equivalent"),
+    *(
+        "metric",
+        "factor",
+        "a",
+        "b",
+        "kind",
+        "n_strata",
+        "n_blocks",
+        "strata",
+        "left_out",
+        "estimate",
+        "low",
+        "high",
+    ),
+    *(
+        "prediction_low",
+        "prediction_high",
+        "tau",
+        "i_squared_percent",
+        "q_p",
+        "p",
+        "p_holm",
+        "margin",
+        "equivalent",
+    ),
     *("verdict", "reason", "family", "no_estimate"),
 )
 EXCLUSION_KEYS = ("run_id", "name", "level", "block", "metric", "reason", "code")
@@ -54,8 +77,15 @@ def subtitle(comparison: Comparison) -> str:
 
 def missing(comparison: Comparison) -> list[str]:
     """Return what was not measured, and which sensors are not available."""
-    unmeasured = [f"Not measured in any run: {', '.join(comparison.unmeasured)}."] if comparison.unmeasured else []
-    return [*unmeasured, *(f"Not available: {sensor}: {why}" for sensor, why in comparison.missing_sensors.items())]
+    unmeasured = (
+        [f"Not measured in any run: {', '.join(comparison.unmeasured)}."]
+        if comparison.unmeasured
+        else []
+    )
+    return [
+        *unmeasured,
+        *(f"Not available: {sensor}: {why}" for sensor, why in comparison.missing_sensors.items()),
+    ]
 
 
 def terminal(comparison: Comparison) -> Table:
@@ -65,7 +95,9 @@ def terminal(comparison: Comparison) -> Table:
         return rendering.terminal(tables.verdicts(comparison), title)
     shown = wording.headlines(comparison)[:MAX_TERMINAL_ROWS]
     title += f" ({len(shown):,} of {len(every):,} rows; all are in the report)"
-    return rendering.terminal(tables.verdicts(dataclasses.replace(comparison, findings=tuple(shown))), title)
+    return rendering.terminal(
+        tables.verdicts(dataclasses.replace(comparison, findings=tuple(shown))), title
+    )
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -73,13 +105,19 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "rows": [{**vars(row)} for row in comparison.rows],
-        "excluded": [{name: getattr(one, name) for name in EXCLUSION_KEYS} for one in comparison.excluded],
+        "excluded": [
+            {name: getattr(one, name) for name in EXCLUSION_KEYS} for one in comparison.excluded
+        ],
         "environment": {level: dict(facts) for level, facts in comparison.environment.items()},
         "summaries": [_summary_as_json(summary) for summary in comparison.summaries],
         "frontier": [dataclasses.asdict(edge) for edge in comparison.frontier],
         "rests_on": {what: list(names) for what, names in comparison.rests_on.items()},
         "controls": [
-            {"name": one.name, "expected": one.expected, "rows": [dataclasses.asdict(row) for row in one.comparison.rows]}
+            {
+                "name": one.name,
+                "expected": one.expected,
+                "rows": [dataclasses.asdict(row) for row in one.comparison.rows],
+            }
             for one in comparison.controls
         ],
         "primary": list(comparison.primary),
@@ -90,7 +128,12 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 def _summary_as_json(summary: Finding) -> dict[str, Any]:
     row, across = summary.row, summary.across
     assert across is not None
-    own = {"n_strata": len(across.names), "strata": across.names, "low": row.ci_low, "high": row.ci_high}
+    own = {
+        "n_strata": len(across.names),
+        "strata": across.names,
+        "low": row.ci_low,
+        "high": row.ci_high,
+    }
     values = {**vars(row), **vars(across), **own}
     return {name: values[name] for name in SUMMARY_KEYS}
 

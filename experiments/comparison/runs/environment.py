@@ -26,8 +26,30 @@ TOLD = (
     *("params.device", "params.threads", "params.precision", "params.others_limit_percent"),
 )
 UNTOLD_TAGS = (
-    *("mlflow.", "not_available.", "origin", "heartbeat", "pid", "cell", "outcome", "warnings", "verdict", "block", "kind"),
-    *("framework", "order_in_block", "status", "disturbed", "repeats", "turns", "weights.digest", "workers.", "warmup."),
+    *(
+        "mlflow.",
+        "not_available.",
+        "origin",
+        "heartbeat",
+        "pid",
+        "cell",
+        "outcome",
+        "warnings",
+        "verdict",
+        "block",
+        "kind",
+    ),
+    *(
+        "framework",
+        "order_in_block",
+        "status",
+        "disturbed",
+        "repeats",
+        "turns",
+        "weights.digest",
+        "workers.",
+        "warmup.",
+    ),
 )
 
 
@@ -49,7 +71,10 @@ class Value(NamedTuple):
 def numbers(frame: pd.DataFrame, metric: str) -> Floats:
     """A metric of every run as floats: NaN where it is missing, infinite where MLflow was given infinity."""
     column = frame[metric]
-    values = np.array(column if column.dtype == np.float64 else pd.to_numeric(column, errors="coerce"), dtype=np.float64)
+    values = np.array(
+        column if column.dtype == np.float64 else pd.to_numeric(column, errors="coerce"),
+        dtype=np.float64,
+    )
     return np.where(np.abs(values) >= HUGE, np.copysign(np.inf, values), values)
 
 
@@ -62,7 +87,9 @@ def values(frame: pd.DataFrame, metrics: Iterable[str]) -> dict[str, tuple[Value
     for metric in metrics:
         found = numbers(frame, metric)[order]
         finite = np.flatnonzero(np.isfinite(found))
-        first, last = ([column[finite].tolist() for column in some] for some in (columns, (groups, runs)))
+        first, last = (
+            [column[finite].tolist() for column in some] for some in (columns, (groups, runs))
+        )
         told[metric] = tuple(map(Value, *first, found[finite].tolist(), *last))
     return told
 
@@ -74,7 +101,10 @@ def seconds_of_a_block(first: pd.DataFrame, second: pd.DataFrame) -> float | Non
     """
     if not {"start_ms", "end_ms"} <= set(first.columns):
         return None
-    starts, ends = (np.array([pd.to_numeric(one[name]) for one in (first, second)], float) for name in ("start_ms", "end_ms"))
+    starts, ends = (
+        np.array([pd.to_numeric(one[name]) for one in (first, second)], float)
+        for name in ("start_ms", "end_ms")
+    )
     took = (ends - starts).sum(axis=0) - np.maximum(0.0, ends.min(axis=0) - starts.max(axis=0))
     known = took[np.isfinite(took)] / 1_000
     return float(np.median(known)) if len(known) else None
@@ -98,14 +128,22 @@ def span(table: pd.DataFrame) -> Span | None:
     if not {"start_ms", "end_ms"} <= set(table.columns):
         return None
     frame = table[table["status"] == "FINISHED"] if "status" in table.columns else table
-    frame = frame[pairing.are_cells(frame)]  # a campaign's own run has no campaign above it: its time would count again
+    frame = frame[
+        pairing.are_cells(frame)
+    ]  # a campaign's own run has no campaign above it: its time would count again
     times = frame[["start_ms", "end_ms"]].apply(pd.to_numeric, errors="coerce").dropna()
     if times.empty:
         return None
-    campaigns = frame.loc[times.index, "campaign"].fillna("") if "campaign" in frame.columns else pd.Series("", times.index)
+    campaigns = (
+        frame.loc[times.index, "campaign"].fillna("")
+        if "campaign" in frame.columns
+        else pd.Series("", times.index)
+    )
     groups = times.groupby(campaigns.to_numpy())
     seconds = float((groups["end_ms"].max() - groups["start_ms"].min()).sum()) / 1_000
-    first, last = (datetime.datetime.fromtimestamp(ms / 1_000, datetime.UTC).date() for ms in _ends(times))
+    first, last = (
+        datetime.datetime.fromtimestamp(ms / 1_000, datetime.UTC).date() for ms in _ends(times)
+    )
     return Span(first, last, seconds)
 
 
@@ -115,9 +153,14 @@ def _ends(times: pd.DataFrame) -> tuple[float, float]:
 
 def times_to_accuracy(frame: pd.DataFrame) -> dict[str, tuple[Value, ...]]:
     """For every accuracy that any run was asked for, in percent: the seconds of the runs that reached it."""
-    asked = frame["params.thresholds"].dropna().unique() if "params.thresholds" in frame.columns else ()
+    asked = (
+        frame["params.thresholds"].dropna().unique() if "params.thresholds" in frame.columns else ()
+    )
     shares = sorted({float(text) for one in asked for text in str(one).split(",") if text})
-    metrics = {percent: f"{TO_ACCURACY}{percent}_percent_seconds" for percent in (f"{100 * share:g}" for share in shares)}
+    metrics = {
+        percent: f"{TO_ACCURACY}{percent}_percent_seconds"
+        for percent in (f"{100 * share:g}" for share in shares)
+    }
     found = values(frame, [metric for metric in metrics.values() if metric in frame.columns])
     return {percent: found.get(metric, ()) for percent, metric in metrics.items()}
 
@@ -135,13 +178,19 @@ def medians(table: pd.DataFrame, *, factor: str, metric: str) -> dict[str, float
 def environment(frame: pd.DataFrame, levels: Sequence[str]) -> dict[str, dict[str, str]]:
     """What the runs of each level ran on and with; where one thing had several values, all are told."""
     columns = [column for column in TOLD if column in frame.columns]
-    columns += sorted(c for c in frame.columns if c.startswith("tags.") and not c.removeprefix("tags.").startswith(UNTOLD_TAGS))
+    columns += sorted(
+        c
+        for c in frame.columns
+        if c.startswith("tags.") and not c.removeprefix("tags.").startswith(UNTOLD_TAGS)
+    )
     told: dict[str, dict[str, str]] = {}
     for level in levels:
         inside = frame[frame["level"] == level]
         told[level] = {"runs": str(len(inside))}
         for column in columns:
-            if texts := sorted({str(value) for value in inside[column].dropna().unique()} - {""}, key=natural):
+            if texts := sorted(
+                {str(value) for value in inside[column].dropna().unique()} - {""}, key=natural
+            ):
                 told[level][column.split(".", 1)[-1]] = ", ".join(texts)
     return told
 
@@ -160,13 +209,21 @@ def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
     """Sensors that were not there, with the reasons that the runs gave."""
     prefix = "tags.not_available."
     columns = sorted(c for c in frame.columns if c.startswith(prefix) and frame[c].notna().any())
-    return {column.removeprefix(prefix): " / ".join(sorted(set(frame[column].dropna()))) for column in columns}
+    return {
+        column.removeprefix(prefix): " / ".join(sorted(set(frame[column].dropna())))
+        for column in columns
+    }
 
 
 def not_available(frames: Iterable[pd.DataFrame], metric: str) -> str:
     """Why runs have no such metric, where they say so."""
     column = f"tags.not_available.{metric}"
-    told = [text for frame in frames if column in frame.columns for text in frame[column].dropna().astype(str)]
+    told = [
+        text
+        for frame in frames
+        if column in frame.columns
+        for text in frame[column].dropna().astype(str)
+    ]
     return " / ".join(sorted(set(told) - {""}))
 
 
@@ -174,12 +231,18 @@ def _in_blocks(frame: pd.DataFrame, column: str) -> str:
     """In how many blocks runs differ by what should be one."""
     inside = frame.groupby(["stratum", "pair"])[column].nunique()
     mixed = int((inside > 1).sum())
-    return f"inside {mixed} of {len(inside)} blocks there are several" if mixed else "inside every block there is one"
+    return (
+        f"inside {mixed} of {len(inside)} blocks there are several"
+        if mixed
+        else "inside every block there is one"
+    )
 
 
 def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
     """Warnings that stand before any figure."""
-    told: list[str] = list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
+    told: list[str] = (
+        list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
+    )
     if frame["apart"].any():
         told.append(APART)
     found = [line for text in dict.fromkeys(told) for line in text.split(BETWEEN_WARNINGS) if line]

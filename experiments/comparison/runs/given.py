@@ -46,7 +46,9 @@ def _from_search(frame: pd.DataFrame) -> pd.DataFrame:
     found = frame.rename(columns={str(name): _plain(str(name)) for name in frame.columns})
     for name in ("start_ms", "end_ms"):
         if name in found.columns and pd.api.types.is_datetime64_any_dtype(found[name]):
-            found[name] = (found[name] - pd.Timestamp(0, tz=found[name].dt.tz)) / pd.Timedelta(milliseconds=1)
+            found[name] = (found[name] - pd.Timestamp(0, tz=found[name].dt.tz)) / pd.Timedelta(
+                milliseconds=1
+            )
     for name in query.COUNTS:
         if name in found.columns:
             found[name] = pd.to_numeric(found[name], errors="coerce")
@@ -59,7 +61,13 @@ def _with_technical(frame: pd.DataFrame) -> pd.DataFrame:
     if not written:
         return frame
     rows = [
-        technical.unpacked({str(name).removeprefix("tags."): text for name, text in row.items() if isinstance(text, str)})
+        technical.unpacked(
+            {
+                str(name).removeprefix("tags."): text
+                for name, text in row.items()
+                if isinstance(text, str)
+            }
+        )
         for row in frame[written].to_dict("records")
     ]
     told = pd.DataFrame(rows, index=frame.index, dtype=object).add_prefix("tags.")
@@ -114,5 +122,7 @@ def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     """Raises WrongCall for a table in which no run has a block: there is nothing to pair runs by."""
     if not frame.empty and ("block" not in frame.columns or not frame["block"].notna().any()):
         have = ", ".join(str(name) for name in frame.columns[:8])
-        raise WrongCall(f"compare: no run says its block (tag or column `block`), by which runs are paired; have {have}, …")
+        raise WrongCall(
+            f"compare: no run says its block (tag or column `block`), by which runs are paired; have {have}, …"
+        )
     return frame

@@ -21,7 +21,9 @@ def of_runs(frame: pd.DataFrame) -> Looks:
     asked = frame[frame[UNTIL] == SETTLED]
     if asked.empty:
         return FIXED
-    campaigns = asked["campaign"] if "campaign" in asked.columns else pd.Series("", index=asked.index)
+    campaigns = (
+        asked["campaign"] if "campaign" in asked.columns else pd.Series("", index=asked.index)
+    )
     return strictest(_of_campaign(runs) for _, runs in asked.groupby(campaigns.fillna("")))
 
 
@@ -30,7 +32,9 @@ def of_extended(frame: pd.DataFrame) -> dict[str, tuple[int, ...]]:
     if not {UNTIL, LOOKS, "block"} <= set(frame.columns):
         return {}
     fixed = frame[frame[UNTIL] != SETTLED]
-    campaigns = fixed["campaign"] if "campaign" in fixed.columns else pd.Series("", index=fixed.index)
+    campaigns = (
+        fixed["campaign"] if "campaign" in fixed.columns else pd.Series("", index=fixed.index)
+    )
     found = {}
     for name, runs in fixed.groupby(campaigns.fillna("")):
         if looks := told(runs):

@@ -30,10 +30,14 @@ def differs_by(factor: str, columns: Iterable[str]) -> frozenset[str]:
     if plain in ("cpu", "gpu"):
         return frozenset({"machine", ENVIRONMENT, f"tags.{plain}"})
     if plain == "environment":
-        return frozenset({ENVIRONMENT, *(column for column in columns if column.startswith(VERSION))})
+        return frozenset(
+            {ENVIRONMENT, *(column for column in columns if column.startswith(VERSION))}
+        )
     if plain.startswith("version."):
         package = plain.removeprefix("version.")
-        partners = next((group for group in RELEASED_TOGETHER if package in group), frozenset({package}))
+        partners = next(
+            (group for group in RELEASED_TOGETHER if package in group), frozenset({package})
+        )
         return frozenset({ENVIRONMENT, *(f"{VERSION}{one}" for one in partners)})
     return frozenset({"tags.commit"} if plain == "commit" else ())
 
@@ -46,4 +50,6 @@ def versions_and_hardware(factor: str, columns: Iterable[str]) -> list[str]:
     expected = differs_by(factor, columns)
     if ENVIRONMENT not in expected:
         return []
-    return sorted(c for c in columns if (c in HARDWARE or c.startswith(VERSION)) and c not in expected)
+    return sorted(
+        c for c in columns if (c in HARDWARE or c.startswith(VERSION)) and c not in expected
+    )

@@ -58,7 +58,9 @@ class Order:
                 "what changed in between is in the difference"
             )
         if self.p < ONE_SIDED:
-            return f"{self.first}: what the order does is in the difference; run them in random order"
+            return (
+                f"{self.first}: what the order does is in the difference; run them in random order"
+            )
         return ""
 
     @property
@@ -67,10 +69,10 @@ class Order:
 
     @property
     def apart_in_words(self) -> str:
-        blocks = ", ".join(self.apart[:NAMED]) + (f" and {len(self.apart) - NAMED} more" if len(self.apart) > NAMED else "")
-        return (
-            f"block{'' if len(self.apart) == 1 else 's'} {blocks}{f' [{self.stratum}]' if self.stratum else ''} ({self._pause})"
+        blocks = ", ".join(self.apart[:NAMED]) + (
+            f" and {len(self.apart) - NAMED} more" if len(self.apart) > NAMED else ""
         )
+        return f"block{'' if len(self.apart) == 1 else 's'} {blocks}{f' [{self.stratum}]' if self.stratum else ''} ({self._pause})"
 
 
 @lru_cache(maxsize=1_024)
@@ -98,7 +100,9 @@ def of_pairs(first: pd.DataFrame, second: pd.DataFrame) -> Order:
     known = np.isfinite(ahead) & (ahead != 0)
     timed = np.isfinite(starts).all(axis=0)
     pauses = _pauses(starts, ends)
-    far = timed & (_between_others(starts, ends) | (pauses > np.maximum(HOUR_MS, _lengths(starts, ends))))
+    far = timed & (
+        _between_others(starts, ends) | (pauses > np.maximum(HOUR_MS, _lengths(starts, ends)))
+    )
     return Order(
         a,
         b,
@@ -115,7 +119,12 @@ def _column(first: pd.DataFrame, second: pd.DataFrame, name: str) -> Millisecond
     """A number of both sides, a row a side; NaN where it is missing."""
     if name not in first.columns:
         return np.full((2, len(first)), np.nan)
-    return np.array([pd.to_numeric(side[name], errors="coerce").to_numpy(dtype=float) for side in (first, second)])
+    return np.array(
+        [
+            pd.to_numeric(side[name], errors="coerce").to_numpy(dtype=float)
+            for side in (first, second)
+        ]
+    )
 
 
 def _differ(sides: Milliseconds) -> NDArray[np.bool_]:
@@ -145,7 +154,12 @@ def _between_others(starts: Milliseconds, ends: Milliseconds) -> NDArray[np.bool
 
 def duration(milliseconds: float) -> str:
     """11 days, 3 hours, 20 minutes: rounded, in the greatest unit that there is one of."""
-    for unit, size in (("day", 24 * HOUR_MS), ("hour", HOUR_MS), ("minute", HOUR_MS / 60), ("second", HOUR_MS / 3_600)):
+    for unit, size in (
+        ("day", 24 * HOUR_MS),
+        ("hour", HOUR_MS),
+        ("minute", HOUR_MS / 60),
+        ("second", HOUR_MS / 3_600),
+    ):
         if milliseconds >= size:
             count = round(milliseconds / size)
             return f"{count} {unit}{'' if count == 1 else 's'}"
@@ -159,9 +173,13 @@ def warnings(orders: Sequence[Order]) -> list[str]:
         of_both = [one for one in orders if (one.a, one.b) == (a, b)]
         alone = [one for one in of_both if one.p < UNBALANCED / len(of_both)]
         if leaning := of_both if together(of_both).p < UNBALANCED else alone:
-            told.append(f"The order is not balanced: {together(leaning).first}; what the order does is in the difference.")
+            told.append(
+                f"The order is not balanced: {together(leaning).first}; what the order does is in the difference."
+            )
         if far := [one for one in of_both if one.apart]:
             where = "; ".join(one.apart_in_words for one in far[:NAMED])
             more = f"; and in {len(far) - NAMED} more strata" if len(far) > NAMED else ""
-            told.append(f"Runs of {a} and {b} that are paired did not run side by side: {where}{more}.")
+            told.append(
+                f"Runs of {a} and {b} that are paired did not run side by side: {where}{more}."
+            )
     return told

@@ -83,7 +83,9 @@ def column_of(table: pd.DataFrame, name: str) -> str:
     for column in (name, f"params.{name}", f"tags.{name}", name.removeprefix("tags.")):
         if column in table.columns:
             return column
-    have = sorted(str(c) for c in table.columns if not str(c).startswith("tags.mlflow") and "/" not in str(c))
+    have = sorted(
+        str(c) for c in table.columns if not str(c).startswith("tags.mlflow") and "/" not in str(c)
+    )
     raise WrongCall(f"no column '{name}' in the runs; have {', '.join(have)}")
 
 
@@ -112,9 +114,13 @@ def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
     Campaigns are strata where several of them hold what is compared: what a campaign does to one side, all its blocks share.
     """
     if table.empty:
-        raise WrongCall("no runs to compare: the selection is empty; widen the experiment, campaign or filter")
+        raise WrongCall(
+            "no runs to compare: the selection is empty; widen the experiment, campaign or filter"
+        )
     if table.columns.has_duplicates:
-        raise WrongCall(f"column {table.columns[table.columns.duplicated()][0]} is in the table twice")
+        raise WrongCall(
+            f"column {table.columns[table.columns.duplicated()][0]} is in the table twice"
+        )
     frame = table.reset_index(drop=True)
     frame = frame[are_cells(frame)]
     if frame.empty:
@@ -125,7 +131,10 @@ def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
     frame = (frame.astype(texts) if texts else frame).copy()
     causes = _causes(frame, factor)
     unusable = np.array([cause is not None for cause in causes])
-    excluded = [_exclusion(run, *cause) for (_, run), cause in zip(frame[unusable].iterrows(), filter(None, causes), strict=True)]
+    excluded = [
+        _exclusion(run, *cause)
+        for (_, run), cause in zip(frame[unusable].iterrows(), filter(None, causes), strict=True)
+    ]
     kept, repeated = _latest(frame[~unusable])
     kept = kept.assign(group=kept["stratum"])
     if "campaign" not in map(plain_name, (factor, *strata)):
@@ -142,13 +151,19 @@ def plain_name(name: str) -> str:
 
 def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
     """Campaigns as strata, in every stratum in which several of them hold more than one level."""
-    if "campaign" not in frame.columns or frame["apart"].any() or frame["campaign"].nunique(dropna=False) < 2:
+    if (
+        "campaign" not in frame.columns
+        or frame["apart"].any()
+        or frame["campaign"].nunique(dropna=False) < 2
+    ):
         return frame
     campaigns = as_text(frame["campaign"])
     held = frame.groupby(["stratum", campaigns])["level"].nunique() > 1
     several = held.groupby(level=0).sum() > 1
     split = frame["stratum"].map(several)
-    names = "campaign=" + names_.of_campaigns(frame, _shortened(campaigns).where(campaigns != "", "none"))
+    names = "campaign=" + names_.of_campaigns(
+        frame, _shortened(campaigns).where(campaigns != "", "none")
+    )
     before = frame["stratum"].where(frame["stratum"] == "", frame["stratum"] + ", ")
     return frame.assign(stratum=frame["stratum"].where(~split, before + names))
 
@@ -156,14 +171,18 @@ def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
 def _own_columns(frame: pd.DataFrame, factor: str, strata: Sequence[str]) -> dict[str, Any]:
     nothing = pd.Series("", index=frame.index, dtype=object)
     names = {
-        name: as_text(frame[name]) if name in frame.columns else nothing + frame.index.astype(str) for name in ("run_id", "name")
+        name: as_text(frame[name]) if name in frame.columns else nothing + frame.index.astype(str)
+        for name in ("run_id", "name")
     }
     blocks = as_text(frame["block"]) if "block" in frame.columns else nothing
     campaigns = as_text(frame["campaign"]) if "campaign" in frame.columns else nothing
     stratum = nothing
     for name in strata:
         stratum = (
-            stratum + ("" if name == strata[0] else ", ") + f"{name.split('.')[-1]}=" + _called(frame, column_of(frame, name))
+            stratum
+            + ("" if name == strata[0] else ", ")
+            + f"{name.split('.')[-1]}="
+            + _called(frame, column_of(frame, name))
         )
     level = _called(frame, column_of(frame, factor))
     pair = campaigns + "·" + blocks
@@ -176,7 +195,9 @@ def _own_columns(frame: pd.DataFrame, factor: str, strata: Sequence[str]) -> dic
         "stratum": stratum,
         "pair": pair.where(blocks != "", ""),
         "apart": apart,
-        "block_label": (_shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks).where(blocks != "", ""),
+        "block_label": (
+            _shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks
+        ).where(blocks != "", ""),
         "sequence": _sequence(frame.assign(run_id=names["run_id"])),
     }
 
@@ -198,25 +219,47 @@ def _shortened(names: pd.Series) -> pd.Series:
 def _levels_have_campaigns_of_their_own(campaigns: pd.Series, level: pd.Series) -> bool:
     """Whether no campaign holds more than one level: then no block holds both sides."""
     known = (campaigns != "") & (level != "")
-    return bool(known.any() and level[known].nunique() > 1 and (level[known].groupby(campaigns[known]).nunique() == 1).all())
+    return bool(
+        known.any()
+        and level[known].nunique() > 1
+        and (level[known].groupby(campaigns[known]).nunique() == 1).all()
+    )
 
 
-def _in_order_of_time(frame: pd.DataFrame, pair: pd.Series, level: pd.Series, stratum: pd.Series) -> pd.Series:
+def _in_order_of_time(
+    frame: pd.DataFrame, pair: pd.Series, level: pd.Series, stratum: pd.Series
+) -> pd.Series:
     """The first block of one level with the first of the other, and so on: they share no time, but as many runs go in."""
-    began = pd.to_numeric(frame["start_ms"], errors="coerce") if "start_ms" in frame.columns else pd.Series(0, index=frame.index)
+    began = (
+        pd.to_numeric(frame["start_ms"], errors="coerce")
+        if "start_ms" in frame.columns
+        else pd.Series(0, index=frame.index)
+    )
     first = began.groupby([stratum, level, pair]).transform("min")
-    ranks = pd.DataFrame({"stratum": stratum, "level": level, "first": first, "pair": pair}).drop_duplicates()
+    ranks = pd.DataFrame(
+        {"stratum": stratum, "level": level, "first": first, "pair": pair}
+    ).drop_duplicates()
     ranks = ranks.sort_values(["first", "pair"])
     ranks["rank"] = ranks.groupby(["stratum", "level"]).cumcount() + 1
     numbered = ranks.set_index(["stratum", "level", "pair"])["rank"]
     keys = pd.MultiIndex.from_arrays([stratum, level, pair])
-    return pd.Series(numbered.reindex(keys).astype(int).astype(str).to_numpy(), index=frame.index, dtype=object)
+    return pd.Series(
+        numbered.reindex(keys).astype(int).astype(str).to_numpy(), index=frame.index, dtype=object
+    )
 
 
 def _sequence(frame: pd.DataFrame) -> pd.Series:
     """1, 2, … in the order in which runs began; blocks and run ids stand in where the table has no times."""
-    by = [c for c in ("start_ms", "campaign", "block", "order_in_block", "run_id") if c in frame.columns]
-    counted = {c: pd.to_numeric(frame[c], errors="coerce") for c in by if c in ("start_ms", "block", "order_in_block")}
+    by = [
+        c
+        for c in ("start_ms", "campaign", "block", "order_in_block", "run_id")
+        if c in frame.columns
+    ]
+    counted = {
+        c: pd.to_numeric(frame[c], errors="coerce")
+        for c in by
+        if c in ("start_ms", "block", "order_in_block")
+    }
     named = {c: as_text(frame[c]) for c in by if c not in counted}
     ordered = pd.DataFrame(counted | named, index=frame.index).sort_values(by)
     return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
@@ -226,10 +269,18 @@ def _causes(frame: pd.DataFrame, factor: str) -> list[tuple[Cause, str, str] | N
     """Return why each run cannot be used: the code, the reason and what the run says of it; None where it can."""
 
     def column(name: str, otherwise: str) -> list[str]:
-        return [text or otherwise for text in as_text(frame[name])] if name in frame.columns else [otherwise] * len(frame)
+        return (
+            [text or otherwise for text in as_text(frame[name])]
+            if name in frame.columns
+            else [otherwise] * len(frame)
+        )
 
     told = (("status", "FINISHED"), ("outcome", "ok"), ("outcome_reason", ""))
-    columns: list[list[str]] = [*(column(*one) for one in told), list(frame["level"]), list(frame["pair"])]
+    columns: list[list[str]] = [
+        *(column(*one) for one in told),
+        list(frame["level"]),
+        list(frame["pair"]),
+    ]
     return [_cause(run, factor) for run in zip(*columns, strict=True)]
 
 
@@ -239,7 +290,11 @@ def _cause(run: Sequence[str], factor: str) -> tuple[Cause, str, str] | None:
     if status in ("RUNNING", "SCHEDULED"):
         return Cause.RUNNING, f"still {status.lower()}", ""
     if outcome != "ok":
-        return Cause.NOT_EQUAL if outcome == Cause.NOT_EQUAL else Cause.FAILED, f"{outcome.replace('_', ' ')}{why}", told
+        return (
+            Cause.NOT_EQUAL if outcome == Cause.NOT_EQUAL else Cause.FAILED,
+            f"{outcome.replace('_', ' ')}{why}",
+            told,
+        )
     if status != "FINISHED":
         return Cause.FAILED, f"{status.lower()}{why}", told
     if not level:
@@ -252,13 +307,29 @@ def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
 
     Settings are all params, not their hash alone: runs of others have none, and ours is the same for all that is compared.
     """
-    same = ["stratum", "pair", "level", *(c for c in ("settings_hash", "model", "dataset") if c in frame.columns)]
+    same = [
+        "stratum",
+        "pair",
+        "level",
+        *(c for c in ("settings_hash", "model", "dataset") if c in frame.columns),
+    ]
     if not frame.duplicated(same).any():
         return frame, []
     free = _immaterial(frame)
-    same += [c for c in frame.columns if c.startswith("params.") and c.removeprefix("params.") not in free]
-    repeated = frame[[*same, "sequence"]].sort_values("sequence").duplicated(same, keep="last").reindex(frame.index)
-    later = {name: _of_last_run(frame, same, name) for name in (REPEATS, CAUSE) if name in frame.columns}
+    same += [
+        c
+        for c in frame.columns
+        if c.startswith("params.") and c.removeprefix("params.") not in free
+    ]
+    repeated = (
+        frame[[*same, "sequence"]]
+        .sort_values("sequence")
+        .duplicated(same, keep="last")
+        .reindex(frame.index)
+    )
+    later = {
+        name: _of_last_run(frame, same, name) for name in (REPEATS, CAUSE) if name in frame.columns
+    }
     left_out = frame[repeated].assign(**later)
     return frame[~repeated], [_replaced(run) for _, run in left_out.iterrows()]
 
@@ -266,7 +337,9 @@ def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
 def _of_last_run(frame: pd.DataFrame, same: Sequence[str], column: str) -> pd.Series:
     """Return a column of the last run of the same cell, for every run."""
     ordered = frame.sort_values("sequence")
-    return ordered.groupby(list(same), dropna=False)[column].transform(lambda values: values.iloc[-1])
+    return ordered.groupby(list(same), dropna=False)[column].transform(
+        lambda values: values.iloc[-1]
+    )
 
 
 def _replaced(run: Any) -> Exclusion:
@@ -288,14 +361,22 @@ def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[s
     columns = settings_of(frame, factor, (), allowed_to_differ)
     if found := _varying(frame, columns):
         differing = [column for column in columns if _varying(frame, [column])]
-        instead = "".join(_in_one_campaign(frame, column) for column in differing) if nature.is_apart(factor) else ""
+        instead = (
+            "".join(_in_one_campaign(frame, column) for column in differing)
+            if nature.is_apart(factor)
+            else ""
+        )
         remedy = instead if len(differing) == 1 and instead else "select one, or name it in strata"
         return f"settings differ apart from {factor}: {found}; {remedy}"
     if plain == "framework" and (found := _varying(frame, ["settings_hash"])):
         return f"settings differ apart from {factor}: {found}; select one campaign"
     if "machine" not in by_nature and (found := _varying(frame, ["machine"])):
         return f"runs of several machines are not pooled: {found}; name it in strata"
-    rest = [c for c in nature.versions_and_hardware(factor, frame.columns) if plain_name(c) not in allowed_to_differ]
+    rest = [
+        c
+        for c in nature.versions_and_hardware(factor, frame.columns)
+        if plain_name(c) not in allowed_to_differ
+    ]
     if found := _varying(frame, rest) or _varying_inside(frame, by_nature & {"tags.environment"}):
         return f"versions or hardware differ apart from {factor}: {found}; select runs in which only {factor} differs"
     if frame.duplicated(["pair", "level"]).any():
@@ -303,17 +384,28 @@ def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[s
     return ""
 
 
-def settings_of(frame: pd.DataFrame, factor: str, strata: Sequence[str], allowed_to_differ: Sequence[str]) -> list[str]:
+def settings_of(
+    frame: pd.DataFrame, factor: str, strata: Sequence[str], allowed_to_differ: Sequence[str]
+) -> list[str]:
     """The columns in which runs that are pooled must be the same: model, data set, and settings apart from the factor."""
     named = {plain_name(factor), *map(plain_name, strata), *allowed_to_differ}
     free = _immaterial(frame) | named
-    settings = [c for c in frame.columns if c.startswith("params.") and c.removeprefix("params.") not in free]
-    return [*(c for c in ("framework", "model", "dataset") if c in frame.columns and c not in named), *sorted(settings)]
+    settings = [
+        c
+        for c in frame.columns
+        if c.startswith("params.") and c.removeprefix("params.") not in free
+    ]
+    return [
+        *(c for c in ("framework", "model", "dataset") if c in frame.columns and c not in named),
+        *sorted(settings),
+    ]
 
 
 def _varying_inside(frame: pd.DataFrame, columns: Iterable[str]) -> str:
     """As `_varying`, of what differs inside a level: that is not by the factor."""
-    return next((found for _, runs in frame.groupby("level") if (found := _varying(runs, columns))), "")
+    return next(
+        (found for _, runs in frame.groupby("level") if (found := _varying(runs, columns))), ""
+    )
 
 
 def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
@@ -323,7 +415,11 @@ def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
     beside the value of each run (`batch_size`).
     """
     columns = {str(column) for column in frame.columns if str(column).startswith("params.")}
-    lists = {column.removeprefix("params.") for column in columns if _lists_values_of(frame, column, column[:-1])}
+    lists = {
+        column.removeprefix("params.")
+        for column in columns
+        if _lists_values_of(frame, column, column[:-1])
+    }
     return settings_.immaterial(settings_.CampaignSettings) | {"framework", *lists}
 
 
@@ -332,25 +428,37 @@ def _lists_values_of(frame: pd.DataFrame, column: str, singular: str) -> bool:
     if not column.endswith("s") or singular not in frame.columns:
         return False
     runs = frame[[column, singular]].dropna().astype(str)
-    return len(runs) > 0 and all(value in text.split(",") for text, value in runs.itertuples(index=False))
+    return len(runs) > 0 and all(
+        value in text.split(",") for text, value in runs.itertuples(index=False)
+    )
 
 
-def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion], str]:
+def pairs(
+    frame: pd.DataFrame, a: str, b: str, factor: str
+) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion], str]:
     """Runs of a and of b, row by row from the same block, what found no partner, and why no pair is left, where none is.
 
     Machine, environment, commit and turns are those of the block, unless they differ by the factor's nature.
     """
     # by positions: frames of hundreds of columns are taken apart once, not with every step
     labels, levels = frame["pair"].to_numpy(), frame["level"].to_numpy()
-    at = {level: {str(labels[row]): row for row in np.flatnonzero(levels == level)} for level in (a, b)}
+    at = {
+        level: {str(labels[row]): row for row in np.flatnonzero(levels == level)}
+        for level in (a, b)
+    }
     common = sorted(at[a].keys() & at[b].keys(), key=natural)
     excluded = []
     for level, other in ((a, b), (b, a)):
         alone = [frame.iloc[row] for label, row in at[level].items() if label not in at[other]]
         excluded += [
-            _exclusion(run, Cause.NO_PARTNER, f"block {run['block_label']} has no usable run of {other}") for run in alone
+            _exclusion(
+                run, Cause.NO_PARTNER, f"block {run['block_label']} has no usable run of {other}"
+            )
+            for run in alone
         ]
-    first, second = (np.array([at[level][label] for label in common], dtype=int) for level in (a, b))
+    first, second = (
+        np.array([at[level][label] for label in common], dtype=int) for level in (a, b)
+    )
     alike, differing = np.ones(len(common), dtype=bool), dict[str, list[str]]()
     by_nature = nature.differs_by(factor, frame.columns)
     for column, what in INSIDE_A_BLOCK:
@@ -366,7 +474,10 @@ def pairs(frame: pd.DataFrame, a: str, b: str, factor: str) -> tuple[pd.DataFram
             one, two = _told_apart(values[first[block]], values[second[block]])
             reason = f"{what} differ inside the block ({one}, {two})"
             differing.setdefault(what, []).append(f"{a} {one}, {b} {two}")
-            excluded += [_exclusion(frame.iloc[side[block]], Cause.UNLIKE_PARTNER, reason) for side in (first, second)]
+            excluded += [
+                _exclusion(frame.iloc[side[block]], Cause.UNLIKE_PARTNER, reason)
+                for side in (first, second)
+            ]
         alike[unlike] = False
     instead = _in_one_campaign(frame, column_of(frame, factor), (a, b))
     why = "" if alike.any() else _unpaired(a, b, differing, instead)
@@ -393,26 +504,40 @@ def _unpaired(a: str, b: str, differing: Mapping[str, Sequence[str]], instead: s
     """differing: what differs inside blocks -> how, a text a block. instead: how both are measured in the same blocks."""
     if not differing:
         return "; ".join(
-            filter(None, (f"no block holds both {a} and {b}", instead or "runs of one campaign are paired by block"))
+            filter(
+                None,
+                (
+                    f"no block holds both {a} and {b}",
+                    instead or "runs of one campaign are paired by block",
+                ),
+            )
         )
     told = []
     for what, blocks in differing.items():
         how = Counter(blocks).most_common()
         more = f" and {len(how) - 1} more" if len(how) > 1 else ""
-        told.append(f"{what} differ inside {len(blocks)} block{'' if len(blocks) == 1 else 's'} ({how[0][0]}{more})")
+        told.append(
+            f"{what} differ inside {len(blocks)} block{'' if len(blocks) == 1 else 's'} ({how[0][0]}{more})"
+        )
     return f"no block holds both {a} and {b} under the same conditions: {'; '.join(told)}"
 
 
-def inside_strata(frame: pd.DataFrame, a: str, b: str) -> tuple[list[pd.DataFrame], list[Exclusion]]:
+def inside_strata(
+    frame: pd.DataFrame, a: str, b: str
+) -> tuple[list[pd.DataFrame], list[Exclusion]]:
     """The runs of one group stratum by stratum; and those of campaigns with only one of two levels, where others have both."""
     parts = [runs for _, runs in frame.groupby("stratum", sort=False)]
     if len(parts) == 1:
         return parts, []
     both = [runs for runs in parts if runs["level"].nunique() == 2]
     other = {a: b, b: a}
-    alone = [run for runs in parts if both and runs["level"].nunique() < 2 for _, run in runs.iterrows()]
+    alone = [
+        run for runs in parts if both and runs["level"].nunique() < 2 for _, run in runs.iterrows()
+    ]
     why = "its campaign has no usable run of "
-    return both or [frame], [_exclusion(run, Cause.ONE_SIDED_CAMPAIGN, why + other[run["level"]]) for run in alone]
+    return both or [frame], [
+        _exclusion(run, Cause.ONE_SIDED_CAMPAIGN, why + other[run["level"]]) for run in alone
+    ]
 
 
 def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
@@ -422,8 +547,12 @@ def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
         if column in frame.columns and frame[column].nunique(dropna=False) > 1:
             values = sorted(set(as_text(frame[column])), key=natural)
             if len(values) > 1:
-                found.append(f"{plain_name(column)} ({', '.join(value or 'none' for value in values)})")
-    return ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+                found.append(
+                    f"{plain_name(column)} ({', '.join(value or 'none' for value in values)})"
+                )
+    return ", ".join(found[:NAMED]) + (
+        f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    )
 
 
 def without_value(run: Any, metric: str, reason: str) -> Exclusion:
@@ -431,8 +560,19 @@ def without_value(run: Any, metric: str, reason: str) -> Exclusion:
     return _exclusion(run, Cause.NO_VALUE, reason, metric=metric)
 
 
-def _exclusion(run: Any, cause: Cause, reason: str, detail: str = "", *, metric: str = "") -> Exclusion:
-    return Exclusion(run["run_id"], run["name"], run["level"], run["block_label"], metric, reason, cause=cause, detail=detail)
+def _exclusion(
+    run: Any, cause: Cause, reason: str, detail: str = "", *, metric: str = ""
+) -> Exclusion:
+    return Exclusion(
+        run["run_id"],
+        run["name"],
+        run["level"],
+        run["block_label"],
+        metric,
+        reason,
+        cause=cause,
+        detail=detail,
+    )
 
 
 def _order(exclusion: Exclusion) -> tuple[Any, ...]:

@@ -36,7 +36,12 @@ def table(runs: Iterable[StoredRun]) -> pd.DataFrame:
         column += [math.nan] * (count - len(column))
     # texts are objects, not Arrow's: rows are taken many times from here on; a column that no run fills stays one of text
     texts = {name for name in columns if name in TEXTS or name.startswith(("params.", "tags."))}
-    frame = pd.DataFrame({name: pd.Series(column, dtype=object if name in texts else None) for name, column in columns.items()})
+    frame = pd.DataFrame(
+        {
+            name: pd.Series(column, dtype=object if name in texts else None)
+            for name, column in columns.items()
+        }
+    )
     for name in COUNTS:
         frame[name] = pd.to_numeric(frame[name], errors="coerce")
     return frame

@@ -28,7 +28,8 @@ WINDOWS = "train_windows"
 COLUMNS = ("phase", "seconds", "examples", "warmup")
 # Validation after every epoch, accuracy before loss.
 BY_EPOCH = sorted(
-    (key for key in metrics.BY_EPOCH if key.startswith("val/")), key=lambda key: metrics.outcome(key).headline or ()
+    (key for key in metrics.BY_EPOCH if key.startswith("val/")),
+    key=lambda key: metrics.outcome(key).headline or (),
 )
 MAXIMUM_RUNS = 48
 # Of very many runs fewer are fetched: each costs a server several answers, and half as many lines show as much.
@@ -87,7 +88,11 @@ class ShownRun:
 
 
 def shown(
-    table: pd.DataFrame, *, factor: str = "framework", strata: Sequence[str] = (), maximum: int | None = None
+    table: pd.DataFrame,
+    *,
+    factor: str = "framework",
+    strata: Sequence[str] = (),
+    maximum: int | None = None,
 ) -> tuple[ShownRun, ...]:
     """At most `maximum` of the usable runs: whole blocks first, evenly over time, equally many in every stratum.
 
@@ -129,7 +134,9 @@ def _shown(run: pd.Series) -> ShownRun:
     return ShownRun(run["run_id"], run["level"], run["stratum"], run["block_label"], curves)
 
 
-def fetch(source: Source, runs: Sequence[ShownRun], progress: Callable[[int, int], None] | None = None) -> list[RawRun]:
+def fetch(
+    source: Source, runs: Sequence[ShownRun], progress: Callable[[int, int], None] | None = None
+) -> list[RawRun]:
     """Steps and curves of every run from a store, several at a time; `progress(done, of)` after each.
 
     Raises what the source raises where it cannot be asked. A run without step values has no phases.
@@ -146,7 +153,10 @@ def fetch(source: Source, runs: Sequence[ShownRun], progress: Callable[[int, int
 def _fetched(source: Source, run: ShownRun, folder: Path) -> RawRun:
     path = source.file(run.run_id, VALUES, folder)
     phases, trouble = _read(path) if path else ({}, "")
-    epochs = {key: np.array([value for _, value in sorted(source.history(run.run_id, key))]) for key in run.epochs}
+    epochs = {
+        key: np.array([value for _, value in sorted(source.history(run.run_id, key))])
+        for key in run.epochs
+    }
     return RawRun(run.run_id, run.level, run.stratum, run.block, phases, trouble, epochs)
 
 
@@ -156,14 +166,18 @@ def from_files(runs: Sequence[ShownRun], paths: Mapping[str, Path]) -> list[RawR
     for run in runs:
         if run.run_id in paths:
             phases, trouble = _read(paths[run.run_id])
-            found.append(RawRun(run.run_id, run.level, run.stratum, run.block, phases, trouble=trouble))
+            found.append(
+                RawRun(run.run_id, run.level, run.stratum, run.block, phases, trouble=trouble)
+            )
     return found
 
 
 def _read(path: Path) -> tuple[dict[str, Phase], str]:
     try:
         return read_values(path), ""
-    except EvenhandError as error:  # one broken file costs its run's lines in a figure, not the report
+    except (
+        EvenhandError
+    ) as error:  # one broken file costs its run's lines in a figure, not the report
         return {}, str(error)
 
 
@@ -171,19 +185,32 @@ def read_values(path: Path) -> dict[str, Phase]:
     """The phases of a values.parquet, in the order in which they ran. Raises EvenhandError if it is not one."""
     try:
         table = tables.read(path, COLUMNS)
-        seconds, examples = (np.array(table[name], dtype=np.float64) for name in ("seconds", "examples"))
-        names, warmup = np.array(table["phase"], dtype=object), np.array(table["warmup"], dtype=np.bool_)
+        seconds, examples = (
+            np.array(table[name], dtype=np.float64) for name in ("seconds", "examples")
+        )
+        names, warmup = (
+            np.array(table["phase"], dtype=object),
+            np.array(table["warmup"], dtype=np.bool_),
+        )
     except (OSError, ValueError, KeyError) as error:
-        raise EvenhandError(f"{path.name} cannot be read: {str(error).splitlines()[0][:200]}") from error
+        raise EvenhandError(
+            f"{path.name} cannot be read: {str(error).splitlines()[0][:200]}"
+        ) from error
     of_phase = {name: names == name for name in dict.fromkeys(table["phase"])}
-    return {name: Phase(name, seconds[at], examples[at], warmup[at]) for name, at in of_phase.items()}
+    return {
+        name: Phase(name, seconds[at], examples[at], warmup[at]) for name, at in of_phase.items()
+    }
 
 
 def median_percentiles(phases: Sequence[Phase], quantiles: Sequence[float]) -> dict[float, float]:
     """The median over runs of each percentile, from the runs with requests enough to have earned it."""
     found = {}
     for q in quantiles:
-        of_runs = [estimates.percentile(one.measured, q) for one in phases if estimates.earned(q, len(one.measured))]
+        of_runs = [
+            estimates.percentile(one.measured, q)
+            for one in phases
+            if estimates.earned(q, len(one.measured))
+        ]
         if of_runs:
             found[q] = float(np.median(of_runs))
     return found

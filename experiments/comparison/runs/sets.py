@@ -30,15 +30,27 @@ class Choice:
     others: tuple[Kind, ...] = ()
 
 
-def newest(table: pd.DataFrame, *, factor: str, strata: Sequence[str] = (), allowed_to_differ: Sequence[str] = ()) -> Choice:
+def newest(
+    table: pd.DataFrame,
+    *,
+    factor: str,
+    strata: Sequence[str] = (),
+    allowed_to_differ: Sequence[str] = (),
+) -> Choice:
     """The newest kind of campaigns, where those selected are of several kinds; else the table as it is.
 
     Raises WrongCall as `pairing.usable` does.
     """
-    if nature.is_apart(factor) or "campaign" not in table.columns or table["campaign"].nunique() < 2:
+    if (
+        nature.is_apart(factor)
+        or "campaign" not in table.columns
+        or table["campaign"].nunique() < 2
+    ):
         return Choice(table)
     frame = pairing.usable(pairing.without_controls(table), factor=factor, strata=strata).frame
-    if frame["campaign"].isna().any():  # runs of others, which have none: to leave them out would be no choice of campaigns
+    if (
+        frame["campaign"].isna().any()
+    ):  # runs of others, which have none: to leave them out would be no choice of campaigns
         return Choice(table)
     groups = [inside for _, inside in frame.groupby("group")]
     if not any(pairing.incomparable(inside, factor, allowed_to_differ) for inside in groups):
@@ -53,7 +65,11 @@ def newest(table: pd.DataFrame, *, factor: str, strata: Sequence[str] = (), allo
 
 def _hashed(frame: pd.DataFrame, factor: str) -> list[str]:
     """Where frameworks are compared, all else that cells were given has one hash."""
-    return ["settings_hash"] if pairing.plain_name(factor) == "framework" and "settings_hash" in frame.columns else []
+    return (
+        ["settings_hash"]
+        if pairing.plain_name(factor) == "framework" and "settings_hash" in frame.columns
+        else []
+    )
 
 
 def _kinds(frame: pd.DataFrame, columns: Sequence[str]) -> list[Kind]:
@@ -63,14 +79,20 @@ def _kinds(frame: pd.DataFrame, columns: Sequence[str]) -> list[Kind]:
         if runs["level"].nunique() > 1:
             values = tuple(tuple(sorted(set(pairing.as_text(runs[column])))) for column in columns)
             began = (
-                pd.to_numeric(runs["start_ms"], errors="coerce").max() if "start_ms" in runs.columns else runs["sequence"].max()
+                pd.to_numeric(runs["start_ms"], errors="coerce").max()
+                if "start_ms" in runs.columns
+                else runs["sequence"].max()
             )
             found.setdefault(values, []).append((float(began), str(campaign)))
     several = [at for at in range(len(columns)) if len({values[at] for values in found}) > 1]
     kinds = []
     for values, campaigns in found.items():
-        named = [f"{pairing.plain_name(columns[at])}={','.join(values[at]) or 'none'}" for at in several]
-        told = ", ".join(named[:SHOWN]) + (f" and {len(named) - SHOWN} more" if len(named) > SHOWN else "")
+        named = [
+            f"{pairing.plain_name(columns[at])}={','.join(values[at]) or 'none'}" for at in several
+        ]
+        told = ", ".join(named[:SHOWN]) + (
+            f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+        )
         ordered = sorted(campaigns, reverse=True)
         kinds.append(Kind(tuple(name for _, name in ordered), ordered[0][0], told))
     return sorted(kinds, key=lambda kind: -kind.newest_ms)

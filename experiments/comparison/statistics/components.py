@@ -67,7 +67,9 @@ def components(a: ArrayLike, b: ArrayLike) -> Components:
     first, second = numbers(a, minimum=MIN_BLOCKS), numbers(b, minimum=MIN_BLOCKS)
     apart, drift = slope(second - first), slope((first + second) / 2)
     process = apart.residual / math.sqrt(2)
-    return Components(process, math.sqrt(max(0.0, drift.residual**2 - process**2 / 2)), drift, apart)
+    return Components(
+        process, math.sqrt(max(0.0, drift.residual**2 - process**2 / 2)), drift, apart
+    )
 
 
 def slope(values: Floats) -> Slope:

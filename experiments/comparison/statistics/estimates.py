@@ -69,7 +69,11 @@ def mean(values: ArrayLike, confidence: float = 0.95) -> Estimate:
     middle = centre(found)
     if len(found) < MINIMUM_VALUES:
         return Estimate(middle, -math.inf, math.inf)
-    half = t_quantile((1 + confidence) / 2, len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
+    half = (
+        t_quantile((1 + confidence) / 2, len(found) - 1)
+        * float(found.std(ddof=1))
+        / math.sqrt(len(found))
+    )
     return Estimate(middle, middle - half, middle + half)
 
 
@@ -92,7 +96,9 @@ def t_quantile(chance: float, df: float) -> float:
 def exponential(estimate: Estimate) -> Estimate:
     """From logarithms back to ratios."""
     with np.errstate(over="ignore"):
-        return Estimate(*(float(np.exp(bound)) for bound in (estimate.value, estimate.low, estimate.high)))
+        return Estimate(
+            *(float(np.exp(bound)) for bound in (estimate.value, estimate.low, estimate.high))
+        )
 
 
 def walsh_averages(values: ArrayLike) -> Floats:
@@ -115,7 +121,9 @@ def hodges_lehmann(values: ArrayLike, confidence: float = 0.95) -> Estimate:
     """
     n = len(numbers(values))
     if n <= EXACT_PAIRS:
-        rank = _quantile_rank(signed_rank_distribution(tuple(range(1, n + 1))), (1 - confidence) / 2)
+        rank = _quantile_rank(
+            signed_rank_distribution(tuple(range(1, n + 1))), (1 - confidence) / 2
+        )
         return _between_ranks(walsh_averages(values), rank)
     rank = _normal_rank(n * (n + 1) / 4, n * (n + 1) * (2 * n + 1) / 24, confidence)
     ordered, count = np.sort(numbers(values)), n * (n + 1) // 2
@@ -130,7 +138,9 @@ def _walsh_average(ordered: Floats, place: int) -> float:
     for _ in range(64):  # halves the range to less than its last bit
         middle = (low + high) / 2
         # For each value, how many from itself on give with it a mean of at most `middle`.
-        below = np.maximum(np.searchsorted(ordered, 2 * middle - ordered, side="right") - own, 0).sum()
+        below = np.maximum(
+            np.searchsorted(ordered, 2 * middle - ordered, side="right") - own, 0
+        ).sum()
         low, high = (middle, high) if below < place else (low, middle)
     return high
 

@@ -39,7 +39,9 @@ def outlier(shifts: ArrayLike, level: float = LEVEL) -> tuple[int, float] | None
     return place, float(distance)
 
 
-def odd_blocks(rows: Sequence[tuple[Sequence[str], ArrayLike]], level: float = LEVEL) -> dict[str, tuple[int, float]]:
+def odd_blocks(
+    rows: Sequence[tuple[Sequence[str], ArrayLike]], level: float = LEVEL
+) -> dict[str, tuple[int, float]]:
     """Return the blocks that are outliers of any row, with the row and the distance in SDs.
 
     A row is tested again without its outlier, so that two odd blocks of it are two. The level is

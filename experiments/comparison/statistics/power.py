@@ -30,12 +30,17 @@ def power_of_t(effect: float, sd: float, n: float, *, alpha: float = ALPHA) -> f
     shift = abs(effect) / sd * math.sqrt(n)
     critical = t_quantile(1 - alpha / 2, df)
     # straight from `special`: a report asks for hundreds of these, and `stats.nct` takes ten times as long for the same
-    near, far = 1 - float(special.nctdtr(df, shift, critical)), float(special.nctdtr(df, shift, -critical))
+    near, far = (
+        1 - float(special.nctdtr(df, shift, critical)),
+        float(special.nctdtr(df, shift, -critical)),
+    )
     # SciPy's noncentral t is NaN here and there in the tail that hardly counts (TTestPower passes that on), and for huge shifts
     return (near if math.isfinite(near) else 1.0) + (far if math.isfinite(far) else 0.0)
 
 
-def minimum_detectable(sd: float, n: int, *, tests: int = 1, power: float = POWER, alpha: float = ALPHA) -> float:
+def minimum_detectable(
+    sd: float, n: int, *, tests: int = 1, power: float = POWER, alpha: float = ALPHA
+) -> float:
     """Smallest true difference that the paired t test finds with this power, in the unit of sd; infinite below two pairs.
 
     tests: so many share the error rate `alpha`, which is Holm's first step (Bonferroni): never less than that is needed there.
@@ -50,10 +55,14 @@ def _detectable_in_sds(n: int, power: float, alpha: float) -> float:
     high = 1.0
     while power_of_t(high, 1.0, n, alpha=alpha) < power:
         high *= 2
-    return float(optimize.brentq(lambda d: power_of_t(d, 1.0, n, alpha=alpha) - power, 0.0, high, xtol=1e-10))
+    return float(
+        optimize.brentq(lambda d: power_of_t(d, 1.0, n, alpha=alpha) - power, 0.0, high, xtol=1e-10)
+    )
 
 
-def minimum_for_verdict(bound: float, sd: float, n: int, *, tests: int = 1, power: float = POWER, alpha: float = ALPHA) -> float:
+def minimum_for_verdict(
+    bound: float, sd: float, n: int, *, tests: int = 1, power: float = POWER, alpha: float = ALPHA
+) -> float:
     """Smallest true difference of which both are shown with this power: that it is one, among `tests`, and lies beyond ±bound.
 
     The chance is averaged over the estimated SD, given which the mean must exceed what both ask for.
@@ -93,7 +102,9 @@ class Plan:
     blocks: int | None
 
 
-def blocks_to_settle(mean: float, sd: float, n: int, bound: float, *, most: int, tests: int = 1, alpha: float = ALPHA) -> Plan:
+def blocks_to_settle(
+    mean: float, sd: float, n: int, bound: float, *, most: int, tests: int = 1, alpha: float = ALPHA
+) -> Plan:
     """Return how many more blocks bring any verdict with a predictive probability of 95 %.
 
     The true mean and SD have their posterior given the n blocks that there are (Jeffreys' prior), so a mean that may lie at the
@@ -110,7 +121,9 @@ def blocks_to_settle(mean: float, sd: float, n: int, bound: float, *, most: int,
     total, critical = n + more[:, None], _critical(n, tests, alpha)
     true_sd = sd / _spreads_of_posterior(n - 1)
     error = np.sqrt(((n - 1) * sd**2 + more[:, None] * true_sd**2) / (total - 1) / total)
-    moves = true_sd * np.sqrt(more[:, None] / (n * total))  # SD of the mean of all blocks, given those there are
+    moves = true_sd * np.sqrt(
+        more[:, None] / (n * total)
+    )  # SD of the mean of all blocks, given those there are
     beyond, alone, inside = (quantiles[: len(more), None] * error for quantiles in critical)
     needed, room = np.maximum(bound + beyond, alone), np.maximum(bound - inside, 0.0)
     outside = special.ndtr((mean - needed) / moves) + special.ndtr((-mean - needed) / moves)
@@ -128,5 +141,7 @@ def _spreads_of_posterior(df: int) -> Floats:
 def _critical(n: int, tests: int, alpha: float) -> tuple[Floats, Floats, Floats]:
     """Quantiles of t by further blocks: of the interval, of the test among all tests, and of equivalence."""
     df = n + _MORE - 1
-    beyond, alone, inside = (special.stdtrit(df, 1 - tail) for tail in (alpha / 2, alpha / 2 / tests, alpha))
+    beyond, alone, inside = (
+        special.stdtrit(df, 1 - tail) for tail in (alpha / 2, alpha / 2 / tests, alpha)
+    )
     return beyond, alone, inside

@@ -24,12 +24,17 @@ def interval(values: Floats, variances: Floats, confidence: float = 0.95) -> tup
     chance, normal, t = _likely(len(values) - 1)
     # Q falls with the variance; at the end of the grid it lies below all that is asked for
     squares = float(((values - values.mean()) ** 2).sum())
-    grid = np.append(0.0, np.geomspace(1e-3 * variances.min(), max(variances.min(), 2 * squares / chance[0]), 300))
+    grid = np.append(
+        0.0,
+        np.geomspace(1e-3 * variances.min(), max(variances.min(), 2 * squares / chance[0]), 300),
+    )
     between = np.interp(-chance, -_weighted(values, variances, grid)[2], grid)
     mean, plain, q = _weighted(values, variances, between)
     error = np.sqrt(plain * np.maximum(1.0, q / (len(values) - 1)))
     apart = np.sqrt(between) * normal - error * t
-    low, high = np.quantile(np.concatenate([mean - apart, mean + apart]), ((1 - confidence) / 2, (1 + confidence) / 2))
+    low, high = np.quantile(
+        np.concatenate([mean - apart, mean + apart]), ((1 - confidence) / 2, (1 + confidence) / 2)
+    )
     return float(low), float(high)
 
 
@@ -45,11 +50,19 @@ def _weighted(values: Floats, variances: Floats, between: Floats) -> tuple[Float
 def _likely(df: int) -> tuple[Floats, Floats, Floats]:
     """Evenly likely values of chi square (ascending), and in orders of their own of a normal and a t variable."""
     chances, rng = (np.arange(DRAWS) + 0.5) / DRAWS, np.random.default_rng(0)
-    return special.chdtri(df, 1 - chances), special.ndtri(rng.permutation(chances)), special.stdtrit(df, rng.permutation(chances))
+    return (
+        special.chdtri(df, 1 - chances),
+        special.ndtri(rng.permutation(chances)),
+        special.stdtrit(df, rng.permutation(chances)),
+    )
 
 
 def of_equals(values: Floats, confidence: float = 0.95) -> tuple[float, float]:
     """The same where strata count alike: the textbook's prediction interval of one more value."""
     count = len(values)
-    reach = t_quantile((1 + confidence) / 2, count - 1) * float(values.std(ddof=1)) * math.sqrt(1 + 1 / count)
+    reach = (
+        t_quantile((1 + confidence) / 2, count - 1)
+        * float(values.std(ddof=1))
+        * math.sqrt(1 + 1 / count)
+    )
     return float(values.mean()) - reach, float(values.mean()) + reach

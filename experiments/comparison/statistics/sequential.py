@@ -49,7 +49,11 @@ def batches(first: int, most: int) -> tuple[int, ...]:
 
     After the first look half as many blocks again and twice as many in turn; the last is `most`.
     """
-    steps = (math.ceil(first * 2**doublings * share) for doublings in range(most.bit_length()) for share in (1, 1.5))
+    steps = (
+        math.ceil(first * 2**doublings * share)
+        for doublings in range(most.bit_length())
+        for share in (1, 1.5)
+    )
     return (*(blocks for blocks in steps if blocks < most), most)
 
 
@@ -95,15 +99,22 @@ class Looks:
 
     def p(self, nominal: ArrayLike) -> Floats:
         """The least error rate at which this look shows a difference, from a two-sided p of a fixed number of blocks."""
-        return np.asarray(_rates(self, np.asarray(nominal, dtype=float)) if self.blocks else nominal)
+        return np.asarray(
+            _rates(self, np.asarray(nominal, dtype=float)) if self.blocks else nominal
+        )
 
     def one_sided(self, nominal: ArrayLike) -> Floats:
         """The same from a one-sided p."""
-        return self.p(2 * np.asarray(nominal, dtype=float)) / 2 if self.blocks else np.asarray(nominal)
+        return (
+            self.p(2 * np.asarray(nominal, dtype=float)) / 2 if self.blocks else np.asarray(nominal)
+        )
 
     def one_by_one(self) -> tuple[Looks, ...]:
         """Every look with those before it."""
-        return tuple(Looks(self.blocks[:count], self.planned[:count]) for count in range(1, len(self.blocks) + 1))
+        return tuple(
+            Looks(self.blocks[:count], self.planned[:count])
+            for count in range(1, len(self.blocks) + 1)
+        )
 
     def ahead(self) -> tuple[Looks, ...]:
         """The looks to come, each with those before it."""
@@ -176,7 +187,9 @@ def _level(looks: Looks, rate: float) -> float:
 @lru_cache(maxsize=64)
 def _curve(looks: Looks) -> interpolate.PchipInterpolator:
     """Return the logarithm of the error rate as a function of that of the level."""
-    return interpolate.PchipInterpolator(np.log([*_states(looks).levels, 1.0]), np.log([*_RATES, 1.0]))
+    return interpolate.PchipInterpolator(
+        np.log([*_states(looks).levels, 1.0]), np.log([*_RATES, 1.0])
+    )
 
 
 def boundary(information: Sequence[float], spent: Sequence[float]) -> Floats:
@@ -191,7 +204,9 @@ def boundary(information: Sequence[float], spent: Sequence[float]) -> Floats:
             nothing has an infinite boundary.
     """
     critical, paths = list[float](), _start(1)
-    for (before, now), (sooner, later) in zip(pairwise((0.0, *information)), pairwise((0.0, *spent)), strict=True):
+    for (before, now), (sooner, later) in zip(
+        pairwise((0.0, *information)), pairwise((0.0, *spent)), strict=True
+    ):
         step = math.sqrt(now - before)
         edges = _edges(paths, step, np.array([later - sooner]))
         critical.append(float(edges[0]) / math.sqrt(now))

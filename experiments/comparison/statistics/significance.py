@@ -92,7 +92,12 @@ def sign_flip_p(shifts: Floats) -> float:
     exact = permutation_p(shifts)
     if exact is not None:
         return exact
-    return _p(2 * special.ndtr(-abs(shifts.sum()) / max(float(np.linalg.norm(shifts)), np.finfo(float).tiny)))
+    return _p(
+        2
+        * special.ndtr(
+            -abs(shifts.sum()) / max(float(np.linalg.norm(shifts)), np.finfo(float).tiny)
+        )
+    )
 
 
 @lru_cache(maxsize=EXACT_SIGNS)
@@ -120,7 +125,9 @@ def tost_paired(shifts: ArrayLike, low: float, high: float) -> Tested | None:
     # by hand, as the t test: statsmodels' ttost_paired takes thirty times as long for the same
     error = float(found.std(ddof=1)) / math.sqrt(len(found))
     above, below = (float(found.mean()) - low) / error, (high - float(found.mean())) / error
-    return Tested(min(abs(above), abs(below)), _p(special.stdtr(len(found) - 1, -min(above, below))))
+    return Tested(
+        min(abs(above), abs(below)), _p(special.stdtr(len(found) - 1, -min(above, below)))
+    )
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
@@ -129,7 +136,9 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     known = np.array([p for p in ps if p is not None])
     order = np.argsort(known)
     adjusted = np.empty_like(known)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(known[order] * np.arange(len(known), 0, -1)))
+    adjusted[order] = np.minimum(
+        1.0, np.maximum.accumulate(known[order] * np.arange(len(known), 0, -1))
+    )
     remaining = iter(adjusted.tolist())
     return [None if p is None else next(remaining) for p in ps]
 
@@ -188,7 +197,11 @@ class Combined:
     @property
     def p(self) -> float | None:
         """Two-sided t test that the mean over strata is 0; None without any spread."""
-        return _p(2 * special.stdtr(self.n - 1, -abs(self.value) / self.standard_error)) if self.standard_error else None
+        return (
+            _p(2 * special.stdtr(self.n - 1, -abs(self.value) / self.standard_error))
+            if self.standard_error
+            else None
+        )
 
     def tost_p(self, bound: float) -> float | None:
         """Two one-sided t tests that the mean over strata lies inside ±bound; None without any spread."""
@@ -218,13 +231,17 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
     with np.errstate(divide="ignore"):  # its I² of strata that agree entirely; ours is 0
         result = combine_effects(found - centre, spread, method_re="iterated", maxiter=2_000)
     error = math.sqrt(max(float(result.var_hksj_re), float(result.var_eff_w_re)))
-    q = max(0.0, float(result.q))  # of strata that agree entirely, rounding leaves a little less than 0
+    q = max(
+        0.0, float(result.q)
+    )  # of strata that agree entirely, rounding leaves a little less than 0
     share = 100 * max(0.0, 1 - result.df / q) if q > 0 else 0.0
     q_p = _p(special.chdtrc(result.df, q))
     tau = math.sqrt(float(result.tau2))
     low, high = prediction.interval(found - centre, spread, confidence)
     ahead = centre + low, centre + high
-    return _combined(centre + float(result.mean_effect_re), error, tau, share, q_p, len(found), confidence, ahead)
+    return _combined(
+        centre + float(result.mean_effect_re), error, tau, share, q_p, len(found), confidence, ahead
+    )
 
 
 def _combined(
@@ -267,9 +284,16 @@ def paper_procedure(a_steps: ArrayLike, b_steps: ArrayLike) -> PaperProcedure | 
         return None
     from statsmodels.stats.diagnostic import lilliefors  # slow to import, and few ask for it
 
-    ks = [_p(stats.kstest(side, "norm", args=(side.mean(), side.std(ddof=1))).pvalue) for side in sides]
+    ks = [
+        _p(stats.kstest(side, "norm", args=(side.mean(), side.std(ddof=1))).pvalue)
+        for side in sides
+    ]
     corrected = [_p(lilliefors(side)[1]) for side in sides]
     shapiro = [_p(stats.shapiro(side).pvalue) for side in sides]
     return PaperProcedure(
-        n, (ks[0], ks[1]), (corrected[0], corrected[1]), (shapiro[0], shapiro[1]), signed_rank(differences(*sides)).p
+        n,
+        (ks[0], ks[1]),
+        (corrected[0], corrected[1]),
+        (shapiro[0], shapiro[1]),
+        signed_rank(differences(*sides)).p,
     )

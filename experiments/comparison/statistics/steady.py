@@ -55,7 +55,9 @@ def classify(seconds: ArrayLike) -> Steady:
     found = numbers(seconds, minimum=0)[1:]
     if len(found) < STEPS_A_MEDIAN * MINIMUM_MEDIANS:
         least = STEPS_A_MEDIAN * MINIMUM_MEDIANS + 1
-        return Steady("too few steps", None, None, f"{len(found) + 1} steps; {least} are needed to tell")
+        return Steady(
+            "too few steps", None, None, f"{len(found) + 1} steps; {least} are needed to tell"
+        )
     width = STEPS_A_MEDIAN * math.ceil(len(found) / (STEPS_A_MEDIAN * MAXIMUM_MEDIANS))
     count = len(found) // width
     medians = np.median(found[: count * width].reshape(count, width), axis=1)
@@ -86,9 +88,16 @@ def _told(medians: Floats, start: int, step: int, slope: Slope | None) -> Steady
         reason = f"the last jump of more than {TOLERANCE:.0%} leaves only the last {share:.0%} of the run"
         return Steady("no steady state", None, drift, reason)
     if not start:
-        return Steady("steady", 1, drift, f"from step 1 on no stretch differs by more than {TOLERANCE:.0%} from the last")
+        return Steady(
+            "steady",
+            1,
+            drift,
+            f"from step 1 on no stretch differs by more than {TOLERANCE:.0%} from the last",
+        )
     gap = 100 * (float(np.median(medians[:start])) / float(np.median(rest)) - 1)
-    reason = f"the steps before step {step} are {abs(gap):.1f} % {'slower' if gap > 0 else 'faster'}"
+    reason = (
+        f"the steps before step {step} are {abs(gap):.1f} % {'slower' if gap > 0 else 'faster'}"
+    )
     return Steady("warm-up, then steady", step, drift, reason)
 
 
@@ -110,7 +119,11 @@ def _penalty(medians: Floats) -> float:
 def _noise(medians: Floats) -> float:
     """The deviation of the medians around their level, from neighbours: a jump is in one difference only."""
     jumps = np.diff(medians)
-    spread = float(np.median(np.abs(jumps - np.median(jumps)))) / float(stats.norm.ppf(0.75)) / math.sqrt(2)
+    spread = (
+        float(np.median(np.abs(jumps - np.median(jumps))))
+        / float(stats.norm.ppf(0.75))
+        / math.sqrt(2)
+    )
     return max(spread, QUIETEST * abs(float(np.median(medians))), float(np.finfo(float).tiny))
 
 
@@ -121,7 +134,9 @@ def _rest(medians: Floats, segments: Sequence[tuple[int, int]]) -> int:
     for (start, end), level in zip(reversed(segments), reversed(levels), strict=True):
         if abs(level - levels[-1]) <= TOLERANCE * abs(levels[-1]):
             first = start
-        elif end - start > SPIKE_MEDIANS or (aside := aside + end - start) > RARE_SHARE * (len(medians) - start):
+        elif end - start > SPIKE_MEDIANS or (aside := aside + end - start) > RARE_SHARE * (
+            len(medians) - start
+        ):
             break
     return first
 
@@ -130,7 +145,9 @@ def _is_line(medians: Floats, segments: Sequence[tuple[int, int]]) -> bool:
     """Whether one slope explains the run better than jumps do: jumps turn a drift into a staircase, whose top looks flat."""
     at = np.arange(len(medians))
     line = np.polynomial.Polynomial.fit(at, medians, 1)(at)
-    stairs = np.concatenate([np.full(end - start, medians[start:end].mean()) for start, end in segments])
+    stairs = np.concatenate(
+        [np.full(end - start, medians[start:end].mean()) for start, end in segments]
+    )
     costs = [float(np.sum(((medians - fit) / _noise(medians)) ** 2)) for fit in (line, stairs)]
     return costs[0] + _penalty(medians) < costs[1] + _penalty(medians) * (len(segments) - 1)
 
@@ -166,6 +183,8 @@ def _slope(stretch: Floats) -> Slope | None:
     if len(stretch) < MINIMUM_IN_SLOPE:
         return None
     # some of thousands tell a slope as well, and the pairs of all would fill the memory
-    at = np.unique(np.linspace(0, len(stretch) - 1, min(len(stretch), MAXIMUM_IN_SLOPE)).astype(int))
+    at = np.unique(
+        np.linspace(0, len(stretch) - 1, min(len(stretch), MAXIMUM_IN_SLOPE)).astype(int)
+    )
     slope, _, low, high = stats.theilslopes(np.log(stretch[at]), at, DRIFT_CONFIDENCE)
     return Slope(*(float(one) * len(stretch) for one in (slope, low, high)))

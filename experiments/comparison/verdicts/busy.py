@@ -38,7 +38,12 @@ def unsettled(finding: Finding, reason: str) -> Finding:
     """Without tests and with its reason, as `reason` gives it, where there is one and the outcome depends on it."""
     if not reason or not finding.row.n_blocks or not depends(finding.outcome):
         return finding
-    row = replace(finding.row, p=None, equivalent=None, reason="; ".join(filter(None, (reason, finding.row.reason))))
+    row = replace(
+        finding.row,
+        p=None,
+        equivalent=None,
+        reason="; ".join(filter(None, (reason, finding.row.reason))),
+    )
     return replace(
         finding,
         row=row,

@@ -56,7 +56,12 @@ class Decision(Enum):
 
     @property
     def is_verdict(self) -> bool:
-        return self not in (Decision.NOT_COMPARABLE, Decision.TOO_FEW, Decision.SIZE_OPEN, Decision.OPEN)
+        return self not in (
+            Decision.NOT_COMPARABLE,
+            Decision.TOO_FEW,
+            Decision.SIZE_OPEN,
+            Decision.OPEN,
+        )
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,9 @@ class Effect:
 
     @property
     def decision(self) -> Decision:
-        if self.different and (self.estimate.low > self.margin or self.estimate.high < -self.margin):
+        if self.different and (
+            self.estimate.low > self.margin or self.estimate.high < -self.margin
+        ):
             return Decision.DIFFERENT
         if self.equivalent:
             return Decision.WITHIN_MARGIN if self.different else Decision.EQUIVALENT
@@ -93,4 +100,13 @@ def paired(shifts: ArrayLike, margin: float, confidence: float = 0.95) -> Effect
     )
 
 
-__all__ = ["ALPHA", "MINIMUM_BLOCKS", "Decision", "Effect", "NoEstimate", "Widening", "Withheld", "paired"]
+__all__ = [
+    "ALPHA",
+    "MINIMUM_BLOCKS",
+    "Decision",
+    "Effect",
+    "NoEstimate",
+    "Widening",
+    "Withheld",
+    "paired",
+]

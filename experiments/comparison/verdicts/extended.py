@@ -14,8 +14,15 @@ from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 
 def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
     """A line for each such campaign. A report of fewer blocks than a verdict needs has tested nothing, and is no look."""
-    found = {name: [at for at in blocks if at >= MINIMUM_BLOCKS] for name, blocks in looks.of_extended(frame).items()}
-    return tuple(_told(name if len(found) > 1 else "", blocks) for name, blocks in found.items() if len(blocks) > 1)
+    found = {
+        name: [at for at in blocks if at >= MINIMUM_BLOCKS]
+        for name, blocks in looks.of_extended(frame).items()
+    }
+    return tuple(
+        _told(name if len(found) > 1 else "", blocks)
+        for name, blocks in found.items()
+        if len(blocks) > 1
+    )
 
 
 def _told(campaign: str, blocks: Sequence[int]) -> str:

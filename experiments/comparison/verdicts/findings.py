@@ -13,7 +13,13 @@ from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
-from experiments.comparison.statistics.estimates import ROUNDING, Estimate, Floats, differences, log_ratios
+from experiments.comparison.statistics.estimates import (
+    ROUNDING,
+    Estimate,
+    Floats,
+    differences,
+    log_ratios,
+)
 from experiments.comparison.statistics.sequential import FIXED, Looks
 from experiments.comparison.verdicts.decision import ALPHA, Decision, Withheld
 from experiments.metrics import DELAYED, FREELY, Outcome, without_batch
@@ -195,12 +201,16 @@ class Finding:
     @property
     def identical(self) -> bool:
         """Whether both sides are the same but for rounding, in every block or stratum."""
-        return self.decision is Decision.IDENTICAL or (bool(self.pairs) and all(pair.a == pair.b for pair in self.pairs))
+        return self.decision is Decision.IDENTICAL or (
+            bool(self.pairs) and all(pair.a == pair.b for pair in self.pairs)
+        )
 
     @property
     def rounding(self) -> float:
         """A shift on the scale of the test that is no more than rounding."""
-        return ROUNDING * (1.0 if self.row.kind == "ratio" or self.a_value is None else abs(self.a_value))
+        return ROUNDING * (
+            1.0 if self.row.kind == "ratio" or self.a_value is None else abs(self.a_value)
+        )
 
     @property
     def way(self) -> str:
@@ -289,7 +299,14 @@ class Comparison:
         """When it was looked, stratum by stratum, where the number of blocks was not fixed."""
         by_stratum = {one.row.stratum: one.looks for one in self.findings if one.looks.blocks}
         return tuple(
-            Look(stratum, now.blocks[-1], now.planned[-1], ALPHA * now.spent[-1], now.level(ALPHA), now.confidence)
+            Look(
+                stratum,
+                now.blocks[-1],
+                now.planned[-1],
+                ALPHA * now.spent[-1],
+                now.level(ALPHA),
+                now.confidence,
+            )
             for stratum, looks in by_stratum.items()
             for now in looks.one_by_one()
         )
@@ -303,7 +320,9 @@ class Comparison:
         """The rows as a table: a row each, a column for every key of `comparison.json`'s rows; missing numbers are NaN."""
         import pandas as pd
 
-        return pd.DataFrame([vars(row) for row in self.rows], columns=[field.name for field in fields(Row)])
+        return pd.DataFrame(
+            [vars(row) for row in self.rows], columns=[field.name for field in fields(Row)]
+        )
 
     @property
     def busy(self) -> str:
@@ -359,7 +378,9 @@ class Control:
         """
         single = any(finding.row.metric == DELAYED[0] for finding in self.tested)
         wanted = DELAYED if single else (*DELAYED, FREELY)
-        return tuple(finding for finding in self.tested if without_batch(finding.row.metric) in wanted)
+        return tuple(
+            finding for finding in self.tested if without_batch(finding.row.metric) in wanted
+        )
 
     def shows_delay(self, finding: Finding) -> bool:
         """Whether a delayed outcome is shown to be slower."""
@@ -370,7 +391,10 @@ class Control:
         if self.injected is None:
             return True
         row, expected = finding.row, math.log1p(self.injected)
-        low, high = row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
+        low, high = (
+            row.on_test_scale(row.ci_low, -math.inf),
+            row.on_test_scale(row.ci_high, math.inf),
+        )
         if finding.outcome.words[0] == "slower":  # a rate: longer steps lower it
             low, high = -high, -low
         return low <= expected + row.bound and high >= expected - row.bound

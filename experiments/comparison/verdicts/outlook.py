@@ -29,8 +29,12 @@ def of_row(finding: Finding, family: Family) -> Finding:
     n, sd, alpha = row.n_blocks, finding.spread, finding.looks.level(ALPHA)
     row = replace(
         row,
-        minimum_in_family=as_effect(power.minimum_detectable(sd, n, tests=family.tests, alpha=alpha), row.kind),
-        minimum_for_verdict=as_effect(power.minimum_for_verdict(row.bound, sd, n, tests=family.tests, alpha=alpha), row.kind),
+        minimum_in_family=as_effect(
+            power.minimum_detectable(sd, n, tests=family.tests, alpha=alpha), row.kind
+        ),
+        minimum_for_verdict=as_effect(
+            power.minimum_for_verdict(row.bound, sd, n, tests=family.tests, alpha=alpha), row.kind
+        ),
     )
     if finding.decision not in OPEN:
         return replace(finding, row=row)
@@ -44,7 +48,9 @@ def _plan(finding: Finding, tests: int) -> Plan:
     mean, sd, n, most = float(shifts.mean()), finding.spread, len(shifts), _most(finding)
 
     def predicted(at: Looks) -> Plan:
-        return power.blocks_to_settle(mean, sd, n, finding.row.bound, most=most, tests=tests, alpha=at.level(ALPHA))
+        return power.blocks_to_settle(
+            mean, sd, n, finding.row.bound, most=most, tests=tests, alpha=at.level(ALPHA)
+        )
 
     last = looks
     for last in looks.ahead():
@@ -66,13 +72,18 @@ def payable(finding: Finding, block_seconds: float | None = None) -> int | None:
 
     block_seconds: how long one takes, where that is known better than from the finding.
     """
-    blocks, seconds = finding.plan.blocks if finding.plan else None, block_seconds or finding.block_seconds or 0.0
+    blocks, seconds = (
+        finding.plan.blocks if finding.plan else None,
+        block_seconds or finding.block_seconds or 0.0,
+    )
     return blocks if blocks and blocks * seconds <= MAX_SECONDS else None
 
 
 def _most(finding: Finding) -> int:
     blocks = max(FEW, MAX_TIMES * finding.row.n_blocks)
-    return min(blocks, int(MAX_SECONDS / finding.block_seconds)) if finding.block_seconds else blocks
+    return (
+        min(blocks, int(MAX_SECONDS / finding.block_seconds)) if finding.block_seconds else blocks
+    )
 
 
 def remedies(finding: Finding) -> tuple[str, ...]:
@@ -80,7 +91,11 @@ def remedies(finding: Finding) -> tuple[str, ...]:
     if finding.plan is None or payable(finding):
         return ()
     alone = finding.took_turns or bool(turns.refused(finding.row.metric))
-    quiet = ("an idle machine", *(() if alone else ("pairing=interleaved",))) if busy.depends(finding.outcome) else ()
+    quiet = (
+        ("an idle machine", *(() if alone else ("pairing=interleaved",)))
+        if busy.depends(finding.outcome)
+        else ()
+    )
     return ("longer cells", *quiet)
 
 
@@ -88,7 +103,11 @@ def narrower(finding: Finding) -> float | None:
     """The share of its width at which the interval would settle it if its middle stayed; None where it is narrow enough."""
     row = finding.row
     low, high = row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
-    share = abs(abs(row.on_test_scale(row.estimate)) - row.bound) / ((high - low) / 2) if high > low else math.inf
+    share = (
+        abs(abs(row.on_test_scale(row.estimate)) - row.bound) / ((high - low) / 2)
+        if high > low
+        else math.inf
+    )
     return share if share < 1 else None
 
 

@@ -72,7 +72,9 @@ class Family:
         return self.tests - self.standing + (p is not None and p <= ALPHA)
 
 
-def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding, Family], Finding]) -> list[Finding]:
+def decided(
+    findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding, Family], Finding]
+) -> list[Finding]:
     """Holm's correction over the findings of each family, then the verdict and the reason of each, in their order.
 
     A finding that comes with a reason has no verdict for that reason. outlook: adds what its reason ends with.
@@ -82,7 +84,9 @@ def decided(findings: Sequence[Finding], scope: Scope, outlook: Callable[[Findin
     for name in names:
         places = [at for at, one in enumerate(findings) if one.row.family == name]
         adjusted = significance.holm([findings[at].row.p for at in places])
-        tests, standing = (sum(p is not None and p <= limit for p in adjusted) for limit in (1.0, ALPHA))
+        tests, standing = (
+            sum(p is not None and p <= limit for p in adjusted) for limit in (1.0, ALPHA)
+        )
         family = Family(name if len(names) > 1 else "", tests, standing)
         for at, p in zip(places, adjusted, strict=True):
             one = replace(findings[at], row=replace(findings[at].row, p_holm=p))
@@ -100,7 +104,9 @@ def _decision(finding: Finding) -> Decision:
     if row.p is None:
         return _constant(abs(row.on_test_scale(row.estimate)), finding.rounding, row.bound)
     interval = Estimate(
-        row.on_test_scale(row.estimate), row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
+        row.on_test_scale(row.estimate),
+        row.on_test_scale(row.ci_low, -math.inf),
+        row.on_test_scale(row.ci_high, math.inf),
     )
     equivalent = bool(row.equivalent)
     return Effect(interval, row.bound, different=finding.different, equivalent=equivalent).decision
@@ -115,7 +121,9 @@ def _constant(shift: float, rounding: float, bound: float) -> Decision:
 
 def _worded(finding: Finding, scope: Scope, family: Family) -> Finding:
     row, decision = finding.row, finding.decision
-    verdict = finding.way if decision is Decision.DIFFERENT else VERDICTS.get(decision, INCONCLUSIVE)
+    verdict = (
+        finding.way if decision is Decision.DIFFERENT else VERDICTS.get(decision, INCONCLUSIVE)
+    )
     texts = (row.reason or _reason(finding, scope, family), finding.outlook, widening(row))
     reason = "; ".join(filter(None, texts))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason))

@@ -35,7 +35,13 @@ def summaries(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 def _outlook(summary: Finding, _family: reasons.Family) -> Finding:
     left_out = summary.across.left_out if summary.across else ()
-    return replace(summary, outlook=f"without {', '.join(left_out)}: no estimate with a variance there") if left_out else summary
+    return (
+        replace(
+            summary, outlook=f"without {', '.join(left_out)}: no estimate with a variance there"
+        )
+        if left_out
+        else summary
+    )
 
 
 def _summary(group: Sequence[Finding]) -> Finding | None:
@@ -58,7 +64,9 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         ci_low=_back(combined.low, ratio),
         ci_high=_back(combined.high, ratio),
         p=None if combined.p is None else float(looks.p(combined.p)),
-        equivalent=abs(combined.value) < row.bound if tost is None else bool(looks.one_sided(tost) < ALPHA),
+        equivalent=abs(combined.value) < row.bound
+        if tost is None
+        else bool(looks.one_sided(tost) < ALPHA),
         reason=reason,
     )
     across = AcrossStrata(
@@ -74,7 +82,10 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
 
 def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
     """Return a summary of strata that differ once: how far they lie apart is chance, and so is any interval of their mean."""
-    reason = _busy(usable) or f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
+    reason = (
+        _busy(usable)
+        or f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
+    )
     blank, names = _blank(group[0].row, usable), _names(group, usable)
     row = replace(blank, reason=reason, no_estimate=NoEstimate.TOO_FEW_STRATA)
     across = AcrossStrata(*names, None, None, None, None, None)
@@ -105,9 +116,13 @@ def _blank(row: Row, usable: Sequence[Finding]) -> Row:
     )
 
 
-def _names(group: Sequence[Finding], usable: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _names(
+    group: Sequence[Finding], usable: Sequence[Finding]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the strata that a summary rests on, and those that it leaves out."""
-    return tuple(one.row.stratum for one in usable), tuple(one.row.stratum for one in group if one not in usable)
+    return tuple(one.row.stratum for one in usable), tuple(
+        one.row.stratum for one in group if one not in usable
+    )
 
 
 def _variance(finding: Finding, shifts: Floats) -> float:
@@ -126,17 +141,30 @@ def _back(value: float | None, ratio: bool) -> float | None:
 
 def _busy(usable: Sequence[Finding]) -> str:
     disturbed = [one.row.stratum for one in usable if one.busy]
-    return f"the machine was busy with others' work in {', '.join(disturbed[:NAMED])}: not settled" if disturbed else ""
+    return (
+        f"the machine was busy with others' work in {', '.join(disturbed[:NAMED])}: not settled"
+        if disturbed
+        else ""
+    )
 
 
 def _cannot(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:
     """Return why there can be no verdict, as a code and in words; None where there can."""
     if disturbed := _busy(usable):
         return Withheld.BUSY_MACHINE, disturbed
-    if (orders := [one.order for one in usable if one.order]) and (refused := order.together(orders).refused):
+    if (orders := [one.order for one in usable if one.order]) and (
+        refused := order.together(orders).refused
+    ):
         return Withheld.ORDER, refused
-    few = [f"{one.row.stratum} has {one.row.n_blocks}" for one in usable if one.row.n_blocks < MINIMUM_BLOCKS]
+    few = [
+        f"{one.row.stratum} has {one.row.n_blocks}"
+        for one in usable
+        if one.row.n_blocks < MINIMUM_BLOCKS
+    ]
     if not few:
         return None, ""
     where = f": {', '.join(few)}" if len(few) <= NAMED else f" in {len(few)} strata"
-    return Withheld.TOO_FEW_BLOCKS, f"too few blocks{where}; a verdict needs {MINIMUM_BLOCKS} in every stratum"
+    return (
+        Withheld.TOO_FEW_BLOCKS,
+        f"too few blocks{where}; a verdict needs {MINIMUM_BLOCKS} in every stratum",
+    )

@@ -12,7 +12,9 @@ REASON = "cells took turns (pairing=interleaved): what comes first, and whole ti
 
 def taken(*sides: pd.DataFrame) -> bool:
     """Return whether any of these runs took turns with others."""
-    return any(PAIRING in side.columns and bool((side[PAIRING] == INTERLEAVED).any()) for side in sides)
+    return any(
+        PAIRING in side.columns and bool((side[PAIRING] == INTERLEAVED).any()) for side in sides
+    )
 
 
 def refused(metric: str) -> str:

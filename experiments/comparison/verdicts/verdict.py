@@ -20,8 +20,21 @@ from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
 from experiments.comparison.statistics.sequential import FIXED, Looks
 from experiments.comparison.verdicts import busy, extended, outlook, reasons, turns
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate, Widening, Withheld
-from experiments.comparison.verdicts.findings import NOT_COMPARABLE, PRIMARY, Comparison, Finding, Pair, Row
+from experiments.comparison.verdicts.decision import (
+    ALPHA,
+    MINIMUM_BLOCKS,
+    NoEstimate,
+    Widening,
+    Withheld,
+)
+from experiments.comparison.verdicts.findings import (
+    NOT_COMPARABLE,
+    PRIMARY,
+    Comparison,
+    Finding,
+    Pair,
+    Row,
+)
 from experiments.comparison.verdicts.strata import summaries
 from experiments.metrics import CHECKS, HIDDEN, PROFILED, TOTAL, Outcome, declared, place
 from experiments.metrics import checked as check_outcomes
@@ -68,9 +81,15 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
     runs = pairing.usable(table, factor=spec.factor, strata=spec.strata)
     frame, levels = runs.frame, _levels(spec, runs.levels)
     question = _question(table, frame, spec)
-    couples = list(itertools.combinations(levels, 2)) if spec.all_pairs else [(levels[0], level) for level in levels[1:]]
+    couples = (
+        list(itertools.combinations(levels, 2))
+        if spec.all_pairs
+        else [(levels[0], level) for level in levels[1:]]
+    )
     groups = [frame[frame["group"] == group] for group in sorted(set(frame["group"]), key=natural)]
-    parts = [part for group in groups for a, b in couples for part in _compare(group, a, b, question)]
+    parts = [
+        part for group in groups for a, b in couples for part in _compare(group, a, b, question)
+    ]
     findings = _decided([one for part in parts for one in part.findings], question.primary, levels)
     excluded = [*runs.excluded, *(one for part in parts for one in part.excluded)]
     orders = [part.order for part in parts if part.order]
@@ -124,26 +143,52 @@ class _Question:
 
 
 def _question(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> _Question:
-    others = {*query.FIRST, *pairing.OWN, *(pairing.column_of(table, name) for name in (spec.factor, *spec.strata))}
+    others = {
+        *query.FIRST,
+        *pairing.OWN,
+        *(pairing.column_of(table, name) for name in (spec.factor, *spec.strata)),
+    }
     metrics = [str(c) for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
     asked = sorted(metrics, key=place) if spec.outcomes is None else list(spec.outcomes)
-    check_outcomes([one for one in asked if isinstance(one, str) and one not in frame.columns], metrics)
+    check_outcomes(
+        [one for one in asked if isinstance(one, str) and one not in frame.columns], metrics
+    )
     known = [outcome_of(one) if isinstance(one, str) else one for one in asked]
-    there = [one for one in known if one.metric in frame.columns and frame[one.metric].notna().any()]
+    there = [
+        one for one in known if one.metric in frame.columns and frame[one.metric].notna().any()
+    ]
     outcomes = sorted(there, key=lambda one: place(one.metric))
     unmeasured = tuple(one.metric for one in known if one not in outcomes)
     primary = declared(spec.primary, [one.metric for one in outcomes], unmeasured)
-    kinds = {metric: outcome_of(metric).kind for metric in metrics} | {one.metric: one.kind for one in outcomes}
-    values = pd.DataFrame({metric: environment.numbers(frame, metric) for metric in kinds}, frame.index)
+    kinds = {metric: outcome_of(metric).kind for metric in metrics} | {
+        one.metric: one.kind for one in outcomes
+    }
+    values = pd.DataFrame(
+        {metric: environment.numbers(frame, metric) for metric in kinds}, frame.index
+    )
     return _Question(spec, outcomes, unmeasured, primary, values, kinds)
 
 
-def _decided(findings: Iterable[Finding], primary: Sequence[str], levels: Sequence[str]) -> list[Finding]:
+def _decided(
+    findings: Iterable[Finding], primary: Sequence[str], levels: Sequence[str]
+) -> list[Finding]:
     """With the verdict of each, in the order of a report: strata, primary outcomes first, levels as they were given."""
     at = {level: number for number, level in enumerate(levels)}
-    named = [replace(one, row=replace(one.row, family=PRIMARY)) if one.row.metric in primary else one for one in findings]
+    named = [
+        replace(one, row=replace(one.row, family=PRIMARY)) if one.row.metric in primary else one
+        for one in findings
+    ]
     decided = reasons.decided(named, reasons.ROWS, outlook.of_row)
-    return sorted(decided, key=lambda f: (natural(f.row.stratum), not f.primary, place(f.row.metric), at[f.row.a], at[f.row.b]))
+    return sorted(
+        decided,
+        key=lambda f: (
+            natural(f.row.stratum),
+            not f.primary,
+            place(f.row.metric),
+            at[f.row.a],
+            at[f.row.b],
+        ),
+    )
 
 
 def _levels(spec: ComparisonSpec, levels: Sequence[str]) -> tuple[str, ...]:
@@ -196,7 +241,9 @@ def _compare(frame: pd.DataFrame, a: str, b: str, question: _Question) -> Iterat
         yield _inside(part, a, b, blank(str(names[0]) if len(names) == 1 else group), question)
 
 
-def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], question: _Question) -> _Compared:
+def _inside(
+    runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], question: _Question
+) -> _Compared:
     """One pair of levels in one stratum."""
     first, second, excluded, why = pairing.pairs(runs, a, b, question.spec.factor)
     if why:
@@ -228,7 +275,9 @@ def _inside(runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], questi
 
 
 def _refused(finding: Finding, why: str) -> Finding:
-    return replace(finding, row=replace(finding.row, reason=why, no_estimate=NoEstimate.NOT_COMPARABLE))
+    return replace(
+        finding, row=replace(finding.row, reason=why, no_estimate=NoEstimate.NOT_COMPARABLE)
+    )
 
 
 def _blank(outcome: Outcome, spec: ComparisonSpec, a: str, b: str, stratum: str) -> Row:
@@ -312,23 +361,41 @@ def _measure(
     """
     metric, sides = outcome.metric, tuple(zip((row.a, row.b), paired.runs, (a, b), strict=True))
     if absent := {level: runs for level, runs, side in sides if np.isnan(side).all()}:
-        missing = replace(row, reason=_without_numbers(absent, metric), no_estimate=NoEstimate.NOT_MEASURED)
+        missing = replace(
+            row, reason=_without_numbers(absent, metric), no_estimate=NoEstimate.NOT_MEASURED
+        )
         return Finding(missing, outcome), []
     excluded = []
     for _, runs, side in sides:
         for at in np.flatnonzero(~np.isfinite(side)):
             text = _text([runs[metric].iloc[at]])
             reason = text or ("no value, or not a number" if np.isnan(side[at]) else "infinite")
-            excluded.append(pairing.without_value(runs.iloc[at], metric, f"{reason}; its block is left out of this metric"))
+            excluded.append(
+                pairing.without_value(
+                    runs.iloc[at], metric, f"{reason}; its block is left out of this metric"
+                )
+            )
     finite = np.isfinite(a) & np.isfinite(b)
     a, b = a[finite], b[finite]
     if not finite.any():
         reason = "no block has a finite value on both sides"
-        return Finding(replace(row, reason=reason, no_estimate=NoEstimate.NO_PAIR), outcome), excluded
-    pairs = tuple(map(Pair, paired.blocks[finite].tolist(), a.tolist(), b.tolist(), paired.sequence[finite].tolist()))
+        return Finding(
+            replace(row, reason=reason, no_estimate=NoEstimate.NO_PAIR), outcome
+        ), excluded
+    pairs = tuple(
+        map(
+            Pair,
+            paired.blocks[finite].tolist(),
+            a.tolist(),
+            b.tolist(),
+            paired.sequence[finite].tolist(),
+        )
+    )
     if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
         reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
-        return Finding(replace(row, reason=reason, no_estimate=NoEstimate.NO_RATIO), outcome, pairs), excluded
+        return Finding(
+            replace(row, reason=reason, no_estimate=NoEstimate.NO_RATIO), outcome, pairs
+        ), excluded
     return _estimated(row, outcome, pairs, a, b, means, paired.looks), excluded
 
 
@@ -359,9 +426,16 @@ def _estimated(
 ) -> Finding:
     """Return a finding with everything but the verdict: no estimate below three blocks, no test below six."""
     ratio = outcome.kind == "ratio"
-    a_value, b_value = (estimates.geometric_mean(side) if ratio else estimates.centre(side) for side in (a, b))
+    a_value, b_value = (
+        estimates.geometric_mean(side) if ratio else estimates.centre(side) for side in (a, b)
+    )
     if len(pairs) < MINIMUM_VALUES:
-        few = replace(row, n_blocks=len(pairs), reason=_too_few(len(pairs)), no_estimate=NoEstimate.TOO_FEW_BLOCKS)
+        few = replace(
+            row,
+            n_blocks=len(pairs),
+            reason=_too_few(len(pairs)),
+            no_estimate=NoEstimate.TOO_FEW_BLOCKS,
+        )
         return Finding(few, outcome, pairs, a_value=a_value, b_value=b_value, looks=had)
     shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
     centre, mean = estimates.centre(shifts), means[-1] if means else None
@@ -372,7 +446,10 @@ def _estimated(
     tests = tested is not None
     tost_p = float(had.one_sided(tested.p_within(bound))) if tested else None
     within = tost_p < ALPHA if tost_p is not None else bool(abs(shifts.mean()) < bound)
-    second, exact = estimates.hodges_lehmann(shifts, had.confidence), significance.permutation_p(shifts)
+    second, exact = (
+        estimates.hodges_lehmann(shifts, had.confidence),
+        significance.permutation_p(shifts),
+    )
     interval = _back(interval, ratio)
     superior = estimates.a12(a, b)
     return Finding(
@@ -404,7 +481,9 @@ def _estimated(
     )
 
 
-def _widening(interval: Estimate, shifts: Floats, mean: MeanDistribution, confidence: float) -> dict[str, Any]:
+def _widening(
+    interval: Estimate, shifts: Floats, mean: MeanDistribution, confidence: float
+) -> dict[str, Any]:
     """Return the fields of a row on what its interval costs against a t interval."""
     plain = estimates.mean(shifts, confidence)
     times = (interval.high - interval.low) / (plain.high - plain.low)

@@ -14,7 +14,11 @@ PAD = 4
 
 
 def files(
-    data: Labelled, rows: NDArray[np.int64], batch_size: int, augmentation: str = "none", rng: np.random.Generator | None = None
+    data: Labelled,
+    rows: NDArray[np.int64],
+    batch_size: int,
+    augmentation: str = "none",
+    rng: np.random.Generator | None = None,
 ) -> ImageFiles:
     """What an epoch over these rows reads. `crop`: a window of the same size out of four black pixels more on every side.
 
@@ -53,7 +57,9 @@ def read(data: Labelled, wanted: ImageFiles) -> Iterator[Batch]:
         yield Batch((_filled(pixels, missing),), _filled(wanted.labels[part], missing), weights)
 
 
-def _moved(images: NDArray[np.uint8], shifts: NDArray[np.int64], mirrored: NDArray[np.bool_], pad: int) -> NDArray[np.uint8]:
+def _moved(
+    images: NDArray[np.uint8], shifts: NDArray[np.int64], mirrored: NDArray[np.bool_], pad: int
+) -> NDArray[np.uint8]:
     if (shifts == pad).all() and not mirrored.any():
         return images
     n, side = images.shape[:2]
@@ -61,10 +67,16 @@ def _moved(images: NDArray[np.uint8], shifts: NDArray[np.int64], mirrored: NDArr
     along = np.arange(side)
     across = np.where(mirrored[:, None], along[::-1], along)
     found: NDArray[np.uint8] = padded[
-        np.arange(n)[:, None, None], (shifts[:, :1] + along)[:, :, None], (shifts[:, 1:] + across)[:, None, :]
+        np.arange(n)[:, None, None],
+        (shifts[:, :1] + along)[:, :, None],
+        (shifts[:, 1:] + across)[:, None, :],
     ]
     return found
 
 
 def _filled(array: NDArray, missing: int) -> NDArray:  # type: ignore[type-arg]
-    return np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)]) if missing else array
+    return (
+        np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])
+        if missing
+        else array
+    )

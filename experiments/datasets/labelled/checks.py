@@ -80,7 +80,10 @@ def up_to(file: IO[bytes], count: int) -> bytearray:
 def check_shape(path: Path, shape: Sequence[int]) -> None:
     """Raises WrongCall for no pictures or labels, and for pictures without height or width."""
     if not all(shape):
-        raise refused(path, f"holds nothing: its sizes are {' × '.join(map(str, shape))}; each must be at least 1")
+        raise refused(
+            path,
+            f"holds nothing: its sizes are {' × '.join(map(str, shape))}; each must be at least 1",
+        )
 
 
 def pixels(path: Path, found: NDArray[Any], name: str = "it") -> NDArray[np.uint8]:
@@ -88,18 +91,24 @@ def pixels(path: Path, found: NDArray[Any], name: str = "it") -> NDArray[np.uint
     check_shape(path, found.shape)
     kind = {"u": "integers", "i": "integers", "f": "floats"}.get(found.dtype.kind)
     if kind is None:
-        raise refused(path, f"{name} holds {found.dtype} instead of pixels: write integers 0 … 255 or floats 0 … 1")
+        raise refused(
+            path,
+            f"{name} holds {found.dtype} instead of pixels: write integers 0 … 255 or floats 0 … 1",
+        )
     if found.dtype == np.uint8:
         return found.view(np.uint8)
     lowest, highest = found.min(), found.max()
     if not (lowest >= 0 and highest <= (1 if kind == "floats" else 255)):  # NaN is neither
         raise refused(
-            path, f"{name} holds {kind} from {lowest:g} to {highest:g}: write pixels as integers 0 … 255 or floats 0 … 1"
+            path,
+            f"{name} holds {kind} from {lowest:g} to {highest:g}: write pixels as integers 0 … 255 or floats 0 … 1",
         )
     scaled = np.empty(found.shape, np.uint8)
     for first in range(0, len(found), _PIECE_PICTURES):
         part = found[first : first + _PIECE_PICTURES]
-        scaled[first : first + _PIECE_PICTURES] = np.rint(part * np.float64(255)) if kind == "floats" else part
+        scaled[first : first + _PIECE_PICTURES] = (
+            np.rint(part * np.float64(255)) if kind == "floats" else part
+        )
     return scaled
 
 
@@ -114,7 +123,10 @@ def labels(path: Path, found: object, pictures: int) -> NDArray[np.int64]:
         good = (given >= 0) & (given < MAX_CLASSES) & (given % 1 == 0)
     if not good.all():
         row = int(np.argmin(good))
-        raise refused(path, f"label {given[row]} of picture {row + 1}; a label is a whole number from 0 to {MAX_CLASSES - 1}")
+        raise refused(
+            path,
+            f"label {given[row]} of picture {row + 1}; a label is a whole number from 0 to {MAX_CLASSES - 1}",
+        )
     return given.astype(np.int64)
 
 
@@ -143,7 +155,10 @@ def check_names(path: Path, names: Sequence[str]) -> None:
 def check_path(path: Path) -> None:
     """Raise WrongCall for a data set whose path cannot be recorded."""
     if not is_text(str(path)):
-        raise refused(f"data={path}", "a path must be UTF-8 text without control characters; rename what is not")
+        raise refused(
+            f"data={path}",
+            "a path must be UTF-8 text without control characters; rename what is not",
+        )
 
 
 def is_text(text: str) -> bool:

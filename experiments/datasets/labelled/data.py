@@ -62,16 +62,22 @@ class Labelled:
     @classmethod
     def open(cls, folder: Path) -> Labelled:
         """What `prepare` wrote; the images stay on disk until they are read. Raises WrongCall where it was damaged since."""
-        with checks.reading(folder, "whole data set in the cache (remove the folder, and it is made again)"):
+        with checks.reading(
+            folder, "whole data set in the cache (remove the folder, and it is made again)"
+        ):
             return cls._opened(folder)
 
     @classmethod
     def _opened(cls, folder: Path) -> Labelled:
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-        if not isinstance(about, dict) or not all(isinstance(about.get(key), kind) for key, kind in ABOUT.items()):
+        if not isinstance(about, dict) or not all(
+            isinstance(about.get(key), kind) for key, kind in ABOUT.items()
+        ):
             raise ValueError("about.json lacks what belongs there")
         names = ("images", "labels", "use", "files", "orientations")
-        images, labels, use, files, orientations = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in names)
+        images, labels, use, files, orientations = (
+            np.load(folder / f"{name}.npy", mmap_mode="r") for name in names
+        )
         found = cls(
             folder=folder,
             name=about["name"],
@@ -100,7 +106,11 @@ class Labelled:
         if not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
             raise ValueError("it has labels of no class")
         moments = np.stack([self.mean, self.deviation])
-        if moments.shape != (2, self.images.shape[3]) or not np.isfinite(moments).all() or not self.deviation.all():
+        if (
+            moments.shape != (2, self.images.shape[3])
+            or not np.isfinite(moments).all()
+            or not self.deviation.all()
+        ):
             raise ValueError("about.json has no mean and deviation of each channel")
 
 
@@ -110,9 +120,15 @@ def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Pro
     Raises WrongCall for what is no known data set, or a damaged one; the message names the file.
     """
     embedded = marked_modules(__package__, "EMBEDDED")
-    found: Pictures = embedded[source].read() if source in embedded else _read(Path(source).expanduser().absolute())
+    found: Pictures = (
+        embedded[source].read()
+        if source in embedded
+        else _read(Path(source).expanduser().absolute())
+    )
     known = {"content": found.key, "side": side, "channels": channels, "version": VERSION}
-    known |= {"files": found.source} if found.files else {}  # a folder that was moved has other files
+    known |= (
+        {"files": found.source} if found.files else {}
+    )  # a folder that was moved has other files
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
     target = cache.absolute() / "labelled" / f"{found.name}-{digest}"
     if not (target / "about.json").is_file():
@@ -125,11 +141,18 @@ def _read(path: Path) -> Pictures:
     checks.check_path(path)
     if path.suffix == ".py":
         return own_code.read(path)
-    formats = sorted(marked_modules(__package__, "LOOKS_FOR").values(), key=lambda module: hasattr(module, "GENERAL"))
+    formats = sorted(
+        marked_modules(__package__, "LOOKS_FOR").values(),
+        key=lambda module: hasattr(module, "GENERAL"),
+    )
     try:
         if not path.exists():
-            embedded = " or ".join(f"data={name}" for name in marked_modules(__package__, "EMBEDDED"))
-            raise WrongCall(f"data={path}: there is no such file or folder; or take {embedded}, which is embedded")
+            embedded = " or ".join(
+                f"data={name}" for name in marked_modules(__package__, "EMBEDDED")
+            )
+            raise WrongCall(
+                f"data={path}: there is no such file or folder; or take {embedded}, which is embedded"
+            )
         for module in formats:
             if module.detect(path):
                 pictures: Pictures = module.read(path)
@@ -145,10 +168,14 @@ def of_numerals() -> tuple[str, ...]:
     return tuple(marked_modules(__package__, "NUMERALS"))
 
 
-def _write(target: Path, found: Pictures, digest: str, side: int, channels: int, progress: Progress) -> None:
+def _write(
+    target: Path, found: Pictures, digest: str, side: int, channels: int, progress: Progress
+) -> None:
     count = len(found.labels)
     _check_room(target.parent, found, count * side * side * channels)
-    images = np.lib.format.open_memmap(target / "images.npy", mode="w+", dtype=np.uint8, shape=(count, side, side, channels))
+    images = np.lib.format.open_memmap(
+        target / "images.npy", mode="w+", dtype=np.uint8, shape=(count, side, side, channels)
+    )
     use, left_out = np.where(found.training, TRAINING, VALIDATION).astype(np.int8), []
     for row, picture in enumerate(_told(found, progress)):
         if isinstance(picture, str):
@@ -157,7 +184,9 @@ def _write(target: Path, found: Pictures, digest: str, side: int, channels: int,
         else:
             images[row] = brought(picture, side, channels)
     if len(left_out) > max(1, count // 100):
-        raise WrongCall(f"{found.source}: {len(left_out)} of {count} pictures cannot be read, the first {left_out[0]}")
+        raise WrongCall(
+            f"{found.source}: {len(left_out)} of {count} pictures cannot be read, the first {left_out[0]}"
+        )
     if not np.isin((TRAINING, VALIDATION), use).all():
         parts = f"{(use == TRAINING).sum()} pictures to train on and {(use == VALIDATION).sum()} to validate with"
         raise checks.refused(found.source, f"has {parts}; both are needed")
@@ -166,8 +195,18 @@ def _write(target: Path, found: Pictures, digest: str, side: int, channels: int,
     np.save(target / "labels.npy", np.asarray(found.labels, np.int32))
     np.save(target / "use.npy", use)
     _write_files(target, found, use)
-    about: dict[str, Any] = {"name": found.name, "source": found.source, "digest": digest, "classes": list(found.classes)}
-    about |= {"mean": mean.tolist(), "deviation": deviation.tolist(), "left_out": left_out, "in_files": bool(found.files)}
+    about: dict[str, Any] = {
+        "name": found.name,
+        "source": found.source,
+        "digest": digest,
+        "classes": list(found.classes),
+    }
+    about |= {
+        "mean": mean.tolist(),
+        "deviation": deviation.tolist(),
+        "left_out": left_out,
+        "in_files": bool(found.files),
+    }
     about |= {"folders_left_out": list(found.folders_left_out)}
     (target / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
 
@@ -208,7 +247,9 @@ def brought(picture: Image.Image, side: int, channels: int) -> NDArray[np.uint8]
     return np.asarray(converted, np.uint8).reshape(side, side, channels)
 
 
-def _moments(images: NDArray[np.uint8], rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _moments(
+    images: NDArray[np.uint8], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and standard deviation of each channel over the given images, scaled to 0…1; a constant channel deviates by one."""
     total, squares, pixels = np.zeros(images.shape[3]), np.zeros(images.shape[3]), 0
     for first in range(0, len(rows), 1_000):

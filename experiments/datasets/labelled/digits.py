@@ -15,4 +15,12 @@ def read() -> Pictures:
     images, targets = handwritten()
     names = tuple(map(str, range(10)))
     key = hashlib.sha256(images.tobytes() + targets.tobytes()).hexdigest()
-    return Pictures("digits", "scikit-learn", key, names, targets, held_out(targets), lambda: of_arrays([images]))
+    return Pictures(
+        "digits",
+        "scikit-learn",
+        key,
+        names,
+        targets,
+        held_out(targets),
+        lambda: of_arrays([images]),
+    )

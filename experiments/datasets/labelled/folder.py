@@ -32,7 +32,11 @@ def read(path: Path) -> Pictures:
     of_first, left_out = _inside(path, _classes(first))
     of_second, more_left_out = _inside(path, _classes(second) if second else [])
     left_out += more_left_out
-    linked = f"; {len(left_out)} left out, the first {left_out[0]}; name the folder that holds them" if left_out else ""
+    linked = (
+        f"; {len(left_out)} left out, the first {left_out[0]}; name the folder that holds them"
+        if left_out
+        else ""
+    )
     names = [folder.name for folder in of_first]
     if not names:
         raise WrongCall(f"data={path}: 0 classes, two are needed{linked}")
@@ -42,8 +46,12 @@ def read(path: Path) -> Pictures:
     if second:
         unknown = sorted({folder.name for folder in of_second} - set(names))
         if unknown:
-            raise WrongCall(f"data={path}: {second.name} has the class {unknown[0]!r}, which {first.name} has not")
-        others = [(file, names.index(folder.name)) for folder in of_second for file in _pictures(folder)]
+            raise WrongCall(
+                f"data={path}: {second.name} has the class {unknown[0]!r}, which {first.name} has not"
+            )
+        others = [
+            (file, names.index(folder.name)) for folder in of_second for file in _pictures(folder)
+        ]
         if not others:
             raise WrongCall(f"data={path}: {second.name} has no pictures{linked}")
         files, training = files + others, np.concatenate([training, np.zeros(len(others), bool)])
@@ -51,18 +59,32 @@ def read(path: Path) -> Pictures:
         raise WrongCall(f"data={path}: {len(names)} class, two are needed; have {names[0]}{linked}")
     paths, labels = [file for file, _ in files], [label for _, label in files]
     key = _key(path, paths, left_out)
-    return Pictures(path.name, str(path), key, tuple(names), labels, training, lambda: _opened(paths), paths, left_out)
+    return Pictures(
+        path.name,
+        str(path),
+        key,
+        tuple(names),
+        labels,
+        training,
+        lambda: _opened(paths),
+        paths,
+        left_out,
+    )
 
 
 def _parts(path: Path) -> tuple[Path, Path | None]:
     """The folder of classes to train on, and that to validate with, where there is one."""
     if not (path / "train").is_dir():
         return path, None
-    return path / "train", next((path / name for name in VALIDATION if (path / name).is_dir()), None)
+    return path / "train", next(
+        (path / name for name in VALIDATION if (path / name).is_dir()), None
+    )
 
 
 def _classes(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(
+        entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
+    )
 
 
 def _inside(root: Path, folders: list[Path]) -> tuple[list[Path], list[str]]:
@@ -81,7 +103,9 @@ def _key(root: Path, paths: list[Path], left_out: list[str]) -> str:
     """Names, sizes and times: the contents of a million pictures would take minutes to read."""
     total = hashlib.sha256()
     for path in paths:
-        found = path.stat() if path.exists() else None  # a link to nowhere is left out and named later
+        found = (
+            path.stat() if path.exists() else None
+        )  # a link to nowhere is left out and named later
         size, time = (found.st_size, found.st_mtime_ns) if found else (-1, -1)
         total.update(os.fsencode(path.relative_to(root)) + f" {size} {time}\n".encode())
     total.update("\n".join(left_out).encode())

@@ -16,7 +16,12 @@ from experiments.datasets.labelled.raw import Pictures, digest_of, of_arrays
 from tracking.errors import WrongCall
 
 LOOKS_FOR = "MNIST (train-images-idx3-ubyte[.gz], … or mnist.npz)"
-PARTS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+PARTS = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 UINT8 = 0x08
 NUMERALS = True
@@ -35,7 +40,15 @@ def read(path: Path) -> Pictures:
     labels = np.concatenate([train_labels, test_labels])
     training = np.arange(len(labels)) < len(train_labels)
     names = checks.numbered(labels)
-    return Pictures("mnist", str(path), digest_of(files), names, labels, training, lambda: of_arrays([train, test]))
+    return Pictures(
+        "mnist",
+        str(path),
+        digest_of(files),
+        names,
+        labels,
+        training,
+        lambda: of_arrays([train, test]),
+    )
 
 
 def _archive(path: Path) -> Path | None:
@@ -71,7 +84,10 @@ def _idx(path: Path) -> NDArray[np.uint8]:
         else:
             values = np.memmap(path, np.uint8, "r", file.tell())
     if len(values) != count:
-        raise checks.refused(path, f"is cut off or too long: {len(values):,} bytes for {' × '.join(map(str, sizes))} values")
+        raise checks.refused(
+            path,
+            f"is cut off or too long: {len(values):,} bytes for {' × '.join(map(str, sizes))} values",
+        )
     return values.reshape(sizes)
 
 
@@ -82,7 +98,9 @@ def _opened(path: Path) -> IO[bytes]:
 def _sizes(path: Path, file: IO[bytes]) -> list[int]:
     begin = file.read(4)
     if len(begin) < 4 or begin[:3] != bytes([0, 0, UINT8]) or begin[3] not in (1, 3):
-        raise checks.refused(path, f"is no idx file of bytes: it begins with {begin.hex(' ') or 'nothing'}")
+        raise checks.refused(
+            path, f"is no idx file of bytes: it begins with {begin.hex(' ') or 'nothing'}"
+        )
     sizes = file.read(4 * begin[3])
     if len(sizes) < 4 * begin[3]:
         raise checks.refused(path, "is cut off: its sizes are missing")
@@ -90,40 +108,58 @@ def _sizes(path: Path, file: IO[bytes]) -> list[int]:
 
 
 def _of_archive(path: Path) -> list[NDArray[Any]]:
-    with checks.reading(path, f"MNIST archive with {', '.join(ARRAYS)}"), zipfile.ZipFile(path) as archive:
+    with (
+        checks.reading(path, f"MNIST archive with {', '.join(ARRAYS)}"),
+        zipfile.ZipFile(path) as archive,
+    ):
         return [_array(path, archive, archive.getinfo(f"{name}.npy")) for name in ARRAYS]
 
 
 def _array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     """An array whose header promises as many bytes as the archive holds of it, so that reading it takes no more."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise checks.refused(path, f"{member.filename} is compressed in a way that numpy.savez does not know; write it with that")
+        raise checks.refused(
+            path,
+            f"{member.filename} is compressed in a way that numpy.savez does not know; write it with that",
+        )
     checks.check_unpacked(path, member.file_size)
     with archive.open(member) as file:
         shape, dtype = _npy_header(file)
         promised, given = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
     if dtype.kind not in "uif":
-        raise checks.refused(path, f"{member.filename} holds {dtype.name or dtype} instead of numbers")
+        raise checks.refused(
+            path, f"{member.filename} holds {dtype.name or dtype} instead of numbers"
+        )
     if promised != given:
         sizes = " × ".join(map(str, shape))
-        raise checks.refused(path, f"{member.filename} is cut off or too long: {given:,} bytes for {sizes} values of {dtype}")
+        raise checks.refused(
+            path,
+            f"{member.filename} is cut off or too long: {given:,} bytes for {sizes} values of {dtype}",
+        )
     with archive.open(member) as file:
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
         return array
 
 
 def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
     version = np.lib.format.read_magic(file)
     if version not in readers:
-        raise ValueError(f"an array in npy format {version[0]}.{version[1]}; write it with numpy.savez")
+        raise ValueError(
+            f"an array in npy format {version[0]}.{version[1]}; write it with numpy.savez"
+        )
     shape, _, dtype = readers[version](file)
     if min(shape, default=0) < 0:
         raise ValueError("an array with a negative size")
     return shape, dtype
 
 
-def _checked(path: Path, part: str, images: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _checked(
+    path: Path, part: str, images: NDArray[Any], labels: NDArray[Any]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
         shapes = f"images {images.shape}, labels {labels.shape}"
         raise checks.refused(path, f"images and labels do not belong together: {shapes}")

@@ -30,7 +30,18 @@ TYPES = frozenset({"u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "
 TUPLES = frozenset({"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
 # Each leaves a new value on the stack, which a PUT may store.
 VALUES = TUPLES | {
-    *("NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"),
+    *(
+        "NONE",
+        "NEWTRUE",
+        "NEWFALSE",
+        "INT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG",
+        "LONG1",
+        "LONG4",
+    ),
     *("FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "STRING"),
     *("BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "EMPTY_TUPLE"),
     *("EMPTY_LIST", "LIST", "EMPTY_DICT", "DICT", "GLOBAL", "STACK_GLOBAL", "REDUCE"),
@@ -162,11 +173,15 @@ class _Unpickler(pickle.Unpickler):
 def _array(shape: tuple[Any, ...], kind: _Type, fortran: bool, data: bytes) -> NDArray[Any]:
     if kind.name not in TYPES or kind.order not in ("|", "<", ">", "="):
         raise ValueError(f"it has an array of the type {kind.name[:20]!r}")
-    if len(shape) > MAX_DIMENSIONS or not all(isinstance(size, int) and size >= 0 for size in shape):
+    if len(shape) > MAX_DIMENSIONS or not all(
+        isinstance(size, int) and size >= 0 for size in shape
+    ):
         raise ValueError(f"it has an array whose sizes are not up to {MAX_DIMENSIONS} numbers")
     dtype = np.dtype(kind.order + kind.name)
     if math.prod(shape) * dtype.itemsize != len(data):
-        raise ValueError(f"it has an array of {' × '.join(map(str, shape))} values in {len(data):,} bytes")
+        raise ValueError(
+            f"it has an array of {' × '.join(map(str, shape))} values in {len(data):,} bytes"
+        )
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
 
 

@@ -37,11 +37,18 @@ class Sequences:
     @classmethod
     def open(cls, folder: Path) -> Sequences:
         """What `prepare` wrote; the arrays stay on disk until they are read. Raises WrongCall where it was damaged since."""
-        with reading(folder, "whole data set in the cache (remove the folder, and it is made again)"):
+        with reading(
+            folder, "whole data set in the cache (remove the folder, and it is made again)"
+        ):
             about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
             lengths = np.load(folder / "lengths.npy")
             parts = tuple(
-                np.memmap(folder / f"part{index}.bin", kind, "r", shape=(int(lengths[:, index].sum()), *tail))
+                np.memmap(
+                    folder / f"part{index}.bin",
+                    kind,
+                    "r",
+                    shape=(int(lengths[:, index].sum()), *tail),
+                )
                 for index, (kind, tail) in enumerate(about["parts"])
             )
             return cls(folder, about["digest"], about["total"], lengths, parts)
@@ -56,7 +63,9 @@ class Sequences:
         return found
 
 
-def prepare(source: str, reads: Reads, *, any_length: bool, seed: int, cache: Path, progress: Progress) -> Sequences:
+def prepare(
+    source: str, reads: Reads, *, any_length: bool, seed: int, cache: Path, progress: Progress
+) -> Sequences:
     """What lies at the path `source`, for networks that read that, from the cache, where it is put if it is not there yet.
 
     any_length: longer than the network takes, because it will be cut. Raises WrongCall for what is no such data, or damaged.
@@ -72,7 +81,9 @@ def prepare(source: str, reads: Reads, *, any_length: bool, seed: int, cache: Pa
     known = [VERSION, EXAMPLES, reads.kind, dict(reads.sizes), longest, seed, found.key]
     folder = cache.absolute() / "sequences"
     target = folder / hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
-    with alone(target.with_suffix(".lock")):  # of two campaigns side by side, one makes it and the other reads
+    with alone(
+        target.with_suffix(".lock")
+    ):  # of two campaigns side by side, one makes it and the other reads
         if not (target / "about.json").is_file():
             with new_folder(target) as partial:
                 _write(partial, found, np.random.default_rng(seed), progress)

@@ -25,7 +25,9 @@ def find(path: Path, *, longest: int | None, bins: int, characters: int) -> Foun
 def _read(
     found: list[Utterance], bins: int, characters: int, rng: np.random.Generator
 ) -> tuple[int, Iterator[tuple[Array, ...]]]:
-    ids = numbered(Counter(letter for one in found for letter in one.text.lower()), UNKNOWN + 1, characters)
+    ids = numbered(
+        Counter(letter for one in found for letter in one.text.lower()), UNKNOWN + 1, characters
+    )
     return len(found), (_example(found[row], ids, bins) for row in chosen(len(found), rng))
 
 

@@ -51,7 +51,9 @@ def numbered(counts: Mapping[str, int], first: int, size: int) -> dict[str, int]
 def check_length(file: Path, line: int, length: int, longest: int | None) -> None:
     """Raises WrongCall for a sentence with more tokens than the network takes."""
     if longest is not None and length > longest:
-        right = f"the network takes at most {longest}: shorten it, or take lengths=fixed, which cuts"
+        right = (
+            f"the network takes at most {longest}: shorten it, or take lengths=fixed, which cuts"
+        )
         raise refused(f"{file}, line {line}", f"has {length} tokens with its marks; {right}")
 
 

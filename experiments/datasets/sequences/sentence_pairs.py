@@ -12,12 +12,17 @@ import numpy as np
 from experiments.datasets.files import lines
 from experiments.datasets.labelled.checks import refused
 from experiments.datasets.labelled.raw import digest_of
-from experiments.datasets.sequences.raw import Found, check_length, chosen, looked_for, numbered, words
+from experiments.datasets.sequences.raw import (
+    Found,
+    check_length,
+    chosen,
+    looked_for,
+    numbered,
+    words,
+)
 from models.contract import Array
 
-LOOKS_FOR = (
-    "a text file of sentence, tab, translation; or a folder that holds it as pairs.tsv, or two files, train.de and train.en"
-)
+LOOKS_FOR = "a text file of sentence, tab, translation; or a folder that holds it as pairs.tsv, or two files, train.de and train.en"
 END, UNKNOWN = 2, 3  # 0 is padding, 1 begins a sentence that is said: GNMT puts it there
 
 
@@ -54,7 +59,10 @@ def _read(
     ids, wanted = numbered(counts, UNKNOWN + 1, vocabulary), set(chosen(total, rng))
     used = (pair for row, (_, pair) in enumerate(_pairs(files)) if row in wanted)
     return total, (
-        tuple(np.array([*(ids.get(word, UNKNOWN) for word in found), END], np.int32) for found in pair) for pair in used
+        tuple(
+            np.array([*(ids.get(word, UNKNOWN) for word in found), END], np.int32) for found in pair
+        )
+        for pair in used
     )
 
 
@@ -66,14 +74,20 @@ def _pairs(files: list[Path]) -> Iterator[tuple[int, tuple[list[str], list[str]]
         if all(pair):
             yield number, pair
         elif any(pair):
-            raise refused(f"{files[0]}, line {number}", "a sentence stands without a translation; remove the line, in both files")
+            raise refused(
+                f"{files[0]}, line {number}",
+                "a sentence stands without a translation; remove the line, in both files",
+            )
 
 
 def _tabbed(file: Path) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(lines(file), start=1):
         one, tab, rest = line.partition("\t")
         if line.strip() and not tab:
-            raise refused(f"{file}, line {number}", "has no tab; a line is a sentence, a tab and its translation")
+            raise refused(
+                f"{file}, line {number}",
+                "has no tab; a line is a sentence, a tab and its translation",
+            )
         yield one, rest.partition("\t")[0]  # what follows is a note: whose sentences these are
 
 
@@ -81,5 +95,8 @@ def _side_by_side(first: Path, second: Path) -> Iterator[tuple[str, str]]:
     for number, (one, other) in enumerate(zip_longest(lines(first), lines(second)), start=1):
         if one is None or other is None:
             short, long = (first, second) if one is None else (second, first)
-            raise refused(short, f"ends before line {number}, which {long.name} has; line by line one is the other's translation")
+            raise refused(
+                short,
+                f"ends before line {number}, which {long.name} has; line by line one is the other's translation",
+            )
         yield one, other

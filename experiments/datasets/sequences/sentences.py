@@ -11,7 +11,14 @@ import numpy as np
 from experiments.datasets.files import lines
 from experiments.datasets.labelled.checks import refused
 from experiments.datasets.labelled.raw import digest_of
-from experiments.datasets.sequences.raw import Found, check_length, chosen, looked_for, numbered, words
+from experiments.datasets.sequences.raw import (
+    Found,
+    check_length,
+    chosen,
+    looked_for,
+    numbered,
+    words,
+)
 from models.contract import Array
 
 LOOKS_FOR = "a text file of one sentence a line, or a folder that holds it as lines.txt"
@@ -26,7 +33,9 @@ def find(path: Path, *, longest: int | None, vocabulary: int) -> Found:
     return Found(file, digest_of([file]), lambda rng: _read(file, longest, vocabulary, rng))
 
 
-def _read(file: Path, longest: int | None, vocabulary: int, rng: np.random.Generator) -> tuple[int, Iterator[tuple[Array, ...]]]:
+def _read(
+    file: Path, longest: int | None, vocabulary: int, rng: np.random.Generator
+) -> tuple[int, Iterator[tuple[Array, ...]]]:
     counts, total = Counter[str](), 0
     for number, found in _sentences(file):
         check_length(file, number, len(found) + 2, longest)
@@ -34,7 +43,10 @@ def _read(file: Path, longest: int | None, vocabulary: int, rng: np.random.Gener
         total += 1
     ids, wanted = numbered(counts, END + 1, vocabulary), set(chosen(total, rng))
     used = (found for row, (_, found) in enumerate(_sentences(file)) if row in wanted)
-    return total, ((np.array([START, *(ids.get(word, UNKNOWN) for word in found), END], np.int32),) for found in used)
+    return total, (
+        (np.array([START, *(ids.get(word, UNKNOWN) for word in found), END], np.int32),)
+        for found in used
+    )
 
 
 def _sentences(file: Path) -> Iterator[tuple[int, list[str]]]:

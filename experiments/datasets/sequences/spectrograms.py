@@ -24,7 +24,9 @@ def find(path: Path, *, longest: int | None, bins: int) -> Found:  # noqa: ARG00
     return Found(path, speech.key(found, path), lambda rng: _read(found, bins, rng))
 
 
-def _read(found: list[Utterance], bins: int, rng: np.random.Generator) -> tuple[int, Iterator[tuple[Array, ...]]]:
+def _read(
+    found: list[Utterance], bins: int, rng: np.random.Generator
+) -> tuple[int, Iterator[tuple[Array, ...]]]:
     return len(found), (_example(found[row], bins) for row in chosen(len(found), rng))
 
 
@@ -34,7 +36,10 @@ def _example(one: Utterance, bins: int) -> tuple[Array, Array]:
     # CTC needs a frame for each symbol, and a blank between two that are alike
     needed = len(said) + int((said[1:] == said[:-1]).sum())
     if needed > (have := -(-len(heard) // FRAMES_A_STEP)):
-        raise refused(one.where, f"{len(said)} letters need {needed} frames, and {one.file.name} has {have}: is this its text?")
+        raise refused(
+            one.where,
+            f"{len(said)} letters need {needed} frames, and {one.file.name} has {have}: is this its text?",
+        )
     return heard, said
 
 

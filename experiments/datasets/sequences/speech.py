@@ -29,16 +29,29 @@ def utterances(folder: Path) -> list[Utterance]:
         raise looked_for(folder, LOOKS_FOR)
     metadata, transcripts = folder / "metadata.csv", sorted(folder.rglob("*.trans.txt"))
     if metadata.is_file() and transcripts:
-        raise refused(folder, f"has metadata.csv and {transcripts[0].name}; keep one data set in a folder")
+        raise refused(
+            folder, f"has metadata.csv and {transcripts[0].name}; keep one data set in a folder"
+        )
     if not metadata.is_file() and not transcripts:
         raise looked_for(folder, LOOKS_FOR)
-    found = list(_of_metadata(metadata)) if not transcripts else [one for path in transcripts for one in _of_transcript(path)]
+    found = (
+        list(_of_metadata(metadata))
+        if not transcripts
+        else [one for path in transcripts for one in _of_transcript(path)]
+    )
     if not found:
-        raise refused(metadata if not transcripts else transcripts[0], "is empty; a row has a name and what is said")
+        raise refused(
+            metadata if not transcripts else transcripts[0],
+            "is empty; a row has a name and what is said",
+        )
     for one in found:
         if not one.file.is_file():
             flac = one.file.with_suffix(".flac").is_file()
-            right = "there is a .flac file: convert it to WAV" if flac else "fetch the recordings, or remove the row"
+            right = (
+                "there is a .flac file: convert it to WAV"
+                if flac
+                else "fetch the recordings, or remove the row"
+            )
             raise refused(one.where, f"the recording {one.file} is missing; {right}")
     return found
 
@@ -49,7 +62,11 @@ def key(found: list[Utterance], folder: Path) -> str:
     for one in found:
         about = one.file.stat()
         name = one.file.relative_to(folder).as_posix()
-        total.update(f"{name}\0{about.st_size} {about.st_mtime_ns}\0{one.text}\n".encode(errors="surrogateescape"))
+        total.update(
+            f"{name}\0{about.st_size} {about.st_mtime_ns}\0{one.text}\n".encode(
+                errors="surrogateescape"
+            )
+        )
     return total.hexdigest()
 
 
@@ -59,7 +76,9 @@ def _of_metadata(path: Path) -> Iterator[Utterance]:
         name, *texts = line.split("|")
         if line.strip():
             said = [text for text in texts if text.strip()] if len(texts) in (1, 2) else []
-            yield _utterance(path, number, path.parent / "wavs", name, said[-1] if said else "", "name|text")
+            yield _utterance(
+                path, number, path.parent / "wavs", name, said[-1] if said else "", "name|text"
+            )
 
 
 def _of_transcript(path: Path) -> Iterator[Utterance]:
@@ -75,5 +94,8 @@ def _utterance(path: Path, number: int, folder: Path, name: str, text: str, row:
     if not name or not text.strip():
         raise refused(where, f"is no row such as {row}")
     if "/" in name:
-        raise refused(where, f"the name {name[:40]!r} has a /; a recording lies beside its transcript or in wavs/")
+        raise refused(
+            where,
+            f"the name {name[:40]!r} has a /; a recording lies beside its transcript or in wavs/",
+        )
     return Utterance(folder / f"{name}.wav", text.strip(), where)

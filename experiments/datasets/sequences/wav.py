@@ -29,13 +29,21 @@ def read(path: Path) -> tuple[int, NDArray[np.float64]]:
     if found.ndim != 1:
         raise refused(path, f"has {found.shape[1]} channels; one is read: make it mono")
     if found.dtype.kind != "i" or found.dtype.itemsize not in (2, 4):
-        bits, kind = 8 * found.dtype.itemsize, {"u": "unsigned PCM", "i": "PCM", "f": "floats"}[found.dtype.kind]
+        bits, kind = (
+            8 * found.dtype.itemsize,
+            {"u": "unsigned PCM", "i": "PCM", "f": "floats"}[found.dtype.kind],
+        )
         raise refused(path, f"has samples of {bits} bits, {kind}; make it 16 bits PCM")
     if not MIN_RATE <= rate <= MAX_RATE:
-        raise refused(path, f"has {rate:,} samples a second; between {MIN_RATE:,} and {MAX_RATE:,} are read")
+        raise refused(
+            path, f"has {rate:,} samples a second; between {MIN_RATE:,} and {MAX_RATE:,} are read"
+        )
     seconds = len(found) / rate
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
-        raise refused(path, f"lasts {seconds:.3g} s; an utterance lasts between {MIN_SECONDS} and {MAX_SECONDS} s")
+        raise refused(
+            path,
+            f"lasts {seconds:.3g} s; an utterance lasts between {MIN_SECONDS} and {MAX_SECONDS} s",
+        )
     return rate, found / 2.0 ** (8 * found.dtype.itemsize - 1)
 
 

@@ -88,7 +88,9 @@ def check(settings: CampaignSettings) -> None:
 def _require_cluster() -> None:
     """Raise WrongCall where this machine cannot ask a cluster for anything."""
     if importlib.util.find_spec("submitit") is None:
-        raise WrongCall("executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'")
+        raise WrongCall(
+            "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'"
+        )
     if missing := [name for name in COMMANDS if shutil.which(name) is None]:
         raise WrongCall(
             f"executor=slurm: {', '.join(missing)} not found on this machine; start on a login node, or with executor=local"

@@ -50,7 +50,13 @@ OVER = {
     VANISHED,
 }
 # Why Slurm lets a job wait that it will never start. It takes such jobs, unless its configuration enforces limits.
-HOPELESS = ("PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS")
+HOPELESS = (
+    "PartitionTimeLimit",
+    "PartitionNodeLimit",
+    "BadConstraints",
+    "InvalidAccount",
+    "InvalidQOS",
+)
 # A job that Slurm requeues without end would never end: `SlurmTask` gives up where requeued jobs get nothing done.
 MAX_REQUEUES = 10_000
 
@@ -173,19 +179,29 @@ def check(settings: CampaignSettings) -> None:
     """Raise WrongCall where Slurm does not take such jobs; submit none."""
     listed = _run(["sinfo", "--noheader", "--format=%R"])
     if listed.returncode:
-        raise WrongCall(f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}; ask for it where `sinfo` works")
+        raise WrongCall(
+            f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}; ask for it where `sinfo` works"
+        )
     partitions = dict.fromkeys(listed.stdout.split())
     if settings.partition and settings.partition not in partitions:
-        raise WrongCall(f"partition={settings.partition} does not exist{suggestion(settings.partition, partitions)}")
+        raise WrongCall(
+            f"partition={settings.partition} does not exist{suggestion(settings.partition, partitions)}"
+        )
     options = [f"--{name}={value}" for name, value in _options(settings).items()]
     tried = _run(["sbatch", "--test-only", "--exclusive", *options, "--wrap=true"])
     if tried.returncode:
         reason = _first_line(tried.stderr).removeprefix("allocation failure: ")
-        raise WrongCall(f"executor=slurm: Slurm takes no job as {_as_requested(settings)}: {reason}")
+        raise WrongCall(
+            f"executor=slurm: Slurm takes no job as {_as_requested(settings)}: {reason}"
+        )
 
 
 def submit(
-    settings: CampaignSettings, folder: Path, name: str, tasks: Sequence[Callable[[], Any]], **more: Any
+    settings: CampaignSettings,
+    folder: Path,
+    name: str,
+    tasks: Sequence[Callable[[], Any]],
+    **more: Any,
 ) -> list[SubmittedJob]:
     """Submit jobs, several as an array.
 
@@ -199,7 +215,9 @@ def submit(
     Raises:
         WrongCall: If Slurm does not take them.
     """
-    executor = SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES, python=f"{shlex.quote(sys.executable)} -P")
+    executor = SlurmExecutor(
+        folder, max_num_timeout=MAX_REQUEUES, python=f"{shlex.quote(sys.executable)} -P"
+    )
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     options = _options(settings)
     parameters: dict[str, Any] = {
@@ -210,7 +228,10 @@ def submit(
         # the first node alone is told what to do, in one task; a cell's threads go where they would without Slurm
         "srun_args": ["--nodes=1", "--ntasks=1", "--cpu-bind=none"],
         # the runner's run is the campaign's
-        "setup": [f"export PYTHONPATH={shlex.quote(path)}", "unset MLFLOW_RUN_ID MLFLOW_EXPERIMENT_ID"],
+        "setup": [
+            f"export PYTHONPATH={shlex.quote(path)}",
+            "unset MLFLOW_RUN_ID MLFLOW_EXPERIMENT_ID",
+        ],
         # nodes, too: with submitit's own setting it would wait for a result of every one
         "additional_parameters": {"requeue": True, "exclusive": True, **options, **more},
     }
@@ -223,13 +244,21 @@ def submit(
     return [SubmittedJob(job, task, queue) for job, task in zip(jobs, tasks, strict=True)]
 
 
-def call(settings: CampaignSettings, folder: Path, name: str, task: Callable[[], Any], step: Callable[[str], None]) -> Any:
+def call(
+    settings: CampaignSettings,
+    folder: Path,
+    name: str,
+    task: Callable[[], Any],
+    step: Callable[[str], None],
+) -> Any:
     """Return what a function returns on a node. step: shows what is waited for. Raises EvenhandError, KeyboardInterrupt."""
     (job,) = submit(settings, folder, name, [task])
     try:
         while not job.is_over:
             if job.waits_for in HOPELESS:
-                raise WrongCall(f"executor=slurm: Slurm would never start a job as {_as_requested(settings)}: {job.waits_for}")
+                raise WrongCall(
+                    f"executor=slurm: Slurm would never start a job as {_as_requested(settings)}: {job.waits_for}"
+                )
             step(f"job {job.id} {job.waits_for}".strip())
             time.sleep(POLL_SECONDS)
             if STOP.number:
@@ -252,9 +281,13 @@ def cancel_by_name(name: str) -> None:
     """End what an earlier process has submitted, and wait for its end. Raises WrongCall where Slurm does not answer."""
     _run(["scancel", f"--name={name}", "--me"])
     deadline = time.monotonic() + 3 * PATIENCE_SECONDS
-    while (listed := _run(["squeue", "--noheader", "--me", f"--name={name}", "--format=%i"])).stdout.strip():
+    while (
+        listed := _run(["squeue", "--noheader", "--me", f"--name={name}", "--format=%i"])
+    ).stdout.strip():
         if time.monotonic() > deadline:
-            raise WrongCall(f"jobs of this campaign are still ending: {', '.join(listed.stdout.split())}; try again in a minute")
+            raise WrongCall(
+                f"jobs of this campaign are still ending: {', '.join(listed.stdout.split())}; try again in a minute"
+            )
         time.sleep(POLL_SECONDS)
     if listed.returncode:
         raise WrongCall(f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}")
@@ -277,9 +310,15 @@ def nodes() -> tuple[Node, ...]:
     shown = _run(["scontrol", "show", "node", "--oneliner", os.environ["SLURM_JOB_NODELIST"]])
     addresses = node_addresses(shown.stdout)
     if shown.returncode or here not in addresses:
-        raise EvenhandError(f"Slurm does not say which nodes this job has: {_first_line(shown.stderr)}")
+        raise EvenhandError(
+            f"Slurm does not say which nodes this job has: {_first_line(shown.stderr)}"
+        )
     step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--unbuffered")
-    others = (Node(name, at, (*step, f"--nodelist={name}")) for name, at in addresses.items() if name != here)
+    others = (
+        Node(name, at, (*step, f"--nodelist={name}"))
+        for name, at in addresses.items()
+        if name != here
+    )
     return (Node(here, addresses[here]), *others)
 
 
@@ -315,9 +354,17 @@ def _options(settings: CampaignSettings) -> dict[str, Any]:
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's commands, to its end or that of our patience."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, stdin=subprocess.DEVNULL)
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", f"{command[0]} got no answer for {PATIENCE_SECONDS:.0f} s")
+        return subprocess.CompletedProcess(
+            command, 1, "", f"{command[0]} got no answer for {PATIENCE_SECONDS:.0f} s"
+        )
 
 
 def _first_line(text: str) -> str:
@@ -329,4 +376,7 @@ def _first_line(text: str) -> str:
 def _last_line(text: str) -> str:
     """Return the last line of a job's own output."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if not line.startswith(("srun: ", "slurmstepd: "))), "it said nothing")
+    return next(
+        (line for line in reversed(lines) if not line.startswith(("srun: ", "slurmstepd: "))),
+        "it said nothing",
+    )

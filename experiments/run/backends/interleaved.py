@@ -40,7 +40,10 @@ class Interleaved(Sequential):
         sensors = {task.run: cell_run.sensor_seconds(settings, task.treatment) for task in tasks}
         turns = Turns(cells, rng, settings.turn_steps, recorder.why_stop)
         trouble = ""
-        with ExitStack() as running, recorder.sparing([task.treatment.merged(settings) for task in tasks]):
+        with (
+            ExitStack() as running,
+            recorder.sparing([task.treatment.merged(settings) for task in tasks]),
+        ):
             for cell in cells:
                 running.enter_context(cell)
             try:
@@ -100,7 +103,11 @@ class Turns:
     """
 
     def __init__(
-        self, cells: Sequence[CellProcess], rng: np.random.Generator, least_steps: int, why_stop: Callable[[], str]
+        self,
+        cells: Sequence[CellProcess],
+        rng: np.random.Generator,
+        least_steps: int,
+        why_stop: Callable[[], str],
     ) -> None:
         self._cells, self._rng, self._least, self._why_stop = cells, rng, least_steps, why_stop
         self._steps: dict[int, int] = {}
@@ -130,9 +137,14 @@ class Turns:
         phases = {index: report.phase for index, report in reports.items() if report}
         return [index for index, phase in phases.items() if phase == min(phases.values())]
 
-    def _turn(self, index: int, number: int, place: int, start: Callable[[CellProcess], None]) -> None:
+    def _turn(
+        self, index: int, number: int, place: int, start: Callable[[CellProcess], None]
+    ) -> None:
         """Let a cell work until it passes the token or ends. The others are listened to: they may be killed."""
-        cell, others = self._cells[index], [other for other in self._cells if other is not self._cells[index]]
+        cell, others = (
+            self._cells[index],
+            [other for other in self._cells if other is not self._cells[index]],
+        )
         phase, began_ms, began = 0, clock.now_ms(), time.monotonic()
         if not number:
             start(cell)
@@ -157,7 +169,9 @@ def as_csv(turns: Sequence[Turn]) -> str:
     return spreadsheet.as_csv([[field.name for field in fields(Turn)], *map(astuple, turns)])
 
 
-def end_together(ends: Sequence[RunClosed], names: Sequence[str], failed: int | None) -> list[RunClosed]:
+def end_together(
+    ends: Sequence[RunClosed], names: Sequence[str], failed: int | None
+) -> list[RunClosed]:
     """Return how all cells of a group end: well, or none does, since the others are of a block that is not whole.
 
     names: of their treatments. failed: the first that failed, if any did by itself.
@@ -172,4 +186,7 @@ def end_together(ends: Sequence[RunClosed], names: Sequence[str], failed: int | 
     if outcome == RunOutcome.OUT_OF_MEMORY:  # no limit of its own was found
         reason = f"{reason} (out of memory while {len(ends)} cells were alive; with pairing=sequential each has it alone)"
     others = f"took turns with {names[first]}, which failed: {reason}"
-    return [replace(end, outcome=RunOutcome.FAILED, reason=reason if at == first else others) for at, end in enumerate(ends)]
+    return [
+        replace(end, outcome=RunOutcome.FAILED, reason=reason if at == first else others)
+        for at, end in enumerate(ends)
+    ]

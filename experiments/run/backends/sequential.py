@@ -19,7 +19,11 @@ class Sequential:
     """One block after the other, and in it one cell after the other."""
 
     def __init__(self, campaign: Campaign) -> None:
-        self._campaign, self._recorder, self._prepared = campaign, campaign.recorder, campaign.prepared
+        self._campaign, self._recorder, self._prepared = (
+            campaign,
+            campaign.recorder,
+            campaign.prepared,
+        )
 
     def extract(self, jobs: Sequence[Job]) -> list[bool]:
         """See `Backend`."""
@@ -35,7 +39,9 @@ class Sequential:
 
     def _run(self, step: Step) -> bool:
         """Run a step, unless its result is known. Return whether it ended well."""
-        tasks = [self._campaign.task(cell, treatment, step.repeats) for cell, treatment in step.cells]
+        tasks = [
+            self._campaign.task(cell, treatment, step.repeats) for cell, treatment in step.cells
+        ]
         if step.unplanned:
             self._recorder.display.expect_more(len(tasks), step.unplanned)
         if step.skip:

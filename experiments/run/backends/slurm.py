@@ -82,7 +82,11 @@ class Slurm:
     """An array of jobs with a whole node each, to which the blocks are dealt."""
 
     def __init__(self, campaign: Campaign) -> None:
-        self._campaign, self._recorder, self._schedule = campaign, campaign.recorder, campaign.schedule
+        self._campaign, self._recorder, self._schedule = (
+            campaign,
+            campaign.recorder,
+            campaign.schedule,
+        )
         self._settings = campaign.settings
         self._folder = campaign.recorder.folder.resolve() / JOBS
         self._node = ""
@@ -125,16 +129,26 @@ class Slurm:
         if not tail:
             return BlockResult(number, ran_now=False, ok=True)
         counts, is_done = self._schedule.counts, self._schedule.is_done
-        return BlockResult(number, True, all(is_done([cell]) or counts(tail.ended.get(cell.key)) for cell in block))
+        return BlockResult(
+            number, True, all(is_done([cell]) or counts(tail.ended.get(cell.key)) for cell in block)
+        )
 
     # ---- jobs
 
-    def _task(self, blocks: tuple[tuple[Cell, ...], ...] = (), before: tuple[Job, ...] = ()) -> SlurmTask:
+    def _task(
+        self, blocks: tuple[tuple[Cell, ...], ...] = (), before: tuple[Job, ...] = ()
+    ) -> SlurmTask:
         """Return a job's part of the campaign, with how its cells did in earlier launches."""
         own = self._folder / uuid.uuid4().hex[:8]
         numbers = {block[0].block for block in blocks}
-        results = {key: end for key, end in self._campaign.results.items() if int(key.split("-")[1]) in numbers}
-        return SlurmTask(self._recorder.folder.resolve(), own, self._campaign.prepared, blocks, before, results)
+        results = {
+            key: end
+            for key, end in self._campaign.results.items()
+            if int(key.split("-")[1]) in numbers
+        }
+        return SlurmTask(
+            self._recorder.folder.resolve(), own, self._campaign.prepared, blocks, before, results
+        )
 
     def _submit(self, tasks: Sequence[SlurmTask]) -> list[JobTail]:
         """Submit an array. A campaign that has the nodes of one job keeps them."""
@@ -143,7 +157,10 @@ class Slurm:
         stays = self._settings.nodes == self._settings.nodes_of_a_job
         more: dict[str, Any] = {"nodelist": self._node} if self._node and stays else {}
         name = name_of(self._recorder.run_id)
-        return [JobTail(job) for job in cluster.submit(self._settings, self._folder / SUBMITTED, name, tasks, **more)]
+        return [
+            JobTail(job)
+            for job in cluster.submit(self._settings, self._folder / SUBMITTED, name, tasks, **more)
+        ]
 
     def _while_running(self, tails: Sequence[JobTail]) -> Generator[None]:
         """Collect again and again until every job is over; left before that, or on a signal, jobs are ended first."""
@@ -186,7 +203,10 @@ class Slurm:
         """Take in that a job is over: what it has left open ends with the reason, and so does what it did not come to."""
         try:
             self._collect_all(tail, tail.job.result())
-            outcome, reason = RunOutcome.FAILED, f"job {tail.job.id} ended without a record of this cell"
+            outcome, reason = (
+                RunOutcome.FAILED,
+                f"job {tail.job.id} ended without a record of this cell",
+            )
         except EvenhandError as error:
             self._collect(tail)
             outcome = RunOutcome.INTERRUPTED if tail.job.state == "CANCELLED" else RunOutcome.FAILED
@@ -198,7 +218,9 @@ class Slurm:
                 if cell.key not in tail.ended and not self._schedule.is_done([cell]):
                     tail.ended[cell.key] = outcome
                     task = self._campaign.task(cell, self._schedule.treatments[cell.treatment])
-                    cell_run.leave_out(self._recorder, self._campaign.prepared, task, Skip(outcome, reason))
+                    cell_run.leave_out(
+                        self._recorder, self._campaign.prepared, task, Skip(outcome, reason)
+                    )
 
     def _close(self, tail: JobTail, outcome: RunOutcome, reason: str) -> None:
         for run, opened in list(tail.open.items()):
@@ -212,7 +234,9 @@ class Slurm:
         self._collect(tail)
         while tail.offset < size:
             if time.monotonic() > deadline:
-                raise EvenhandError(f"the last records of job {tail.job.id} do not show in {tail.task.own}")
+                raise EvenhandError(
+                    f"the last records of job {tail.job.id} do not show in {tail.task.own}"
+                )
             time.sleep(COLLECT_SECONDS)
             self._collect(tail)
 

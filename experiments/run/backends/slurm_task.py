@@ -61,11 +61,15 @@ class SlurmTask:
             campaign = Campaign(self.prepared, records, display, part_of=self.campaign)
             try:
                 self._run(campaign)
-            except Interrupted:  # no result: whoever waits for one asks Slurm what became of the job
+            except (
+                Interrupted
+            ):  # no result: whoever waits for one asks Slurm what became of the job
                 campaign.recorder.leave()
                 sys.exit(128 + STOP.number)
             if left := len(records.waiting()):
-                raise EvenhandError(f"{left} records could not be written: {campaign.recorder.full_disk}")
+                raise EvenhandError(
+                    f"{left} records could not be written: {campaign.recorder.full_disk}"
+                )
             size = records.size
             campaign.recorder.leave()
         return size
@@ -82,7 +86,9 @@ class SlurmTask:
         prepare_node(campaign.recorder, self.prepared.settings)
         backend = backends.local(campaign)
         with campaign.recorder.signals():
-            campaign.schedule.recall(self._results([cell for block in self.blocks for cell in block]))
+            campaign.schedule.recall(
+                self._results([cell for block in self.blocks for cell in block])
+            )
             backend.extract(self.before)
             for _ in backend.blocks(self.blocks):
                 pass
@@ -90,7 +96,9 @@ class SlurmTask:
     def _progress(self) -> tuple[int, ...]:
         """Return what changes when a cell ends by itself, or has trained an epoch more."""
         ends = (record for record in journal.read_all(self.own) if isinstance(record, RunClosed))
-        folders = [checkpoint_of(self.campaign, cell.key) for block in self.blocks for cell in block]
+        folders = [
+            checkpoint_of(self.campaign, cell.key) for block in self.blocks for cell in block
+        ]
         saved = [folder.stat().st_mtime_ns for folder in folders if folder.exists()]
         return sum(end.outcome != RunOutcome.INTERRUPTED for end in ends), *saved
 
@@ -105,7 +113,9 @@ class SlurmTask:
         for cell in cells:
             if cell.block in blocks:
                 shutil.rmtree(checkpoint_of(self.campaign, cell.key), ignore_errors=True)
-        return {key: result for key, result in results.items() if int(key.split("-")[1]) not in blocks}
+        return {
+            key: result for key, result in results.items() if int(key.split("-")[1]) not in blocks
+        }
 
 
 def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
@@ -119,7 +129,9 @@ def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
     recorder.machine = MachineProbe(devices.of(settings)[0], settings.workers_of_a_cell).idle()
     troubles = recorder.machine.troubles
     if settings.require_idle_machine and troubles:
-        raise WrongCall(f"require_idle_machine=true: {troubles[0]} (node {node}); try again, or with false")
+        raise WrongCall(
+            f"require_idle_machine=true: {troubles[0]} (node {node}); try again, or with false"
+        )
     recorder.warnings += [line for line in troubles if line not in recorder.warnings]
 
 

@@ -26,7 +26,9 @@ from tracking.records import ModelSaved
 BEAMS = 3
 
 
-def save(cell: CellSpec, framework: Framework, network: Any, spec: CaptionDecoderSpec, data: CaptionData) -> ModelSaved:
+def save(
+    cell: CellSpec, framework: Framework, network: Any, spec: CaptionDecoderSpec, data: CaptionData
+) -> ModelSaved:
     """Writes the folder `captioner` of the cell and returns the record that makes it an MLflow model."""
     folder = cell.path / "captioner"
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,7 +43,9 @@ def save(cell: CellSpec, framework: Framework, network: Any, spec: CaptionDecode
     }
     (folder / "captioner.json").write_text(json.dumps(described, indent=1))
     # torch also reads torchvision's checkpoints, in a process of its own
-    reading = ("torch", "torchvision") if cell.inputs.get("weights", "") not in ("", "random") else ()
+    reading = (
+        ("torch", "torchvision") if cell.inputs.get("weights", "") not in ("", "random") else ()
+    )
     return ModelSaved(
         cell.run,
         served.name("captioner", framework.name, cell.block),
@@ -61,7 +65,12 @@ def _example(data: CaptionData) -> dict[str, str]:
     """A held-out picture; a grey one where the data have none that can be read."""
     images = data.images_of("validation").tolist() if data.images else list[int]()
     pictures = (opened(Path(data.source, data.images[image])) for image in images)
-    return served.example(next((one for one in pictures if not isinstance(one, str)), Image.new("RGB", (32, 32), "grey")))
+    return served.example(
+        next(
+            (one for one in pictures if not isinstance(one, str)),
+            Image.new("RGB", (32, 32), "grey"),
+        )
+    )
 
 
 def _carry(weights: str, folder: Path) -> str:
@@ -86,13 +95,19 @@ class Captioner:
         self._vocabulary = Vocabulary.load(folder / "vocabulary.json")
         self._spec = CaptionDecoderSpec(**described["decoder"])
         self._size = described["image_size"]
-        self._framework = frameworks.open_framework(described["framework"], device="cpu", threads=0, precision="float32", seed=0)
+        self._framework = frameworks.open_framework(
+            described["framework"], device="cpu", threads=0, precision="float32", seed=0
+        )
         weights = described["encoder_weights"]
         self._encoder = encoder(
-            self._framework, str(folder / weights) if (folder / weights).is_file() else weights, described["seed"]
+            self._framework,
+            str(folder / weights) if (folder / weights).is_file() else weights,
+            described["seed"],
         )
         self._decoder = self._framework.build("caption_decoder", self._spec)
-        self._framework.load_weights(self._decoder, read_safetensors(folder / "weights.safetensors"))
+        self._framework.load_weights(
+            self._decoder, read_safetensors(folder / "weights.safetensors")
+        )
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002 (MLflow's signature)
         """A data frame with a column `image` (bytes of picture files) or `path` → one with the columns `caption` and `error`."""
@@ -101,6 +116,10 @@ class Captioner:
     def _captions(self, pictures: list[Image.Image]) -> list[dict[str, str]]:
         batch = np.stack([normalised(picture, self._size) for picture in pictures])
         pooled = self._framework.infer(self._encoder, (batch,))
-        tokens = {"start": self._vocabulary.start, "end": self._vocabulary.end, "words": self._spec.length}
+        tokens = {
+            "start": self._vocabulary.start,
+            "end": self._vocabulary.end,
+            "words": self._spec.length,
+        }
         ids = decode(self._framework, self._decoder, pooled, **tokens, beams=BEAMS)
         return [{"caption": self._vocabulary.decode(row)} for row in ids]

@@ -32,10 +32,14 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     data = CaptionData.open(Path(spec.inputs["index"]))
     folder = Path(spec.inputs["features"])
     network = encoder(framework, spec.inputs["weights"], spec.settings["seed"])
-    with alone(folder / ".lock"):  # another campaign may be at the same pictures; what it has done is then found done
+    with alone(
+        folder / ".lock"
+    ):  # another campaign may be at the same pictures; what it has done is then found done
         peaks = DevicePeaks(framework)
         values, broken = _extract(spec, framework, network, data, folder, peaks, output)
-    _report(spec, framework, values, {data.images[i]: why for i, why in broken.items()}, peaks, output)
+    _report(
+        spec, framework, values, {data.images[i]: why for i, why in broken.items()}, peaks, output
+    )
 
 
 def _extract(
@@ -82,7 +86,9 @@ def encoder(framework: Framework, source: str, seed: int) -> Any:
 
 def _infer_whole(framework: Framework, network: Any, pixels: Array, batch: int) -> Array:
     # The last batch is filled up so that compiled graphs see one shape only.
-    filled = np.concatenate([pixels, np.zeros((batch - len(pixels), *pixels.shape[1:]), pixels.dtype)])
+    filled = np.concatenate(
+        [pixels, np.zeros((batch - len(pixels), *pixels.shape[1:]), pixels.dtype)]
+    )
     return framework.infer(network, (filled,))[: len(pixels)]
 
 

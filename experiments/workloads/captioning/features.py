@@ -38,7 +38,11 @@ def resolve(wanted: str, seed: int) -> Source:
     if wanted == "random":
         return Source("random", f"random:{seed}")
     try:
-        path = weights.imagenet(MODEL) if wanted == "imagenet" else weights.check_file(Path(wanted).expanduser().absolute())
+        path = (
+            weights.imagenet(MODEL)
+            if wanted == "imagenet"
+            else weights.check_file(Path(wanted).expanduser().absolute())
+        )
     except ModelError as error:
         raise WrongCall(str(error)) from None
     if wanted == "imagenet":
@@ -87,7 +91,10 @@ def open_for_writing(folder: Path, images: int) -> np.memmap[Any, np.dtype[np.fl
 
 def mark_done(folder: Path, rows: int, broken: dict[int, str], *, complete: bool = False) -> None:
     """After the rows are on disk; each file replaced as a whole."""
-    for name, text in {"broken_images.json": json.dumps(broken, indent=1), "done": str(rows)}.items():
+    for name, text in {
+        "broken_images.json": json.dumps(broken, indent=1),
+        "done": str(rows),
+    }.items():
         (folder / f".{name}").write_text(text)
         os.replace(folder / f".{name}", folder / name)
     if complete:
@@ -97,6 +104,9 @@ def mark_done(folder: Path, rows: int, broken: dict[int, str], *, complete: bool
 def broken(folder: Path) -> dict[int, str]:
     """Pictures that could not be read in the extraction: index → reason."""
     try:
-        return {int(image): reason for image, reason in json.loads((folder / "broken_images.json").read_text()).items()}
+        return {
+            int(image): reason
+            for image, reason in json.loads((folder / "broken_images.json").read_text()).items()
+        }
     except FileNotFoundError:
         return {}

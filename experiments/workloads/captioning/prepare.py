@@ -27,10 +27,19 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     if settings.data == "synthetic":
         warning = "synthetic features and captions: times are real, losses and BLEU mean nothing"
         inputs = {**common, "features": str(data.folder / "features.npy")}
-        return Prepared(_info(data), inputs, warnings=(warning,), tags={"features": "synthetic"}, files=_files(data))
+        return Prepared(
+            _info(data),
+            inputs,
+            warnings=(warning,),
+            tags={"features": "synthetic"},
+            files=_files(data),
+        )
 
     source, warnings = _weights(settings)
-    entries = {name: features.entry(cache, data, source, settings.image_size, name) for name in settings.frameworks}
+    entries = {
+        name: features.entry(cache, data, source, settings.image_size, name)
+        for name in settings.frameworks
+    }
     shared = {"weights": source.text, "image_size": settings.image_size}
     jobs = tuple(
         Job("extract", name, {**common, **shared, "features": str(entry.folder)})
@@ -39,7 +48,10 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     )
     baseline = entries[settings.frameworks[0]]
     if data.broken:
-        warnings = (*warnings, f"{len(data.broken)} pictures cannot be read and are left out (broken_images.json)")
+        warnings = (
+            *warnings,
+            f"{len(data.broken)} pictures cannot be read and are left out (broken_images.json)",
+        )
     return Prepared(
         _info(data),
         {**common, **shared, "features": str(baseline.array)},
@@ -47,7 +59,9 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         warnings=warnings,
         tags={"weights": source.text, "features": baseline.key},
         files=_files(data),
-        left_out=tuple(plain.line(f"{data.source}/{path}: {reason}") for path, reason in data.broken),
+        left_out=tuple(
+            plain.line(f"{data.source}/{path}: {reason}") for path, reason in data.broken
+        ),
     )
 
 
@@ -63,14 +77,24 @@ def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
             f"{len(broken)} of {len(data.images)} pictures in {data.source} cannot be read, "
             f"the first {data.images[image]}: {reason}; mend them or allow more with max_broken_images"
         )
-    return (f"{len(broken)} pictures broke while they were read and were left out (broken_images.json)",) if broken else ()
+    return (
+        (
+            f"{len(broken)} pictures broke while they were read and were left out (broken_images.json)",
+        )
+        if broken
+        else ()
+    )
 
 
 def _data(settings: Settings, cache: Path, progress: Progress) -> CaptionData:
     if not settings.data:
-        raise WrongCall(f"preset={settings.preset} needs its data: data=FOLDER, or data=synthetic to time its decoder alone")
+        raise WrongCall(
+            f"preset={settings.preset} needs its data: data=FOLDER, or data=synthetic to time its decoder alone"
+        )
     if settings.data == "synthetic":
-        captions_needed = int((settings.steps_per_epoch or 200) * settings.batch_size / captions.TRAINING_SHARE)
+        captions_needed = int(
+            (settings.steps_per_epoch or 200) * settings.batch_size / captions.TRAINING_SHARE
+        )
         total = max(64, captions_needed + settings.batch_size)
         return synthetic.synthetic(
             vocabulary=settings.vocabulary,
@@ -96,7 +120,9 @@ def _weights(settings: Settings) -> tuple[Source, tuple[str, ...]]:
     if source.text != "random":
         return source, ()
     why = "" if settings.weights == "random" else " because no ImageNet checkpoint can be had here"
-    return source, (f"DenseNet-201 has RANDOM weights{why}: compare speed and memory, do not read caption quality from this",)
+    return source, (
+        f"DenseNet-201 has RANDOM weights{why}: compare speed and memory, do not read caption quality from this",
+    )
 
 
 def _check_autolog(settings: Settings) -> None:
@@ -117,7 +143,9 @@ def _info(data: CaptionData) -> DatasetInfo:
         "longest_caption_words": data.length,
         "broken_images": len(data.broken),
     }
-    return DatasetInfo(data.name, data.digest, data.source, counts, {"image": "string", "caption": "string"})
+    return DatasetInfo(
+        data.name, data.digest, data.source, counts, {"image": "string", "caption": "string"}
+    )
 
 
 def _files(data: CaptionData) -> dict[str, str]:

@@ -52,11 +52,17 @@ def write(folder: Path, found: list[Row], title: str) -> None:
 
 def _write_html(path: Path, found: list[Row], title: str) -> None:
     names = list(found[0].answers) if found else []
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ["picture", "reference caption", *names])
+    head = "".join(
+        f"<th>{html.escape(name)}</th>" for name in ["picture", "reference caption", *names]
+    )
     body = []
     for row in found:
-        cells = "".join(f"<td>{html.escape(text)}</td>" for text in (row.reference, *row.answers.values()))
-        body.append(f'<tr><td><img alt="" src="data:image/png;base64,{_png(row.picture)}"></td>{cells}</tr>')
+        cells = "".join(
+            f"<td>{html.escape(text)}</td>" for text in (row.reference, *row.answers.values())
+        )
+        body.append(
+            f'<tr><td><img alt="" src="data:image/png;base64,{_png(row.picture)}"></td>{cells}</tr>'
+        )
     path.write_text(
         f"<!doctype html><meta charset='utf-8'><title>{html.escape(title)}</title><style>{STYLE}</style>"
         f"<h1>{html.escape(title)}</h1>{_alike(found)}<table><tr>{head}</tr>{''.join(body)}</table>"
@@ -77,7 +83,10 @@ def _write_png(path: Path, found: list[Row]) -> None:
     for index, row in enumerate(found):
         top = 16 + index * (SIDE + 16)
         sheet.paste(_thumbnail(row.picture), (16, top))
-        lines = [f"reference: {row.reference}", *(f"{name}: {text}" for name, text in row.answers.items())]
+        lines = [
+            f"reference: {row.reference}",
+            *(f"{name}: {text}" for name, text in row.answers.items()),
+        ]
         for number, line in enumerate(lines):
             draw.text((SIDE + 40, top + 12 + 44 * number), line[:110], fill="#1c2430", font_size=18)
     sheet.save(path)

@@ -40,7 +40,9 @@ class Captioning:
         self._broken = features.broken(array.parent)
         self._features = np.load(array, mmap_mode="r")
         self._start, self._end = spec.inputs["start"], spec.inputs["end"]
-        self.spec = CaptionDecoderSpec(data.vocabulary.size, data.length, dropout=settings["dropout"])
+        self.spec = CaptionDecoderSpec(
+            data.vocabulary.size, data.length, dropout=settings["dropout"]
+        )
         self.parameters = shapes(self.spec).parameters
         self.examples_a_step = settings["batch_size"]
         self._training = data.captions_of("train", self._broken)
@@ -108,12 +110,19 @@ class Captioning:
         images = self._captioned()[: self._settings["bleu_images"] or None]
         references = [self._data.references(int(image)) for image in images]
         most = max(map(len, references))
-        transposed = [[captions[i] if i < len(captions) else None for captions in references] for i in range(most)]
+        transposed = [
+            [captions[i] if i < len(captions) else None for captions in references]
+            for i in range(most)
+        ]
         metrics = {}
         for name, beams in {"": 1, "_beam": self._settings["beams"]}.items():
             answers = self._captions(framework, network, images, beams)
             for n in range(1, 5):
-                score = BLEU(max_ngram_order=n, tokenize="none", force=True).corpus_score(answers, transposed).score
+                score = (
+                    BLEU(max_ngram_order=n, tokenize="none", force=True)
+                    .corpus_score(answers, transposed)
+                    .score
+                )
                 metrics[f"val/bleu{n}{name}"] = score
             self._answers["beam" if name else "greedy"] = answers
         return metrics
@@ -143,9 +152,19 @@ class Captioning:
         found: list[str] = []
         for first in range(0, len(images), DECODE_IMAGES):
             chosen = images[first : first + DECODE_IMAGES]
-            ids = self._decode(framework, network, np.ascontiguousarray(self._features[chosen]), beams, self.spec.length)
+            ids = self._decode(
+                framework,
+                network,
+                np.ascontiguousarray(self._features[chosen]),
+                beams,
+                self.spec.length,
+            )
             found += [self._data.vocabulary.decode(row) for row in ids]
         return found
 
-    def _decode(self, framework: Framework, network: Any, rows: Array, beams: int, words: int) -> Array:
-        return decode(framework, network, rows, start=self._start, end=self._end, words=words, beams=beams)
+    def _decode(
+        self, framework: Framework, network: Any, rows: Array, beams: int, words: int
+    ) -> Array:
+        return decode(
+            framework, network, rows, start=self._start, end=self._end, words=words, beams=beams
+        )

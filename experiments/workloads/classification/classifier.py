@@ -19,7 +19,9 @@ from models.weights import read_safetensors, write_safetensors
 from tracking.records import ModelSaved
 
 
-def save(cell: CellSpec, framework: Framework, network: Any, model: str, data: Labelled) -> ModelSaved:
+def save(
+    cell: CellSpec, framework: Framework, network: Any, model: str, data: Labelled
+) -> ModelSaved:
     """Writes the folder `classifier` of the cell and returns the record that makes it an MLflow model."""
     folder = cell.path / "classifier"
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,12 +67,20 @@ class Classifier:
 
     def __init__(self, folder: Path) -> None:
         described = json.loads((folder / "classifier.json").read_text(encoding="utf-8"))
-        self._classes, self._side, self._channels = (described[name] for name in ("classes", "side", "channels"))
-        self._mean, self._deviation = (np.array(described[name], np.float32) for name in ("mean", "deviation"))
-        self._framework = frameworks.open_framework(described["framework"], device="cpu", threads=0, precision="float32", seed=0)
+        self._classes, self._side, self._channels = (
+            described[name] for name in ("classes", "side", "channels")
+        )
+        self._mean, self._deviation = (
+            np.array(described[name], np.float32) for name in ("mean", "deviation")
+        )
+        self._framework = frameworks.open_framework(
+            described["framework"], device="cpu", threads=0, precision="float32", seed=0
+        )
         spec = models.spec(described["model"]).Spec(classes=len(self._classes))
         self._network = self._framework.build(described["model"], spec)
-        self._framework.load_weights(self._network, read_safetensors(folder / "weights.safetensors"))
+        self._framework.load_weights(
+            self._network, read_safetensors(folder / "weights.safetensors")
+        )
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002 (MLflow's signature)
         """A data frame with a column `image` (bytes of picture files) or `path` → `label`, `probability` (0…1) and `error`."""
@@ -84,5 +94,6 @@ class Classifier:
         shares = exponents / exponents.sum(1, keepdims=True)
         best = shares.argmax(1)
         return [
-            {"label": self._classes[at], "probability": float(row[at])} for at, row in zip(best.tolist(), shares, strict=True)
+            {"label": self._classes[at], "probability": float(row[at])}
+            for at, row in zip(best.tolist(), shares, strict=True)
         ]

@@ -41,7 +41,9 @@ def _drawn(counted: NDArray[np.int64], classes: Sequence[str]) -> Image.Image:
         for other in range(len(classes)):
             left = MARGIN + CELL * other
             colour = tuple(int(part) for part in _colours(shares[at, other]))
-            draw.rectangle((left, MARGIN + CELL * at, left + CELL - 2, MARGIN + CELL * (at + 1) - 2), colour)
+            draw.rectangle(
+                (left, MARGIN + CELL * at, left + CELL - 2, MARGIN + CELL * (at + 1) - 2), colour
+            )
             if counted[at, other]:
                 ink = PAPER if shares[at, other] > 0.5 else INK
                 draw.text((left + CELL // 2 - 1, middle), str(counted[at, other]), ink, anchor="mm")

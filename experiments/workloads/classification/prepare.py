@@ -23,22 +23,42 @@ LEFT_OUT = "left_out.json"
 def prepare(settings: Settings, progress: Progress) -> Prepared:
     """Raises WrongCall for data, a network, a size or a schedule that cannot serve."""
     module = networks.of_images(settings.model, settings.frameworks, "model")
-    OptimizerConfig(settings.optimizer, settings.learning_rate, settings.momentum, settings.weight_decay)  # raises
+    OptimizerConfig(
+        settings.optimizer, settings.learning_rate, settings.momentum, settings.weight_decay
+    )  # raises
     _check_input(settings)
     if not settings.data:
-        raise WrongCall(f"preset={settings.preset} needs its data: data=FOLDER, or data=digits, which is embedded")
+        raise WrongCall(
+            f"preset={settings.preset} needs its data: data=FOLDER, or data=digits, which is embedded"
+        )
     side = module.Spec.only_side or settings.image_size
     networks.check_images(settings.model, module.Spec(), ("image_size", side))
     data = prepared_data(
-        settings.data, side=side, channels=module.Spec.channels, cache=Path(settings.cache).resolve(), progress=progress
+        settings.data,
+        side=side,
+        channels=module.Spec.channels,
+        cache=Path(settings.cache).resolve(),
+        progress=progress,
     )
     _check_data(settings, data, module.Spec(classes=len(data.classes)))
-    counts = {"training images": len(data.training), "validation images": len(data.validation), "classes": len(data.classes)}
+    counts = {
+        "training images": len(data.training),
+        "validation images": len(data.validation),
+        "classes": len(data.classes),
+    }
     columns = {"image": "tensor", "label": "integer"}
-    info = DatasetInfo(data.name, data.digest, data.source, counts, dict.fromkeys(columns, "string"))
+    info = DatasetInfo(
+        data.name, data.digest, data.source, counts, dict.fromkeys(columns, "string")
+    )
     left_out = (*data.folders_left_out, *data.left_out)
     files = {LEFT_OUT: json.dumps(left_out, indent=1)} if left_out else {}
-    return Prepared(info, {"data": str(data.folder)}, warnings=_warnings(settings, data), files=files, left_out=left_out)
+    return Prepared(
+        info,
+        {"data": str(data.folder)},
+        warnings=_warnings(settings, data),
+        files=files,
+        left_out=left_out,
+    )
 
 
 def _warnings(settings: Settings, data: Labelled) -> tuple[str, ...]:
@@ -62,14 +82,20 @@ def _check_input(settings: Settings) -> None:
     have = frameworks.having(lambda one: one.has_pipeline)
     for name in settings.frameworks:
         if "native" in settings.input and name not in have:
-            raise WrongCall(f"input=native: {name} has no input pipeline of its own here; have {', '.join(have)}")
+            raise WrongCall(
+                f"input=native: {name} has no input pipeline of its own here; have {', '.join(have)}"
+            )
 
 
 def _check_data(settings: Settings, data: Labelled, spec: ImageSpec) -> None:
     steps.check(settings, len(data.training), "training images", data.name)
-    networks.check_images(settings.model, spec, ("image_size", data.side), ("batch_size", settings.batch_size))
+    networks.check_images(
+        settings.model, spec, ("image_size", data.side), ("batch_size", settings.batch_size)
+    )
     if settings.augmentation == "crop+mirror" and data.name in of_numerals():
-        raise WrongCall(f"augmentation=crop+mirror: a mirrored numeral of {data.name} is none; take augmentation=crop")
+        raise WrongCall(
+            f"augmentation=crop+mirror: a mirrored numeral of {data.name} is none; take augmentation=crop"
+        )
 
 
 WORKLOAD = Workload(prepare=prepare)

@@ -39,7 +39,9 @@ class Classification:
         self.spec = self._module.Spec(classes=len(data.classes))
         self.parameters = self._module.parameters(self.spec)
         self.examples_a_step = settings["batch_size"]
-        self.steps_per_epoch = settings["steps_per_epoch"] or len(data.training) // settings["batch_size"]
+        self.steps_per_epoch = (
+            settings["steps_per_epoch"] or len(data.training) // settings["batch_size"]
+        )
         self._counted = np.zeros((len(data.classes), len(data.classes)), np.int64)
 
     def _rng(self, purpose: int) -> np.random.Generator:
@@ -53,14 +55,18 @@ class Classification:
         """`memory`: all made before the epoch; `stream`: made between the steps; `native`: by the framework's own pipeline."""
         rng = self._rng(1 + epoch)
         rows = rng.permutation(self._data.training)[: self.steps_per_epoch * self.examples_a_step]
-        wanted = batches.files(self._data, rows, self.examples_a_step, self._settings["augmentation"], rng)
+        wanted = batches.files(
+            self._data, rows, self.examples_a_step, self._settings["augmentation"], rng
+        )
         if self._settings["input"] == "native":
             return framework.read(wanted, self._settings["workers"])
         made = batches.read(self._data, wanted)
         return list(made) if self._settings["input"] == "memory" else made
 
     def validation(self) -> Iterable[Batch]:
-        return batches.read(self._data, batches.files(self._data, self._data.validation, self.examples_a_step))
+        return batches.read(
+            self._data, batches.files(self._data, self._data.validation, self.examples_a_step)
+        )
 
     def learning_rate(self, epoch: int) -> float | None:
         """Learning rate divided by ten after each of `drop_epochs`."""
@@ -77,13 +83,17 @@ class Classification:
             logits = framework.infer(network, batch.inputs)[:count].astype(np.float64)
             labels = batch.targets[:count]
             shifted = logits - logits.max(1, keepdims=True)
-            loss += float((np.log(np.exp(shifted).sum(1)) - shifted[np.arange(count), labels]).sum())
+            loss += float(
+                (np.log(np.exp(shifted).sum(1)) - shifted[np.arange(count), labels]).sum()
+            )
             np.add.at(self._counted, (labels, logits.argmax(1)), 1)
         total = int(self._counted.sum())
         return {"val/loss": loss / total, "val/accuracy": float(np.trace(self._counted)) / total}
 
     def request(self, batch_size: int, index: int) -> tuple[Array, ...]:
-        rows = self._data.validation[(np.arange(batch_size) + index * batch_size) % len(self._data.validation)]
+        rows = self._data.validation[
+            (np.arange(batch_size) + index * batch_size) % len(self._data.validation)
+        ]
         wanted = batches.files(self._data, rows, batch_size)
         return next(iter(batches.read(self._data, wanted))).inputs
 
@@ -106,7 +116,9 @@ class Classification:
 
     def save_artifacts(self, framework: Framework, network: Any, output: Output) -> None:
         """The confusion matrix as a table and a picture, and the classifier as a model that loads elsewhere."""
-        self.validate(framework, network)  # a resumed training may have had its last validation in another process
+        self.validate(
+            framework, network
+        )  # a resumed training may have had its last validation in another process
         confusion.write(self._cell.path, self._counted, self._data.classes)
         output.artifact("confusion.csv")
         output.artifact("confusion.png")

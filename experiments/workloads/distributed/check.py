@@ -18,7 +18,9 @@ from tracking.records import Tags
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     opens.run(spec, framework, output)
-    groups = distributed.groups(spec.settings["workers"], spec.settings["compression"], spec.framework)
+    groups = distributed.groups(
+        spec.settings["workers"], spec.settings["compression"], spec.framework
+    )
     found = []
     for model in spec.settings["models"]:
         for level, (count, hook) in groups.items():

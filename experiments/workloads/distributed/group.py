@@ -148,7 +148,9 @@ class Worker:
 
 
 @contextmanager
-def started(spec: CellSpec, meeting: Rendezvous, ranks: Sequence[int], **task: Any) -> Iterator[list[Worker]]:
+def started(
+    spec: CellSpec, meeting: Rendezvous, ranks: Sequence[int], **task: Any
+) -> Iterator[list[Worker]]:
     """Start these of the workers; they are gone after the block, however it ends."""
     workers = list[Worker]()
     try:
@@ -182,7 +184,9 @@ def wait_until_ended(workers: Sequence[Worker], seconds: float) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _require_time(until: float, late: Sequence[Worker], what: str, workers: Sequence[Worker]) -> None:
+def _require_time(
+    until: float, late: Sequence[Worker], what: str, workers: Sequence[Worker]
+) -> None:
     """Raise EvenhandError where a worker has failed, or the time is over."""
     if why := trouble(workers, 0):
         raise EvenhandError(why)

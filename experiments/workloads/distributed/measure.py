@@ -52,7 +52,9 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
             raise
 
 
-def _watching(workers: list[Worker], output: Output, phase: str, steps: int) -> Callable[[int], None]:
+def _watching(
+    workers: list[Worker], output: Output, phase: str, steps: int
+) -> Callable[[int], None]:
     """Tells each step, and looks at the others every second: where nothing is exchanged, nothing else tells of their end."""
     looked = time.monotonic()
 
@@ -67,11 +69,16 @@ def _watching(workers: list[Worker], output: Output, phase: str, steps: int) -> 
     return on_step
 
 
-def measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Worker], output: Output) -> None:
+def measure(
+    spec: CellSpec, framework: Framework, place: Place, workers: list[Worker], output: Output
+) -> None:
     """Train as the first worker, which times the steps and looks after the others: workers."""
     settings, model = spec.settings, spec.settings["model"]
     output.progress("build", 0, None)
-    joined, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
+    joined, batch = (
+        training.joined(framework, place, settings),
+        training.part(framework, place, settings),
+    )
     output.ranks(_here(spec, joined.gathered([os.getpid()])[:, 0].astype(int).tolist()))
     expected = models.spec(model).parameters(models.spec(model).Spec(classes=settings["classes"]))
     output.metrics(check_parameters(model, expected, framework, joined.network))
@@ -80,7 +87,9 @@ def measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Wo
     steps = warmup + settings["steps"]
     output.begin()
     began = clock.now()
-    seconds, losses = training.timed(joined, batch, steps, _watching(workers, output, "training", steps))
+    seconds, losses = training.timed(
+        joined, batch, steps, _watching(workers, output, "training", steps)
+    )
     output.window("train", began, clock.now(), rows * steps)
     weights = training.fingerprint(framework.weights(joined.network))
     watching = _watching(workers, output, "alone", steps)
@@ -111,7 +120,11 @@ def measure(spec: CellSpec, framework: Framework, place: Place, workers: list[Wo
 def _here(spec: CellSpec, processes: list[int]) -> dict[int, int]:
     """Rank -> process id of those on this machine: on another node a number names another process."""
     nodes = max(1, len(spec.nodes))
-    return {rank: pid for rank, pid in enumerate(processes) if group.node_of(rank, len(processes), nodes) == 0}
+    return {
+        rank: pid
+        for rank, pid in enumerate(processes)
+        if group.node_of(rank, len(processes), nodes) == 0
+    }
 
 
 def _proven(spec: CellSpec) -> dict[str, float]:

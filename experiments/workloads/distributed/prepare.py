@@ -27,8 +27,13 @@ def prepare(settings: Settings, _: Progress) -> Prepared:
             )
         if reason := sizes.refuses(sizes.only_side or settings.image_side):
             raise WrongCall(f"image_side={settings.image_side}: {name} {reason}")
-    counts = {f"images of each of {count}": rows(settings.batch_size, settings.scaling, count) for count in settings.workers}
-    info = DatasetInfo("random-images", f"{settings.seed:08x}", "standard normal, drawn from the seed", counts, {})
+    counts = {
+        f"images of each of {count}": rows(settings.batch_size, settings.scaling, count)
+        for count in settings.workers
+    }
+    info = DatasetInfo(
+        "random-images", f"{settings.seed:08x}", "standard normal, drawn from the seed", counts, {}
+    )
     return Prepared(info, {})
 
 

@@ -19,8 +19,12 @@ STEPS = 5
 EXACT = 1e-12  # float64; sums in another order differ by a few 1e-16
 RATE = 1e-6  # the learning rate where a hook loses something: what it loses hardly changes the gradients of later steps
 ROUNDING = 2.0**-11  # of a number in fp16, relative: half a unit in the last of 11 binary places
-UNDERFLOW = 2.0**-25  # of a number below fp16's normal range, absolute: half the distance between the smallest
-DRIFT = STEPS * RATE * 200  # all steps left out until the last, in a curvature of 200, in which SGD with 0.01 diverges
+UNDERFLOW = (
+    2.0**-25
+)  # of a number below fp16's normal range, absolute: half the distance between the smallest
+DRIFT = (
+    STEPS * RATE * 200
+)  # all steps left out until the last, in a curvature of 200, in which SGD with 0.01 diverges
 TRAIN_SECONDS = 120.0
 OF_LARGEST, OF_WAY = "largest weight", "way of the weights"
 
@@ -83,18 +87,35 @@ def most_lost(hook: str, workers: int, one: Trained) -> float:
 
 def _largest(together: Trained, one: Trained) -> float:
     largest = max(float(np.abs(array).max()) for array in one.weights.values())
-    return max(float(np.abs(together.weights[name] - array).max()) for name, array in one.weights.items()) / largest
+    return (
+        max(
+            float(np.abs(together.weights[name] - array).max())
+            for name, array in one.weights.items()
+        )
+        / largest
+    )
 
 
 def _of_way(together: Trained, one: Trained) -> float:
-    squares = sum(float(np.square(together.weights[name] - array).sum()) for name, array in one.weights.items())
+    squares = sum(
+        float(np.square(together.weights[name] - array).sum())
+        for name, array in one.weights.items()
+    )
     return math.sqrt(squares) / float(one.moved.sum())
 
 
 def _asked(spec: CellSpec, model: str, workers: int, hook: str) -> CellSpec:
     """The cell of all of their images, in float64 and without dropout."""
-    batch_size = distributed.rows(spec.settings["batch_size"], spec.settings["scaling"], workers) * workers
-    own = {"model": model, "batch_size": batch_size, "scaling": "strong", "precision": "float64", "hook": hook}
+    batch_size = (
+        distributed.rows(spec.settings["batch_size"], spec.settings["scaling"], workers) * workers
+    )
+    own = {
+        "model": model,
+        "batch_size": batch_size,
+        "scaling": "strong",
+        "precision": "float64",
+        "hook": hook,
+    }
     if hook != "none":
         own["learning_rate"] = RATE
     return dataclasses.replace(spec, settings={**spec.settings, **own})

@@ -93,7 +93,9 @@ def check_versions(first: Mapping[str, str], own: Mapping[str, str], node: str) 
     ]
     if apart:
         where = f" on {node}" if node else ""
-        raise EvenhandError(f"runs different versions{where}: {'; '.join(apart)}; install the same on all nodes")
+        raise EvenhandError(
+            f"runs different versions{where}: {'; '.join(apart)}; install the same on all nodes"
+        )
 
 
 def check_reachable(probe: str, seconds: float, node: str) -> None:
@@ -104,13 +106,18 @@ def check_reachable(probe: str, seconds: float, node: str) -> None:
     except OSError as error:
         why = str(error) if isinstance(error, TimeoutError) else error.strerror or str(error)
         where = f", from {node}" if node else ""
-        raise EvenhandError(f"does not reach the first at {probe} (rendezvous=…), {seconds:g} s at most: {why}{where}") from None
+        raise EvenhandError(
+            f"does not reach the first at {probe} (rendezvous=…), {seconds:g} s at most: {why}{where}"
+        ) from None
 
 
 def train(framework: Framework, place: Place, spec: CellSpec) -> None:
     """The steps that the first worker times, and what it asks of the others after them."""
     settings = spec.settings
-    joined, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
+    joined, batch = (
+        training.joined(framework, place, settings),
+        training.part(framework, place, settings),
+    )
     joined.gathered([os.getpid()])
     steps = settings["warmup_steps"] + settings["steps"]
     seconds, losses = training.timed(joined, batch, steps)
@@ -122,7 +129,10 @@ def train(framework: Framework, place: Place, spec: CellSpec) -> None:
 
 def prove(framework: Any, place: Place, settings: dict[str, Any], steps: int, path: Path) -> None:
     """So many steps, and the weights after them in a file; what a lossy hook is judged by with those of one worker."""
-    joined, batch = training.joined(framework, place, settings), training.part(framework, place, settings)
+    joined, batch = (
+        training.joined(framework, place, settings),
+        training.part(framework, place, settings),
+    )
     framework.drop_nothing(joined.network)
     lossy, moved = settings["hook"] != "none", list[float]()
     if lossy and place.workers == 1:
@@ -133,7 +143,10 @@ def prove(framework: Any, place: Place, settings: dict[str, Any], steps: int, pa
         joined.settle()
         training.timed(joined, batch, 1)
     if place.rank == 0:
-        kept: dict[str, Any] = {**framework.weights(joined.network), training.MOVED: np.array(moved)}
+        kept: dict[str, Any] = {
+            **framework.weights(joined.network),
+            training.MOVED: np.array(moved),
+        }
         np.savez(path, **kept)
     joined.gathered([0.0])  # nobody leaves before all are there
     joined.close()

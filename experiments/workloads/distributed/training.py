@@ -86,7 +86,9 @@ def joined(framework: Framework, place: Place, settings: Mapping[str, Any]) -> A
         module = frameworks.workers(framework.name)
         patience_seconds = settings["patience_seconds"]
         with ended_after(patience_seconds + JOIN_SECONDS):
-            group = module.Workers(framework, place.rank, place.addresses, patience_seconds, settings["hook"])
+            group = module.Workers(
+                framework, place.rank, place.addresses, patience_seconds, settings["hook"]
+            )
     return prepared(group, settings)
 
 
@@ -102,8 +104,13 @@ def prepared(group: Any, settings: Mapping[str, Any]) -> Any:
 def part(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Batch:
     """This worker's images of the batch that all of them share, placed."""
     sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
-    rows = place.replicas * distributed.rows(settings["batch_size"], settings["scaling"], place.workers * place.replicas)
-    side, rng = sizes.only_side or settings["image_side"], np.random.default_rng([settings["seed"], 1])
+    rows = place.replicas * distributed.rows(
+        settings["batch_size"], settings["scaling"], place.workers * place.replicas
+    )
+    side, rng = (
+        sizes.only_side or settings["image_side"],
+        np.random.default_rng([settings["seed"], 1]),
+    )
     whole = drawn_batch(sizes, side, rows * place.workers, rng)
     own = slice(place.rank * rows, (place.rank + 1) * rows)
     return framework.place(Batch((whole.inputs[0][own],), whole.targets[own], whole.weights[own]))
@@ -128,7 +135,11 @@ def timed(
 
 
 def timed_alone(
-    group: Any, batch: Batch, steps: int, seconds: float, on_step: Callable[[int], object] = lambda _: None
+    group: Any,
+    batch: Batch,
+    steps: int,
+    seconds: float,
+    on_step: Callable[[int], object] = lambda _: None,
 ) -> list[float]:
     """Seconds of so many steps without any exchange. seconds: of one of this worker's steps.
 
@@ -138,7 +149,13 @@ def timed_alone(
     slowest = float(group.gathered([seconds]).max())  # so that all count alike
     before_waiting, found = max(1, int(TOGETHER_SECONDS / slowest)), list[float]()
     for done in range(0, steps, before_waiting):
-        own, _ = timed(group, batch, min(before_waiting, steps - done), partial(_told_after, on_step, done), alone=True)
+        own, _ = timed(
+            group,
+            batch,
+            min(before_waiting, steps - done),
+            partial(_told_after, on_step, done),
+            alone=True,
+        )
         found += own
         group.gathered([0.0])
     return found
@@ -154,7 +171,9 @@ def moves(framework: Framework, group: Any, batch: Batch, steps: int) -> list[fl
     for _ in range(steps):
         group.step(batch)
         after = framework.weights(group.network)
-        found.append(math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after)))
+        found.append(
+            math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after))
+        )
         before = after
     return found
 

@@ -92,13 +92,18 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     settings = spec.settings
     output.progress("build", 0, None)
     network = framework.build(settings["model"], sizes)
-    output.metrics(check_parameters(settings["model"], module.parameters(sizes), framework, network))
+    output.metrics(
+        check_parameters(settings["model"], module.parameters(sizes), framework, network)
+    )
     framework.load_weights(network, module.initial_weights(sizes, rng))
     batch = framework.place(drawn_batch(sizes, settings["image_size"], settings["batch_size"], rng))
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     phases = {"inference": _infer, "train": _train}
     peaks = DevicePeaks(framework)
-    measured = [phases[phase](framework, network, batch, spec, peaks, output) for phase in settings["phases"]]
+    measured = [
+        phases[phase](framework, network, batch, spec, peaks, output)
+        for phase in settings["phases"]
+    ]
     finish(spec, framework, measured, peaks, output)
 
 
@@ -106,23 +111,44 @@ def open_point(spec: CellSpec) -> tuple[ModelDefinition, Any, np.random.Generato
     """Make a cell's folder; return its network's module and sizes, and what draws weights, then a batch."""
     spec.path.mkdir(parents=True, exist_ok=True)
     module = models.spec(spec.settings["model"])
-    return module, module.Spec(classes=spec.settings["classes"]), np.random.default_rng(spec.settings["seed"])
+    return (
+        module,
+        module.Spec(classes=spec.settings["classes"]),
+        np.random.default_rng(spec.settings["seed"]),
+    )
 
 
 def drawn_batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
     """Draw random images, the same for everybody who has used `rng` alike."""
     images = rng.standard_normal((rows, side, side, sizes.channels)).astype(np.float32)
-    return Batch((images,), rng.integers(0, sizes.classes, rows, dtype=np.int32), np.ones(rows, np.float32))
+    return Batch(
+        (images,), rng.integers(0, sizes.classes, rows, dtype=np.int32), np.ones(rows, np.float32)
+    )
 
 
-def finish(spec: CellSpec, framework: Framework, phases: Sequence[Measured], peaks: DevicePeaks, output: Output) -> None:
+def finish(
+    spec: CellSpec,
+    framework: Framework,
+    phases: Sequence[Measured],
+    peaks: DevicePeaks,
+    output: Output,
+) -> None:
     """Record the memory, and keep the values of all phases."""
     output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
     summary = {name: value for _, found in phases for name, value in found.items()}
-    write_run_files(spec, framework, [values for several, _ in phases for values in several], summary, output)
+    write_run_files(
+        spec, framework, [values for several, _ in phases for values in several], summary, output
+    )
 
 
-def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, peaks: DevicePeaks, output: Output) -> Measured:
+def _infer(
+    framework: Framework,
+    network: Any,
+    batch: Batch,
+    spec: CellSpec,
+    peaks: DevicePeaks,
+    output: Output,
+) -> Measured:
     """Requests one after the other, each timed until its logits are in host memory."""
     settings, rows = spec.settings, spec.settings["batch_size"]
     output.begin(PLACES["inference"])
@@ -136,8 +162,13 @@ def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, pea
         budget.stepped(peaks)
         output.progress(f"inference, batch {rows}", len(seconds), None)
         output.turn()
-    if logits.shape != (rows, settings["classes"]):  # the work that is timed is the work that was asked for
-        raise EvenhandError(f"inference answered {logits.shape}, should be {(rows, settings['classes'])}")
+    if logits.shape != (
+        rows,
+        settings["classes"],
+    ):  # the work that is timed is the work that was asked for
+        raise EvenhandError(
+            f"inference answered {logits.shape}, should be {(rows, settings['classes'])}"
+        )
     values = close_phase(spec, "inference", seconds, budget, output)
     checks = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
     summary = timing.summarise_requests(values) | checks
@@ -145,7 +176,14 @@ def _infer(framework: Framework, network: Any, batch: Batch, spec: CellSpec, pea
     return [values], summary
 
 
-def _train(framework: Framework, network: Any, batch: Batch, spec: CellSpec, peaks: DevicePeaks, output: Output) -> Measured:
+def _train(
+    framework: Framework,
+    network: Any,
+    batch: Batch,
+    spec: CellSpec,
+    peaks: DevicePeaks,
+    output: Output,
+) -> Measured:
     """Optimizer steps on one batch, which stays where the framework put it."""
     rows = spec.settings["batch_size"]
     peaks.begin_warmup()
@@ -208,7 +246,12 @@ def summarise(spec: CellSpec, values: PhaseValues, losses: Sequence[float]) -> d
 
 
 def close_phase(
-    spec: CellSpec, phase: str, seconds: Sequence[float], budget: Budget, output: Output, steps: int | None = None
+    spec: CellSpec,
+    phase: str,
+    seconds: Sequence[float],
+    budget: Budget,
+    output: Output,
+    steps: int | None = None,
 ) -> PhaseValues:
     """End what the sensors read, and return the phase's times with their warm-up.
 
@@ -225,7 +268,9 @@ def close_phase(
     prefix = "" if phase == "train" else "inference/"
     output.window(phase, budget.began, clock.now(), examples, prefix, budget.pauses)
     budget.record(spec, phase)
-    return values_of("train" if phase == "train" else f"inference_batch_{rows}", seconds, rows, budget)
+    return values_of(
+        "train" if phase == "train" else f"inference_batch_{rows}", seconds, rows, budget
+    )
 
 
 def values_of(phase: str, seconds: Sequence[float], rows: int, budget: Budget) -> PhaseValues:

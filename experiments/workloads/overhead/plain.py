@@ -29,7 +29,9 @@ from models.contract import Framework
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     loop = open_loop("plain", "Plain", spec, framework, output)
     peaks = DevicePeaks(framework)
-    measured = [_measure(loop, phase, framework, spec, peaks, output) for phase in spec.settings["phases"]]
+    measured = [
+        _measure(loop, phase, framework, spec, peaks, output) for phase in spec.settings["phases"]
+    ]
     finish(spec, framework, measured, peaks, output)
 
 
@@ -46,12 +48,16 @@ def open_loop(name: str, kind: str, spec: CellSpec, framework: Framework, output
     return loop
 
 
-def _measure(loop: Any, phase: str, framework: Framework, spec: CellSpec, peaks: DevicePeaks, output: Output) -> Measured:
+def _measure(
+    loop: Any, phase: str, framework: Framework, spec: CellSpec, peaks: DevicePeaks, output: Output
+) -> Measured:
     """Time each call of a phase, and nothing besides."""
     is_training = phase == "train"
     work = loop.steps(spec.settings["learning_rate"]) if is_training else loop.requests()
     seconds, losses = list[float](), list[float]()
-    output.progress(f"{'training' if is_training else phase}, batch {spec.settings['batch_size']}", 0, None)
+    output.progress(
+        f"{'training' if is_training else phase}, batch {spec.settings['batch_size']}", 0, None
+    )
     output.begin(PLACES[phase])
     budget = budget_of(spec, framework, output)
     peaks.begin_warmup()

@@ -32,7 +32,14 @@ def side(spec: ImageSpec, size: str) -> int:
 
 
 def batches(
-    module: ModelDefinition, spec: Any, size: str, *, rows: int, varying: bool, rng: np.random.Generator, folder: str = ""
+    module: ModelDefinition,
+    spec: Any,
+    size: str,
+    *,
+    rows: int,
+    varying: bool,
+    rng: np.random.Generator,
+    folder: str = "",
 ) -> list[Batch]:
     """What a training goes through, again and again: two batches of each bucket of lengths, shuffled; or two of one length.
 
@@ -44,8 +51,14 @@ def batches(
         found = _read(module, spec, Sequences.open(Path(folder)), rows, varying, rng)
     else:
         drawn = np.sort(module.lengths(size, max(64, 8 * rows), rng))
-        parts = np.array_split(drawn, BUCKETS) if varying else [np.full(rows, round(float(np.median(drawn))))]
-        found = [module.batch(spec, _some(part, rows, rng), rng) for part in parts for _ in range(2)]
+        parts = (
+            np.array_split(drawn, BUCKETS)
+            if varying
+            else [np.full(rows, round(float(np.median(drawn))))]
+        )
+        found = [
+            module.batch(spec, _some(part, rows, rng), rng) for part in parts for _ in range(2)
+        ]
     return [found[at] for at in rng.permutation(len(found))]
 
 
@@ -54,7 +67,14 @@ def _some(lengths: Array, rows: int, rng: np.random.Generator) -> Array:
     return np.append(rng.choice(lengths, rows - 1), lengths.max())
 
 
-def _read(module: ModelDefinition, spec: Any, data: Sequences, rows: int, varying: bool, rng: np.random.Generator) -> list[Batch]:
+def _read(
+    module: ModelDefinition,
+    spec: Any,
+    data: Sequences,
+    rows: int,
+    varying: bool,
+    rng: np.random.Generator,
+) -> list[Batch]:
     """As random ones; a bucket of too few examples has some of them more than once in a batch."""
     found, longest = [], module.reads(spec).longest
     for bucket in buckets(data.lengths, varying=varying):
@@ -62,7 +82,8 @@ def _read(module: ModelDefinition, spec: Any, data: Sequences, rows: int, varyin
         for _ in range(2):
             at = rng.choice(len(bucket), rows, replace=rows > len(bucket))
             parts = [
-                (data.padded(part, bucket[at], kept[at, part], width), kept[at, part]) for part, width in enumerate(kept.max(0))
+                (data.padded(part, bucket[at], kept[at, part], width), kept[at, part])
+                for part, width in enumerate(kept.max(0))
             ]
             found.append(module.batch_of(spec, rng, *parts))
     return found
@@ -78,5 +99,7 @@ def cut(lengths: Array, longest: int | None, *, varying: bool) -> Array:
     if varying:
         return lengths
     first = np.minimum(lengths[:, :1], round(float(np.median(lengths[:, 0]))))
-    kept: Array = np.minimum(np.maximum(lengths * first // lengths[:, :1], 1), longest or lengths.max())
+    kept: Array = np.minimum(
+        np.maximum(lengths * first // lengths[:, :1], 1), longest or lengths.max()
+    )
     return kept

@@ -34,7 +34,11 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     """The network, its optimizer and the batches, for what is to be asked of them when all is measured."""
     spec.path.mkdir(parents=True, exist_ok=True)
     settings = spec.settings
-    model, rows, varying = settings["model"], settings["batch_size"], settings["lengths"] == "varying"
+    model, rows, varying = (
+        settings["model"],
+        settings["batch_size"],
+        settings["lengths"] == "varying",
+    )
     module, rng = models.spec(model), np.random.default_rng([settings["seed"], spec.block])
     sizes = inputs.sizes(module, settings["size"], settings["ctc"], settings.get("lstm", "layer"))
     output.progress("build", 0, None)
@@ -42,13 +46,18 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     output.metrics(check_parameters(model, module.parameters(sizes), framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
     folder = spec.inputs.get("data", {}).get(model, "")
-    batches = inputs.batches(module, sizes, settings["size"], rows=rows, varying=varying, rng=rng, folder=folder)
+    batches = inputs.batches(
+        module, sizes, settings["size"], rows=rows, varying=varying, rng=rng, folder=folder
+    )
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     optimizer, peaks = make_optimizer(spec, framework, network), DevicePeaks(framework)
 
     before = settings["steps"] if varying else settings["warmup_steps"]
     total = before + settings["steps"]
-    loop, warm_up = TrainingLoop(framework, network, optimizer, output), of_gpu(framework, output, before)
+    loop, warm_up = (
+        TrainingLoop(framework, network, optimizer, output),
+        of_gpu(framework, output, before),
+    )
     watch = loop.clock(
         timing.pace(settings, 0 if warm_up else before),
         lambda step: count_step(warm_up, peaks, is_warm=step >= before),
@@ -70,12 +79,20 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     if warm_up:
         warm_up.record(spec, "train", output)
     output.window("train", began, clock.now(), rows * total, pauses=pauses)
-    values = PhaseValues("train", tuple(watch.seconds), (rows,) * len(watch.seconds), warmup, ended=tuple(watch.ended))
+    values = PhaseValues(
+        "train",
+        tuple(watch.seconds),
+        (rows,) * len(watch.seconds),
+        warmup,
+        ended=tuple(watch.ended),
+    )
     windows = timing.of_windows(() if watch.held_up else watch.windows, rows)
     on_device = timing.of_device(watch.on_device_seconds, rows)
     summary = timing.summarise_training(values, seconds)
     waits = framework.waits_in_step(network)
-    summary = as_timed(spec, summary, windows, on_device, output, held_up=watch.held_up, waits=waits)
+    summary = as_timed(
+        spec, summary, windows, on_device, output, held_up=watch.held_up, waits=waits
+    )
     summary |= memory_peaks(spec, peaks, peak_memory.rss_bytes(), output)
     if varying:
         summary |= {"train/first_epoch_seconds": epochs[0], "train/epoch_seconds": epochs[-1]}
@@ -87,7 +104,9 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     return network, optimizer, batches
 
 
-def _parts(batches: Sequence[Batch], settings: dict[str, int | str], warm_up: WarmUp | None) -> Iterator[Iterator[Batch]]:
+def _parts(
+    batches: Sequence[Batch], settings: dict[str, int | str], warm_up: WarmUp | None
+) -> Iterator[Iterator[Batch]]:
     """What comes before the timed steps, an epoch of as many where lengths vary; then these.
 
     On a GPU the warm-up may need more in between.

@@ -27,7 +27,9 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         _check_model(name, settings)
     others = [name for name in settings.frameworks if name in OFF_TENSORFLOW]
     if settings.ctc in ("sparse", "dense") and others and "deepspeech2" in settings.models:
-        raise WrongCall(f"ctc={settings.ctc}: {', '.join(others)} cannot use TensorFlow's losses; take ctc=scan")
+        raise WrongCall(
+            f"ctc={settings.ctc}: {', '.join(others)} cannot use TensorFlow's losses; take ctc=scan"
+        )
     counts = {
         f"batch of {name}" + (f", {rows}" if len(settings.rows(name)) > 1 else ""): rows
         for name in settings.models
@@ -43,11 +45,19 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
 def _of_files(settings: Settings, counts: dict[str, int], progress: Progress) -> Prepared:
     """The data set's name has a part of its digest: runs on other content are others, wherever it lay."""
     found = {name: _read(name, settings, progress) for name in settings.models}
-    digest = hashlib.sha256("".join(f"{name} {one.digest}\n" for name, one in found.items()).encode()).hexdigest()
+    digest = hashlib.sha256(
+        "".join(f"{name} {one.digest}\n" for name, one in found.items()).encode()
+    ).hexdigest()
     for name, one in found.items():
         lengths = one.lengths[:, 0]
-        counts |= {f"examples of {name}": len(lengths), f"examples of {name} in the files": one.total}
-        counts |= {f"shortest of {name}": int(lengths.min()), f"longest of {name}": int(lengths.max())}
+        counts |= {
+            f"examples of {name}": len(lengths),
+            f"examples of {name} in the files": one.total,
+        }
+        counts |= {
+            f"shortest of {name}": int(lengths.min()),
+            f"longest of {name}": int(lengths.max()),
+        }
         counts |= {f"median of {name}": round(float(np.median(lengths)))}
     path = Path(settings.data).expanduser().absolute()
     info = DatasetInfo(f"{path.name}-{digest[:8]}", digest[:32], str(path), counts, {})
@@ -63,17 +73,28 @@ def _read(name: str, settings: Settings, progress: Progress) -> Sequences:
         raise WrongCall(f"data={settings.data}: {name} trains on random inputs alone; {right}")
     reads = module.reads(inputs.sizes(module, settings.size, settings.ctc))
     cache = Path(settings.cache).resolve()
-    found = data.prepare(settings.data, reads, any_length=fixed, seed=settings.seed, cache=cache, progress=progress)
+    found = data.prepare(
+        settings.data, reads, any_length=fixed, seed=settings.seed, cache=cache, progress=progress
+    )
     if len(found.lengths) < inputs.BUCKETS:
-        raise WrongCall(f"data={settings.data}: {len(found.lengths)} examples for {name}; at least {inputs.BUCKETS}")
+        raise WrongCall(
+            f"data={settings.data}: {len(found.lengths)} examples for {name}; at least {inputs.BUCKETS}"
+        )
     return found
 
 
 def _warnings(settings: Settings, found: dict[str, Sequences]) -> tuple[str, ...]:
     """Of networks whose batches are larger than what there is to choose from."""
     parts = 1 if settings.lengths == "fixed" else inputs.BUCKETS
-    few = {name: least for name, one in found.items() if (least := len(one.lengths) // parts) < max(settings.rows(name))}
-    return tuple(f"{name}: a batch has some of its {least} examples more than once" for name, least in few.items())
+    few = {
+        name: least
+        for name, one in found.items()
+        if (least := len(one.lengths) // parts) < max(settings.rows(name))
+    }
+    return tuple(
+        f"{name}: a batch has some of its {least} examples more than once"
+        for name, least in few.items()
+    )
 
 
 def _check_model(name: str, settings: Settings) -> None:

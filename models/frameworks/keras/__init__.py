@@ -17,7 +17,9 @@ def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool =
     return Variant(
         architecture="keras",
         packages=("keras", backend),
-        imports_if_there=tuple(package for package in COMPANY if (backend, package) != ("jax", "scipy")),
+        imports_if_there=tuple(
+            package for package in COMPANY if (backend, package) != ("jax", "scipy")
+        ),
         looks_for=() if backend == ASKED_FOR else (ASKED_FOR,),
         distributions=("keras", *distributions),
         extra=extra,

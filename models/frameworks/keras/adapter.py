@@ -16,11 +16,24 @@ class Adapter(KerasFramework):
     """Keras' own defaults decide what is compiled (`jit_compile="auto"`)."""
 
     def __init__(
-        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+        self,
+        name: str,
+        *,
+        device: str,
+        threads: int,
+        precision: str,
+        seed: int,
+        conv_algorithm: str = PROFILED,
     ) -> None:
         backend = name.partition("-")[2]
         super().__init__(
-            name, backend, device=device, threads=threads, precision=precision, seed=seed, conv_algorithm=conv_algorithm
+            name,
+            backend,
+            device=device,
+            threads=threads,
+            precision=precision,
+            seed=seed,
+            conv_algorithm=conv_algorithm,
         )
         self._applied: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
@@ -45,9 +58,13 @@ class Adapter(KerasFramework):
 
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         _check_compiled(network, optimizer)
-        return network.train_on_batch(*self._trained_on(batch if batch.even is not None else self.place(batch)))
+        return network.train_on_batch(
+            *self._trained_on(batch if batch.even is not None else self.place(batch))
+        )
 
-    def train_epoch(self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock) -> None:
+    def train_epoch(
+        self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock
+    ) -> None:
         """`fit`, which calls the train function that Keras compiled once a step, each time on a batch placed before.
 
         What `fit` itself would do inside of that call on TensorFlow and JAX, taking the batch from an iterator, is left out.
@@ -72,7 +89,11 @@ class Adapter(KerasFramework):
         return float(network.test_on_batch(inputs, targets, sample_weight=weights)) * total, total
 
     def gradients(self, network: Any, batch: Batch) -> Weights:
-        gradients = {"tensorflow": _tensorflow_gradients, "torch": _torch_gradients, "jax": _jax_gradients}[self.backend]
+        gradients = {
+            "tensorflow": _tensorflow_gradients,
+            "torch": _torch_gradients,
+            "jax": _jax_gradients,
+        }[self.backend]
         return self._gradient_weights(network, gradients(network, *self._fitted(batch)))
 
     def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
@@ -80,12 +101,18 @@ class Adapter(KerasFramework):
         outputs: Array = network.predict_on_batch(arrays if len(arrays) > 1 else arrays[0])
         return outputs.astype(self._dtype, copy=False)
 
-    def apply(self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int) -> Array:
+    def apply(
+        self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int
+    ) -> Array:
         from keras import ops
 
         key = (function, id(network), *options.items())
         if key not in self._applied:
-            compiled = {"tensorflow": _tensorflow_function, "torch": _torch_function, "jax": _jax_function}[self.backend]
+            compiled = {
+                "tensorflow": _tensorflow_function,
+                "torch": _torch_function,
+                "jax": _jax_function,
+            }[self.backend]
             self._applied[key] = compiled(partial(function, network, **options), network)
         outputs: Array = ops.convert_to_numpy(self._applied[key](*map(self._array, inputs)))
         return outputs
@@ -152,7 +179,9 @@ def _shown(backend: str, batch: Any) -> Any:
     return tf.data.Dataset.from_tensors(batch).repeat()
 
 
-def _window(framework: Adapter, network: Any, compiled: Any, feed: _Feed, clock: StepClock, _: Any) -> Any:
+def _window(
+    framework: Adapter, network: Any, compiled: Any, feed: _Feed, clock: StepClock, _: Any
+) -> Any:
     network.reset_metrics()  # the loss that fit reports is a running mean: make it this window's
     events = framework.step_events(len(feed.ahead)) if len(feed.ahead) > 1 else None
     logs = []
@@ -169,7 +198,9 @@ def _window(framework: Adapter, network: Any, compiled: Any, feed: _Feed, clock:
     return logs[-1]
 
 
-def _jax_window(_: Adapter, network: Any, compiled: Any, feed: _Feed, clock: StepClock, state: Any, __: Any) -> Any:
+def _jax_window(
+    _: Adapter, network: Any, compiled: Any, feed: _Feed, clock: StepClock, state: Any, __: Any
+) -> Any:
     """The same where the state is handed on from step to step: `fit` gives it back to the network after the last."""
     import jax
 
@@ -200,10 +231,19 @@ def _check_compiled(network: Any, optimizer: Any) -> None:
 def _loss() -> Any:
     import keras
 
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    return keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="mean_with_sample_weight"
+    )
 
 
-def _own_loss(network: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool = True) -> Any:  # noqa: ARG001
+def _own_loss(
+    network: Any,
+    x: Any,
+    y: Any,
+    y_pred: Any,
+    sample_weight: Any,
+    training: bool = True,
+) -> Any:
     """In place of `compute_loss` of a network that has losses of its own."""
     from keras import ops
 
@@ -217,7 +257,9 @@ def _own_loss(network: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, tra
 def _mean_loss(network: Any, inputs: Any, targets: Any, weights: Any) -> Any:
     """Nothing dropped."""
     outputs = network(inputs, training=False)
-    return network.compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=weights, training=False)
+    return network.compute_loss(
+        x=inputs, y=targets, y_pred=outputs, sample_weight=weights, training=False
+    )
 
 
 def _tensorflow_gradients(network: Any, inputs: Any, targets: Array, weights: Array) -> list[Any]:
@@ -232,7 +274,9 @@ def _torch_gradients(network: Any, inputs: Any, targets: Array, weights: Array) 
     import torch
 
     loss = _mean_loss(network, inputs, targets, weights)
-    return list(torch.autograd.grad(loss, [variable.value for variable in network.trainable_variables]))
+    return list(
+        torch.autograd.grad(loss, [variable.value for variable in network.trainable_variables])
+    )
 
 
 def _jax_gradients(network: Any, inputs: Any, targets: Array, weights: Array) -> list[Any]:
@@ -252,7 +296,9 @@ def _jax_gradients(network: Any, inputs: Any, targets: Array, weights: Array) ->
 def _tensorflow_function(function: Callable[..., Any], network: Any) -> Callable[..., Any]:
     import tensorflow as tf
 
-    compiled: Callable[..., Any] = tf.function(function, autograph=False, reduce_retracing=True, jit_compile=network.jit_compile)
+    compiled: Callable[..., Any] = tf.function(
+        function, autograph=False, reduce_retracing=True, jit_compile=network.jit_compile
+    )
     return compiled
 
 

@@ -28,9 +28,13 @@ class JaxDevice:
         if wanted == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"
         if threads:
-            os.environ["NPROC"] = str(threads)  # XLA reads the size of its pool from here, once, and from nowhere else
+            os.environ["NPROC"] = str(
+                threads
+            )  # XLA reads the size of its pool from here, once, and from nowhere else
         if conv_algorithm in ("onednn", "plain"):
-            raise ModelError(f"conv_algorithm {conv_algorithm!r}: JAX has no such choice; use profiled, heuristic or fixed")
+            raise ModelError(
+                f"conv_algorithm {conv_algorithm!r}: JAX has no such choice; use profiled, heuristic or fixed"
+            )
         choose_in_xla(conv_algorithm)
         import jax
 
@@ -39,7 +43,9 @@ class JaxDevice:
         jax.monitoring.register_event_duration_secs_listener(self._listen)
         has_gpu = jax.default_backend() == "gpu"
         self.name = resolve(wanted, has_gpu, "jax", precision, lambda: jax.devices("cuda"))
-        jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION[float32_arithmetic(precision)])
+        jax.config.update(
+            "jax_default_matmul_precision", MATMUL_PRECISION[float32_arithmetic(precision)]
+        )
         verify_arithmetic("jax", precision, self._arithmetic())
 
     def _listen(self, event: str, *_: Any, **__: Any) -> None:
@@ -49,7 +55,9 @@ class JaxDevice:
         return self._compiled
 
     def keep_denormals(self) -> None:
-        raise ModelError("flush_denormals=false: JAX flushes them on the CPU and has no switch; use true")
+        raise ModelError(
+            "flush_denormals=false: JAX flushes them on the CPU and has no switch; use true"
+        )
 
     def seed(self, seed: int) -> None:
         """Nothing to do: JAX has no global state, Keras seeds each layer."""
@@ -73,7 +81,10 @@ class JaxDevice:
         return {
             "jax": self._jax.__version__,
             "jaxlib": version("jaxlib"),
-            **{f"jax_{operation}_precision": switch for operation, switch in self._arithmetic().items()},
+            **{
+                f"jax_{operation}_precision": switch
+                for operation, switch in self._arithmetic().items()
+            },
             "xla_flags": os.environ["XLA_FLAGS"],
             "jax_threads": os.environ.get("NPROC", "default"),
             "jax_flushes_denormals": flushes_denormals(self._halved),

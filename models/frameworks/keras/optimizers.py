@@ -19,10 +19,17 @@ class OnceAStep(optimizers.Optimizer):  # type: ignore[misc]
 
     implementations: ClassVar[dict[str, str]]
 
-    def _backend_update_step(self, gradients: Any, variables: list[Any], learning_rate: Any) -> None:
+    def _backend_update_step(
+        self, gradients: Any, variables: list[Any], learning_rate: Any
+    ) -> None:
         rate = ops.cast(learning_rate, variables[0].dtype)
         if config.backend() == "torch":
-            self._update_all([variable.value for variable in variables], list(gradients), self._slots(variables), rate)
+            self._update_all(
+                [variable.value for variable in variables],
+                list(gradients),
+                self._slots(variables),
+                rate,
+            )
         else:
             super()._backend_update_step(gradients, variables, self._once(rate))
 
@@ -42,7 +49,13 @@ class TorchAdam(OnceAStep):
         "jax": "Adam: compiled by XLA",
     }
 
-    def __init__(self, learning_rate: float, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8) -> None:
+    def __init__(
+        self,
+        learning_rate: float,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+    ) -> None:
         super().__init__(learning_rate=learning_rate, name="adam")
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
@@ -50,7 +63,9 @@ class TorchAdam(OnceAStep):
         if self.built:
             return
         super().build(variables)
-        self._means, self._squares = self.add_optimizer_variables(variables, ["exp_avg", "exp_avg_sq"])
+        self._means, self._squares = self.add_optimizer_variables(
+            variables, ["exp_avg", "exp_avg_sq"]
+        )
 
     def update_step(self, gradient: Any, variable: Any, once: tuple[Any, ...]) -> None:
         index = self._get_variable_index(variable)
@@ -66,7 +81,9 @@ class TorchAdam(OnceAStep):
     def _once(self, rate: Any) -> tuple[Any, ...]:
         """(rate / correction of the mean, root of the correction of the square); for TensorFlow's kernel what that takes."""
         step = ops.cast(self.iterations + 1, rate.dtype)
-        correction_1 = -ops.expm1(step * log(self.beta_1))  # 1 - beta^step, which float32 would cancel to four digits
+        correction_1 = -ops.expm1(
+            step * log(self.beta_1)
+        )  # 1 - beta^step, which float32 would cancel to four digits
         root_2 = ops.sqrt(-ops.expm1(step * log(self.beta_2)))
         rate = rate / correction_1
         if config.backend() != "tensorflow":
@@ -79,7 +96,15 @@ class TorchAdam(OnceAStep):
 
     @staticmethod
     def _fused(
-        gradient: Any, variable: Any, mean: Any, square: Any, rate: Any, epsilon: Any, none: Any, beta_1: Any, beta_2: Any
+        gradient: Any,
+        variable: Any,
+        mean: Any,
+        square: Any,
+        rate: Any,
+        epsilon: Any,
+        none: Any,
+        beta_1: Any,
+        beta_2: Any,
     ) -> None:
         """TensorFlow's own kernel, which adds `epsilon` before the bias correction: both given so that the result is the same.
 
@@ -104,7 +129,9 @@ class TorchAdam(OnceAStep):
     def _slots(self, variables: list[Any]) -> tuple[list[Any], ...]:
         return self._values(self._means, variables), self._values(self._squares, variables)
 
-    def _update_all(self, values: list[Any], gradients: list[Any], slots: tuple[list[Any], ...], rate: Any) -> None:
+    def _update_all(
+        self, values: list[Any], gradients: list[Any], slots: tuple[list[Any], ...], rate: Any
+    ) -> None:
         """The kernel of torch.optim.Adam(fused=True)."""
         import torch
 
@@ -112,7 +139,9 @@ class TorchAdam(OnceAStep):
         betas = {"beta1": self.beta_1, "beta2": self.beta_2, "eps": self.epsilon}
         plain = {"weight_decay": 0.0, "amsgrad": False, "maximize": False}
         with torch.no_grad():
-            torch._fused_adam_(values, gradients, *slots, [], [step] * len(values), lr=rate, **betas, **plain)
+            torch._fused_adam_(
+                values, gradients, *slots, [], [step] * len(values), lr=rate, **betas, **plain
+            )
 
 
 class TorchSGD(OnceAStep):
@@ -177,7 +206,9 @@ class TorchSGD(OnceAStep):
     def _slots(self, variables: list[Any]) -> tuple[list[Any], ...]:
         return (self._values(self._momenta, variables) if self.momentum else [],)
 
-    def _update_all(self, values: list[Any], gradients: list[Any], slots: tuple[list[Any], ...], rate: Any) -> None:
+    def _update_all(
+        self, values: list[Any], gradients: list[Any], slots: tuple[list[Any], ...], rate: Any
+    ) -> None:
         """The kernel of torch.optim.SGD(fused=True); momenta begin at zero, so that the first step is as any other."""
         import torch
 

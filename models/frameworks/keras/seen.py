@@ -44,7 +44,10 @@ def dropping(network: Any, inputs: Any, draws: int) -> dict[str, Dropping]:
     for path, layer in found.items():
         del layer.call
         layer.rate = rates[path]
-    return {path: Dropping(_flat(tensors), _drawn(found[path], tensors[0], draws)) for path, tensors in given.items()}
+    return {
+        path: Dropping(_flat(tensors), _drawn(found[path], tensors[0], draws))
+        for path, tensors in given.items()
+    }
 
 
 def layer_values(network: Any, inputs: Any) -> dict[str, Array]:

@@ -46,7 +46,15 @@ class KerasFramework(FrameworkOnDevice):
     architecture = "keras"
 
     def __init__(
-        self, name: str, backend: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+        self,
+        name: str,
+        backend: str,
+        *,
+        device: str,
+        threads: int,
+        precision: str,
+        seed: int,
+        conv_algorithm: str = PROFILED,
     ) -> None:
         self.name = name
         self.backend = backend
@@ -73,21 +81,31 @@ class KerasFramework(FrameworkOnDevice):
         keras.config.set_image_data_format("channels_last")
         keras.config.set_floatx(self._dtype.name)
         # set_floatx alone leaves layers as they were
-        keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bfloat16" else self._dtype.name)
-        random.seed(seed)  # where Keras draws the seeds of its dropout layers; its own set_random_seed imports TensorFlow
+        keras.config.set_dtype_policy(
+            "mixed_bfloat16" if precision == "bfloat16" else self._dtype.name
+        )
+        random.seed(
+            seed
+        )  # where Keras draws the seeds of its dropout layers; its own set_random_seed imports TensorFlow
         self._device.seed(seed)
 
     def versions(self) -> dict[str, str]:
         import keras
 
-        return {"keras": keras.__version__, "keras_backend": keras.config.backend(), **self._device.versions()}
+        return {
+            "keras": keras.__version__,
+            "keras_backend": keras.config.backend(),
+            **self._device.versions(),
+        }
 
     def build(self, model: str, spec: Any) -> Any:
         return models.load(model, self.architecture).build(spec)
 
     def parameter_counts(self, network: Any) -> tuple[int, int]:
         trainable = sum(int(np.prod(variable.shape)) for variable in network.trainable_variables)
-        return trainable, sum(int(np.prod(entry.shape())) for entry in _entries(network).values()) - trainable
+        return trainable, sum(
+            int(np.prod(entry.shape())) for entry in _entries(network).values()
+        ) - trainable
 
     def weights(self, network: Any) -> Weights:
         from models.transfer import from_keras
@@ -107,7 +125,9 @@ class KerasFramework(FrameworkOnDevice):
         if config.name == "sgd":
             optimizer = TorchSGD(config.learning_rate, config.momentum, config.weight_decay)
         else:
-            optimizer = {"adam": TorchAdam, "adam-stock": keras.optimizers.Adam}[config.name](learning_rate=config.learning_rate)
+            optimizer = {"adam": TorchAdam, "adam-stock": keras.optimizers.Adam}[config.name](
+                learning_rate=config.learning_rate
+            )
         optimizer.build(network.trainable_variables)
         return optimizer
 
@@ -118,7 +138,9 @@ class KerasFramework(FrameworkOnDevice):
             by_xla = self.backend == "tensorflow" and self._compiles_each_shape
             return optimizer.implementations[self.backend] + ", compiled by XLA" * by_xla
         # On PyTorch Keras puts a class of its own in the place of each optimizer, whose code calls foreach kernels.
-        kernels = ": foreach" if type(optimizer).__module__.startswith("keras.src.backend.torch") else ""
+        kernels = (
+            ": foreach" if type(optimizer).__module__.startswith("keras.src.backend.torch") else ""
+        )
         return f"keras.optimizers.{type(optimizer).__name__}{kernels}"
 
     def set_learning_rate(self, optimizer: Any, learning_rate: float) -> None:
@@ -127,7 +149,10 @@ class KerasFramework(FrameworkOnDevice):
     def optimizer_state(self, optimizer: Any) -> Weights:
         from keras import ops
 
-        return {name: np.array(ops.convert_to_numpy(variable)) for name, variable in _slots(optimizer).items()}
+        return {
+            name: np.array(ops.convert_to_numpy(variable))
+            for name, variable in _slots(optimizer).items()
+        }
 
     def load_optimizer_state(self, optimizer: Any, state: Mapping[str, Array]) -> None:
         slots = _slots(optimizer)
@@ -192,10 +217,18 @@ class KerasFramework(FrameworkOnDevice):
     def _array(self, array: Array) -> Array:
         if not isinstance(array, np.ndarray):  # placed before
             return array
-        return array.astype(self._dtype, copy=False) if np.issubdtype(array.dtype, np.floating) else array
+        return (
+            array.astype(self._dtype, copy=False)
+            if np.issubdtype(array.dtype, np.floating)
+            else array
+        )
 
     def _arrays(self, batch: Batch) -> tuple[tuple[Array, ...], Array, Array]:
-        return tuple(map(self._array, batch.inputs)), self._array(batch.targets), self._array(batch.weights)
+        return (
+            tuple(map(self._array, batch.inputs)),
+            self._array(batch.targets),
+            self._array(batch.weights),
+        )
 
     def _gradient_weights(self, network: Any, gradients: Sequence[Any]) -> Weights:
         """Gradients in the order of the trainable variables -> by torch names and layouts."""
@@ -215,4 +248,8 @@ def _entries(network: Any) -> Any:
 
 def _slots(optimizer: Any) -> dict[str, Any]:
     """Path -> variable of everything the optimizer remembers; its learning rate is a setting, not a memory."""
-    return {variable.path: variable for variable in optimizer.variables if variable.name != "learning_rate"}
+    return {
+        variable.path: variable
+        for variable in optimizer.variables
+        if variable.name != "learning_rate"
+    }

@@ -45,7 +45,14 @@ class Adapter(FrameworkOnDevice):
     _device: TorchDevice
 
     def __init__(
-        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+        self,
+        name: str,
+        *,
+        device: str,
+        threads: int,
+        precision: str,
+        seed: int,
+        conv_algorithm: str = PROFILED,
     ) -> None:
         self.name = name
         self._device = TorchDevice(device, threads, precision, conv_algorithm)
@@ -56,7 +63,9 @@ class Adapter(FrameworkOnDevice):
         if self._compile:
             _check_compiler(self.device)
         self._eager = not (self._compile or self._mixed)
-        self._layout = torch.channels_last if name == "pytorch+channels_last" else torch.contiguous_format
+        self._layout = (
+            torch.channels_last if name == "pytorch+channels_last" else torch.contiguous_format
+        )
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._even = EvenSoFar()
         self._readers: dict[tuple[Any, ...], Any] = {}
@@ -91,7 +100,9 @@ class Adapter(FrameworkOnDevice):
             options = {"momentum": config.momentum, "weight_decay": config.weight_decay}
             return torch.optim.SGD(named, lr=config.learning_rate, **options, fused=True)
         # None, not False: PyTorch chooses foreach on a GPU only if neither is set
-        return torch.optim.Adam(named, lr=config.learning_rate, fused=True if config.name == "adam" else None)
+        return torch.optim.Adam(
+            named, lr=config.learning_rate, fused=True if config.name == "adam" else None
+        )
 
     def optimizer_implementation(self, optimizer: torch.optim.Optimizer) -> str:
         return f"torch.optim.{type(optimizer).__name__}: {seen.optimizer_kernels(optimizer)}"
@@ -109,7 +120,9 @@ class Adapter(FrameworkOnDevice):
             for slot, value in slots.items()
         }
 
-    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Array]) -> None:
+    def load_optimizer_state(
+        self, optimizer: torch.optim.Optimizer, state: Mapping[str, Array]
+    ) -> None:
         names = optimizer.param_groups[0]["param_names"]
         slots: dict[int, dict[str, Tensor]] = {}
         for key, value in state.items():
@@ -130,18 +143,26 @@ class Adapter(FrameworkOnDevice):
     def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Tensor, ...]:
         return tuple(map(self._placed, inputs))
 
-    def train_step(self, network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
+    def train_step(
+        self, network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch
+    ) -> Tensor:
         _set_mode(network, training=True)
         if batch.even is None:
             batch = self.place(batch)
         optimizer.zero_grad(set_to_none=True)
-        loss = self._forward(_mean_loss)(network, batch.inputs, batch.targets, None if batch.even else batch.weights)
+        loss = self._forward(_mean_loss)(
+            network, batch.inputs, batch.targets, None if batch.even else batch.weights
+        )
         loss.backward()
         optimizer.step()
         return loss.detach()
 
     def train_epoch(
-        self, network: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], clock: StepClock
+        self,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        batches: Iterable[Batch],
+        clock: StepClock,
     ) -> None:
         _set_mode(network, training=True)
         try:
@@ -160,14 +181,21 @@ class Adapter(FrameworkOnDevice):
     def gradients(self, network: nn.Module, batch: Batch) -> Weights:
         network.eval()
         for module in network.modules():
-            module.train(isinstance(module, nn.LSTM))  # cuDNN differentiates an LSTM in training mode only
+            module.train(
+                isinstance(module, nn.LSTM)
+            )  # cuDNN differentiates an LSTM in training mode only
         parameters = dict(network.named_parameters())
         loss = _mean_loss(network, *self._tensors(batch))
         gradients = torch.autograd.grad(loss, list(parameters.values()))
         network.eval()
-        return {name: gradient.numpy(force=True) for name, gradient in zip(parameters, gradients, strict=True)}
+        return {
+            name: gradient.numpy(force=True)
+            for name, gradient in zip(parameters, gradients, strict=True)
+        }
 
-    def dropping(self, network: nn.Module, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
+    def dropping(
+        self, network: nn.Module, inputs: tuple[Array, ...], draws: int
+    ) -> dict[str, Dropping]:
         return seen.dropping(network, self._inputs(inputs), draws)
 
     def layer_values(self, network: nn.Module, inputs: tuple[Array, ...]) -> dict[str, Array]:
@@ -186,12 +214,22 @@ class Adapter(FrameworkOnDevice):
         if not isinstance(inputs[0], Tensor):
             inputs = self.place_inputs(inputs)
         with torch.inference_mode():
-            outputs = (network(*inputs) if self._eager else self._forward(_logits)(network, inputs)).cpu()
+            outputs = (
+                network(*inputs) if self._eager else self._forward(_logits)(network, inputs)
+            ).cpu()
             # widened on the host, as every framework's: NumPy has no bfloat16
-            answer: Array = (outputs if outputs.dtype is self._dtype else outputs.to(self._dtype)).numpy()
+            answer: Array = (
+                outputs if outputs.dtype is self._dtype else outputs.to(self._dtype)
+            ).numpy()
         return answer
 
-    def apply(self, function: Callable[..., Any], network: nn.Module, inputs: tuple[Array, ...], **options: int) -> Array:
+    def apply(
+        self,
+        function: Callable[..., Any],
+        network: nn.Module,
+        inputs: tuple[Array, ...],
+        **options: int,
+    ) -> Array:
         _set_mode(network, training=False)
         with torch.inference_mode():
             outputs = function(network, *self._inputs(inputs), compiled=self._forward, **options)
@@ -214,19 +252,33 @@ class Adapter(FrameworkOnDevice):
     def waits_in_step(self, network: nn.Module) -> str:
         from models.lstms.pytorch import Layer
 
-        waiting = any(isinstance(module, Layer) and module.waits_for_lengths for module in network.modules())
-        return "lengths of packed sequences are copied to the host" if waiting and self.device == "cuda" else ""
+        waiting = any(
+            isinstance(module, Layer) and module.waits_for_lengths for module in network.modules()
+        )
+        return (
+            "lengths of packed sequences are copied to the host"
+            if waiting and self.device == "cuda"
+            else ""
+        )
 
     def _reader(self, files: ImageFiles, workers: int) -> Any:
         from models.frameworks.pytorch.pipeline import Reader
 
-        return Reader(files, workers, self.device, channels_last=self._layout == torch.channels_last)
+        return Reader(
+            files, workers, self.device, channels_last=self._layout == torch.channels_last
+        )
 
     def _placed(self, array: Array | Tensor) -> Tensor:
         tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)
-        placed = tensor.to(self.device, self._dtype if tensor.is_floating_point() else None, non_blocking=True)
+        placed = tensor.to(
+            self.device, self._dtype if tensor.is_floating_point() else None, non_blocking=True
+        )
         # a tensor comes from `read`, or was placed before: it lies as it should
-        return placed if isinstance(array, Tensor) or placed.ndim != IMAGES else _laid_out(placed, self._layout)
+        return (
+            placed
+            if isinstance(array, Tensor) or placed.ndim != IMAGES
+            else _laid_out(placed, self._layout)
+        )
 
     def _tensors(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
         targets = self._placed(batch.targets)
@@ -234,7 +286,9 @@ class Adapter(FrameworkOnDevice):
         return self.place_inputs(batch.inputs), whole, self._placed(batch.weights)
 
     def _inputs(self, inputs: tuple[Array | Tensor, ...]) -> tuple[Tensor, ...]:
-        return inputs if isinstance(inputs[0], Tensor) else self.place_inputs(inputs)  # those were placed before
+        return (
+            inputs if isinstance(inputs[0], Tensor) else self.place_inputs(inputs)
+        )  # those were placed before
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function(network, …)`, compiled once where the variant compiles, in mixed precision where that is asked for."""
@@ -267,9 +321,13 @@ def check_autocast(network: nn.Module, device: str) -> None:
 def _check_compiler(device: str) -> None:
     """Raise ModelError where the compiler of what Inductor writes for a device is missing."""
     if device == "cpu" and not has_compiler(CXX, "CXX"):
-        raise ModelError("pytorch+compile: torch.compile needs a C++ compiler on the CPU: install g++ or clang++")
+        raise ModelError(
+            "pytorch+compile: torch.compile needs a C++ compiler on the CPU: install g++ or clang++"
+        )
     if device == "cuda" and not has_compiler(CC, "CC"):
-        raise ModelError("pytorch+compile: Triton needs a C compiler on a GPU: install gcc or clang")
+        raise ModelError(
+            "pytorch+compile: Triton needs a C compiler on a GPU: install gcc or clang"
+        )
 
 
 def _laid_out(images: Tensor, layout: torch.memory_format) -> Tensor:
@@ -285,7 +343,11 @@ def _set_mode(network: nn.Module, *, training: bool) -> None:
 
 def _state(network: nn.Module) -> dict[str, Tensor]:
     """The state_dict without BatchNorm's step counters, which no kernel reads and Keras does not have."""
-    return {name: tensor for name, tensor in network.state_dict().items() if not name.endswith("num_batches_tracked")}
+    return {
+        name: tensor
+        for name, tensor in network.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
 
 
 def _logits(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -293,7 +355,9 @@ def _logits(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
     return logits
 
 
-def _losses(network: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor) -> Tensor:
+def _losses(
+    network: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor
+) -> Tensor:
     """(n,)"""
     if _has_own_loss(network):
         return network.example_losses(inputs, outputs, targets)
@@ -305,7 +369,9 @@ def _has_own_loss(network: nn.Module) -> bool:
     return hasattr(type(network), "example_losses")
 
 
-def _mean_loss(network: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor, weights: Tensor | None) -> Tensor:
+def _mean_loss(
+    network: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor, weights: Tensor | None
+) -> Tensor:
     """weights: None where all of them are 1."""
     outputs = network(*inputs)
     if weights is not None:

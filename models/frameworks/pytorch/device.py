@@ -51,7 +51,9 @@ class TorchDevice:
         torch.backends.cudnn.deterministic = conv_algorithm == "fixed"
         if (wanted_onednn := onednn(conv_algorithm, self.name)) is not None:
             torch.backends.mkldnn.set_flags(_enabled=wanted_onednn)
-        torch.set_flush_denormal(True)  # before its threads start: they take it over, and never change
+        torch.set_flush_denormal(
+            True
+        )  # before its threads start: they take it over, and never change
         if threads:
             torch.set_num_threads(threads)
             with suppress(RuntimeError):  # set before in this process; `versions` has what it is
@@ -101,17 +103,26 @@ class TorchDevice:
             "torch_threads": str(torch.get_num_threads()),
             "torch_inter_op_threads": str(torch.get_num_interop_threads()),
             "torch_flushes_denormals": self._flushes_denormals(),
-            **{f"torch_{operation}_precision": switch for operation, switch in self._arithmetic().items()},
-            "torch_bfloat16_reduced_sums": str(torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
+            **{
+                f"torch_{operation}_precision": switch
+                for operation, switch in self._arithmetic().items()
+            },
+            "torch_bfloat16_reduced_sums": str(
+                torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+            ),
             "torch_cudnn_benchmark": str(torch.backends.cudnn.benchmark),
             "torch_cudnn_deterministic": str(torch.backends.cudnn.deterministic),
-            "torch_onednn": str(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
+            "torch_onednn": str(
+                torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+            ),
             "torch_deterministic": str(torch.are_deterministic_algorithms_enabled()),
         }
 
     def _flushes_denormals(self) -> str:
         torch = self._torch
-        return flushes_denormals(lambda array: (torch.from_numpy(array).to(self.name) * 0.5).numpy(force=True))
+        return flushes_denormals(
+            lambda array: (torch.from_numpy(array).to(self.name) * 0.5).numpy(force=True)
+        )
 
     def _arithmetic(self) -> dict[str, str]:
         """Return each operation's switch, of the library that computes it on this device."""
@@ -119,7 +130,10 @@ class TorchDevice:
         on_gpu = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
         on_cpu = backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn
         switches = on_gpu if self.name == "cuda" else on_cpu
-        return {name: str(switch.fp32_precision) for name, switch in zip(OPERATIONS, switches, strict=True)}
+        return {
+            name: str(switch.fp32_precision)
+            for name, switch in zip(OPERATIONS, switches, strict=True)
+        }
 
 
 def _set_arithmetic(torch: Any, arithmetic: str) -> None:

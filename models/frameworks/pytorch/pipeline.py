@@ -36,7 +36,9 @@ class Reader:
     channels_last: how a batch lies in memory. Its shape is (n, height, width, channels), as everywhere in the contract.
     """
 
-    def __init__(self, files: ImageFiles, workers: int, device: str, *, channels_last: bool) -> None:
+    def __init__(
+        self, files: ImageFiles, workers: int, device: str, *, channels_last: bool
+    ) -> None:
         self._order = _Order()
         self._pictures = _Pictures(files)
         self._weights = torch.ones(files.batch_size)
@@ -66,7 +68,9 @@ class Reader:
     def _collated(self, pictures: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
         images, labels = zip(*pictures, strict=True)
         stacked = torch.empty((len(images), *images[0].shape), memory_format=self._layout)
-        return torch.stack(images, out=stacked).permute(0, 2, 3, 1), torch.tensor(labels, dtype=torch.int32)
+        return torch.stack(images, out=stacked).permute(0, 2, 3, 1), torch.tensor(
+            labels, dtype=torch.int32
+        )
 
     def _name_damaged(self, batch: list[_Wanted]) -> None:
         for wanted in batch:
@@ -74,7 +78,9 @@ class Reader:
                 self._pictures[wanted]
             except RuntimeError as error:
                 reason = (str(error).splitlines() or [""])[0]
-                raise ModelError(f"{wanted.file}: cannot be decoded by torchvision: {reason}; mend or remove it") from None
+                raise ModelError(
+                    f"{wanted.file}: cannot be decoded by torchvision: {reason}; mend or remove it"
+                ) from None
 
 
 def _end_with_parent(_: int) -> None:
@@ -97,29 +103,41 @@ class _Pictures(Dataset[tuple[Tensor, int]]):  # type: ignore[misc]
 
     def __init__(self, files: ImageFiles) -> None:
         stored = np.load(files.images, mmap_mode="r")
-        self._shape, self._offset, self._bytes = stored.shape[1:], stored.offset, stored.offset + stored.nbytes
+        self._shape, self._offset, self._bytes = (
+            stored.shape[1:],
+            stored.offset,
+            stored.offset + stored.nbytes,
+        )
         self._images, self._pad = files.images, files.pad
-        self._mean, self._deviation = (torch.from_numpy(one)[:, None, None] for one in (files.mean, files.deviation))
+        self._mean, self._deviation = (
+            torch.from_numpy(one)[:, None, None] for one in (files.mean, files.deviation)
+        )
         self._stored: Tensor | None = None
 
     def __getitem__(self, wanted: _Wanted) -> tuple[Tensor, int]:
         image = self._decoded(wanted) if wanted.file else self._prepared(wanted.row)
         pad, side, (top, left) = self._pad, self._shape[0], wanted.shift
         if (top, left) != (pad, pad):
-            image = functional.pad(image, (pad, pad, pad, pad))[:, top : top + side, left : left + side]
+            image = functional.pad(image, (pad, pad, pad, pad))[
+                :, top : top + side, left : left + side
+            ]
         if wanted.mirrored:
             image = image.flip(2)
         return (image.float() / 255 - self._mean) / self._deviation, wanted.label
 
     def _prepared(self, row: int) -> Tensor:
         if self._stored is None:
-            self._stored = torch.from_file(self._images, shared=False, size=self._bytes, dtype=torch.uint8)
+            self._stored = torch.from_file(
+                self._images, shared=False, size=self._bytes, dtype=torch.uint8
+            )
         size = int(np.prod(self._shape))
         begin = self._offset + row * size
         return self._stored[begin : begin + size].view(self._shape).permute(2, 0, 1)
 
     def _decoded(self, wanted: _Wanted) -> Tensor:
-        image = _upright(decode_image(read_file(wanted.file), ImageReadMode.RGB), wanted.orientation)
+        image = _upright(
+            decode_image(read_file(wanted.file), ImageReadMode.RGB), wanted.orientation
+        )
         image = resize(image, list(self._shape[:2]), antialias=True)
         return rgb_to_grayscale(image.float()) if self._shape[2] == 1 else image
 
@@ -128,14 +146,30 @@ def _upright(image: Tensor, orientation: int) -> Tensor:
     """EXIF's orientations: from 5 on rows and columns are exchanged."""
     if orientation >= 5:
         image = image.transpose(1, 2)
-    flipped = [axis for axis, those in ((2, (2, 3, 6, 7)), (1, (3, 4, 7, 8))) if orientation in those]
+    flipped = [
+        axis for axis, those in ((2, (2, 3, 6, 7)), (1, (3, 4, 7, 8))) if orientation in those
+    ]
     return image.flip(flipped) if flipped else image
 
 
 def _batches(files: ImageFiles) -> list[list[_Wanted]]:
-    columns = files.rows, map(os.fsdecode, files.files), files.orientations, files.shifts, files.mirrored, files.labels
+    columns = (
+        files.rows,
+        map(os.fsdecode, files.files),
+        files.orientations,
+        files.shifts,
+        files.mirrored,
+        files.labels,
+    )
     wanted = [
-        _Wanted(int(row), file, int(orientation), (int(shift[0]), int(shift[1])), bool(mirrored), int(label))
+        _Wanted(
+            int(row),
+            file,
+            int(orientation),
+            (int(shift[0]), int(shift[1])),
+            bool(mirrored),
+            int(label),
+        )
         for row, file, orientation, shift, mirrored, label in zip(*columns, strict=True)
     ]
     size = files.batch_size

@@ -19,7 +19,15 @@ STEP = "evenhand.step"
 # Of a library of operators: `aten::mm`, `torchvision::nms`. What autograd's engine says of itself looks alike.
 OPERATOR = re.compile(r"(?!autograd::|torch::)[A-Za-z_]\w*::")
 COMPILED = re.compile(r"## Call CompiledFxGraph")
-COPIES = ("aten::copy_", "aten::to", "aten::_to_copy", "aten::contiguous", "aten::clone", "Memcpy", "Memset")
+COPIES = (
+    "aten::copy_",
+    "aten::to",
+    "aten::_to_copy",
+    "aten::contiguous",
+    "aten::clone",
+    "Memcpy",
+    "Memset",
+)
 FUSED = "torch.compile fuses operators into kernels that its CPU code calls unseen by the profiler"
 ALLOCATING = ("aten::empty", "aten::new_empty", "aten::resize_", "aten::set_", "aten::as_strided_")
 MICROSECOND = 1e-6
@@ -28,7 +36,9 @@ MICROSECOND = 1e-6
 def profiled(folder: Path, device: str, work: Callable[[Mark], object]) -> Profile:
     """Operators on the CPU, kernels on a GPU. `*.pt.trace.json` goes into the folder."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
-    with profile(activities=activities, on_trace_ready=tensorboard_trace_handler(str(folder), "steps")) as found:
+    with profile(
+        activities=activities, on_trace_ready=tensorboard_trace_handler(str(folder), "steps")
+    ) as found:
         work(lambda: record_function(STEP))
     return seen(found.events(), device)
 
@@ -37,8 +47,15 @@ def seen(events: Any, device: str) -> Profile:
     """What the profiler's events come to; see `Profile`."""
     on_host = [one for one in events if one.device_type == DeviceType.CPU]
     steps = [_event(one).span for one in on_host if one.name == STEP]
-    host = begun_in(map(_event, (one for one in on_host if not one.is_user_annotation and one.name != STEP)), steps)
-    kernels = [_event(one) for one in events if one.device_type == DeviceType.CUDA and not one.is_user_annotation]
+    host = begun_in(
+        map(_event, (one for one in on_host if not one.is_user_annotation and one.name != STEP)),
+        steps,
+    )
+    kernels = [
+        _event(one)
+        for one in events
+        if one.device_type == DeviceType.CUDA and not one.is_user_annotation
+    ]
     called = [one for one in host if OPERATOR.match(one.name) and not _computes_nothing(one.name)]
     copies = leaves(one for one in called if one.name.startswith(COPIES))
     operators = leaves(one for one in called if not one.name.startswith(COPIES))
@@ -49,7 +66,9 @@ def seen(events: Any, device: str) -> Profile:
     return Profile(
         steps,
         by_kind(computing),
-        composed=[one.span for one in called if not one.name.startswith(COPIES)] if device == "cpu" else (),
+        composed=[one.span for one in called if not one.name.startswith(COPIES)]
+        if device == "cpu"
+        else (),
         copies=[one.span for one in moving],
         unrecorded=[one.span for one in compiled] if device == "cpu" else (),
         framework=[one.span for one in host],
@@ -70,9 +89,16 @@ def _computes_nothing(name: str) -> bool:
         schemas = torch._C._jit_get_schemas_for_operator(name)
     except RuntimeError:
         return False
-    given = [one.alias_info for schema in schemas for one in schema.arguments if one.alias_info is not None]
+    given = [
+        one.alias_info
+        for schema in schemas
+        for one in schema.arguments
+        if one.alias_info is not None
+    ]
     return bool(given) and not any(one.is_write for one in given)
 
 
 def _event(one: Any) -> Event:
-    return Event(one.name, one.time_range.start * MICROSECOND, one.time_range.end * MICROSECOND, one.thread)
+    return Event(
+        one.name, one.time_range.start * MICROSECOND, one.time_range.end * MICROSECOND, one.thread
+    )

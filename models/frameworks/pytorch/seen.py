@@ -19,7 +19,11 @@ See = Callable[[str, nn.Module, Tensor], None]
 
 def droppers(network: nn.Module) -> dict[str, nn.Module]:
     """By path: PyTorch's layers that drop and torchvision's have their rate as `p`, and no parts."""
-    return {path: layer for path, layer in network.named_modules() if "p" in vars(layer) and not any(layer.children())}
+    return {
+        path: layer
+        for path, layer in network.named_modules()
+        if "p" in vars(layer) and not any(layer.children())
+    }
 
 
 def drop_nothing(layers: Iterable[nn.Module]) -> None:
@@ -38,7 +42,10 @@ def dropping(network: nn.Module, inputs: tuple[Tensor, ...], draws: int) -> dict
     _watched(network, inputs, layers, see)
     for path, layer in layers.items():
         layer.p = rates[path]
-    return {path: Dropping(_flat(tensors), _drawn(layers[path], tensors[0], draws)) for path, tensors in given.items()}
+    return {
+        path: Dropping(_flat(tensors), _drawn(layers[path], tensors[0], draws))
+        for path, tensors in given.items()
+    }
 
 
 def unbiased(network: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, int]:
@@ -47,7 +54,11 @@ def unbiased(network: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, int]:
     def see(path: str, _: nn.Module, given: Tensor) -> None:
         found[path] = given.numel() // given.shape[1]
 
-    norms = {path: layer for path, layer in network.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
+    norms = {
+        path: layer
+        for path, layer in network.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    }
     _watched(network, inputs, norms, see)
     return found
 
@@ -86,7 +97,9 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _watched(network: nn.Module, inputs: tuple[Tensor, ...], layers: dict[str, nn.Module], see: See) -> None:
+def _watched(
+    network: nn.Module, inputs: tuple[Tensor, ...], layers: dict[str, nn.Module], see: See
+) -> None:
     """One pass in training mode; `see(path, layer, what it is given)` before each call of a layer in training mode."""
 
     def watch(path: str) -> Callable[..., None]:
@@ -126,7 +139,9 @@ class _CalledOperators(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.names: set[str] = set()
 
-    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self.names.add(operator.overloadpacket.__name__)
         return operator(*args, **kwargs or {})
 

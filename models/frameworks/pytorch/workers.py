@@ -26,18 +26,33 @@ POWERSGD = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 2, "min_compr
 class Workers:
     """One worker of several. addresses: `host:port` of each; seconds: how long one waits for another."""
 
-    def __init__(self, framework: Framework, rank: int, addresses: list[str], seconds: float, compression: str) -> None:
+    def __init__(
+        self,
+        framework: Framework,
+        rank: int,
+        addresses: list[str],
+        seconds: float,
+        compression: str,
+    ) -> None:
         if name := _interface(addresses[0 if rank else -1]):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         self._framework, self._compression = framework, compression
         self._seconds, self._world = timedelta(seconds=seconds), len(addresses)
         host, _, port = addresses[0].rpartition(":")
-        store = dist.TCPStore(host, int(port), self._world, is_master=rank == 0, timeout=self._seconds)
+        store = dist.TCPStore(
+            host, int(port), self._world, is_master=rank == 0, timeout=self._seconds
+        )
         self._gpu = framework.device == "cuda"
         if self._gpu:
-            torch.cuda.set_device(rank % torch.cuda.device_count())  # those of one node are neighbours by rank
+            torch.cuda.set_device(
+                rank % torch.cuda.device_count()
+            )  # those of one node are neighbours by rank
         dist.init_process_group(
-            "nccl" if self._gpu else "gloo", store=store, rank=rank, world_size=self._world, timeout=self._seconds
+            "nccl" if self._gpu else "gloo",
+            store=store,
+            rank=rank,
+            world_size=self._world,
+            timeout=self._seconds,
         )
 
     def build(self, model: str, sizes: Any, weights: Weights, config: OptimizerConfig) -> None:
@@ -45,7 +60,9 @@ class Workers:
         self.network = self._framework.build(model, sizes)
         self._framework.load_weights(self.network, weights)
         self.optimizer = self._framework.optimizer(self.network, config)
-        self._parallel = DistributedDataParallel(self.network, [torch.cuda.current_device()] if self._gpu else None)
+        self._parallel = DistributedDataParallel(
+            self.network, [torch.cuda.current_device()] if self._gpu else None
+        )
         if self._compression == "fp16":
             self._parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif self._compression == "powersgd":

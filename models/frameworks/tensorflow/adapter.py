@@ -24,10 +24,23 @@ class Adapter(KerasFramework):
     """
 
     def __init__(
-        self, name: str, *, device: str, threads: int, precision: str, seed: int, conv_algorithm: str = PROFILED
+        self,
+        name: str,
+        *,
+        device: str,
+        threads: int,
+        precision: str,
+        seed: int,
+        conv_algorithm: str = PROFILED,
     ) -> None:
         super().__init__(
-            name, "tensorflow", device=device, threads=threads, precision=precision, seed=seed, conv_algorithm=conv_algorithm
+            name,
+            "tensorflow",
+            device=device,
+            threads=threads,
+            precision=precision,
+            seed=seed,
+            conv_algorithm=conv_algorithm,
         )
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = name == "tensorflow+xla"
@@ -46,11 +59,14 @@ class Adapter(KerasFramework):
                     layer.use_cudnn = False
         return network
 
-    def jit_compile(self, network: Any) -> bool | None:  # noqa: ARG002
+    def jit_compile(self, network: Any) -> bool | None:
         return self._compiles_each_shape
 
     def versions(self) -> dict[str, str]:
-        return {**super().versions(), "keras_use_cudnn": "False" if self._compiles_each_shape else "auto"}
+        return {
+            **super().versions(),
+            "keras_use_cudnn": "False" if self._compiles_each_shape else "auto",
+        }
 
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         from models.frameworks.tensorflow.profiler import profiled
@@ -60,7 +76,11 @@ class Adapter(KerasFramework):
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         if batch.even is None:
             batch = self.place(batch)
-        arrays = (*batch.inputs, batch.targets) if batch.even else (*batch.inputs, batch.targets, batch.weights)
+        arrays = (
+            (*batch.inputs, batch.targets)
+            if batch.even
+            else (*batch.inputs, batch.targets, batch.weights)
+        )
         return self._call(_update, (network, optimizer, batch.even), arrays)
 
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
@@ -69,7 +89,9 @@ class Adapter(KerasFramework):
         return float(loss) * total, total
 
     def gradients(self, network: Any, batch: Batch) -> Weights:
-        return self._gradient_weights(network, self._call(_dense_gradients, (network,), self._flat(batch)))
+        return self._gradient_weights(
+            network, self._call(_dense_gradients, (network,), self._flat(batch))
+        )
 
     def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
         # Few calls of Python: next to a small network's own time each is seen.
@@ -78,23 +100,33 @@ class Adapter(KerasFramework):
         outputs: Array = self._call(_outputs, (network, False), inputs).numpy()
         return outputs if outputs.dtype is self._dtype else outputs.astype(self._dtype, copy=False)
 
-    def apply(self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int) -> Array:
-        outputs: Array = self._call(function, (network,), tuple(map(self._array, inputs)), **options).numpy()
+    def apply(
+        self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int
+    ) -> Array:
+        outputs: Array = self._call(
+            function, (network,), tuple(map(self._array, inputs)), **options
+        ).numpy()
         return outputs
 
     def compilations(self) -> int:
         functions = () if self.name == "tensorflow+eager" else self._functions.values()
-        return super().compilations() + sum(int(function.experimental_get_tracing_count()) for function in functions)
+        return super().compilations() + sum(
+            int(function.experimental_get_tracing_count()) for function in functions
+        )
 
     def leave_graphs(self, off: Collection[str]) -> None:
         from models.frameworks.tensorflow import graph
 
         graph.switch(off)
 
-    def graph_nodes(self, network: Any, optimizer: Any, batch: Batch) -> Mapping[str, tuple[int, int]]:
+    def graph_nodes(
+        self, network: Any, optimizer: Any, batch: Batch
+    ) -> Mapping[str, tuple[int, int]]:
         from models.frameworks.tensorflow import graph
 
-        if self.name != "tensorflow":  # eager has no graph, and XLA makes programs of its own out of it
+        if (
+            self.name != "tensorflow"
+        ):  # eager has no graph, and XLA makes programs of its own out of it
             return {}
         self._functions.clear()  # what is traced anew is optimized anew
         placed = self.place(batch)
@@ -105,16 +137,30 @@ class Adapter(KerasFramework):
         inputs, targets, weights = self._arrays(batch)
         return (*inputs, targets, weights)
 
-    def _call(self, function: Callable[..., Any], fixed: tuple[Any, ...], arrays: tuple[Any, ...], **options: int) -> Any:
+    def _call(
+        self,
+        function: Callable[..., Any],
+        fixed: tuple[Any, ...],
+        arrays: tuple[Any, ...],
+        **options: int,
+    ) -> Any:
         """`function(*fixed, *arrays, **options)`, as the variant runs it. Arrays are fed to the graph, all else keys it."""
-        key = (function, *map(id, fixed), *options.items()) if options else (function, *map(id, fixed))
+        key = (
+            (function, *map(id, fixed), *options.items())
+            if options
+            else (function, *map(id, fixed))
+        )
         called = self._functions.get(key)
         if called is None:
             called = self._functions[key] = self._made(function, fixed, arrays, options)
         return called(*arrays)
 
     def _made(
-        self, function: Callable[..., Any], fixed: tuple[Any, ...], like: tuple[Any, ...], options: Mapping[str, int]
+        self,
+        function: Callable[..., Any],
+        fixed: tuple[Any, ...],
+        like: tuple[Any, ...],
+        options: Mapping[str, int],
     ) -> Callable[..., Any]:
         import tensorflow as tf
 
@@ -188,4 +234,7 @@ def _dense_gradients(network: Any, *arrays: Any) -> list[Any]:
 
     with tf.GradientTape() as tape:
         loss = _mean_loss(network, False, False, *arrays)
-    return [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, network.trainable_variables)]
+    return [
+        tf.convert_to_tensor(gradient)
+        for gradient in tape.gradient(loss, network.trainable_variables)
+    ]

@@ -43,13 +43,17 @@ class TensorFlowDevice:
         tf.get_logger().setLevel("ERROR")
         if wanted == "cuda" and not gpus:
             print("\n".join(messages), file=sys.stderr)
-        about_gpus = dict.fromkeys(PREFIX.sub("", line) for line in messages if ABOUT_GPUS.search(line))
+        about_gpus = dict.fromkeys(
+            PREFIX.sub("", line) for line in messages if ABOUT_GPUS.search(line)
+        )
         self.name = resolve(wanted, bool(gpus), "tensorflow", precision, " / ".join(about_gpus))
         onednn(conv_algorithm, self.name)
         if self.name == "cpu":
             tf.config.set_visible_devices([], "GPU")
         for gpu in gpus if self.name == "cuda" else ():
-            tf.config.experimental.set_memory_growth(gpu, True)  # else it takes the whole device and its memory says nothing
+            tf.config.experimental.set_memory_growth(
+                gpu, True
+            )  # else it takes the whole device and its memory says nothing
         if threads:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
@@ -57,7 +61,9 @@ class TensorFlowDevice:
         verify_arithmetic("tensorflow", precision, self._arithmetic())
 
     def keep_denormals(self) -> None:
-        raise ModelError("flush_denormals=false: TensorFlow flushes them on the CPU and has no switch; use true")
+        raise ModelError(
+            "flush_denormals=false: TensorFlow flushes them on the CPU and has no switch; use true"
+        )
 
     def seed(self, seed: int) -> None:
         self._tf.random.set_seed(seed)
@@ -70,7 +76,11 @@ class TensorFlowDevice:
         """TensorFlow has none."""
 
     def peak_bytes(self) -> int | None:
-        return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"]) if self.name == "cuda" else None
+        return (
+            int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])
+            if self.name == "cuda"
+            else None
+        )
 
     def reset_peak(self) -> bool:
         if self.name == "cuda":
@@ -88,10 +98,19 @@ class TensorFlowDevice:
             "tensorflow": tf.__version__,
             "tensorflow_cuda": str(build.get("cuda_version")),
             "tensorflow_cudnn": str(build.get("cudnn_version")),
-            "tensorflow_intra_op_threads": str(tf.config.threading.get_intra_op_parallelism_threads()),
-            "tensorflow_inter_op_threads": str(tf.config.threading.get_inter_op_parallelism_threads()),
-            **{f"tensorflow_{operation}_precision": switch for operation, switch in self._arithmetic().items()},
-            "tensorflow_flushes_denormals": flushes_denormals(lambda array: (tf.constant(array) * 0.5).numpy()),
+            "tensorflow_intra_op_threads": str(
+                tf.config.threading.get_intra_op_parallelism_threads()
+            ),
+            "tensorflow_inter_op_threads": str(
+                tf.config.threading.get_inter_op_parallelism_threads()
+            ),
+            **{
+                f"tensorflow_{operation}_precision": switch
+                for operation, switch in self._arithmetic().items()
+            },
+            "tensorflow_flushes_denormals": flushes_denormals(
+                lambda array: (tf.constant(array) * 0.5).numpy()
+            ),
             "tensorflow_cudnn_autotune": os.environ["TF_CUDNN_USE_AUTOTUNE"],
             "tensorflow_cudnn_deterministic": os.environ["TF_CUDNN_DETERMINISTIC"],
             "xla_flags": os.environ["XLA_FLAGS"],

@@ -49,9 +49,14 @@ def nodes(work: Callable[[], object]) -> Mapping[str, tuple[int, int]]:
         graphs = here.export_run_metadata().function_graphs
     finally:
         here.disable_graph_collection()
-    counted = [(_counted(one.pre_optimization_graph), _counted(one.post_optimization_graph)) for one in graphs]
+    counted = [
+        (_counted(one.pre_optimization_graph), _counted(one.post_optimization_graph))
+        for one in graphs
+    ]
     before, after = max(counted, key=lambda pair: pair[0].total(), default=(Counter(), Counter()))
-    return {kind: (before[kind], after[kind]) for kind in (*KINDS, REST) if before[kind] or after[kind]}
+    return {
+        kind: (before[kind], after[kind]) for kind in (*KINDS, REST) if before[kind] or after[kind]
+    }
 
 
 def _counted(graph: Any) -> Counter[str]:
@@ -69,7 +74,10 @@ def _operators(graph: Any) -> Iterator[str]:
     waiting = [graph.node]
     while waiting:
         for node in waiting.pop():
-            named = [node.op, *(one.func.name for one in node.attr.values() if one.HasField("func"))]
+            named = [
+                node.op,
+                *(one.func.name for one in node.attr.values() if one.HasField("func")),
+            ]
             named += [func.name for one in node.attr.values() for func in one.list.func]
             waiting += [library.pop(name) for name in named if name in library]
             yield node.op

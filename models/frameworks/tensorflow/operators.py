@@ -32,7 +32,9 @@ def ctc_dense(logits: Any, targets: Any, frames: Any, labels: Any, *, blank: int
     """Return the losses of a composition of operators, to which labels are given padded."""
     import tensorflow as tf
 
-    return tf.nn.ctc_loss(targets, logits, labels, frames, logits_time_major=False, blank_index=blank)
+    return tf.nn.ctc_loss(
+        targets, logits, labels, frames, logits_time_major=False, blank_index=blank
+    )
 
 
 def block(steps: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> Any:
@@ -52,7 +54,12 @@ def block_v2(steps: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> Any:
     """BlockLSTMV2, whose gates are in Keras' order. Its gradient takes them for those of BlockLSTM, and is wrong."""
     import tensorflow as tf
 
-    given = _given(steps, recurrent_kernel, tf.concat([kernel, recurrent_kernel], axis=0), tf.convert_to_tensor(bias))
+    given = _given(
+        steps,
+        recurrent_kernel,
+        tf.concat([kernel, recurrent_kernel], axis=0),
+        tf.convert_to_tensor(bias),
+    )
     return tf.transpose(tf.raw_ops.BlockLSTMV2(**given).h, (1, 0, 2))
 
 
@@ -63,6 +70,12 @@ def _given(steps: Any, recurrent_kernel: Any, weights: Any, bias: Any) -> dict[s
     n, most = tf.unstack(tf.shape(steps)[:2])
     width = recurrent_kernel.shape[0]
     state, peephole = tf.zeros((n, width), steps.dtype), tf.zeros((width,), steps.dtype)
-    given = {"x": tf.transpose(steps, (1, 0, 2)), "cs_prev": state, "h_prev": state, "w": weights, "b": bias}
+    given = {
+        "x": tf.transpose(steps, (1, 0, 2)),
+        "cs_prev": state,
+        "h_prev": state,
+        "w": weights,
+        "b": bias,
+    }
     given |= {"wci": peephole, "wcf": peephole, "wco": peephole}
     return {**given, "seq_len_max": tf.cast(most, tf.int64), "use_peephole": False}

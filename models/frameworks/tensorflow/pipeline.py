@@ -15,7 +15,9 @@ from models.contract import Batch, ImageFiles, ModelError
 class Reader:
     """The operations on one picture, traced once a training; every epoch is a data set of its own, drawn elsewhere."""
 
-    def __init__(self, files: ImageFiles, workers: int, device: str, *, channels_last: bool) -> None:
+    def __init__(
+        self, files: ImageFiles, workers: int, device: str, *, channels_last: bool
+    ) -> None:
         assert channels_last  # TensorFlow knows no other
         stored = np.load(files.images, mmap_mode="r")
         self._shape, self._offset, self._pad = stored.shape[1:], stored.offset, files.pad
@@ -23,7 +25,9 @@ class Reader:
         self._parallel, self._device = max(1, workers), device
         with tf.device("CPU:0"):  # the file itself, mapped into memory
             shape = (stored.offset + stored.nbytes,)
-            self._stored = tf.raw_ops.ImmutableConst(dtype=tf.uint8, shape=shape, memory_region_name=files.images)
+            self._stored = tf.raw_ops.ImmutableConst(
+                dtype=tf.uint8, shape=shape, memory_region_name=files.images
+            )
         self._weights = tf.ones(files.batch_size)
         self._picture = tf.function(self._read, autograph=False)
 
@@ -40,7 +44,14 @@ class Reader:
 
     def dataset(self, files: ImageFiles) -> Any:
         """(pixels, labels), a batch each."""
-        drawn = (files.rows, files.files, files.orientations, files.shifts.astype(np.int32), files.mirrored, files.labels)
+        drawn = (
+            files.rows,
+            files.files,
+            files.orientations,
+            files.shifts.astype(np.int32),
+            files.mirrored,
+            files.labels,
+        )
         wanted = tf.data.Dataset.from_tensor_slices(drawn)
         wanted = wanted.map(self._picture, num_parallel_calls=self._parallel, deterministic=True)
         wanted = wanted.batch(files.batch_size, drop_remainder=True)
@@ -48,9 +59,13 @@ class Reader:
             return wanted.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))
         return wanted.prefetch(tf.data.AUTOTUNE)
 
-    def _read(self, row: Any, file: Any, orientation: Any, shift: Any, mirrored: Any, label: Any) -> tuple[Any, Any]:
+    def _read(
+        self, row: Any, file: Any, orientation: Any, shift: Any, mirrored: Any, label: Any
+    ) -> tuple[Any, Any]:
         side, _, channels = self._shape
-        image = tf.cond(file == b"", lambda: self._prepared(row), lambda: self._decoded(file, orientation))
+        image = tf.cond(
+            file == b"", lambda: self._prepared(row), lambda: self._decoded(file, orientation)
+        )
         padded = tf.pad(image, ((self._pad, self._pad), (self._pad, self._pad), (0, 0)))
         moved = tf.slice(padded, tf.concat([shift, [0]], 0), (side, side, channels))
         moved = tf.cond(mirrored, lambda: tf.reverse(moved, [1]), lambda: moved)
@@ -76,7 +91,9 @@ class Reader:
             except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
                 reason = error.message.splitlines()[0]
                 file = os.fsdecode(path)
-                raise ModelError(f"{file}: cannot be decoded by TensorFlow: {reason}; mend or remove it") from None
+                raise ModelError(
+                    f"{file}: cannot be decoded by TensorFlow: {reason}; mend or remove it"
+                ) from None
 
 
 def _upright(image: Any, orientation: Any) -> Any:
@@ -85,5 +102,9 @@ def _upright(image: Any, orientation: Any) -> Any:
     image.set_shape((None, None, 3))
     for axis, those in ((1, (2, 3, 6, 7)), (0, (3, 4, 7, 8))):
         flipped = tf.reduce_any(orientation == tf.constant(those, tf.int8))
-        image = tf.cond(flipped, lambda image=image, axis=axis: tf.reverse(image, [axis]), lambda image=image: image)
+        image = tf.cond(
+            flipped,
+            lambda image=image, axis=axis: tf.reverse(image, [axis]),
+            lambda image=image: image,
+        )
     return image

@@ -17,7 +17,12 @@ from models.frameworks.xplane import STEP, XLA, Trace, TraceEvent, read_trace, t
 PICOSECOND, NANOSECOND = 1e-12, 1e-9
 
 
-def profiled(folder: Path, device: str, work: Callable[[Mark], object], forget: Callable[[], object] | None = None) -> Profile:
+def profiled(
+    folder: Path,
+    device: str,
+    work: Callable[[Mark], object],
+    forget: Callable[[], object] | None = None,
+) -> Profile:
     """Return the profile of some work. `plugins/profile/…/*.xplane.pb` goes into the folder.
 
     Args:

@@ -26,10 +26,21 @@ def local_rank(rank: int, addresses: Sequence[str]) -> int:
 class Workers:
     """One worker of several. addresses: `host:port` of each; seconds: how long one waits for another."""
 
-    def __init__(self, framework: Framework, rank: int, addresses: list[str], seconds: float, compression: str) -> None:
+    def __init__(
+        self,
+        framework: Framework,
+        rank: int,
+        addresses: list[str],
+        seconds: float,
+        compression: str,
+    ) -> None:
         if compression != "none":
-            raise ModelError(f"compression={compression}: {framework.name} has no compressed all-reduce; take none")
-        os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
+            raise ModelError(
+                f"compression={compression}: {framework.name} has no compressed all-reduce; take none"
+            )
+        os.environ["TF_CONFIG"] = json.dumps(
+            {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+        )
         import tensorflow as tf
 
         self._framework, self._rank, self._world = framework, rank, len(addresses)
@@ -38,9 +49,12 @@ class Workers:
             gpus = tf.config.list_physical_devices("GPU")
             tf.config.set_visible_devices(gpus[local_rank(rank, addresses) % len(gpus)], "GPU")
         self._options = tf.distribute.experimental.CommunicationOptions(
-            implementation=kinds.NCCL if framework.device == "cuda" else kinds.RING, timeout_seconds=seconds
+            implementation=kinds.NCCL if framework.device == "cuda" else kinds.RING,
+            timeout_seconds=seconds,
         )
-        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=self._options)
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=self._options
+        )
 
     def build(self, model: str, sizes: Any, weights: Weights, config: OptimizerConfig) -> None:
         """The network on these weights, and its optimizer."""
@@ -63,7 +77,9 @@ class Workers:
 
         def replica() -> Any:
             # a sum of a row and zeros is exact; what is reduced has to be of the replica
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(table), self._options)
+            return tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.SUM, tf.identity(table), self._options
+            )
 
         found: Array = tf.function(lambda: self._strategy.run(replica), autograph=False)().numpy()
         return found
@@ -79,11 +95,15 @@ class Workers:
         summed = optimizer._all_reduce_sum_gradients
 
         def replica(images: Any, targets: Any) -> Any:
-            optimizer._all_reduce_sum_gradients = (lambda pairs: pairs) if alone else summed  # read while it is traced
+            optimizer._all_reduce_sum_gradients = (
+                (lambda pairs: pairs) if alone else summed
+            )  # read while it is traced
             with tf.GradientTape() as tape:
                 loss = _mean_loss(network, True, True, images, targets)
                 part = loss / parts
-            optimizer.apply(tape.gradient(part, network.trainable_variables), network.trainable_variables)
+            optimizer.apply(
+                tape.gradient(part, network.trainable_variables), network.trainable_variables
+            )
             return loss
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
@@ -100,7 +120,9 @@ class Replicas(Workers):
         import tensorflow as tf
 
         self._framework, self._world = framework, workers
-        self._strategy = tf.distribute.MirroredStrategy(devices or [f"GPU:{number}" for number in range(workers)])
+        self._strategy = tf.distribute.MirroredStrategy(
+            devices or [f"GPU:{number}" for number in range(workers)]
+        )
 
     def step(self, batch: Batch, *, alone: bool = False) -> float:
         """A step on all workers' images; the mean of their losses. alone: nothing is exchanged."""

@@ -10,7 +10,11 @@ import pandas as pd
 from experiments.comparison.runs.query import table
 from tracking.records import StoredRun
 
-STEP, RATE, LATENCY = "train/step_seconds", "train/examples_per_second", "inference/latency_seconds_p50"
+STEP, RATE, LATENCY = (
+    "train/step_seconds",
+    "train/examples_per_second",
+    "inference/latency_seconds_p50",
+)
 RSS, BLEU, LOSS = "memory/peak_rss_bytes", "val/bleu4", "val/loss"
 ORIGIN_MS = 1_760_000_000_000
 
@@ -41,8 +45,21 @@ def runs(
                 LOSS: 3.2 + block,
                 BLEU: 0.0,
             }
-            own = {"kind": "cell", "campaign": campaign, "framework": level, "model": "m", "dataset": "d", "block": str(block)}
-            own |= {"order_in_block": str(order), "settings_hash": "h", "machine": "box", "environment": "e", "outcome": "ok"}
+            own = {
+                "kind": "cell",
+                "campaign": campaign,
+                "framework": level,
+                "model": "m",
+                "dataset": "d",
+                "block": str(block),
+            }
+            own |= {
+                "order_in_block": str(order),
+                "settings_hash": "h",
+                "machine": "box",
+                "environment": "e",
+                "outcome": "ok",
+            }
             started = ORIGIN_MS + 60_000 * block + 1_000 * (order + 1)
             yield StoredRun(
                 f"{campaign}-{block}-{level}",
@@ -64,7 +81,13 @@ def frame(*args: object, **kwargs: object) -> pd.DataFrame:
 def paired(a: Sequence[float], b: Sequence[float], metric: str = STEP) -> pd.DataFrame:
     """The least that can be compared: one metric of two levels, block by block."""
     rows = [
-        {"run_id": f"{level}{block}", "status": "FINISHED", "framework": level, "block": block, metric: value}
+        {
+            "run_id": f"{level}{block}",
+            "status": "FINISHED",
+            "framework": level,
+            "block": block,
+            metric: value,
+        }
         for level, values in (("a", a), ("b", b))
         for block, value in enumerate(values)
     ]

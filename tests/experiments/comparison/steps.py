@@ -10,10 +10,14 @@ import pandas as pd
 from experiments.comparison.runs.raw import Phase, RawRun, shown
 
 
-def phase(name: str, seconds: Sequence[float] | np.ndarray, examples: int = 32, warmup: int = 1) -> Phase:
+def phase(
+    name: str, seconds: Sequence[float] | np.ndarray, examples: int = 32, warmup: int = 1
+) -> Phase:
     """Steps of which the first `warmup` do not count."""
     values = np.asarray(seconds, dtype=float)
-    return Phase(name, values, np.full(len(values), float(examples)), np.arange(len(values)) < warmup)
+    return Phase(
+        name, values, np.full(len(values), float(examples)), np.arange(len(values)) < warmup
+    )
 
 
 def raw_runs(
@@ -37,6 +41,8 @@ def raw_runs(
         phases = {"train": phase("train", train, warmup=10)}
         for size in sizes:
             seconds = 0.01 * factor * size**0.6 * np.exp(rng.gamma(0.6, 0.12, requests + 1))
-            phases[f"inference_batch_{size}"] = phase(f"inference_batch_{size}", seconds, examples=size)
+            phases[f"inference_batch_{size}"] = phase(
+                f"inference_batch_{size}", seconds, examples=size
+            )
         found.append(RawRun(run.run_id, run.level, run.stratum, run.block, phases))
     return found

@@ -29,7 +29,18 @@ from tests.experiments.comparison.test_looks import SETTLED, frame
 
 UNITS = r"(µs|ms|s|min|h|bytes|KiB|MiB|GiB|mJ|J|kJ|W|°C|%|points|nats|examples/s|images/s|margins|share|ratio|blocks|epoch|order)"
 ALL = {
-    *("forest", "differences", "looks", "learning", "times_to_accuracy", "blocks", "latencies", "profile", "batches", "memory"),
+    *(
+        "forest",
+        "differences",
+        "looks",
+        "learning",
+        "times_to_accuracy",
+        "blocks",
+        "latencies",
+        "profile",
+        "batches",
+        "memory",
+    ),
     *("frontier", "ranks", "order"),
 }
 Rich = tuple[Comparison, list[RawRun]]
@@ -43,8 +54,14 @@ def rich() -> list[Rich]:
     full = compare(table, strata=["workload"])
     full = replace(full, frontier=(Edge("b", "", 8, 16), Edge("c", "", None, 1_024)))
     learns = with_times(3)
-    epochs = [replace(one, epochs={"val/accuracy": np.linspace(0.1, 0.9, 6)}) for one in raw_runs(learns)]
-    looks = compare(frame(("a", "b", "c"), blocks=13, params=SETTLED), outcomes=[STEP, "val/loss"], primary=[STEP, "val/loss"])
+    epochs = [
+        replace(one, epochs={"val/accuracy": np.linspace(0.1, 0.9, 6)}) for one in raw_runs(learns)
+    ]
+    looks = compare(
+        frame(("a", "b", "c"), blocks=13, params=SETTLED),
+        outcomes=[STEP, "val/loss"],
+        primary=[STEP, "val/loss"],
+    )
     return [
         (full, raw_runs(table, strata=("workload",), maximum=9)),
         (compare(learns, baseline="pytorch"), epochs),
@@ -55,11 +72,19 @@ def rich() -> list[Rich]:
 
 def wide() -> list[Rich]:
     """Levels ten thousand times apart, thirteen batch sizes, runs by the thousand."""
-    table = _with_inference(frame(("a", "b"), blocks=6, factors={"b": 1e4}), sizes=tuple(2**power for power in range(13)))
+    table = _with_inference(
+        frame(("a", "b"), blocks=6, factors={"b": 1e4}),
+        sizes=tuple(2**power for power in range(13)),
+    )
     table.loc[table["framework"] == "b", LATENCY] *= 1e4
     many = frame(("a", "b"), blocks=600, factors={"b": 1e4})
-    edges = tuple(Edge("a", f"network {at}", size, size + 8) for at, size in enumerate((96, 100, 4_096)))
-    found = replace(compare(table), frontier=(*edges, *(Edge("b", "network 0", 2**power, 2**power + 1) for power in range(13))))
+    edges = tuple(
+        Edge("a", f"network {at}", size, size + 8) for at, size in enumerate((96, 100, 4_096))
+    )
+    found = replace(
+        compare(table),
+        frontier=(*edges, *(Edge("b", "network 0", 2**power, 2**power + 1) for power in range(13))),
+    )
     return [(found, raw_runs(table, factors={"b": 1e4})), (compare(many), [])]
 
 
@@ -91,9 +116,15 @@ def test_every_axis_of_numbers_has_a_title_with_its_unit() -> None:
             for axes in canvas.axes:
                 for way in "xy" if axes.axison else "":
                     title = getattr(axes, f"get_{way}label")()
-                    numbers = [one for one in labels(axes, way) if re.match(r"[\d−-]", one.get_text())]
-                    told = re.search(rf"(^|[\s,(]){UNITS}($|[\s,)])|without a unit|examples$", title)
-                    assert told or not numbers, f"{drawing.name}: {way} axis {title!r} of {axes.get_title('left')!r}"
+                    numbers = [
+                        one for one in labels(axes, way) if re.match(r"[\d−-]", one.get_text())
+                    ]
+                    told = re.search(
+                        rf"(^|[\s,(]){UNITS}($|[\s,)])|without a unit|examples$", title
+                    )
+                    assert told or not numbers, (
+                        f"{drawing.name}: {way} axis {title!r} of {axes.get_title('left')!r}"
+                    )
     assert seen == ALL
 
 
@@ -118,5 +149,9 @@ def test_a_range_of_decades_is_shown_on_a_logarithmic_axis() -> None:
 def test_unknown_metrics_say_that_they_have_no_unit() -> None:
     table = pd.DataFrame(frame(("a", "b"), blocks=3)).assign(my_count=np.arange(6.0) + 1)
     found = compare(table, outcomes=["my_count", RATE]), []
-    titles = {axes.get_title("left"): axes.get_ylabel() for _, canvas in painted(found) for axes in canvas.axes}
+    titles = {
+        axes.get_title("left"): axes.get_ylabel()
+        for _, canvas in painted(found)
+        for axes in canvas.axes
+    }
     assert titles["my_count"] == "value without a unit"

@@ -12,12 +12,17 @@ from experiments.comparison.analyses.batch_sizes import curves, find_limit
 from tests.experiments.comparison.campaigns import RATE, STEP, frame
 
 
-def _rates(means: dict[int, float], blocks: int = 12, spread: float = 0.005, seed: int = 0) -> dict[int, dict[str, float]]:
+def _rates(
+    means: dict[int, float], blocks: int = 12, spread: float = 0.005, seed: int = 0
+) -> dict[int, dict[str, float]]:
     """Blocks drift apart from each other, which pairing must take out."""
     rng = np.random.default_rng(seed)
     drift = rng.normal(0, 0.1, blocks)
     return {
-        size: {str(block): float(mean * np.exp(drift[block] + rng.normal(0, spread))) for block in range(blocks)}
+        size: {
+            str(block): float(mean * np.exp(drift[block] + rng.normal(0, spread)))
+            for block in range(blocks)
+        }
         for size, mean in means.items()
     }
 
@@ -48,7 +53,10 @@ def test_a_flat_curve_has_no_limit_but_by_chance():
 
 def test_noise_is_no_limit():
     """With an SD of 11 % between neighbours six blocks cannot show that 8 is within 2 % of 16."""
-    found = [find_limit(_rates({1: 100, 8: 300, 16: 303}, blocks=6, spread=0.08, seed=seed)) for seed in range(40)]
+    found = [
+        find_limit(_rates({1: 100, 8: 300, 16: 303}, blocks=6, spread=0.08, seed=seed))
+        for seed in range(40)
+    ]
     assert sum("no size below 16 is shown" in one.reason for one in found) >= 32
 
 
@@ -69,7 +77,10 @@ def test_a_limit_needs_blocks_that_hold_every_size():
 
 def test_a_false_limit_is_rare():
     """Every step gains 5 %, far from the 2 % that count as nothing: TOST passes at most 5 % of the pairs, here hardly any."""
-    false = [find_limit(_rates({1: 100, 2: 105, 4: 110.25}, blocks=8, spread=0.01, seed=seed)).size for seed in range(60)]
+    false = [
+        find_limit(_rates({1: 100, 2: 105, 4: 110.25}, blocks=8, spread=0.01, seed=seed)).size
+        for seed in range(60)
+    ]
     assert sum(size is not None for size in false) <= 3
 
 
@@ -96,7 +107,11 @@ def test_inference_has_a_curve_a_level():
     # 50 examples a second: 20 ms each, whatever the batch; the mean of ten runs with 0.4 % noise is within 1 %
     assert first.seconds_per_example is not None
     assert first.seconds_per_example.value == pytest.approx(0.02, rel=0.01)
-    assert first.seconds_per_example.low < first.seconds_per_example.value < first.seconds_per_example.high
+    assert (
+        first.seconds_per_example.low
+        < first.seconds_per_example.value
+        < first.seconds_per_example.high
+    )
 
 
 def test_without_the_first_size_or_with_one_size_there_is_no_curve():
@@ -130,9 +145,13 @@ def test_training_has_one_curve_where_the_batch_size_is_the_factor():
     table = _sized()
     comparison = compare(table[table["framework"] == "pytorch"], factor="batch_size")
     found = curves(comparison)
-    assert [(curve.level, curve.limit, [point.size for point in curve.points]) for curve in found] == [("", 16, [8, 16, 32])]
+    assert [
+        (curve.level, curve.limit, [point.size for point in curve.points]) for curve in found
+    ] == [("", 16, [8, 16, 32])]
     (told,) = batch_sizes.sentences(Evidence(comparison))
-    assert told.startswith("training: a batch of 16 is enough, no other size is faster by 2 % or more")
+    assert told.startswith(
+        "training: a batch of 16 is enough, no other size is faster by 2 % or more"
+    )
     assert told.endswith("; throughput rises with the size (Page's trend test, p = 0.003).")
     assert batch_sizes.MARGIN == 0.02
 
@@ -157,13 +176,18 @@ def test_memory_of_the_device_is_taken_where_all_levels_tell_it():
     assert tradeoff.tradeoffs(compare(table))[0].memory.metric == "memory/peak_rss_bytes"
     table["memory/peak_device_bytes"] = 2e9
     assert tradeoff.tradeoffs(compare(table))[0].memory.metric == "memory/peak_device_bytes"
-    assert tradeoff.tradeoffs(compare(table.drop(columns="memory/peak_device_bytes"), outcomes=[RATE])) == ()
+    assert (
+        tradeoff.tradeoffs(compare(table.drop(columns="memory/peak_device_bytes"), outcomes=[RATE]))
+        == ()
+    )
 
 
 def _workloads(count: int, levels: tuple[str, ...] = ("a", "b", "c")) -> pd.DataFrame:
     tables = []
     for at in range(count):
-        table = frame(levels=levels, seed=at, params={"workload": f"w{at}"}, factors={"b": 1.2, "c": 1.5})
+        table = frame(
+            levels=levels, seed=at, params={"workload": f"w{at}"}, factors={"b": 1.2, "c": 1.5}
+        )
         table["run_id"] += f"-{at}"
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
@@ -173,7 +197,11 @@ def test_ranks_need_more_than_two_levels_and_three_workloads():
     assert ranking.rankings(compare(_workloads(2), strata=["workload"]), [RATE]) == ()
     assert ranking.rankings(compare(_workloads(4, ("a", "b")), strata=["workload"]), [RATE]) == ()
     found = ranking.rankings(compare(_workloads(4), strata=["workload"]), [RATE])[0]
-    assert (found.outcome.metric, found.levels, found.ranks) == (RATE, ("a", "b", "c"), (1.0, 2.0, 3.0))
+    assert (found.outcome.metric, found.levels, found.ranks) == (
+        RATE,
+        ("a", "b", "c"),
+        (1.0, 2.0, 3.0),
+    )
     # Demšar 2006, table 5: q = 2.343 for three; 2.343 · √(3 · 4 / (6 · 4)) = 1.657
     assert found.critical == pytest.approx(1.657, abs=0.001)
     assert found.groups == ((0, 1), (1, 2))
@@ -189,4 +217,6 @@ def test_without_a_difference_anywhere_all_are_one_group():
     table = _workloads(4)
     rng = np.random.default_rng(0)
     table[RATE] = 100 * np.exp(rng.normal(0, 0.1, len(table)))
-    assert ranking.rankings(compare(table, strata=["workload"], outcomes=[RATE]), [RATE])[0].groups == ((0, 2),)
+    assert ranking.rankings(compare(table, strata=["workload"], outcomes=[RATE]), [RATE])[
+        0
+    ].groups == ((0, 2),)

@@ -28,11 +28,15 @@ def profiled() -> pd.DataFrame:
         table["start_ms"] += 10 * at
         for part in PARTS:
             table[f"profile/{part}_seconds"] = rng.uniform(0.01, 0.2, len(table))
-        table["profile/step_seconds"] = table[[f"profile/{part}_seconds" for part in PARTS]].sum(axis=1)
+        table["profile/step_seconds"] = table[[f"profile/{part}_seconds" for part in PARTS]].sum(
+            axis=1
+        )
         table["profile/input_seconds"] = 0.004
         table["profile/ops_per_step"] = np.where(table["framework"] == "pytorch", 1_234.0, np.nan)
         table["profile/profiler_cost_ratio"] = 1.5
-        table["tags.not_available.profile/ops_per_step"] = np.where(table["framework"] == "tensorflow", "XLA fuses", None)
+        table["tags.not_available.profile/ops_per_step"] = np.where(
+            table["framework"] == "tensorflow", "XLA fuses", None
+        )
         found.append(table)
     table = pd.concat(found, ignore_index=True)
     table.loc[0, [name for name in table.columns if name.startswith("profile/")]] = np.nan
@@ -46,7 +50,10 @@ def test_parts_are_means_by_network_and_framework_and_add_up_to_the_step() -> No
         (f"model={model}", level) for model in MODELS for level in ("pytorch", "tensorflow")
     ]
     for one in found:
-        runs = table[(table["model"] == one.stratum.removeprefix("model=")) & (table["framework"] == one.level)]
+        runs = table[
+            (table["model"] == one.stratum.removeprefix("model="))
+            & (table["framework"] == one.level)
+        ]
         for part in PARTS:
             assert one.seconds[part] == pytest.approx(runs[f"profile/{part}_seconds"].mean())
         assert one.step_seconds == pytest.approx(runs["profile/step_seconds"].mean())
@@ -58,18 +65,28 @@ def test_parts_are_means_by_network_and_framework_and_add_up_to_the_step() -> No
 def test_the_table_has_a_line_for_each_and_says_what_was_not_counted() -> None:
     comparison = compare(profiled(), strata=("model",))
     (section,) = breakdown.table(Evidence(comparison))
-    lines = [[cell.text for cell in line] for line in section.lines(once=False) if not isinstance(line, str)]
-    assert [line[:2] for line in lines] == [[f"model={m}", level] for m in MODELS for level in ("pytorch", "tensorflow")]
+    lines = [
+        [cell.text for cell in line]
+        for line in section.lines(once=False)
+        if not isinstance(line, str)
+    ]
+    assert [line[:2] for line in lines] == [
+        [f"model={m}", level] for m in MODELS for level in ("pytorch", "tensorflow")
+    ]
     names = [column.name for column in section.columns]
     for line, one in zip(lines, breakdowns(comparison), strict=True):
         told = dict(zip(names, line, strict=True))
-        assert float(told["operators or kernels"].removesuffix(" %")) == pytest.approx(100 * one.share("op"), abs=0.05)
+        assert float(told["operators or kernels"].removesuffix(" %")) == pytest.approx(
+            100 * one.share("op"), abs=0.05
+        )
         gaps = 100 * (one.seconds["dispatch"] + one.seconds["python"]) / one.step_seconds
         assert float(told["gaps"].removesuffix(" %")) == pytest.approx(gaps, abs=0.05)
         assert told["operators a step"] == ("1,234" if one.level == "pytorch" else "not counted")
         assert (told["wait for input"], told["cost of profiling"]) == ("4.00 ms", "1.50×")
     assert breakdown.table(Evidence(compare(frame()))) == []
-    assert comparison.missing_sensors == {"profile/ops_per_step": "XLA fuses"}  # which the report's end names
+    assert comparison.missing_sensors == {
+        "profile/ops_per_step": "XLA fuses"
+    }  # which the report's end names
 
 
 @pytest.mark.parametrize(("most", "last"), [(0.81, 0.81), (1.4, 0.97), (1.4, np.nan)])
@@ -98,9 +115,24 @@ def test_what_was_to_be_compiled_and_was_not_stands_on_top(tmp_path: Path) -> No
 def test_published_shares_stand_beside_ours() -> None:
     comparison = compare(profiled(), strata=("model",))
     (section,) = training_speed.shares(comparison, SHARES, SOURCE)
-    ours = {(one.stratum, one.level): f"{100 * one.seconds['op'] / one.step_seconds:.2f} %" for one in breakdowns(comparison)}
+    ours = {
+        (one.stratum, one.level): f"{100 * one.seconds['op'] / one.step_seconds:.2f} %"
+        for one in breakdowns(comparison)
+    }
     assert section.rows == [
-        ("vgg16", "99.64 %", "99.34 %", ours["model=vgg16", "pytorch"], ours["model=vgg16", "tensorflow"]),
-        ("gnmt", "85.91 %", "96.55 %", ours["model=gnmt", "pytorch"], ours["model=gnmt", "tensorflow"]),
+        (
+            "vgg16",
+            "99.64 %",
+            "99.34 %",
+            ours["model=vgg16", "pytorch"],
+            ours["model=vgg16", "tensorflow"],
+        ),
+        (
+            "gnmt",
+            "85.91 %",
+            "96.55 %",
+            ours["model=gnmt", "pytorch"],
+            ours["model=gnmt", "tensorflow"],
+        ),
     ]
     assert training_speed.shares(compare(frame()), SHARES, SOURCE) == []

@@ -20,11 +20,15 @@ from tracking.records import OTHERS_CPU, OTHERS_GPU
 FREE, LOADED = 2.0, 37.4
 
 
-def measured(percent: Mapping[str, Sequence[float | None]], metric: str = OTHERS_CPU, **more: object) -> pd.DataFrame:
+def measured(
+    percent: Mapping[str, Sequence[float | None]], metric: str = OTHERS_CPU, **more: object
+) -> pd.DataFrame:
     """Eight blocks in which tensorflow takes ten times as long; what others used while each of its cells was timed, by level."""
     frame = table(runs(blocks=8, factors={"tensorflow": 10.0}, **more))  # type: ignore[arg-type]
     told = {level: list(values) * (8 // len(values)) for level, values in percent.items()}
-    return frame.assign(**{metric: [told[run.framework][int(run.block)] for run in frame.itertuples()]})
+    return frame.assign(
+        **{metric: [told[run.framework][int(run.block)] for run in frame.itertuples()]}
+    )
 
 
 def row(comparison: Comparison, metric: str) -> Row:
@@ -53,7 +57,9 @@ def test_ten_times_slower_beside_a_neighbour_of_one_side_is_no_verdict(side: str
     timed = [line for line in wording.sentences(loaded) if "memory" not in line]
     assert "slower" not in " ".join(timed).partition("seen:")[0]
     assert f"no verdict, {BUSY}; seen: " in " ".join(wording.sentences(loaded))
-    assert busy.warning(loaded.findings)[0].startswith("This machine was busy (37 % of the CPU by others): not settled. ")
+    assert busy.warning(loaded.findings)[0].startswith(
+        "This machine was busy (37 % of the CPU by others): not settled. "
+    )
 
 
 def test_the_median_cell_decides() -> None:
@@ -70,74 +76,124 @@ def test_the_median_cell_decides() -> None:
 
 def test_the_limit_is_the_one_that_the_cells_were_run_with() -> None:
     free = {"pytorch": [FREE], "tensorflow": [LOADED]}
-    assert row(compare(measured(free, params={"others_limit_percent": "50.0"})), STEP).verdict == "slower"
-    assert row(compare(measured(free, params={"others_limit_percent": "30.0"})), STEP).verdict == "inconclusive"
+    assert (
+        row(compare(measured(free, params={"others_limit_percent": "50.0"})), STEP).verdict
+        == "slower"
+    )
+    assert (
+        row(compare(measured(free, params={"others_limit_percent": "30.0"})), STEP).verdict
+        == "inconclusive"
+    )
 
 
 def test_a_busy_stratum_is_in_no_summary_and_others_keep_their_verdicts() -> None:
-    parts = [measured({"pytorch": [FREE], "tensorflow": [FREE]}, campaign=name, seed=at) for at, name in enumerate("abc")]
+    parts = [
+        measured({"pytorch": [FREE], "tensorflow": [FREE]}, campaign=name, seed=at)
+        for at, name in enumerate("abc")
+    ]
     for loaded in (None, "c"):
         frame = pd.concat(parts, ignore_index=True)
         frame.loc[frame["campaign"] == loaded, OTHERS_CPU] = LOADED
         found = compare(frame, strata=["campaign"])
-        verdicts = {one.row.stratum: one.row.verdict for one in found.findings if one.row.metric == STEP}
-        assert verdicts == {f"campaign={name}": "inconclusive" if name == loaded else "slower" for name in "abc"}
+        verdicts = {
+            one.row.stratum: one.row.verdict for one in found.findings if one.row.metric == STEP
+        }
+        assert verdicts == {
+            f"campaign={name}": "inconclusive" if name == loaded else "slower" for name in "abc"
+        }
         together = next(one.row for one in found.summaries if one.row.metric == STEP)
         assert (together.verdict == "slower") == (loaded is None)
-        assert together.reason.startswith("the machine was busy with others' work in campaign=c") == (loaded == "c")
+        assert together.reason.startswith(
+            "the machine was busy with others' work in campaign=c"
+        ) == (loaded == "c")
 
 
 def test_neither_ranks_nor_limits_of_batch_sizes_come_from_a_busy_machine() -> None:
     for percent in (FREE, LOADED):
         frame = table(runs(("8", "16"), factors={"16": 2.0}))
-        frame = frame.assign(**{"params.batch_size": frame["framework"], "framework": "pytorch", OTHERS_CPU: percent})
+        frame = frame.assign(
+            **{"params.batch_size": frame["framework"], "framework": "pytorch", OTHERS_CPU: percent}
+        )
         found = compare(frame, factor="batch_size")
         curve = next(one for one in batch_sizes.curves(found) if one.what == "training")
         assert (BUSY in curve.reason) == (percent == LOADED)
         assert curve.limit is None or percent == FREE
         levels = ("a", "b", "c")
-        many = pd.concat([table(runs(levels, campaign=name, seed=at)) for at, name in enumerate("xyz")], ignore_index=True)
+        many = pd.concat(
+            [table(runs(levels, campaign=name, seed=at)) for at, name in enumerate("xyz")],
+            ignore_index=True,
+        )
         ranked = compare(many.assign(**{OTHERS_CPU: percent}), strata=["campaign"])
-        assert [one.outcome.metric for one in ranking.rankings(ranked, [STEP, RSS])] == [STEP, RSS][percent == LOADED :]
+        assert [one.outcome.metric for one in ranking.rankings(ranked, [STEP, RSS])] == [STEP, RSS][
+            percent == LOADED :
+        ]
 
 
 def test_a_control_on_a_busy_machine_proves_nothing() -> None:
     frame = pd.concat(
-        [measured({"pytorch": [LOADED], "tensorflow": [LOADED]}), measured({"pytorch": [FREE], "tensorflow": [FREE]})]
+        [
+            measured({"pytorch": [LOADED], "tensorflow": [LOADED]}),
+            measured({"pytorch": [FREE], "tensorflow": [FREE]}),
+        ]
     )
-    frame = frame.iloc[:16].assign(**{"tags.treatment": frame["framework"][:16], "tags.control": ""})
-    again = frame[frame["framework"] == "pytorch"].assign(**{"tags.treatment": "pytorch A/A", "tags.control": "A/A"})
+    frame = frame.iloc[:16].assign(
+        **{"tags.treatment": frame["framework"][:16], "tags.control": ""}
+    )
+    again = frame[frame["framework"] == "pytorch"].assign(
+        **{"tags.treatment": "pytorch A/A", "tags.control": "A/A"}
+    )
     again["run_id"] = again["run_id"] + "-again"
     control = compare(pd.concat([frame, again], ignore_index=True)).controls[0]
     assert STEP not in {one.row.metric for one in control.tested}
 
 
 def test_what_depends_on_the_machine() -> None:
-    moved = [STEP, RATE, LATENCY, "energy/joules", "cpu/temperature_celsius_max", "cpu/utilization_percent_mean", "x/unknown"]
+    moved = [
+        STEP,
+        RATE,
+        LATENCY,
+        "energy/joules",
+        "cpu/temperature_celsius_max",
+        "cpu/utilization_percent_mean",
+        "x/unknown",
+    ]
     unmoved = [RSS, LOSS, "val/accuracy", "val/bleu4", "train/loss", "memory/peak_device_bytes"]
-    assert [busy.depends(outcome(metric)) for metric in (*moved, *unmoved)] == [True] * len(moved) + [False] * len(unmoved)
+    assert [busy.depends(outcome(metric)) for metric in (*moved, *unmoved)] == [True] * len(
+        moved
+    ) + [False] * len(unmoved)
 
 
 def test_a_repeated_cell_is_left_out_with_its_reason() -> None:
     frame = measured({"pytorch": [FREE], "tensorflow": [FREE]})
-    first = frame.iloc[:1].assign(**{"tags.disturbed": "others used 37 % of all CPUs", OTHERS_CPU: LOADED, "start_ms": 1})
+    first = frame.iloc[:1].assign(
+        **{"tags.disturbed": "others used 37 % of all CPUs", OTHERS_CPU: LOADED, "start_ms": 1}
+    )
     first["run_id"], first[STEP] = "disturbed", 99.0
     found = compare(pd.concat([first, frame], ignore_index=True))
     assert [(one.run_id, one.reason) for one in found.excluded] == [
         ("disturbed", "others used 37 % of all CPUs; a later run of the same cell is used instead")
     ]
-    assert 99.0 not in [pair.a for one in found.findings for pair in one.pairs if one.row.metric == STEP]
+    assert 99.0 not in [
+        pair.a for one in found.findings for pair in one.pairs if one.row.metric == STEP
+    ]
 
 
 def test_blocks_that_stay_disturbed_are_named_and_count() -> None:
     free = compare(measured({"pytorch": [FREE], "tensorflow": [FREE]}))
     assert not [line for line in free.warnings if "Disturbed blocks" in line]
-    some = compare(measured({"pytorch": [FREE], "tensorflow": [FREE, LOADED, *[FREE] * 4, 11.0, None]}))
+    some = compare(
+        measured({"pytorch": [FREE], "tensorflow": [FREE, LOADED, *[FREE] * 4, 11.0, None]})
+    )
     (told,) = (line for line in some.warnings if "Disturbed blocks" in line)
-    assert told == "Disturbed blocks that count all the same: 1 (37 %), 6 (11 %): others used so much of all CPUs."
+    assert (
+        told
+        == "Disturbed blocks that count all the same: 1 (37 %), 6 (11 %): others used so much of all CPUs."
+    )
     assert row(some, STEP).n_blocks == row(free, STEP).n_blocks == 8, "none is dropped"
     assert row(some, STEP).estimate == row(free, STEP).estimate
-    lax = measured({"pytorch": [LOADED], "tensorflow": [FREE]}, params={"others_limit_percent": "50.0"})
+    lax = measured(
+        {"pytorch": [LOADED], "tensorflow": [FREE]}, params={"others_limit_percent": "50.0"}
+    )
     assert not [line for line in compare(lax).warnings if "Disturbed blocks" in line]
 
 

@@ -12,7 +12,15 @@ from rich.console import Console
 from scipy import stats
 
 from experiments.calibration import simulation as calibration
-from experiments.calibration.simulation import MAIN, METRICS, SCENARIOS, Noise, calibrate, meets, simulate
+from experiments.calibration.simulation import (
+    MAIN,
+    METRICS,
+    SCENARIOS,
+    Noise,
+    calibrate,
+    meets,
+    simulate,
+)
 from experiments.comparison import compare
 from experiments.comparison.verdicts.findings import ALPHA
 from tracking.errors import WrongCall
@@ -36,7 +44,9 @@ def verdicts(rates: list[calibration.Rates]) -> dict[str, bool]:
 @pytest.mark.parametrize("noise", SCENARIOS, ids=lambda noise: noise.name)
 def test_a_campaign_has_every_run_and_twelve_known_metrics(noise):
     table = simulate(replace(noise, blocks=None), blocks=7, rng=np.random.default_rng(0))
-    assert sorted(zip(table["framework"], table["block"], strict=True)) == [(side, at) for side in "ab" for at in range(1, 8)]
+    assert sorted(zip(table["framework"], table["block"], strict=True)) == [
+        (side, at) for side in "ab" for at in range(1, 8)
+    ]
     comparison = compare(table)
     assert len({row.metric for row in comparison.rows}) == (noise.metrics or 12)
     blocks = Counter[str]()
@@ -48,16 +58,22 @@ def test_a_campaign_has_every_run_and_twelve_known_metrics(noise):
 
 
 def test_every_block_is_in_an_order_of_its_own():
-    table = simulate(STILL, blocks=40, rng=np.random.default_rng(1)).sort_values(["block", "order_in_block"])
+    table = simulate(STILL, blocks=40, rng=np.random.default_rng(1)).sort_values(
+        ["block", "order_in_block"]
+    )
     first = table["framework"].to_numpy()[::2]
     assert 8 <= (first == "a").sum() <= 32  # of 40 fair coins; beyond with a chance of 1 in 10,000
 
 
-@pytest.mark.parametrize("noise", [STILL, replace(STILL, unrelated=True)], ids=["related", "unrelated"])
+@pytest.mark.parametrize(
+    "noise", [STILL, replace(STILL, unrelated=True)], ids=["related", "unrelated"]
+)
 def test_without_noise_the_true_ratio_comes_out(noise):
     comparison = compare(simulate(noise, ratio=1.05, rng=np.random.default_rng(2)), baseline="a")
     for row in comparison.rows:
-        assert row.estimate == pytest.approx(1 / 1.05 if row.metric.endswith("per_second") else 1.05)
+        assert row.estimate == pytest.approx(
+            1 / 1.05 if row.metric.endswith("per_second") else 1.05
+        )
 
 
 @pytest.mark.parametrize("tails", ["normal", "lognormal", "student-t", "bimodal"])
@@ -71,7 +87,8 @@ def test_every_shape_has_mean_zero_and_the_spread_that_is_asked_for(tails):
 def test_shapes_are_what_they_are_called():
     rng = np.random.default_rng(4)
     normal, skewed, heavy, two = (
-        calibration._standard(tails, (20_000,), rng) for tails in ("normal", "lognormal", "student-t", "bimodal")
+        calibration._standard(tails, (20_000,), rng)
+        for tails in ("normal", "lognormal", "student-t", "bimodal")
     )
     assert abs(stats.skew(normal)) < 0.1 < 1 < stats.skew(skewed)
     assert stats.kurtosis(heavy) > 2 > 0.2 > abs(stats.kurtosis(normal))
@@ -80,14 +97,18 @@ def test_shapes_are_what_they_are_called():
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
 def test_steps_remember_the_step_before(rho):
-    steps = calibration._steps(Noise("x", step_autocorrelation=rho), (4_000, 100), np.random.default_rng(5))
+    steps = calibration._steps(
+        Noise("x", step_autocorrelation=rho), (4_000, 100), np.random.default_rng(5)
+    )
     assert lag_one(steps) == pytest.approx(rho, abs=0.02)
     assert steps[:, 0].std() == pytest.approx(1, abs=0.05)  # from the first step on: no settling
     assert steps[:, -1].std() == pytest.approx(1, abs=0.05)
 
 
 def test_drift_goes_with_the_order_of_the_runs():
-    table = simulate(replace(STILL, drift=0.05), rng=np.random.default_rng(6)).sort_values("start_ms")
+    table = simulate(replace(STILL, drift=0.05), rng=np.random.default_rng(6)).sort_values(
+        "start_ms"
+    )
     values = table[MAIN].to_numpy()
     assert values[-1] / values[0] == pytest.approx(1.05)
     assert (np.diff(values) > 0).all()
@@ -97,13 +118,18 @@ def test_phases_of_a_run_share_what_they_are_told_to():
     """The correlation of 1,200 pairs has a standard error of at most 0.03."""
     for share in (0.0, 0.5, 0.9):
         noise = Noise("x", run_sd=0.05, step_sd=0.0, metric_correlation=share)
-        logs = np.log(simulate(noise, blocks=600, rng=np.random.default_rng(7))[[MAIN, "power/watts_mean"]].to_numpy())
+        logs = np.log(
+            simulate(noise, blocks=600, rng=np.random.default_rng(7))[
+                [MAIN, "power/watts_mean"]
+            ].to_numpy()
+        )
         assert np.corrcoef(logs.T)[0, 1] == pytest.approx(share, abs=0.08)
         assert logs.std(axis=0) == pytest.approx([0.05, 0.05], rel=0.08)
 
 
 @pytest.mark.parametrize(
-    ("call", "message"), [({"metrics": 13}, "metrics=13"), ({"metrics": 0}, "1 to 12"), ({"steps": 50}, "p95")]
+    ("call", "message"),
+    [({"metrics": 13}, "metrics=13"), ({"metrics": 0}, "1 to 12"), ({"steps": 50}, "p95")],
 )
 def test_what_cannot_be_simulated_is_refused(call, message):
     with pytest.raises(WrongCall, match=message):
@@ -115,9 +141,16 @@ def test_what_cannot_be_simulated_is_refused(call, message):
 
 def differences(noise: Noise, blocks: int) -> np.ndarray:
     """Log-ratios of the first three metrics, a row a block."""
-    table = simulate(noise, blocks=blocks, metrics=3, rng=np.random.default_rng(9)).sort_values("block")
-    columns = [name for name in table.columns if name == MAIN or name.startswith("inference/batch_")]
-    logs = {side: np.log(rows[columns].to_numpy(dtype=float)) for side, rows in table.groupby("framework")}
+    table = simulate(noise, blocks=blocks, metrics=3, rng=np.random.default_rng(9)).sort_values(
+        "block"
+    )
+    columns = [
+        name for name in table.columns if name == MAIN or name.startswith("inference/batch_")
+    ]
+    logs = {
+        side: np.log(rows[columns].to_numpy(dtype=float))
+        for side, rows in table.groupby("framework")
+    }
     return logs["b"] - logs["a"]
 
 
@@ -153,11 +186,17 @@ def test_a_coarse_clock_gives_ties():
     assert len(np.unique(np.round(np.exp(differences(replace(spread, clock=0.0), 40)), 9))) == 120
 
 
-@pytest.mark.parametrize(("shape", "least"), [({"side_tails": "lognormal"}, 0.1), ({"side_autocorrelation": 0.7}, 0.2)])
+@pytest.mark.parametrize(
+    ("shape", "least"), [({"side_tails": "lognormal"}, 0.1), ({"side_autocorrelation": 0.7}, 0.2)]
+)
 def test_one_sided_scenarios_are_harsh(shape, least):
     """A paired t test errs in 12 % (skew) and 40 % (memory) of rows, 12 of them in 35 and 85 % of reports."""
     rng, wrong = np.random.default_rng(10), []
-    noise = next(one for one in SCENARIOS if one.side_sd and all(getattr(one, name) == value for name, value in shape.items()))
+    noise = next(
+        one
+        for one in SCENARIOS
+        if one.side_sd and all(getattr(one, name) == value for name, value in shape.items())
+    )
     cells = calibration.design.blocks([["a", "b"]], 12, rng)
     for _ in range(60):
         shifts = calibration._on_one_side(noise, cells, 12, rng)
@@ -172,7 +211,9 @@ def test_one_sided_scenarios_are_harsh(shape, least):
 
 def test_the_same_seed_gives_the_same_rates_and_another_seed_others():
     noise = [BY_NAME["run-to-run spread 3 %"]]
-    first, again, other = (calibrate(noise, campaigns=4, metrics=3, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (
+        calibrate(noise, campaigns=4, metrics=3, seed=seed) for seed in (1, 1, 2)
+    )
     assert first == again
     assert first != other
 
@@ -180,12 +221,19 @@ def test_the_same_seed_gives_the_same_rates_and_another_seed_others():
 @pytest.mark.slow
 def test_workers_change_nothing_but_the_time():
     noise = [BY_NAME["quiet"], BY_NAME["heavy tails"]]
-    assert calibrate(noise, campaigns=3, metrics=2, workers=2) == calibrate(noise, campaigns=3, metrics=2)
+    assert calibrate(noise, campaigns=3, metrics=2, workers=2) == calibrate(
+        noise, campaigns=3, metrics=2
+    )
 
 
 def test_progress_is_told_campaign_by_campaign():
     seen: list[tuple[int, int]] = []
-    calibrate([STILL, BY_NAME["quiet"]], campaigns=2, metrics=1, progress=lambda done, total: seen.append((done, total)))
+    calibrate(
+        [STILL, BY_NAME["quiet"]],
+        campaigns=2,
+        metrics=1,
+        progress=lambda done, total: seen.append((done, total)),
+    )
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
@@ -252,8 +300,16 @@ def test_power_is_what_the_t_test_promises():
 def _alarms(noise: Noise) -> tuple[float, float]:
     """Of 25 campaigns: false alarms of the papers' test on steps, and of runs that are not in random order."""
     rng = np.random.default_rng(13)
-    steps = [calibration._papers_way(calibration._campaign(noise, 12, 1, 100, 1.0, rng)) for _ in range(25)]
-    order = [calibration._in_wrong_order(calibration._campaign(noise, 12, 1, 100, 1.0, rng, shuffled=False)) for _ in range(25)]
+    steps = [
+        calibration._papers_way(calibration._campaign(noise, 12, 1, 100, 1.0, rng))
+        for _ in range(25)
+    ]
+    order = [
+        calibration._in_wrong_order(
+            calibration._campaign(noise, 12, 1, 100, 1.0, rng, shuffled=False)
+        )
+        for _ in range(25)
+    ]
     return float(np.mean(steps)), float(np.mean(order))
 
 
@@ -286,7 +342,11 @@ def test_steps_passed_off_as_replicates_break_the_promise(monkeypatch):
     monkeypatch.setattr(calibration, "_campaign", _steps_as_replicates)
     rates = calibrate([BY_NAME["run-to-run spread 3 %"]], campaigns=25)
     assert rates[0].false_alarms.low > 0.3
-    assert not any(holds for claim, holds in verdicts(rates).items() if "false alarm" in claim or "intervals" in claim)
+    assert not any(
+        holds
+        for claim, holds in verdicts(rates).items()
+        if "false alarm" in claim or "intervals" in claim
+    )
 
 
 @pytest.mark.slow
@@ -307,20 +367,26 @@ def test_intervals_that_are_too_narrow_break_the_promise(monkeypatch):
 
 @pytest.mark.slow
 def test_a_campaign_that_is_not_shuffled_breaks_the_promise(monkeypatch):
-    monkeypatch.setattr(calibration.design, "blocks", lambda sides, count, _rng: _one_after_another(sides, count))
+    monkeypatch.setattr(
+        calibration.design, "blocks", lambda sides, count, _rng: _one_after_another(sides, count)
+    )
     rates = calibrate([BY_NAME["drift 5 %"]], campaigns=15, metrics=4)
     assert rates[0].false_alarms.value > 0.8
     assert not verdicts(rates)["drift 5 %: any false alarm among 4 metrics"]
 
 
 def _one_after_another(sides, count):
-    return [calibration.design.Cell(side, block, 0) for side in sides for block in range(1, count + 1)]
+    return [
+        calibration.design.Cell(side, block, 0) for side in sides for block in range(1, count + 1)
+    ]
 
 
 @pytest.mark.slow
 def test_a_tool_that_never_sees_anything_breaks_the_promise(monkeypatch):
     unseeing = calibration.significance.Tested(0, 1.0)
-    monkeypatch.setattr("experiments.comparison.statistics.significance.paired_t", lambda _: unseeing)
+    monkeypatch.setattr(
+        "experiments.comparison.statistics.significance.paired_t", lambda _: unseeing
+    )
     found = verdicts(calibrate([BY_NAME["quiet"]], campaigns=12, metrics=2))
     assert found["quiet: any false alarm among 2 metrics"]
     assert not found["quiet: a difference of 5 % is shown, declared alone"]
@@ -332,7 +398,9 @@ def test_a_tool_that_never_sees_anything_breaks_the_promise(monkeypatch):
 def test_the_interval_of_a_share_is_wilsons():
     """Newcombe 1998, table I: 15 of 148 gives .0624 to .1605."""
     found = calibration.share([1.0] * 15 + [0.0] * 133)
-    assert (found.value, found.low, found.high) == pytest.approx((15 / 148, 0.0624, 0.1605), abs=5e-5)
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (15 / 148, 0.0624, 0.1605), abs=5e-5
+    )
     assert calibration.share([0.0] * 40).low == 0
     assert 0 < calibration.share([0.0] * 40).high < 0.1
     assert calibration.share([1.0] * 40).high == pytest.approx(1)
@@ -340,7 +408,10 @@ def test_the_interval_of_a_share_is_wilsons():
 
 def test_intervals_of_one_report_do_not_count_as_independent():
     """Ten campaigns that hold all or nothing say less than a hundred independent ones of the same mean."""
-    clustered, even = calibration.share([1.0] * 9 + [0.0]), calibration.share([0.9, 0.88, 0.92, 0.9, 0.91, 0.89] * 2)
+    clustered, even = (
+        calibration.share([1.0] * 9 + [0.0]),
+        calibration.share([0.9, 0.88, 0.92, 0.9, 0.91, 0.89] * 2),
+    )
     assert clustered.value == pytest.approx(even.value)
     assert clustered.high - clustered.low > 3 * (even.high - even.low)
 

@@ -42,7 +42,9 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> ComparisonResult:
     """Training is settled, latency is not, although latency was declared first."""
     spec = ComparisonSpec(primary=(LATENCY, RATE), baseline="pytorch", outcomes=(LATENCY, RATE))
     table = frame(factors={"tensorflow": 1.2}, tags=TAGS, spread=0.03)
-    return answer(spec, table, tmp_path_factory.mktemp("card"), ReportOptions("Captioning · demo"), _no_steps)
+    return answer(
+        spec, table, tmp_path_factory.mktemp("card"), ReportOptions("Captioning · demo"), _no_steps
+    )
 
 
 def test_what_is_settled_comes_before_what_is_not(result: ComparisonResult) -> None:
@@ -68,18 +70,32 @@ def test_every_format_shows_the_same_answer_and_facts(result: ComparisonResult) 
         "description": rendering.description_card(card),
         "terminal": shown.get(),
     }
-    assert list(card.facts) == ["Model", "Data", "CPU", "GPU", "Versions", "Date", "Duration", "Runs", "Precision"]
+    assert list(card.facts) == [
+        "Model",
+        "Data",
+        "CPU",
+        "GPU",
+        "Versions",
+        "Date",
+        "Duration",
+        "Runs",
+        "Precision",
+    ]
     assert (card.facts["Model"], card.facts["Data"]) == ("m", "d")
     for form, text in texts.items():
         for told in (card.answer, card.question, *card.facts.values()):
             assert told in text, (form, told)
 
 
-def test_figures_for_the_campaign_are_those_of_the_rows_in_four_digits(result: ComparisonResult) -> None:
+def test_figures_for_the_campaign_are_those_of_the_rows_in_four_digits(
+    result: ComparisonResult,
+) -> None:
     """Half a unit of the fourth digit is at most 5e-4 of a value; the bounds are rounded outwards, at most a whole unit."""
     told = dict(result.card.figures)
     for row in result.comparison.rows:
-        ratio, low, high = (told.pop(f"verdict/{row.metric}/{name}") for name in ("ratio", "low", "high"))
+        ratio, low, high = (
+            told.pop(f"verdict/{row.metric}/{name}") for name in ("ratio", "low", "high")
+        )
         assert None not in (row.estimate, row.ci_low, row.ci_high)
         assert ratio == pytest.approx(row.estimate, rel=5e-4)
         assert row.ci_low * (1 - 1e-3) < low <= row.ci_low  # type: ignore[operator]
@@ -106,31 +122,46 @@ def test_of_several_levels_the_figures_name_the_level_in_letters_that_mlflow_tak
     card = cards.of(compare(table, baseline="pytorch", outcomes=[RATE]), "A study")
     assert f"verdict/{RATE}/pytorch_compile/ratio" in card.figures
     assert f"verdict/{RATE}/tensorflow/ratio" in card.figures
-    assert card.answer.startswith("Training throughput against PyTorch in this campaign: PyTorch (compile) ")
+    assert card.answer.startswith(
+        "Training throughput against PyTorch in this campaign: PyTorch (compile) "
+    )
 
 
 @pytest.mark.usefixtures("often")
 def test_what_is_open_says_the_range_and_what_would_settle_it() -> None:
-    comparison = compare(paired([1.0] * 8, list(np.exp(OPEN)), LATENCY), outcomes=[LATENCY], primary=[LATENCY])
+    comparison = compare(
+        paired([1.0] * 8, list(np.exp(OPEN)), LATENCY), outcomes=[LATENCY], primary=[LATENCY]
+    )
     (one,), said = comparison.findings, cards.of(comparison, "A study").answer
     assert one.plan is not None
-    assert said.startswith("B answers 1.15× slower than a, but whether by more than 3 % is not settled")
-    assert said.endswith(f"At most {one.plan.blocks} more blocks settle it with a predicted probability of 95 %.")
+    assert said.startswith(
+        "B answers 1.15× slower than a, but whether by more than 3 % is not settled"
+    )
+    assert said.endswith(
+        f"At most {one.plan.blocks} more blocks settle it with a predicted probability of 95 %."
+    )
 
 
 @pytest.mark.usefixtures("often")
 def test_blocks_are_offered_for_the_outcomes_that_they_are_planned_for() -> None:
     """Latency has a plan; the loss may lie at its margin, and a number would be none of its own."""
     shifts = 0.05 + 0.1 * np.array([-1, 1, 1, -1, 1, -1, -1, 1.0])
-    table = paired([1.0] * 8, list(np.exp(OPEN)), LATENCY).assign(**{LOSS: np.append(np.ones(8), 1 + shifts)})
+    table = paired([1.0] * 8, list(np.exp(OPEN)), LATENCY).assign(
+        **{LOSS: np.append(np.ones(8), 1 + shifts)}
+    )
     comparison = compare(table, outcomes=[LATENCY, LOSS], primary=[LATENCY, LOSS])
     by_metric = {one.row.metric: one for one in comparison.findings}
     blocks = outlook.payable(by_metric[LATENCY])
     assert blocks
     assert outlook.payable(by_metric[LOSS]) is None
     said = cards.of(comparison, "A study").answer
-    assert f"At most {blocks} more blocks settle median inference latency with a predicted probability of 95 %." in said
-    assert said.endswith("How many more blocks would settle validation loss cannot be predicted; longer cells may help.")
+    assert (
+        f"At most {blocks} more blocks settle median inference latency with a predicted probability of 95 %."
+        in said
+    )
+    assert said.endswith(
+        "How many more blocks would settle validation loss cannot be predicted; longer cells may help."
+    )
     advice = remarks.on_more_blocks(comparison, lambda count, _: Advice(f"{count} more blocks", ()))
     assert advice is not None
     assert advice.what == f"{blocks} more blocks (for median inference latency)"
@@ -145,7 +176,9 @@ def test_a_loss_of_quality_is_in_the_head_though_it_is_exploratory() -> None:
         table["val/accuracy"] = 0.9 - lost + rng.normal(0, 0.002, len(table))
         comparison = compare(table, baseline="pytorch", primary=[RATE])
         answer = cards.of(comparison, "A study").answer
-        assert ("Quality differs (exploratory): validation accuracy of TensorFlow is 0.05" in answer) is bool(said)
+        assert (
+            "Quality differs (exploratory): validation accuracy of TensorFlow is 0.05" in answer
+        ) is bool(said)
     declared = compare(table, baseline="pytorch", primary=[RATE, "val/accuracy"])
     assert "exploratory" not in cards.of(declared, "A study").answer
 
@@ -153,11 +186,17 @@ def test_a_loss_of_quality_is_in_the_head_though_it_is_exploratory() -> None:
 @pytest.mark.parametrize(("hours", "spread"), [(0.25, 0.5), (25.0, 0.06)])
 def test_blocks_that_nobody_would_run_are_not_asked_for(hours: float, spread: float) -> None:
     """A hundred blocks may not be enough with an SD of 50 %, nor is a day where each takes 25 hours."""
-    noise = np.random.default_rng(0).permutation(np.linspace(-1, 1, 8))  # blocks know nothing of each other
+    noise = np.random.default_rng(0).permutation(
+        np.linspace(-1, 1, 8)
+    )  # blocks know nothing of each other
     shifts = spread * noise / noise.std(ddof=1)
     table = paired([1.0] * 8, list(np.exp(shifts)), LATENCY)
     at = 3_600_000 * hours * (table["block"] + (table["framework"] == "b") / 2)
-    comparison = compare(table.assign(start_ms=at, end_ms=at + 1_800_000 * hours), outcomes=[LATENCY], primary=[LATENCY])
+    comparison = compare(
+        table.assign(start_ms=at, end_ms=at + 1_800_000 * hours),
+        outcomes=[LATENCY],
+        primary=[LATENCY],
+    )
     (one,) = comparison.findings
     assert one.plan is not None
     assert one.plan.blocks is None
@@ -184,6 +223,13 @@ def test_the_duration_is_each_campaigns_own() -> None:
 
 def test_a_campaigns_own_run_does_not_count_its_time_again() -> None:
     table = frame()
-    own = {"run_id": "c1", "kind": "campaign", "status": "FINISHED", "start_ms": table["start_ms"].min() - 5_000}
-    both = pd.concat([table, pd.DataFrame([{**own, "end_ms": table["end_ms"].max() + 5_000}])], ignore_index=True)
+    own = {
+        "run_id": "c1",
+        "kind": "campaign",
+        "status": "FINISHED",
+        "start_ms": table["start_ms"].min() - 5_000,
+    }
+    both = pd.concat(
+        [table, pd.DataFrame([{**own, "end_ms": table["end_ms"].max() + 5_000}])], ignore_index=True
+    )
     assert environment.span(both) == environment.span(table)

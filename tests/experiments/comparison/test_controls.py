@@ -20,18 +20,29 @@ from tracking.records import StoredRun
 
 
 def with_controls(
-    factor: float = 1.05, blocks: int = 8, *, baseline: str = "pytorch", campaign: str = "c1", again: float = 1.0
+    factor: float = 1.05,
+    blocks: int = 8,
+    *,
+    baseline: str = "pytorch",
+    campaign: str = "c1",
+    again: float = 1.0,
 ) -> pd.DataFrame:
     """A campaign of two frameworks, its A/A cells (`again` as slow), and its cells whose steps are slowed by a factor."""
     found = [mark(run, run.tags["framework"]) for run in runs(blocks=blocks, campaign=campaign)]
     for name, seed, slower in (("A/A", 1, again), ("injected 5 %", 2, factor)):
-        repeated = runs((baseline,), blocks=blocks, seed=seed, factors={baseline: slower}, campaign=campaign)
+        repeated = runs(
+            (baseline,), blocks=blocks, seed=seed, factors={baseline: slower}, campaign=campaign
+        )
         found += [mark(run, f"{baseline} {name}", name) for run in repeated]
     return table(found)
 
 
 def control(found: pd.DataFrame, name: str, *outcomes: str) -> Control:
-    return next(one for one in compare(found, baseline="pytorch", outcomes=outcomes).controls if one.name == name)
+    return next(
+        one
+        for one in compare(found, baseline="pytorch", outcomes=outcomes).controls
+        if one.name == name
+    )
 
 
 def mark(run: StoredRun, treatment: str, control: str = "") -> StoredRun:
@@ -57,7 +68,10 @@ def test_controls_do_not_touch_what_is_compared() -> None:
 
 def test_an_injected_delay_is_found_and_a_second_self_is_not() -> None:
     """SD 1 % and 8 blocks detect 1.2 %: 5 % must be found; the A/A pair shares its distribution."""
-    controls = {one.name: one.comparison for one in compare(with_controls(), baseline="pytorch", outcomes=[STEP]).controls}
+    controls = {
+        one.name: one.comparison
+        for one in compare(with_controls(), baseline="pytorch", outcomes=[STEP]).controls
+    }
     assert set(controls) == {"A/A", "injected 5 %"}
     delayed, again = controls["injected 5 %"].findings[0], controls["A/A"].findings[0]
     assert delayed.different
@@ -66,13 +80,17 @@ def test_an_injected_delay_is_found_and_a_second_self_is_not() -> None:
     assert not again.different
 
 
-@pytest.mark.parametrize(("blocks", "said"), [(2, "toy A/A: no outcome could be tested."), (8, "of 2 outcomes called")])
+@pytest.mark.parametrize(
+    ("blocks", "said"), [(2, "toy A/A: no outcome could be tested."), (8, "of 2 outcomes called")]
+)
 def test_a_calibration_counts_only_what_was_tested(blocks: int, said: str) -> None:
     found = paired([1.0 + at for at in range(blocks)], [1.01 + at for at in range(blocks)])
     found["framework"] = found["framework"].replace({"a": "toy", "b": "toy A/A"})
     comparison = compare(found.assign(**{RATE: found[STEP] + 1}), baseline="toy")
     (told,) = calibrate.also(
-        settings_.parse(calibrate.Settings, calibrate.STUDY.presets, {"campaigns": "0"}), comparison, print
+        settings_.parse(calibrate.Settings, calibrate.STUDY.presets, {"campaigns": "0"}),
+        comparison,
+        print,
     ).sentences
     assert said in told
 
@@ -93,17 +111,23 @@ def test_a_single_framework_is_compared_with_its_controls() -> None:
 
 @pytest.mark.parametrize("study", studies.available())
 @pytest.mark.parametrize("given", [{"aa": "true"}, {"inject_delay": "5%"}])
-def test_every_study_has_the_controls_that_are_asked_for_or_refuses(study: str, given: dict[str, str]) -> None:
+def test_every_study_has_the_controls_that_are_asked_for_or_refuses(
+    study: str, given: dict[str, str]
+) -> None:
     """A study that did neither would slow what it compares, or claim a control that it has not."""
     module = studies.load(study)
-    wanted = settings_.parse(module.settings, module.presets, {"aa": "false", "inject_delay": "0", **given})
+    wanted = settings_.parse(
+        module.settings, module.presets, {"aa": "false", "inject_delay": "0", **given}
+    )
     try:
         found = treatments.of(module, wanted)
     except WrongCall as refused:
         assert "aa, inject_delay" in str(refused)  # noqa: PT017
         return
     slowed = [one for one in found if one.settings.get("inject_delay") != 0]
-    assert [one.name.partition(" ")[2] for one in found if " " in one.name] == ["A/A" if "aa" in given else "+5 %"]
+    assert [one.name.partition(" ")[2] for one in found if " " in one.name] == [
+        "A/A" if "aa" in given else "+5 %"
+    ]
     assert len(slowed) == ("inject_delay" in given)
 
 
@@ -119,7 +143,9 @@ def test_the_rate_of_false_alarms_counts_what_is_inconclusive_too() -> None:
     assert controls.result(found) == (
         "1 of 4 tested outcomes was called different, falsely: median training step; 1 of the 4 are inconclusive"
     )
-    assert controls.result(control(with_controls(blocks=5), "A/A", STEP)) == "nothing could be tested"
+    assert (
+        controls.result(control(with_controls(blocks=5), "A/A", STEP)) == "nothing could be tested"
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +175,9 @@ def test_an_injected_delay_is_sought_in_the_times_and_in_its_size(factor: float,
         (1.3, "found, but not as the 1.05× that was injected, in training throughput (1.2"),
     ],
 )
-def test_a_delay_of_steps_that_ran_freely_is_sought_in_their_throughput(factor: float, said: str) -> None:
+def test_a_delay_of_steps_that_ran_freely_is_sought_in_their_throughput(
+    factor: float, said: str
+) -> None:
     """They have no median; a longer step lowers a rate. Where single steps were timed, the rate only says it again."""
     freely = with_controls(factor).drop(columns=[STEP])
     assert controls.result(control(freely, "injected 5 %", RATE)).startswith(said)
@@ -163,14 +191,23 @@ def test_a_delay_without_a_median_time_is_not_called_found() -> None:
 
 
 def test_every_baseline_has_controls_of_its_own() -> None:
-    both = pd.concat([with_controls(), with_controls(baseline="tensorflow", campaign="c2")], ignore_index=True)
-    found = [one for one in compare(both, baseline="pytorch", outcomes=[STEP]).controls if one.name == "A/A"]
+    both = pd.concat(
+        [with_controls(), with_controls(baseline="tensorflow", campaign="c2")], ignore_index=True
+    )
+    found = [
+        one
+        for one in compare(both, baseline="pytorch", outcomes=[STEP]).controls
+        if one.name == "A/A"
+    ]
     assert [[(row.a, row.b, row.n_blocks) for row in one.comparison.rows] for one in found] == [
         [("pytorch", "pytorch A/A", 8)],
         [("tensorflow", "tensorflow A/A", 8)],
     ]
     told = controls.sentences(Evidence(compare(both, baseline="pytorch", outcomes=[STEP])))
-    assert {line.split(":")[0] for line in told if "A/A" in line} == {"Control A/A of pytorch", "Control A/A of tensorflow"}
+    assert {line.split(":")[0] for line in told if "A/A" in line} == {
+        "Control A/A of pytorch",
+        "Control A/A of tensorflow",
+    }
 
 
 def test_controls_are_judged_stratum_by_stratum() -> None:
@@ -180,5 +217,8 @@ def test_controls_are_judged_stratum_by_stratum() -> None:
     found = compare(both, baseline="pytorch", outcomes=[STEP], strata=["batch_size"]).controls
     assert len(found) == 2
     for one in found:
-        assert [(row.stratum, row.n_blocks) for row in one.comparison.rows] == [("batch_size=8", 8), ("batch_size=64", 8)]
+        assert [(row.stratum, row.n_blocks) for row in one.comparison.rows] == [
+            ("batch_size=8", 8),
+            ("batch_size=64", 8),
+        ]
     assert "median training step [batch_size=8]" in controls.result(found[1])

@@ -21,17 +21,26 @@ from tests.experiments.comparison.campaigns import paired as table_of
         (0.01, 0.05, True, True, Decision.WITHIN_MARGIN),
         (-0.05, 0.05, False, True, Decision.EQUIVALENT),
         (-0.3, 0.3, False, False, Decision.OPEN),
-        (0.2, 0.4, False, False, Decision.OPEN),  # beyond the margin, but not after the correction for many tests
+        (
+            0.2,
+            0.4,
+            False,
+            False,
+            Decision.OPEN,
+        ),  # beyond the margin, but not after the correction for many tests
     ],
 )
 def test_what_is_shown_decides(low, high, different, equivalent, decision):
-    effect = Effect(Estimate((low + high) / 2, low, high), 0.1, different=different, equivalent=equivalent)
+    effect = Effect(
+        Estimate((low + high) / 2, low, high), 0.1, different=different, equivalent=equivalent
+    )
     assert effect.decision is decision
     assert decision.is_verdict == (decision not in (Decision.OPEN, Decision.SIZE_OPEN))
 
 
 @pytest.mark.parametrize(
-    ("shift", "decision"), [(0.0, Decision.EQUIVALENT), (0.5, Decision.DIFFERENT), (-0.5, Decision.DIFFERENT)]
+    ("shift", "decision"),
+    [(0.0, Decision.EQUIVALENT), (0.5, Decision.DIFFERENT), (-0.5, Decision.DIFFERENT)],
 )
 def test_paired_shifts_without_any_spread_are_decided_by_their_size(shift, decision):
     assert paired([shift] * 6, 0.1).decision is decision

@@ -35,7 +35,9 @@ def test_paired_hodges_lehmann_of_the_depression_data():
 
 def test_the_mean_difference_of_the_sleep_data():
     found = estimates.mean(estimates.differences(SLEEP_2, SLEEP_1))
-    assert (found.value, found.low, found.high) == pytest.approx((-1.58, -2.4598858, -0.7001142), abs=1e-7)
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (-1.58, -2.4598858, -0.7001142), abs=1e-7
+    )
 
 
 def test_effect_sizes_of_the_published_ordinal_example():
@@ -54,10 +56,14 @@ def test_geometric_mean_ratio_by_hand():
 
 
 def test_two_values_bound_nothing():
-    assert estimates.mean([1.0, 1.1]) == estimates.Estimate(pytest.approx(1.05), -math.inf, math.inf)
+    assert estimates.mean([1.0, 1.1]) == estimates.Estimate(
+        pytest.approx(1.05), -math.inf, math.inf
+    )
 
 
-@pytest.mark.parametrize(("q", "least"), [(0.5, 6), (0.95, 72), (0.99, 368), (0.999, 3_688), (0.05, 72)])
+@pytest.mark.parametrize(
+    ("q", "least"), [(0.5, 6), (0.95, 72), (0.99, 368), (0.999, 3_688), (0.05, 72)]
+)
 def test_percentiles_are_earned(q, least):
     assert estimates.earned(q, least)
     assert not estimates.earned(q, least - 1)
@@ -109,7 +115,11 @@ def test_a_ratio_is_inverted_by_swapping_and_untouched_by_scaling(pairs, scale):
     a, b = np.array(pairs).T
     forth, back = ratio(a, b), ratio(b, a)
     assert forth.value * back.value == pytest.approx(1)
-    assert (forth.low, back.high) == (0, math.inf) if len(a) < 3 else forth.low * back.high == pytest.approx(1, rel=1e-6)
+    assert (
+        (forth.low, back.high) == (0, math.inf)
+        if len(a) < 3
+        else forth.low * back.high == pytest.approx(1, rel=1e-6)
+    )
     scaled = ratio(scale * a, scale * b)
     assert (scaled.value, scaled.low) == pytest.approx((forth.value, forth.low), rel=1e-6)
     assert estimates.a12(a, b) + estimates.a12(b, a) == pytest.approx(1)
@@ -127,7 +137,9 @@ def test_t_interval_on_log_ratios_covers(noise):
     shifts = draws[..., 1] - draws[..., 0] + math.log(1.1)
     half = stats.t.ppf(0.975, 5) * stats.sem(shifts, axis=1)
     one = estimates.exponential(estimates.mean(shifts[0]))
-    assert (one.low, one.high) == pytest.approx((math.exp(shifts[0].mean() - half[0]), math.exp(shifts[0].mean() + half[0])))
+    assert (one.low, one.high) == pytest.approx(
+        (math.exp(shifts[0].mean() - half[0]), math.exp(shifts[0].mean() + half[0]))
+    )
     covered = np.abs(shifts.mean(axis=1) - math.log(1.1)) <= half
     assert 0.93 <= covered.mean() <= 0.985
 

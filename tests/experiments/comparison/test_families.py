@@ -24,9 +24,17 @@ from tracking.errors import WrongCall
 NAMES = [f"m{at}/x_seconds" for at in range(12)]
 
 
-def twelve(rng: np.random.Generator, shift: float = 0.0, blocks: int = 12, sd: float = 0.03) -> pd.DataFrame:
+def twelve(
+    rng: np.random.Generator, shift: float = 0.0, blocks: int = 12, sd: float = 0.03
+) -> pd.DataFrame:
     """Twelve unrelated outcomes; the SD is that of a log-ratio, the first outcome of b is shifted."""
-    table = pd.DataFrame({"framework": ["a", "b"] * blocks, "block": np.repeat(range(blocks), 2), "status": "FINISHED"})
+    table = pd.DataFrame(
+        {
+            "framework": ["a", "b"] * blocks,
+            "block": np.repeat(range(blocks), 2),
+            "status": "FINISHED",
+        }
+    )
     values = rng.normal(0, sd / math.sqrt(2), (2 * blocks, 12))
     values[:, 0] += shift * (table["framework"] == "b")
     return pd.concat([table, pd.DataFrame(np.exp(values), columns=NAMES)], axis=1)
@@ -51,7 +59,10 @@ def test_without_a_declaration_all_is_one_exploratory_family():
 
 
 def test_strata_and_pairs_of_a_primary_outcome_are_of_its_family():
-    sides = [frame(levels=["a", "b", "c"], seed=at, campaign=f"c{at}").assign(machine=f"m{at}") for at in range(3)]
+    sides = [
+        frame(levels=["a", "b", "c"], seed=at, campaign=f"c{at}").assign(machine=f"m{at}")
+        for at in range(3)
+    ]
     found = compare(pd.concat(sides), strata=["machine"], all_pairs=True, primary=[STEP])
     for findings, count in ((found.findings, 9), (found.summaries, 3)):
         primary = [one.row for one in findings if one.primary]
@@ -68,7 +79,9 @@ def shown(campaigns: int, shift: float, primary: list[str], seed: int) -> tuple[
     for _ in range(campaigns):
         findings = compare(twelve(rng, shift), primary=primary, baseline="a").findings
         others = [one.different for one in findings if one.row.metric != NAMES[0]]
-        found.append((next(one for one in findings if one.row.metric == NAMES[0]).different, any(others)))
+        found.append(
+            (next(one for one in findings if one.row.metric == NAMES[0]).different, any(others))
+        )
     first, other = np.mean(found, axis=0)
     return float(first), float(other)
 
@@ -78,7 +91,12 @@ def test_one_primary_outcome_has_the_power_of_one_declared_alone():
     declared, _ = shown(15, 0.03, NAMES[:1], 1)
     undeclared, _ = shown(15, 0.03, [], 1)
     rng = np.random.default_rng(1)
-    alone = np.mean([compare(twelve(rng, 0.03), outcomes=NAMES[:1], baseline="a").findings[0].different for _ in range(15)])
+    alone = np.mean(
+        [
+            compare(twelve(rng, 0.03), outcomes=NAMES[:1], baseline="a").findings[0].different
+            for _ in range(15)
+        ]
+    )
     assert declared == alone
     assert declared >= undeclared + 0.15
 
@@ -89,7 +107,12 @@ def test_false_alarms_of_either_family_are_five_percent():
     rng, alarms = np.random.default_rng(2), []
     for _ in range(400):
         findings = compare(twelve(rng), primary=NAMES[:3]).findings
-        alarms.append([any(one.different for one in findings if one.primary is family) for family in (True, False)])
+        alarms.append(
+            [
+                any(one.different for one in findings if one.primary is family)
+                for family in (True, False)
+            ]
+        )
     assert (np.mean(alarms, axis=0) <= 0.05 + 2.5 * 0.011).all()
 
 
@@ -99,7 +122,10 @@ def test_false_alarms_of_either_family_are_five_percent():
 @pytest.mark.parametrize(
     ("primary", "message"),
     [
-        (["train/step_second"], "primary=train/step_second is no outcome here; did you mean train/step_seconds"),
+        (
+            ["train/step_second"],
+            "primary=train/step_second is no outcome here; did you mean train/step_seconds",
+        ),
         (["zzz"], "primary=zzz is no outcome here; have "),
         ([STEP, RATE, LATENCY, RSS], "primary names 4 outcomes; at most 3"),
     ],
@@ -110,7 +136,9 @@ def test_what_is_no_outcome_is_refused_in_one_line(primary, message):
     assert "\n" not in str(refused.value)
 
 
-def test_a_campaign_that_names_what_it_does_not_judge_ends_before_it_begins(tmp_path, monkeypatch, capsys):
+def test_a_campaign_that_names_what_it_does_not_judge_ends_before_it_begins(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     assert main(["captioning", "--primary=train/speed"]) == WRONG_CALL
     said = capsys.readouterr().err
@@ -120,9 +148,19 @@ def test_a_campaign_that_names_what_it_does_not_judge_ends_before_it_begins(tmp_
 
 
 def test_a_primary_outcome_that_nobody_measured_is_said_and_costs_nothing():
-    found = compare(frame(factors={"tensorflow": 1.2}), outcomes=[STEP, "energy/joules"], primary=["energy/joules"])
-    assert wording.sentences(found) == ["No primary outcome (energy/joules) was measured: what was is exploratory, and below."]
-    both = compare(frame(factors={"tensorflow": 1.2}), outcomes=[STEP, "energy/joules"], primary=[STEP, "energy/joules"])
+    found = compare(
+        frame(factors={"tensorflow": 1.2}),
+        outcomes=[STEP, "energy/joules"],
+        primary=["energy/joules"],
+    )
+    assert wording.sentences(found) == [
+        "No primary outcome (energy/joules) was measured: what was is exploratory, and below."
+    ]
+    both = compare(
+        frame(factors={"tensorflow": 1.2}),
+        outcomes=[STEP, "energy/joules"],
+        primary=[STEP, "energy/joules"],
+    )
     assert both.rows[0].p_holm == both.rows[0].p
 
 
@@ -134,12 +172,17 @@ def test_the_head_speaks_of_primary_outcomes_only(tmp_path):
     (told,) = wording.sentences(found)
     assert told.lower().startswith("peak process memory")
     write(Evidence(found), tmp_path, "A study")
-    page, text = ((tmp_path / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
+    page, text = (
+        (tmp_path / name).read_text(encoding="utf-8") for name in ("report.html", "report.md")
+    )
     assert "trains 1." not in page
     text = text[text.index("## Verdicts") :]
     told = ["| primary |", "| peak process memory |", "| exploratory |", "| training throughput |"]
     assert [text.index(one) for one in told] == sorted(text.index(one) for one in told)
-    assert "at most 5 % of reports show a difference where there is none among the primary rows, declared beforehand" in text
+    assert (
+        "at most 5 % of reports show a difference where there is none among the primary rows, declared beforehand"
+        in text
+    )
     published = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
     assert published["primary"] == [RSS]
     assert [row["family"] for row in published["rows"]] == ["primary"] + ["exploratory"] * 5
@@ -157,10 +200,15 @@ def test_every_study_declares_one_to_three_of_its_outcomes(name):
     asked = settings_.parse(study.settings, study.presets, {"primary": study.outcomes[-1].metric})
     assert studies.primary(study, asked) == (study.outcomes[-1].metric,)
     with pytest.raises(WrongCall, match="primary=train/speed is no outcome here"):
-        studies.primary(study, settings_.parse(study.settings, study.presets, {"primary": "train/speed"}))
+        studies.primary(
+            study, settings_.parse(study.settings, study.presets, {"primary": "train/speed"})
+        )
 
 
-@pytest.mark.parametrize("asked", ["throughput", "latency", "accuracy", "energy", "train/step_secnds", "val/acuracy", "val/bleu"])
+@pytest.mark.parametrize(
+    "asked",
+    ["throughput", "latency", "accuracy", "energy", "train/step_secnds", "val/acuracy", "val/bleu"],
+)
 @pytest.mark.parametrize("which", ["outcomes", "primary"])
 def test_only_metrics_that_the_runs_have_are_suggested(which, asked):
     """`train/step_seconds` and `val/accuracy` are known by name, and no run here has them."""
@@ -169,7 +217,11 @@ def test_only_metrics_that_the_runs_have_are_suggested(which, asked):
     with pytest.raises(WrongCall) as refused:
         compare(table, **{which: [asked]})
     _, _, right = str(refused.value).partition("; ")
-    named = {right.removeprefix("did you mean ").removesuffix("?")} if right.startswith("did") else set(right[5:].split(", "))
+    named = (
+        {right.removeprefix("did you mean ").removesuffix("?")}
+        if right.startswith("did")
+        else set(right[5:].split(", "))
+    )
     assert named <= have, refused.value
     if (which, asked) == ("outcomes", "latency"):
         assert named == {LATENCY}
@@ -179,4 +231,6 @@ def test_a_primary_outcome_that_no_run_has_is_not_suggested_either():
     with pytest.raises(WrongCall) as refused:
         compare(frame().drop(columns=BLEU), outcomes=[STEP, BLEU], primary=["val/bleu3"])
     assert BLEU not in str(refused.value)
-    assert compare(frame().drop(columns=BLEU), outcomes=[STEP, BLEU], primary=[BLEU]).primary == (BLEU,)
+    assert compare(frame().drop(columns=BLEU), outcomes=[STEP, BLEU], primary=[BLEU]).primary == (
+        BLEU,
+    )

@@ -24,7 +24,9 @@ from tests.experiments.comparison.test_batch_sizes import _with_inference, _work
 from tests.experiments.comparison.test_report import _checked
 
 
-def _drawn(table: pd.DataFrame, *, strata: tuple[str, ...] = (), raw=()) -> dict[str, canvas.Figure]:
+def _drawn(
+    table: pd.DataFrame, *, strata: tuple[str, ...] = (), raw=()
+) -> dict[str, canvas.Figure]:
     evidence = Evidence(compare(table, strata=strata), table, raw)
     return {one.name: canvas.made(one) for one in analyses.drawings(evidence)}
 
@@ -43,7 +45,9 @@ def test_a_style_that_somebody_else_has_set_does_not_reach_the_figures() -> None
 def test_with_everything_there_are_all_figures_and_all_are_valid_svg():
     table = _workloads(3)
     table = _with_inference(table)
-    found = _drawn(table, strata=("workload",), raw=raw_runs(table, strata=("workload",), maximum=9))
+    found = _drawn(
+        table, strata=("workload",), raw=raw_runs(table, strata=("workload",), maximum=9)
+    )
     names = ["forest", "differences", "blocks", "latencies", "batches", "memory", "ranks", "order"]
     assert list(found) == names
     for one in found.values():
@@ -67,7 +71,9 @@ def test_one_side_without_steps_or_values_is_no_obstacle():
     table = frame(levels=["a", "b", "c"])
     table.loc[table["framework"] == "b", LATENCY] = np.nan
     table.loc[table["framework"] == "c", ["status", "outcome"]] = ["FAILED", "failed"]
-    raw = [replace(run, phases={}) if run.level == "b" else run for run in raw_runs(table, maximum=6)]
+    raw = [
+        replace(run, phases={}) if run.level == "b" else run for run in raw_runs(table, maximum=6)
+    ]
     evidence = _evidence(table, raw)
     assert all(maker(evidence) for maker in (latencies.figure, runs.by_level))
 
@@ -90,8 +96,13 @@ def test_of_very_many_blocks_some_are_shown_and_boxes_are_those_of_all():
     comparison = compare(frame(blocks=100))
     axes = _axes()
     runs._paint_levels(axes, comparison.values[STEP], 1.0, canvas.colours_of(comparison.levels))
-    assert sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == 2 * runs.MAXIMUM_BLOCKS
-    of_first = [value.value for value in comparison.values[STEP] if value.level == comparison.levels[0]]
+    assert (
+        sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o")
+        == 2 * runs.MAXIMUM_BLOCKS
+    )
+    of_first = [
+        value.value for value in comparison.values[STEP] if value.level == comparison.levels[0]
+    ]
     low, high = np.quantile(of_first, (0.25, 0.75), method="median_unbiased")
     assert axes.patches[0].get_y() == pytest.approx(low)
     assert axes.patches[0].get_height() == pytest.approx(high - low)
@@ -132,7 +143,13 @@ def test_colours_of_many_levels_are_all_different():
 def test_a_forest_that_nobody_could_read_keeps_whole_outcomes_headlines_first():
     table = frame(levels=[f"l{at}" for at in range(9)], blocks=6)
     rng = np.random.default_rng(0)
-    table = pd.concat([table, pd.DataFrame({f"custom/m{at}_seconds": 1 + rng.random(len(table)) for at in range(20)})], axis=1)
+    table = pd.concat(
+        [
+            table,
+            pd.DataFrame({f"custom/m{at}_seconds": 1 + rng.random(len(table)) for at in range(20)}),
+        ],
+        axis=1,
+    )
     evidence = Evidence(compare(table))
     shown, told = intervals._most_telling(evidence, "ratio")
     metrics = [finding.row.metric for finding in shown]
@@ -160,12 +177,21 @@ def told(tmp_path_factory):
     raw = raw_runs(table, factors={"tensorflow": 1.05})
     drifting = raw[3].phases["train"]
     seconds = drifting.seconds * np.linspace(1, 1.4, len(drifting.seconds))
-    raw[3] = replace(raw[3], run_id="the <drifting> one", phases={**raw[3].phases, "train": replace(drifting, seconds=seconds)})
+    raw[3] = replace(
+        raw[3],
+        run_id="the <drifting> one",
+        phases={**raw[3].phases, "train": replace(drifting, seconds=seconds)},
+    )
     raw[4] = replace(raw[4], phases={}, trouble="values.parquet cannot be read: <broken>")
     comparison = compare(table, baseline="pytorch")
     same = compare(frame(levels=["pytorch", "pytorch again"], seed=5), baseline="pytorch")
-    slowed = compare(frame(levels=["pytorch", "slowed"], factors={"slowed": 1.05}), baseline="pytorch")
-    controls = (Control("A/A", same, "no difference"), Control("injected 5 %", slowed, "slower steps", 0.05))
+    slowed = compare(
+        frame(levels=["pytorch", "slowed"], factors={"slowed": 1.05}), baseline="pytorch"
+    )
+    controls = (
+        Control("A/A", same, "no difference"),
+        Control("injected 5 %", slowed, "slower steps", 0.05),
+    )
     comparison = replace(comparison, controls=controls)
     folder = tmp_path_factory.mktemp("told")
     path = write(Evidence(comparison, table, raw, protocol="paper"), folder, "A study")

@@ -16,11 +16,23 @@ import pytest
 from rich.console import Console
 
 from experiments.comparison.analyses import hypotheses, workers
-from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, Extra, ReportOptions, answer
+from experiments.comparison.judgement import (
+    ComparisonResult,
+    ComparisonSpec,
+    Extra,
+    ReportOptions,
+    answer,
+)
 from experiments.comparison.report import rendering, writing
 from experiments.comparison.report.remarks import Advice
 from experiments.comparison.runs.raw import RawRun
-from tests.experiments.comparison import test_breakdown, test_busy, test_controls, test_learning, test_workers
+from tests.experiments.comparison import (
+    test_breakdown,
+    test_busy,
+    test_controls,
+    test_learning,
+    test_workers,
+)
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, frame
 from tests.experiments.comparison.steps import raw_runs
 from tests.experiments.comparison.test_batch_sizes import _sized, _with_inference, _workloads
@@ -39,18 +51,31 @@ Case = tuple[ComparisonSpec, pd.DataFrame, list[RawRun], ReportOptions]
 def two_sides() -> Case:
     """Settled, open and constant outcomes; a run that failed, warnings, published figures, advice."""
     said = f"The data are synthetic.{BETWEEN_WARNINGS}RANDOM weights"
-    tags = {"warnings": said, "not_available.cpu_energy": "no RAPL", "cpu": "2 × Xeon", "version.torch": "2.13"}
+    tags = {
+        "warnings": said,
+        "not_available.cpu_energy": "no RAPL",
+        "cpu": "2 × Xeon",
+        "version.torch": "2.13",
+    }
     table = frame(factors={"tensorflow": 1.2}, spread=0.03, tags=tags)
     failed = table["run_id"] == "c1-7-pytorch"
-    table.loc[failed, ["status", "outcome", "outcome_reason"]] = ["FAILED", "failed", "killed by SIGKILL"]
+    table.loc[failed, ["status", "outcome", "outcome_reason"]] = [
+        "FAILED",
+        "failed",
+        "killed by SIGKILL",
+    ]
     table.loc[table["run_id"] == "c1-2-pytorch", RSS] = np.nan
-    spec = ComparisonSpec(baseline="pytorch", outcomes=[STEP, RATE, LATENCY, RSS, LOSS, "val/bleu4", "energy/joules"])
+    spec = ComparisonSpec(
+        baseline="pytorch", outcomes=[STEP, RATE, LATENCY, RSS, LOSS, "val/bleu4", "energy/joules"]
+    )
     options = ReportOptions(
         "A study · demo",
         PUBLISHED,
         "A paper, 2024",
         notes=["A quiet note."],
-        more_blocks=lambda count, _: Advice(f"{count} more blocks", ("extend", "--blocks", str(count))),
+        more_blocks=lambda count, _: Advice(
+            f"{count} more blocks", ("extend", "--blocks", str(count))
+        ),
     )
     return spec, table, [], options
 
@@ -58,10 +83,14 @@ def two_sides() -> Case:
 def strata() -> Case:
     """Three machines agree and one does not; several levels, primary outcomes."""
     table = machines([1.2, 1.25, 1.3, 0.8])
-    third = table[table["framework"] == "tensorflow"].assign(framework="jax", **{"params.framework": "jax"})
+    third = table[table["framework"] == "tensorflow"].assign(
+        framework="jax", **{"params.framework": "jax"}
+    )
     third["run_id"] += "-jax"
     both = pd.concat([table, third.assign(**{RATE: third[RATE] * 1.01})], ignore_index=True)
-    spec = ComparisonSpec(baseline="pytorch", outcomes=[RATE, STEP, LOSS], primary=[RATE], strata=["machine"])
+    spec = ComparisonSpec(
+        baseline="pytorch", outcomes=[RATE, STEP, LOSS], primary=[RATE], strata=["machine"]
+    )
     return spec, both, [], ReportOptions("Four machines")
 
 
@@ -73,7 +102,12 @@ def steps() -> Case:
     drifting = replace(train, seconds=train.seconds * np.linspace(1, 1.4, len(train.seconds)))
     raw[3] = replace(raw[3], phases={**raw[3].phases, "train": drifting})
     raw[4] = replace(raw[4], phases={}, trouble="values.parquet cannot be read: broken")
-    return ComparisonSpec(baseline="pytorch", protocol="paper"), table, raw, ReportOptions("Steps", figures=False)
+    return (
+        ComparisonSpec(baseline="pytorch", protocol="paper"),
+        table,
+        raw,
+        ReportOptions("Steps", figures=False),
+    )
 
 
 def learning() -> Case:
@@ -100,7 +134,12 @@ def several_workers() -> Case:
     def also(comparison: object) -> Extra:
         return Extra([], sections=workers.sections(comparison, test_workers.GROUPS, "weak"))  # type: ignore[arg-type]
 
-    return ComparisonSpec(baseline="1"), test_workers.campaign(), [], ReportOptions("Workers", also=also, figures=False)
+    return (
+        ComparisonSpec(baseline="1"),
+        test_workers.campaign(),
+        [],
+        ReportOptions("Workers", also=also, figures=False),
+    )
 
 
 def sizes() -> Case:
@@ -115,12 +154,24 @@ def busy_machine() -> Case:
 
 
 def two_blocks() -> Case:
-    return ComparisonSpec(baseline="pytorch"), frame(blocks=2), [], ReportOptions("A quick look", figures=False)
+    return (
+        ComparisonSpec(baseline="pytorch"),
+        frame(blocks=2),
+        [],
+        ReportOptions("A quick look", figures=False),
+    )
 
 
 def until_settled() -> Case:
-    table = frame(("a", "b"), blocks=13, params={"until": "settled", "blocks": "6", "max_blocks": "18"})
-    return ComparisonSpec(outcomes=[STEP, RATE], primary=[STEP]), table, [], ReportOptions("Looks", figures=False)
+    table = frame(
+        ("a", "b"), blocks=13, params={"until": "settled", "blocks": "6", "max_blocks": "18"}
+    )
+    return (
+        ComparisonSpec(outcomes=[STEP, RATE], primary=[STEP]),
+        table,
+        [],
+        ReportOptions("Looks", figures=False),
+    )
 
 
 def nothing_usable() -> Case:
@@ -134,7 +185,18 @@ def ranks() -> Case:
 
 
 CASES: tuple[Callable[[], Case], ...] = (
-    *(two_sides, strata, steps, learning, profiles, several_workers, sizes, busy_machine, two_blocks, until_settled),
+    *(
+        two_sides,
+        strata,
+        steps,
+        learning,
+        profiles,
+        several_workers,
+        sizes,
+        busy_machine,
+        two_blocks,
+        until_settled,
+    ),
     *(nothing_usable, ranks),
 )
 

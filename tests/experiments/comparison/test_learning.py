@@ -19,7 +19,13 @@ EPOCHS = 5
 
 
 def curves(
-    shift: float, *, blocks: int = 6, noise: float = 0.004, at: int = 2, metric: str = "val/accuracy", seed: int = 0
+    shift: float,
+    *,
+    blocks: int = 6,
+    noise: float = 0.004,
+    at: int = 2,
+    metric: str = "val/accuracy",
+    seed: int = 0,
 ) -> list[RawRun]:
     """Two levels that learn alike, but that b lies `shift` off in one epoch."""
     rng = np.random.default_rng(seed)
@@ -42,7 +48,14 @@ def said(raw: list[RawRun]) -> tuple[list[str], list[str]]:
 def test_curves_that_overlap_are_told_to() -> None:
     raw = curves(0.0, noise=0.002)
     (one,) = learning.agreements(raw, "a")
-    assert (one.metric, one.a, one.b, one.n_blocks, one.n_epochs, one.alike) == ("val/accuracy", "a", "b", 6, EPOCHS, True)
+    assert (one.metric, one.a, one.b, one.n_blocks, one.n_epochs, one.alike) == (
+        "val/accuracy",
+        "a",
+        "b",
+        6,
+        EPOCHS,
+        True,
+    )
     loud, plain = said(raw)
     assert loud == []
     assert plain[0].startswith(
@@ -55,12 +68,16 @@ def test_curves_that_part_are_told_first() -> None:
     assert (one.alike, one.epoch) == (False, 3)
     assert one.estimate.value == pytest.approx(-0.05, abs=0.01)
     loud, plain = said(curves(-0.05))
-    assert loud[0].startswith("LEARNING DIFFERS, b against a: the validation accuracy differs in epoch 3 by −0.0")
+    assert loud[0].startswith(
+        "LEARNING DIFFERS, b against a: the validation accuracy differs in epoch 3 by −0.0"
+    )
     assert plain == []
 
 
 def test_a_shift_inside_the_margin_is_no_difference() -> None:
-    (one,) = learning.agreements(curves(0.006, noise=0.0005), "a")  # certain, but less than one point
+    (one,) = learning.agreements(
+        curves(0.006, noise=0.0005), "a"
+    )  # certain, but less than one point
     assert one.alike is True
 
 
@@ -68,7 +85,8 @@ def test_a_shift_inside_the_margin_is_no_difference() -> None:
 def test_a_loss_that_differs_by_the_margin_or_more_seldom_overlaps(shift: float) -> None:
     """The loss differs in the third of five epochs, noise of one to ten margins. At 5 %, 18 of 200 have a chance of .9 %."""
     wrong = [
-        learning.agreements(curves(shift, noise=noise, metric="val/loss", seed=seed), "a")[0].alike is True
+        learning.agreements(curves(shift, noise=noise, metric="val/loss", seed=seed), "a")[0].alike
+        is True
         for noise in (0.01, 0.05, 0.3, 0.5)
         for seed in range(50)
     ]
@@ -114,7 +132,9 @@ def with_times(never: int) -> pd.DataFrame:
 def test_runs_that_never_get_there_count_as_censored() -> None:
     comparison = compare(with_times(3), baseline="pytorch", outcomes=["train/total_seconds"])
     told = {(one.percent, one.level): one for one in survival.reached(comparison)}
-    assert set(told) == {(percent, level) for percent in ("90", "95") for level in ("pytorch", "tensorflow")}
+    assert set(told) == {
+        (percent, level) for percent in ("90", "95") for level in ("pytorch", "tensorflow")
+    }
     late = told["90", "tensorflow"]
     assert (late.reached.sum(), len(late.reached)) == (5, 8)
     assert sorted(late.seconds[~late.reached]) == [100, 101, 102]  # their whole training
@@ -123,7 +143,9 @@ def test_runs_that_never_get_there_count_as_censored() -> None:
     # when the fourth of eight got there, those that never did among them
     assert rows["90 %", "pytorch"][2:5] == ("8", "8 of 8", "23 s")
     assert rows["90 %", "tensorflow"][2:5] == ("8", "5 of 8", "46 s")
-    assert rows["90 %", "tensorflow"][6] == "0.0078"  # 2 of 2⁸ choices of sides; that of 95 %, which none reached, does not count
+    assert (
+        rows["90 %", "tensorflow"][6] == "0.0078"
+    )  # 2 of 2⁸ choices of sides; that of 95 %, which none reached, does not count
     assert rows["95 %", "tensorflow"][3:] == ("0 of 8", "never", "—", "—")
 
 
@@ -135,7 +157,10 @@ def names(size: int) -> tuple[str, ...]:
 def two_sides(rng: np.random.Generator, blocks: int, slower: float = 1.0) -> list[Reached]:
     """Two levels and three thresholds that nearly all reach, in blocks that share most of what spreads them."""
     shared = rng.normal(0, 0.5, blocks)
-    seconds = {level: 10 * factor * np.exp(shared + rng.normal(0, 0.1, blocks)) for level, factor in (("a", 1), ("b", slower))}
+    seconds = {
+        level: 10 * factor * np.exp(shared + rng.normal(0, 0.1, blocks))
+        for level, factor in (("a", 1), ("b", slower))
+    }
     return [
         Reached(percent, "", level, np.minimum(late * own, 60), late * own < 60, names(blocks))
         for percent, late in (("80", 1.0), ("85", 1.5), ("90", 2.0))
@@ -168,7 +193,11 @@ def incidence(one: Reached) -> dict[float, float]:
     """Aalen and Johansen (1978), time by time: of runs still at work some get there, and some, which compete, end without."""
     at_work, share, found = 1.0, 0.0, {}
     for at in sorted(set(one.seconds)):
-        there = [reached for second, reached in zip(one.seconds, one.reached, strict=True) if second == at]
+        there = [
+            reached
+            for second, reached in zip(one.seconds, one.reached, strict=True)
+            if second == at
+        ]
         left = sum(second >= at for second in one.seconds)
         share += at_work * sum(there) / left
         at_work *= 1 - len(there) / left
@@ -182,13 +211,26 @@ def test_figure_and_median_are_one_estimate_whatever_is_censored(seed: int) -> N
     rng = np.random.default_rng(seed)
     size = int(rng.integers(2, 12))
     one = Reached(
-        "90", "", "a", rng.integers(1, 9, size).astype(float), rng.random(size) < rng.choice([0.3, 0.6, 0.9, 1.0]), names(size)
+        "90",
+        "",
+        "a",
+        rng.integers(1, 9, size).astype(float),
+        rng.random(size) < rng.choice([0.3, 0.6, 0.9, 1.0]),
+        names(size),
     )
     expected, (times, shares) = incidence(one), one.steps
-    assert all(shares[np.searchsorted(times, at, side="right") - 1] == pytest.approx(expected[at], abs=1e-9) for at in times)
-    assert max(expected.values()) == pytest.approx(one.reached.mean(), abs=1e-9), "2 of 3 runs are no 1.0"
+    assert all(
+        shares[np.searchsorted(times, at, side="right") - 1]
+        == pytest.approx(expected[at], abs=1e-9)
+        for at in times
+    )
+    assert max(expected.values()) == pytest.approx(one.reached.mean(), abs=1e-9), (
+        "2 of 3 runs are no 1.0"
+    )
     middle = survival.middles([one])[0]
-    assert middle.seconds == min((at for at, share in expected.items() if share > 0.5 - 1e-9), default=np.inf)
+    assert middle.seconds == min(
+        (at for at, share in expected.items() if share > 0.5 - 1e-9), default=np.inf
+    )
     assert not middle.low > middle.seconds
     assert not middle.high < middle.seconds
 
@@ -205,22 +247,41 @@ def test_a_log_rank_test_and_an_interval_need_six_runs_a_side(sides: tuple[int, 
 
 
 def test_half_of_the_runs_are_enough_for_a_median() -> None:
-    half = Reached("90", "", "a", np.array([10.0, 12.0, 20.0, 30.0]), np.array([True, False, True, False]), names(4))
-    fewer = Reached("90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, False]), names(3))
+    half = Reached(
+        "90",
+        "",
+        "a",
+        np.array([10.0, 12.0, 20.0, 30.0]),
+        np.array([True, False, True, False]),
+        names(4),
+    )
+    fewer = Reached(
+        "90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, False]), names(3)
+    )
     assert [one.seconds for one in survival.middles([half, fewer])] == [20, np.inf]
 
 
 def test_runs_of_campaigns_that_begin_alike_are_not_taken_for_each_other() -> None:
     """In the second campaign nobody gets there, whatever the campaigns are called."""
-    tables = [frame(blocks=8, campaign=f"nightly-{at}", seed=at, params={"thresholds": "0.9"}) for at in range(2)]
+    tables = [
+        frame(blocks=8, campaign=f"nightly-{at}", seed=at, params={"thresholds": "0.9"})
+        for at in range(2)
+    ]
     table = pd.concat(tables, ignore_index=True).assign(**{"train/total_seconds": 100.0})
-    table["train/to_accuracy_90_percent_seconds"] = np.where(table["campaign"] == "nightly-0", 20.0, np.nan)
+    table["train/to_accuracy_90_percent_seconds"] = np.where(
+        table["campaign"] == "nightly-0", 20.0, np.nan
+    )
     found = survival.reached(compare(table, baseline="pytorch"))
-    assert [(int(one.reached.sum()), len(one.reached)) for one in found] == [(8, 8)] * 2 + [(0, 8)] * 2
+    assert [(int(one.reached.sum()), len(one.reached)) for one in found] == [(8, 8)] * 2 + [
+        (0, 8)
+    ] * 2
 
 
 def test_times_need_no_total_among_the_outcomes() -> None:
-    asked, unasked = (compare(with_times(3), baseline="pytorch", outcomes=[one]) for one in ("train/total_seconds", "val/loss"))
+    asked, unasked = (
+        compare(with_times(3), baseline="pytorch", outcomes=[one])
+        for one in ("train/total_seconds", "val/loss")
+    )
     assert survival.table(Evidence(unasked)) == survival.table(Evidence(asked)) != []
     without = with_times(3).drop(columns="train/total_seconds")
     assert survival.table(Evidence(compare(without, baseline="pytorch"))) == []
@@ -229,45 +290,80 @@ def test_times_need_no_total_among_the_outcomes() -> None:
 HYPOTHESES = (
     Hypothesis("H1", "Does one take less time?", "learning", "train/total_seconds", "3.90e-18"),
     Hypothesis("H2", "Is one cooler?", "learning", "gpu/temperature_celsius_mean", "0.5"),
-    Hypothesis("H3", "Is one cooler?", "inference", "inference/cpu/temperature_celsius_mean", "0.5"),
+    Hypothesis(
+        "H3", "Is one cooler?", "inference", "inference/cpu/temperature_celsius_mean", "0.5"
+    ),
 )
 
 
 def test_hypotheses_are_answered_one_by_one() -> None:
     table = frame(blocks=8)
     rng = np.random.default_rng(1)
-    table["train/total_seconds"] = np.where(table["framework"] == "tensorflow", 20.0, 10.0) * np.exp(
-        0.01 * rng.standard_normal(len(table))
-    )
+    table["train/total_seconds"] = np.where(
+        table["framework"] == "tensorflow", 20.0, 10.0
+    ) * np.exp(0.01 * rng.standard_normal(len(table)))
     table["tags.not_available.gpu"] = "no NVIDIA device: NVML Shared Library Not Found"
     outcomes = [one.metric for one in HYPOTHESES]
     comparison = compare(table, baseline="pytorch", outcomes=outcomes)
     time, gpu, cpu = hypotheses.answered(HYPOTHESES, comparison)
-    assert hypotheses.text(time) == "H0 rejected: tensorflow is slower, by more than the margin (±3 %)"
-    assert hypotheses.text(gpu) == "not testable here: no NVIDIA device: NVML Shared Library Not Found"
+    assert (
+        hypotheses.text(time) == "H0 rejected: tensorflow is slower, by more than the margin (±3 %)"
+    )
+    assert (
+        hypotheses.text(gpu) == "not testable here: no NVIDIA device: NVML Shared Library Not Found"
+    )
     assert hypotheses.text(cpu) == "not testable here: no two runs of one block have it"
     assert hypotheses.sentence([time, gpu, cpu]) == (
         "Of 3 null hypotheses 1 rejected, 0 confirmed as equal, 0 open, 2 not testable here. "
         "Of those rejected: 1 by more than the margin."
     )
-    assert [row.split(",")[0] for row in hypotheses.as_csv([time, gpu, cpu]).splitlines()] == ["hypothesis", "H1", "H2", "H3"]
+    assert [row.split(",")[0] for row in hypotheses.as_csv([time, gpu, cpu]).splitlines()] == [
+        "hypothesis",
+        "H1",
+        "H2",
+        "H3",
+    ]
     assert hypotheses.cells(time)[-1] == "3.90e-18"
 
 
 @pytest.mark.parametrize(
     ("ratio", "spread", "said", "counted"),
     [
-        (1.035, 0.01, "H0 rejected: b is slower, whether by more than the margin is open (±3 %)", "1 rejected, 0 confirmed"),
-        (1.01, 0.002, "H0 rejected: b is slower, by less than the margin (±3 %)", "1 rejected, 0 confirmed"),
+        (
+            1.035,
+            0.01,
+            "H0 rejected: b is slower, whether by more than the margin is open (±3 %)",
+            "1 rejected, 0 confirmed",
+        ),
+        (
+            1.01,
+            0.002,
+            "H0 rejected: b is slower, by less than the margin (±3 %)",
+            "1 rejected, 0 confirmed",
+        ),
         (1.0, 0.01, "H0 stands: equivalent within the margin (±3 %)", "0 rejected, 1 confirmed"),
         (1.0, 0.0, "H0 stands: identical in all 12 blocks", "0 rejected, 1 confirmed"),
-        (2.0, 0.0, "H0 rejected: b is slower, by more than the margin (±3 %)", "1 rejected, 0 confirmed"),
-        (1.01, 0.0, "H0 rejected: b is slower, by less than the margin (±3 %)", "1 rejected, 0 confirmed"),
+        (
+            2.0,
+            0.0,
+            "H0 rejected: b is slower, by more than the margin (±3 %)",
+            "1 rejected, 0 confirmed",
+        ),
+        (
+            1.01,
+            0.0,
+            "H0 rejected: b is slower, by less than the margin (±3 %)",
+            "1 rejected, 0 confirmed",
+        ),
     ],
 )
-def test_a_null_hypothesis_is_one_question_and_the_margin_another(ratio, spread, said, counted) -> None:
+def test_a_null_hypothesis_is_one_question_and_the_margin_another(
+    ratio, spread, said, counted
+) -> None:
     """Log-ratios at exactly the stated mean and SD: what is shown of both questions is known."""
-    noise = np.random.default_rng(0).permutation(np.linspace(-1, 1, 12))  # in random order: blocks know nothing of each other
+    noise = np.random.default_rng(0).permutation(
+        np.linspace(-1, 1, 12)
+    )  # in random order: blocks know nothing of each other
     values = ratio * np.exp(spread * noise / noise.std(ddof=1))
     comparison = compare(paired([1.0] * 12, values, "train/total_seconds"))
     found = hypotheses.answered(HYPOTHESES[:1], comparison)
@@ -278,4 +374,6 @@ def test_a_null_hypothesis_is_one_question_and_the_margin_another(ratio, spread,
 def test_a_hypothesis_without_a_pair_says_why() -> None:
     comparison = compare(paired([1.0, 0.0], [1.0, 1.0], "train/total_seconds"))
     (found,) = hypotheses.answered(HYPOTHESES[:1], comparison)
-    assert hypotheses.text(found).startswith("not testable here: zero or negative values have no ratio")
+    assert hypotheses.text(found).startswith(
+        "not testable here: zero or negative values have no ratio"
+    )

@@ -30,17 +30,23 @@ def test_every_look_has_the_interval_that_it_had_then(seed: int, metric: str) ->
     for one in seen:
         (then,) = compare(runs[runs["block"] <= one.blocks], outcomes=[metric]).findings
         assert then.row.estimate == pytest.approx(one.interval.value)
-        assert (then.row.ci_low, then.row.ci_high) == pytest.approx((one.interval.low, one.interval.high))
+        assert (then.row.ci_low, then.row.ci_high) == pytest.approx(
+            (one.interval.low, one.interval.high)
+        )
         low, high = (then.row.on_test_scale(bound) for bound in (one.inner.low, one.inner.high))
         assert then.row.equivalent == (-then.row.bound < low and high < then.row.bound)
         assert one.interval.low < one.inner.low < one.inner.high < one.interval.high
 
 
 def test_a_fan_is_drawn_where_the_number_of_blocks_was_not_fixed() -> None:
-    found = compare(frame(("a", "b", "c"), blocks=13, params=SETTLED), outcomes=[STEP, RATE], primary=[STEP])
+    found = compare(
+        frame(("a", "b", "c"), blocks=13, params=SETTLED), outcomes=[STEP, RATE], primary=[STEP]
+    )
     drawn = looks.figure(Evidence(found))
     assert drawn is not None
-    assert drawn.caption.startswith("7 looks, after 6 (97.9 %) to 12 (99.0 %) blocks of at most 18;")
+    assert drawn.caption.startswith(
+        "7 looks, after 6 (97.9 %) to 12 (99.0 %) blocks of at most 18;"
+    )
     assert canvas.made(drawn).png.startswith(b"\x89PNG")
     fixed = compare(frame(blocks=13), outcomes=[STEP])
     assert looks.figure(Evidence(fixed)) is None
@@ -74,6 +80,8 @@ def test_names_are_those_that_mlflow_takes() -> None:
     runs = frame(("toy", "toy+twin"), blocks=13, params={**SETTLED, "batch_size": "8"})
     (found,) = compare(runs, outcomes=[STEP], strata=["batch_size"]).findings
     told = metrics_of_look(found)
-    assert set(told) == {f"look/{STEP}/batch_size.8/toy.twin/{name}" for name in ("estimate", "low", "high")}
+    assert set(told) == {
+        f"look/{STEP}/batch_size.8/toy.twin/{name}" for name in ("estimate", "low", "high")
+    }
     for name in told:
         _validate_metric_name(name)

@@ -21,7 +21,9 @@ def test_the_largest_that_fits_and_the_smallest_that_never_did() -> None:
     ok, full = "ok", "out_of_memory"
     table = pd.DataFrame(
         [
-            *runs("a", {8: [ok, ok], 64: [ok, full], 128: [full], 256: [full]}, model="m2"),  # 64 fitted once
+            *runs(
+                "a", {8: [ok, ok], 64: [ok, full], 128: [full], 256: [full]}, model="m2"
+            ),  # 64 fitted once
             *runs("b", {8: [full, full]}, model="m10"),
             *runs("a", {8: [ok], 16: [ok]}, model="m10"),
             *runs("b", {8: [ok], 16: ["failed"]}, model="m2"),

@@ -18,8 +18,12 @@ def sides(first: dict[str, str], second: dict[str, str]) -> pd.DataFrame:
     tables = []
     for at, own in enumerate((first, second)):
         tags = {**SAME, "environment": f"e{at}", **own}
-        one = frame(["pytorch"], seed=at, campaign=f"c{at}", factors={"pytorch": 1 + 0.2 * at}, tags=tags)
-        tables.append(one.assign(start_ms=one["start_ms"] + at * DAY, end_ms=one["end_ms"] + at * DAY))
+        one = frame(
+            ["pytorch"], seed=at, campaign=f"c{at}", factors={"pytorch": 1 + 0.2 * at}, tags=tags
+        )
+        tables.append(
+            one.assign(start_ms=one["start_ms"] + at * DAY, end_ms=one["end_ms"] + at * DAY)
+        )
     return pd.concat(tables, ignore_index=True)
 
 
@@ -51,7 +55,11 @@ def test_what_differs_by_the_factor_is_expected(factor):
     ("factor", "besides", "named"),
     [
         ("version.torch", {"version.numpy": "2.5"}, "version.numpy (2.4, 2.5)"),
-        ("version.torch", {"machine": "other"}, "several machines are not pooled: machine (box, other)"),
+        (
+            "version.torch",
+            {"machine": "other"},
+            "several machines are not pooled: machine (box, other)",
+        ),
         ("version.torch", {"cpu": "4 × y"}, "cpu (2 × x, 4 × y)"),
         ("machine", {"version.torch": "2.9"}, "version.torch (2.8, 2.9)"),
         ("cpu", {"gpu": "H"}, "gpu (none, H)"),
@@ -60,7 +68,10 @@ def test_what_differs_by_the_factor_is_expected(factor):
 )
 def test_everything_else_is_not(factor, besides, named):
     first, second = BY_FACTOR[factor]
-    found = row(sides({"version.torch": "2.8", **first}, {"version.torch": "2.8", **second, **besides}), factor)
+    found = row(
+        sides({"version.torch": "2.8", **first}, {"version.torch": "2.8", **second, **besides}),
+        factor,
+    )
     assert found.verdict == "not comparable"
     assert named in found.reason
 
@@ -75,11 +86,16 @@ def test_two_environments_of_one_level_are_not_by_the_factor():
     table = sides(*BY_FACTOR["version.torch"])
     table.loc[table["block"] == 3, "tags.environment"] += "+changes"
     found = row(table, "version.torch")
-    assert (found.verdict, "environment (e0, e0+changes)" in found.reason) == ("not comparable", True)
+    assert (found.verdict, "environment (e0, e0+changes)" in found.reason) == (
+        "not comparable",
+        True,
+    )
 
 
 def test_another_commit_is_not_by_the_version():
     first, second = BY_FACTOR["version.torch"]
-    found = compare(sides(first, {**second, "commit": "def"}), factor="version.torch", outcomes=[STEP])
+    found = compare(
+        sides(first, {**second, "commit": "def"}), factor="version.torch", outcomes=[STEP]
+    )
     assert found.rows[0].verdict == "not comparable"
     assert {one.reason for one in found.excluded} == {"commits differ inside the block (abc, def)"}

@@ -17,8 +17,12 @@ MINUTE, DAY = 60_000, 24 * 3_600_000
 
 def timed(starts: dict[str, list[int]], campaign: str = "c1") -> pd.DataFrame:
     """A campaign of which each level's runs began at these milliseconds, block by block, and took half a minute."""
-    table = frame(blocks=len(starts["pytorch"]), factors={"tensorflow": 1.2}, campaign=campaign).drop(columns="order_in_block")
-    table["start_ms"] = [ORIGIN_MS + starts[run.framework][int(run.block)] for run in table.itertuples()]
+    table = frame(
+        blocks=len(starts["pytorch"]), factors={"tensorflow": 1.2}, campaign=campaign
+    ).drop(columns="order_in_block")
+    table["start_ms"] = [
+        ORIGIN_MS + starts[run.framework][int(run.block)] for run in table.itertuples()
+    ]
     return table.assign(end_ms=table["start_ms"] + MINUTE // 2)
 
 
@@ -27,7 +31,9 @@ def side_by_side(blocks: int, a_first: int) -> dict[str, list[int]]:
     ahead = [(at * 7) % blocks < a_first for at in range(blocks)]
     return {
         "pytorch": [5 * at * MINUTE + (0 if first else MINUTE) for at, first in enumerate(ahead)],
-        "tensorflow": [5 * at * MINUTE + (MINUTE if first else 0) for at, first in enumerate(ahead)],
+        "tensorflow": [
+            5 * at * MINUTE + (MINUTE if first else 0) for at, first in enumerate(ahead)
+        ],
     }
 
 
@@ -39,7 +45,10 @@ def test_one_side_always_first_is_a_warning_and_from_eleven_blocks_on_a_refusal(
     """Fair coins give 8 of 8 in 1 of 128 campaigns, 12 of 12 in 1 of 2,048."""
     few = told(timed(side_by_side(8, 8)))
     assert few.rows[0].verdict == "slower"
-    assert any("The order is not balanced: pytorch ran first in 8 of 8 blocks" in line for line in few.warnings)
+    assert any(
+        "The order is not balanced: pytorch ran first in 8 of 8 blocks" in line
+        for line in few.warnings
+    )
     many = told(timed(side_by_side(12, 12)))
     assert many.rows[0].verdict == "not comparable"
     assert many.rows[0].reason.startswith("pytorch ran first in 12 of 12 blocks")
@@ -56,14 +65,21 @@ def test_all_of_a_and_later_all_of_b_is_refused(later, pause):
     starts = [5 * at * MINUTE for at in range(8)]
     found = told(timed({"pytorch": starts, "tensorflow": [later + one for one in starts]}))
     assert found.rows[0].verdict == "not comparable"
-    assert f"did not run side by side in 8 of 8 blocks (up to {pause} lie between" in found.rows[0].reason
+    assert (
+        f"did not run side by side in 8 of 8 blocks (up to {pause} lie between"
+        in found.rows[0].reason
+    )
 
 
-@pytest.mark.parametrize(("again", "verdict"), [(1, "slower"), (3, "slower"), (4, "not comparable")])
+@pytest.mark.parametrize(
+    ("again", "verdict"), [(1, "slower"), (3, "slower"), (4, "not comparable")]
+)
 def test_a_later_run_of_one_side_is_told_and_too_many_are_refused(again, verdict):
     """Up to a quarter of the pairs: what drifted in between then weighs at most a quarter in the mean."""
     starts = side_by_side(12, 6)
-    starts["tensorflow"] = [one + DAY if at < again else one for at, one in enumerate(starts["tensorflow"])]
+    starts["tensorflow"] = [
+        one + DAY if at < again else one for at, one in enumerate(starts["tensorflow"])
+    ]
     found = told(timed(starts))
     assert found.rows[0].verdict == verdict
     (line,) = [line for line in found.warnings if "did not run side by side" in line]
@@ -94,7 +110,9 @@ def test_over_strata_the_order_is_counted_together():
 def test_shuffled_campaigns_are_warned_of_in_at_most_five_of_a_hundred():
     """Every count of six to thirty fair coins, weighed with its chance; one in a thousand is refused."""
     for n in range(6, 31):
-        chances = {order.Order("a", "b", known=n, a_first=k): math.comb(n, k) / 2**n for k in range(n + 1)}
+        chances = {
+            order.Order("a", "b", known=n, a_first=k): math.comb(n, k) / 2**n for k in range(n + 1)
+        }
         assert sum(chance for one, chance in chances.items() if one.p < order.UNBALANCED) <= 0.05
         assert sum(chance for one, chance in chances.items() if one.refused) <= 0.001
 

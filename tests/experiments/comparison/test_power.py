@@ -50,23 +50,35 @@ def test_the_least_effects_of_a_family_and_of_a_verdict_are_shown_with_their_pow
 
 def test_a_row_tells_the_least_effects_among_the_tests_of_its_report():
     rng = np.random.default_rng(2)
-    table = frame(blocks=12).assign(**{f"m{at}/x_seconds": np.exp(rng.normal(0, 0.03, 24)) for at in range(12)})
+    table = frame(blocks=12).assign(
+        **{f"m{at}/x_seconds": np.exp(rng.normal(0, 0.03, 24)) for at in range(12)}
+    )
     names = [f"m{at}/x_seconds" for at in range(12)]
     alone, among = (compare(table, outcomes=asked).findings[0] for asked in (names[:1], names))
-    assert alone.row.minimum_detectable == among.row.minimum_detectable == alone.row.minimum_in_family
+    assert (
+        alone.row.minimum_detectable == among.row.minimum_detectable == alone.row.minimum_in_family
+    )
     assert alone.spread == among.spread
     sd = among.spread
     for finding, tests in ((alone, 1), (among, 12)):
-        told = math.log1p(finding.row.minimum_in_family), math.log1p(finding.row.minimum_for_verdict)
+        told = (
+            math.log1p(finding.row.minimum_in_family),
+            math.log1p(finding.row.minimum_for_verdict),
+        )
         assert told == pytest.approx(
-            (power.minimum_detectable(sd, 12, tests=tests), power.minimum_for_verdict(MARGIN, sd, 12, tests=tests))
+            (
+                power.minimum_detectable(sd, 12, tests=tests),
+                power.minimum_for_verdict(MARGIN, sd, 12, tests=tests),
+            )
         )
     untested = compare(frame(blocks=4)).rows
     assert {(row.minimum_in_family, row.minimum_for_verdict) for row in untested} == {(None, None)}
 
 
 def test_guards():
-    assert power.minimum_detectable(0.02, 1) == power.minimum_for_verdict(MARGIN, 0.02, 1) == math.inf
+    assert (
+        power.minimum_detectable(0.02, 1) == power.minimum_for_verdict(MARGIN, 0.02, 1) == math.inf
+    )
     assert power.minimum_detectable(0.0, 6) == 0
     assert power.minimum_for_verdict(MARGIN, 0.0, 6) == MARGIN
     assert power.power_of_t(1e6, 1e-6, 6) == 1
@@ -79,7 +91,10 @@ def test_guards():
 def is_settled(mean: np.ndarray, sd: np.ndarray, n: int, tests: int) -> np.ndarray:
     """Whether campaigns of n blocks, given by estimated mean and SD, have any verdict."""
     size, error = np.abs(mean), sd / math.sqrt(n)
-    limits = MARGIN + stats.t.ppf(0.975, n - 1) * error, stats.t.ppf(1 - 0.025 / tests, n - 1) * error
+    limits = (
+        MARGIN + stats.t.ppf(0.975, n - 1) * error,
+        stats.t.ppf(1 - 0.025 / tests, n - 1) * error,
+    )
     return (size > np.maximum(*limits)) | (size + stats.t.ppf(0.95, n - 1) * error < MARGIN)
 
 
@@ -125,11 +140,18 @@ def predicted(ratio: float, sd: float, n: int, tests: int, plans: int) -> Predic
     if len(cases) < plans / 4:
         return None
     needed, most = max(1, blocks_needed(math.log(ratio), sd, tests) - n), max(100, 10 * n)
-    found = [power.blocks_to_settle(*case, n, MARGIN, most=most, tests=tests).blocks for case in cases]
+    found = [
+        power.blocks_to_settle(*case, n, MARGIN, most=most, tests=tests).blocks for case in cases
+    ]
     numbers = np.array([blocks for blocks in found if blocks])
     # the number of blocks rises in steps of 6 %
     wrong = float((needed > 1.06 * numbers).sum()) / len(cases)
-    return Predicted(needed, len(numbers) / len(cases), wrong, float(np.median(numbers)) if len(numbers) else math.nan)
+    return Predicted(
+        needed,
+        len(numbers) / len(cases),
+        wrong,
+        float(np.median(numbers)) if len(numbers) else math.nan,
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,24 +175,39 @@ def test_the_plan_is_for_this_verdict_among_the_reports_tests():
     rng, table = np.random.default_rng(8), paired(np.ones(8), np.exp(OPEN), "m/x_seconds")
     others = {f"m{at}/x_seconds": np.exp(rng.normal(0, 0.01, 16)) for at in range(11)}
     alone = compare(table).findings[0]
-    among = next(one for one in compare(table.assign(**others)).findings if one.row.metric == "m/x_seconds")
+    among = next(
+        one for one in compare(table.assign(**others)).findings if one.row.metric == "m/x_seconds"
+    )
     assert alone.decision in (Decision.OPEN, Decision.SIZE_OPEN)
     mean = float(OPEN.mean())
-    assert alone.plan.blocks == power.blocks_to_settle(mean, alone.spread, 8, MARGIN, most=100).blocks
-    assert among.plan.blocks == power.blocks_to_settle(mean, among.spread, 8, MARGIN, most=100, tests=12).blocks
+    assert (
+        alone.plan.blocks == power.blocks_to_settle(mean, alone.spread, 8, MARGIN, most=100).blocks
+    )
+    assert (
+        among.plan.blocks
+        == power.blocks_to_settle(mean, among.spread, 8, MARGIN, most=100, tests=12).blocks
+    )
     single = power.blocks_to_settle(mean, among.spread, 8, MARGIN, most=100).blocks
     assert single < among.plan.blocks
-    assert f"at most {among.plan.blocks} more blocks settle it with a predicted probability of 95 %" in among.row.reason
+    assert (
+        f"at most {among.plan.blocks} more blocks settle it with a predicted probability of 95 %"
+        in among.row.reason
+    )
 
 
 @pytest.mark.usefixtures("often")
 def test_tests_that_stand_cost_the_others_nothing():
     rng = np.random.default_rng(6)
-    values = {f"m{at}/x_seconds": np.exp(0.5 * (np.arange(16) >= 8) + rng.normal(0, 0.01, 16)) for at in range(11)}
+    values = {
+        f"m{at}/x_seconds": np.exp(0.5 * (np.arange(16) >= 8) + rng.normal(0, 0.01, 16))
+        for at in range(11)
+    }
     table = paired(np.ones(8), np.exp(OPEN), "m/x_seconds").assign(**values)
     found = next(one for one in compare(table).findings if one.row.metric == "m/x_seconds")
     told = (float(OPEN.mean()), found.spread, 8, MARGIN)
-    expected, costly = (power.blocks_to_settle(*told, most=100, tests=tests).blocks for tests in (1, 12))
+    expected, costly = (
+        power.blocks_to_settle(*told, most=100, tests=tests).blocks for tests in (1, 12)
+    )
     assert found.plan.blocks == expected
     assert costly != expected
 
@@ -180,7 +217,9 @@ def test_a_plan_tells_the_machines_time():
     """Both runs of a block, one after the other, take 20 minutes together: three blocks an hour, 72 a day."""
     table = paired(np.ones(8), np.exp(OPEN), "m/x_seconds")
     first = table["framework"] == "a"
-    timed = table.assign(start_ms=np.where(first, 0, 300_000), end_ms=np.where(first, 300_000, 1_200_000))
+    timed = table.assign(
+        start_ms=np.where(first, 0, 300_000), end_ms=np.where(first, 300_000, 1_200_000)
+    )
     found = compare(timed).findings[0]
     assert found.block_seconds == 1_200
     assert f" ({found.plan.blocks / 3:,.0f} h of machine time)" in found.row.reason

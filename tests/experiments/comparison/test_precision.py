@@ -9,18 +9,32 @@ from scipy import stats
 from experiments.comparison import compare
 from experiments.comparison.analyses import precision
 from experiments.comparison.runs.raw import RawRun
-from experiments.comparison.statistics.components import Components, Slope, components, error_of_steps, slope
+from experiments.comparison.statistics.components import (
+    Components,
+    Slope,
+    components,
+    error_of_steps,
+    slope,
+)
 from tests.experiments.comparison.campaigns import paired
 from tests.experiments.comparison.steps import phase
 
 
 def campaign(
-    blocks: int, *, process: float = 0.02, block: float = 0.04, drift: float = 0.0, apart: float = 0.0, seed: int = 0
+    blocks: int,
+    *,
+    process: float = 0.02,
+    block: float = 0.04,
+    drift: float = 0.0,
+    apart: float = 0.0,
+    seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logarithms of both sides, block by block; drift, apart: rises over the whole campaign."""
     rng, time = np.random.default_rng(seed), np.arange(blocks) / max(1, blocks - 1)
     shared = rng.normal(0, block, blocks) + drift * time
-    return shared + rng.normal(0, process, blocks), 0.1 + shared + apart * time + rng.normal(0, process, blocks)
+    return shared + rng.normal(0, process, blocks), 0.1 + shared + apart * time + rng.normal(
+        0, process, blocks
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,10 +51,18 @@ def test_parts_that_are_known_are_found(known: dict[str, float]) -> None:
     found = components(*campaign(4_000, seed=1, **known))
     assert found.process == pytest.approx(known["process"], rel=0.05)
     assert found.block == pytest.approx(known["block"], rel=0.05, abs=0.005)
-    drift = known.get("drift", 0.0) + known.get("apart", 0.0) / 2  # the mean of both sides has half of one side's
-    assert found.drift.rise == pytest.approx(drift, abs=4 * found.drift.residual * np.sqrt(12 / 4_000))
-    assert found.apart.rise == pytest.approx(known.get("apart", 0.0), abs=4 * found.apart.residual * np.sqrt(12 / 4_000))
-    assert found.drift.sd == pytest.approx(abs(drift) / np.sqrt(12), abs=0.003), "of values evenly on a line"
+    drift = (
+        known.get("drift", 0.0) + known.get("apart", 0.0) / 2
+    )  # the mean of both sides has half of one side's
+    assert found.drift.rise == pytest.approx(
+        drift, abs=4 * found.drift.residual * np.sqrt(12 / 4_000)
+    )
+    assert found.apart.rise == pytest.approx(
+        known.get("apart", 0.0), abs=4 * found.apart.residual * np.sqrt(12 / 4_000)
+    )
+    assert found.drift.sd == pytest.approx(abs(drift) / np.sqrt(12), abs=0.003), (
+        "of values evenly on a line"
+    )
 
 
 def test_few_blocks_are_right_on_average() -> None:
@@ -53,7 +75,9 @@ def test_the_line_is_that_of_least_squares() -> None:
     values = np.random.default_rng(3).normal(0, 1, 14) + 0.2 * np.arange(14)
     line, found = stats.linregress(np.arange(14), values), slope(values)
     half = stats.t.ppf(0.975, 12) * line.stderr
-    assert (found.rise, found.low, found.high) == pytest.approx([13 * (line.slope + at * half) for at in (0, -1, 1)])
+    assert (found.rise, found.low, found.high) == pytest.approx(
+        [13 * (line.slope + at * half) for at in (0, -1, 1)]
+    )
 
 
 def test_steps_that_resemble_each_other_leave_a_larger_error() -> None:
@@ -73,7 +97,9 @@ def test_steps_that_resemble_each_other_leave_a_larger_error() -> None:
 # ---- what is said
 
 
-def judged(a: np.ndarray, b: np.ndarray, raw: list[RawRun] | None = None) -> tuple[precision.Precision, str]:
+def judged(
+    a: np.ndarray, b: np.ndarray, raw: list[RawRun] | None = None
+) -> tuple[precision.Precision, str]:
     (finding,) = compare(paired(np.exp(a), np.exp(b))).findings
     found = precision.of_findings([finding], raw or [])
     return found[0], precision.sentence(found)
@@ -91,7 +117,10 @@ def test_the_limit_is_what_makes_most_of_a_difference() -> None:
     a, b = campaign(24, process=0.2 / np.sqrt(40), seed=5)
     rng = np.random.default_rng(6)
     steps = [phase("train", np.exp(rng.normal(0, 0.2, 41)), examples=1) for _ in range(48)]
-    raw = [RawRun(f"{at}", "ab"[at % 2], "", str(at // 2), {"train": one}) for at, one in enumerate(steps)]
+    raw = [
+        RawRun(f"{at}", "ab"[at % 2], "", str(at // 2), {"train": one})
+        for at, one in enumerate(steps)
+    ]
     one, told = judged(a, b, raw)
     assert one.limit == precision.STEPS
     assert "The limit is the spread of steps inside a process (SD 2" in told
@@ -107,7 +136,9 @@ def test_the_shares_add_up_and_the_largest_comes_first() -> None:
     assert precision.shares(components(np.zeros(8), np.zeros(8))) == dict.fromkeys(shares, 0.0)
 
 
-@pytest.mark.parametrize(("low", "limit"), [(-0.013, precision.PROCESSES), (0.013, precision.APART)])
+@pytest.mark.parametrize(
+    ("low", "limit"), [(-0.013, precision.PROCESSES), (0.013, precision.APART)]
+)
 def test_a_drift_that_chance_explains_is_no_limit(low: float, limit: str) -> None:
     """Six blocks, where a line fits much by chance."""
     drift = Slope(rise=-0.05, low=-0.25, high=0.15, sd=0.0, residual=0.061)

@@ -39,7 +39,9 @@ def test_of_many_runs_whole_blocks_are_shown_from_the_first_to_the_last():
 
 def test_blocks_with_a_missing_side_give_way_to_whole_ones():
     table_ = frame(blocks=30)
-    table_.loc[table_["run_id"].isin([f"c1-{block}-pytorch" for block in range(0, 30, 2)]), "status"] = "FAILED"
+    table_.loc[
+        table_["run_id"].isin([f"c1-{block}-pytorch" for block in range(0, 30, 2)]), "status"
+    ] = "FAILED"
     assert {int(run.block) % 2 for run in raw.shown(table_, maximum=20)} == {1}
 
 
@@ -56,8 +58,15 @@ def test_more_levels_than_may_be_shown_are_cut():
 
 
 def test_only_series_that_a_run_has_are_asked_for():
-    several = frame(blocks=2, params={"epochs": "3"}).assign(**{"val/accuracy": [0.5, np.nan, 0.6, 0.7]})
-    expected = [("val/accuracy", "val/loss"), ("val/loss",), ("val/accuracy", "val/loss"), ("val/accuracy", "val/loss")]
+    several = frame(blocks=2, params={"epochs": "3"}).assign(
+        **{"val/accuracy": [0.5, np.nan, 0.6, 0.7]}
+    )
+    expected = [
+        ("val/accuracy", "val/loss"),
+        ("val/loss",),
+        ("val/accuracy", "val/loss"),
+        ("val/accuracy", "val/loss"),
+    ]
     assert [run.epochs for run in raw.shown(several)] == expected
     assert {run.epochs for run in raw.shown(frame(blocks=2, params={"epochs": "1"}))} == {()}
 
@@ -95,14 +104,20 @@ def test_steps_and_curves_come_back_from_a_store(campaign):
     store, _ = campaign
     told: list[tuple[int, int]] = []
     shown = raw.shown(table(list(store.runs("e"))))
-    found = {run.level: run for run in raw.fetch(store, shown, lambda done, of: told.append((done, of)))}
+    found = {
+        run.level: run for run in raw.fetch(store, shown, lambda done, of: told.append((done, of)))
+    }
     assert told == [(1, 2), (2, 2)]
     run = found["pytorch"]
     assert list(run.phases) == ["train", "inference_batch_4"]
     assert run.phases["train"].measured.tolist() == [0.125, 0.0625]
     assert list(raw.of_inference(run)) == [4]
     assert run.epochs["val/loss"].tolist() == [3.0, 2.0, 1.0, 0.0, -1.0]
-    assert (found["tensorflow"].phases, found["tensorflow"].epochs, found["tensorflow"].trouble) == ({}, {}, "")
+    assert (
+        found["tensorflow"].phases,
+        found["tensorflow"].epochs,
+        found["tensorflow"].trouble,
+    ) == ({}, {}, "")
 
 
 def test_steps_come_from_files_where_the_server_is_away(campaign, tmp_path):
@@ -110,7 +125,9 @@ def test_steps_come_from_files_where_the_server_is_away(campaign, tmp_path):
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"not a table")
     shown = raw.shown(table(list(store.runs("e"))))
-    found = raw.from_files(shown, {run.run_id: path if run.level == "pytorch" else broken for run in shown})
+    found = raw.from_files(
+        shown, {run.run_id: path if run.level == "pytorch" else broken for run in shown}
+    )
     by_level = {run.level: run for run in found}
     assert by_level["pytorch"].phases["train"].seconds.sum() == pytest.approx(9.9375)
     assert by_level["tensorflow"].trouble.startswith("broken.parquet cannot be read")
@@ -133,16 +150,24 @@ def test_the_papers_procedure_is_told_of_one_block_with_the_sound_verdict_beside
     # the first block lacks a side, the second has constant steps: nothing can be said of either
     without = [run for run in shown if (run.block, run.level) != ("0", "pytorch")]
     constant = [
-        raw.RawRun(run.run_id, run.level, "", run.block, {"train": phase("train", np.ones(50))}) if run.block == "1" else run
+        raw.RawRun(run.run_id, run.level, "", run.block, {"train": phase("train", np.ones(50))})
+        if run.block == "1"
+        else run
         for run in without
     ]
     found = {row.metric: row for row in papers.rows(comparison, constant)}
-    assert set(found) == {"train/step_seconds", "inference/latency_seconds_p50", "inference/batch_8/latency_seconds_p50"}
+    assert set(found) == {
+        "train/step_seconds",
+        "inference/latency_seconds_p50",
+        "inference/batch_8/latency_seconds_p50",
+    }
     row = found["train/step_seconds"]
     assert (row.a, row.b, row.block, row.procedure.n_steps) == ("pytorch", "tensorflow", "2", 110)
     # steps that differ by 5 % with an SD of 2 %, 110 of them
     assert row.is_significant
-    assert row.verdict == next(f.row.verdict for f in comparison.findings if f.row.metric == row.metric)
+    assert row.verdict == next(
+        f.row.verdict for f in comparison.findings if f.row.metric == row.metric
+    )
     assert found["inference/batch_8/latency_seconds_p50"].verdict == papers.UNJUDGED
     assert papers.rows(comparison, ()) == ()
 

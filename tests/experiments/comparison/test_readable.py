@@ -24,13 +24,17 @@ from tests.experiments.comparison.campaigns import LOSS, RATE, RSS, STEP, frame,
 
 def _finding(low: float, value: float, high: float, metric: str = STEP) -> Finding:
     """A finding of six blocks whose estimate and interval are set."""
-    (one,) = compare(paired([1.0, 1.1, 1.2, 1.3, 1.4, 1.5], [1.1, 1.3, 1.2, 1.5, 1.4, 1.9], metric), baseline="a").findings
+    (one,) = compare(
+        paired([1.0, 1.1, 1.2, 1.3, 1.4, 1.5], [1.1, 1.3, 1.2, 1.5, 1.4, 1.9], metric), baseline="a"
+    ).findings
     return replace(one, row=replace(one.row, estimate=value, ci_low=low, ci_high=high))
 
 
 def test_right_is_better_in_every_line() -> None:
     """tensorflow is slower: fewer examples and longer steps both lie left of 1."""
-    found = compare(frame(factors={"tensorflow": 1.3}), baseline="pytorch", outcomes=[RATE, STEP, RSS])
+    found = compare(
+        frame(factors={"tensorflow": 1.3}), baseline="pytorch", outcomes=[RATE, STEP, RSS]
+    )
     by_metric = {one.row.metric: intervals._better_right(one) for one in found.findings}
     rate, step = by_metric[RATE], by_metric[STEP]
     assert step == pytest.approx(rate, rel=1e-6), "a step's ratio is that of its rate turned"
@@ -42,7 +46,9 @@ def test_right_is_better_in_every_line() -> None:
 
 def test_right_is_better_for_differences_too() -> None:
     one = _finding(-0.2, -0.1, 0.05, LOSS)
-    assert intervals._in_margins(one) == pytest.approx((2.0, -1.0, 4.0))  # a margin of 0.05 nats; less is better
+    assert intervals._in_margins(one) == pytest.approx(
+        (2.0, -1.0, 4.0)
+    )  # a margin of 0.05 nats; less is better
     neither = replace(one, outcome=replace(one.outcome, better="neither"))
     assert intervals._in_margins(neither) == pytest.approx((-2.0, -4.0, 1.0))
 
@@ -65,7 +71,9 @@ def test_ticks_of_ratios_never_overlap(spread: float) -> None:
 
 def test_a_share_of_runs_is_what_the_table_says() -> None:
     """The run that never got there ended before the last that did: Kaplan and Meier's curve would reach 1."""
-    one = Reached("90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, True]), ("1", "2", "3"))
+    one = Reached(
+        "90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, True]), ("1", "2", "3")
+    )
     axes = Figure().add_subplot()
     survival._steps(axes, [one], {"a": "black"}, "90 % accuracy", "")
     line, ended = axes.lines
@@ -106,7 +114,9 @@ def test_ends_of_intervals_are_rounded_outwards(
     assert wording.outwards(*ends, **asked) == expected
 
 
-@pytest.mark.parametrize(("share", "told"), [(0.0213, "2.1 %"), (3.456, "350 %"), (2364.61, "over 10×")])
+@pytest.mark.parametrize(
+    ("share", "told"), [(0.0213, "2.1 %"), (3.456, "350 %"), (2364.61, "over 10×")]
+)
 def test_what_could_be_told_apart_has_no_false_precision(share: float, told: str) -> None:
     one = _finding(1.0, 1.1, 1.2)
     assert wording.detectable(replace(one, row=replace(one.row, minimum_in_family=share))) == told
@@ -116,7 +126,10 @@ def test_a_caption_that_never_changes_is_said_to(tmp_path: Path) -> None:
     from PIL import Image
 
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    rows = [samples.Row(tmp_path / "a.png", f"a {at}", {"toy": "a red", "other": f"a {at}"}) for at in ("one", "two")]
+    rows = [
+        samples.Row(tmp_path / "a.png", f"a {at}", {"toy": "a red", "other": f"a {at}"})
+        for at in ("one", "two")
+    ]
     samples.write(tmp_path, rows, "Captions")
     page = (tmp_path / "captions.html").read_text()
     assert "toy writes the same caption under every picture" in page

@@ -25,9 +25,29 @@ from tracking.records import BETWEEN_WARNINGS
 
 EVIL = '<script>alert("x")</script>|*`_[a](javascript:b)'
 KEYS = [
-    *("metric", "factor", "a", "b", "n_blocks", "estimate", "kind", "ci_low", "ci_high", "p", "p_holm", "effect_size", "margin"),
+    *(
+        "metric",
+        "factor",
+        "a",
+        "b",
+        "n_blocks",
+        "estimate",
+        "kind",
+        "ci_low",
+        "ci_high",
+        "p",
+        "p_holm",
+        "effect_size",
+        "margin",
+    ),
     *("equivalent", "minimum_detectable", "verdict", "reason", "stratum"),
-    *("probability_within_blocks", "minimum_in_family", "minimum_for_verdict", "family", "no_estimate"),
+    *(
+        "probability_within_blocks",
+        "minimum_in_family",
+        "minimum_for_verdict",
+        "family",
+        "no_estimate",
+    ),
     *("autocorrelation", "autocorrelation_weight", "widening", "widened_by"),
 ]
 
@@ -37,14 +57,19 @@ def written(tmp_path_factory):
     """A report of two levels, one run failed, with everything that can be passed."""
     table = frame(
         factors={"tensorflow": 1.2},
-        tags={"warnings": f"The data are synthetic.{BETWEEN_WARNINGS}RANDOM weights", "not_available.cpu_energy": "no RAPL"},
+        tags={
+            "warnings": f"The data are synthetic.{BETWEEN_WARNINGS}RANDOM weights",
+            "not_available.cpu_energy": "no RAPL",
+        },
     )
     table.loc[table["run_id"] == "c1-7-pytorch", ["status", "outcome", "outcome_reason"]] = [
         "FAILED",
         "failed",
         "killed by SIGKILL",
     ]
-    comparison = compare(table, baseline="pytorch", outcomes=[STEP, RATE, LATENCY, RSS, "val/bleu4", "energy/joules"])
+    comparison = compare(
+        table, baseline="pytorch", outcomes=[STEP, RATE, LATENCY, RSS, "val/bleu4", "energy/joules"]
+    )
     folder = tmp_path_factory.mktemp("report")
     path = write(
         Evidence(
@@ -84,7 +109,14 @@ class _Checker(HTMLParser):
             value = value or ""
             if name == "id":
                 self.ids.append(value)
-            if name in ("src", "href", "xlink:href", "action", "data", "srcset") and not value.startswith("data:"):
+            if name in (
+                "src",
+                "href",
+                "xlink:href",
+                "action",
+                "data",
+                "srcset",
+            ) and not value.startswith("data:"):
                 (self.references if value.startswith("#") else self.external).append(value)
             self.references += [f"#{one}" for one in re.findall(r"url\(#([^)]+)\)", value)]
             self.external += [name] if name.startswith("on") else []
@@ -168,7 +200,11 @@ def test_the_same_comparison_writes_the_same_files(written, tmp_path):
 @pytest.fixture(scope="module")
 def evil(tmp_path_factory):
     """Every text that a run can bring in is hostile; three levels, two strata, one side not measured."""
-    table = frame(levels=["base", EVIL, "c" * 120], blocks=7, tags={EVIL: EVIL, "team": EVIL, "warnings": EVIL})
+    table = frame(
+        levels=["base", EVIL, "c" * 120],
+        blocks=7,
+        tags={EVIL: EVIL, "team": EVIL, "warnings": EVIL},
+    )
     table["name"] = EVIL
     table["stratum name"] = EVIL
     table[f"custom/{EVIL}"] = 1.5
@@ -204,7 +240,10 @@ def test_the_terminal_shows_markup_as_text(evil):
 
 def test_of_many_rows_the_terminal_shows_the_headlines_and_says_so():
     table = frame(blocks=7)
-    parts = [table.assign(**{"team": f"team {at}", "run_id": table["run_id"] + str(at)}) for at in range(30)]
+    parts = [
+        table.assign(**{"team": f"team {at}", "run_id": table["run_id"] + str(at)})
+        for at in range(30)
+    ]
     comparison = compare(pd.concat(parts, ignore_index=True), strata=("team",), primary=(STEP,))
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(writing.terminal(comparison))
@@ -224,7 +263,11 @@ def test_of_many_rows_the_terminal_shows_the_headlines_and_says_so():
             "that is less than the margin of ±3 %.",
             "alike",
         ),
-        (2.0, "Median training step of b is 2.00× slower than that of a, the same in all 8 blocks.", "worse"),
+        (
+            2.0,
+            "Median training step of b is 2.00× slower than that of a, the same in all 8 blocks.",
+            "worse",
+        ),
     ],
 )
 def test_what_never_varies_has_no_interval_and_the_colour_of_its_size(b, said, style):
@@ -237,7 +280,9 @@ def test_where_nothing_was_paired_it_is_not_said_that_all_runs_were_used():
     table = frame()
     table["params.batch_size"] = np.where(table["framework"] == "pytorch", "8", "32")
     assert tables.excluded(compare(frame())).caption == "No run was left out."
-    assert tables.excluded(compare(table)).caption.startswith("No run was left out by itself, but no pair of runs was compared")
+    assert tables.excluded(compare(table)).caption.startswith(
+        "No run was left out by itself, but no pair of runs was compared"
+    )
 
 
 @pytest.mark.parametrize("column", ["tags.environment", "tags.commit"])
@@ -249,13 +294,20 @@ def test_several_environments_inside_blocks_are_counted(column):
     assert any("inside 2 of 8 blocks there are several" in line for line in compare(table).warnings)
 
 
-@pytest.mark.parametrize(("model", "here"), [("m", "pytorch: 32.2 ms; tensorflow: 32.1 ms"), ("resnet18", "another model here")])
+@pytest.mark.parametrize(
+    ("model", "here"),
+    [("m", "pytorch: 32.2 ms; tensorflow: 32.1 ms"), ("resnet18", "another model here")],
+)
 def test_a_published_figure_of_one_model_has_only_that_models_beside_it(tmp_path, model, here):
     table = frame()
     comparison = compare(table, baseline="pytorch", outcomes=[STEP])
     one = {"what": "step", "published": "9 ms", "metric": STEP, "model": model}
     write(Evidence(comparison, table, published=[one]), tmp_path, "A study", figures=False)
-    (row,) = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| step | 9 ms")]
+    (row,) = [
+        line
+        for line in (tmp_path / "report.md").read_text().splitlines()
+        if line.startswith("| step | 9 ms")
+    ]
     assert here in row
     assert ("pytorch:" in row) == (model == "m")
 
@@ -265,19 +317,32 @@ def test_a_block_or_two_are_reported_without_a_difference(tmp_path, blocks):
     """A table of 18× faster: both sides stand there, and nowhere how much they differ."""
     comparison = compare(frame(blocks=blocks, factors={"tensorflow": 18.0}))
     write(Evidence(comparison), tmp_path, "one")
-    (header, *_) = (line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| outcome | pytorch"))
+    (header, *_) = (
+        line
+        for line in (tmp_path / "report.md").read_text().splitlines()
+        if line.startswith("| outcome | pytorch")
+    )
     column = header.split(" | ").index("effect")
-    rows = [line.split(" | ") for line in (tmp_path / "report.md").read_text().splitlines() if " inconclusive " in line]
+    rows = [
+        line.split(" | ")
+        for line in (tmp_path / "report.md").read_text().splitlines()
+        if " inconclusive " in line
+    ]
     assert {cells[column] for cells in rows if len(cells) > column + 3} == {"—"}
     for name in ("report.md", "report.html", "card.md", "comparison.csv", "comparison.json"):
         text = (tmp_path / name).read_text(encoding="utf-8")
-        assert not re.search("× (slower|faster)", text.replace("1.42× faster is 1.42 times", "")), name  # of the legend
+        assert not re.search("× (slower|faster)", text.replace("1.42× faster is 1.42 times", "")), (
+            name
+        )  # of the legend
     kept = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))["rows"]
-    assert {(row["estimate"], row["ci_low"], row["ci_high"], row["no_estimate"]) for row in kept} == {
-        (None, None, None, "too_few_blocks")
-    }
+    assert {
+        (row["estimate"], row["ci_low"], row["ci_high"], row["no_estimate"]) for row in kept
+    } == {(None, None, None, "too_few_blocks")}
     assert cards.of(comparison, "one").figures == {}
-    assert cards.of(comparison, "one").answer == f"No verdict: {wording.blocks(blocks)}: no comparison; a verdict needs 6."
+    assert (
+        cards.of(comparison, "one").answer
+        == f"No verdict: {wording.blocks(blocks)}: no comparison; a verdict needs 6."
+    )
 
 
 def test_a_ratio_whose_digits_show_no_direction_has_none():
@@ -307,7 +372,8 @@ def test_quantities_have_units_that_people_use(value, metric, text):
 
 
 @pytest.mark.parametrize(
-    ("p", "text"), [(1e-300, "< 0.0001"), (0.00042, "0.0004"), (0.0321, "0.032"), (0.5, "0.50"), (None, "—")]
+    ("p", "text"),
+    [(1e-300, "< 0.0001"), (0.00042, "0.0004"), (0.0321, "0.032"), (0.5, "0.50"), (None, "—")],
 )
 def test_p_is_never_zero(p, text):
     assert wording.p_value(p) == text

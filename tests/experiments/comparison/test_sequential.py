@@ -32,16 +32,25 @@ def spent_by(information: Sequence[float], critical: Sequence[float]) -> list[fl
     for count in range(1, len(critical) + 1):
         at, limits = np.asarray(information[:count], dtype=float), np.asarray(critical[:count])
         correlation = np.sqrt(np.minimum.outer(at, at) / np.maximum.outer(at, at))
-        inside = stats.multivariate_normal(np.zeros(count), correlation, seed=0, abseps=1e-7, releps=1e-7, maxpts=400_000)
+        inside = stats.multivariate_normal(
+            np.zeros(count), correlation, seed=0, abseps=1e-7, releps=1e-7, maxpts=400_000
+        )
         found.append(1 - float(inside.cdf(limits, lower_limit=-limits)))
     return found
 
 
 # Jennison and Turnbull 2000, tables 2.1 (Pocock) and 2.3 (O'Brien and Fleming), two-sided 5 %, equally spaced looks
-@pytest.mark.parametrize(("looks", "pocock", "obrien_fleming"), [(2, 2.178, 1.977), (4, 2.361, 2.024), (5, 2.413, 2.040)])
-def test_published_boundaries_spend_five_percent_and_are_found_again(looks: int, pocock: float, obrien_fleming: float) -> None:
+@pytest.mark.parametrize(
+    ("looks", "pocock", "obrien_fleming"), [(2, 2.178, 1.977), (4, 2.361, 2.024), (5, 2.413, 2.040)]
+)
+def test_published_boundaries_spend_five_percent_and_are_found_again(
+    looks: int, pocock: float, obrien_fleming: float
+) -> None:
     information = list(range(1, looks + 1))
-    for published in ([pocock] * looks, [obrien_fleming * math.sqrt(looks / look) for look in information]):
+    for published in (
+        [pocock] * looks,
+        [obrien_fleming * math.sqrt(looks / look) for look in information],
+    ):
         spent = spent_by(information, published)
         assert spent[-1] == pytest.approx(0.05, abs=1e-4)  # three decimals of the tables
         assert boundary(information, spent) == pytest.approx(published, abs=1e-3)
@@ -52,7 +61,10 @@ def test_published_boundaries_spend_five_percent_and_are_found_again(looks: int,
 @pytest.mark.parametrize(
     ("spent", "published"),
     [
-        (lambda t: 4 * stats.norm.sf(stats.norm.isf(0.0125) / np.sqrt(t)), [4.8769, 3.3569, 2.6803, 2.2898, 2.0310]),
+        (
+            lambda t: 4 * stats.norm.sf(stats.norm.isf(0.0125) / np.sqrt(t)),
+            [4.8769, 3.3569, 2.6803, 2.2898, 2.0310],
+        ),
         (lambda t: 0.05 * np.log(1 + (math.e - 1) * t), [2.438, 2.427, 2.410, 2.397, 2.386]),
     ],
 )
@@ -74,17 +86,33 @@ def test_a_look_that_spends_nothing_shows_nothing_and_the_next_has_all() -> None
 
 @pytest.mark.parametrize(
     ("first", "most", "looks"),
-    [(6, 48, EVERY), (46, 54, (46, 47, 48, 50, 52, 54)), (95, 101, (95, 98, 101)), (7, 9, (7, 8, 9)), (6, 6, (6,))],
+    [
+        (6, 48, EVERY),
+        (46, 54, (46, 47, 48, 50, 52, 54)),
+        (95, 101, (95, 98, 101)),
+        (7, 9, (7, 8, 9)),
+        (6, 6, (6,)),
+    ],
 )
-def test_a_look_follows_every_block_and_later_every_24th_part(first: int, most: int, looks: tuple[int, ...]) -> None:
+def test_a_look_follows_every_block_and_later_every_24th_part(
+    first: int, most: int, looks: tuple[int, ...]
+) -> None:
     assert schedule(first, most) == looks
 
 
 @pytest.mark.parametrize(
     ("first", "most", "looks"),
-    [(6, 48, BATCHES), (12, 40, (12, 18, 24, 36, 40)), (7, 10, (7, 10)), (6, 6, (6,)), (7, 22, (7, 11, 14, 21, 22))],
+    [
+        (6, 48, BATCHES),
+        (12, 40, (12, 18, 24, 36, 40)),
+        (7, 10, (7, 10)),
+        (6, 6, (6,)),
+        (7, 22, (7, 11, 14, 21, 22)),
+    ],
 )
-def test_blocks_that_run_side_by_side_are_looked_at_in_batches(first: int, most: int, looks: tuple[int, ...]) -> None:
+def test_blocks_that_run_side_by_side_are_looked_at_in_batches(
+    first: int, most: int, looks: tuple[int, ...]
+) -> None:
     assert batches(first, most) == looks
 
 
@@ -94,29 +122,39 @@ def test_an_extended_campaign_spends_only_what_is_left() -> None:
     extended = Looks((6, 12, 24, 36), (18, 18, 36, 36)).spent
     # of what 12 blocks of 18 leave, 24 of 36 spend the share that lies between 12 and 24 of 36
     third, two_thirds = (math.log(1 + (math.e - 1) * share) for share in (1 / 3, 2 / 3))
-    assert extended == pytest.approx([*shares, shares[1] + (1 - shares[1]) * (two_thirds - third) / (1 - third), 1])
+    assert extended == pytest.approx(
+        [*shares, shares[1] + (1 - shares[1]) * (two_thirds - third) / (1 - third), 1]
+    )
 
 
 def test_nominal_levels_are_those_of_simulated_paths() -> None:
     """Independent of the integration: Brownian paths, of which each look lets the share it may spend through."""
     rng, blocks, rate = np.random.default_rng(0), np.array(BATCHES), sequential.FOR_T * 0.05
-    paths = np.cumsum(rng.standard_normal((200_000, 7)) * np.sqrt(np.diff(blocks, prepend=0)), axis=1) / np.sqrt(blocks)
+    paths = np.cumsum(
+        rng.standard_normal((200_000, 7)) * np.sqrt(np.diff(blocks, prepend=0)), axis=1
+    ) / np.sqrt(blocks)
     left = np.ones(len(paths), dtype=bool)
     looks = Looks(BATCHES, (48,) * 7)
     for look, spent in enumerate(np.diff(rate * np.array(looks.spent), prepend=0)):
         critical = np.sort(np.abs(paths[left, look]))[-round(spent * len(paths))]
         # some hundred paths cross: a tenth of their share
-        assert looks.one_by_one()[look].level(0.05) == pytest.approx(2 * stats.norm.sf(critical), rel=0.2)
+        assert looks.one_by_one()[look].level(0.05) == pytest.approx(
+            2 * stats.norm.sf(critical), rel=0.2
+        )
         left &= np.abs(paths[:, look]) < critical
 
 
 def test_levels_that_are_carried_from_look_to_look_are_those_of_the_boundary() -> None:
     for looks in (after(43), Looks((6, 9, 20, 24, 40), (24, 24, 24, 48, 48))):
         for rate in (0.05, 0.1, 1e-6):
-            critical = boundary(looks.blocks, [sequential.FOR_T * rate * share for share in looks.spent])
+            critical = boundary(
+                looks.blocks, [sequential.FOR_T * rate * share for share in looks.spent]
+            )
             levels = [one.level(rate) for one in looks.one_by_one()]
             # 1e-6 is interpolated
-            assert levels == pytest.approx(2 * stats.norm.sf(critical), rel=1e-9 if rate > 0.01 else 1e-3)
+            assert levels == pytest.approx(
+                2 * stats.norm.sf(critical), rel=1e-9 if rate > 0.01 else 1e-3
+            )
             assert sequential.crossed(looks.blocks, critical) == pytest.approx(
                 sequential.FOR_T * rate * looks.spent[-1], rel=1e-6
             )
@@ -126,7 +164,9 @@ def test_a_p_is_the_error_rate_whose_level_it_is() -> None:
     for looks in map(after, (1, 2, 7, 24, 43)):
         for rate in (1e-9, 3e-4, 0.012, 0.05, 0.1, 0.4):
             assert looks.p(looks.level(rate)) == pytest.approx(rate, rel=1e-3)
-        assert looks.p(looks.level(0.05)) == pytest.approx(0.05, rel=1e-12), "as the interval has it"
+        assert looks.p(looks.level(0.05)) == pytest.approx(0.05, rel=1e-12), (
+            "as the interval has it"
+        )
         assert looks.one_sided(looks.level(0.1) / 2) == pytest.approx(0.05, rel=1e-12)
         assert (np.diff(looks.p(np.geomspace(1e-40, 1, 200))) > 0).all()
         assert looks.p(1e-40) > 1e-40
@@ -134,16 +174,36 @@ def test_a_p_is_the_error_rate_whose_level_it_is() -> None:
 
 
 def test_a_fixed_campaign_is_judged_as_ever() -> None:
-    assert (float(FIXED.p(0.012)), float(FIXED.one_sided(0.03)), FIXED.confidence, FIXED.ahead()) == (0.012, 0.03, 0.95, ())
+    assert (
+        float(FIXED.p(0.012)),
+        float(FIXED.one_sided(0.03)),
+        FIXED.confidence,
+        FIXED.ahead(),
+    ) == (0.012, 0.03, 0.95, ())
 
 
-def frame(shifts: Sequence[float], most: Sequence[int] | int = 48, until: str = "settled", campaign: str = "c") -> pd.DataFrame:
+def frame(
+    shifts: Sequence[float],
+    most: Sequence[int] | int = 48,
+    until: str = "settled",
+    campaign: str = "c",
+) -> pd.DataFrame:
     """A campaign of two levels with these log-ratios, block by block."""
     planned = [most] * len(shifts) if isinstance(most, int) else most
     return pd.DataFrame(
         {
-            **{"run_id": f"{campaign}{level}{block}", "status": "FINISHED", "framework": level, "block": str(block)},
-            **{"campaign": campaign, "params.until": until, "params.blocks": "6", "params.max_blocks": str(limit)},
+            **{
+                "run_id": f"{campaign}{level}{block}",
+                "status": "FINISHED",
+                "framework": level,
+                "block": str(block),
+            },
+            **{
+                "campaign": campaign,
+                "params.until": until,
+                "params.blocks": "6",
+                "params.max_blocks": str(limit),
+            },
             STEP: math.exp(shift if level == "b" else 0.0),
         }
         for block, (shift, limit) in enumerate(zip(shifts, planned, strict=True), start=1)
@@ -194,7 +254,9 @@ def test_looks_are_read_from_what_the_runs_were_asked_for() -> None:
 def test_looks_that_the_runs_name_are_the_looks_there_were() -> None:
     """A cluster's, and those of an earlier plan; a report in between is one look more."""
     runs = frame([0.0] * 14)
-    runs["tags.looks"] = [{9: "6", 10: "6,9", 14: "6,9,12"}.get(int(block)) for block in runs["block"]]
+    runs["tags.looks"] = [
+        {9: "6", 10: "6,9", 14: "6,9,12"}.get(int(block)) for block in runs["block"]
+    ]
     assert looks_of.of_runs(runs).blocks == (6, 9, 12, 14)
 
 
@@ -206,7 +268,9 @@ def test_what_is_left_ends_with_a_look() -> None:
     assert 6 + finding.plan.blocks in EVERY
 
 
-def t_campaigns(truth: float, sd: float, margin: float, count: int, most: int = 48) -> tuple[float, float, float]:
+def t_campaigns(
+    truth: float, sd: float, margin: float, count: int, most: int = 48
+) -> tuple[float, float, float]:
     """Of so many campaigns the shares that ever show a difference, that an interval ever leaves the truth out, and that are
     ever equivalent: plain t statistics of normal log-ratios, at every look."""
     drawn = np.random.default_rng(7).normal(truth, sd, (count, most))
@@ -235,11 +299,17 @@ def test_extending_by_what_was_seen_costs_little() -> None:
     """The worst rule for whether 18 blocks of at most 24 become at most 48: by |t|, whichever finds more false differences."""
     campaigns, first = 40_000, (6, 9, 12, 18)
     drawn = np.random.default_rng(11).standard_normal((campaigns, 48))
-    t = {blocks: np.abs(drawn[:, :blocks].mean(axis=1) / stats.sem(drawn[:, :blocks], axis=1)) for blocks in BATCHES}
+    t = {
+        blocks: np.abs(drawn[:, :blocks].mean(axis=1) / stats.sem(drawn[:, :blocks], axis=1))
+        for blocks in BATCHES
+    }
 
     def crossed(after_18: Sequence[int], most: int) -> np.ndarray:
         looks = Looks((*first, *after_18), (24,) * 4 + (most,) * len(after_18)).one_by_one()
-        beyond = [t[one.blocks[-1]] > stats.t.isf(one.level(0.05) / 2, one.blocks[-1] - 1) for one in looks]
+        beyond = [
+            t[one.blocks[-1]] > stats.t.isf(one.level(0.05) / 2, one.blocks[-1] - 1)
+            for one in looks
+        ]
         return np.asarray(np.any(beyond, axis=0))
 
     kept, extended = crossed([24], 24), crossed([24, 36, 48], 48)

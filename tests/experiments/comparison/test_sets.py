@@ -22,7 +22,10 @@ def test_the_newest_kind_is_all_campaigns_with_its_settings() -> None:
     found = sets.newest(table, factor="framework")
     assert found.kind is not None
     assert (found.kind.campaigns, found.kind.differs) == (("d", "b"), "batch_size=64")
-    assert [(one.campaigns, one.differs) for one in found.others] == [(("c",), "batch_size=16"), (("a",), "batch_size=32")]
+    assert [(one.campaigns, one.differs) for one in found.others] == [
+        (("c",), "batch_size=16"),
+        (("a",), "batch_size=32"),
+    ]
     assert set(found.table["campaign"]) == {"b", "d"}
     assert len(found.table) == 8
 

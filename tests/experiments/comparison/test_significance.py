@@ -42,7 +42,18 @@ DEMSAR = np.array(
 )
 # R package `equivalence`
 TOST_A, TOST_B = np.array([4.0, 7, 8, 6, 3, 2]), np.array([6.0, 8, 7, 10, 11, 9])
-PAGE = [[3, 4, 3], [2, 2, 4], [3, 3, 5], [1, 3, 2], [2, 3, 2], [2, 4, 5], [1, 2, 4], [3, 4, 4], [2, 4, 5], [1, 3, 4]]
+PAGE = [
+    [3, 4, 3],
+    [2, 2, 4],
+    [3, 3, 5],
+    [1, 3, 2],
+    [2, 3, 2],
+    [2, 4, 5],
+    [1, 2, 4],
+    [3, 4, 4],
+    [2, 4, 5],
+    [1, 3, 4],
+]
 
 
 def test_signed_rank_of_the_depression_data():
@@ -63,7 +74,9 @@ def test_paired_t_of_the_sleep_data():
 
 
 def test_demsars_ranks_and_critical_differences():
-    assert significance.average_ranks(DEMSAR) == pytest.approx([3.143, 2.000, 2.893, 1.964], abs=5e-4)
+    assert significance.average_ranks(DEMSAR) == pytest.approx(
+        [3.143, 2.000, 2.893, 1.964], abs=5e-4
+    )
     assert significance.critical_difference(4, 14, 0.05) == pytest.approx(1.25, abs=5e-3)
     assert significance.critical_difference(4, 14, 0.10) == pytest.approx(1.12, abs=5e-3)
     assert significance.friedman(DEMSAR).p < 0.05
@@ -79,7 +92,12 @@ def test_paired_tost_of_the_equivalence_package(margin, p):
 def test_holms_correction():
     ps = [0.01, 0.02, 0.03, 0.04, 0.05]
     assert significance.holm(ps) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
-    assert significance.holm([None, 0.01, None, 0.04]) == [None, pytest.approx(0.02), None, pytest.approx(0.04)]
+    assert significance.holm([None, 0.01, None, 0.04]) == [
+        None,
+        pytest.approx(0.02),
+        None,
+        pytest.approx(0.04),
+    ]
     assert significance.holm([]) == []
 
 
@@ -103,7 +121,8 @@ def test_fishers_permutation_of_darwins_maize():
 @given(st.lists(st.integers(-20, 20), min_size=1, max_size=9))
 def test_the_permutation_test_tries_every_sign(shifts):
     sums = [
-        abs(sum(s * x for s, x in zip(signs, shifts, strict=True))) for signs in itertools.product((-1, 1), repeat=len(shifts))
+        abs(sum(s * x for s, x in zip(signs, shifts, strict=True)))
+        for signs in itertools.product((-1, 1), repeat=len(shifts))
     ]
     assert significance.permutation_p(shifts) == np.mean([one >= abs(sum(shifts)) for one in sums])
     assert significance.permutation_p([1.0] * 16) is None
@@ -143,7 +162,9 @@ def test_signed_rank_with_ties_is_the_permutation_test(shifts):
 
 def test_exact_signed_rank_agrees_with_scipy():
     values = np.random.default_rng(4).normal(0.3, 1, 30)
-    assert significance.signed_rank(values).p == pytest.approx(stats.wilcoxon(values, method="exact").pvalue)
+    assert significance.signed_rank(values).p == pytest.approx(
+        stats.wilcoxon(values, method="exact").pvalue
+    )
 
 
 def test_tables_that_are_too_small_are_refused():
@@ -155,7 +176,9 @@ def test_tables_that_are_too_small_are_refused():
 def test_the_papers_procedure_cries_wolf_on_steps_of_one_process():
     """Two processes of one system, 3 % apart by chance, 100 steps each: the published test is certain of a difference."""
     rng = np.random.default_rng(5)
-    found = significance.paper_procedure(*(0.03 * factor * rng.lognormal(0, 0.02, 100) for factor in (1.0, 1.03)))
+    found = significance.paper_procedure(
+        *(0.03 * factor * rng.lognormal(0, 0.02, 100) for factor in (1.0, 1.03))
+    )
     assert found is not None
     assert found.n_steps == 100
     assert found.wilcoxon_p < 1e-6

@@ -26,7 +26,9 @@ def _noise(rng: np.random.Generator, steps: int, spread: float = 0.02) -> np.nda
     return 0.03 * np.exp(rng.normal(0, spread, steps))
 
 
-def _autocorrelated(rng: np.random.Generator, steps: int, spread: float = 0.03, share: float = 0.5) -> np.ndarray:
+def _autocorrelated(
+    rng: np.random.Generator, steps: int, spread: float = 0.03, share: float = 0.5
+) -> np.ndarray:
     shocks = rng.normal(0, spread * np.sqrt(1 - share**2), steps)
     values = np.empty(steps)
     values[0] = rng.normal(0, spread)
@@ -62,7 +64,12 @@ def test_a_warm_up_is_found_with_its_length(steps):
 
 
 def test_a_warm_up_that_fades_is_one():
-    assert _kinds(lambda rng: _noise(rng, 400) * (1 + 0.5 * np.exp(-np.arange(400) / 20)))["warm-up, then steady"] >= 0.88 * RUNS
+    assert (
+        _kinds(lambda rng: _noise(rng, 400) * (1 + 0.5 * np.exp(-np.arange(400) / 20)))[
+            "warm-up, then steady"
+        ]
+        >= 0.88 * RUNS
+    )
 
 
 @pytest.mark.parametrize("drift", [0.05, 0.1, 0.3])
@@ -91,7 +98,12 @@ def test_rare_spikes_are_forgiven():
 
 
 def test_a_jump_near_the_end_is_no_steady_state():
-    assert _kinds(lambda rng: _noise(rng, 400) * np.where(np.arange(400) > 360, 1.2, 1.0))["no steady state"] >= 0.97 * RUNS
+    assert (
+        _kinds(lambda rng: _noise(rng, 400) * np.where(np.arange(400) > 360, 1.2, 1.0))[
+            "no steady state"
+        ]
+        >= 0.97 * RUNS
+    )
 
 
 def test_the_first_step_is_apart_and_constants_are_steady():
@@ -160,7 +172,12 @@ def test_runs_are_counted_by_level_and_summaries_from_before_the_steady_state_ar
     found = steadiness.of_runs(raw)
     assert [one.measured_too_early for one in found] == [True, False, False]
     first, second = steadiness.by_level(found)
-    assert (first.n_runs, first.counts["warm-up, then steady"], first.warmup, first.too_early) == (2, 2, (10, 70), 1)
+    assert (first.n_runs, first.counts["warm-up, then steady"], first.warmup, first.too_early) == (
+        2,
+        2,
+        (10, 70),
+        1,
+    )
     assert (second.level, second.counts["too few steps"], second.first_steady) == ("b", 1, None)
 
 
@@ -171,5 +188,7 @@ def test_steps_that_ran_freely_are_classified_by_their_windows():
     examples = np.where(np.arange(200) % 10 == 9, 160.0, 320.0)
     windows = replace(windows, seconds=windows.seconds * examples, examples=examples)
     warm = phase("train", 5 * _noise(rng, 10), warmup=10)
-    (found,) = steadiness.of_runs([RawRun("1", "a", "", "0", {"train": warm, "train_windows": windows})])
+    (found,) = steadiness.of_runs(
+        [RawRun("1", "a", "", "0", {"train": warm, "train_windows": windows})]
+    )
     assert (found.phase, found.steady.kind, found.warmup_steps) == ("train_windows", "steady", 0)

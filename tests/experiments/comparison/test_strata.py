@@ -24,8 +24,20 @@ from tracking.errors import WrongCall
 # Colditz et al. 1994: tuberculosis in 13 trials, cases and others, vaccinated and not (`dat.bcg` of R's metafor).
 BCG = np.array(
     [
-        *((4, 119, 11, 128), (6, 300, 29, 274), (3, 228, 11, 209), (62, 13536, 248, 12619), (33, 5036, 47, 5761)),
-        *((180, 1361, 372, 1079), (8, 2537, 10, 619), (505, 87886, 499, 87892), (29, 7470, 45, 7232), (17, 1699, 65, 1600)),
+        *(
+            (4, 119, 11, 128),
+            (6, 300, 29, 274),
+            (3, 228, 11, 209),
+            (62, 13536, 248, 12619),
+            (33, 5036, 47, 5761),
+        ),
+        *(
+            (180, 1361, 372, 1079),
+            (8, 2537, 10, 619),
+            (505, 87886, 499, 87892),
+            (29, 7470, 45, 7232),
+            (17, 1699, 65, 1600),
+        ),
         *((186, 50448, 141, 27197), (5, 2493, 3, 2338), (27, 16886, 29, 17825)),
     ],
     dtype=float,
@@ -46,9 +58,9 @@ def cochran(values: np.ndarray, variances: np.ndarray, between: float) -> float:
 def machines(factors: Sequence[float], blocks: int = 8, spread: float = 0.005) -> pd.DataFrame:
     """A campaign on each of several machines, with its own ratio of a step's time, by two teams in turn."""
     tables = [
-        frame(blocks=blocks, seed=at, factors={"tensorflow": factor}, campaign=f"c{at}", spread=spread).assign(
-            machine=f"m{at}", team=("red", "blue")[at % 2]
-        )
+        frame(
+            blocks=blocks, seed=at, factors={"tensorflow": factor}, campaign=f"c{at}", spread=spread
+        ).assign(machine=f"m{at}", team=("red", "blue")[at % 2])
         for at, factor in enumerate(factors)
     ]
     return pd.concat(tables)
@@ -74,7 +86,10 @@ def test_the_bcg_trials_as_published():
     """Viechtbauer 2010 and metafor: Q = 152.2330 on 12 degrees of freedom, I² 92.12 % from it, Paule and Mandel's tau² 0.3181."""
     values, variances = log_risk_ratios()
     found = random_effects(values, variances)
-    assert (found.tau**2, found.i_squared_percent) == (pytest.approx(0.3181, abs=5e-5), pytest.approx(92.12, abs=5e-3))
+    assert (found.tau**2, found.i_squared_percent) == (
+        pytest.approx(0.3181, abs=5e-5),
+        pytest.approx(92.12, abs=5e-3),
+    )
     assert cochran(values, variances, 0) == pytest.approx(152.2330, abs=5e-5)
     assert found.q_p == pytest.approx(stats.chi2.sf(152.2330, 12), rel=1e-3)
 
@@ -104,9 +119,15 @@ def test_the_bcg_trials_predict_one_more_by_simulation():
         between = optimize.brentq(lambda tau2, q=q: cochran(values, variances, tau2) - q, 0, 50)
         weights = 1 / (variances + between)
         error = math.sqrt(max(1, q / 12) / weights.sum())
-        ahead.append(np.average(values, weights=weights) + math.sqrt(between) * rng.normal() - error * rng.standard_t(12))
+        ahead.append(
+            np.average(values, weights=weights)
+            + math.sqrt(between) * rng.normal()
+            - error * rng.standard_t(12)
+        )
     found = random_effects(values, variances)
-    assert (found.prediction_low, found.prediction_high) == pytest.approx(np.quantile(ahead, (0.025, 0.975)), abs=0.14)
+    assert (found.prediction_low, found.prediction_high) == pytest.approx(
+        np.quantile(ahead, (0.025, 0.975)), abs=0.14
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -120,8 +141,13 @@ def test_neither_order_nor_origin_nor_unit_matters(pairs, shift, scale):
         random_effects(values + shift, variances),
         random_effects(scale * values, scale**2 * variances),
     ):
-        assert (other.i_squared_percent, other.q_p) == pytest.approx((plain.i_squared_percent, plain.q_p), rel=1e-5, abs=1e-6)
-    scaled, moved = random_effects(scale * values, scale**2 * variances), random_effects(values + shift, variances)
+        assert (other.i_squared_percent, other.q_p) == pytest.approx(
+            (plain.i_squared_percent, plain.q_p), rel=1e-5, abs=1e-6
+        )
+    scaled, moved = (
+        random_effects(scale * values, scale**2 * variances),
+        random_effects(values + shift, variances),
+    )
     assert scaled.standard_error == pytest.approx(scale * plain.standard_error, rel=1e-5)
     assert moved.value == pytest.approx(plain.value + shift, abs=1e-7)
 
@@ -132,7 +158,9 @@ def test_tau_solves_its_equation_and_the_interval_is_never_too_sure(pairs):
     values, variances = np.array(pairs).T
     found = random_effects(values, variances)
     assert values.min() - 1e-9 <= found.value <= values.max() + 1e-9
-    assert found.standard_error >= 1 / math.sqrt((1 / (variances + found.tau**2)).sum()) * (1 - 1e-9)
+    assert found.standard_error >= 1 / math.sqrt((1 / (variances + found.tau**2)).sum()) * (
+        1 - 1e-9
+    )
     if found.tau:
         assert cochran(values, variances, found.tau**2) == pytest.approx(len(values) - 1, abs=1e-4)
     else:
@@ -151,7 +179,9 @@ def test_strata_far_apart_and_hardly_varying_still_converge():
 
 def test_strata_that_do_not_vary_count_alike():
     same = random_effects([0.1, 0.1, 0.1], [0.0, 0.0, 0.0])
-    assert (same.value, same.low, same.high, same.tau, same.p, same.tost_p(1.0)) == (pytest.approx(0.1),) * 3 + (0, None, None)
+    assert (same.value, same.low, same.high, same.tau, same.p, same.tost_p(1.0)) == (
+        pytest.approx(0.1),
+    ) * 3 + (0, None, None)
     apart = random_effects([0.1, 0.2, 0.3], [0.0, 0.0, 0.0])
     half = stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3)
     assert (apart.low, apart.high, apart.tau) == pytest.approx((0.2 - half, 0.2 + half, 0.1))
@@ -163,10 +193,15 @@ def test_strata_that_do_not_vary_count_alike():
 def test_two_strata_predict_nothing():
     found = random_effects([0.1, 0.3], [0.01, 0.01])
     assert found.prediction_low is found.prediction_high is None
-    assert found.high - found.value == pytest.approx(12.7062 * found.standard_error, rel=1e-5)  # t on one degree of freedom
+    assert found.high - found.value == pytest.approx(
+        12.7062 * found.standard_error, rel=1e-5
+    )  # t on one degree of freedom
 
 
-@pytest.mark.parametrize(("values", "variances"), [([0.1], [0.1]), ([], []), ([0.1, 0.2], [0.1]), ([0.1, 0.2], [0.1, -0.1])])
+@pytest.mark.parametrize(
+    ("values", "variances"),
+    [([0.1], [0.1]), ([], []), ([0.1, 0.2], [0.1]), ([0.1, 0.2], [0.1, -0.1])],
+)
 def test_what_cannot_be_combined_is_refused(values, variances):
     with pytest.raises(WrongCall):
         random_effects(values, variances)
@@ -177,8 +212,13 @@ def test_the_interval_covers_with_few_strata(tau):
     """Four strata of 6 to 12 blocks and unlike noise: 95 % or more of 600; 0.92 or less has a chance below one in 1,000."""
     rng, covered = np.random.default_rng(1), 0
     for _ in range(600):
-        blocks = [rng.normal(rng.normal(0, tau), sd, n) for sd, n in ((0.01, 6), (0.05, 8), (0.03, 12), (0.02, 6))]
-        found = random_effects([one.mean() for one in blocks], [one.var(ddof=1) / len(one) for one in blocks])
+        blocks = [
+            rng.normal(rng.normal(0, tau), sd, n)
+            for sd, n in ((0.01, 6), (0.05, 8), (0.03, 12), (0.02, 6))
+        ]
+        found = random_effects(
+            [one.mean() for one in blocks], [one.var(ddof=1) / len(one) for one in blocks]
+        )
         covered += found.low <= 0 <= found.high
     assert covered / 600 > 0.92
 
@@ -191,8 +231,13 @@ def test_the_prediction_interval_holds_one_more_stratum(count, tau):
     """
     rng, covered = np.random.default_rng(11), 0
     for _ in range(600):
-        blocks = [rng.normal(rng.normal(0, tau), rng.choice([0.01, 0.03, 0.05]), rng.choice([6, 8, 12])) for _ in range(count)]
-        found = random_effects([one.mean() for one in blocks], [one.var(ddof=1) / len(one) for one in blocks])
+        blocks = [
+            rng.normal(rng.normal(0, tau), rng.choice([0.01, 0.03, 0.05]), rng.choice([6, 8, 12]))
+            for _ in range(count)
+        ]
+        found = random_effects(
+            [one.mean() for one in blocks], [one.var(ddof=1) / len(one) for one in blocks]
+        )
         covered += found.prediction_low <= rng.normal(0, tau) <= found.prediction_high
     assert covered / 600 > 0.925
 
@@ -201,7 +246,9 @@ def test_strata_without_a_variance_of_their_own_predict_as_single_values_do():
     """Whitmore 1986: mean ± t s √(1 + 1/k)."""
     found = random_effects([0.1, 0.2, 0.4], [0.0, 0.0, 0.0])
     reach = stats.t.ppf(0.975, 2) * np.std([0.1, 0.2, 0.4], ddof=1) * math.sqrt(4 / 3)
-    assert (found.prediction_low, found.prediction_high) == pytest.approx((0.7 / 3 - reach, 0.7 / 3 + reach))
+    assert (found.prediction_low, found.prediction_high) == pytest.approx(
+        (0.7 / 3 - reach, 0.7 / 3 + reach)
+    )
 
 
 # ---- in a comparison
@@ -212,10 +259,19 @@ def test_strata_are_summarised_and_never_pooled():
     fast, slow = machines([1.2, 1.25]), machines([1, 1, 1.22], blocks=24)
     slow = slow[slow["machine"] == "m2"].assign(**{STEP: lambda table: 100 * table[STEP]})
     found = compare(pd.concat([fast, slow]), strata=["machine"], baseline="pytorch")
-    assert [row.stratum for row in found.rows if row.metric == STEP] == ["machine=m0", "machine=m1", "machine=m2"]
+    assert [row.stratum for row in found.rows if row.metric == STEP] == [
+        "machine=m0",
+        "machine=m1",
+        "machine=m2",
+    ]
     assert [row.n_blocks for row in found.rows if row.metric == STEP] == [8, 8, 24]
     one = summary(found)
-    assert (one.n_strata, one.n_blocks, one.strata, one.left_out) == (3, 8, ("machine=m0", "machine=m1", "machine=m2"), ())
+    assert (one.n_strata, one.n_blocks, one.strata, one.left_out) == (
+        3,
+        8,
+        ("machine=m0", "machine=m1", "machine=m2"),
+        (),
+    )
     assert one.estimate == pytest.approx(1.223, abs=0.01)
     assert one.low < 1.2 < one.high < one.prediction_high
     assert (one.verdict, finding(found).good) == ("slower", False)
@@ -224,11 +280,18 @@ def test_strata_are_summarised_and_never_pooled():
 def test_the_summary_is_that_of_the_strata_rows():
     found = compare(machines([1.1, 1.2, 1.3]), strata=["machine"])
     rows = [row for row in found.rows if row.metric == STEP]
-    half = [math.log(row.ci_high / row.ci_low) / 2 / stats.t.ppf(0.975, row.n_blocks - 1) for row in rows]
+    half = [
+        math.log(row.ci_high / row.ci_low) / 2 / stats.t.ppf(0.975, row.n_blocks - 1)
+        for row in rows
+    ]
     expected = random_effects([math.log(row.estimate) for row in rows], np.square(half))
     one = summary(found)
-    assert (one.estimate, one.low, one.high) == pytest.approx(tuple(map(math.exp, (expected.value, expected.low, expected.high))))
-    assert (one.tau, one.i_squared_percent) == pytest.approx((expected.tau, expected.i_squared_percent))
+    assert (one.estimate, one.low, one.high) == pytest.approx(
+        tuple(map(math.exp, (expected.value, expected.low, expected.high)))
+    )
+    assert (one.tau, one.i_squared_percent) == pytest.approx(
+        (expected.tau, expected.i_squared_percent)
+    )
     assert one.p == pytest.approx(expected.p)
     assert one.p_holm >= one.p
 
@@ -240,7 +303,11 @@ def test_the_summary_is_that_of_the_strata_rows():
         ((0.8, 0.82, 0.85), "faster", "the interval over strata lies beyond the margin"),
         ((1.0, 1.001, 0.999), "equivalent", "TOST over strata"),
         ((1.01, 1.011, 1.012, 1.01), "different, within margin", "TOST over strata"),
-        ((0.8, 1.0, 1.25), "inconclusive", "over the strata neither a difference nor equivalence is shown"),
+        (
+            (0.8, 1.0, 1.25),
+            "inconclusive",
+            "over the strata neither a difference nor equivalence is shown",
+        ),
         ((1.2, 1.3), "inconclusive", "2 strata only; a verdict across strata needs 3"),
     ],
 )
@@ -280,12 +347,18 @@ def test_a_stratum_without_a_variance_is_left_out_and_named():
 
 def test_outcomes_that_never_vary_are_deterministic_across_strata():
     found = compare(machines([1.1, 1.2, 1.3]), strata=["machine"], outcomes=[LOSS, BLEU])
-    assert [(one.estimate, one.verdict, one.p) for one in summaries(found)] == [(0.0, "deterministic", None)] * 2
-    assert wording.summary_sentence(found.summaries[0]).endswith("of tensorflow and pytorch: identical in every stratum.")
+    assert [(one.estimate, one.verdict, one.p) for one in summaries(found)] == [
+        (0.0, "deterministic", None)
+    ] * 2
+    assert wording.summary_sentence(found.summaries[0]).endswith(
+        "of tensorflow and pytorch: identical in every stratum."
+    )
 
 
 def test_a_difference_that_never_varies_over_strata_is_judged_by_its_size():
-    table = machines([1.0] * 3).assign(**{BLEU: lambda runs: np.where(runs["framework"] == "tensorflow", 25.0, 20.0)})
+    table = machines([1.0] * 3).assign(
+        **{BLEU: lambda runs: np.where(runs["framework"] == "tensorflow", 25.0, 20.0)}
+    )
     found = finding(compare(table, strata=["machine"], outcomes=[BLEU]), BLEU)
     assert (found.row.verdict, found.row.p, found.good) == ("higher", None, True)
     assert "the same in all 3 strata and by more than the margin" in found.row.reason
@@ -310,7 +383,10 @@ def test_one_stratum_has_no_summary(strata):
 
 def test_swapping_sides_inverts_the_summary():
     table = machines([1.2, 1.25, 1.3])
-    forth, back = (summary(compare(table, strata=["machine"], baseline=one)) for one in ("pytorch", "tensorflow"))
+    forth, back = (
+        summary(compare(table, strata=["machine"], baseline=one))
+        for one in ("pytorch", "tensorflow")
+    )
     assert forth.estimate * back.estimate == pytest.approx(1)
     assert forth.low * back.high == pytest.approx(1)
     assert forth.prediction_low * back.prediction_high == pytest.approx(1)
@@ -319,10 +395,17 @@ def test_swapping_sides_inverts_the_summary():
 
 
 def test_every_pair_of_levels_has_its_own_summary():
-    tables = [frame(levels=["a", "b", "c"], factors={"b": 1.3}, campaign=f"c{at}", seed=at).assign(machine=at) for at in range(3)]
+    tables = [
+        frame(levels=["a", "b", "c"], factors={"b": 1.3}, campaign=f"c{at}", seed=at).assign(
+            machine=at
+        )
+        for at in range(3)
+    ]
     found = compare(pd.concat(tables), strata=["machine"], outcomes=[STEP, LATENCY], all_pairs=True)
     assert [(one.metric, one.a, one.b) for one in summaries(found)] == [
-        (metric, *pair) for metric in (STEP, LATENCY) for pair in (("a", "b"), ("a", "c"), ("b", "c"))
+        (metric, *pair)
+        for metric in (STEP, LATENCY)
+        for pair in (("a", "b"), ("a", "c"), ("b", "c"))
     ]
 
 
@@ -330,7 +413,9 @@ def test_holm_spans_the_summaries_and_rows_do_not_pay_for_them():
     table = machines([1.05, 1.2, 1.3])
     found = compare(table, strata=["machine"])
     tested = sorted(one.p for one in summaries(found) if one.p is not None)
-    assert min(one.p_holm for one in summaries(found) if one.p is not None) == pytest.approx(len(tested) * tested[0])
+    assert min(one.p_holm for one in summaries(found) if one.p is not None) == pytest.approx(
+        len(tested) * tested[0]
+    )
     tests = sum(row.p is not None for row in found.rows)
     smallest = min((row for row in found.rows if row.p is not None), key=lambda row: row.p)
     assert smallest.p_holm == pytest.approx(min(1, tests * smallest.p))
@@ -349,7 +434,11 @@ def test_nothing_is_nan_or_infinite(factors, spread):
     json.dumps(writing.as_json(found), allow_nan=False)
     for one in found.summaries:
         assert wording.summary_sentence(one)
-        told = wording.prediction(one) or one.row.verdict == "deterministic" or one.row.kind == "difference"
+        told = (
+            wording.prediction(one)
+            or one.row.verdict == "deterministic"
+            or one.row.kind == "difference"
+        )
         assert told or len(one.across.names) == 2
 
 
@@ -362,12 +451,21 @@ def test_what_campaigns_do_to_one_side_raises_no_false_alarms():
     for _ in range(30):
         own = np.exp(rng.normal(0, 0.01, 4))
         tables = [
-            frame(blocks=8, seed=int(rng.integers(2**32)), factors={"tensorflow": one}, campaign=f"c{at}", spread=0.005)
+            frame(
+                blocks=8,
+                seed=int(rng.integers(2**32)),
+                factors={"tensorflow": one},
+                campaign=f"c{at}",
+                spread=0.005,
+            )
             for at, one in enumerate(own)
         ]
         found = compare(pd.concat(tables), outcomes=[STEP])
         wrong += found.summaries[0].different
-        pooled += stats.ttest_1samp(np.concatenate([one.shifts for one in found.findings]), 0).pvalue < 0.05
+        pooled += (
+            stats.ttest_1samp(np.concatenate([one.shifts for one in found.findings]), 0).pvalue
+            < 0.05
+        )
     print(f"of 30 without a difference: {wrong} summaries wrong, {pooled} t tests over all blocks")
     assert wrong < 6
     assert pooled > 10

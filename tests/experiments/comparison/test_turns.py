@@ -13,7 +13,11 @@ from experiments.comparison.runs.environment import seconds_of_a_block
 from experiments.comparison.verdicts.turns import REASON
 from tests.experiments.comparison.campaigns import STEP, frame
 
-FIRST, TOTAL, CALL = "train/first_step_seconds", "train/total_seconds", "inference/batch_8/first_call_seconds"
+FIRST, TOTAL, CALL = (
+    "train/first_step_seconds",
+    "train/total_seconds",
+    "inference/batch_8/first_call_seconds",
+)
 
 
 def in_turns(blocks: int = 8) -> pd.DataFrame:
@@ -24,9 +28,16 @@ def in_turns(blocks: int = 8) -> pd.DataFrame:
 
 def test_the_beginning_and_whole_times_are_not_judged_of_cells_that_took_turns() -> None:
     together = {row.metric: row for row in compare(in_turns()).rows}
-    alone = {row.metric: row for row in compare(in_turns().assign(**{"params.pairing": "sequential"})).rows}
+    alone = {
+        row.metric: row
+        for row in compare(in_turns().assign(**{"params.pairing": "sequential"})).rows
+    }
     for metric in (FIRST, TOTAL, CALL):
-        assert (together[metric].verdict, together[metric].reason, together[metric].estimate) == ("not comparable", REASON, None)
+        assert (together[metric].verdict, together[metric].reason, together[metric].estimate) == (
+            "not comparable",
+            REASON,
+            None,
+        )
         assert alone[metric].verdict == "slower"
     assert together[STEP].verdict == alone[STEP].verdict == "slower"
     assert together[STEP].estimate == alone[STEP].estimate
@@ -34,14 +45,20 @@ def test_the_beginning_and_whole_times_are_not_judged_of_cells_that_took_turns()
 
 def test_what_is_not_judged_does_not_make_the_blocks_of_the_card_fewer() -> None:
     table = in_turns()
-    card = cards.of(judged(ComparisonSpec(baseline="pytorch"), table), "A study", span=environment.span(table))
+    card = cards.of(
+        judged(ComparisonSpec(baseline="pytorch"), table), "A study", span=environment.span(table)
+    )
     assert card.facts["Runs"] == "16 usable, 8 blocks"
 
 
 def test_runs_that_were_paired_in_different_ways_are_not_compared() -> None:
     table = in_turns()
     mixed = table.assign(
-        **{"params.pairing": ["sequential" if one == "pytorch" else "interleaved" for one in table["framework"]]}
+        **{
+            "params.pairing": [
+                "sequential" if one == "pytorch" else "interleaved" for one in table["framework"]
+            ]
+        }
     )
     rows = compare(mixed).rows
     assert {row.verdict for row in rows} == {"not comparable"}
@@ -59,7 +76,11 @@ def test_cells_that_took_turns_with_others_are_no_pair() -> None:
     }
 
 
-@pytest.mark.parametrize(("apart_ms", "seconds"), [(1_000, 1.8), (0, 0.9), (400, 1.3)], ids=["after", "together", "partly"])
+@pytest.mark.parametrize(
+    ("apart_ms", "seconds"),
+    [(1_000, 1.8), (0, 0.9), (400, 1.3)],
+    ids=["after", "together", "partly"],
+)
 def test_time_that_both_runs_of_a_block_share_counts_once(apart_ms: int, seconds: float) -> None:
     table = pd.DataFrame({"start_ms": [0, 60_000], "end_ms": [900, 60_900]})
     assert seconds_of_a_block(table, table + apart_ms) == pytest.approx(seconds)
@@ -67,4 +88,6 @@ def test_time_that_both_runs_of_a_block_share_counts_once(apart_ms: int, seconds
 
 def test_runs_without_the_setting_are_judged_as_ever() -> None:
     table = frame(blocks=8).assign(**{FIRST: 1.0})
-    assert next(row for row in compare(table).rows if row.metric == FIRST).verdict == "deterministic"
+    assert (
+        next(row for row in compare(table).rows if row.metric == FIRST).verdict == "deterministic"
+    )

@@ -21,7 +21,16 @@ from experiments.comparison.statistics import autocorrelation
 from experiments.comparison.verdicts.decision import Decision, NoEstimate
 from experiments.comparison.verdicts.findings import Comparison, Finding, Row
 from experiments.metrics import Outcome, outcome
-from tests.experiments.comparison.campaigns import BLEU, LATENCY, LOSS, RATE, RSS, STEP, frame, paired
+from tests.experiments.comparison.campaigns import (
+    BLEU,
+    LATENCY,
+    LOSS,
+    RATE,
+    RSS,
+    STEP,
+    frame,
+    paired,
+)
 from tracking.errors import WrongCall
 
 OPPOSITE = {"faster": "slower", "slower": "faster", "lower": "higher", "higher": "lower"}
@@ -77,7 +86,10 @@ def test_equivalence_is_shown_not_assumed():
     assert row(compare(paired(a, a * np.exp(rng.normal(0, 0.005, 10))))).verdict == "equivalent"
     noisy = row(compare(paired(a, a * np.exp(rng.normal(0, 0.2, 10)))))
     assert (noisy.verdict, noisy.equivalent) == ("inconclusive", False)
-    assert "how many more blocks would settle it cannot be predicted; longer cells, an idle machine" in noisy.reason
+    assert (
+        "how many more blocks would settle it cannot be predicted; longer cells, an idle machine"
+        in noisy.reason
+    )
 
 
 def test_a_small_sure_difference_is_within_the_margin():
@@ -100,9 +112,21 @@ def test_a_sure_difference_of_unsure_size_is_not_called_faster():
     ("b", "verdict", "reason"),
     [
         (1.0, "deterministic", "the same on both sides in all 7 blocks: nothing to test"),
-        (1.02, "deterministic", "always different, by the same in all 7 blocks and by less than the margin: it never varied"),
-        (1.5, "slower", "always different, by the same in all 7 blocks and by more than the margin: it never varied"),
-        (0.5, "faster", "always different, by the same in all 7 blocks and by more than the margin: it never varied"),
+        (
+            1.02,
+            "deterministic",
+            "always different, by the same in all 7 blocks and by less than the margin: it never varied",
+        ),
+        (
+            1.5,
+            "slower",
+            "always different, by the same in all 7 blocks and by more than the margin: it never varied",
+        ),
+        (
+            0.5,
+            "faster",
+            "always different, by the same in all 7 blocks and by more than the margin: it never varied",
+        ),
     ],
 )
 def test_zero_variance_is_not_tested_but_judged_by_its_size(b, verdict, reason):
@@ -115,7 +139,9 @@ def test_zero_variance_is_not_tested_but_judged_by_its_size(b, verdict, reason):
     assert found.good is {"slower": False, "faster": True}.get(verdict)
 
 
-@pytest.mark.parametrize(("b", "verdict"), [(1.0, "deterministic"), (1.005, "deterministic"), (2.0, "higher")])
+@pytest.mark.parametrize(
+    ("b", "verdict"), [(1.0, "deterministic"), (1.005, "deterministic"), (2.0, "higher")]
+)
 def test_a_constant_difference_in_a_unit_is_judged_by_its_size(b, verdict):
     found = row(compare(paired([1.0] * 8, [b] * 8, "val/accuracy")), "val/accuracy")
     assert (found.verdict, found.p) == (verdict, None)
@@ -123,7 +149,9 @@ def test_a_constant_difference_in_a_unit_is_judged_by_its_size(b, verdict):
 
 def test_outcomes_that_may_be_zero_are_differences():
     found = compare(frame(), outcomes=[BLEU, LOSS])
-    assert [(r.kind, r.estimate, r.verdict) for r in found.rows] == [("difference", 0.0, "deterministic")] * 2
+    assert [(r.kind, r.estimate, r.verdict) for r in found.rows] == [
+        ("difference", 0.0, "deterministic")
+    ] * 2
 
 
 def test_differences_are_judged_against_a_margin_in_their_unit():
@@ -141,7 +169,10 @@ def test_holm_spans_the_report():
         table[f"m{at}/x_seconds"] = np.exp(rng.normal(0, 0.05, 16))
     shift = np.exp(np.where(table["framework"] == "b", 0.06, 0.0) + rng.normal(0, 0.02, 16))
     table["m0/x_seconds"] = shift
-    alone, among = row(compare(table, outcomes=["m0/x_seconds"]), "m0/x_seconds"), row(compare(table), "m0/x_seconds")
+    alone, among = (
+        row(compare(table, outcomes=["m0/x_seconds"]), "m0/x_seconds"),
+        row(compare(table), "m0/x_seconds"),
+    )
     assert alone.p == among.p
     assert alone.p_holm == alone.p
     assert among.p_holm == pytest.approx(min(1, 12 * among.p))
@@ -150,7 +181,9 @@ def test_holm_spans_the_report():
 # ---- gates
 
 
-@pytest.mark.parametrize(("blocks", "code"), [(1, "too_few_blocks"), (2, "too_few_blocks"), (5, "")])
+@pytest.mark.parametrize(
+    ("blocks", "code"), [(1, "too_few_blocks"), (2, "too_few_blocks"), (5, "")]
+)
 def test_fewer_than_six_blocks_give_no_verdict(blocks, code):
     found = compare(frame(blocks=blocks, factors={"tensorflow": 2.0}))
     assert {(r.verdict, r.no_estimate) for r in found.rows} == {("inconclusive", code)}
@@ -159,7 +192,10 @@ def test_fewer_than_six_blocks_give_no_verdict(blocks, code):
     assert not found.has_verdict
 
 
-@pytest.mark.parametrize("table", [frame(blocks=1), frame(blocks=2), frame(blocks=2, spread=3.0), paired([0.1, 0.1], [0.1, 0.1])])
+@pytest.mark.parametrize(
+    "table",
+    [frame(blocks=1), frame(blocks=2), frame(blocks=2, spread=3.0), paired([0.1, 0.1], [0.1, 0.1])],
+)
 def test_fewer_than_three_blocks_give_the_sides_and_no_number_of_their_difference(table):
     """Of two blocks an interval is as wide as chance makes one difference: from nothing to 1.3e-05–190,000."""
     findings = compare(table).findings
@@ -179,10 +215,16 @@ def test_three_blocks_give_an_estimate_with_an_interval():
 
 
 def test_why_there_is_no_estimate_is_a_code():
-    table = frame().assign(**{"other/x_seconds": 0.0, "only/x_seconds": np.where(np.arange(16) % 2, 1.0, np.nan)})
+    table = frame().assign(
+        **{"other/x_seconds": 0.0, "only/x_seconds": np.where(np.arange(16) % 2, 1.0, np.nan)}
+    )
     table.loc[table["framework"] == "pytorch", "only/x_seconds"] = np.nan
     codes = {one.metric: one.no_estimate for one in compare(table).rows}
-    assert (codes["other/x_seconds"], codes["only/x_seconds"], codes[STEP]) == ("no_ratio", "not_measured", "")
+    assert (codes["other/x_seconds"], codes["only/x_seconds"], codes[STEP]) == (
+        "no_ratio",
+        "not_measured",
+        "",
+    )
     table.loc[table["framework"] == "pytorch", "machine"] = "other"
     assert {one.no_estimate for one in compare(table).rows} == {"not_comparable"}
 
@@ -231,8 +273,14 @@ def test_a_block_on_two_machines_or_environments_is_left_out(column):
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        ("5e6f7a8b" + "0" * 32 + "+changes", "commits differ inside 8 blocks (pytorch 1a2b3c4, tensorflow 5e6f7a8+changes)"),
-        ("1a2b3c4d" + "1" * 32, f"(pytorch 1a2b3c4d{'0' * 32}, tensorflow 1a2b3c4d{'1' * 32})"),  # seven letters are too few
+        (
+            "5e6f7a8b" + "0" * 32 + "+changes",
+            "commits differ inside 8 blocks (pytorch 1a2b3c4, tensorflow 5e6f7a8+changes)",
+        ),
+        (
+            "1a2b3c4d" + "1" * 32,
+            f"(pytorch 1a2b3c4d{'0' * 32}, tensorflow 1a2b3c4d{'1' * 32})",
+        ),  # seven letters are too few
     ],
 )
 def test_pairs_of_two_commits_are_not_comparable_and_the_reason_names_both(other, told):
@@ -240,7 +288,9 @@ def test_pairs_of_two_commits_are_not_comparable_and_the_reason_names_both(other
     table["tags.commit"] = np.where(table["framework"] == "pytorch", "1a2b3c4d" + "0" * 32, other)
     found = row(compare(table))
     assert found.verdict == "not comparable"
-    assert found.reason.startswith("no block holds both pytorch and tensorflow under the same conditions: commits differ inside ")
+    assert found.reason.startswith(
+        "no block holds both pytorch and tensorflow under the same conditions: commits differ inside "
+    )
     assert told in found.reason
 
 
@@ -269,19 +319,41 @@ def test_campaigns_are_strata_and_never_pooled():
         ("campaign=c2", 8, "slower"),
     ]
     (whole,) = found.summaries
-    assert (whole.row.verdict, whole.across.names) == ("inconclusive", ("campaign=c1", "campaign=c2"))
-    assert (whole.row.estimate, whole.row.ci_low, whole.row.no_estimate) == (None, None, "too_few_strata")
-    assert (whole.across.tau, whole.across.i_squared_percent, whole.across.q_p) == (None, None, None)
+    assert (whole.row.verdict, whole.across.names) == (
+        "inconclusive",
+        ("campaign=c1", "campaign=c2"),
+    )
+    assert (whole.row.estimate, whole.row.ci_low, whole.row.no_estimate) == (
+        None,
+        None,
+        "too_few_strata",
+    )
+    assert (whole.across.tau, whole.across.i_squared_percent, whole.across.q_p) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_campaigns_are_strata_inside_the_strata_that_were_asked_for():
-    tables = [frame(seed=at, campaign=f"c{at}").assign(machine="box" if at < 2 else "other") for at in range(3)]
+    tables = [
+        frame(seed=at, campaign=f"c{at}").assign(machine="box" if at < 2 else "other")
+        for at in range(3)
+    ]
     found = compare(pd.concat(tables), outcomes=[STEP], strata=["machine"])
-    assert [r.stratum for r in found.rows] == ["machine=box, campaign=c0", "machine=box, campaign=c1", "machine=other"]
+    assert [r.stratum for r in found.rows] == [
+        "machine=box, campaign=c0",
+        "machine=box, campaign=c1",
+        "machine=other",
+    ]
 
 
 def test_a_campaign_with_one_side_is_left_out_and_makes_no_stratum():
-    tables = [frame(seed=1), frame(seed=2, campaign="c2"), frame(levels=["pytorch"], seed=3, campaign="c3")]
+    tables = [
+        frame(seed=1),
+        frame(seed=2, campaign="c2"),
+        frame(levels=["pytorch"], seed=3, campaign="c3"),
+    ]
     found = compare(pd.concat(tables), outcomes=[STEP])
     assert [r.stratum for r in found.rows] == ["campaign=c1", "campaign=c2"]
     assert {(e.run_id[:2], e.cause) for e in found.excluded} == {("c3", Cause.ONE_SIDED_CAMPAIGN)}
@@ -290,8 +362,13 @@ def test_a_campaign_with_one_side_is_left_out_and_makes_no_stratum():
 @pytest.mark.parametrize("settings_hash", ["h", np.nan])
 def test_different_settings_are_different_cells_and_not_measured_again(settings_hash):
     """Runs of others have no hash of their settings, and those of ours are the same for all that is compared."""
-    small, large = frame(seed=1, params={"batch_size": "8"}), frame(seed=2, params={"batch_size": "32"})
-    table = pd.concat([small, large.assign(run_id="large-" + large["run_id"])]).assign(settings_hash=settings_hash)
+    small, large = (
+        frame(seed=1, params={"batch_size": "8"}),
+        frame(seed=2, params={"batch_size": "32"}),
+    )
+    table = pd.concat([small, large.assign(run_id="large-" + large["run_id"])]).assign(
+        settings_hash=settings_hash
+    )
     found = compare(table)
     assert "batch_size (8, 32)" in row(found).reason
     assert not [e for e in found.excluded if e.cause is Cause.REPEATED]
@@ -307,7 +384,10 @@ def test_the_later_run_of_a_cell_counts():
     assert len(found.excluded) == 2
     assert {e.cause for e in found.excluded} == {Cause.REPEATED}
     assert (
-        finding(found).pairs[0].a == table[table["run_id"].isin(["r16", "r17"]) & (table["framework"] == "pytorch")][STEP].item()
+        finding(found).pairs[0].a
+        == table[table["run_id"].isin(["r16", "r17"]) & (table["framework"] == "pytorch")][
+            STEP
+        ].item()
     )
 
 
@@ -315,7 +395,10 @@ def test_one_missing_side_is_told():
     table = frame()
     table.loc[table["framework"] == "tensorflow", LATENCY] = np.nan
     found = compare(table)
-    assert (row(found, LATENCY).verdict, row(found, LATENCY).reason) == ("not comparable", "not measured on tensorflow")
+    assert (row(found, LATENCY).verdict, row(found, LATENCY).reason) == (
+        "not comparable",
+        "not measured on tensorflow",
+    )
     table.loc[table["framework"] == "tensorflow", ["status", "outcome"]] = ["FAILED", "failed"]
     found = compare(table)
     assert {r.reason for r in found.rows} == {"no usable run of tensorflow"}
@@ -328,10 +411,15 @@ def test_a_missing_side_is_told_with_its_runs_own_reason():
     table.loc[other, RATE] = np.nan
     table.loc[other, f"tags.not_available.{RATE}"] = "it waits after every step"
     found = row(compare(table), RATE)
-    assert (found.verdict, found.reason) == ("not comparable", "not measured on tensorflow (it waits after every step)")
+    assert (found.verdict, found.reason) == (
+        "not comparable",
+        "not measured on tensorflow (it waits after every step)",
+    )
 
 
-@pytest.mark.parametrize(("name", "values"), [("timing", ("step", "free")), ("window_steps", ("10", "20"))])
+@pytest.mark.parametrize(
+    ("name", "values"), [("timing", ("step", "free")), ("window_steps", ("10", "20"))]
+)
 def test_runs_that_were_timed_otherwise_are_not_pooled(name, values):
     """Neither as levels of one block, nor as blocks of one level."""
     for some in ("tensorflow", "c1-[12]-"):
@@ -347,7 +435,9 @@ def test_text_instead_of_numbers_is_told():
     table.loc[table["run_id"] == "c1-3-pytorch", LATENCY] = "fast"
     found = compare(table)
     assert row(found, LATENCY).n_blocks == 7
-    assert [e.reason for e in found.excluded] == ["text instead of a number ('fast'); its block is left out of this metric"]
+    assert [e.reason for e in found.excluded] == [
+        "text instead of a number ('fast'); its block is left out of this metric"
+    ]
     table.loc[table["framework"] == "pytorch", LATENCY] = "fast"
     assert row(compare(table), LATENCY).reason == "text instead of a number ('fast') on pytorch"
     table.loc[table["framework"] == "tensorflow", LATENCY] = None
@@ -365,12 +455,17 @@ def test_levels_may_have_digits_that_are_no_numbers(level):
 def test_campaigns_are_told_apart_in_the_names_of_blocks():
     """Run ids and names may begin alike; six letters are enough only where they differ."""
     names = ("nightly-2026-01", "nightly-2026-02", "n")
-    found = compare(pd.concat([frame(blocks=4, seed=at, campaign=name) for at, name in enumerate(names)]), outcomes=[STEP])
+    found = compare(
+        pd.concat([frame(blocks=4, seed=at, campaign=name) for at, name in enumerate(names)]),
+        outcomes=[STEP],
+    )
     blocks = {pair.block for one in found.findings for pair in one.pairs}
     assert len(blocks) == 12
     assert {"nightly-2026-01·0", "nightly-2026-02·3", "n·1"} <= blocks
     assert {r.stratum for r in found.rows} == {f"campaign={name}" for name in names}
-    short = compare(pd.concat([frame(blocks=4, seed=at, campaign=f"{at}abcdefgh") for at in range(2)]))
+    short = compare(
+        pd.concat([frame(blocks=4, seed=at, campaign=f"{at}abcdefgh") for at in range(2)])
+    )
     assert finding(short).pairs[0].block == "0abcde·0"
 
 
@@ -401,18 +496,35 @@ def test_zero_has_no_ratio():
     a = np.linspace(0, 1, 8)
     assert "no ratio" in row(compare(paired(a, a + 1, "x/unknown")), "x/unknown").reason
     known = Outcome("x/unknown", "difference", "lower", 0.5, "x", "")
-    assert row(compare(paired(a, a + 1 + 0.01 * a**2, "x/unknown"), outcomes=[known]), "x/unknown").verdict == "higher"
+    assert (
+        row(
+            compare(paired(a, a + 1 + 0.01 * a**2, "x/unknown"), outcomes=[known]), "x/unknown"
+        ).verdict
+        == "higher"
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "call", "message"),
     [
         (lambda t: t.head(0), {}, "no runs to compare"),
-        (lambda t: t[t["framework"] == "pytorch"], {}, "only one side: all runs have framework=pytorch"),
+        (
+            lambda t: t[t["framework"] == "pytorch"],
+            {},
+            "only one side: all runs have framework=pytorch",
+        ),
         (lambda t: t.assign(kind="campaign"), {}, "none of those selected is a cell run"),
-        (lambda t: t, {"factor": "optimizer"}, "no column 'optimizer' in the runs; have .*params.batch_size"),
+        (
+            lambda t: t,
+            {"factor": "optimizer"},
+            "no column 'optimizer' in the runs; have .*params.batch_size",
+        ),
         (lambda t: t, {"strata": ["x"]}, "no column 'x'"),
-        (lambda t: t, {"baseline": "torch"}, "no run has framework=torch, the baseline; have pytorch, tensorflow"),
+        (
+            lambda t: t,
+            {"baseline": "torch"},
+            "no run has framework=torch, the baseline; have pytorch, tensorflow",
+        ),
         (lambda t: t, {"margin": 3.0}, "margin=3.0 is not between 0 and 1"),
     ],
 )
@@ -426,8 +538,13 @@ def test_bad_calls_are_refused_in_one_line(change, call, message):
 
 
 def test_any_setting_can_be_the_factor():
-    sides = [frame(levels=["pytorch"], seed=s, spread=0.01, params={"batch_size": size}) for s, size in ((1, "8"), (2, "32"))]
-    table = pd.concat(sides).assign(run_id=[f"r{at}" for at in range(16)], settings_hash=["h8"] * 8 + ["h32"] * 8)
+    sides = [
+        frame(levels=["pytorch"], seed=s, spread=0.01, params={"batch_size": size})
+        for s, size in ((1, "8"), (2, "32"))
+    ]
+    table = pd.concat(sides).assign(
+        run_id=[f"r{at}" for at in range(16)], settings_hash=["h8"] * 8 + ["h32"] * 8
+    )
     for name in ("batch_size", "params.batch_size"):
         found = compare(table, factor=name)
         assert (found.baseline, found.levels) == ("8", ("8", "32"))
@@ -437,7 +554,11 @@ def test_any_setting_can_be_the_factor():
 def test_every_level_is_judged_against_the_baseline_or_every_pair():
     table = frame(levels=["a", "b", "c"], factors={"b": 1.3, "c": 1.6})
     assert [(r.a, r.b) for r in compare(table, outcomes=[STEP]).rows] == [("a", "b"), ("a", "c")]
-    assert [(r.a, r.b) for r in compare(table, outcomes=[STEP], all_pairs=True).rows] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [(r.a, r.b) for r in compare(table, outcomes=[STEP], all_pairs=True).rows] == [
+        ("a", "b"),
+        ("a", "c"),
+        ("b", "c"),
+    ]
 
 
 def test_outcomes_come_in_the_reports_order_and_what_nobody_measured_is_named():
@@ -449,13 +570,24 @@ def test_outcomes_come_in_the_reports_order_and_what_nobody_measured_is_named():
 def test_metrics_of_foreign_runs_need_no_slash():
     """What a table holds beside metrics, as times, counts, texts and columns that the call names, is none."""
     rng = np.random.default_rng(5)
-    table = frame().assign(loss=rng.normal(2, 0.01, 16), accuracy=rng.normal(0.9, 0.001, 16), remark="a", seed=1, done=True)
+    table = frame().assign(
+        loss=rng.normal(2, 0.01, 16),
+        accuracy=rng.normal(0.9, 0.001, 16),
+        remark="a",
+        seed=1,
+        done=True,
+    )
     found = compare(table.drop(columns=[STEP, RATE, LATENCY, RSS, BLEU, LOSS]), strata=["seed"])
-    assert [(r.metric, r.kind, r.n_blocks) for r in found.rows] == [("accuracy", "difference", 8), ("loss", "difference", 8)]
+    assert [(r.metric, r.kind, r.n_blocks) for r in found.rows] == [
+        ("accuracy", "difference", 8),
+        ("loss", "difference", 8),
+    ]
 
 
 def test_live_and_system_series_are_not_judged_unasked():
-    table = frame().assign(**{"live/loss": 1.0, "system/cpu": 2.0, "check/x": 1.0, "model/trainable_parameters": 9.0})
+    table = frame().assign(
+        **{"live/loss": 1.0, "system/cpu": 2.0, "check/x": 1.0, "model/trainable_parameters": 9.0}
+    )
     assert {r.metric for r in compare(table).rows} == {STEP, RATE, LATENCY, RSS, BLEU, LOSS}
 
 
@@ -500,7 +632,9 @@ def test_swapping_sides_inverts_ratios_and_reverses_verdicts(pairs):
     if forth.ci_low and back.ci_high:
         assert forth.ci_low * back.ci_high == pytest.approx(1, rel=1e-6)
     if forth.p is not None:
-        assert (forth.p, forth.minimum_detectable) == pytest.approx((back.p, back.minimum_detectable), rel=1e-6)
+        assert (forth.p, forth.minimum_detectable) == pytest.approx(
+            (back.p, back.minimum_detectable), rel=1e-6
+        )
 
 
 @settings(max_examples=12, deadline=None)
@@ -508,7 +642,9 @@ def test_swapping_sides_inverts_ratios_and_reverses_verdicts(pairs):
 def test_a_unit_changes_nothing(pairs, scale):
     a, b = np.array(pairs).T
     crossed = np.concatenate([np.divide.outer(a, b).ravel(), [0]])
-    assume(not np.any((crossed != 1) & (np.abs(crossed - 1) < 1e-12)))  # one rounding apart: scaling makes them equal
+    assume(
+        not np.any((crossed != 1) & (np.abs(crossed - 1) < 1e-12))
+    )  # one rounding apart: scaling makes them equal
     plain, scaled = row(compare(paired(a, b))), row(compare(paired(scale * a, scale * b)))
     assert (scaled.verdict, scaled.n_blocks) == (plain.verdict, plain.n_blocks)
     for name in ("estimate", "p", "effect_size", "minimum_detectable"):
@@ -551,7 +687,13 @@ def test_nothing_is_nan_or_p_zero():
 
 def _campaign(rng: np.random.Generator, blocks: int, metrics: int, shift: float) -> pd.DataFrame:
     """12 metrics of two levels; a drift of 5 % over the campaign, run-to-run SD 3 %, shared in part between metrics."""
-    table = pd.DataFrame({"framework": ["a", "b"] * blocks, "block": np.repeat(range(blocks), 2), "status": "FINISHED"})
+    table = pd.DataFrame(
+        {
+            "framework": ["a", "b"] * blocks,
+            "block": np.repeat(range(blocks), 2),
+            "status": "FINISHED",
+        }
+    )
     drift = 0.05 * np.repeat(np.arange(blocks), 2) / blocks
     common = rng.normal(0, 0.02, 2 * blocks)
     effect = np.where(table["framework"] == "b", shift, 0.0)
@@ -566,7 +708,9 @@ def test_false_alarms_are_rare():
     Without the correction every third report has one: 7 or more in 99 of 100.
     """
     rng = np.random.default_rng(6)
-    alarms = sum(any(f.different for f in compare(_campaign(rng, 12, 12, 0.0)).findings) for _ in range(40))
+    alarms = sum(
+        any(f.different for f in compare(_campaign(rng, 12, 12, 0.0)).findings) for _ in range(40)
+    )
     assert alarms < 7
 
 
@@ -576,7 +720,10 @@ def test_a_difference_of_five_percent_is_found():
     One outcome is requested, and eleven that are not show that blocks are independent.
     """
     rng = np.random.default_rng(7)
-    found = [compare(_campaign(rng, 12, 12, math.log(1.05)), outcomes=["m0/x_seconds"]).findings[0] for _ in range(25)]
+    found = [
+        compare(_campaign(rng, 12, 12, math.log(1.05)), outcomes=["m0/x_seconds"]).findings[0]
+        for _ in range(25)
+    ]
     assert sum(f.different for f in found) >= 20
     assert not any(f.row.verdict in ("equivalent", "faster") for f in found)
 
@@ -592,18 +739,28 @@ def test_rows_become_a_frame_with_the_keys_of_the_published_json():
     for name in ("metric", "verdict", "reason"):
         assert table[name].tolist() == [one[name] for one in published]
     assert table["estimate"].tolist() == [one["estimate"] for one in published]
-    assert np.isnan(table.loc[table["metric"] == LOSS, "p"].item())  # nothing to test: missing, not zero
+    assert np.isnan(
+        table.loc[table["metric"] == LOSS, "p"].item()
+    )  # nothing to test: missing, not zero
 
 
 def test_importing_the_package_is_cheap():
     heavy = "[name for name in ('scipy', 'pandas', 'matplotlib', 'statsmodels', 'numpy') if name in sys.modules]"
     code = f"import sys, experiments.comparison as c; assert c.compare; print({heavy})"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 def test_numbers_and_verdicts_import_no_matplotlib():
     """It takes half a second, and only drawing needs it."""
-    code = (
-        "import sys; from experiments.comparison import analyses, notebook; analyses.load(); print('matplotlib' in sys.modules)"
+    code = "import sys; from experiments.comparison import analyses, notebook; analyses.load(); print('matplotlib' in sys.modules)"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "False"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"

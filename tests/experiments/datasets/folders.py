@@ -16,7 +16,11 @@ def picture(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48)) -> None
     Image.fromarray(noise).save(path)
 
 
-def kaggle(folder: Path, images: int = 10, captions: Sequence[str] = ("a dog runs", "two brown dogs run fast")) -> Path:
+def kaggle(
+    folder: Path,
+    images: int = 10,
+    captions: Sequence[str] = ("a dog runs", "two brown dogs run fast"),
+) -> Path:
     """Flickr8k as Kaggle has it."""
     rows = ["image,caption"]
     for number in range(images):

@@ -8,10 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
-TEXTS = ("Hello, world", "it's ten o'clock", "a café", "who is there?", "nobody", "then who spoke", "the wind", "ah")
+TEXTS = (
+    "Hello, world",
+    "it's ten o'clock",
+    "a café",
+    "who is there?",
+    "nobody",
+    "then who spoke",
+    "the wind",
+    "ah",
+)
 
 
-def write_wav(path: Path, samples: np.ndarray, rate: int = 16_000, *, width: int = 2, channels: int = 1) -> Path:
+def write_wav(
+    path: Path, samples: np.ndarray, rate: int = 16_000, *, width: int = 2, channels: int = 1
+) -> Path:
     """samples: integers of so many bytes, little-endian; (n,) or (n, channels)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     wide = np.ascontiguousarray(samples, "<i8").view(np.uint8).reshape(-1, 8)
@@ -24,7 +35,9 @@ def write_wav(path: Path, samples: np.ndarray, rate: int = 16_000, *, width: int
 
 
 def tone(hertz: float, seconds: float, rate: int = 16_000) -> np.ndarray:
-    return np.round(20_000 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.int64)
+    return np.round(
+        20_000 * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)
+    ).astype(np.int64)
 
 
 def said(seed: int, rate: int = 16_000) -> np.ndarray:

@@ -24,7 +24,14 @@ Pair = tuple[float, tuple[int, ...], int]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> CaptionData:
-    return synthetic(vocabulary=50, length=17, captions=107, images=20, seed=4, cache=tmp_path_factory.mktemp("cache"))
+    return synthetic(
+        vocabulary=50,
+        length=17,
+        captions=107,
+        images=20,
+        seed=4,
+        cache=tmp_path_factory.mktemp("cache"),
+    )
 
 
 def _pairs(batch: Batch) -> list[Pair]:
@@ -35,11 +42,19 @@ def _pairs(batch: Batch) -> list[Pair]:
     found = []
     for number in counted:
         row, last = divmod(int(positions[number]), words)
-        found.append((float(image_features[row, 0]), tuple(tokens[row, : last + 1].tolist()), int(batch.targets[number])))
+        found.append(
+            (
+                float(image_features[row, 0]),
+                tuple(tokens[row, : last + 1].tolist()),
+                int(batch.targets[number]),
+            )
+        )
     return found
 
 
-def _expected(data: CaptionData, captions: NDArray[np.int64], drawn: NDArray[np.float32]) -> Counter[Pair]:
+def _expected(
+    data: CaptionData, captions: NDArray[np.int64], drawn: NDArray[np.float32]
+) -> Counter[Pair]:
     expected: Counter[Pair] = Counter()
     for caption in captions:
         ids = [int(word) for word in data.tokens[caption] if word]
@@ -52,14 +67,27 @@ def _expected(data: CaptionData, captions: NDArray[np.int64], drawn: NDArray[np.
 def test_every_pair_once(data: CaptionData, formulation: Formulation) -> None:
     drawn = features(data)
     captions = data.captions_of("validation")
-    batches = epoch(data, drawn, split="validation", batch_size=8, formulation=formulation, drop_last=False)
-    assert Counter(pair for batch in batches for pair in _pairs(batch)) == _expected(data, captions, drawn)
+    batches = epoch(
+        data, drawn, split="validation", batch_size=8, formulation=formulation, drop_last=False
+    )
+    assert Counter(pair for batch in batches for pair in _pairs(batch)) == _expected(
+        data, captions, drawn
+    )
 
 
 def test_formulations_hold_the_same_pairs_batch_by_batch(data: CaptionData) -> None:
     order = np.random.default_rng(1).permutation(data.captions_of("train"))
     prefix, sequence = (
-        list(epoch(data, features(data), split="train", batch_size=16, formulation=formulation, order=order))
+        list(
+            epoch(
+                data,
+                features(data),
+                split="train",
+                batch_size=16,
+                formulation=formulation,
+                order=order,
+            )
+        )
         for formulation in FORMULATIONS
     )
     assert len(prefix) == len(sequence) == steps_per_epoch(len(order), 16)
@@ -69,9 +97,17 @@ def test_formulations_hold_the_same_pairs_batch_by_batch(data: CaptionData) -> N
 
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_shapes_types_and_padding(data: CaptionData, formulation: Formulation) -> None:
-    for batch in epoch(data, features(data), split="train", batch_size=16, formulation=formulation, drop_last=False):
+    for batch in epoch(
+        data, features(data), split="train", batch_size=16, formulation=formulation, drop_last=False
+    ):
         image_features, tokens, positions = batch.inputs
-        assert [array.dtype for array in (*batch.inputs, batch.targets, batch.weights)] == ["f4", "i4", "i4", "i4", "f4"]
+        assert [array.dtype for array in (*batch.inputs, batch.targets, batch.weights)] == [
+            "f4",
+            "i4",
+            "i4",
+            "i4",
+            "f4",
+        ]
         predictions = len(positions)
         assert predictions % 64 == 0
         assert batch.targets.shape == batch.weights.shape == (predictions,)
@@ -94,22 +130,50 @@ def test_shapes_types_and_padding(data: CaptionData, formulation: Formulation) -
 def test_last_batch_is_dropped_or_filled(data: CaptionData) -> None:
     captions = data.captions_of("train")
     assert len(captions) % 16 != 0
-    dropped = list(epoch(data, features(data), split="train", batch_size=16, formulation="sequence"))
-    filled = list(epoch(data, features(data), split="train", batch_size=16, formulation="sequence", drop_last=False))
+    dropped = list(
+        epoch(data, features(data), split="train", batch_size=16, formulation="sequence")
+    )
+    filled = list(
+        epoch(
+            data,
+            features(data),
+            split="train",
+            batch_size=16,
+            formulation="sequence",
+            drop_last=False,
+        )
+    )
     assert len(dropped) == len(captions) // 16
     assert len(filled) == len(dropped) + 1
     assert np.count_nonzero(filled[-1].inputs[1].any(axis=1)) == len(captions) % 16
 
 
 def test_steps_end_an_epoch_early(data: CaptionData) -> None:
-    assert len(list(epoch(data, features(data), split="train", batch_size=16, formulation="prefix", steps=2))) == 2
+    assert (
+        len(
+            list(
+                epoch(
+                    data,
+                    features(data),
+                    split="train",
+                    batch_size=16,
+                    formulation="prefix",
+                    steps=2,
+                )
+            )
+        )
+        == 2
+    )
 
 
 def test_batch_larger_than_the_data(data: CaptionData) -> None:
     captions = len(data.captions_of("train"))
     with pytest.raises(WrongCall) as caught:
         next(epoch(data, features(data), split="train", batch_size=512, formulation="prefix"))
-    assert str(caught.value) == f"batch_size 512 is more than the {captions} training captions of synthetic; at most {captions}"
+    assert (
+        str(caught.value)
+        == f"batch_size 512 is more than the {captions} training captions of synthetic; at most {captions}"
+    )
     with pytest.raises(WrongCall, match="at least 1"):
         check_batch_size(data, "train", captions, 0)
     check_batch_size(data, "train", captions, captions)
@@ -120,5 +184,14 @@ def test_longest_caption_fits_in_both(tmp_path: Path) -> None:
     data = synthetic(vocabulary=30, length=13, captions=2, images=2, seed=0, cache=tmp_path)
     longest = np.flatnonzero(np.count_nonzero(data.tokens, axis=1) == 13)
     for formulation in FORMULATIONS:
-        batch = next(epoch(data, features(data), split="train", batch_size=1, formulation=formulation, order=longest))
+        batch = next(
+            epoch(
+                data,
+                features(data),
+                split="train",
+                batch_size=1,
+                formulation=formulation,
+                order=longest,
+            )
+        )
         assert batch.weights.sum() == 12

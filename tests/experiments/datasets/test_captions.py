@@ -33,7 +33,9 @@ def cache(tmp_path: Path) -> Path:
 def test_arrays(folder: Path, cache: Path) -> None:
     data = _index(folder, cache)
     assert data.length == 7  # the longest caption has five words, and two marks
-    assert data.vocabulary.size == len({"dog", "runs", "two", "brown", "dogs", "run", "fast"}) + 2 + 1
+    assert (
+        data.vocabulary.size == len({"dog", "runs", "two", "brown", "dogs", "run", "fast"}) + 2 + 1
+    )
     assert data.tokens.dtype == np.int32
     assert data.tokens.shape == (20, 7)
     assert data.tokens.max() < data.vocabulary.size
@@ -42,8 +44,12 @@ def test_arrays(folder: Path, cache: Path) -> None:
     assert data.images[3] == "Images/3.jpg"
 
 
-def test_captions_of_an_image_lie_together_whatever_the_file_says(folder: Path, cache: Path) -> None:
-    rows = [f"{image}.jpg,caption number{turn} of{image}" for turn in range(2) for image in range(10)]
+def test_captions_of_an_image_lie_together_whatever_the_file_says(
+    folder: Path, cache: Path
+) -> None:
+    rows = [
+        f"{image}.jpg,caption number{turn} of{image}" for turn in range(2) for image in range(10)
+    ]
     (folder / "captions.txt").write_text("image,caption\n" + "\n".join(rows))
     data = _index(folder, cache)
     assert [data.references(image) for image in (0, 9)] == [
@@ -53,7 +59,11 @@ def test_captions_of_an_image_lie_together_whatever_the_file_says(folder: Path, 
 
 def test_split_is_85_to_15_by_seed(tmp_path: Path, cache: Path) -> None:
     folder = kaggle(tmp_path / "data", images=40)
-    first, again, other = _index(folder, cache), _index(folder, cache / "elsewhere"), _index(folder, cache, seed=2)
+    first, again, other = (
+        _index(folder, cache),
+        _index(folder, cache / "elsewhere"),
+        _index(folder, cache, seed=2),
+    )
     assert len(first.images_of("train")) == 34
     assert len(first.images_of("validation")) == 6
     assert len(first.images_of("test")) == 0
@@ -67,7 +77,10 @@ def test_images_found_unreadable_later_are_left_out_on_request(folder: Path, cac
     data = _index(folder, cache)
     gone = int(data.images_of("train")[0])
     assert gone not in data.images_of("train", without={gone})
-    assert set(data.captions_of("train")) - set(data.captions_of("train", without={gone})) == {2 * gone, 2 * gone + 1}
+    assert set(data.captions_of("train")) - set(data.captions_of("train", without={gone})) == {
+        2 * gone,
+        2 * gone + 1,
+    }
 
 
 def test_digest_is_of_the_bytes(folder: Path, tmp_path: Path, cache: Path) -> None:
@@ -121,14 +134,21 @@ def test_a_kill_while_indexing_leaves_no_entry(folder: Path, cache: Path) -> Non
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    assert [path.name for path in (cache / "captions").iterdir() if not path.name.startswith(".")] == []
+    assert [
+        path.name for path in (cache / "captions").iterdir() if not path.name.startswith(".")
+    ] == []
     assert len(_index(folder, cache).images) == 10
 
 
 def test_progress_tells_every_stage(folder: Path, cache: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
     _index(folder, cache, progress=lambda *told: seen.append(told))
-    assert {stage for stage, _, _ in seen} == {"listing images", "reading captions", "checking images", "indexing captions"}
+    assert {stage for stage, _, _ in seen} == {
+        "listing images",
+        "reading captions",
+        "checking images",
+        "indexing captions",
+    }
     assert ("checking images", 10, 10) in seen
 
 
@@ -156,7 +176,10 @@ class TestBrokenImages:
 
     def test_too_many_name_the_first(self, folder: Path, cache: Path) -> None:
         self._damage(folder)
-        with pytest.raises(WrongCall, match=r"4 of 10 images .* Images/1\.jpg: missing; .*max_broken_images \(now 0\.01\)"):
+        with pytest.raises(
+            WrongCall,
+            match=r"4 of 10 images .* Images/1\.jpg: missing; .*max_broken_images \(now 0\.01\)",
+        ):
             _index(folder, cache)
 
     def test_the_limit_holds_for_a_cached_entry_too(self, folder: Path, cache: Path) -> None:
@@ -182,8 +205,16 @@ class TestWrongCalls:
     def test_unknown_folder(self, tmp_path: Path, cache: Path) -> None:
         (tmp_path / "empty").mkdir()
         message = self._message(tmp_path / "empty", cache)
-        assert message.startswith(f"{tmp_path / 'empty'} holds no caption data set that is known here; looked for ")
-        for name in ("captions.txt", "results.csv", "captions_train2017.json", "dataset_*.json", "*.tsv"):
+        assert message.startswith(
+            f"{tmp_path / 'empty'} holds no caption data set that is known here; looked for "
+        )
+        for name in (
+            "captions.txt",
+            "results.csv",
+            "captions_train2017.json",
+            "dataset_*.json",
+            "*.tsv",
+        ):
             assert name in message
 
     def test_two_data_sets(self, folder: Path, cache: Path) -> None:
@@ -193,7 +224,9 @@ class TestWrongCalls:
 
     def test_no_readable_row(self, folder: Path, cache: Path) -> None:
         (folder / "captions.txt").write_text("image,caption\nnothing\n")
-        assert "captions.txt has no readable row; a row is image.jpg,caption" in self._message(folder, cache)
+        assert "captions.txt has no readable row; a row is image.jpg,caption" in self._message(
+            folder, cache
+        )
 
     def test_no_words(self, folder: Path, cache: Path) -> None:
         (folder / "captions.txt").write_text("image,caption\n1.jpg,a .\n2.jpg,!\n")
@@ -205,11 +238,15 @@ class TestWrongCalls:
 
     def test_images_folder_missing(self, folder: Path, cache: Path) -> None:
         (folder / "Images").rename(folder / "Pictures")
-        assert "has no folder of images beside it; looked for Images/" in self._message(folder, cache)
+        assert "has no folder of images beside it; looked for Images/" in self._message(
+            folder, cache
+        )
 
     def test_unwritable_cache(self, folder: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("a file, no folder")
-        assert f"cannot write the cache {tmp_path / 'file'}" in self._message(folder, tmp_path / "file")
+        assert f"cannot write the cache {tmp_path / 'file'}" in self._message(
+            folder, tmp_path / "file"
+        )
 
 
 def test_captions_without_a_word_are_counted(folder: Path, cache: Path) -> None:
@@ -225,7 +262,9 @@ def test_the_data_sets_own_split_can_be_set_aside(tmp_path: Path, cache: Path) -
     for number in range(20):
         picture(tmp_path / "set" / "Images" / f"{number}.jpg", number)
         named = "test" if number < 5 else "val" if number < 10 else "train"
-        entries.append({"filename": f"{number}.jpg", "split": named, "sentences": [{"raw": "brown dog"}]})
+        entries.append(
+            {"filename": f"{number}.jpg", "split": named, "sentences": [{"raw": "brown dog"}]}
+        )
     (tmp_path / "set" / "dataset.json").write_text(json.dumps({"images": entries}))
     own = _index(tmp_path / "set", cache)
     assert [len(own.images_of(split)) for split in SPLITS] == [10, 5, 5]

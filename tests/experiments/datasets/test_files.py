@@ -14,15 +14,28 @@ from experiments.datasets.files import json_items, lines, new_folder
 from tracking.errors import WrongCall
 
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
     max_leaves=10,
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(before=_JSON, items=st.lists(_JSON, max_size=6), indent=st.sampled_from([None, 2]), window=st.integers(1, 40))
-def test_streamed_as_json_reads_it(tmp_path_factory: Any, before: Any, items: list[Any], indent: int | None, window: int) -> None:
+@given(
+    before=_JSON,
+    items=st.lists(_JSON, max_size=6),
+    indent=st.sampled_from([None, 2]),
+    window=st.integers(1, 40),
+)
+def test_streamed_as_json_reads_it(
+    tmp_path_factory: Any, before: Any, items: list[Any], indent: int | None, window: int
+) -> None:
     """Whatever lies before the array, and wherever the window cuts the text."""
     path = tmp_path_factory.mktemp("json") / "file.json"
     path.write_text(json.dumps({"before": before, "items": items, "after": [1, 2]}, indent=indent))
@@ -32,15 +45,22 @@ def test_streamed_as_json_reads_it(tmp_path_factory: Any, before: Any, items: li
         assert list(json_items(path, "absent")) == []
 
 
-@pytest.mark.parametrize("text", ['{"items": [1, 2', '{"items": [1 2]}', "[1, 2]", "", "no JSON", '{"items": [nonsense]}'])
+@pytest.mark.parametrize(
+    "text",
+    ['{"items": [1, 2', '{"items": [1 2]}', "[1, 2]", "", "no JSON", '{"items": [nonsense]}'],
+)
 def test_broken_json_is_told(tmp_path: Path, text: str) -> None:
     path = tmp_path / "file.json"
     path.write_text(text)
-    with pytest.raises(WrongCall, match=rf"{path} is no complete JSON: .* at character \d+; fetch the file again"):
+    with pytest.raises(
+        WrongCall, match=rf"{path} is no complete JSON: .* at character \d+; fetch the file again"
+    ):
         list(json_items(path, "items"))
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8-sig", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"]
+)
 def test_byte_order_marks(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "file"
     mark = "" if encoding == "utf-8-sig" else "\ufeff"
@@ -57,10 +77,15 @@ def test_byte_order_marks(tmp_path: Path, encoding: str) -> None:
         (b'\xef\xbb\xbf{"items": ["caf\xe9"]}', "line 1: byte 0xe9 is not UTF-8"),
         (b'{"items": []}\n\xc3', "line 2: byte 0xc3 is not UTF-8"),
         (b'{"items": ["\xed\xa0\x80"]}', "line 1: byte 0xed is not UTF-8"),
-        (b"\xff\xfe" + '{"items":\n[]}'.encode("utf-16-le") + b"\x00\xd8\x20\x00", "line 2: byte 0x00 is not UTF-16"),
+        (
+            b"\xff\xfe" + '{"items":\n[]}'.encode("utf-16-le") + b"\x00\xd8\x20\x00",
+            "line 2: byte 0x00 is not UTF-16",
+        ),
     ],
 )
-def test_bytes_of_no_encoding_are_refused_with_their_line(tmp_path: Path, content: bytes, message: str, window: int) -> None:
+def test_bytes_of_no_encoding_are_refused_with_their_line(
+    tmp_path: Path, content: bytes, message: str, window: int
+) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
@@ -74,18 +99,23 @@ def test_bytes_of_no_encoding_are_refused_with_their_line(tmp_path: Path, conten
 def test_a_line_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "captions.txt"
     path.write_bytes(b"image,caption\n" + b"x" * 5_000_000)
-    with pytest.raises(WrongCall, match=r"captions\.txt, line 2 has more than 1,048,576 characters"):
+    with pytest.raises(
+        WrongCall, match=r"captions\.txt, line 2 has more than 1,048,576 characters"
+    ):
         list(lines(path))
 
 
 @pytest.mark.parametrize(
-    ("value", "message"), [("[" * 100_000, "is nested too deeply"), ("9" * 5_000, "has a number of thousands of digits")]
+    ("value", "message"),
+    [("[" * 100_000, "is nested too deeply"), ("9" * 5_000, "has a number of thousands of digits")],
 )
 @pytest.mark.parametrize("key", ["items", "other"])
 def test_bombs_in_json_are_one_line(tmp_path: Path, value: str, message: str, key: str) -> None:
     path = tmp_path / "file.json"
     path.write_text(f'{{"{key}": [{value}]}}')
-    with pytest.raises(WrongCall, match=rf"{path} is no complete JSON: it {message} at character \d+"):
+    with pytest.raises(
+        WrongCall, match=rf"{path} is no complete JSON: it {message} at character \d+"
+    ):
         list(json_items(path, "items"))
 
 
@@ -97,11 +127,19 @@ def test_a_large_annotation_file_is_never_in_memory_whole(tmp_path: Path) -> Non
     images, captions = 5_000, 96_000
     with path.open("w") as file:
         file.write('{"images": [')
-        file.write(", ".join(json.dumps({"id": number, "file_name": f"{number:012d}.jpg"}) for number in range(images)))
+        file.write(
+            ", ".join(
+                json.dumps({"id": number, "file_name": f"{number:012d}.jpg"})
+                for number in range(images)
+            )
+        )
         file.write('], "annotations": [')
         for number in range(captions):
             text = f"caption {number} " + "of some words that fill the file " * 2
-            file.write((", " if number else "") + json.dumps({"image_id": number % images, "id": number, "caption": text}))
+            file.write(
+                (", " if number else "")
+                + json.dumps({"image_id": number % images, "id": number, "caption": text})
+            )
         file.write("]}")
     assert path.stat().st_size > 11e6
     layout = coco.detect(tmp_path)

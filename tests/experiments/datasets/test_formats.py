@@ -19,7 +19,9 @@ def _rows(folder: Path) -> list[CaptionRow | Skipped]:
 
 
 def _captions(folder: Path) -> list[tuple[str, str, str | None]]:
-    return [(row.image, row.text, row.split) for row in _rows(folder) if isinstance(row, CaptionRow)]
+    return [
+        (row.image, row.text, row.split) for row in _rows(folder) if isinstance(row, CaptionRow)
+    ]
 
 
 def _skipped(folder: Path) -> list[str]:
@@ -37,13 +39,19 @@ def _pictures(folder: Path, names: Iterable[str]) -> None:
 
 class TestFlickr8kFromKaggle:
     def test_commas_and_quotes(self, tmp_path: Path) -> None:
-        folder = kaggle(tmp_path / "data", images=2, captions=['"A dog , a ""big"" one , runs ."', "A dog, unquoted, runs"])
+        folder = kaggle(
+            tmp_path / "data",
+            images=2,
+            captions=['"A dog , a ""big"" one , runs ."', "A dog, unquoted, runs"],
+        )
         assert _captions(folder)[:2] == [
             ("Images/0.jpg", 'A dog , a "big" one , runs .', None),
             ("Images/0.jpg", "A dog,unquoted,runs", None),
         ]
 
-    @pytest.mark.parametrize("quirk", ["byte order mark", "CRLF", "UTF-16 little", "UTF-16 big", "Excel", "semicolons"])
+    @pytest.mark.parametrize(
+        "quirk", ["byte order mark", "CRLF", "UTF-16 little", "UTF-16 big", "Excel", "semicolons"]
+    )
     def test_encodings(self, tmp_path: Path, quirk: str) -> None:
         folder = kaggle(tmp_path / "data", images=2, captions=["café dog"])
         text = (folder / "captions.txt").read_text(encoding="utf-8")
@@ -52,11 +60,14 @@ class TestFlickr8kFromKaggle:
             "CRLF": text.replace("\n", "\r\n").encode(),
             "UTF-16 little": b"\xff\xfe" + text.encode("utf-16-le"),
             "UTF-16 big": b"\xfe\xff" + text.encode("utf-16-be"),
-            "Excel": b"\xff\xfe" + text.replace(",", "\t").replace("\n", "\r\n").encode("utf-16-le"),
+            "Excel": b"\xff\xfe"
+            + text.replace(",", "\t").replace("\n", "\r\n").encode("utf-16-le"),
             "semicolons": text.replace(",", ";").encode(),
         }[quirk]
         (folder / "captions.txt").write_bytes(encoded)
-        assert _captions(folder) == [(f"Images/{number}.jpg", "café dog", None) for number in range(2)]
+        assert _captions(folder) == [
+            (f"Images/{number}.jpg", "café dog", None) for number in range(2)
+        ]
         assert _index(folder, tmp_path).references(0) == ["café dog"]
 
     def test_unicode_text_of_excel_keeps_commas_and_quotes(self, tmp_path: Path) -> None:
@@ -70,7 +81,10 @@ class TestFlickr8kFromKaggle:
         folder = kaggle(tmp_path / "data", images=2, captions=["brown dog", "café dog"])
         text = (folder / "captions.txt").read_text(encoding="utf-8")
         (folder / "captions.txt").write_bytes(text.encode("latin-1"))
-        with pytest.raises(WrongCall, match=r"captions\.txt, line 3: byte 0xe9 is not UTF-8; save the file as UTF-8"):
+        with pytest.raises(
+            WrongCall,
+            match=r"captions\.txt, line 3: byte 0xe9 is not UTF-8; save the file as UTF-8",
+        ):
             _index(folder, tmp_path)
 
     def test_a_quote_that_is_not_closed_spoils_one_row_only(self, tmp_path: Path) -> None:
@@ -91,13 +105,17 @@ class TestFlickr8kOriginal:
         folder = tmp_path / "data"
         names = [f"{number}.jpg" for number in range(5)]
         _pictures(folder / "Flicker8k_Dataset", names)
-        tokens = "".join(f"{name}#{turn}\tA dog runs number{turn} .\n" for name in names for turn in range(2))
+        tokens = "".join(
+            f"{name}#{turn}\tA dog runs number{turn} .\n" for name in names for turn in range(2)
+        )
         (folder / "Flickr8k.token.txt").write_text(tokens)
         return folder
 
     def _lists(self, folder: Path, **parts: str) -> None:
         for part, names in parts.items():
-            (folder / f"Flickr_8k.{part}Images.txt").write_text("".join(f"{name}\n" for name in names.split()))
+            (folder / f"Flickr_8k.{part}Images.txt").write_text(
+                "".join(f"{name}\n" for name in names.split())
+            )
 
     def test_rows(self, folder: Path) -> None:
         assert _captions(folder)[:2] == [
@@ -119,10 +137,16 @@ class TestFlickr8kOriginal:
         # The split is given: another seed gives the same data, and no second entry.
         assert index(str(folder), cache=tmp_path / "cache", seed=2).digest == data.digest
 
-    def test_validation_is_taken_from_training_where_there_is_none(self, folder: Path, tmp_path: Path) -> None:
+    def test_validation_is_taken_from_training_where_there_is_none(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
         self._lists(folder, train="0.jpg 1.jpg 2.jpg 4.jpg", test="3.jpg")
         data = _index(folder, tmp_path)
-        assert [len(data.images_of(split)) for split in ("train", "validation", "test")] == [3, 1, 1]
+        assert [len(data.images_of(split)) for split in ("train", "validation", "test")] == [
+            3,
+            1,
+            1,
+        ]
         assert index(str(folder), cache=tmp_path / "cache", seed=2).digest != data.digest
 
 
@@ -154,15 +178,21 @@ class TestFlickr30k:
 
 
 class TestCoco:
-    def _part(self, folder: Path, part: str, images: int, *, annotations_first: bool = False) -> None:
+    def _part(
+        self, folder: Path, part: str, images: int, *, annotations_first: bool = False
+    ) -> None:
         names = {number + 1: f"{number + 1:012d}.jpg" for number in range(images)}
         _pictures(folder / part, names.values())
         content: dict[str, Any] = {
             "info": {"year": 2017, "nested": [1, {"a": "]"}]},
-            "images": [{"id": number, "file_name": name, "height": 48} for number, name in names.items()],
+            "images": [
+                {"id": number, "file_name": name, "height": 48} for number, name in names.items()
+            ],
             "licenses": [],
             "annotations": [
-                {"image_id": number, "id": 9, "caption": f'A dog, "{part}" {turn}.'} for turn in range(2) for number in names
+                {"image_id": number, "id": 9, "caption": f'A dog, "{part}" {turn}.'}
+                for turn in range(2)
+                for number in names
             ],
         }
         if annotations_first:
@@ -174,7 +204,11 @@ class TestCoco:
     def test_own_split(self, tmp_path: Path, annotations_first: bool) -> None:
         self._part(tmp_path, "train2017", 3, annotations_first=annotations_first)
         self._part(tmp_path, "val2017", 2, annotations_first=annotations_first)
-        assert _captions(tmp_path)[0] == ("train2017/000000000001.jpg", 'A dog, "train2017" 0.', "train")
+        assert _captions(tmp_path)[0] == (
+            "train2017/000000000001.jpg",
+            'A dog, "train2017" 0.',
+            "train",
+        )
         data = _index(tmp_path, tmp_path)
         assert data.split.tolist() == [0, 0, 0, 1, 1]
         assert data.references(4) == ["dog val2017 0", "dog val2017 1"]
@@ -208,13 +242,24 @@ class TestKarpathy:
         _pictures(tmp_path / "images", [f"{number}.jpg" for number in range(4)])
         splits = ["train", "restval", "val", "test"]
         images = [
-            {"filename": f"{number}.jpg", "split": split, "sentences": [{"raw": f"A {split} dog."}, {"tokens": ["one", "dog"]}]}
+            {
+                "filename": f"{number}.jpg",
+                "split": split,
+                "sentences": [{"raw": f"A {split} dog."}, {"tokens": ["one", "dog"]}],
+            }
             for number, split in enumerate(splits)
         ]
         self._write(
-            tmp_path, "dataset_flickr8k.json", [*images, {"filename": "9.jpg", "split": "spare", "sentences": [{"raw": "x"}]}]
+            tmp_path,
+            "dataset_flickr8k.json",
+            [*images, {"filename": "9.jpg", "split": "spare", "sentences": [{"raw": "x"}]}],
         )
-        assert [split for _, _, split in _captions(tmp_path)[::2]] == ["train", "train", "validation", "test"]
+        assert [split for _, _, split in _captions(tmp_path)[::2]] == [
+            "train",
+            "train",
+            "validation",
+            "test",
+        ]
         assert _captions(tmp_path)[1] == ("images/0.jpg", "one dog", "train")
         data = _index(tmp_path, tmp_path)
         assert data.split.tolist() == [0, 0, 1, 2]
@@ -225,11 +270,24 @@ class TestKarpathy:
         _pictures(tmp_path / "train2014", ["1.jpg"])
         _pictures(tmp_path / "val2014", ["2.jpg"])
         images = [
-            {"filepath": "train2014", "filename": "1.jpg", "split": "train", "sentences": [{"raw": "one dog"}]},
-            {"filepath": "val2014", "filename": "2.jpg", "split": "val", "sentences": [{"raw": "two dogs"}]},
+            {
+                "filepath": "train2014",
+                "filename": "1.jpg",
+                "split": "train",
+                "sentences": [{"raw": "one dog"}],
+            },
+            {
+                "filepath": "val2014",
+                "filename": "2.jpg",
+                "split": "val",
+                "sentences": [{"raw": "two dogs"}],
+            },
         ]
         self._write(tmp_path, "dataset_coco.json", images)
-        assert [image for image, _, _ in _captions(tmp_path)] == ["train2014/1.jpg", "val2014/2.jpg"]
+        assert [image for image, _, _ in _captions(tmp_path)] == [
+            "train2014/1.jpg",
+            "val2014/2.jpg",
+        ]
         assert _index(tmp_path, tmp_path).split.tolist() == [0, 1]
 
     def test_images_folder_missing(self, tmp_path: Path) -> None:
@@ -248,7 +306,9 @@ class TestConceptual:
 
     def test_a_url_that_is_none(self, tmp_path: Path) -> None:
         _pictures(tmp_path / "images", ["1.jpg"])
-        (tmp_path / "train.tsv").write_text("first dog\thttp://[::1\nsecond dog\thttp://a.org/x.jpg\n")
+        (tmp_path / "train.tsv").write_text(
+            "first dog\thttp://[::1\nsecond dog\thttp://a.org/x.jpg\n"
+        )
         assert _captions(tmp_path) == [("images/1.jpg", "second dog", None)]
         assert _skipped(tmp_path) == ["image was not fetched"]
 
@@ -266,13 +326,19 @@ class TestConceptual:
             ("images/red dog.jpg", "second dog", None),
             ("images/3.png", "fourth dog", None),
         ]
-        assert _index(tmp_path, tmp_path).dropped == {"image was not fetched": 1, "row without an image or a caption": 1}
+        assert _index(tmp_path, tmp_path).dropped == {
+            "image was not fetched": 1,
+            "row without an image or a caption": 1,
+        }
 
     def test_two_files_are_two_splits(self, tmp_path: Path) -> None:
         for stem in ("Train", "Validation"):
             (tmp_path / f"{stem}.tsv").write_text("one dog\thttp://a.org/x.jpg\n")
             _pictures(tmp_path / stem, ["0.jpg"])
-        assert _captions(tmp_path) == [("Train/0.jpg", "one dog", "train"), ("Validation/0.jpg", "one dog", "validation")]
+        assert _captions(tmp_path) == [
+            ("Train/0.jpg", "one dog", "train"),
+            ("Validation/0.jpg", "one dog", "validation"),
+        ]
 
     def test_other_tables_are_not_taken_for_captions(self, tmp_path: Path) -> None:
         (tmp_path / "scores.tsv").write_text("name\tvalue\na\t1\n")

@@ -31,12 +31,16 @@ def _index(folder: Path, **options: Any) -> CaptionData:
 
 def _kaggle(folder: Path, name: str, text: str) -> None:
     rows = [f"{number}.jpg,brown dog" for number in range(4)]
-    (folder / "captions.txt").write_text("\n".join(["image,caption", *rows, f"{name},{text}"]), encoding="utf-8")
+    (folder / "captions.txt").write_text(
+        "\n".join(["image,caption", *rows, f"{name},{text}"]), encoding="utf-8"
+    )
 
 
 def _tokens(folder: Path, name: str, text: str) -> None:
     rows = [f"{number}.jpg#0\tbrown dog" for number in range(4)]
-    (folder / "Flickr8k.token.txt").write_text("\n".join([*rows, f"{name}#0\t{text}"]), encoding="utf-8")
+    (folder / "Flickr8k.token.txt").write_text(
+        "\n".join([*rows, f"{name}#0\t{text}"]), encoding="utf-8"
+    )
 
 
 def _flickr30k(folder: Path, name: str, text: str) -> None:
@@ -48,14 +52,19 @@ def _coco(folder: Path, name: str, text: str) -> None:
     (folder / "images").rename(folder / "val2017")
     names = [*(f"{number}.jpg" for number in range(4)), name]
     files = [{"id": number, "file_name": one} for number, one in enumerate(names)]
-    told = [{"image_id": number, "caption": "brown dog" if number < 4 else text} for number in range(5)]
+    told = [
+        {"image_id": number, "caption": "brown dog" if number < 4 else text} for number in range(5)
+    ]
     (folder / "annotations").mkdir()
-    (folder / "annotations" / "captions_val2017.json").write_text(json.dumps({"images": files, "annotations": told}))
+    (folder / "annotations" / "captions_val2017.json").write_text(
+        json.dumps({"images": files, "annotations": told})
+    )
 
 
 def _karpathy(folder: Path, name: str, text: str, **own: str) -> None:
     entries: list[dict[str, Any]] = [
-        {"filename": f"{number}.jpg", "split": "train", "sentences": [{"raw": "brown dog"}]} for number in range(4)
+        {"filename": f"{number}.jpg", "split": "train", "sentences": [{"raw": "brown dog"}]}
+        for number in range(4)
     ]
     entries.append({"filename": name, "split": "train", "sentences": [{"raw": text}], **own})
     (folder / "dataset.json").write_text(json.dumps({"images": entries}))
@@ -82,9 +91,13 @@ def _skipped(folder: Path) -> list[str]:
 FORMATS = (_kaggle, _tokens, _flickr30k, _coco, _karpathy, _karpathys_path)
 
 
-@pytest.mark.parametrize("name", ["../../secret.jpg", "{}/secret.jpg", "sub/../../../secret.jpg", ".."])
+@pytest.mark.parametrize(
+    "name", ["../../secret.jpg", "{}/secret.jpg", "sub/../../../secret.jpg", ".."]
+)
 @pytest.mark.parametrize("write", FORMATS)
-def test_names_that_lead_out_of_the_folder_are_skipped_and_counted(folder: Path, write: Write, name: str) -> None:
+def test_names_that_lead_out_of_the_folder_are_skipped_and_counted(
+    folder: Path, write: Write, name: str
+) -> None:
     write(folder, name.format(folder.parent), "a secret place")
     data = _index(folder)
     assert len(data.images) == 4
@@ -94,7 +107,9 @@ def test_names_that_lead_out_of_the_folder_are_skipped_and_counted(folder: Path,
 
 @pytest.mark.parametrize("name", ["4\0.jpg", "4\x1b[2J.jpg", "4\u202e.jpg"])
 @pytest.mark.parametrize("write", FORMATS[:5])
-def test_control_characters_in_names_are_skipped_and_counted(folder: Path, write: Write, name: str) -> None:
+def test_control_characters_in_names_are_skipped_and_counted(
+    folder: Path, write: Write, name: str
+) -> None:
     write(folder, name, "hidden dog")
     assert _index(folder).dropped == {CONTROLS.reason: 1}
 
@@ -122,7 +137,20 @@ def test_links_are_the_owners_choice(folder: Path, tmp_path: Path) -> None:
 
 # ---- JSON of other types than it should be
 
-_VALUES: tuple[Any, ...] = (None, True, -1, 1.5, float("nan"), 10**30, "", "x", [], [[]], {}, {"a": 1})
+_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    1.5,
+    float("nan"),
+    10**30,
+    "",
+    "x",
+    [],
+    [[]],
+    {},
+    {"a": 1},
+)
 
 
 @pytest.mark.parametrize("value", _VALUES, ids=repr)
@@ -150,7 +178,12 @@ def test_coco_of_other_types(tmp_path: Path, value: Any) -> None:
 
 @pytest.mark.parametrize("value", _VALUES, ids=repr)
 def test_karpathy_of_other_types(folder: Path, value: Any) -> None:
-    entry = {"filename": "1.jpg", "filepath": "", "split": "train", "sentences": [{"raw": "brown dog", "tokens": []}]}
+    entry = {
+        "filename": "1.jpg",
+        "filepath": "",
+        "split": "train",
+        "sentences": [{"raw": "brown dog", "tokens": []}],
+    }
     for wrong in (
         value,
         {**entry, "filename": value if value != "x" else ""},
@@ -173,7 +206,9 @@ def test_an_id_of_two_pictures_is_nobodys(folder: Path) -> None:
     """The last of them was taken for the caption's before."""
     (folder / "images").rename(folder / "val2017")
     (folder / "annotations").mkdir()
-    files = [{"id": number, "file_name": f"{number}.jpg"} for number in range(3)] + [{"id": 0, "file_name": "3.jpg"}] * 2
+    files = [{"id": number, "file_name": f"{number}.jpg"} for number in range(3)] + [
+        {"id": 0, "file_name": "3.jpg"}
+    ] * 2
     told = [{"image_id": number, "caption": "brown dog"} for number in range(3)]
     path = folder / "annotations" / "captions_val2017.json"
     path.write_text(json.dumps({"images": files, "annotations": told}))
@@ -213,7 +248,10 @@ def test_pictures_without_pixels_and_bombs_are_left_out_with_the_reason(tmp_path
     assert bomb.stat().st_size < 100_000
     data = _index(folder, max_broken=0.5)
     reasons = {Path(path).name: reason for path, reason in data.broken}
-    assert reasons == {"1.jpg": "not an image", "2.jpg": "cannot be decoded: 10,000 × 10,000 pixels; at most 89,478,485 are read"}
+    assert reasons == {
+        "1.jpg": "not an image",
+        "2.jpg": "cannot be decoded: 10,000 × 10,000 pixels; at most 89,478,485 are read",
+    }
 
 
 def test_a_picture_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,9 @@ def test_batches_cover_the_images_in_order(data: CaptionData) -> None:
 
 
 def test_resumed_from_the_middle(data: CaptionData) -> None:
-    whole = np.concatenate([batch.pixels for batch in batches(Path(data.source), data.images, size=24, batch=7)])
+    whole = np.concatenate(
+        [batch.pixels for batch in batches(Path(data.source), data.images, size=24, batch=7)]
+    )
     resumed = list(batches(Path(data.source), data.images, size=24, batch=2, start=3))
     assert [batch.first for batch in resumed] == [3, 5]
     np.testing.assert_array_equal(np.concatenate([batch.pixels for batch in resumed]), whole[3:])
@@ -86,12 +88,18 @@ def test_modes(tmp_path: Path, mode: str, suffix: str) -> None:
     with Image.open(_save(_grey(mode, level), tmp_path / f"picture{suffix}")) as opened:
         found = normalised(opened, 16)
     assert found.shape == (16, 16, 3)
-    np.testing.assert_allclose(found, np.broadcast_to(_colour(level, level, level), (16, 16, 3)), atol=_ONE_STEP)
+    np.testing.assert_allclose(
+        found, np.broadcast_to(_colour(level, level, level), (16, 16, 3)), atol=_ONE_STEP
+    )
 
 
 def test_transparent_pixels_are_white(tmp_path: Path) -> None:
-    with Image.open(_save(Image.new("RGBA", (8, 8), (255, 0, 0, 0)), tmp_path / "clear.png")) as opened:
-        np.testing.assert_allclose(normalised(opened, 8), np.broadcast_to(_colour(255, 255, 255), (8, 8, 3)), atol=1e-6)
+    with Image.open(
+        _save(Image.new("RGBA", (8, 8), (255, 0, 0, 0)), tmp_path / "clear.png")
+    ) as opened:
+        np.testing.assert_allclose(
+            normalised(opened, 8), np.broadcast_to(_colour(255, 255, 255), (8, 8, 3)), atol=1e-6
+        )
 
 
 def test_exif_orientation(tmp_path: Path) -> None:

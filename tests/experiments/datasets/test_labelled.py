@@ -37,12 +37,19 @@ def prepared(source: Path | str, cache: Path, side: int = 28, channels: int = 1)
 
 
 def write_idx(path: Path, array: np.ndarray, kind: int = 0x08) -> None:
-    data = struct.pack(f">BBBB{array.ndim}I", 0, 0, kind, array.ndim, *array.shape) + array.tobytes()
+    data = (
+        struct.pack(f">BBBB{array.ndim}I", 0, 0, kind, array.ndim, *array.shape) + array.tobytes()
+    )
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
-def write_mnist(folder: Path, ending: str = ".gz", train: int = 30, test: int = 10) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = RNG.integers(0, 256, (train + test, 28, 28), np.uint8), RNG.integers(0, 10, train + test).astype(np.uint8)
+def write_mnist(
+    folder: Path, ending: str = ".gz", train: int = 30, test: int = 10
+) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = (
+        RNG.integers(0, 256, (train + test, 28, 28), np.uint8),
+        RNG.integers(0, 10, train + test).astype(np.uint8),
+    )
     labels[:10] = range(10)
     for name, part in (("train", slice(0, train)), ("t10k", slice(train, None))):
         write_idx(folder / f"{name}-images-idx3-ubyte{ending}", images[part])
@@ -58,7 +65,9 @@ def python2_pickle(value: Any) -> bytes:
     """As CIFAR's authors wrote them: strings of bytes, a memo entry for each value; the class names in the oldest protocol."""
     if b"label_names" in value:
         return (
-            "(dp0\nS'label_names'\np1\n(lp2\n" + "".join(f"S{name.decode()!r}\na" for name in value[b"label_names"]) + "s."
+            "(dp0\nS'label_names'\np1\n(lp2\n"
+            + "".join(f"S{name.decode()!r}\na" for name in value[b"label_names"])
+            + "s."
         ).encode()
     data, memo = value[b"data"], iter(range(256))
 
@@ -68,7 +77,9 @@ def python2_pickle(value: Any) -> bytes:
     def text(given: bytes) -> bytes:
         return b"U" + bytes([len(given)]) + given + put()
 
-    labels = b"]" + put() + b"(" + b"".join(b"K" + bytes([label]) for label in value[b"labels"]) + b"e"
+    labels = (
+        b"]" + put() + b"(" + b"".join(b"K" + bytes([label]) for label in value[b"labels"]) + b"e"
+    )
     begun = (
         b"cnumpy.core.multiarray\n_reconstruct\n"
         + put()
@@ -112,15 +123,24 @@ def python2_pickle(value: Any) -> bytes:
     return b"\x80\2}" + put() + b"(" + b"".join(parts) + b"u."
 
 
-def write_cifar(folder: Path, batch: int = 8, dumps: Callable[[Any], bytes] = python3_pickle) -> tuple[np.ndarray, np.ndarray]:
+def write_cifar(
+    folder: Path, batch: int = 8, dumps: Callable[[Any], bytes] = python3_pickle
+) -> tuple[np.ndarray, np.ndarray]:
     folder.mkdir(parents=True, exist_ok=True)
     data = RNG.integers(0, 256, (6 * batch, 3072), np.uint8)
     labels = np.arange(6 * batch) % 10
     for number, name in enumerate([*(f"data_batch_{at}" for at in range(1, 6)), "test_batch"]):
         part = slice(number * batch, (number + 1) * batch)
-        content = {b"batch_label": b"some", b"labels": labels[part].tolist(), b"data": data[part], b"filenames": []}
+        content = {
+            b"batch_label": b"some",
+            b"labels": labels[part].tolist(),
+            b"data": data[part],
+            b"filenames": [],
+        }
         (folder / name).write_bytes(dumps(content))
-    names = {b"label_names": [b"airplane", b"automobile", *[f"c{at}".encode() for at in range(2, 10)]]}
+    names = {
+        b"label_names": [b"airplane", b"automobile", *[f"c{at}".encode() for at in range(2, 10)]]
+    }
     (folder / "batches.meta").write_bytes(dumps(names))
     return data, labels
 
@@ -141,7 +161,11 @@ def test_the_handwritten_digits_are_those_of_scikit_learn() -> None:
 
 def test_the_embedded_digits(tmp_path: Path) -> None:
     data = prepared("digits", tmp_path)
-    assert (data.name, data.images.shape, data.classes) == ("digits", (1797, 28, 28, 1), tuple("0123456789"))
+    assert (data.name, data.images.shape, data.classes) == (
+        "digits",
+        (1797, 28, 28, 1),
+        tuple("0123456789"),
+    )
     assert len(data.training) + len(data.validation) == 1797
     assert 0.14 < len(data.validation) / 1797 < 0.16
     held = np.bincount(data.labels[data.validation], minlength=10) / np.bincount(data.labels)
@@ -158,7 +182,10 @@ def test_mnist_as_published(tmp_path: Path, ending: str) -> None:
     assert data.name == "mnist"
     np.testing.assert_array_equal(data.images[..., 0], images)
     np.testing.assert_array_equal(data.labels, labels)
-    assert (data.training.tolist(), data.validation.tolist()) == (list(range(30)), list(range(30, 40)))
+    assert (data.training.tolist(), data.validation.tolist()) == (
+        list(range(30)),
+        list(range(30, 40)),
+    )
     pixels = images[:30] / 255
     assert data.mean == pytest.approx([pixels.mean()], abs=1e-6)
     assert data.deviation == pytest.approx([pixels.std()], abs=1e-6)
@@ -181,7 +208,9 @@ def test_cifar_as_published(tmp_path: Path, inside: bool, dumps: Callable[[Any],
     rows, labels = write_cifar(folder, dumps=dumps)
     data = prepared(tmp_path if inside else folder, tmp_path / "cache", 32, 3)
     assert data.images.shape == (48, 32, 32, 3)
-    assert data.images[7, 2, 5].tolist() == rows[7].reshape(3, 32, 32)[:, 2, 5].tolist()  # planes become channels
+    assert (
+        data.images[7, 2, 5].tolist() == rows[7].reshape(3, 32, 32)[:, 2, 5].tolist()
+    )  # planes become channels
     np.testing.assert_array_equal(data.labels, labels)
     assert data.classes[:2] == ("airplane", "automobile")
     assert data.validation.tolist() == list(range(40, 48))
@@ -190,7 +219,11 @@ def test_cifar_as_published(tmp_path: Path, inside: bool, dumps: Callable[[Any],
 def test_folders_named_after_classes(tmp_path: Path) -> None:
     write_pictures(tmp_path / "some")
     data = prepared(tmp_path / "some", tmp_path / "cache", 16, 3)
-    assert (data.name, data.classes, data.images.shape) == ("some", ("cat", "dog", "emu"), (21, 16, 16, 3))
+    assert (data.name, data.classes, data.images.shape) == (
+        "some",
+        ("cat", "dog", "emu"),
+        (21, 16, 16, 3),
+    )
     assert data.images[8].reshape(-1, 3).tolist() == [[80, 10, 128]] * 256
     assert len(data.validation) == 3
     write_pictures(tmp_path / "own" / "train")
@@ -209,7 +242,9 @@ def test_a_broken_picture_is_left_out_and_named(tmp_path: Path) -> None:
     assert data.left_out == (f"{tmp_path}/some/dog/3.png: not an image",)
     for name in "0245":
         (tmp_path / "some" / "cat" / f"{name}.png").write_bytes(b"no picture")
-    with pytest.raises(WrongCall, match=r"5 of 21 pictures cannot be read, the first .*cat/0.png: not an image"):
+    with pytest.raises(
+        WrongCall, match=r"5 of 21 pictures cannot be read, the first .*cat/0.png: not an image"
+    ):
         prepared(tmp_path / "some", tmp_path / "cache", 16, 3)
 
 
@@ -218,10 +253,14 @@ class Evil:
         return (print, ("run by a data file",))
 
 
-def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pickle_that_would_run_code_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_cifar(tmp_path)
     (tmp_path / "data_batch_2").write_bytes(pickle.dumps({b"data": Evil()}))
-    with pytest.raises(WrongCall, match=r"data_batch_2: is no batch of CIFAR-10: it asks for builtins.print"):
+    with pytest.raises(
+        WrongCall, match=r"data_batch_2: is no batch of CIFAR-10: it asks for builtins.print"
+    ):
         prepared(tmp_path, tmp_path / "cache", 32, 3)
     assert "run by a data file" not in capsys.readouterr().out
 
@@ -252,10 +291,19 @@ def _one_missing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_cut, "train-images-idx3-ubyte: is cut off or too long: 23,515 bytes for 30 × 28 × 28 values"),
+        (
+            _cut,
+            "train-images-idx3-ubyte: is cut off or too long: 23,515 bytes for 30 × 28 × 28 values",
+        ),
         (_gzip_cut, "train-images-idx3-ubyte.gz: cannot be read: "),
-        (_other_kind, "train-images-idx3-ubyte: is no idx file of bytes: it begins with 00 00 0e 03"),
-        (_fewer_labels, r"images and labels do not belong together: images \(30, 28, 28\), labels \(3,\)"),
+        (
+            _other_kind,
+            "train-images-idx3-ubyte: is no idx file of bytes: it begins with 00 00 0e 03",
+        ),
+        (
+            _fewer_labels,
+            r"images and labels do not belong together: images \(30, 28, 28\), labels \(3,\)",
+        ),
         (_one_missing, r"t10k-labels-idx1-ubyte\[.gz\] is missing"),
     ],
 )
@@ -267,7 +315,10 @@ def test_damaged_files_are_named(tmp_path: Path, damage: Any, said: str) -> None
 
 
 def test_what_is_no_data_set_says_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(WrongCall, match=r"no known data set there; looked for CIFAR-10 .*; MNIST .*; folders of pictures"):
+    with pytest.raises(
+        WrongCall,
+        match=r"no known data set there; looked for CIFAR-10 .*; MNIST .*; folders of pictures",
+    ):
         prepared(tmp_path, tmp_path / "cache")
     with pytest.raises(WrongCall, match="there is no such file or folder; or take data=digits"):
         prepared(tmp_path / "nothing", tmp_path / "cache")
@@ -298,34 +349,50 @@ def write_batch(folder: Path, **changed: Any) -> Path:
     write_cifar(folder / "cifar")
     (folder / "cifar" / "batches.meta").unlink()
     content = {"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1], **changed}
-    (folder / "cifar" / "data_batch_2").write_bytes(pickle.dumps({key.encode(): value for key, value in content.items()}, 2))
+    (folder / "cifar" / "data_batch_2").write_bytes(
+        pickle.dumps({key.encode(): value for key, value in content.items()}, 2)
+    )
     return folder / "cifar"
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"labels": [0, 10**9]}, r"data_batch_2: label 1000000000 of picture 2; a label is a whole number from 0 to 999"),
+        (
+            {"labels": [0, 10**9]},
+            r"data_batch_2: label 1000000000 of picture 2; a label is a whole number from 0 to 999",
+        ),
         ({"labels": [-1, 0]}, "label -1 of picture 1; a label is a whole number"),
         ({"labels": np.array([0, np.nan])}, "label nan of picture 2"),
         ({"labels": np.array([0.5, 1])}, "label 0.5 of picture 1"),
         ({"labels": [0, 1, 2]}, "2 images, but 3 labels"),
         ({"labels": [0, "cat"]}, "has no list of labels: one whole number a picture"),
         ({"labels": [0, 2**80]}, "an integer of more than 64 bits"),
-        ({"data": np.full((2, 3072), 300)}, "data holds integers from 300 to 300: write pixels as integers 0 … 255"),
+        (
+            {"data": np.full((2, 3072), 300)},
+            "data holds integers from 300 to 300: write pixels as integers 0 … 255",
+        ),
         ({"data": np.zeros((2, 3000), np.uint8)}, "'data' is no array of 3,072 values a picture"),
-        ({"data": np.zeros((0, 3072), np.uint8), "labels": []}, "holds nothing: its sizes are 0 × 3072"),
+        (
+            {"data": np.zeros((0, 3072), np.uint8), "labels": []},
+            "holds nothing: its sizes are 0 × 3072",
+        ),
         ({"data": None}, "'data' is no array"),
     ],
 )
-def test_batches_of_cifar_that_cannot_be_right(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+def test_batches_of_cifar_that_cannot_be_right(
+    tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
     refused(write_batch(tmp_path, **changed), said, 32, 3)
 
 
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ([b"cat", b"dog"], "batches.meta: names 2 classes, but there is a picture with the label 9"),
+        (
+            [b"cat", b"dog"],
+            "batches.meta: names 2 classes, but there is a picture with the label 9",
+        ),
         ([b"a\0b"] * 10, r"a class is called 'a\\x00b'; a name is 1 to 255 characters of UTF-8"),
         ([b"caf\xe9"] * 10, r"a class is called 'caf\\udce9'"),
         ([b"cat"] * 10, "10 classes are called 'cat'"),
@@ -335,13 +402,17 @@ def test_batches_of_cifar_that_cannot_be_right(tmp_path: Path, changed: dict[str
 )
 def test_class_names_of_cifar_that_cannot_be_right(tmp_path: Path, names: Any, said: str) -> None:
     write_cifar(tmp_path / "cifar")
-    (tmp_path / "cifar" / "batches.meta").write_bytes(pickle.dumps({b"label_names": names}, protocol=2))
+    (tmp_path / "cifar" / "batches.meta").write_bytes(
+        pickle.dumps({b"label_names": names}, protocol=2)
+    )
     refused(tmp_path / "cifar", said, 32, 3)
 
 
 def _doubled_tuples(depth: int = 60) -> bytes:
     """A key of 2⁶⁰ tuples in 300 bytes: Python computes a tuple's hash again at every visit."""
-    return b"\x80\2})" + b"".join(b"q%c0h%ch%c\x86" % (at, at, at) for at in range(depth)) + b"K\1s."
+    return (
+        b"\x80\2})" + b"".join(b"q%c0h%ch%c\x86" % (at, at, at) for at in range(depth)) + b"K\1s."
+    )
 
 
 def _shared_tuples(before_put: bytes = b"", depth: int = 60) -> bytes:
@@ -385,7 +456,11 @@ def _colliding_keys(count: int = 30_000) -> bytes:
         # the end of a frame in an opcode: Unpickler drops a byte, and reads a LONG_BINPUT in pickletools' string
         b"\x80\4\x95\3\0\0\0\0\0\0\0}J\0" + b"\0\0\0Ur\xff\xff\xff\x7f" + b"a" * 110 + b".",
         b"\x80\2" + b"]" * 1_000_001 + b".",  # an empty list takes 56 bytes
-        b"\x80\2(X\0\0\1\0" + b"a" * 65_536 + b"q\0" + b"c_codecs\nencode\nh\0\x85R" * 10_000 + b"t.",
+        b"\x80\2(X\0\0\1\0"
+        + b"a" * 65_536
+        + b"q\0"
+        + b"c_codecs\nencode\nh\0\x85R" * 10_000
+        + b"t.",
         b"\x80\2c_codecs\nencode\nN}X\7\0\0\0__new__Ns\x86b.",  # a class of ours, changed
         b"\x80\2c_codecs\nencode\nX\1\0\0\0aX\7\0\0\0unknown\x86R.",  # LookupError
         b"\x80\2K\1K\2a.",  # TypeError, once
@@ -407,8 +482,13 @@ def test_a_small_gz_does_not_unpack_to_gigabytes(tmp_path: Path) -> None:
         file.write(struct.pack(">BBBB3I", 0, 0, 8, 3, 200_000, 28, 28))
         for _ in range(200):
             file.write(bytes(784_000))
-    refused(folder, r"train-images-idx3-ubyte.gz: its header promises 156,800,016 bytes in a file of .* at most 100 times")
-    with gzip.open(folder / "train-images-idx3-ubyte.gz", "wb") as file:  # more than its header says
+    refused(
+        folder,
+        r"train-images-idx3-ubyte.gz: its header promises 156,800,016 bytes in a file of .* at most 100 times",
+    )
+    with gzip.open(
+        folder / "train-images-idx3-ubyte.gz", "wb"
+    ) as file:  # more than its header says
         file.write(struct.pack(">BBBB3I", 0, 0, 8, 3, 30, 28, 28))
         for _ in range(200):
             file.write(bytes(784_000))
@@ -424,12 +504,16 @@ def test_a_small_gz_does_not_unpack_to_gigabytes(tmp_path: Path) -> None:
         ((30, 0, 28), 0, "holds nothing: its sizes are 30 × 0 × 28; each must be at least 1"),
     ],
 )
-def test_sizes_of_idx_files_are_not_believed(tmp_path: Path, ending: str, sizes: tuple[int, ...], values: int, said: str) -> None:
+def test_sizes_of_idx_files_are_not_believed(
+    tmp_path: Path, ending: str, sizes: tuple[int, ...], values: int, said: str
+) -> None:
     folder = tmp_path / "mnist"
     folder.mkdir()
     write_mnist(folder, ending)
     data = struct.pack(">BBBB3I", 0, 0, 8, 3, *sizes) + bytes(values)
-    (folder / f"train-images-idx3-ubyte{ending}").write_bytes(gzip.compress(data) if ending else data)
+    (folder / f"train-images-idx3-ubyte{ending}").write_bytes(
+        gzip.compress(data) if ending else data
+    )
     refused(folder, said)
 
 
@@ -437,7 +521,8 @@ def write_npz(folder: Path, **changed: Any) -> Path:
     folder.mkdir()
     images, labels = RNG.integers(0, 256, (4, 5, 6), np.uint8), np.array([0, 1, 2, 3])
     np.savez_compressed(
-        folder / "mnist.npz", **{"x_train": images, "y_train": labels, "x_test": images, "y_test": labels, **changed}
+        folder / "mnist.npz",
+        **{"x_train": images, "y_train": labels, "x_test": images, "y_test": labels, **changed},
     )
     return folder
 
@@ -454,10 +539,16 @@ def write_npz(folder: Path, **changed: Any) -> Path:
         ({"x_train": np.full((4, 5, 6), "a")}, "x_train.npy holds str32 instead of numbers"),
         ({"x_train": np.full((4, 5, 6), None)}, "x_train.npy holds object instead of numbers"),
         ({"x_train": np.zeros((4, 0, 6))}, "holds nothing: its sizes are 4 × 0 × 6"),
-        ({"y_train": np.array([0, 1, 2, -1])}, "label -1 of picture 4; a label is a whole number from 0 to 999"),
+        (
+            {"y_train": np.array([0, 1, 2, -1])},
+            "label -1 of picture 4; a label is a whole number from 0 to 999",
+        ),
         ({"y_train": np.array([0, 1, np.nan, 3])}, "label nan of picture 3"),
         ({"y_train": np.array([0, 1.5, 2, 3])}, "label 1.5 of picture 2"),
-        ({"y_train": np.arange(5)}, r"images and labels do not belong together: images \(4, 5, 6\), labels \(5,\)"),
+        (
+            {"y_train": np.arange(5)},
+            r"images and labels do not belong together: images \(4, 5, 6\), labels \(5,\)",
+        ),
     ],
 )
 def test_archives_that_cannot_be_right(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
@@ -478,7 +569,9 @@ def test_floats_from_0_to_1_are_scaled_and_labels_may_be_whole_floats(tmp_path: 
 
 def _npy(shape: tuple[int, ...], content: bytes = b"") -> bytes:
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "|u1", "fortran_order": False, "shape": shape}
+    )
     return header.getvalue() + content
 
 
@@ -490,15 +583,33 @@ def _npy(shape: tuple[int, ...], content: bytes = b"") -> bytes:
             zipfile.ZIP_DEFLATED,
             "x_train.npy is cut off or too long: 0 bytes for 1000000 × 1000000 × 4 values",
         ),
-        (_npy((2**32, 2**32, 1)), zipfile.ZIP_STORED, "cut off or too long: 0 bytes for 4294967296 × 4294967296 × 1 values"),
-        (_npy((200_000, 28, 28), bytes(156_800_000)), zipfile.ZIP_DEFLATED, "its header promises 156,800,128 bytes in a file of"),
-        (_npy((4, 5, 6), bytes(120)), zipfile.ZIP_LZMA, "x_train.npy is compressed in a way that numpy.savez does not know"),
+        (
+            _npy((2**32, 2**32, 1)),
+            zipfile.ZIP_STORED,
+            "cut off or too long: 0 bytes for 4294967296 × 4294967296 × 1 values",
+        ),
+        (
+            _npy((200_000, 28, 28), bytes(156_800_000)),
+            zipfile.ZIP_DEFLATED,
+            "its header promises 156,800,128 bytes in a file of",
+        ),
+        (
+            _npy((4, 5, 6), bytes(120)),
+            zipfile.ZIP_LZMA,
+            "x_train.npy is compressed in a way that numpy.savez does not know",
+        ),
         (b"\x93NUMPY\1\0\xff\xff" + b"(" * 65_535, zipfile.ZIP_DEFLATED, "mnist.npz: "),
-        (b"no array", zipfile.ZIP_DEFLATED, "is no MNIST archive with x_train, y_train, x_test, y_test: "),
+        (
+            b"no array",
+            zipfile.ZIP_DEFLATED,
+            "is no MNIST archive with x_train, y_train, x_test, y_test: ",
+        ),
     ],
     ids=["sizes", "overflow", "bomb", "lzma", "nested", "text"],
 )
-def test_headers_inside_an_archive_are_not_believed(tmp_path: Path, npy: bytes, compression: int, said: str) -> None:
+def test_headers_inside_an_archive_are_not_believed(
+    tmp_path: Path, npy: bytes, compression: int, said: str
+) -> None:
     path = write_npz(tmp_path / "mnist") / "mnist.npz"
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -518,21 +629,30 @@ def test_a_flipped_bit_in_an_archive_is_seen(tmp_path: Path) -> None:
     refused(tmp_path / "mnist", "mnist.npz: is no MNIST archive with .*: Bad CRC-32")
 
 
-@pytest.mark.parametrize(("name", "shown"), [(b"caf\xe9", r"'caf\\udce9'"), (b"red\x1b[31m", r"'red\\x1b\[31m'")])
+@pytest.mark.parametrize(
+    ("name", "shown"), [(b"caf\xe9", r"'caf\\udce9'"), (b"red\x1b[31m", r"'red\\x1b\[31m'")]
+)
 def test_class_folders_that_cannot_be_said(tmp_path: Path, name: bytes, shown: str) -> None:
     write_pictures(tmp_path / "some")
     os.rename(os.fsencode(tmp_path / "some" / "emu"), os.fsencode(tmp_path / "some") + b"/" + name)
-    refused(tmp_path / "some", f"some: a class is called {shown}; a name is 1 to 255 characters of UTF-8")
+    refused(
+        tmp_path / "some",
+        f"some: a class is called {shown}; a name is 1 to 255 characters of UTF-8",
+    )
 
 
 def test_paths_that_cannot_be_said(tmp_path: Path) -> None:
     write_pictures(tmp_path / "caf\udce9")
-    refused(tmp_path / "caf\udce9", r"caf\\udce9: a path must be UTF-8 text without control characters")
+    refused(
+        tmp_path / "caf\udce9", r"caf\\udce9: a path must be UTF-8 text without control characters"
+    )
     refused(tmp_path / ("x" * 300), "cannot be read: File name too long")
 
 
 def _huge_bitmap(path: str) -> None:
-    header = struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 0, 0, 0, 54, 40, 30_000, 30_000, 1, 24, 0, 0, 0, 0, 0, 0)
+    header = struct.pack(
+        "<2sIHHIIiiHHIIiiII", b"BM", 0, 0, 0, 54, 40, 30_000, 30_000, 1, 24, 0, 0, 0, 0, 0, 0
+    )
     Path(path).write_bytes(header)
 
 
@@ -547,7 +667,9 @@ def _huge_bitmap(path: str) -> None:
     ],
     ids=["pipe", "device", "link", "huge", "text"],
 )
-def test_what_is_no_picture_is_left_out_and_named(tmp_path: Path, make: Callable[[str], object], said: str) -> None:
+def test_what_is_no_picture_is_left_out_and_named(
+    tmp_path: Path, make: Callable[[str], object], said: str
+) -> None:
     """Its name has a byte that is not UTF-8, and an escape sequence."""
     write_pictures(tmp_path / "some")
     make(os.fsdecode(os.fsencode(tmp_path) + b"/some/cat/\xe9\x1b[2J.png"))
@@ -568,10 +690,15 @@ def test_a_class_folder_that_leads_out_is_left_out_and_named(tmp_path: Path) -> 
         found = prepared(tmp_path / name, tmp_path / "cache", 8, 3)
         assert found.classes == (*before.classes, "zebu")
         reason = "the folder of a class leads out of the data folder"
-        assert found.folders_left_out == (f"{tmp_path}/{name}/ape: {reason}", f"{tmp_path}/{name}/yak: {reason}")
+        assert found.folders_left_out == (
+            f"{tmp_path}/{name}/ape: {reason}",
+            f"{tmp_path}/{name}/yak: {reason}",
+        )
     (tmp_path / "some" / "zebu").unlink()
     again = prepared(tmp_path / "some", tmp_path / "cache", 8, 3)
-    assert (again.classes, len(again.folders_left_out)) == (before.classes, 2), "what was cached before has no such folders"
+    assert (again.classes, len(again.folders_left_out)) == (before.classes, 2), (
+        "what was cached before has no such folders"
+    )
 
 
 @pytest.mark.parametrize("part", ["", "train", "val"])
@@ -587,27 +714,44 @@ def test_a_data_set_of_folders_that_lead_out_is_refused(tmp_path: Path, part: st
         (tmp_path / "some").mkdir()
         for name in ("cat", "emu"):
             (tmp_path / "some" / name).symlink_to(tmp_path / "there" / "train" / name)
-    said = r"some: val has no pictures; 3 left out" if part == "val" else r"some: 0 classes, two are needed; \d left out"
+    said = (
+        r"some: val has no pictures; 3 left out"
+        if part == "val"
+        else r"some: 0 classes, two are needed; \d left out"
+    )
     refused(
-        tmp_path / "some", said + rf", the first {tmp_path}/some/.*: the folder of a class leads out of the data folder; name"
+        tmp_path / "some",
+        said
+        + rf", the first {tmp_path}/some/.*: the folder of a class leads out of the data folder; name",
     )
 
 
 def test_one_picture_a_class_leaves_none_to_train_on(tmp_path: Path) -> None:
     write_pictures(tmp_path / "some", 1)
-    refused(tmp_path / "some", "has 0 pictures to train on and 3 to validate with; both are needed", 8, 3)
+    refused(
+        tmp_path / "some",
+        "has 0 pictures to train on and 3 to validate with; both are needed",
+        8,
+        3,
+    )
 
 
 def test_what_the_disk_cannot_hold_is_said_before_it_is_written(tmp_path: Path) -> None:
     write_pictures(tmp_path / "some")
-    with pytest.raises(WrongCall, match=r"some: its pictures take .* GiB, the cache .* has .* left; take a smaller image_size"):
+    with pytest.raises(
+        WrongCall,
+        match=r"some: its pictures take .* GiB, the cache .* has .* left; take a smaller image_size",
+    ):
         prepared(tmp_path / "some", tmp_path / "cache", 2_000_000, 3)
 
 
 def test_a_damaged_cache_is_one_line(tmp_path: Path) -> None:
     data = prepared("digits", tmp_path)
     (data.folder / "labels.npy").write_bytes((data.folder / "labels.npy").read_bytes()[:-4])
-    with pytest.raises(WrongCall, match=r"is no whole data set in the cache \(remove the folder, and it is made again\): "):
+    with pytest.raises(
+        WrongCall,
+        match=r"is no whole data set in the cache \(remove the folder, and it is made again\): ",
+    ):
         prepared("digits", tmp_path)
     (data.folder / "about.json").write_text("[]")
     with pytest.raises(WrongCall, match=r"about\.json lacks what belongs there"):
@@ -616,7 +760,15 @@ def test_a_damaged_cache_is_one_line(tmp_path: Path) -> None:
 
 def test_on_the_command_line_it_is_one_line(tmp_path: Path) -> None:
     folder = write_npz(tmp_path / "mnist", y_train=np.array([0, 1, 2, -1]))
-    command = [sys.executable, "-m", "experiments", "lenet", f"--data={folder}", f"--cache={tmp_path}", f"--journal={tmp_path}"]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments",
+        "lenet",
+        f"--data={folder}",
+        f"--cache={tmp_path}",
+        f"--journal={tmp_path}",
+    ]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
     done = warm.run(command, environment, ROOT)
     said = f"evenhand: {folder}/mnist.npz: label -1 of picture 4; a label is a whole number from 0 to 999\n"
@@ -632,7 +784,9 @@ def test_batches_are_normalised_and_the_last_is_filled_up(tmp_path: Path) -> Non
     assert [int(batch.weights.sum()) for batch in found] == [32, 32, 6]
     assert {batch.inputs[0].shape for batch in found} == {(32, 28, 28, 1)}
     assert found[0].inputs[0].dtype == np.float32
-    everything = np.concatenate([one.inputs[0] for one in batches.read(data, batches.files(data, data.training, 1_600))])
+    everything = np.concatenate(
+        [one.inputs[0] for one in batches.read(data, batches.files(data, data.training, 1_600))]
+    )
     assert everything[: len(data.training)].mean() == pytest.approx(0, abs=1e-4)
     assert everything[: len(data.training)].std() == pytest.approx(1, abs=1e-4)
 

@@ -36,7 +36,9 @@ def scene(width: int, height: int) -> Image.Image:
     """Colours that change smoothly, as in a photograph, with an edge: no side of it looks like another."""
     across, down = np.meshgrid(np.linspace(0, 3, width), np.linspace(0, 2, height))
     waves = np.stack([np.sin(across + down), np.cos(2 * across - down), np.sin(down * across)], -1)
-    pixels = 127.5 + 90 * waves + 30 * (across > 2)[..., None] + RNG.normal(0, 4, (height, width, 3))
+    pixels = (
+        127.5 + 90 * waves + 30 * (across > 2)[..., None] + RNG.normal(0, 4, (height, width, 3))
+    )
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
@@ -73,12 +75,24 @@ def folders(place: Path, channels: int = 3) -> Labelled:
         if not (place / name).exists():
             (place / name).mkdir(parents=True)
             fill(place / name)
-    return prepare(str(place), side=SIDE, channels=channels, cache=place.parent / "cache", progress=lambda *_: None)
+    return prepare(
+        str(place),
+        side=SIDE,
+        channels=channels,
+        cache=place.parent / "cache",
+        progress=lambda *_: None,
+    )
 
 
 def by_pillow(path: Path, channels: int = 3) -> np.ndarray:
-    upright = ImageOps.exif_transpose(Image.open(path)).convert("RGB").convert({1: "L", 3: "RGB"}[channels])
-    return np.asarray(upright.resize((SIDE, SIDE), Image.Resampling.BILINEAR), np.float64).reshape(SIDE, SIDE, channels)
+    upright = (
+        ImageOps.exif_transpose(Image.open(path))
+        .convert("RGB")
+        .convert({1: "L", 3: "RGB"}[channels])
+    )
+    return np.asarray(upright.resize((SIDE, SIDE), Image.Resampling.BILINEAR), np.float64).reshape(
+        SIDE, SIDE, channels
+    )
 
 
 READ = """
@@ -159,15 +173,26 @@ class Found:
 
 @pytest.fixture(
     scope="module",
-    params=["pytorch", "tensorflow", *(pytest.param(f"keras-{one}", marks=pytest.mark.slow) for one in ("torch", "tensorflow"))],
+    params=[
+        "pytorch",
+        "tensorflow",
+        *(pytest.param(f"keras-{one}", marks=pytest.mark.slow) for one in ("torch", "tensorflow")),
+    ],
 )
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
     place = tmp_path_factory.mktemp("native")
     data, grey = (folders(place / "data", channels) for channels in (3, 1))
-    files = sorted((place / "data" / "odd").iterdir()) + sorted((place / "data" / "plain").iterdir())
+    files = sorted((place / "data" / "odd").iterdir()) + sorted(
+        (place / "data" / "plain").iterdir()
+    )
     plain = [file.parent.name == "plain" for file in files]
     expected = {
-        name: np.stack([by_pillow(file, channels) if plain[row] else one.images[row] for row, file in enumerate(files)])
+        name: np.stack(
+            [
+                by_pillow(file, channels) if plain[row] else one.images[row]
+                for row, file in enumerate(files)
+            ]
+        )
         for name, one, channels in (("plain", data, 3), ("grey", grey, 1))
     }
     given = (request.param, str(data.folder), str(grey.folder), str(place / "found.npz"))
@@ -181,19 +206,26 @@ def test_pictures_are_those_of_pillow(found: Found) -> None:
     for at, row in enumerate(found.arrays["rows"][:21]):  # whole batches of three
         exact = not found.plain[row] or found.files[row].name.startswith("exact")
         bound = EQUAL if exact else RESIZED[found.framework]
-        assert np.abs(found.arrays["plain"][at] - found.expected["plain"][row]).max() <= bound, found.files[row]
+        assert np.abs(found.arrays["plain"][at] - found.expected["plain"][row]).max() <= bound, (
+            found.files[row]
+        )
         assert found.arrays["labels"][at] == found.plain[row]
 
 
 def test_a_network_of_one_channel_gets_grey_pictures(found: Found) -> None:
     for at, row in enumerate(found.arrays["rows"][:21]):
         bound = RESIZED[found.framework] + GREY if found.plain[row] else EQUAL
-        assert np.abs(found.arrays["grey"][at] - found.expected["grey"][row]).max() <= bound, found.files[row]
+        assert np.abs(found.arrays["grey"][at] - found.expected["grey"][row]).max() <= bound, (
+            found.files[row]
+        )
 
 
 def test_crops_and_mirrors_are_those_of_the_shared_way_and_repeat(found: Found) -> None:
     np.testing.assert_array_equal(found.arrays["moved"], found.arrays["again"])
-    assert np.abs(found.arrays["moved"] - found.arrays["shared"][:21]).max() <= RESIZED[found.framework]
+    assert (
+        np.abs(found.arrays["moved"] - found.arrays["shared"][:21]).max()
+        <= RESIZED[found.framework]
+    )
 
 
 def test_batches_are_tensors_of_the_framework_in_its_layout(found: Found) -> None:
@@ -241,17 +273,34 @@ def test_pictures_that_no_framework_decodes_are_counted_in_a_warning(tmp_path: P
     data = folders(tmp_path / "data")
     others = int(np.count_nonzero(data.files[data.training] == b""))
     assert 0 < others < len(data.training)
-    given = {"data": str(tmp_path / "data"), "cache": str(tmp_path / "cache"), "image_size": SIDE, "batch_size": 2}
+    given = {
+        "data": str(tmp_path / "data"),
+        "cache": str(tmp_path / "cache"),
+        "image_size": SIDE,
+        "batch_size": 2,
+    }
     for ways, wanted in ((("stream",), 0), (("stream", "native"), 1)):
-        settings = classification.Settings(**given, model="resnet18", frameworks=("pytorch",), input=ways)
-        said = [line for line in looked_at(settings, lambda *_: None).warnings if line.startswith("input=native: ")]
+        settings = classification.Settings(
+            **given, model="resnet18", frameworks=("pytorch",), input=ways
+        )
+        said = [
+            line
+            for line in looked_at(settings, lambda *_: None).warnings
+            if line.startswith("input=native: ")
+        ]
         assert len(said) == wanted
-        assert all(f" {others} of {len(data.training)} training images are no plain JPEG or PNG" in line for line in said)
+        assert all(
+            f" {others} of {len(data.training)} training images are no plain JPEG or PNG" in line
+            for line in said
+        )
 
 
 def test_jax_has_no_pipeline_of_its_own() -> None:
     settings = classification.Settings(frameworks=("pytorch", "keras-jax"), input=("native",))
-    with pytest.raises(WrongCall, match=r"input=native: keras-jax has no input pipeline of its own here; have .*keras-torch"):
+    with pytest.raises(
+        WrongCall,
+        match=r"input=native: keras-jax has no input pipeline of its own here; have .*keras-torch",
+    ):
         looked_at(settings, lambda *_: None)
 
 
@@ -274,7 +323,9 @@ time.sleep(600)
 def test_a_halted_worker_of_dataloader_ends_with_a_cell_that_is_killed(tmp_path: Path) -> None:
     """As where cells take turns: the whole process group is halted, and a worker that is cannot look for its parent."""
     command = [sys.executable, "-c", READING, str(folders(tmp_path / "data").folder)]
-    cell = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT)
+    cell = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT
+    )
     assert cell.stdout
     workers = [psutil.Process(int(pid)) for pid in cell.stdout.readline().split()]
     assert len(workers) == 1

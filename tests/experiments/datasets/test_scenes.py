@@ -15,7 +15,10 @@ from tracking.errors import WrongCall
 
 def _bytes(folder: Path) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def test_same_seed_same_bytes(tmp_path: Path) -> None:
@@ -61,7 +64,9 @@ def test_default_is_quick_and_rich(tmp_path: Path) -> None:
     assert data.vocabulary.size > 35  # ten digits, five colours, three grounds, and what joins them
     assert {len(data.references(image)) for image in range(10)} == {5}
     distinct = {tuple(row) for row in data.tokens.tolist()}
-    assert len(distinct) > 0.25 * len(data.tokens)  # few enough that a demo's training meets each of them
+    assert len(distinct) > 0.25 * len(
+        data.tokens
+    )  # few enough that a demo's training meets each of them
 
 
 def test_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
@@ -81,7 +86,9 @@ def test_digits_need_room(tmp_path: Path) -> None:
         scenes.write(tmp_path / "scenes", images=5, seed=0, side=16)
 
 
-def test_nothing_is_left_of_an_interrupted_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_of_an_interrupted_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn = 0
     draw = scenes._draw
 

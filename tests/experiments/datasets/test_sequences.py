@@ -14,12 +14,26 @@ import pytest
 from experiments.datasets.sequences import data, features, raw, wav
 from experiments.datasets.sequences.data import Sequences
 from models.contract import Reads
-from tests.experiments.datasets.recordings import LAYOUTS, TEXTS, librispeech, ljspeech, said, tone, write_wav
+from tests.experiments.datasets.recordings import (
+    LAYOUTS,
+    TEXTS,
+    librispeech,
+    ljspeech,
+    said,
+    tone,
+    write_wav,
+)
 from tracking.errors import WrongCall
 
 LETTERS = "_ 'abcdefghijklmnopqrstuvwxyz"
-SENTENCES, PAIRS = Reads("sentences", {"vocabulary": 9}, longest=7), Reads("sentence_pairs", {"vocabulary": 9}, longest=5)
-HEARD, SPOKEN = Reads("spectrograms", {"bins": 33}), Reads("mel_spectrograms", {"bins": 6, "characters": 20})
+SENTENCES, PAIRS = (
+    Reads("sentences", {"vocabulary": 9}, longest=7),
+    Reads("sentence_pairs", {"vocabulary": 9}, longest=5),
+)
+HEARD, SPOKEN = (
+    Reads("spectrograms", {"bins": 33}),
+    Reads("mel_spectrograms", {"bins": 6, "characters": 20}),
+)
 
 
 def prepared(source: Path, reads: Reads, cache: Path, **options: bool) -> Sequences:
@@ -32,7 +46,9 @@ def examples(found: Sequences) -> list[list[list[int]]]:
     count, parts = found.lengths.shape
     return [
         [
-            found.padded(part, np.array([row]), found.lengths[[row], part], found.lengths[row, part])[0].tolist()
+            found.padded(
+                part, np.array([row]), found.lengths[[row], part], found.lengths[row, part]
+            )[0].tolist()
             for part in range(parts)
         ]
         for row in range(count)
@@ -54,7 +70,9 @@ def magnitude(samples: np.ndarray, start: int, window: int, frequency: int) -> f
 
 def mel_corners(bands: int) -> list[float]:
     """Hertz, equally far apart in mel from 125 Hz to 7.6 kHz."""
-    low, high = (1_127 * math.log(1 + hertz / 700) for hertz in (125, 7_600))  # 1127 · ln is 2595 · log10
+    low, high = (
+        1_127 * math.log(1 + hertz / 700) for hertz in (125, 7_600)
+    )  # 1127 · ln is 2595 · log10
     step = (high - low) / (bands + 1)
     return [700 * (math.exp((low + number * step) / 1_127) - 1) for number in range(bands + 2)]
 
@@ -65,9 +83,16 @@ def test_a_spectrogram_is_the_fourier_transform_of_its_definition() -> None:
     found = features.log_spectrogram(samples, rate, 161)
     assert found.shape == (3, 161)  # windows of 320 samples begin at 0, 160 and 320
     assert found.dtype == np.float32
-    wanted = np.array([[math.log(magnitude(samples, start, 320, k)) for k in range(161)] for start in (0, 160, 320)])
+    wanted = np.array(
+        [
+            [math.log(magnitude(samples, start, 320, k)) for k in range(161)]
+            for start in (0, 160, 320)
+        ]
+    )
     wanted = (wanted - wanted.mean()) / math.sqrt(((wanted - wanted.mean()) ** 2).mean())
-    np.testing.assert_allclose(found, wanted, atol=2e-6)  # float32 keeps seven digits of values up to ten
+    np.testing.assert_allclose(
+        found, wanted, atol=2e-6
+    )  # float32 keeps seven digits of values up to ten
 
 
 def test_a_mel_spectrogram_is_the_sum_over_triangles() -> None:
@@ -97,9 +122,15 @@ def test_a_tone_is_heard_where_it_is(rate: int) -> None:
     for band in (3, 30, 77):
         samples = tone(corners[band + 1], 0.2, rate) / 2**15
         assert set(features.log_mel(samples, rate, 80).argmax(1)) == {band}
-    assert set(features.log_spectrogram(tone(1_000, 0.2, rate) / 2**15, rate, 161).argmax(1)) == {20}  # of 50 Hz each
-    np.testing.assert_allclose(features.log_spectrogram(np.zeros(8_000), rate, 161), 0, atol=1e-6)  # not one rounding's worth
-    np.testing.assert_allclose(features.log_mel(np.zeros(8_000), rate, 80), math.log(0.01), rtol=1e-6)
+    assert set(features.log_spectrogram(tone(1_000, 0.2, rate) / 2**15, rate, 161).argmax(1)) == {
+        20
+    }  # of 50 Hz each
+    np.testing.assert_allclose(
+        features.log_spectrogram(np.zeros(8_000), rate, 161), 0, atol=1e-6
+    )  # not one rounding's worth
+    np.testing.assert_allclose(
+        features.log_mel(np.zeros(8_000), rate, 80), math.log(0.01), rtol=1e-6
+    )
 
 
 # ---- recordings
@@ -144,9 +175,18 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: write_wav(path, said(0) // 256 + 128, width=1),
         "samples of 8 bits, unsigned PCM; make it 16 bits PCM",
     ),
-    "stereo": (lambda path: write_wav(path, np.stack([said(0)] * 2, 1), channels=2), "has 2 channels; one is read: make it mono"),
-    "telephone": (lambda path: write_wav(path, said(0), 8_000), "has 8,000 samples a second; between 16,000 and 48,000 are read"),
-    "a click": (lambda path: write_wav(path, said(0)[:800]), "lasts 0.05 s; an utterance lasts between 0.1 and 60 s"),
+    "stereo": (
+        lambda path: write_wav(path, np.stack([said(0)] * 2, 1), channels=2),
+        "has 2 channels; one is read: make it mono",
+    ),
+    "telephone": (
+        lambda path: write_wav(path, said(0), 8_000),
+        "has 8,000 samples a second; between 16,000 and 48,000 are read",
+    ),
+    "a click": (
+        lambda path: write_wav(path, said(0)[:800]),
+        "lasts 0.05 s; an utterance lasts between 0.1 and 60 s",
+    ),
 }
 
 
@@ -175,7 +215,16 @@ def test_speech_is_read_with_what_is_said_in_it(layout: str, tmp_path: Path) -> 
     folder = LAYOUTS[layout](tmp_path / "speech")
     found = prepared(folder, HEARD, tmp_path)
     order = range(8) if layout == "LJSpeech" else [*range(0, 8, 2), *range(1, 8, 2)]
-    letters = ["hello world", "it's ten o'clock", "a cafe", "who is there", "nobody", "then who spoke", "the wind", "ah"]
+    letters = [
+        "hello world",
+        "it's ten o'clock",
+        "a cafe",
+        "who is there",
+        "nobody",
+        "then who spoke",
+        "the wind",
+        "ah",
+    ]
     assert found.total == 8
     for row, number in enumerate(order):
         heard, said_ = examples(found)[row]
@@ -187,10 +236,21 @@ def test_speech_is_read_with_what_is_said_in_it(layout: str, tmp_path: Path) -> 
 
 def test_characters_have_ids_by_how_often_they_occur(tmp_path: Path) -> None:
     texts = ["aaab", "aabc", "aabd", "Aa!"]
-    found = prepared(ljspeech(tmp_path / "speech", texts), Reads("mel_spectrograms", {"bins": 6, "characters": 5}), tmp_path)
+    found = prepared(
+        ljspeech(tmp_path / "speech", texts),
+        Reads("mel_spectrograms", {"bins": 6, "characters": 5}),
+        tmp_path,
+    )
     # 2, 3 and 4 are the three that occur most: a, b, and ! before c and d, by the alphabet; 1 is all others
-    assert [said_ for _, said_ in examples(found)] == [[2, 2, 2, 3], [2, 2, 3, 1], [2, 2, 3, 1], [2, 2, 4]]
-    np.testing.assert_array_equal(np.array(examples(found)[2][0], np.float32), features.log_mel(said(2) / 2**15, 16_000, 6))
+    assert [said_ for _, said_ in examples(found)] == [
+        [2, 2, 2, 3],
+        [2, 2, 3, 1],
+        [2, 2, 3, 1],
+        [2, 2, 4],
+    ]
+    np.testing.assert_array_equal(
+        np.array(examples(found)[2][0], np.float32), features.log_mel(said(2) / 2**15, 16_000, 6)
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,15 +272,33 @@ def test_rows_that_are_none_are_one_line(row: str, told: str, tmp_path: Path) ->
 
 def test_folders_that_are_no_speech_are_one_line(tmp_path: Path) -> None:
     cache = tmp_path
-    refused(tmp_path / "nowhere", HEARD, cache, "there is no such file or folder; or take data=synthetic")
+    refused(
+        tmp_path / "nowhere",
+        HEARD,
+        cache,
+        "there is no such file or folder; or take data=synthetic",
+    )
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", SPOKEN, cache, "no such data there; looked for a folder with metadata.csv and wavs/ (LJSpeech)")
+    refused(
+        tmp_path / "empty",
+        SPOKEN,
+        cache,
+        "no such data there; looked for a folder with metadata.csv and wavs/ (LJSpeech)",
+    )
     both = librispeech(ljspeech(tmp_path / "both"))
-    refused(both, HEARD, cache, "has metadata.csv and 84-120.trans.txt; keep one data set in a folder")
+    refused(
+        both, HEARD, cache, "has metadata.csv and 84-120.trans.txt; keep one data set in a folder"
+    )
     (both / "metadata.csv").unlink()
     place = both / "84" / "120"
     (place / "84-120-0002.wav").rename(place / "84-120-0002.flac")
-    refused(both, HEARD, cache, "84-120.trans.txt, line 2: the recording ", "there is a .flac file: convert it to WAV")
+    refused(
+        both,
+        HEARD,
+        cache,
+        "84-120.trans.txt, line 2: the recording ",
+        "there is a .flac file: convert it to WAV",
+    )
     rowless = ljspeech(tmp_path / "rowless", [])
     refused(rowless, HEARD, cache, "metadata.csv: is empty")
     (rowless / "metadata.csv").write_bytes(b"LJ|caf\xe9\n")
@@ -237,7 +315,12 @@ def test_a_transcript_that_cannot_be_of_its_recording_is_one_line(tmp_path: Path
         tmp_path,
         "line 1: 14 letters need 27 frames, and LJ-0000.wav has 25",
     )
-    refused(ljspeech(tmp_path / "greek", ["αβγ", *TEXTS[1:]]), HEARD, tmp_path, "line 1: has none of the letters a to z")
+    refused(
+        ljspeech(tmp_path / "greek", ["αβγ", *TEXTS[1:]]),
+        HEARD,
+        tmp_path,
+        "line 1: has none of the letters a to z",
+    )
 
 
 # ---- sentences
@@ -294,7 +377,9 @@ def test_longer_sentences_are_read_where_they_will_be_cut(tmp_path: Path) -> Non
 
 def test_bytes_that_are_no_text_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_bytes(b"fine\ncaf\xe9\n")
-    refused(tmp_path / "corpus.txt", SENTENCES, tmp_path, "corpus.txt, line 2: byte 0xe9 is not UTF-8")
+    refused(
+        tmp_path / "corpus.txt", SENTENCES, tmp_path, "corpus.txt, line 2: byte 0xe9 is not UTF-8"
+    )
 
 
 @pytest.mark.parametrize(
@@ -302,14 +387,25 @@ def test_bytes_that_are_no_text_are_one_line(tmp_path: Path) -> None:
     [
         ({"pairs.tsv": "one\ttwo\nthree\n"}, "pairs.tsv, line 2: has no tab"),
         ({"pairs.tsv": "one\t\n"}, "pairs.tsv, line 1: a sentence stands without a translation"),
-        ({"pairs.tsv": "a b c d\ta\na b c d e\ta\n"}, "pairs.tsv, line 2: has 6 tokens with its marks"),
+        (
+            {"pairs.tsv": "a b c d\ta\na b c d e\ta\n"},
+            "pairs.tsv, line 2: has 6 tokens with its marks",
+        ),
         ({"pairs.tsv": ""}, "is empty"),
-        ({"train.en": "one\ntwo\n", "train.de": "eins\n"}, "train.de: ends before line 2, which train.en has"),
-        ({"train.en": "one\n", "train.de": "eins\n", "train.fr": "un\n"}, "looked for a text file of sentence, tab, translation"),
+        (
+            {"train.en": "one\ntwo\n", "train.de": "eins\n"},
+            "train.de: ends before line 2, which train.en has",
+        ),
+        (
+            {"train.en": "one\n", "train.de": "eins\n", "train.fr": "un\n"},
+            "looked for a text file of sentence, tab, translation",
+        ),
         ({"train.en": "one\n"}, "looked for a text file of sentence, tab, translation"),
     ],
 )
-def test_files_that_hold_no_pairs_are_one_line(files: dict[str, str], told: str, tmp_path: Path) -> None:
+def test_files_that_hold_no_pairs_are_one_line(
+    files: dict[str, str], told: str, tmp_path: Path
+) -> None:
     for name, content in files.items():
         text(tmp_path / "pairs" / name, content)
     refused(tmp_path / "pairs", PAIRS, tmp_path, told)
@@ -324,7 +420,9 @@ def test_data_are_prepared_once_and_known_by_their_content(tmp_path: Path) -> No
     def read(path: Path) -> Sequences:
         told.clear()
         options = {"any_length": False, "seed": 0, "cache": tmp_path}
-        return data.prepare(str(path), HEARD, progress=lambda stage, *_: told.append(stage), **options)  # type: ignore[arg-type]
+        return data.prepare(
+            str(path), HEARD, progress=lambda stage, *_: told.append(stage), **options
+        )  # type: ignore[arg-type]
 
     first = read(folder)
     assert told == ["reading speech"] * 8
@@ -343,16 +441,29 @@ def test_a_damaged_cache_is_one_line_and_an_unfinished_one_is_made_again(tmp_pat
     found = prepared(file, SENTENCES, tmp_path)
     part = found.folder / "part0.bin"
     part.write_bytes(part.read_bytes()[:4])
-    with pytest.raises(WrongCall, match=r"is no whole data set in the cache \(remove the folder, and it is made again\)"):
+    with pytest.raises(
+        WrongCall,
+        match=r"is no whole data set in the cache \(remove the folder, and it is made again\)",
+    ):
         prepared(file, SENTENCES, tmp_path)
     shutil.rmtree(found.folder)
     assert prepared(file, SENTENCES, tmp_path).digest == found.digest
 
 
 def test_of_a_large_file_so_many_are_chosen_by_the_seed(tmp_path: Path) -> None:
-    file = text(tmp_path / "corpus.txt", "".join("word " * (1 + number % 4) + "\n" for number in range(2_000)))
+    file = text(
+        tmp_path / "corpus.txt",
+        "".join("word " * (1 + number % 4) + "\n" for number in range(2_000)),
+    )
     drawn = [
-        data.prepare(str(file), SENTENCES, any_length=False, seed=seed, cache=tmp_path, progress=lambda *_: None)
+        data.prepare(
+            str(file),
+            SENTENCES,
+            any_length=False,
+            seed=seed,
+            cache=tmp_path,
+            progress=lambda *_: None,
+        )
         for seed in (0, 1)
     ]
     assert [(one.total, len(one.lengths)) for one in drawn] == [(2_000, raw.EXAMPLES)] * 2

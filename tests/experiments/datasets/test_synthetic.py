@@ -12,7 +12,9 @@ from tracking.errors import WrongCall
 
 @pytest.mark.parametrize(("vocabulary", "length"), [(8485, 34), (18313, 74), (26443, 49)])
 def test_papers_sizes(tmp_path: Path, vocabulary: int, length: int) -> None:
-    data = synthetic(vocabulary=vocabulary, length=length, captions=2_000, images=100, seed=1, cache=tmp_path)
+    data = synthetic(
+        vocabulary=vocabulary, length=length, captions=2_000, images=100, seed=1, cache=tmp_path
+    )
     counts = np.count_nonzero(data.tokens, axis=1)
     assert data.vocabulary.size == vocabulary
     assert data.length == data.tokens.shape[1] == counts.max() == length
@@ -31,7 +33,9 @@ def test_papers_sizes(tmp_path: Path, vocabulary: int, length: int) -> None:
 
 def test_of_its_arguments_only(tmp_path: Path) -> None:
     def made(seed: int, cache: str) -> CaptionData:
-        return synthetic(vocabulary=100, length=20, captions=50, images=10, seed=seed, cache=tmp_path / cache)
+        return synthetic(
+            vocabulary=100, length=20, captions=50, images=10, seed=seed, cache=tmp_path / cache
+        )
 
     first, again, other = made(1, "a"), made(1, "b"), made(2, "a")
     assert first.digest == again.digest != other.digest

@@ -9,7 +9,10 @@ from experiments.datasets.tokens import END, START, Vocabulary, words
     ("text", "expected"),
     [
         ("A Dog runs .", ["dog", "runs"]),
-        ("a man in a t-shirt", ["man", "in", "t", "shirt"]),  # one-letter words are dropped before punctuation splits
+        (
+            "a man in a t-shirt",
+            ["man", "in", "t", "shirt"],
+        ),  # one-letter words are dropped before punctuation splits
         ("the dog's ball", ["the", "dog's", "ball"]),
         ('say "hello, world"!', ["say", "hello", "world"]),
         ("tab\tand\nnewline", ["tab", "and", "newline"]),

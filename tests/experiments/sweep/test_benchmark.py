@@ -37,12 +37,18 @@ def test_tpe_finds_the_best_throughput_in_a_tenth_of_the_cells() -> None:
     dimensions = space.parse(SEARCH, grid.Settings)
 
     def found(seed: int) -> float:
-        study = optuna.create_study(direction="maximize", sampler=search.sampler("tpe", dimensions, seed))
+        study = optuna.create_study(
+            direction="maximize", sampler=search.sampler("tpe", dimensions, seed)
+        )
         for _ in range(tenth):
             trial = study.ask()
             values = search.suggest(trial, dimensions)
-            sizes = cells[tuple(values[name] for name in ("framework", "model", "image_size", "threads"))]  # type: ignore[index]
-            size = min(sizes, key=lambda one: abs(math.log(one / int(values["batch_size"]))))  # the nearest that was measured
+            sizes = cells[
+                tuple(values[name] for name in ("framework", "model", "image_size", "threads"))
+            ]  # type: ignore[index]
+            size = min(
+                sizes, key=lambda one: abs(math.log(one / int(values["batch_size"])))
+            )  # the nearest that was measured
             study.tell(trial, sizes[size])
         return float(study.best_value)
 

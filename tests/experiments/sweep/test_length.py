@@ -27,7 +27,11 @@ def demo(**given: str) -> captioning.Settings:
     return settings_.parse(captioning.Settings, captioning.STUDY.presets, given)
 
 
-def of(settings: CampaignSettings, kept: frozenset[str] = frozenset(), counts: dict[str, int] = CAPTIONS) -> Length:
+def of(
+    settings: CampaignSettings,
+    kept: frozenset[str] = frozenset(),
+    counts: dict[str, int] = CAPTIONS,
+) -> Length:
     found = length.of(captioning.STUDY, settings, counts, kept)
     assert found is not None
     return found
@@ -47,14 +51,18 @@ def test_a_sweep_has_no_controls(control: dict[str, str]) -> None:
 def test_every_batch_size_of_the_documented_search_runs_on_the_defaults() -> None:
     call = asked("batch_size=8..256:log,framework=pytorch|tensorflow")
     for size in range(8, 257):
-        settings: Any = space.settled(call.base, call.goal.dimensions, {"batch_size": size, "framework": "pytorch"})
+        settings: Any = space.settled(
+            call.base, call.goal.dimensions, {"batch_size": size, "framework": "pytorch"}
+        )
         steps.check(settings, 1_360, "training captions", "scenes")  # raises
         seen = settings.steps_per_epoch * size
         assert 1_280 - size < seen <= 1_280, "the examples of 40 steps of 32, whole batches of them"
         measured = settings.epochs * settings.steps_per_epoch - settings.warmup_steps
         assert measured >= captioning.STUDY.scaling.measured_steps
         fewer = (settings.epochs - 1) * settings.steps_per_epoch - settings.warmup_steps
-        assert settings.epochs == 8 or fewer < captioning.STUDY.scaling.measured_steps, "no epoch more than that takes"
+        assert settings.epochs == 8 or fewer < captioning.STUDY.scaling.measured_steps, (
+            "no epoch more than that takes"
+        )
 
 
 def test_the_default_batch_size_trains_as_ever() -> None:
@@ -62,19 +70,26 @@ def test_the_default_batch_size_trains_as_ever() -> None:
     assert of(demo()).steps(32) == 8 * 40
     short = demo(epochs="1", steps_per_epoch="3", warmup_steps="2")
     assert of(short).settings(32) == {}
-    assert of(short).settings(96) == {"steps_per_epoch": 1, "epochs": 3}, "a single step is measured by default: no more"
+    assert of(short).settings(96) == {"steps_per_epoch": 1, "epochs": 3}, (
+        "a single step is measured by default: no more"
+    )
 
 
 def test_all_examples_stay_all_examples() -> None:
     whole = of(demo(steps_per_epoch="0"))
-    assert whole.settings(64) == {"steps_per_epoch": 21, "epochs": 8}  # 42 whole batches of 32 are 1,344 captions
+    assert whole.settings(64) == {
+        "steps_per_epoch": 21,
+        "epochs": 8,
+    }  # 42 whole batches of 32 are 1,344 captions
 
 
 def test_what_is_searched_itself_is_never_changed() -> None:
     assert of(demo(), frozenset({"epochs"})).settings(256) == {"steps_per_epoch": 5}
     assert of(demo(), frozenset({"steps_per_epoch"})).settings(256) == {}
     call = asked("batch_size=8..256:log,epochs=4..8")
-    assert space.settled(call.base, call.goal.dimensions, {"batch_size": 256, "epochs": 5}).epochs == 5  # type: ignore[attr-defined]
+    assert (
+        space.settled(call.base, call.goal.dimensions, {"batch_size": 256, "epochs": 5}).epochs == 5
+    )  # type: ignore[attr-defined]
 
 
 def test_a_study_without_epochs_says_nothing_of_them() -> None:
@@ -105,12 +120,17 @@ def test_rates_are_what_a_longer_training_does_not_change(metric: str, rate: boo
     assert length.is_rate(metric) is rate
 
 
-@pytest.mark.parametrize("wanted", [{"objectives": "time"}, {"objectives": "loss"}, {"constraints": "val/loss<2.5"}])
+@pytest.mark.parametrize(
+    "wanted", [{"objectives": "time"}, {"objectives": "loss"}, {"constraints": "val/loss<2.5"}]
+)
 def test_trainings_of_different_length_are_compared_by_rates_alone(wanted: dict[str, str]) -> None:
     with pytest.raises(WrongCall) as error:
         worker.check_rates(asked("batch_size=8|32|256", SHORT, **wanted))
     # 8: 120 steps, 2 epochs; 256: 3 steps, 8 epochs, for 10 + 12 steps
-    assert "one training sees 1,920 training captions, another 6,144: only rates can be compared" in str(error.value)
+    assert (
+        "one training sees 1,920 training captions, another 6,144: only rates can be compared"
+        in str(error.value)
+    )
     assert "Ask for throughput, latency or memory" in str(error.value)
     worker.check_rates(asked("batch_size=8|32|256", SHORT))
     worker.check_rates(asked("dropout=0.1|0.2", SHORT, **wanted))
@@ -126,7 +146,9 @@ def test_the_remedy_that_is_named_serves() -> None:
 
 def test_a_campaign_over_batch_sizes_judges_rates_alone_where_they_train_differently_much() -> None:
     call = asked("batch_size=8..256:log", SHORT, find="best_batch")
-    plan = batches.plan("captioning", dataclasses.replace(call.base, frameworks=("pytorch",)), call.goal.dimensions)
+    plan = batches.plan(
+        "captioning", dataclasses.replace(call.base, frameworks=("pytorch",)), call.goal.dimensions
+    )
     assert "only rates can be compared" in plan.rates_only
     by_size = {one.settings["batch_size"]: one.settings for one in plan.treatments}
     assert (by_size[256]["steps_per_epoch"], by_size[256]["epochs"]) == (3, math.ceil(22 / 3))

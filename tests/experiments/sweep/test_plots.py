@@ -19,7 +19,10 @@ def small_study(trials: int) -> Study:
 
     def objective(trial: optuna.Trial) -> float:
         framework = trial.suggest_categorical("framework", ["pytorch", "tensorflow"])
-        size, rate = trial.suggest_int("batch_size", 8, 64), trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True)
+        size, rate = (
+            trial.suggest_int("batch_size", 8, 64),
+            trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
+        )
         return size * (1 + (framework == "tensorflow")) + rate
 
     study.optimize(objective, n_trials=trials)
@@ -34,8 +37,12 @@ def two_objectives() -> Study:
         trial = study.ask({"batch_size": optuna.distributions.IntDistribution(8, 64)})
         trial.set_user_attr("reason", "=1+1")
         trial.set_constraint(search.FITS, 1.0 if number == 4 else -1.0)
-        values = [float("inf")] * 2 if number == 4 else [0.03 - 0.004 * number, 7e8 + 2**20 * number]
-        study.tell(trial, None if number == 2 else values, state=TrialState.FAIL if number == 2 else None)
+        values = (
+            [float("inf")] * 2 if number == 4 else [0.03 - 0.004 * number, 7e8 + 2**20 * number]
+        )
+        study.tell(
+            trial, None if number == 2 else values, state=TrialState.FAIL if number == 2 else None
+        )
     return study
 
 
@@ -52,14 +59,21 @@ def names(study: Study) -> list[str]:
         (20, ["History", "Importance", "Each setting", "Two settings"]),
     ],
 )
-def test_settings_are_ranked_only_where_chance_does_not_rank_them(trials: int, kinds: list[str]) -> None:
+def test_settings_are_ranked_only_where_chance_does_not_rank_them(
+    trials: int, kinds: list[str]
+) -> None:
     assert names(small_study(trials)) == [f"{kind}: median training step, s" for kind in kinds]
 
 
 def test_a_contour_lies_between_numbers_only() -> None:
     study = small_study(6)
-    contour = dict(plots._plots(study, study.trials))["Two settings: median training step, s"]().layout.to_plotly_json()
-    assert {contour["xaxis"]["title"]["text"], contour["yaxis"]["title"]["text"]} == {"batch_size", "learning_rate"}
+    contour = dict(plots._plots(study, study.trials))[
+        "Two settings: median training step, s"
+    ]().layout.to_plotly_json()
+    assert {contour["xaxis"]["title"]["text"], contour["yaxis"]["title"]["text"]} == {
+        "batch_size",
+        "learning_rate",
+    }
 
 
 def test_several_objectives_have_a_front_and_a_history_each(tmp_path: Path) -> None:
@@ -71,7 +85,9 @@ def test_several_objectives_have_a_front_and_a_history_each(tmp_path: Path) -> N
     ]
     assert names(study) == ["Pareto front", *kinds]
     missing = plots.write(study, tmp_path, "A sweep", [])
-    assert missing == ["Importance: 4 finished trials; 20 are needed to tell settings from chance"], "all others are drawn"
+    assert missing == [
+        "Importance: 4 finished trials; 20 are needed to tell settings from chance"
+    ], "all others are drawn"
 
 
 def test_the_table_is_optunas_and_says_what_ran_out_of_memory(tmp_path: Path) -> None:
@@ -85,7 +101,9 @@ def test_the_table_is_optunas_and_says_what_ran_out_of_memory(tmp_path: Path) ->
 
 
 def test_the_page_warns_and_names_what_is_not_drawn(tmp_path: Path) -> None:
-    missing = plots.write(small_study(3), tmp_path, "A sweep", ["3 trials."], warned=["RANDOM <weights>"])
+    missing = plots.write(
+        small_study(3), tmp_path, "A sweep", ["3 trials."], warned=["RANDOM <weights>"]
+    )
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert page.index("⚠ RANDOM &lt;weights&gt;") < page.index("3 trials.")
     assert missing == ["Importance: 3 finished trials; 20 are needed to tell settings from chance"]

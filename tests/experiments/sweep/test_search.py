@@ -18,10 +18,14 @@ from tracking.errors import EvenhandError, WrongCall
 from tracking.records import RunOutcome
 
 
-def goal(text: str = "batch_size=1..64:log", objectives: str = "throughput:max", constraints: str = "") -> Goal:
+def goal(
+    text: str = "batch_size=1..64:log", objectives: str = "throughput:max", constraints: str = ""
+) -> Goal:
     known = captioning.STUDY.outcomes
     return Goal(
-        space.parse(text, captioning.Settings), goals.objectives(objectives, known), goals.constraints(constraints, known)
+        space.parse(text, captioning.Settings),
+        goals.objectives(objectives, known),
+        goals.constraints(constraints, known),
     )
 
 
@@ -29,7 +33,9 @@ def storage(folder: Path, heartbeat_seconds: int = 1) -> RDBStorage:
     return search.open_storage(search.sqlite(folder / "optuna.db"), heartbeat_seconds)
 
 
-def study(folder: Path, wanted: Goal, sampler: str = "tpe", heartbeat_seconds: int = 1) -> optuna.Study:
+def study(
+    folder: Path, wanted: Goal, sampler: str = "tpe", heartbeat_seconds: int = 1
+) -> optuna.Study:
     made = search.create(storage(folder, heartbeat_seconds), "one", wanted, {"x": 1})
     made.sampler = search.sampler(sampler, wanted.dimensions, 0)
     return made
@@ -40,7 +46,9 @@ def no_waiting() -> None:
 
 
 def result(value: float, memory: float = 1e9) -> Result:
-    return Result("run", metrics={"train/examples_per_second": value, "memory/peak_rss_bytes": memory})
+    return Result(
+        "run", metrics={"train/examples_per_second": value, "memory/peak_rss_bytes": memory}
+    )
 
 
 @pytest.mark.parametrize("sampler", sorted(search.SAMPLERS))
@@ -58,17 +66,26 @@ def test_every_sampler_runs_as_many_trials_as_were_asked_for(tmp_path: Path, sam
     assert search.best(made)[0].values[0] == max(one.params["batch_size"] for one in made.trials)
 
 
-def test_what_runs_out_of_memory_or_breaks_a_bound_is_a_result_and_never_the_best(tmp_path: Path) -> None:
+def test_what_runs_out_of_memory_or_breaks_a_bound_is_a_result_and_never_the_best(
+    tmp_path: Path,
+) -> None:
     wanted = goal("batch_size=8|16|32|64", constraints="memory<2GB")
     made = study(tmp_path, wanted, "grid")
 
     def run(trial: Trial) -> Sequence[float]:
         size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
-        return search.answer(trial, wanted, result(size, size * 1e8) if size < 64 else Result("run", RunOutcome.OUT_OF_MEMORY))
+        return search.answer(
+            trial,
+            wanted,
+            result(size, size * 1e8) if size < 64 else Result("run", RunOutcome.OUT_OF_MEMORY),
+        )
 
     search.run_until(made, 4, run, no_waiting)
     assert {trial.state for trial in made.trials} == {TrialState.COMPLETE}
-    assert {trial.params["batch_size"] for trial in made.trials if search.feasible(trial)} == {8, 16}
+    assert {trial.params["batch_size"] for trial in made.trials if search.feasible(trial)} == {
+        8,
+        16,
+    }
     assert [trial.params["batch_size"] for trial in search.best(made)] == [16]
 
 
@@ -84,7 +101,9 @@ def test_of_several_objectives_the_front_is_found_and_equal_settings_once(tmp_pa
     assert [one.params["batch_size"] for one in search.best(made)] == [4, 1]
 
 
-def test_a_failed_trial_counts_and_the_search_goes_on_but_not_without_any_success(tmp_path: Path) -> None:
+def test_a_failed_trial_counts_and_the_search_goes_on_but_not_without_any_success(
+    tmp_path: Path,
+) -> None:
     wanted = goal()
     made = study(tmp_path, wanted)
     tried = []
@@ -105,11 +124,15 @@ def test_a_failed_trial_counts_and_the_search_goes_on_but_not_without_any_succes
         raise TrialFailed("no such file")
 
     hopeless = search.create(storage(tmp_path), "hopeless", wanted, {})
-    with pytest.raises(EvenhandError, match="the first 3 trials all failed, the last with: no such file"):
+    with pytest.raises(
+        EvenhandError, match="the first 3 trials all failed, the last with: no such file"
+    ):
         search.run_until(hopeless, 10, fail, no_waiting)
 
 
-def test_what_a_dead_worker_dropped_is_run_again_with_the_same_settings_and_counts_once(tmp_path: Path) -> None:
+def test_what_a_dead_worker_dropped_is_run_again_with_the_same_settings_and_counts_once(
+    tmp_path: Path,
+) -> None:
     wanted = goal("batch_size=1..64:log,dropout=0..0.4:0.2")
     made = study(tmp_path, wanted, "grid")
     dropped = made.ask()
@@ -126,7 +149,9 @@ def test_what_a_dead_worker_dropped_is_run_again_with_the_same_settings_and_coun
     counted = search.counted(made.trials)
     assert len(counted) == 3
     assert {one.state for one in counted} == {TrialState.COMPLETE}
-    again = next(one for one in counted if one.number != one.system_attrs.get("failed_trial", one.number))
+    again = next(
+        one for one in counted if one.number != one.system_attrs.get("failed_trial", one.number)
+    )
     assert again.params == values
     assert made.trials[dropped.number].state == TrialState.FAIL
 
@@ -138,7 +163,9 @@ def test_the_largest_batch_that_fits_is_found_in_log2_steps(tmp_path: Path, limi
 
     def run(trial: Trial) -> Sequence[float]:
         size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
-        return search.answer(trial, wanted, result(1.0) if size <= limit else Result("run", RunOutcome.OUT_OF_MEMORY))
+        return search.answer(
+            trial, wanted, result(1.0) if size <= limit else Result("run", RunOutcome.OUT_OF_MEMORY)
+        )
 
     def try_one(values: dict[str, space.Value]) -> None:
         made.enqueue_trial(values)

@@ -49,7 +49,11 @@ def test_what_an_experiment_varies_itself_is_searched_by_its_single_name() -> No
     ],
 )
 def test_a_grid_holds_both_ends_of_a_range(text: str, values: tuple[space.Value, ...]) -> None:
-    assert parsed(text)[0].grid() == pytest.approx(values) if isinstance(values[0], float) else parsed(text)[0].grid() == values
+    assert (
+        parsed(text)[0].grid() == pytest.approx(values)
+        if isinstance(values[0], float)
+        else parsed(text)[0].grid() == values
+    )
 
 
 WRONG = {
@@ -89,7 +93,10 @@ def test_a_wrong_search_is_refused_in_one_line(text: str) -> None:
         ({"objectives": "speed"}, "objectives: no run has a metric 'speed'"),
         ({"objectives": "thrughput"}, "did you mean throughput?"),
         ({"objectives": "acuracy"}, "have throughput, "),  # the experiment has none
-        ({"objectives": "throughput:up"}, "throughput:up is neither throughput:max nor throughput:min"),
+        (
+            {"objectives": "throughput:up"},
+            "throughput:up is neither throughput:max nor throughput:min",
+        ),
         ({"objectives": "power/watts_mean"}, "write power/watts_mean:max or power/watts_mean:min"),
         ({"objectives": "loss,val/loss"}, "val/loss is named twice"),
         ({"constraints": "memory"}, "'memory' is no bound"),
@@ -97,12 +104,24 @@ def test_a_wrong_search_is_refused_in_one_line(text: str) -> None:
         ({"constraints": "loss<small"}, "small is not a number"),
         ({"constraints": "speed<3"}, "constraints: no run has a metric 'speed'"),
         ({"pruner": "median"}, "train/examples_per_second comes once, at the end; prune by loss"),
-        ({"pruner": "median", "objectives": "loss,throughput"}, "trials are stopped by one objective, and 2 are asked for"),
+        (
+            {"pruner": "median", "objectives": "loss,throughput"},
+            "trials are stopped by one objective, and 2 are asked for",
+        ),
         ({"sampler": "grid", "search": "dropout=0..0.5"}, "give it steps"),
-        ({"find": "max_batch", "search": "dropout=0..0.5"}, "find=max_batch looks along the batch size"),
-        ({"find": "best_batch", "search": "dropout=0..0.5"}, "find=best_batch looks along the batch size"),
+        (
+            {"find": "max_batch", "search": "dropout=0..0.5"},
+            "find=max_batch looks along the batch size",
+        ),
+        (
+            {"find": "best_batch", "search": "dropout=0..0.5"},
+            "find=best_batch looks along the batch size",
+        ),
         ({"experiment": "captoning"}, "no experiment 'captoning'; did you mean captioning?"),
-        ({"experiment": "grid"}, "a trial is one cell, and experiment=grid makes 2 of these settings"),
+        (
+            {"experiment": "grid"},
+            "a trial is one cell, and experiment=grid makes 2 of these settings",
+        ),
     ],
 )
 def test_a_wrong_wish_is_refused_in_one_line(asked: dict[str, str], said: str) -> None:
@@ -137,7 +156,9 @@ def test_halving_knows_its_sizes_and_how_many_steps_it_takes() -> None:
 
 def test_what_is_asked_of_a_metric_that_no_trial_has_names_those_there_are() -> None:
     with pytest.raises(WrongCall, match=r"no energy/joules; have train/loss, val/loss"):
-        goals.require({"val/loss": 1.0, "train/loss": 1.0, "live/loss": 1.0}, ["val/loss", "energy/joules"])
+        goals.require(
+            {"val/loss": 1.0, "train/loss": 1.0, "live/loss": 1.0}, ["val/loss", "energy/joules"]
+        )
 
 
 def test_every_sampler_and_pruner_is_offered() -> None:

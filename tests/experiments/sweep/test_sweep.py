@@ -25,7 +25,14 @@ from tracking.records import StoredRun
 from tracking.store import Store
 
 SMALL = {
-    **{"data": "synthetic", "vocabulary": "100", "length": "6", "epochs": "1", "bleu_images": "1", "beams": "1"},
+    **{
+        "data": "synthetic",
+        "vocabulary": "100",
+        "length": "6",
+        "epochs": "1",
+        "bleu_images": "1",
+        "beams": "1",
+    },
     **{"save_model": "none", "inference_batch_sizes": "1", "steps_per_epoch": "3"},
 }
 STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.FAIL: "FAILED", TrialState.PRUNED: "KILLED"}
@@ -38,15 +45,27 @@ def command(place: Place, **given: str) -> list[str]:
 
 def resume(place: Place, **given: str) -> list[str]:
     options = {"cache": str(place.cache), "journal": str(place.journal), "resume": "last", **given}
-    return [sys.executable, "-m", "experiments", "sweep", *(f"--{name}={value}" for name, value in options.items())]
+    return [
+        sys.executable,
+        "-m",
+        "experiments",
+        "sweep",
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
 
 
 def runs(place: Place, kind: str) -> list[StoredRun]:
-    return sorted(Store(place.uri).runs("captioning", f"tags.kind = '{kind}'"), key=lambda run: run.start_ms)
+    return sorted(
+        Store(place.uri).runs("captioning", f"tags.kind = '{kind}'"), key=lambda run: run.start_ms
+    )
 
 
 def optuna_study(place: Place, storage: str = "") -> optuna.Study:
-    folder = next(one for one in journal.campaigns(place.journal) if journal.read_campaign(one)["study"] == "sweep")
+    folder = next(
+        one
+        for one in journal.campaigns(place.journal)
+        if journal.read_campaign(one)["study"] == "sweep"
+    )
     url = storage or search.sqlite(folder / "optuna.db")
     return optuna.load_study(study_name=journal.read_campaign(folder)["run_id"], storage=url)
 
@@ -70,9 +89,17 @@ def lifetimes(parent: Process) -> list[tuple[float, float]]:
     return sorted(seen.values())
 
 
-def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow(place: Place) -> None:
+def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow(
+    place: Place,
+) -> None:
     rates = "learning_rate=0.05|0.02|0.01|0.005|1e-8|1e-9"
-    asked = {"search": rates, "objectives": "loss", "constraints": "memory<8GB", "sampler": "grid", "pruner": "median"}
+    asked = {
+        "search": rates,
+        "objectives": "loss",
+        "constraints": "memory<8GB",
+        "sampler": "grid",
+        "pruner": "median",
+    }
     asked |= {"epochs": "4", "frameworks": "toy", "blocks": "1", "steps_per_epoch": "20"}
     parent = place.begin(*command(place, **asked))
     seen = lifetimes(parent)
@@ -85,7 +112,9 @@ def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow
     (sweep,) = runs(place, "sweep")
     assert len(trials) == len(study.trials) == 6
     states = {one.state for one in study.trials}
-    assert states == {TrialState.COMPLETE, TrialState.PRUNED}, "1e-8 learns nothing, and is stopped early"
+    assert states == {TrialState.COMPLETE, TrialState.PRUNED}, (
+        "1e-8 learns nothing, and is stopped early"
+    )
     for one in study.trials:
         run = trials[str(one.number)]
         assert run.status == STATUS[one.state]
@@ -101,9 +130,20 @@ def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow
     (campaign,) = runs(place, "campaign")
     assert sweep.tags["confirmed_by"] == campaign.run_id
     assert {run.tags["treatment"] for run in runs(place, "cell")} == {"default", "best"}
-    assert {run.params["seed"] for run in runs(place, "cell")} == {"1"} != {run.params["seed"] for run in trials.values()}
+    assert (
+        {run.params["seed"] for run in runs(place, "cell")}
+        == {"1"}
+        != {run.params["seed"] for run in trials.values()}
+    )
     compared = place.call(
-        *(sys.executable, "-m", "experiments", "compare", "--factor=learning_rate", "--experiment=captioning"),
+        *(
+            sys.executable,
+            "-m",
+            "experiments",
+            "compare",
+            "--factor=learning_rate",
+            "--experiment=captioning",
+        ),
         *("--figures=false", f"--output={place.folder}/comparisons"),
     )
     assert all(f"trial {number}" not in compared.stdout + compared.stderr for number in trials)
@@ -112,21 +152,29 @@ def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow
     names = {path.name for path in best.rglob("*") if path.is_file()}
     assert {"sweep.html", "trials.csv", "best-settings.json"} <= names
     found = settings_.parse(
-        captioning.Settings, captioning.STUDY.presets, {"settings": str(next(best.rglob("best-settings.json")))}
+        captioning.Settings,
+        captioning.STUDY.presets,
+        {"settings": str(next(best.rglob("best-settings.json")))},
     )
     assert found.learning_rate == study.best_params["learning_rate"]
 
     again = place.call(*resume(place))
     assert again.returncode == 3, again.stdout + again.stderr
-    assert [run.run_id for run in runs(place, "campaign")] == [campaign.run_id], "what was judged is not measured again"
+    assert [run.run_id for run in runs(place, "campaign")] == [campaign.run_id], (
+        "what was judged is not measured again"
+    )
     assert len(runs(place, "cell")) == 2
     assert len(runs(place, "trial")) == 6
 
     # first the framework's check, then the trials, then the campaign's check and cells
     between = [later[0] - earlier[1] for earlier, later in itertools.pairwise(seen)]
-    print(f"between the end of a trial's process and the start of the next: {', '.join(f'{one:.2f}' for one in between)} s")
+    print(
+        f"between the end of a trial's process and the start of the next: {', '.join(f'{one:.2f}' for one in between)} s"
+    )
     crowd = max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
-    assert min(between) <= OVERHEAD_SECONDS * crowd, "the least, since other tests run beside this one"
+    assert min(between) <= OVERHEAD_SECONDS * crowd, (
+        "the least, since other tests run beside this one"
+    )
 
 
 def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
@@ -135,18 +183,32 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
     for name, text in toy_costs(step=0.15).items():
         monkeypatch.setenv(name, text)
     storage = postgres.database("optuna")
-    asked = {"search": "batch_size=2..8:2,dropout=0.1|0.2", "trials": "8", "sampler": "grid", "frameworks": "toy"}
+    asked = {
+        "search": "batch_size=2..8:2,dropout=0.1|0.2",
+        "trials": "8",
+        "sampler": "grid",
+        "frameworks": "toy",
+    }
     shared = {"storage": storage, "confirm": "false"}
     first = place.begin(*command(place, **asked, **shared, heartbeat_seconds="1"))
     wait_for(lambda: len(cells(first.pid)) == 1 and bool(runs_or_none(place)), 60)
     second = place.begin(*resume(place, journal=str(place.folder / "of another machine"), **shared))
-    wait_for(lambda: finished(place, storage) >= 2 and bool(cells(second.pid)) and bool(cells(first.pid)), 120)
+    wait_for(
+        lambda: (
+            finished(place, storage) >= 2 and bool(cells(second.pid)) and bool(cells(first.pid))
+        ),
+        120,
+    )
     first.kill()
     before = finished(place, storage)
     wait_for(lambda: finished(place, storage) > before and bool(cells(second.pid)), 60)
     second.kill()
     wait_for(lambda: second.poll() is not None, 10)
-    done_before = {one.number for one in optuna_study(place, storage).trials if one.state == TrialState.COMPLETE}
+    done_before = {
+        one.number
+        for one in optuna_study(place, storage).trials
+        if one.state == TrialState.COMPLETE
+    }
 
     third = place.call(*resume(place, **shared))
     assert third.returncode == 3, third.stdout + third.stderr
@@ -157,7 +219,9 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
     points = {(one.params["batch_size"], one.params["dropout"]) for one in counted}
     assert len(points) == 8, "every point of the grid once"
     dropped = [one for one in study.trials if one.state == TrialState.FAIL]
-    assert 1 <= len(dropped) <= 2, "one a killed worker; none where the kill fell between two trials"
+    assert 1 <= len(dropped) <= 2, (
+        "one a killed worker; none where the kill fell between two trials"
+    )
     assert f"[ 1/{8 - len(done_before)}]" in third.stdout, "what was finished is not run again"
     stored = list(runs(place, "trial"))
     assert sum(one.status == "FINISHED" for one in stored) == 8
@@ -180,11 +244,18 @@ def finished(place: Place, storage: str) -> int:
     return sum(one.state == TrialState.COMPLETE for one in optuna_study(place, storage).trials)
 
 
-def test_the_largest_batch_that_fits_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_batch_that_fits_is_found(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # two images of 64 × 64 need a few MiB beyond the program itself; 4,000 need 200 MB, and 4 GB of the toy's device
     for name, text in toy_costs(row_bytes=1_000_000).items():
         monkeypatch.setenv(name, text)
-    asked = {"experiment": "grid", "search": "batch_size=2|4|4000", "find": "max_batch", "confirm": "false"}
+    asked = {
+        "experiment": "grid",
+        "search": "batch_size=2|4|4000",
+        "find": "max_batch",
+        "confirm": "false",
+    }
     small = {
         "models": "mobilenet_v2",
         "frameworks": "toy",
@@ -200,18 +271,36 @@ def test_the_largest_batch_that_fits_is_found(place: Place, monkeypatch: pytest.
         **asked,
         **small,
     }
-    done = place.call(*[sys.executable, "-m", "experiments", "sweep"], *(f"--{name}={text}" for name, text in options.items()))
+    done = place.call(
+        *[sys.executable, "-m", "experiments", "sweep"],
+        *(f"--{name}={text}" for name, text in options.items()),
+    )
     assert done.returncode == 3, done.stdout + done.stderr
     assert "the largest batch that fits is 4." in done.stdout
-    stored = sorted(Store(place.uri).runs("grid", "tags.kind = 'trial'"), key=lambda run: run.start_ms)
-    assert [(run.params["batch_size"], run.tags["outcome"]) for run in stored] == [("4", "ok"), ("4000", "out_of_memory")]
-    assert [run.status for run in stored] == ["FINISHED", "FINISHED"], "running out of memory is a result"
+    stored = sorted(
+        Store(place.uri).runs("grid", "tags.kind = 'trial'"), key=lambda run: run.start_ms
+    )
+    assert [(run.params["batch_size"], run.tags["outcome"]) for run in stored] == [
+        ("4", "ok"),
+        ("4000", "out_of_memory"),
+    ]
+    assert [run.status for run in stored] == ["FINISHED", "FINISHED"], (
+        "running out of memory is a result"
+    )
     assert stored[1].tags["trial.feasible"] == "false"
 
 
-@pytest.mark.parametrize(("a", "b"), [("toy", "toy+twin"), pytest.param("pytorch", "tensorflow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("a", "b"), [("toy", "toy+twin"), pytest.param("pytorch", "tensorflow", marks=pytest.mark.slow)]
+)
 def test_frameworks_are_a_searched_setting_like_any_other(place: Place, a: str, b: str) -> None:
-    asked = {"search": f"framework={a}|{b}", "trials": "2", "sampler": "grid", "confirm": "false", "objectives": "loss"}
+    asked = {
+        "search": f"framework={a}|{b}",
+        "trials": "2",
+        "sampler": "grid",
+        "confirm": "false",
+        "objectives": "loss",
+    }
     done = place.call(*command(place, **asked, inference_requests="2"))
     assert done.returncode == 3, done.stdout + done.stderr
     trials = runs(place, "trial")
@@ -223,7 +312,12 @@ def test_frameworks_are_a_searched_setting_like_any_other(place: Place, a: str, 
 
 @pytest.mark.slow
 def test_the_best_batch_size_is_judged_by_the_comparison(place: Place) -> None:
-    asked = {"search": "batch_size=2|8|32", "find": "best_batch", "frameworks": "pytorch", "blocks": "6"}
+    asked = {
+        "search": "batch_size=2|8|32",
+        "find": "best_batch",
+        "frameworks": "pytorch",
+        "blocks": "6",
+    }
     done = place.call(*command(place, **asked))
     assert done.returncode in (0, 3), done.stdout + done.stderr
     report = next(place.journal.glob("*/report/report.md")).read_text()
@@ -231,8 +325,14 @@ def test_the_best_batch_size_is_judged_by_the_comparison(place: Place) -> None:
     (campaign,) = runs(place, "campaign")
     assert campaign.tags["find"] == "best_batch"
     compared = json.loads(next(place.journal.glob("*/report/comparison.json")).read_text())
-    assert {(row["factor"], row["b"]) for row in compared["rows"]} == {("batch_size", "2"), ("batch_size", "32")}
-    assert all(run.params["inference_batch_sizes"] == run.params["batch_size"] for run in runs(place, "cell"))
+    assert {(row["factor"], row["b"]) for row in compared["rows"]} == {
+        ("batch_size", "2"),
+        ("batch_size", "32"),
+    }
+    assert all(
+        run.params["inference_batch_sizes"] == run.params["batch_size"]
+        for run in runs(place, "cell")
+    )
 
 
 def test_an_objective_that_no_run_has_ends_the_sweep_in_one_line(place: Place) -> None:
@@ -256,10 +356,20 @@ def test_settings_of_a_file_are_taken_and_a_wrong_file_is_told(tmp_path: Path) -
 
     def parse(text: str, **given: str) -> captioning.Settings:
         path.write_text(text)
-        return settings_.parse(captioning.Settings, captioning.STUDY.presets, {"settings": str(path), **given})
+        return settings_.parse(
+            captioning.Settings, captioning.STUDY.presets, {"settings": str(path), **given}
+        )
 
-    found = parse('{"batch_size": 64, "frameworks": ["tensorflow"], "aa": true, "dropout": 0.25}', dropout="0.1")
-    assert (found.batch_size, found.frameworks, found.aa, found.dropout) == (64, ("tensorflow",), True, 0.1)
+    found = parse(
+        '{"batch_size": 64, "frameworks": ["tensorflow"], "aa": true, "dropout": 0.25}',
+        dropout="0.1",
+    )
+    assert (found.batch_size, found.frameworks, found.aa, found.dropout) == (
+        64,
+        ("tensorflow",),
+        True,
+        0.1,
+    )
     for text, said in {
         "batch_size: 64": "is not JSON",
         "[1]": "holds no object",

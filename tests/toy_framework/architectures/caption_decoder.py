@@ -9,7 +9,15 @@ def build(spec: CaptionDecoderSpec) -> Network:
     return Network(shapes(spec), shapes(spec).parameters, output="words.bias")
 
 
-def search(network: Network, features: Array, *, start: int, end: int, words: int, beams: int) -> Array:  # noqa: ARG001
+def search(
+    network: Network,
+    features: Array,
+    *,
+    start: int,
+    end: int,
+    words: int,
+    beams: int,
+) -> Array:
     """The most frequent word again and again, which is also what every beam finds."""
     best = network.weights["words.bias"].argmax()
     return np.full((len(features), words), best, np.int32)

@@ -15,8 +15,15 @@ from tests.toy_framework.optimizers import Optimizer
 class Plain:
     """A network on one batch that lies on the device."""
 
-    def __init__(self, network: Network, weights: Weights, images: Array, labels: Array, _: str) -> None:
-        self._network, self._images, self._labels, self._ledger = network, images, labels, Ledger("toy")
+    def __init__(
+        self, network: Network, weights: Weights, images: Array, labels: Array, _: str
+    ) -> None:
+        self._network, self._images, self._labels, self._ledger = (
+            network,
+            images,
+            labels,
+            Ledger("toy"),
+        )
         network.weights = {name: np.array(array) for name, array in weights.items()}
 
     def requests(self) -> Callable[[], Array]:

@@ -21,7 +21,11 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 class _Module(lightning.LightningModule):  # type: ignore[misc]
     def __init__(self, network: nn.Module, learning_rate: float) -> None:
         super().__init__()
-        self.network, self._learning_rate, self._loss = network, learning_rate, nn.CrossEntropyLoss()
+        self.network, self._learning_rate, self._loss = (
+            network,
+            learning_rate,
+            nn.CrossEntropyLoss(),
+        )
 
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
         images, labels = batch
@@ -61,16 +65,27 @@ class _Again:
 class Trainer(Plain):
     """The network, the batch and the optimizer of the plain loop, driven by Lightning."""
 
-    def __init__(self, network: nn.Module, weights: Weights, images: Array, labels: Array, device: str) -> None:
+    def __init__(
+        self, network: nn.Module, weights: Weights, images: Array, labels: Array, device: str
+    ) -> None:
         super().__init__(network, weights, images, labels, device)
         self._accelerator = "gpu" if device == "cuda" else "cpu"
 
-    def train(self, learning_rate: float, another: Callable[[], bool]) -> tuple[list[float], list[float]]:
+    def train(
+        self, learning_rate: float, another: Callable[[], bool]
+    ) -> tuple[list[float], list[float]]:
         """Steps for as long as `another` says. Returns the seconds and the loss of each."""
         clock, batches = _Clock(), _Again((self._images, self._labels), another)
-        quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+        quiet = {
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "logger": False,
+        }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            trainer = lightning.Trainer(max_epochs=1, accelerator=self._accelerator, devices=1, callbacks=[clock], **quiet)
+            trainer = lightning.Trainer(
+                max_epochs=1, accelerator=self._accelerator, devices=1, callbacks=[clock], **quiet
+            )
             trainer.fit(_Module(self._model, learning_rate), batches)
         return clock.seconds, clock.losses

@@ -16,12 +16,20 @@ from models.contract import Array, Weights
 class Plain:
     """A network on one batch that lies on the device."""
 
-    def __init__(self, network: nn.Module, weights: Weights, images: Array, labels: Array, device: str) -> None:
+    def __init__(
+        self, network: nn.Module, weights: Weights, images: Array, labels: Array, device: str
+    ) -> None:
         """images: float32 (n, height, width, channels); labels: int32 (n,)."""
-        network.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, strict=False)
+        network.load_state_dict(
+            {name: torch.from_numpy(array) for name, array in weights.items()}, strict=False
+        )
         self._model = network.to(device)
         # as a DataLoader of images yields them, channels first; the networks here permute back, which moves nothing
-        channels_first = torch.from_numpy(images).permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
+        channels_first = (
+            torch.from_numpy(images)
+            .permute(0, 3, 1, 2)
+            .clone(memory_format=torch.contiguous_format)
+        )
         self._images = channels_first.to(device).permute(0, 2, 3, 1)
         self._labels = torch.from_numpy(labels).to(device, torch.int64)
 

@@ -19,7 +19,9 @@ from models.transfer import entries, to_keras
 class Plain:
     """A network on one batch that lies on the device."""
 
-    def __init__(self, network: Any, weights: Weights, images: Array, labels: Array, _: str) -> None:
+    def __init__(
+        self, network: Any, weights: Weights, images: Array, labels: Array, _: str
+    ) -> None:
         """images: float32 (n, height, width, channels); labels: int32 (n,)."""
         to_keras(entries(network), weights)
         self._model = network
