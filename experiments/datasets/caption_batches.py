@@ -33,12 +33,13 @@ def steps_per_epoch(captions: int, batch_size: int) -> int:
 
 
 def check_batch_size(data: CaptionData, split: Split, captions: int, batch_size: int) -> None:
-    """Raises WrongCall where not even one batch can be filled."""
     if batch_size < 1:
         raise WrongCall(f"batch_size {batch_size} is no batch; at least 1")
     if batch_size > captions:
-        what = f"{captions} {_SPLIT_WORDS[split]} captions of {data.name}"
-        raise WrongCall(f"batch_size {batch_size} is more than the {what}; at most {captions}")
+        raise WrongCall(
+            f"batch_size {batch_size} is more than the {captions} {_SPLIT_WORDS[split]} "
+            f"captions of {data.name}; at most {captions}"
+        )
 
 
 def epoch(
@@ -115,7 +116,6 @@ def _sequence_batch(
 
 
 def _predictions(tokens: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(caption, index of the last known word) of every word that can be predicted, caption by caption."""
     caption, following = np.nonzero(tokens[:, 1:])
     return caption, following
 

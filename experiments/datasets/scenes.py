@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.datasets.files import new_folder
-from experiments.datasets.handwritten import handwritten
+from experiments.datasets.labelled.digits import load_digits
 from tracking.errors import WrongCall
 
 CAPTIONS_PER_IMAGE = 5
@@ -85,8 +85,7 @@ def write(folder: Path, *, images: int, seed: int, side: int = 64) -> None:
 
 
 def _handwritten() -> dict[str, NDArray[np.uint8]]:
-    """The 8x8 pictures of each digit, ink 255 on 0."""
-    ink, targets = handwritten()
+    ink, targets = load_digits()
     return {name: ink[targets == value] for value, name in enumerate(_DIGITS)}
 
 
@@ -116,7 +115,6 @@ def _draw(
 
 
 def _captions(scene: _Scene, rng: np.random.Generator) -> list[str]:
-    """Five captions that tell different things of the same picture."""
     coloured = f"{_article(scene.colour)} {scene.colour}"
     opening = str(rng.choice(["somebody wrote", "we can see", "here is"]))
     return [

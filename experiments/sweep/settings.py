@@ -9,7 +9,7 @@ from experiments.config.settings import setting
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is searched for, and how; the experiment's own settings stand beside these."""
+    """Goal and method of a search, in addition to the experiment's settings."""
 
     experiment: str = setting("captioning", "whose settings are searched", group="search")
     search: str = setting(

@@ -15,7 +15,7 @@ from PIL import Image
 
 from experiments.datasets import images
 from experiments.datasets.captions import CaptionData, index
-from experiments.datasets.layouts import CONTROLS, LEADS_OUT, NO_CAPTION, Skipped, find
+from experiments.datasets.layouts import CONTROLS, LEADS_OUT, Skipped, find
 from tests.experiments.datasets.folders import kaggle, picture
 from tracking.errors import WrongCall
 
@@ -114,20 +114,6 @@ def test_control_characters_in_names_are_skipped_and_counted(
     assert _index(folder).dropped == {CONTROLS.reason: 1}
 
 
-@pytest.mark.parametrize("write", FORMATS[:5])
-def test_nul_in_a_caption_is_skipped_and_counted(folder: Path, write: Write) -> None:
-    write(folder, "3.jpg", "hidden\0dog")
-    data = _index(folder)
-    assert data.dropped == {CONTROLS.reason: 1}
-    assert len(data.tokens) == 4
-
-
-@pytest.mark.parametrize("write", [_coco, _karpathy])
-def test_half_a_character_in_json_is_skipped_and_counted(folder: Path, write: Write) -> None:
-    write(folder, "3.jpg", "hidden \ud800 dog")
-    assert _index(folder).dropped == {CONTROLS.reason: 1}
-
-
 def test_links_are_the_owners_choice(folder: Path, tmp_path: Path) -> None:
     """Pictures on another disk, linked one by one, are a common layout; it is names in a file that cannot lead out."""
     _kaggle(folder, "linked.jpg", "other dog")
@@ -153,55 +139,6 @@ _VALUES: tuple[Any, ...] = (
 )
 
 
-@pytest.mark.parametrize("value", _VALUES, ids=repr)
-def test_coco_of_other_types(tmp_path: Path, value: Any) -> None:
-    """Every part of it in turn; whatever is not a caption of a picture is counted as such."""
-    (tmp_path / "val2017").mkdir()
-    (tmp_path / "annotations").mkdir()
-    path = tmp_path / "annotations" / "captions_val2017.json"
-    image, told = {"id": 1, "file_name": "1.jpg"}, {"image_id": 1, "caption": "brown dog"}
-    for files, captions in (
-        (value, [told]),
-        ([value], [told]),
-        ([{**image, "id": value}], [told]),
-        ([{**image, "file_name": value}], [{**told, "caption": ""}]),
-        ([image], value),
-        ([image], [value]),
-        ([image], [{**told, "image_id": value}]),
-        ([image], [{**told, "caption": value if value != "x" else ""}]),
-    ):
-        path.write_text(json.dumps({"images": files, "annotations": captions}))
-        layout, module = find(tmp_path)
-        found = list(module.rows(layout))
-        assert found in ([], [NO_CAPTION])
-
-
-@pytest.mark.parametrize("value", _VALUES, ids=repr)
-def test_karpathy_of_other_types(folder: Path, value: Any) -> None:
-    entry = {
-        "filename": "1.jpg",
-        "filepath": "",
-        "split": "train",
-        "sentences": [{"raw": "brown dog", "tokens": []}],
-    }
-    for wrong in (
-        value,
-        {**entry, "filename": value if value != "x" else ""},
-        {**entry, "filepath": value if value not in (None, "", "x") else 1},
-        {**entry, "split": value},
-        {**entry, "sentences": value},
-        {**entry, "sentences": [value]},
-        {**entry, "sentences": [{"raw": value if value != "x" else ""}]},
-        {**entry, "sentences": [{"tokens": value}]},
-        {**entry, "sentences": [{"tokens": [value if value != "x" else ""]}]},
-    ):
-        (folder / "dataset.json").write_text(json.dumps({"images": [entry, wrong]}))
-        reasons = _skipped(folder)
-        assert len(reasons) == 1
-        assert reasons[0] == NO_CAPTION.reason or reasons[0].startswith("unknown split ")
-        assert len(reasons[0]) < 120
-
-
 def test_an_id_of_two_pictures_is_nobodys(folder: Path) -> None:
     """The last of them was taken for the caption's before."""
     (folder / "images").rename(folder / "val2017")
@@ -222,14 +159,6 @@ def test_one_endless_caption_does_not_widen_all(folder: Path) -> None:
     data = _index(folder)
     assert data.dropped == {"caption of more than 1,000 words": 1}
     assert data.tokens.shape == (4, 4)
-
-
-def test_a_damaged_cache_is_made_again(tmp_path: Path) -> None:
-    folder = kaggle(tmp_path / "data")
-    first = _index(folder)
-    for name in ("meta.json", "images.json", "vocabulary.json", "tokens.npy"):
-        (first.folder / name).write_bytes((first.folder / name).read_bytes()[:20])
-        assert len(_index(folder).tokens) == 20
 
 
 # ---- pictures

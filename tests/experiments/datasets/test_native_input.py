@@ -21,7 +21,6 @@ from experiments.studies import classification
 from experiments.workloads.classification.prepare import prepare as looked_at
 from tests.conftest import ROOT, wait_for
 from tests.models.children import run_in
-from tracking.errors import WrongCall
 
 RNG = np.random.default_rng(3)
 # In levels of 0…255. Pillow rounds after each of the two passes of a resize, half a level each; TensorFlow never rounds,
@@ -228,21 +227,6 @@ def test_crops_and_mirrors_are_those_of_the_shared_way_and_repeat(found: Found) 
     )
 
 
-def test_batches_are_tensors_of_the_framework_in_its_layout(found: Found) -> None:
-    """PyTorch keeps channels first in memory, Keras on it last, as of the batches that are made in NumPy."""
-    assert found.told["kind"] == ("torch" if "torch" in found.framework else "tensorflow")
-    if "torch" in found.framework:
-        native, shared = found.told["layout"]
-        assert native == shared
-        assert (native[1] == 1) is (found.framework == "keras-torch")
-
-
-def test_workers_of_dataloader_live_as_long_as_the_training(found: Found) -> None:
-    first, last = found.told["workers"]
-    assert len(first) == (2 if "torch" in found.framework else 0)
-    assert first == last
-
-
 def test_no_python_runs_for_a_picture_in_tensorflow(found: Found) -> None:
     """The whole data set as a graph: TensorFlow's own operations, none that calls back into Python."""
     if "torch" in found.framework:
@@ -259,14 +243,6 @@ def test_a_file_damaged_since_the_start_is_named_in_one_line(found: Found) -> No
         assert said.startswith(f"{found.told['path']}: cannot be decoded by {library}: ")
         assert said.endswith("; mend or remove it")
         assert "\n" not in said
-
-
-def test_a_folder_that_was_moved_is_prepared_again(tmp_path: Path) -> None:
-    first = folders(tmp_path / "data")
-    (tmp_path / "data").rename(tmp_path / "other")
-    again = folders(tmp_path / "other")
-    assert again.folder != first.folder
-    assert all(Path(file.decode()).is_file() for file in again.files if file)
 
 
 def test_pictures_that_no_framework_decodes_are_counted_in_a_warning(tmp_path: Path) -> None:
@@ -295,15 +271,6 @@ def test_pictures_that_no_framework_decodes_are_counted_in_a_warning(tmp_path: P
         )
 
 
-def test_jax_has_no_pipeline_of_its_own() -> None:
-    settings = classification.Settings(frameworks=("pytorch", "keras-jax"), input=("native",))
-    with pytest.raises(
-        WrongCall,
-        match=r"input=native: keras-jax has no input pipeline of its own here; have .*keras-torch",
-    ):
-        looked_at(settings, lambda *_: None)
-
-
 READING = """
 import multiprocessing, sys, time
 from pathlib import Path
@@ -320,6 +287,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_a_halted_worker_of_dataloader_ends_with_a_cell_that_is_killed(tmp_path: Path) -> None:
     """As where cells take turns: the whole process group is halted, and a worker that is cannot look for its parent."""
     command = [sys.executable, "-c", READING, str(folders(tmp_path / "data").folder)]

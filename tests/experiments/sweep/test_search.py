@@ -30,14 +30,14 @@ def goal(
 
 
 def storage(folder: Path, heartbeat_seconds: int = 1) -> RDBStorage:
-    return search.open_storage(search.sqlite(folder / "optuna.db"), heartbeat_seconds)
+    return search.open_storage(f"sqlite:///{folder / 'optuna.db'}", heartbeat_seconds)
 
 
 def study(
     folder: Path, wanted: Goal, sampler: str = "tpe", heartbeat_seconds: int = 1
 ) -> optuna.Study:
     made = search.create(storage(folder, heartbeat_seconds), "one", wanted, {"x": 1})
-    made.sampler = search.sampler(sampler, wanted.dimensions, 0)
+    made.sampler = search.SAMPLERS[sampler](wanted.dimensions, 0)
     return made
 
 
@@ -60,9 +60,8 @@ def test_every_sampler_runs_as_many_trials_as_were_asked_for(tmp_path: Path, sam
         values = search.suggest(trial, wanted.dimensions)
         return search.answer(trial, wanted, result(float(values["batch_size"])))
 
-    search.run_until(made, 6, run, no_waiting)
-    search.run_until(made, 6, run, no_waiting)
-    assert [one.state for one in made.trials] == [TrialState.COMPLETE] * 6
+    search.run_until(made, 4, run, no_waiting)
+    assert [one.state for one in made.trials] == [TrialState.COMPLETE] * 4
     assert search.best(made)[0].values[0] == max(one.params["batch_size"] for one in made.trials)
 
 
@@ -97,7 +96,7 @@ def test_of_several_objectives_the_front_is_found_and_equal_settings_once(tmp_pa
         size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
         return search.answer(trial, wanted, result(size, memory=size if size != 2 else 100))
 
-    search.run_until(made, 12, run, no_waiting)
+    search.run_until(made, 8, run, no_waiting)
     assert [one.params["batch_size"] for one in search.best(made)] == [4, 1]
 
 
@@ -156,9 +155,9 @@ def test_what_a_dead_worker_dropped_is_run_again_with_the_same_settings_and_coun
     assert made.trials[dropped.number].state == TrialState.FAIL
 
 
-@pytest.mark.parametrize("limit", [0, 1, 7, 100, 254, 255])
+@pytest.mark.parametrize("limit", [0, 1, 11, 15])
 def test_the_largest_batch_that_fits_is_found_in_log2_steps(tmp_path: Path, limit: int) -> None:
-    wanted = goal("batch_size=1..255")
+    wanted = goal("batch_size=1..15")
     made = study(tmp_path, wanted)
 
     def run(trial: Trial) -> Sequence[float]:
@@ -174,7 +173,7 @@ def test_the_largest_batch_that_fits_is_found_in_log2_steps(tmp_path: Path, limi
     batches.find_largest(made, wanted.dimensions, try_one)  # type: ignore[arg-type]
     ((_, found),) = batches.largest(made, wanted.dimensions)
     assert (found.params["batch_size"] if found else 0) == limit
-    assert len(made.trials) <= 8
+    assert len(made.trials) <= 4
 
 
 def test_a_storage_that_cannot_be_used_is_told_in_one_line(tmp_path: Path) -> None:

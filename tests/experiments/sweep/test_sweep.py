@@ -66,7 +66,7 @@ def optuna_study(place: Place, storage: str = "") -> optuna.Study:
         for one in journal.campaigns(place.journal)
         if journal.read_campaign(one)["study"] == "sweep"
     )
-    url = storage or search.sqlite(folder / "optuna.db")
+    url = storage or f"sqlite:///{folder / 'optuna.db'}"
     return optuna.load_study(study_name=journal.read_campaign(folder)["run_id"], storage=url)
 
 
@@ -92,7 +92,7 @@ def lifetimes(parent: Process) -> list[tuple[float, float]]:
 def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow(
     place: Place,
 ) -> None:
-    rates = "learning_rate=0.05|0.02|0.01|0.005|1e-8|1e-9"
+    rates = "learning_rate=0.05|0.02|0.01|0.005|1e-8"
     asked = {
         "search": rates,
         "objectives": "loss",
@@ -100,7 +100,7 @@ def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow
         "sampler": "grid",
         "pruner": "median",
     }
-    asked |= {"epochs": "4", "frameworks": "toy", "blocks": "1", "steps_per_epoch": "20"}
+    asked |= {"epochs": "3", "frameworks": "toy", "blocks": "1", "steps_per_epoch": "20"}
     parent = place.begin(*command(place, **asked))
     seen = lifetimes(parent)
     output = parent.said
@@ -110,7 +110,7 @@ def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow
     study = optuna_study(place)
     trials = {one.tags["trial"]: one for one in runs(place, "trial")}
     (sweep,) = runs(place, "sweep")
-    assert len(trials) == len(study.trials) == 6
+    assert len(trials) == len(study.trials) == 5
     states = {one.state for one in study.trials}
     assert states == {TrialState.COMPLETE, TrialState.PRUNED}, (
         "1e-8 learns nothing, and is stopped early"
@@ -164,7 +164,7 @@ def test_a_sweep_prunes_measures_the_best_afresh_and_leaves_everything_in_mlflow
         "what was judged is not measured again"
     )
     assert len(runs(place, "cell")) == 2
-    assert len(runs(place, "trial")) == 6
+    assert len(runs(place, "trial")) == 5
 
     # first the framework's check, then the trials, then the campaign's check and cells
     between = [later[0] - earlier[1] for earlier, later in itertools.pairwise(seen)]
