@@ -38,33 +38,9 @@ def _pictures(folder: Path, names: Iterable[str]) -> None:
 
 
 class TestFlickr8kFromKaggle:
-    def test_commas_and_quotes(self, tmp_path: Path) -> None:
-        folder = kaggle(
-            tmp_path / "data",
-            images=2,
-            captions=['"A dog , a ""big"" one , runs ."', "A dog, unquoted, runs"],
-        )
-        assert _captions(folder)[:2] == [
-            ("Images/0.jpg", 'A dog , a "big" one , runs .', None),
-            ("Images/0.jpg", "A dog,unquoted,runs", None),
-        ]
-
-    def test_unicode_text_of_excel_keeps_commas_and_quotes(self, tmp_path: Path) -> None:
-        folder = kaggle(tmp_path / "data", images=1)
-        text = 'image\tcaption\r\n0.jpg\t"A dog , a ""big"" one"\r\n'
-        (folder / "captions.txt").write_bytes(b"\xff\xfe" + text.encode("utf-16-le"))
-        assert _captions(folder) == [("Images/0.jpg", 'A dog , a "big" one', None)]
-
     def test_a_quote_that_is_not_closed_spoils_one_row_only(self, tmp_path: Path) -> None:
         folder = kaggle(tmp_path / "data", images=3, captions=['"a dog'])
         assert [text for _, text, _ in _captions(folder)] == ["a dog"] * 3
-
-    def test_a_folder_inside_a_folder_of_the_same_name(self, tmp_path: Path) -> None:
-        folder = kaggle(tmp_path / "data", images=2)
-        (folder / "Images").rename(folder / "inner")
-        (folder / "Images").mkdir()
-        (folder / "inner").rename(folder / "Images" / "Images")
-        assert _captions(folder)[0][0] == "Images/Images/0.jpg"
 
 
 class TestFlickr8kOriginal:

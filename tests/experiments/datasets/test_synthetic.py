@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.datasets.captions import CaptionData
 from experiments.datasets.synthetic import synthetic
 from tracking.errors import WrongCall
 
@@ -29,22 +28,6 @@ def test_papers_sizes(tmp_path: Path, vocabulary: int, length: int) -> None:
     assert set(data.caption_image) == set(range(100))
     assert len(data.images_of("train")) == 85
     assert data.references(0)[0].startswith("w")
-
-
-def test_of_its_arguments_only(tmp_path: Path) -> None:
-    def made(seed: int, cache: str) -> CaptionData:
-        return synthetic(
-            vocabulary=100, length=20, captions=50, images=10, seed=seed, cache=tmp_path / cache
-        )
-
-    first, again, other = made(1, "a"), made(1, "b"), made(2, "a")
-    assert first.digest == again.digest != other.digest
-    np.testing.assert_array_equal(first.tokens, again.tokens)
-    np.testing.assert_array_equal(
-        np.load(first.folder / "features.npy"), np.load(again.folder / "features.npy")
-    )
-    assert not np.array_equal(first.tokens, other.tokens)
-    assert made(1, "a").folder == first.folder
 
 
 @pytest.mark.parametrize(

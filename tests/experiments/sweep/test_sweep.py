@@ -184,10 +184,9 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
         monkeypatch.setenv(name, text)
     storage = postgres.database("optuna")
     asked = {
-        "search": "batch_size=2..8:2,dropout=0.1|0.2",
+        "search": "batch_size=2..8:2,framework=toy|toy+twin",
         "trials": "8",
         "sampler": "grid",
-        "frameworks": "toy",
     }
     shared = {"storage": storage, "confirm": "false"}
     first = place.begin(*command(place, **asked, **shared, heartbeat_seconds="1"))
@@ -216,7 +215,7 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
     study = optuna_study(place, storage)
     counted = search.counted(study.trials)
     assert [one.state for one in counted] == [TrialState.COMPLETE] * 8
-    points = {(one.params["batch_size"], one.params["dropout"]) for one in counted}
+    points = {(one.params["batch_size"], one.params["framework"]) for one in counted}
     assert len(points) == 8, "every point of the grid once"
     dropped = [one for one in study.trials if one.state == TrialState.FAIL]
     assert 1 <= len(dropped) <= 2, (
@@ -224,6 +223,8 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
     )
     assert f"[ 1/{8 - len(done_before)}]" in third.stdout, "what was finished is not run again"
     stored = list(runs(place, "trial"))
+    assert {run.tags["framework"] for run in stored} == {"toy", "toy+twin"}
+    assert {run.tags["parity"] for run in stored} == {"equal"}
     assert sum(one.status == "FINISHED" for one in stored) == 8
     assert {one.status for one in stored} == {"FINISHED", "FAILED"}, "no run is left open"
     (sweep,) = runs(place, "sweep")
@@ -290,21 +291,12 @@ def test_the_largest_batch_that_fits_is_found(
     assert stored[1].tags["trial.feasible"] == "false"
 
 
-@pytest.mark.parametrize(
-    ("a", "b"), [("toy", "toy+twin"), pytest.param("pytorch", "tensorflow", marks=pytest.mark.slow)]
-)
-def test_frameworks_are_a_searched_setting_like_any_other(place: Place, a: str, b: str) -> None:
-    asked = {
-        "search": f"framework={a}|{b}",
-        "trials": "2",
-        "sampler": "grid",
-        "confirm": "false",
-        "objectives": "loss",
-    }
-    done = place.call(*command(place, **asked, inference_requests="2"))
+@pytest.mark.slow
+def test_real_frameworks_are_searched(place: Place) -> None:
+    search = {"search": "framework=pytorch|tensorflow", "trials": "2", "sampler": "grid"}
+    done = place.call(*command(place, **search, confirm="false", objectives="loss"))
     assert done.returncode == 3, done.stdout + done.stderr
     trials = runs(place, "trial")
-    assert {run.tags["framework"] for run in trials} == {a, b}
     assert {(run.status, run.tags["parity"]) for run in trials} == {("FINISHED", "equal")}
     losses = [run.metrics["val/loss"] for run in trials]
     assert losses[0] == pytest.approx(losses[1], rel=0.1)  # after three steps with other dropout
