@@ -354,12 +354,6 @@ class CampaignSettings:
         searchable=False,
         advanced=True,
     )
-    flush_denormals: bool = setting(
-        True,
-        "take numbers below 1.2e-38 for 0 on the CPU, in every framework alike; false: compute with them, PyTorch only",
-        group="machine",
-        advanced=True,
-    )
     pythons: tuple[str, ...] = setting(
         (),
         "interpreters of frameworks that are installed in environments of their own: tensorflow=/PATH/bin/python,…",

@@ -30,7 +30,7 @@ from tracking.errors import WrongCall
 from tracking.records import Record, RunClosed, RunOutcome, Tags
 
 # What decides how a framework opens, and whether it does; every study has these.
-OPENING = ("device", "conv_algorithm", "precision", "flush_denormals", "malloc", "memory_limit")
+OPENING = ("device", "conv_algorithm", "precision", "malloc", "memory_limit")
 AT_ONCE = 2  # nothing is measured yet
 
 NO_NVML = "NVML shows no GPU but the frameworks do: cells run on it, without its sensors, and cannot be given one of several"
