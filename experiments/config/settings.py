@@ -243,15 +243,6 @@ class CampaignSettings:
         group="clock",
         searchable=False,
     )
-    turn_steps: int = setting(
-        5,
-        "with pairing=interleaved, the fewest steps or requests of a turn; it takes 0.2 s at least",
-        minimum=1,
-        maximum=MAX_STEPS,
-        group="clock",
-        searchable=False,
-        advanced=True,
-    )
     reserve_cores: int = setting(
         0,
         "CPUs that cells do not run on, left to the parent and all else; 0: none",

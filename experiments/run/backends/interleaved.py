@@ -23,6 +23,9 @@ from tracking.records import Artifact, RunClosed, RunOutcome
 
 FILE = "turns.csv"
 
+# Fewest steps or requests of a turn.
+TURN_STEPS = 5
+
 
 class Interleaved(Sequential):
     """One block after the other; the cells of a group take turns, and all of them end well, or none does."""
@@ -38,7 +41,7 @@ class Interleaved(Sequential):
         cells = [cell_run.open_run(recorder, prepared, task, in_turns=True) for task in tasks]
         began = time.monotonic()
         sensors = {task.run: cell_run.sensor_seconds(settings, task.treatment) for task in tasks}
-        turns = Turns(cells, rng, settings.turn_steps, recorder.why_stop)
+        turns = Turns(cells, rng, TURN_STEPS, recorder.why_stop)
         trouble = ""
         with (
             ExitStack() as running,
