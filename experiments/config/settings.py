@@ -301,14 +301,6 @@ class CampaignSettings:
         searchable=False,
         advanced=True,
     )
-    require_idle_machine: bool = setting(
-        False,
-        "refuse a machine on which others work, instead of warning",
-        group="machine",
-        material=False,
-        searchable=False,
-        advanced=True,
-    )
     others_limit_percent: float = setting(
         OTHERS_LIMIT_PERCENT,
         "CPU share of other programs above which a cell is repeated once, and above which times get no verdict; 100: off",

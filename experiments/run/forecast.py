@@ -219,12 +219,7 @@ def _checked(study: str, settings: CampaignSettings, plan: Plan) -> list[str]:
         found.append(
             f"the parity gate: {', '.join(models)} computes the same in {names}, or the campaign does not begin"
         )
-    refused = (
-        "; a busy machine is refused"
-        if settings.require_idle_machine
-        else "; a busy machine is warned of"
-    )
-    found.append(f"who else uses the machine{refused}")
+    found.append("who else uses the machine; a busy machine is warned of")
     if settings.others_limit_percent < 100:
         found.append(
             f"others' use of the CPU while a cell is timed: above {settings.others_limit_percent:g} % it runs once more"

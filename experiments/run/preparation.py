@@ -79,10 +79,6 @@ def prepare(
     account = accounts.current(store)
     settings = dataclasses.replace(settings, team=accounts.team_of(account, settings.team))
     machine = probe.idle() if probe else MachineState()
-    if settings.require_idle_machine and machine.troubles:
-        raise WrongCall(
-            f"require_idle_machine=true: {machine.troubles[0]}; try again when it is free, or with false"
-        )
     checked = preflight.check_devices(study, settings, data, display, plan)
     settings, plan = checked.settings, _by_machine(checked.plan, checked.settings)
     if after_checks := workloads.load(studies.load(study).workload).after_checks:

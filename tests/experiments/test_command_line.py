@@ -98,7 +98,7 @@ def test_a_setting_that_a_study_sets_itself_is_not_suggested(
 
 
 def test_a_search_takes_the_flags_of_its_experiments() -> None:
-    assert entries.load("sweep").flags >= {"confirm", "aa", "require_idle_machine", "profile"}
+    assert entries.load("sweep").flags >= {"confirm", "aa", "profile"}
     assert entries.load("parity").flags == {"full"}
 
 
