@@ -32,21 +32,13 @@ REFUSED = {
 
 
 def of(settings: CampaignSettings) -> tuple[str, ...]:
-    """What the cells compute on: the study's `devices`, where it names several, or `device`."""
+    """Return what the cells compute on."""
     return tuple(dict.fromkeys(resolve(one, settings) for one in asked(settings)))
 
 
 def asked(settings: CampaignSettings) -> tuple[str, ...]:
     """The devices as the user wrote them."""
-    return settings.several_devices or tuple(
-        dict.fromkeys(own.device for own in variation.each(settings))
-    )
-
-
-def on_the_cpu(settings: CampaignSettings) -> CampaignSettings:
-    """The same settings without a GPU."""
-    own: dict[str, Any] = {"devices": ("cpu",)} if settings.several_devices else {}
-    return dataclasses.replace(settings, device="cpu", **own)
+    return tuple(dict.fromkeys(level.device for level in variation.each(settings)))
 
 
 @dataclass(frozen=True)

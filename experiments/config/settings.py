@@ -455,11 +455,6 @@ class CampaignSettings:
         return self.executor != "local"
 
     @property
-    def several_devices(self) -> tuple[str, ...]:
-        """Devices that are compared, as the user wrote them; empty: `device` only."""
-        return ()
-
-    @property
     def workers_of_a_cell(self) -> int:
         """Most processes of a cell that train together."""
         return 1

@@ -104,7 +104,7 @@ def check_devices(
     if "cuda" in devices_seen:
         blind = [result.framework for result in results if result.device == "cpu"]
     if blind and all(not result.sees_device for result in failed) and "cuda" not in requested:
-        settings = devices.on_the_cpu(settings)
+        settings = dataclasses.replace(settings, device="cpu")
         wanted = plan_.on_the_cpu(plan) if plan else plan_.of_study(module, settings)
         for result in failed:
             display.say(f"  {result.framework}: {result.closed.reason}")
