@@ -288,7 +288,7 @@ class CampaignSettings:
     )
     nodes: int = setting(
         1,
-        "with executor=slurm, jobs that share the blocks, each with a whole node; of a sweep, workers",
+        "with executor=slurm, jobs that share the blocks, a node each; of a sweep, workers",
         minimum=1,
         maximum=10_000,
         group="cluster",
@@ -306,7 +306,7 @@ class CampaignSettings:
     )
     time_limit: str = setting(
         "1h",
-        "with executor=slurm, longest time of a job; it is requeued and continues from its checkpoint",
+        "with executor=slurm, longest time of a job, which is then requeued and continues",
         group="cluster",
         material=False,
         searchable=False,

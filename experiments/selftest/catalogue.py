@@ -88,8 +88,8 @@ def _precision(context: Context) -> None:
         except ProbeError as error:
             context.figures.append(Figure(label, None, holds=False, reason=str(error)))
             continue
-        for operator, error in result["errors"].items():
-            context.within(f"{label}, {operator}, error", error, low, high)
+        for operator, distance in result["errors"].items():
+            context.within(f"{label}, {operator}, error", distance, low, high)
 
 
 def _lstm_type(context: Context) -> None:
@@ -340,7 +340,7 @@ def _cells(context: Context) -> None:
     )
     if result.outcome != RunOutcome.OK:
         return
-    sizes = {"model": model, "side": side, "rows": rows, "classes": 10}
+    sizes: dict[str, Any] = {"model": model, "side": side, "rows": rows, "classes": 10}
     plain = probe("plain_loop", device=context.device, steps=50, warmup=20, **sizes)
     ratio = result.metrics["train/step_seconds"] / plain["step_seconds"]
     label = f"pytorch, step of {model} over that of a plain loop"
@@ -353,14 +353,24 @@ def _cells(context: Context) -> None:
 def _grid(
     context: Context, framework: str, model: str, side: int, rows: int, **values: Any
 ) -> CellOutcome:
-    settings = {"seconds": 0.5, "phases": ("train",), "classes": 10, "blocks": 1} | values
-    sizes = {"models": (model,), "image_sizes": (side,), "batch_sizes": (rows,)}
+    settings: dict[str, Any] = {
+        "seconds": 0.5,
+        "phases": ("train",),
+        "classes": 10,
+        "blocks": 1,
+    } | values
+    sizes: dict[str, Any] = {"models": (model,), "image_sizes": (side,), "batch_sizes": (rows,)}
     return cells.run(context.folder, "grid", framework, context.device, **settings, **sizes)
 
 
 def _training_speed(context: Context, framework: str, **values: Any) -> CellOutcome:
-    settings = {"models": ("lenet",), "size": "tiny", "batch_size": 32, "blocks": 1}
-    clock = {"steps": 5, "warmup_steps": 3, "timing": "step", "window_steps": 1} | values
+    settings: dict[str, Any] = {"models": ("lenet",), "size": "tiny", "batch_size": 32, "blocks": 1}
+    clock: dict[str, Any] = {
+        "steps": 5,
+        "warmup_steps": 3,
+        "timing": "step",
+        "window_steps": 1,
+    } | values
     return cells.run(
         context.folder, "training_speed", framework, context.device, **settings, **clock
     )

@@ -262,8 +262,7 @@ def peaks(_: Say, *, framework: str) -> Result:
         del array
         rises.append((adapter.peak_device_bytes() or 0) - held)
     result: Result = {"rises": rises, "before": before}
-    if reset := getattr(adapter, "reset_peak", None):
-        reset()
+    if adapter.reset_peak():
         result["after_reset"] = adapter.peak_device_bytes()
     return result
 
@@ -316,7 +315,7 @@ def profiler(_: Say, *, device: str, side: int) -> Result:
 
 
 def workers(_: Say, *, device: str, hooks: Sequence[str], model: str = "lenet") -> Result:
-    """Return the difference of one DistributedDataParallel worker from none in float64, and its limit.
+    """Return the difference of one DistributedDataParallel worker from none, and its limit.
 
     By hook. The limits are those of the study's proof.
     """
