@@ -124,5 +124,6 @@ def _effect(effect: Detectable) -> str:
     return (
         f"{wording.named(effect.finding)}, {row.b} against {row.a}: "
         f"{value} after {wording.blocks(effect.after)} in 80 % of campaigns ({precision}; "
-        f"SD of a block {wording.amount(effect.sd, effect.finding)}, {wording.blocks(effect.blocks)})"
+        f"SD of a block {wording.amount(effect.sd, effect.finding)}, "
+        f"{wording.blocks(effect.blocks)})"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -31,14 +32,13 @@ TOY = {
     "bleu_images": "1",
     "blocks": "1",
 }
-INVALID = (
-    ["threads", "threads=", "=1,2", "threads=1", "threads=1,,2", "threads=1,1", "threads=1,x"]
-    + ["threads=1,5000", "threads=0,2", "device=auto,cpu", "malloc=keep,other", "tread=1,2"]
-    + ["blocks=1,2", "seed=1,2", "executor=local,slurm", "journal=a,b", "frameworks=a,b"]
-    + ["framework=a,b", "threads=1,2,malloc=system,keep", "threads=1,2,env.A=1", "vary=a,b"]
-    + ["env.A=1,2,threads=1", "env.=1,2", "env.a b=1,2", "env.MLFLOW_TRACKING_URI=a,b"]
-    + ["env.PYTHONPATH=a,b", "max_broken_images=0,1"]
-)
+INVALID = """
+threads · threads= · =1,2 · threads=1 · threads=1,,2 · threads=1,1 · threads=1,x · threads=1,5000
+threads=0,2 · device=auto,cpu · malloc=keep,other · tread=1,2 · blocks=1,2 · seed=1,2
+executor=local,slurm · journal=a,b · frameworks=a,b · framework=a,b · vary=a,b
+threads=1,2,malloc=system,keep · threads=1,2,env.A=1 · env.A=1,2,threads=1 · env.=1,2 · env.a b=1,2
+env.MLFLOW_TRACKING_URI=a,b · env.PYTHONPATH=a,b · max_broken_images=0,1
+"""
 
 
 def settings(study: str = "captioning", **given: str) -> Any:
@@ -79,7 +79,7 @@ def test_cells_of_every_value_have_separate_folders() -> None:
         assert len({Cell(treatment.name, 1, 0).key for treatment in plan.treatments}) == 2
 
 
-@pytest.mark.parametrize("text", INVALID)
+@pytest.mark.parametrize("text", re.split(r" · |\n", INVALID.strip()))
 def test_invalid_variation_is_one_line(text: str) -> None:
     with pytest.raises(WrongCall, match=r"^[^\n]+$"):
         variation.parse(settings(vary=text))
