@@ -88,7 +88,7 @@ def test_the_tracking_container_reads_secrets_and_gives_root_up_with_its_capabil
     script = (
         "import os, pwd; from deploy.compose import serve\n"
         "pwd.getpwnam = lambda _: pwd.getpwuid(65534)  # the container's user is not here\n"
-        "print(serve.secret('secret')); serve.drop_root(); print(os.getresuid())"
+        "print(serve.read_secret('secret')); serve.drop_root(); print(os.getresuid())"
     )
     command = [*confined("tracking"), sys.executable, "-c", script]
     env = {"SECRETS": str(tmp_path), "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import psutil
 import pytest
 
-from deploy.guard import deadline, searches, turns
+from deploy.guard import search_limits, searches
 from deploy.guard.refusal import Refusal
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import API, Group
@@ -160,7 +160,7 @@ def test_a_search_that_takes_too_long_is_ended(group: Group, filled: str) -> Non
     sent = {"experiment_ids": [filled], "filter": "\n".join(["dataset.name LIKE '%'"] * 30)}
     before, begun = log_lines(group), time.monotonic()
     answer = group.ask("alice", "POST", f"{API}/runs/search", json=sent)
-    assert time.monotonic() - begun < deadline.STATEMENT_SECONDS + 10
+    assert time.monotonic() - begun < search_limits.STATEMENT_SECONDS + 10
     assert (answer.status_code, answer.json()["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
     wait_for(lambda: len(log_lines(group)) >= len(before) + 2, 10)
     lines = log_lines(group)[len(before) :]
@@ -172,40 +172,12 @@ def test_a_search_that_takes_too_long_is_ended(group: Group, filled: str) -> Non
     assert group.ask("alice", "POST", "/graphql", json=named).status_code == 400
 
 
-ENDLESS = """
-import time
-from sqlalchemy import create_engine, text
-from deploy.guard import deadline
-
-deadline.install()
-deadline.STATEMENT_SECONDS, deadline.SEARCH_SECONDS = 0.5, 1.2
-numbers = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
-endless = text(f"{numbers} SELECT max(x) FROM n")
-begun = time.monotonic()
-with create_engine("sqlite://").connect() as connection, deadline.limited() as search:
-    for _ in range(5):
-        try:
-            connection.execute(endless).scalar()
-        except deadline.MlflowException as error:
-            print(error.error_code, search.is_overdue, time.monotonic() - begun < 5)
-        search.spent_seconds += 0.5
-    connection.execute(text("SELECT 1"))
-"""
-
-
-def test_a_statement_of_sqlite_is_ended_too() -> None:
-    command = [sys.executable, "-W", "ignore", "-c", ENDLESS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines() == ["INVALID_PARAMETER_VALUE True True"] * 5
-    assert "over 0 s in a statement" in done.stderr, "its time is over: not even a short one begins"
-
-
 HOLDING = """
-import asyncio, sys
-from deploy.guard.turns import Turns
+import asyncio
+from deploy.guard.search_limits import Turns
 
 async def hold():
-    turns = Turns(sys.argv[1])
+    turns = Turns()
     async with turns.turn(7), turns.turn(7), turns.turn(8):
         print("held", flush=True)
         await asyncio.sleep(600)
@@ -218,22 +190,23 @@ def test_two_searches_of_an_account_run_at_once_in_all_workers(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(search_limits, "WAIT_SECONDS", 0.3)
     file = tmp_path / "turns"
     file.touch()
-    command = [sys.executable, "-W", "ignore", "-c", HOLDING, str(file)]
+    monkeypatch.setenv(search_limits.TURNS_FILE, str(file))
+    command = [sys.executable, "-W", "ignore", "-c", HOLDING]
     worker = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert worker.stdout
     assert worker.stdout.readline() == "held\n"
 
     async def statuses() -> list[int]:
-        found, shared = [], turns.Turns(str(file))
+        found, shared = [], search_limits.Turns()
         for account in (7, 8, 8, 9):
             try:
                 async with shared.turn(account):
                     found.append(200)
             except Refusal as refusal:
-                found.append(refusal.status if refusal.again_seconds else 0)
+                found.append(refusal.status if refusal.retry_seconds else 0)
         return found
 
     assert asyncio.run(statuses()) == [429, 200, 200, 200]
