@@ -6,7 +6,6 @@ import argparse
 import os
 import resource
 import sys
-import tempfile
 from collections.abc import Sequence
 
 KEEP_ALIVE_SECONDS = 20
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     # Read when MLflow is imported, here and in every worker.
     os.environ["MLFLOW_SERVER_ALLOWED_HOSTS"] = args.hosts
     os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] = args.origins
-    from deploy.guard import backend, search_limits
+    from deploy.guard import backend
     from deploy.guard.connections import BoundedProtocol
 
     _, largest = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -42,23 +41,21 @@ def main(arguments: Sequence[str]) -> None:
     backend.prepare(args.artifacts)
     # libpq reads it in every worker.
     os.environ.setdefault("PGOPTIONS", f"-c statement_timeout={STATEMENT_SECONDS}s")
-    with tempfile.NamedTemporaryFile(prefix="evenhand-turns-") as file:
-        os.environ[search_limits.TURNS_FILE] = file.name
-        uvicorn.run(
-            "deploy.guard.app:create",
-            factory=True,
-            host=args.host,
-            port=args.port,
-            workers=args.workers,
-            http=BoundedProtocol,
-            ws="none",
-            proxy_headers=bool(args.proxies),
-            forwarded_allow_ips=args.proxies or None,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_worker_healthcheck=HEALTHCHECK_SECONDS,
-            server_header=False,
-            log_config=str(backend.LOG_CONFIG),
-        )
+    uvicorn.run(
+        "deploy.guard.app:create",
+        factory=True,
+        host=args.host,
+        port=args.port,
+        workers=args.workers,
+        http=BoundedProtocol,
+        ws="none",
+        proxy_headers=bool(args.proxies),
+        forwarded_allow_ips=args.proxies or None,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_worker_healthcheck=HEALTHCHECK_SECONDS,
+        server_header=False,
+        log_config=str(backend.LOG_CONFIG),
+    )
 
 
 if __name__ == "__main__":

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
-import os
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from contextvars import ContextVar
@@ -21,10 +18,9 @@ from sqlalchemy.exc import OperationalError
 
 from deploy.guard.refusal import Refusal
 
-# The file that the workers share: a byte is locked for each turn. A dead worker gives it back.
-TURNS_FILE = "EVENHAND_TURNS"
-MAX_RUNNING, MAX_WAITING = 2, 32
-WAIT_SECONDS, POLL_SECONDS, RETRY_SECONDS = 30.0, 0.05, 5.0
+# Searches of one account in one worker.
+MAX_RUNNING, MAX_WAITING = 1, 32
+WAIT_SECONDS, RETRY_SECONDS = 30.0, 5.0
 # Of one statement, and of all statements of a search: its results come in further ones.
 STATEMENT_SECONDS, SEARCH_SECONDS = 5.0, 20.0
 # PostgreSQL tries every order of so many joins: of 30 it plans 2.8 s with 8, 0.14 s with 4.
@@ -33,13 +29,10 @@ POSTGRES_CANCELLED = "57014"
 
 
 class Turns:
-    """Turns of the accounts to search, shared by the workers of a server through a file."""
+    """Turns of the accounts to search in one worker."""
 
     def __init__(self) -> None:
-        path = os.environ.get(TURNS_FILE, "")
-        self._file = os.open(path, os.O_RDWR) if path else os.memfd_create("turns")
-        self._taken: set[int] = set()
-        self._waiting: Counter[int] = Counter()
+        self._semaphores: dict[int, anyio.Semaphore] = {}
 
     @asynccontextmanager
     async def turn(self, account: int) -> AsyncIterator[None]:
@@ -48,42 +41,19 @@ class Turns:
         Raises:
             Refusal: 429 if too many wait, or none becomes free in time.
         """
-        place = await self._wait(account)
+        semaphore = self._semaphores.setdefault(account, anyio.Semaphore(MAX_RUNNING))
+        refusal = Refusal(429, "other searches of the account wait; try again", RETRY_SECONDS)
+        if semaphore.statistics().tasks_waiting >= MAX_WAITING:
+            raise refusal
+        try:
+            with anyio.fail_after(WAIT_SECONDS):
+                await semaphore.acquire()
+        except TimeoutError:
+            raise refusal from None
         try:
             yield
         finally:
-            self._taken.remove(place)
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
-
-    async def _wait(self, account: int) -> int:
-        message = f"an account searches {MAX_RUNNING} times at once, and others wait; try again"
-        if self._waiting[account] >= MAX_WAITING:
-            raise Refusal(429, message, RETRY_SECONDS)
-        self._waiting[account] += 1
-        deadline = time.monotonic() + WAIT_SECONDS
-        try:
-            while (place := self._take(account)) is None:
-                if time.monotonic() > deadline:
-                    raise Refusal(429, message, RETRY_SECONDS)
-                await anyio.sleep(POLL_SECONDS)
-            return place
-        finally:
-            self._waiting[account] -= 1
-            if not self._waiting[account]:
-                del self._waiting[account]
-
-    def _take(self, account: int) -> int | None:
-        """Lock a byte of the account's: the system refuses other processes, `_taken` this one."""
-        for place in range(account * MAX_RUNNING, (account + 1) * MAX_RUNNING):
-            if place in self._taken:
-                continue
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-            except OSError:
-                continue
-            self._taken.add(place)
-            return place
-        return None
+            semaphore.release()
 
 
 @dataclass
