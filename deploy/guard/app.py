@@ -60,7 +60,7 @@ def create() -> Application:
 
 @dataclass
 class Exchange:
-    """One request with its connection, after the route and the account are checked."""
+    """Request with its connection, after the route and the account are checked."""
 
     route: Route
     account: Account

@@ -58,7 +58,7 @@ class PostgreSQL:
 
     @property
     def is_running(self) -> bool:
-        """Whether the cluster answers on its socket; a number in a file may be another's."""
+        """True if the cluster answers on its socket; a number in a file may be another's."""
         sockets = self.cluster and self.cluster.parent
         command = [f"{self.binaries}/pg_isready", "--quiet", f"--host={sockets}"]
         return subprocess.run(command, cwd="/", **_user_options()).returncode < NO_ANSWER

@@ -16,18 +16,20 @@ from models.layers import NEVER
 from models.layers.images import MirroredSpec, Size, pair
 from models.transfer import AS_IS, Arrays, layer_name, weight_rule
 
+add, multiply = ops.add, ops.multiply
+relu, relu6, silu, sigmoid = ops.relu, ops.relu6, ops.silu, ops.sigmoid
 
-def images(channels: int = 3) -> Any:
-    """Return the input: images (n, height, width, channels) of any size."""
-    return keras.Input((None, None, channels))
+
+def images(channels: int = 3, side: int | None = None) -> Any:
+    """Return the input: images (n, height, width, channels), of any size without a side."""
+    return keras.Input((side, side, channels))
 
 
 def build_mirror(spec: MirroredSpec) -> keras.Model:
     """Return a network: call(images (n, height, width, channels)) -> (n, classes)."""
-    inputs = images(spec.channels)
-    if spec.only_side:
-        inputs = keras.Input((spec.only_side, spec.only_side, spec.channels))
-    return network(inputs, spec.network(inputs, sys.modules[__name__]), type(spec).__module__)
+    inputs = images(spec.channels, spec.only_side)
+    name = type(spec).__module__.split(".")[-2]
+    return network(inputs, spec.network(inputs, sys.modules[__name__]), name)
 
 
 def built(layer: Any, *shape: int | None) -> Any:
@@ -106,32 +108,8 @@ def rescale(x: Any, scales: Any, offsets: Any) -> Any:
     return layers.Rescaling(scales, offsets)(x)
 
 
-def add(*tensors: Any) -> Any:
-    return layers.Add()(list(tensors))
-
-
-def multiply(*tensors: Any) -> Any:
-    return layers.Multiply()(list(tensors))
-
-
 def concatenate(*tensors: Any) -> Any:
     return layers.Concatenate()(list(tensors))
-
-
-def relu(x: Any) -> Any:
-    return layers.ReLU()(x)
-
-
-def relu6(x: Any) -> Any:
-    return layers.ReLU(max_value=6)(x)
-
-
-def silu(x: Any) -> Any:
-    return layers.Activation("silu")(x)
-
-
-def sigmoid(x: Any) -> Any:
-    return layers.Activation("sigmoid")(x)
 
 
 def linear(x: Any, outputs: int, path: str) -> Any:
