@@ -15,15 +15,13 @@ MAX_LEFT_OUT_SHOWN = 20
 
 
 def lines(found: Forecast) -> list[str]:
-    """Warnings, cells and order, data, time, disk, checks, and the detectable differences."""
+    """Warnings, cells and order, data, time, and the detectable differences."""
     warned = (f"! {line}" for line in found.warnings)
     groups = (
         warned,
         _cells(found),
         _data(found),
         _time(found),
-        _disk(found),
-        _checks(found),
         _detectable(found),
     )
     return [*itertools.chain.from_iterable(groups), "Nothing was measured, nothing was written."]
@@ -70,24 +68,6 @@ def _time(found: Forecast) -> Iterator[str]:
     yield f"           by {known:,} cells of {campaigns} with these settings on this machine; preparation comes on top"
     if found.unknown:
         yield f"           not in it, since there is no such cell: {', '.join(found.unknown)}"
-
-
-def _disk(found: Forecast) -> Iterator[str]:
-    free = f"{found.free_bytes / 1e9:,.1f} GB are free"
-    if len(found.unknown) == len(found.plan.treatments):
-        yield f"disk       not known; {free}"
-        return
-    least = "at least" if found.unknown else "about"
-    sizes = [
-        f"{found.bytes_of(blocks) / 1e6:,.1f} MB for {wording.blocks(blocks)}"
-        for blocks in found.looks
-    ]
-    yield f"disk       {least} {', '.join(sizes)} in the journal, and as much again on the server; {free}"
-
-
-def _checks(found: Forecast) -> Iterator[str]:
-    for at, line in enumerate(found.checked):
-        yield f"{'' if at else 'checks':<11}{line}"
 
 
 def _detectable(found: Forecast) -> Iterator[str]:
