@@ -1,4 +1,4 @@
-"""Foreign files read within bounds and with errors of one line, and files that are written in one move."""
+"""Foreign files, read within bounds and with errors of one line; files written in one move."""
 
 from __future__ import annotations
 

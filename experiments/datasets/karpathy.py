@@ -44,7 +44,7 @@ def detect(folder: Path) -> Layout | None:
 
 
 def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
-    """Yield rows; COCO's `filepath` names an image's folder, the other data sets have one folder."""
+    """Yield rows; COCO's `filepath` names an image's folder, other data sets have one folder."""
     top = layout.image_folders[0].relative_to(layout.folder)
     for image in json_arrays(layout.caption_files[0], "images")[0]:
         fields: dict[str, Any] = image if isinstance(image, dict) else {}

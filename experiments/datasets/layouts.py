@@ -1,4 +1,4 @@
-"""Layouts of captions and images; a format is a module of this package with LOOKS_FOR, detect, rows."""
+"""Layouts of captions and images; a format is a module with LOOKS_FOR, detect and rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class CaptionRow:
-    """One caption; `image` is a path below the folder; `split` is None if the data set has none."""
+    """Caption; `image` is a path below the folder; `split` is None if the data set has none."""
 
     image: str
     text: str

@@ -1,4 +1,4 @@
-"""Captions and features of given sizes, drawn from a seed: for speed and memory at papers' sizes."""
+"""Captions and features of given sizes, drawn from a seed: for timing at papers' sizes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def synthetic(
 ) -> CaptionData:
     """Return random captions, the longest with exactly `length` words; there are no pictures.
 
-    `features.npy` in its folder has float32 (images, 1920), non-negative as after a ReLU and pooling.
+    `features.npy` in its folder has float32 (images, 1920), non-negative as after a ReLU.
 
     Args:
         vocabulary: Number of ids, padding and marks among them.

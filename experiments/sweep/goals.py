@@ -58,15 +58,15 @@ def objectives(text: str, outcomes: Iterable[Outcome]) -> tuple[Objective, ...]:
         metric = _metric("objectives", name, judged)
         if metric in parsed:
             raise WrongCall(f"objectives: {name} is named twice")
-        known = judged.get(metric) or outcome(metric)
+        entry = judged.get(metric) or outcome(metric)
         if way not in ("", "max", "min"):
             raise WrongCall(f"objectives: {name}:{way} is neither {name}:max nor {name}:min")
-        way = way or {"higher": "max", "lower": "min"}.get(known.better or "", "")
+        way = way or {"higher": "max", "lower": "min"}.get(entry.better or "", "")
         if not way:
             raise WrongCall(
                 f"objectives: {name} has no direction of its own; write {name}:max or {name}:min"
             )
-        parsed[metric] = Objective(known, "max" if way == "max" else "min")
+        parsed[metric] = Objective(entry, "max" if way == "max" else "min")
     if not parsed:
         raise WrongCall(
             "objectives is empty: a search needs a metric; write throughput:max (have "
@@ -118,5 +118,6 @@ def require(metrics: Mapping[str, float], requested: Iterable[str]) -> None:
         if metric not in metrics:
             have = sorted(name for name in metrics if not name.startswith(_INTERNAL))
             raise WrongCall(
-                f"objectives, constraints: the first trial has no {metric}{suggestion(metric, have)}"
+                f"objectives, constraints: the first trial has no {metric}"
+                f"{suggestion(metric, have)}"
             )

@@ -95,7 +95,8 @@ def _page(
     left_out = f"<p class=quiet>Not drawn: {html.escape('; '.join(missing))}</p>" if missing else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title><style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto;
+padding: 0 1rem; color: #222 }}
 table {{ border-collapse: collapse; font-size: 13px }}
 th, td {{ text-align: left; padding: .2rem .7rem; border-bottom: 1px solid #ddd }}
 .wide {{ overflow-x: auto; max-height: 32rem; overflow-y: auto }} .quiet {{ color: #666 }}

@@ -46,12 +46,12 @@ class Dimension:
 
     @property
     def choices(self) -> tuple[Value, ...]:
-        """Every choice of a categorical setting; an empty tuple for a range."""
+        """Choices of a categorical setting; an empty tuple for a range."""
         return getattr(self.distribution, "choices", ())
 
     @property
     def extremes(self) -> tuple[Value, ...]:
-        """Every choice of a categorical setting, or both ends of a range."""
+        """Choices of a categorical setting, or both ends of a range."""
         kind: Any = self.distribution
         return self.choices or (kind.low, kind.high)
 

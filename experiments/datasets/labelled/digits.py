@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits of scikit-learn (UCI, Alpaydin and Kaynak, 1998), 8 × 8: embedded."""
+"""Handwritten digits of scikit-learn (UCI, Alpaydin and Kaynak, 1998), 1,797 of 8 × 8: embedded."""
 
 from __future__ import annotations
 

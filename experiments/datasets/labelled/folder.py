@@ -1,4 +1,4 @@
-"""Pictures in folders named after their classes: `train/CLASS/…` and `val/CLASS/…`, or `CLASS/…`."""
+"""Pictures in folders named after classes: `train/CLASS/…` and `val/CLASS/…`, or `CLASS/…`."""
 
 from __future__ import annotations
 

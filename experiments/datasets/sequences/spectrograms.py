@@ -17,7 +17,7 @@ SYMBOLS = " 'abcdefghijklmnopqrstuvwxyz"  # from 1 on; 0 is the blank
 FRAMES_A_STEP = 2  # the network's convolutions leave every second frame
 
 
-def find(path: Path, *, longest: int | None, bins: int) -> SequenceSource:  # noqa: ARG001 - speech.py bounds it
+def find(path: Path, *, longest: int | None, bins: int) -> SequenceSource:  # noqa: ARG001
     """Return examples of two parts: frames (F, bins), float32, and symbols, int32."""
     rows = speech.utterances(path)
     return SequenceSource(
