@@ -122,7 +122,7 @@ def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimensio
     try:
         parse_values = _range if ".." in values else _choices
         distribution = parse_values(name, values, value_type)
-    except ValueError as error:  # Optuna's own checks
+    except (ValueError, OverflowError) as error:  # Optuna's own checks too
         raise WrongCall(f"search: {name}={plain.short(values)}: {error}") from None
     return Dimension(name, fields[name], several, distribution)
 

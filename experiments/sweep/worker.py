@@ -84,27 +84,17 @@ def begin(sweep: Sweep, texts: Mapping[str, str], display: Display) -> Worker:
 def campaign_over_batches(
     sweep: Sweep, texts: Mapping[str, str], display: Display
 ) -> Campaign | None:
-    """Return the campaign of `find=best_batch`, new or resumed; None for another request."""
-    run_id = texts.get("resume", "")
-    if not run_id and sweep.find == "best_batch":
-        request = understood(sweep, texts)
-        counts = preparation.prepare_data(request.study, request.base, display).dataset.counts
-        request = with_length(request, counts)
-        plan = batches.plan(request.study, request.base, request.goal.dimensions)
-        return pipeline.start(request.study, request.base, display, plan)
-    root = _journal(texts)
-    for folder, stored in reversed(journal.descriptions(root, run_id)) if run_id else ():
-        if stored["study"] == "sweep" and run_id == "last":
-            return None
-        tags = stored.get("plan", {}).get("tags", {})
-        if tags.get("find") and run_id in ("last", stored["run_id"]):
-            changes = {name: text for name, text in texts.items() if name != "resume"}
-            return pipeline.restart(stored["study"], folder.name, changes, root, display)
-    return None
+    """Return the campaign of `find=best_batch`; None for another request.
 
-
-def _journal(texts: Mapping[str, str]) -> Path:
-    return Path(texts.get("journal") or CampaignSettings.journal).resolve()
+    It is resumed as a campaign of its experiment.
+    """
+    if texts.get("resume") or sweep.find != "best_batch":
+        return None
+    request = understood(sweep, texts)
+    counts = preparation.prepare_data(request.study, request.base, display).dataset.counts
+    request = with_length(request, counts)
+    plan = batches.plan(request.study, request.base, request.goal.dimensions)
+    return pipeline.start(request.study, request.base, display, plan)
 
 
 def understood(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
@@ -450,7 +440,7 @@ def resume(
     Raises:
         WrongCall: There is no such sweep, or the request differs from its beginning.
     """
-    root = _journal(texts)
+    root = Path(texts.get("journal") or CampaignSettings.journal).resolve()
     folder, stored = _find(sweep, texts["resume"], root)
     request = _resumed_request(stored, sweep, texts)
     url = request.sweep.storage or f"sqlite:///{folder / DATABASE if folder else ''}"

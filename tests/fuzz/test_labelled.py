@@ -153,10 +153,11 @@ def check_data(data: Labelled) -> None:
 
 def read_cifar(_: Path, path: Path) -> None:
     """Read in this process; `prepare` starts one with limits for each data set."""
-    if path.name == cifar10.NAMES:
-        cifar10.read_names(path)
-    else:
-        cifar10.read_batch(path)
+    reader = cifar10.read_names if path.name == cifar10.NAMES else cifar10.read_batch
+    try:
+        reader(path)
+    except WrongCall as error:
+        raise WrongCall(str(error)) from None  # under that bound memory may run out
 
 
 def read_weights(_: Path, path: Path) -> None:

@@ -37,12 +37,6 @@ def _pictures(folder: Path, names: Iterable[str]) -> None:
         picture(folder / name, number)
 
 
-class TestFlickr8kFromKaggle:
-    def test_a_quote_that_is_not_closed_spoils_one_row_only(self, tmp_path: Path) -> None:
-        folder = kaggle(tmp_path / "data", images=3, captions=['"a dog'])
-        assert [text for _, text, _ in _captions(folder)] == ["a dog"] * 3
-
-
 class TestFlickr8kOriginal:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:

@@ -37,19 +37,6 @@ def test_batches_cover_the_images_in_order(data: CaptionData) -> None:
         np.testing.assert_array_equal(found[1].pixels[1], normalised(picture, 24))
 
 
-def test_images_that_broke_since_are_zeros(data: CaptionData) -> None:
-    """Headers were fine when the data was indexed; the rest shows when the picture is decoded."""
-    cut, gone = (Path(data.source, data.images[number]) for number in (2, 4))
-    cut.write_bytes(cut.read_bytes()[:-1500])
-    gone.unlink()
-    (batch,) = batches(Path(data.source), data.images, size=24, batch=10)
-    assert [image for image, _ in batch.broken] == [2, 4]
-    assert "truncated" in batch.broken[0][1]
-    assert batch.broken[1][1] == "missing"
-    zero = [number for number in range(7) if not batch.pixels[number].any()]
-    assert zero == [2, 4]
-
-
 def _save(picture: Image.Image, path: Path) -> Path:
     picture.save(path)
     return path

@@ -121,14 +121,6 @@ def test_trainings_of_different_length_are_compared_by_rates_alone(wanted: dict[
     worker.check_rates(asked("dropout=0.1|0.2", SHORT, **wanted))
 
 
-def test_the_remedy_that_is_named_serves() -> None:
-    with pytest.raises(WrongCall, match=r"epochs=4$"):
-        worker.check_rates(asked("batch_size=8|32|160", SHORT, objectives="loss"))
-    worker.check_rates(asked("batch_size=8|32|160", {**SHORT, "epochs": "4"}, objectives="loss"))
-    with pytest.raises(WrongCall, match="batch sizes that divide 960, and epochs=8"):
-        worker.check_rates(asked("batch_size=8..250", SHORT, objectives="loss"))
-
-
 def test_a_campaign_over_batch_sizes_judges_rates_alone_where_they_train_differently_much() -> None:
     call = asked("batch_size=8..256:log", SHORT, find="best_batch")
     plan = batches.plan(

@@ -292,17 +292,6 @@ def test_the_largest_batch_that_fits_is_found(
 
 
 @pytest.mark.slow
-def test_real_frameworks_are_searched(place: Place) -> None:
-    search = {"search": "framework=pytorch|tensorflow", "trials": "2", "sampler": "grid"}
-    done = place.call(*command(place, **search, confirm="false", objectives="loss"))
-    assert done.returncode == 3, done.stdout + done.stderr
-    trials = runs(place, "trial")
-    assert {(run.status, run.tags["parity"]) for run in trials} == {("FINISHED", "equal")}
-    losses = [run.metrics["val/loss"] for run in trials]
-    assert losses[0] == pytest.approx(losses[1], rel=0.1)  # after three steps with other dropout
-
-
-@pytest.mark.slow
 def test_the_best_batch_size_is_judged_by_the_comparison(place: Place) -> None:
     asked = {
         "search": "batch_size=2|8|32",
