@@ -167,10 +167,6 @@ def point_settings(dimensions: Sequence[Dimension], values: Mapping[str, Value])
     }
 
 
-def length(dimensions: Sequence[Dimension]) -> Length | None:
-    return next((dimension.length for dimension in dimensions if dimension.length), None)
-
-
 def widest(settings: CampaignSettings, dimensions: Sequence[Dimension]) -> CampaignSettings:
     """Return the settings with every choice of a list: all the frameworks, all the models."""
     lists: dict[str, Any] = {

@@ -76,9 +76,10 @@ def plan(
         return None
     searched = [name for dimension in dimensions for name in (dimension.field, dimension.name)]
     rates_only = ""
-    if length := space.length(dimensions):
-        sizes = [length.batch_size, *(trial.params["batch_size"] for trial in winners)]
-        rates_only = length.difference(sizes, base.margin)
+    lengths = [dimension.length for dimension in dimensions if dimension.length]
+    if lengths:
+        sizes = [lengths[0].batch_size, *(trial.params["batch_size"] for trial in winners)]
+        rates_only = lengths[0].difference(sizes, base.margin)
     return Plan(
         title="what a sweep found, against the default",
         factor="treatment",

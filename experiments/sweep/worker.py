@@ -111,13 +111,14 @@ def understood(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
     base: CampaignSettings = settings_.parse(
         module.settings, module.presets, {"pairing": "sequential", **texts}
     )
-    for name, default in {
-        "aa": False,
-        "inject_delay": "",
-        "vary": "",
-        "pairing": "sequential",
-    }.items():
-        if getattr(base, name) not in (default, None, 0):
+    refused = {
+        "aa": base.aa,
+        "inject_delay": base.inject_delay,
+        "vary": base.vary,
+        "pairing": base.pairing != "sequential",
+    }
+    for name, is_requested in refused.items():
+        if is_requested:
             raise WrongCall(
                 f"{name}: a trial is a single cell; request it in a campaign of the experiment"
             )

@@ -184,8 +184,8 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
         monkeypatch.setenv(name, text)
     storage = postgres.database("optuna")
     asked = {
-        "search": "batch_size=2..8:2,framework=toy|toy+twin",
-        "trials": "8",
+        "search": "batch_size=2..6:2,framework=toy|toy+twin",
+        "trials": "6",
         "sampler": "grid",
     }
     shared = {"storage": storage, "confirm": "false"}
@@ -194,7 +194,7 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
     second = place.begin(*resume(place, journal=str(place.folder / "of another machine"), **shared))
     wait_for(
         lambda: (
-            finished(place, storage) >= 2 and bool(cells(second.pid)) and bool(cells(first.pid))
+            finished(place, storage) >= 1 and bool(cells(second.pid)) and bool(cells(first.pid))
         ),
         120,
     )
@@ -214,27 +214,21 @@ def test_two_workers_share_a_sweep_and_kill_9_loses_nothing_and_repeats_nothing(
     assert "ExperimentalWarning" not in third.stderr
     study = optuna_study(place, storage)
     counted = search.counted(study.trials)
-    assert [one.state for one in counted] == [TrialState.COMPLETE] * 8
+    assert [one.state for one in counted] == [TrialState.COMPLETE] * 6
     points = {(one.params["batch_size"], one.params["framework"]) for one in counted}
-    assert len(points) == 8, "every point of the grid once"
+    assert len(points) == 6, "every point of the grid once"
     dropped = [one for one in study.trials if one.state == TrialState.FAIL]
     assert 1 <= len(dropped) <= 2, (
         "one a killed worker; none where the kill fell between two trials"
     )
-    assert f"[ 1/{8 - len(done_before)}]" in third.stdout, "what was finished is not run again"
+    assert f"[ 1/{6 - len(done_before)}]" in third.stdout, "what was finished is not run again"
     stored = list(runs(place, "trial"))
     assert {run.tags["framework"] for run in stored} == {"toy", "toy+twin"}
     assert {run.tags["parity"] for run in stored} == {"equal"}
-    assert sum(one.status == "FINISHED" for one in stored) == 8
+    assert sum(one.status == "FINISHED" for one in stored) == 6
     assert {one.status for one in stored} == {"FINISHED", "FAILED"}, "no run is left open"
     (sweep,) = runs(place, "sweep")
     assert sweep.status == "FINISHED"
-
-    again = place.call(*resume(place, **shared))
-    assert again.returncode == 3, again.stdout + again.stderr
-    assert len(optuna_study(place, storage).trials) == len(study.trials)
-    assert len(runs(place, "trial")) == len(stored)
-    assert [one.status for one in runs(place, "sweep")] == ["FINISHED"]
 
 
 def runs_or_none(place: Place) -> list[StoredRun]:
