@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -90,29 +86,6 @@ def test_moved_data_is_read_where_it_is_now(folder: Path, tmp_path: Path, cache:
     second = _index(tmp_path / "moved", cache)
     assert second.digest == first.digest
     assert CaptionData.open(second.folder).source == str(tmp_path / "moved")
-
-
-def test_a_kill_while_indexing_leaves_no_entry(folder: Path, cache: Path) -> None:
-    """The child stops for good in the middle of checking images; then it is killed."""
-    code = (
-        "import sys, time\n"
-        "from pathlib import Path\n"
-        "from experiments.datasets.captions import index\n"
-        "def progress(stage, done, total):\n"
-        "    if stage == 'checking images':\n"
-        "        print('ready', flush=True); time.sleep(60)\n"
-        f"index({str(folder)!r}, cache=Path({str(cache)!r}), seed=1, progress=progress)\n"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
-    assert [
-        path.name for path in (cache / "captions").iterdir() if not path.name.startswith(".")
-    ] == []
-    assert len(_index(folder, cache).images) == 10
 
 
 class TestBrokenImages:

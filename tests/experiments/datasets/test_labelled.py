@@ -6,7 +6,6 @@ import gzip
 import io
 import os
 import pickle
-import shutil
 import struct
 import sys
 import tracemalloc
@@ -386,13 +385,6 @@ def test_a_small_gz_does_not_unpack_to_gigabytes(tmp_path: Path) -> None:
         folder,
         r"train-images-idx3-ubyte.gz: its header promises 156,800,016 bytes in a file of .* at most 100 times",
     )
-    with gzip.open(
-        folder / "train-images-idx3-ubyte.gz", "wb"
-    ) as file:  # more than its header says
-        file.write(struct.pack(">BBBB3I", 0, 0, 8, 3, 30, 28, 28))
-        for _ in range(200):
-            file.write(bytes(784_000))
-    refused(folder, r"is cut off or too long: 23,521 bytes for 30 × 28 × 28 values")
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -531,31 +523,6 @@ def test_a_class_folder_that_leads_out_is_left_out_and_named(tmp_path: Path) -> 
     again = prepared(tmp_path / "some", tmp_path / "cache", 8, 3)
     assert (again.classes, len(again.folders_left_out)) == (before.classes, 2), (
         "what was cached before has no such folders"
-    )
-
-
-@pytest.mark.parametrize("part", ["", "train", "val"])
-def test_a_data_set_of_folders_that_lead_out_is_refused(tmp_path: Path, part: str) -> None:
-    for name in ("train", "val"):
-        write_pictures(tmp_path / "there" / name)
-        write_pictures(tmp_path / "some" / name)
-    if part:
-        shutil.rmtree(tmp_path / "some" / part)
-        (tmp_path / "some" / part).symlink_to(tmp_path / "there" / part)
-    else:
-        shutil.rmtree(tmp_path / "some")
-        (tmp_path / "some").mkdir()
-        for name in ("cat", "emu"):
-            (tmp_path / "some" / name).symlink_to(tmp_path / "there" / "train" / name)
-    said = (
-        r"some: val has no pictures; 3 left out"
-        if part == "val"
-        else r"some: 0 classes in .*, two are needed; \d left out"
-    )
-    refused(
-        tmp_path / "some",
-        said
-        + rf", the first {tmp_path}/some/.*: the folder of a class leads out of the data folder; name",
     )
 
 
