@@ -71,7 +71,7 @@ def _first_line(error: Exception) -> str:
 
 
 def is_text(text: str) -> bool:
-    """Return whether a text has neither control characters nor lone surrogates (undecoded bytes)."""
+    """Return whether a text has no control characters and no lone surrogates (undecoded bytes)."""
     return not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
 
 

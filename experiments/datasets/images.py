@@ -54,7 +54,8 @@ _T = TypeVar("_T")
 class ImageBatch(NamedTuple):
     """Images `first`, `first` + 1, … of the data set.
 
-    pixels: float32 (n, size, size, 3), normalised; zeros where an image is broken. broken: (image, reason).
+    pixels: float32 (n, size, size, 3), normalised; zeros for a broken image.
+    broken: (image, reason).
     """
 
     first: int
@@ -95,7 +96,7 @@ def problem(path: Path, *, decode: bool) -> str | None:
 def orientation_of_plain(path: Path) -> int:
     """Return EXIF's orientation, 1…8, of a picture that every framework decodes alike; else 0.
 
-    These are JPEG, and PNG of 8 bits, in RGB or grey, without transparency. Only the header is read.
+    These are JPEG, and PNG of 8 bits, in RGB or grey, without transparency. It reads the header.
     """
     orientation = _read(path, _orientation_of_plain)
     return 0 if isinstance(orientation, str) else orientation

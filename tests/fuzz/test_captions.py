@@ -173,7 +173,7 @@ COUNTS = [(QUICK, 0), pytest.param(-(-ALL // len(FORMATS)), 1, marks=pytest.mark
 
 @pytest.mark.parametrize(("count", "seed"), COUNTS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_captions_are_read_or_one_line(name: str, count: int, seed: int) -> None:
+def test_damaged_captions_are_read_or_refused(name: str, count: int, seed: int) -> None:
     form = Format(FORMATS[name], read, GROWN_BYTES, is_refused=name != "pictures")
     check(form, count, seed)
 

@@ -189,7 +189,7 @@ COUNTS = [(QUICK, 0), pytest.param(-(-ALL // len(FORMATS)), 1, marks=pytest.mark
 
 @pytest.mark.parametrize(("count", "seed"), COUNTS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_files_are_read_or_one_line(name: str, count: int, seed: int) -> None:
+def test_damaged_files_are_read_or_refused(name: str, count: int, seed: int) -> None:
     check(FORMATS[name], count, seed)
 
 

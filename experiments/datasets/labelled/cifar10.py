@@ -1,8 +1,8 @@
 """CIFAR-10 and -100 as published for Python: pickled dictionaries of bytes (Krizhevsky, 2009).
 
 `python -m experiments.datasets.labelled.cifar10 SECONDS OUT.npz FILE …` reads the pickles in a
-separate process. `find_class` permits arrays only, so a file cannot run code. It could still take memory or
-time, or crash the parser: the process has limits, and a crash ends that process only.
+separate process. `find_class` permits arrays only, so a file cannot run code. It could still take
+memory or time, or crash the parser: the process has limits, and a crash ends that process only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MNIST and data in its form: four idx files, plain or gzip, or `mnist.npz` (LeCun et al., 1998)."""
+"""MNIST and data in its form: four idx files, or gzip, or `mnist.npz` (LeCun et al., 1998)."""
 
 from __future__ import annotations
 

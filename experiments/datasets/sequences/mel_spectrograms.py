@@ -14,7 +14,13 @@ from models.contract import Array
 UNKNOWN = 1  # 0 is padding
 
 
-def find(path: Path, *, longest: int | None, bins: int, characters: int) -> SequenceSource:  # noqa: ARG001
+def find(
+    path: Path,
+    *,
+    longest: int | None,  # noqa: ARG001
+    bins: int,
+    characters: int,
+) -> SequenceSource:
     """Return examples of two parts: frames (F, bins), float32, and ids of characters, int32."""
     rows = speech.utterances(path)
 

@@ -37,17 +37,17 @@ def _pairs(batch: Batch) -> list[Pair]:
     image_features, tokens, positions = batch.inputs
     words = tokens.shape[1]
     counted = [number for number, weight in enumerate(batch.weights) if weight]
-    found = []
+    pairs = []
     for number in counted:
         row, last = divmod(int(positions[number]), words)
-        found.append(
+        pairs.append(
             (
                 float(image_features[row, 0]),
                 tuple(tokens[row, : last + 1].tolist()),
                 int(batch.targets[number]),
             )
         )
-    return found
+    return pairs
 
 
 def _expected(

@@ -1,4 +1,4 @@
-"""Caption files and pictures that somebody else wrote: nothing outside of the folder, nothing silently wrong, one line each."""
+"""Hostile caption files and pictures: names that lead out, bombs, other programs."""
 
 from __future__ import annotations
 

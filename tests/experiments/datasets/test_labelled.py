@@ -1,4 +1,4 @@
-"""Labelled images from small files in the real formats, and what is said of those that are not."""
+"""Labelled images from small files in the real formats, and refused files."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_damaged_files_are_named(tmp_path: Path, damage: Any, said: str) -> None
         prepared(tmp_path, tmp_path / "cache")
 
 
-def test_what_is_no_data_set_says_what_was_looked_for(tmp_path: Path) -> None:
+def test_unknown_data_set_is_refused_with_the_known_formats(tmp_path: Path) -> None:
     with pytest.raises(
         WrongCall,
         match=r"no known data set there; looked for CIFAR-10 .*; MNIST .*; folders of pictures",
@@ -322,7 +322,7 @@ def write_batch(folder: Path, **changed: Any) -> Path:
         ),
     ],
 )
-def test_batches_of_cifar_that_cannot_be_right(
+def test_impossible_cifar_batches_are_refused(
     tmp_path: Path, changed: dict[str, Any], said: str
 ) -> None:
     refused(write_batch(tmp_path, **changed), said, 32, 3)
@@ -340,7 +340,7 @@ def test_batches_of_cifar_that_cannot_be_right(
         (None, "has no list 'label_names'"),
     ],
 )
-def test_class_names_of_cifar_that_cannot_be_right(tmp_path: Path, names: Any, said: str) -> None:
+def test_impossible_cifar_class_names_are_refused(tmp_path: Path, names: Any, said: str) -> None:
     write_cifar(tmp_path / "cifar")
     (tmp_path / "cifar" / "batches.meta").write_bytes(
         pickle.dumps({b"label_names": names}, protocol=2)
@@ -441,7 +441,9 @@ def write_npz(folder: Path, **changed: Any) -> Path:
         ),
     ],
 )
-def test_archives_that_cannot_be_right(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+def test_impossible_archives_are_refused(
+    tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
     refused(write_npz(tmp_path / "mnist", **changed), said)
 
 
@@ -492,7 +494,7 @@ def _huge_bitmap(path: str) -> None:
     ],
     ids=["pipe", "device", "link", "huge", "text"],
 )
-def test_what_is_no_picture_is_left_out_and_named(
+def test_unreadable_pictures_are_left_out_and_named(
     tmp_path: Path, make: Callable[[str], object], said: str
 ) -> None:
     """Its name has a byte that is not UTF-8, and an escape sequence."""
@@ -526,7 +528,7 @@ def test_a_class_folder_that_leads_out_is_left_out_and_named(tmp_path: Path) -> 
     )
 
 
-def test_on_the_command_line_it_is_one_line(tmp_path: Path) -> None:
+def test_command_line_prints_one_line(tmp_path: Path) -> None:
     folder = write_npz(tmp_path / "mnist", y_train=np.array([0, 1, 2, -1]))
     command = [
         sys.executable,

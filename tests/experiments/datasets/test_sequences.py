@@ -1,4 +1,4 @@
-"""Sentences and speech from small files in the real formats: what is read of them, against loops written here, and refusals."""
+"""Sentences and speech from small files in the real formats, and refused files."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ HEARD, SPOKEN = (
 
 
 def prepared(source: Path, reads: Reads, cache: Path, **options: bool) -> Sequences:
-    given = {"any_length": False, **options}
-    return data.prepare(str(source), reads, seed=0, cache=cache, progress=lambda *_: None, **given)
+    options = {"any_length": False, **options}
+    return data.prepare(
+        str(source), reads, seed=0, cache=cache, progress=lambda *_: None, **options
+    )
 
 
 def examples(found: Sequences) -> list[list[list[int]]]:
@@ -82,15 +84,15 @@ def test_a_spectrogram_is_the_fourier_transform_of_its_definition() -> None:
     found = features.log_spectrogram(samples, rate, 161)
     assert found.shape == (3, 161)  # windows of 320 samples begin at 0, 160 and 320
     assert found.dtype == np.float32
-    wanted = np.array(
+    expected = np.array(
         [
             [math.log(magnitude(samples, start, 320, k)) for k in range(161)]
             for start in (0, 160, 320)
         ]
     )
-    wanted = (wanted - wanted.mean()) / math.sqrt(((wanted - wanted.mean()) ** 2).mean())
+    expected = (expected - expected.mean()) / math.sqrt(((expected - expected.mean()) ** 2).mean())
     np.testing.assert_allclose(
-        found, wanted, atol=2e-6
+        found, expected, atol=2e-6
     )  # float32 keeps seven digits of values up to ten
 
 
@@ -175,19 +177,19 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_recordings_that_are_none_are_one_line(what: str, tmp_path: Path) -> None:
-    folder, (spoil, told) = ljspeech(tmp_path / "speech"), BROKEN[what]
+def test_unreadable_recordings_are_refused(what: str, tmp_path: Path) -> None:
+    folder, (spoil, messages) = ljspeech(tmp_path / "speech"), BROKEN[what]
     spoil(folder / "wavs" / "LJ-0003.wav")
     for reads in (HEARD, SPOKEN):
-        refused(folder, reads, tmp_path, "LJ-0003.wav: ", told)
+        refused(folder, reads, tmp_path, "LJ-0003.wav: ", messages)
 
 
-def refused(source: Path, reads: Reads, cache: Path, *told: str) -> None:
+def refused(source: Path, reads: Reads, cache: Path, *messages: str) -> None:
     with pytest.raises(WrongCall) as caught:
         prepared(source, reads, cache)
     message = str(caught.value)
     assert message.isprintable()
-    assert all(one in message for one in told), message
+    assert all(fragment in message for fragment in messages), message
     assert not list((cache / "sequences").glob("*/about.json")), "nothing of it is kept"
 
 
@@ -213,13 +215,13 @@ def test_speech_is_read_with_what_is_said_in_it(layout: str, tmp_path: Path) -> 
     for row, number in enumerate(order):
         heard, said_ = examples(found)[row]
         assert "".join(LETTERS[symbol] for symbol in said_) == letters[number]
-        wanted = features.log_spectrogram(said(number) / 2**15, 16_000, 33)
-        np.testing.assert_array_equal(np.array(heard, np.float32), wanted)
+        expected = features.log_spectrogram(said(number) / 2**15, 16_000, 33)
+        np.testing.assert_array_equal(np.array(heard, np.float32), expected)
         assert len(heard) == 1 + (len(said(number)) - 320) // 160
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "messages"),
     [
         ("LJ-9999|nobody spoke", "metadata.csv, line 9: the recording "),
         ("../secret|words", "line 9: the name '../secret' has a /"),
@@ -228,17 +230,17 @@ def test_speech_is_read_with_what_is_said_in_it(layout: str, tmp_path: Path) -> 
         ("LJ-0001|", "line 9: is no row"),
     ],
 )
-def test_rows_that_are_none_are_one_line(row: str, told: str, tmp_path: Path) -> None:
+def test_malformed_transcripts_are_refused(row: str, messages: str, tmp_path: Path) -> None:
     folder = ljspeech(tmp_path / "speech")
     with (folder / "metadata.csv").open("a") as file:
         file.write(row + "\n")
-    refused(folder, HEARD, tmp_path, told)
+    refused(folder, HEARD, tmp_path, messages)
 
 
-def test_a_transcript_that_cannot_be_of_its_recording_is_one_line(tmp_path: Path) -> None:
+def test_transcript_must_fit_its_recording(tmp_path: Path) -> None:
     # 0.5 s are 49 frames, of which the convolutions leave 25: eleven letters a need a blank between each two of them
     fits = ljspeech(tmp_path / "fits", ["a" * 13, *TEXTS[1:]])
-    assert prepared(fits, HEARD, tmp_path / "one").total == 8
+    assert prepared(fits, HEARD, tmp_path / "fragment").total == 8
     refused(
         ljspeech(tmp_path / "long", ["a" * 14, *TEXTS[1:]]),
         HEARD,
@@ -266,8 +268,8 @@ def test_sentences_are_words_between_marks(tmp_path: Path) -> None:
     file = text(tmp_path / "corpus.txt", "The dog barks.\n\nthe DOG sleeps!\r\n \nThe end.")
     found = prepared(file, SENTENCES, tmp_path)
     # 4 to 8: the (3), "." (2), dog (2), then the first of those that occur once: ! and barks; the others are 1
-    wanted = [[2, 4, 6, 8, 5, 3], [2, 4, 6, 1, 7, 3], [2, 4, 1, 5, 3]]
-    assert [example for (example,) in examples(found)] == wanted
+    expected = [[2, 4, 6, 8, 5, 3], [2, 4, 6, 1, 7, 3], [2, 4, 1, 5, 3]]
+    assert [example for (example,) in examples(found)] == expected
     assert found.total == 3
     within = text(tmp_path / "folder" / "lines.txt", file.read_text())
     assert prepared(within.parent, SENTENCES, tmp_path).digest == found.digest
@@ -285,7 +287,7 @@ def test_pairs_of_sentences_share_a_vocabulary_and_have_an_end(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "messages"),
     [
         (
             "short\none two three four five six\n",
@@ -296,12 +298,12 @@ def test_pairs_of_sentences_share_a_vocabulary_and_have_an_end(tmp_path: Path) -
         (" \n\n", ": is empty"),
     ],
 )
-def test_files_that_hold_no_sentences_are_one_line(content: str, told: str, tmp_path: Path) -> None:
-    refused(text(tmp_path / "corpus.txt", content), SENTENCES, tmp_path, "corpus.txt" + told)
+def test_files_without_sentences_are_refused(content: str, messages: str, tmp_path: Path) -> None:
+    refused(text(tmp_path / "corpus.txt", content), SENTENCES, tmp_path, "corpus.txt" + messages)
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "messages"),
     [
         ({"pairs.tsv": "one\ttwo\nthree\n"}, "pairs.tsv, line 2: has no tab"),
         ({"pairs.tsv": "one\t\n"}, "pairs.tsv, line 1: a sentence has no translation"),
@@ -321,31 +323,31 @@ def test_files_that_hold_no_sentences_are_one_line(content: str, told: str, tmp_
         ({"train.en": "one\n"}, "looked for a text file of sentence, tab, translation"),
     ],
 )
-def test_files_that_hold_no_pairs_are_one_line(
-    files: dict[str, str], told: str, tmp_path: Path
+def test_files_without_pairs_are_refused(
+    files: dict[str, str], messages: str, tmp_path: Path
 ) -> None:
     for name, content in files.items():
         text(tmp_path / "pairs" / name, content)
-    refused(tmp_path / "pairs", PAIRS, tmp_path, told)
+    refused(tmp_path / "pairs", PAIRS, tmp_path, messages)
 
 
 # ---- the cache
 
 
 def test_data_are_prepared_once_and_known_by_their_content(tmp_path: Path) -> None:
-    folder, told = ljspeech(tmp_path / "speech"), list[str]()
+    folder, messages = ljspeech(tmp_path / "speech"), list[str]()
 
     def read(path: Path) -> Sequences:
-        told.clear()
+        messages.clear()
         options = {"any_length": False, "seed": 0, "cache": tmp_path}
         return data.prepare(
-            str(path), HEARD, progress=lambda stage, *_: told.append(stage), **options
+            str(path), HEARD, progress=lambda stage, *_: messages.append(stage), **options
         )  # type: ignore[arg-type]
 
     first = read(folder)
-    assert told == ["reading speech"] * 8
+    assert messages == ["reading speech"] * 8
     assert read(folder).digest == first.digest
-    assert not told, "the second time nothing is made"
+    assert not messages, "the second time nothing is made"
     copy = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)  # other times
     assert read(copy).digest == first.digest
     write_wav(folder / "wavs" / "LJ-0000.wav", tone(440, 0.5))

@@ -1,4 +1,4 @@
-"""What is searched and what for, from text; and one line for every mistake."""
+"""Search spaces and goals as text, and the errors of malformed ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_ranges_and_choices_become_settings_of_the_right_type() -> None:
     assert ways.choices == (1, 3)
 
 
-def test_what_an_experiment_varies_itself_is_searched_by_its_single_name() -> None:
+def test_lists_are_searched_by_their_singular_name() -> None:
     (model, size) = space.parse("model=resnet18|vgg16,batch_size=1..8", grid.Settings)
     assert model.settled("vgg16") == {"models": ("vgg16",)}
     settings = space.settled(grid.Settings(), (model, size), {"model": "vgg16", "batch_size": 4})
@@ -78,7 +78,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_wrong_search_is_refused_in_one_line(text: str) -> None:
+def test_malformed_searches_are_refused(text: str) -> None:
     with pytest.raises(WrongCall) as error:
         worker.understood(Sweep(search=text), {"data": "synthetic"})
     assert WRONG[text] in str(error.value)
@@ -86,7 +86,7 @@ def test_a_wrong_search_is_refused_in_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "message"),
     [
         ({"objectives": ""}, "objectives is empty"),
         ({"objectives": "speed"}, "objectives: no run has a metric 'speed'"),
@@ -123,31 +123,31 @@ def test_a_wrong_search_is_refused_in_one_line(text: str) -> None:
         ),
     ],
 )
-def test_a_wrong_wish_is_refused_in_one_line(asked: dict[str, str], said: str) -> None:
-    wanted = dataclasses.replace(Sweep(search="batch_size=8..16"), **asked)  # type: ignore[arg-type]
+def test_impossible_requests_are_refused(options: dict[str, str], message: str) -> None:
+    sweep = dataclasses.replace(Sweep(search="batch_size=8..16"), **options)  # type: ignore[arg-type]
     with pytest.raises(WrongCall) as error:
-        worker.understood(wanted, {})
-    assert said in str(error.value)
+        worker.understood(sweep, {})
+    assert message in str(error.value)
 
 
-def test_objectives_and_constraints_have_the_experiments_direction_and_units() -> None:
-    known = captioning.STUDY.outcomes
-    found = goals.objectives("throughput,peak_memory,val/loss:max", known)
-    assert [(one.metric, one.direction) for one in found] == [
+def test_objectives_and_constraints_have_directions_and_units() -> None:
+    outcomes = captioning.STUDY.outcomes
+    parsed_objectives = goals.objectives("throughput,peak_memory,val/loss:max", outcomes)
+    assert [(objective.metric, objective.direction) for objective in parsed_objectives] == [
         ("train/examples_per_second", "max"),
         ("memory/peak_rss_bytes", "min"),
         ("val/loss", "max"),
     ]
-    assert found[0].outcome.unit == "examples/s"
-    assert (found[0].worst, found[1].worst) == (-math.inf, math.inf)
-    memory, latency, accuracy = goals.constraints("memory<4GB,latency<20ms,val/bleu4>=10", known)
+    assert parsed_objectives[0].outcome.unit == "examples/s"
+    assert (parsed_objectives[0].worst, parsed_objectives[1].worst) == (-math.inf, math.inf)
+    memory, latency, accuracy = goals.constraints("memory<4GB,latency<20ms,val/bleu4>=10", outcomes)
     assert (memory.bound, latency.bound) == (4e9, 0.02)
     assert memory.violation(6e9) == pytest.approx(0.5)
     assert memory.violation(3e9) < 0 < accuracy.violation(9)
     assert accuracy.violation(10) == 0
 
 
-def test_what_is_asked_of_a_metric_that_no_trial_has_names_those_there_are() -> None:
+def test_missing_metric_is_refused_with_the_available_ones() -> None:
     with pytest.raises(WrongCall, match=r"no energy/joules; have train/loss, val/loss"):
         goals.require(
             {"val/loss": 1.0, "train/loss": 1.0, "live/loss": 1.0}, ["val/loss", "energy/joules"]
