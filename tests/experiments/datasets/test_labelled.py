@@ -360,7 +360,10 @@ def _doubled_tuples(depth: int = 60) -> bytes:
         (b"\x80\2r\xff\xff\xff\x7f.", "data_batch_2: "),  # a memo of 2³¹ entries
         (b"\x80\2cnumpy\nndarray\n(J\0\0\0\x40J\0\x10\0\0t\x85R.", "data_batch_2: "),  # 4 TiB
         (_doubled_tuples(), "they take more than 1 s"),
-        (b"\x80\2})" + b"\x85" * 500_000 + b"K\0s.", "cifar"),  # a hash that takes the whole C stack
+        (
+            b"\x80\2})" + b"\x85" * 500_000 + b"K\0s.",
+            "cifar",
+        ),  # a hash that takes the whole C stack
         (b"\x80\2c_codecs\nencode\nX\1\0\0\0aX\7\0\0\0unknown\x86R.", "another encoding"),
         (b"", "data_batch_2: cannot be read"),
     ],
