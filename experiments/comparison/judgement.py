@@ -12,14 +12,7 @@ from typing import TypeVar
 import pandas as pd
 
 from experiments.comparison import analyses
-from experiments.comparison.analyses import (
-    BELOW,
-    STUDY,
-    Evidence,
-    controls,
-    memory_limits,
-    precision,
-)
+from experiments.comparison.analyses import BELOW, STUDY, Evidence, controls, memory_limits
 from experiments.comparison.report import canvas, remarks, tables, wording, writing
 from experiments.comparison.report import card as cards
 from experiments.comparison.report.card import AnswerCard
@@ -113,8 +106,7 @@ def answer(
     advice = (
         remarks.on_more_blocks(comparison, options.more_blocks) if options.more_blocks else None
     )
-    smallest = precision.smallest(precision.of_evidence(evidence))
-    card = cards.of(comparison, options.title, smallest, environment.span(runs), advice)
+    card = cards.of(comparison, options.title, environment.span(runs), advice)
     told = _all(analyses.in_order([one.sentences for one in parts], evidence))
     found = [*loud, *wording.sentences(comparison), *told, *extra.sentences]
     unasked = [] if options.figures else ["Without figures, as asked for (figures=false)."]
@@ -152,9 +144,8 @@ def write(
         The path of the HTML file.
     """
     comparison, parts = evidence.comparison, analyses.load()
-    limits = precision.of_evidence(evidence)
     if isinstance(card, str):
-        card = cards.of(comparison, card, precision.smallest(limits))
+        card = cards.of(comparison, card)
     of_tables = [*(one.tables for one in parts), {STUDY: lambda _: sections}]
 
     def placed(start: int, end: int) -> list[Section]:
@@ -181,7 +172,6 @@ def write(
     document = Document(
         card,
         writing.subtitle(comparison),
-        precision.sentence(limits),
         comparison.warnings,
         wording.sentences(comparison),
         body,

@@ -5,7 +5,6 @@ Source: TensorFlow against PyTorch on LeNet and MNIST (Universidade Federal de S
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -78,7 +77,7 @@ def also(_: Settings, comparison: Comparison, __: Progress) -> Extra:
     from experiments.comparison.analyses import hypotheses
     from experiments.comparison.judgement import Extra
 
-    answers: Sequence[hypotheses.HypothesisResult] = hypotheses.answered(HYPOTHESES, comparison)
+    answers = hypotheses.answered(HYPOTHESES, comparison)
     section = hypotheses.section(answers, GOAL)
     return Extra(
         [hypotheses.sentence(answers)],

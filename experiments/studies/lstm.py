@@ -152,9 +152,8 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     from experiments.comparison.analyses import ablations
     from experiments.comparison.judgement import Extra
 
-    levels = (BASELINE, *settings.implementations)
     section = ablations.lstm(
-        comparison, treatments(settings), levels, TABLE, training_speed.SOURCE, size=settings.size
+        comparison, treatments(settings), TABLE, training_speed.SOURCE, size=settings.size
     )
     return Extra([], sections=(section,))
 

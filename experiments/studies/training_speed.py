@@ -169,13 +169,11 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     """The published tables beside ours; that of shares where steps were profiled."""
-    from experiments.comparison.analyses import training_speed
+    from experiments.comparison.analyses import published
     from experiments.comparison.judgement import Extra
 
-    speeds = training_speed.section(
-        comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings)
-    )
-    return Extra([], sections=(speeds, *training_speed.shares(comparison, SHARES, SOURCE)))
+    speeds = published.speeds(comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings))
+    return Extra([], sections=(speeds, *published.shares(comparison, SHARES, SOURCE)))
 
 
 def inputs(settings: Settings) -> str:

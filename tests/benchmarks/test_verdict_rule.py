@@ -76,7 +76,7 @@ def test_interval_p_and_verdict_never_contradict_each_other(seed: int) -> None:
         assert row.p_holm >= row.p
         beyond = row.ci_low > 1.03 or row.ci_high < 1 / 1.03
         assert (row.verdict in ("slower", "faster")) == (row.p_holm <= 0.05 and beyond)
-        low, high = finding.means[-1].interval(0.9)
+        low, high = finding.mean.interval(0.9)
         assert row.equivalent == (-row.bound < low and high < row.bound)
         if row.verdict in ("equivalent", "different, within margin"):
             assert row.equivalent
@@ -108,8 +108,8 @@ def test_no_interval_rests_on_one_degree_of_freedom(blocks: int) -> None:
     """A steady drift is the worst case; the interval is that of a mixture of t(n - 1)."""
     found = compare(table(np.linspace(0.1, 0.2, blocks)[None]))
     (row,) = found.rows
-    assert found.findings[0].means[-1].fits.df == blocks - 1
-    largest = found.findings[0].means[-1].fits.error[-1] * stats.t.ppf(0.975, blocks - 1)
+    assert found.findings[0].mean.fits.df == blocks - 1
+    largest = found.findings[0].mean.fits.error[-1] * stats.t.ppf(0.975, blocks - 1)
     assert width(row) <= 2 * largest + 0.1
 
 

@@ -123,7 +123,6 @@ def test_ratios_stand_beside_the_published_figures() -> None:
     section = ablations.lstm(
         comparison,
         lstm.treatments(settings),
-        ("cells", "layer"),
         lstm.TABLE,
         training_speed.SOURCE,
         size="tiny",

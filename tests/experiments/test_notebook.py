@@ -251,7 +251,3 @@ def test_a_notebook_of_the_docs_runs(
         for kind in output.get("data", ())
     ]
     assert {"text/html", "image/png"} <= set(told)
-
-
-def test_there_is_a_notebook() -> None:
-    assert (ROOT / "docs" / "compare.ipynb").is_file()

@@ -82,7 +82,7 @@ def test_no_table_of_ours_has_a_formula(tmp_path: Path, text: str) -> None:
     (row,) = csv.DictReader(io.StringIO(writing.as_csv(comparison), newline=""))
     assert row["b"] == "'" + plain.visible(text)
     assert float(row["estimate"]) == comparison.rows[0].estimate
-    answer = HypothesisResult(Hypothesis(text, text, "learning", STEP, text), text, "", None, text)
+    answer = HypothesisResult(Hypothesis(text, text, "learning", STEP, text), None, text)
     confusion.write(tmp_path, np.eye(2, dtype=np.int64), ["plain", text])
     parity = _as_csv([Row("m", "pytorch", "tensorflow", "forward", text, 0.0, 1e-9)])
     written = (

@@ -16,7 +16,7 @@ import pytest
 import models
 from experiments.cell.profile import PARTS
 from experiments.comparison import compare
-from experiments.comparison.analyses import training_speed as report
+from experiments.comparison.analyses import published as report
 from experiments.comparison.runs.pairing import incomparable
 from experiments.comparison.runs.query import table
 from experiments.config.settings import parse
@@ -132,12 +132,12 @@ def test_a_ratio_below_one_lies_in_its_own_interval() -> None:
     """A step takes 1.25 times as long: the throughput is 0.8, within noise of 1 %."""
     found = table(list(runs(factors={"tensorflow": 1.25}, spread=0.01, params={"network": "bert"})))
     comparison = compare(
-        found, baseline="pytorch", strata=("params.network",), outcomes=[report.METRIC]
+        found, baseline="pytorch", strata=("params.network",), outcomes=[report.THROUGHPUT]
     )
     renamed = [
         replace(one, row=replace(one.row, stratum="model=bert")) for one in comparison.findings
     ]
-    lines = report.section(
+    lines = report.speeds(
         replace(comparison, findings=tuple(renamed)),
         training_speed.TABLE,
         "",

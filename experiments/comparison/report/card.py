@@ -66,11 +66,15 @@ class AnswerCard:
 def of(
     comparison: Comparison,
     title: str,
-    smallest: str = "",
     span: Span | None = None,
     advice: Advice | None = None,
 ) -> AnswerCard:
-    """smallest: the smallest effects that the runs could detect. span: when they ran. advice: how more blocks are measured."""
+    """Return the card of a comparison.
+
+    Args:
+        span: when the runs were measured.
+        advice: how more blocks are measured.
+    """
     found = wording.settled_first(_headlines(comparison))
     shown = found[:MAX_OUTCOMES]
     several = len(grouped(found)) > 1
@@ -82,7 +86,7 @@ def of(
         f"Read it with the report’s {f'{count} warnings' if count > 1 else 'warning'}."
         if count
         else "",
-        {name: text for name, text in _facts(comparison, smallest, span).items() if text},
+        {name: text for name, text in _facts(comparison, span).items() if text},
         [_line(one, comparison, several=several) for one in shown],
         len(found) - len(shown),
         _figures(found),
@@ -232,7 +236,7 @@ def _whom(finding: Finding, comparison: Comparison) -> str:
     return wording.spoken(finding.row.b, comparison) + where
 
 
-def _facts(comparison: Comparison, smallest: str, span: Span | None) -> dict[str, str]:
+def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
     told = {
         name: wording.joined(
             list(
@@ -250,16 +254,8 @@ def _facts(comparison: Comparison, smallest: str, span: Span | None) -> dict[str
         if name.startswith("version.")
     }
     of_rows = {one.row.n_blocks for one in comparison.findings}
-    blocks = sorted(
-        of_rows - {0} or of_rows
-    )  # an outcome that cannot be compared says so in its row
-    counted = (
-        wording.blocks(blocks[-1])
-        if len(blocks) == 1
-        else f"{blocks[0]} to {wording.blocks(blocks[-1])}"
-        if blocks
-        else ""
-    )
+    counted = wording.block_range(of_rows - {0} or of_rows)
+    smallest = wording.smallest_detectable(comparison)
     return {
         "Model": told["model"],
         "Data": told["dataset"],

@@ -33,14 +33,15 @@ MIN_TO_FILTER = 12
 
 @dataclass(frozen=True)
 class Document:
-    """A report. sentences: what was found, the most important first. notes: at its end.
+    """A report.
 
-    precision: how small a difference could be told, and why; empty where nothing was tested.
+    Attributes:
+        sentences: the results, the most important first.
+        notes: lines at its end.
     """
 
     card: AnswerCard
     subtitle: str
-    precision: str
     warnings: Sequence[str]
     sentences: Sequence[str]
     body: Sequence[Section | Figure]
@@ -87,7 +88,7 @@ def markdown(document: Document) -> str:
     """Markdown; figures are those in `figures/`."""
     title, _, card = markdown_card(document.card).partition("\n\n")
     parts = [title, *(f"> **{_escaped(line)}**" for line in document.warnings), card]
-    parts += [_escaped(document.subtitle), *filter(None, [_escaped(document.precision)])]
+    parts.append(_escaped(document.subtitle))
     parts.append("\n".join(f"- {_escaped(line)}" for line in document.sentences))
     for one in document.body:
         if isinstance(one, Section):

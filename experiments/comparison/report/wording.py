@@ -144,16 +144,27 @@ def amount(value: float, finding: Finding) -> str:
     return f"{value:.2g} {_unit(finding)}".rstrip()
 
 
-def spread(sd: float) -> str:
-    """An SD of logarithms as a share."""
-    return f"{100 * sd:.2g} %"
+def smallest_detectable(comparison: Comparison) -> str:
+    """Return the smallest effects that the headlines' blocks could detect; empty without a test."""
+    tested = [one for one in headlines(comparison) if one.row.p is not None]
+    by_label: dict[str, list[Finding]] = {}
+    for finding in tested:
+        by_label.setdefault(finding.outcome.label, []).append(finding)
+    parts = []
+    for label, group in by_label.items():
+        group.sort(key=lambda finding: finding.row.minimum_in_family or 0.0)
+        ends = dict.fromkeys((detectable(group[0]), detectable(group[-1])))
+        parts.append(f"{' to '.join(ends)} in {label}")
+    counted = block_range(finding.row.n_blocks for finding in tested)
+    return f"about {joined(parts)} (80 % power, {counted})" if tested else ""
 
 
-def rise(value: float, finding: Finding) -> str:
-    """A change on the scale of the test, with its sign: +6.2 %, −0.4 points."""
-    if finding.row.kind == "ratio":
-        return f"{100 * math.expm1(value):+.2g} %".replace("-", MINUS)
-    return f"{value:+.2g} {_unit(finding)}".rstrip().replace("-", MINUS)
+def block_range(counts: Iterable[int]) -> str:
+    """Return `6 blocks`, or `4 to 6 blocks` if counts differ; empty without any."""
+    ordered = sorted(set(counts))
+    if not ordered:
+        return ""
+    return f"{ordered[0]} to {blocks(ordered[-1])}" if len(ordered) > 1 else blocks(ordered[0])
 
 
 def _unit(finding: Finding) -> str:

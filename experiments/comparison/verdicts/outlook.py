@@ -8,11 +8,12 @@ from dataclasses import replace
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.power import Plan
 from experiments.comparison.statistics.sequential import Looks
-from experiments.comparison.verdicts import busy, turns
+from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.reasons import Family
 from experiments.config import durations
+from experiments.metrics import outcome
 
 OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
 # Estimate and spread of a few blocks foretell no more than about ten times as many. A hundred are a night of cells of minutes,
@@ -90,7 +91,7 @@ def remedies(finding: Finding) -> tuple[str, ...]:
     """What may narrow the interval where no number of blocks is predicted to; empty where one is, and where nothing is open."""
     if finding.plan is None or payable(finding):
         return ()
-    alone = finding.took_turns or bool(turns.refused(finding.row.metric))
+    alone = finding.took_turns or outcome(finding.row.metric).alone
     quiet = (
         ("an idle machine", *(() if alone else ("pairing=interleaved",)))
         if busy.depends(finding.outcome)

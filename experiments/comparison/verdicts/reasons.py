@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.comparison.statistics import significance
-from experiments.comparison.statistics.estimates import Estimate
+from experiments.comparison.statistics.estimates import ROUNDING, Estimate
 from experiments.comparison.verdicts.decision import ALPHA, Decision, Effect, Widening
 from experiments.comparison.verdicts.findings import (
     DETERMINISTIC,
@@ -102,7 +102,7 @@ def _decision(finding: Finding) -> Decision:
     if finding.withheld:
         return Decision.TOO_FEW
     if row.p is None:
-        return _constant(abs(row.on_test_scale(row.estimate)), finding.rounding, row.bound)
+        return _constant(finding)
     interval = Estimate(
         row.on_test_scale(row.estimate),
         row.on_test_scale(row.ci_low, -math.inf),
@@ -112,11 +112,15 @@ def _decision(finding: Finding) -> Decision:
     return Effect(interval, row.bound, different=finding.different, equivalent=equivalent).decision
 
 
-def _constant(shift: float, rounding: float, bound: float) -> Decision:
-    """What is decided of a shift that never varied: its size alone decides."""
+def _constant(finding: Finding) -> Decision:
+    """Decide on a shift that never varied: its size decides."""
+    row, rounding = finding.row, ROUNDING
+    if row.kind == "difference" and finding.a_value is not None:
+        rounding *= abs(finding.a_value)
+    shift = abs(row.on_test_scale(row.estimate))
     if shift <= rounding:
         return Decision.IDENTICAL
-    return Decision.DIFFERENT if shift > bound + rounding else Decision.CONSTANT
+    return Decision.DIFFERENT if shift > row.bound + rounding else Decision.CONSTANT
 
 
 def _worded(finding: Finding, scope: Scope, family: Family) -> Finding:

@@ -10,7 +10,7 @@ from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import card as cards
 from experiments.comparison.runs import environment
 from experiments.comparison.runs.environment import seconds_of_a_block
-from experiments.comparison.verdicts.turns import REASON
+from experiments.comparison.verdicts.verdict import TOOK_TURNS
 from tests.experiments.comparison.campaigns import STEP, frame
 
 FIRST, TOTAL, CALL = (
@@ -35,7 +35,7 @@ def test_the_beginning_and_whole_times_are_not_judged_of_cells_that_took_turns()
     for metric in (FIRST, TOTAL, CALL):
         assert (together[metric].verdict, together[metric].reason, together[metric].estimate) == (
             "not comparable",
-            REASON,
+            TOOK_TURNS,
             None,
         )
         assert alone[metric].verdict == "slower"
