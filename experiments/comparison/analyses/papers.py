@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.sections import Column, Header, Section
+from experiments.comparison.report.sections import Column, Section
 from experiments.comparison.report.tables import number, under
 from experiments.comparison.runs.raw import Phase, RawRun, of_inference
 from experiments.comparison.statistics.significance import PaperProcedure, paper_procedure
@@ -86,13 +86,10 @@ def table(evidence: Evidence) -> list[Section]:
     if evidence.protocol != "paper":
         return []
     names = ("p, KS", "p, Lilliefors", "p, Shapiro")
-    normality: list[Column] = []
+    header: list[str | Column] = ["outcome", under(""), "pair", under(""), "block", number("steps")]
     for name in names:
-        normality += [number(name), under("")]
-    header: Header = (
-        *("outcome", under(""), "pair", under(""), "block", number("steps"), *normality),
-        *(number("p, Wilcoxon on steps"), "it says", "over all blocks"),
-    )
+        header += [number(name), under("")]
+    header += [number("p, Wilcoxon on steps"), "it says", "over all blocks"]
     lines = [_cells(row) for row in rows(evidence.comparison, evidence.raw)]
     title = "The papers’ procedure, for comparison only"
     return [Section(title, CAPTION, header, lines, warning=WARNING)] if lines else []
