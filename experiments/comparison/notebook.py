@@ -75,12 +75,10 @@ class Result(Comparison):
         )
 
     def _repr_html_(self) -> str:
-        """Sentences and the table of verdicts, as a notebook shows them."""
         return rendering.fragment([*self.warnings], self.sentences, tables.verdicts(self))
 
     @cached_property
     def _drawings(self) -> dict[str, Drawing]:
-        """Every figure that there is something to show in, with steps and sensors of some runs."""
         raw = judgement.steps_or_why(self._fetched, self.spec, self.runs)[0]
         return {one.name: one for one in analyses.drawings(Evidence(self, self.runs, raw))}
 
@@ -114,7 +112,6 @@ def result(spec: ComparisonSpec, runs: Any) -> Result:
 
 
 def _reasons(found: Comparison) -> str:
-    """The commonest reasons, with how many runs each."""
     counted = Counter(one.reason for one in found.excluded if not one.metric).most_common(3)
     return ", ".join(f"{reason} ({count:,})" for reason, count in counted)
 

@@ -235,7 +235,6 @@ def break_even(comparison: Comparison, pairs: Mapping[str, Sequence[str]]) -> li
 
 
 def _break_even_cells(columns: np.ndarray) -> tuple[str, ...]:
-    """Return the cells of four rows of seconds, compiled and eager, first and later, by block."""
 
     def steps(value: float) -> str:
         return "never" if math.isinf(value) else f"{math.ceil(value):,}"

@@ -129,7 +129,6 @@ def curves(comparison: Comparison, first_size: int | None = None) -> tuple[Curve
 def _rates(
     comparison: Comparison, first_size: int | None
 ) -> dict[tuple[str, str, str], dict[int, dict[str, float]]]:
-    """Return what, level and stratum → size → block → examples per second."""
     rates: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
     training = next((metric for metric in RATES if metric in comparison.values), "")
     for metric, values in comparison.values.items():
@@ -151,7 +150,6 @@ def _rates(
 def _sized(
     comparison: Comparison, values: Sequence[Value]
 ) -> Iterator[tuple[str, str, int, Value]]:
-    """Yield level and stratum without the batch size, and the batch size, if runs differ by it."""
     for value in values:
         if plain_name(comparison.factor) == "batch_size" and value.level.isdecimal():
             yield "", value.stratum, int(value.level), value

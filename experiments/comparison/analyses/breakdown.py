@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import (
-    GRID,
-    INK,
-    LABEL_WIDTH,
-    LEVELS,
-    Drawing,
-    frame,
-    paneled,
-    shortened,
-)
 from experiments.comparison.report.sections import Column, Header, Section
 from experiments.comparison.report.tables import decimal, number
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.metrics import PROFILED, outcome
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 STEP = f"{PROFILED}step_seconds"
-# Parts of a step in the order of columns and bars; they add up to it.
+# Parts of a step in the order of columns; they add up to it.
 PARTS = {
     "op": "operators or kernels",
     "copy": "copies",
@@ -39,9 +24,7 @@ PARTS = {
     "dispatch": "framework",
     "python": "Python",
 }
-COLOURS = dict(zip(PARTS, LEVELS, strict=False))
 GAPS = ("dispatch", "python")
-MAXIMUM_PANELS = 12
 NOT_COUNTED = "not counted"
 CAPTION = (
     "Steps under each framework’s own profiler, made after everything was measured; none of them "
@@ -142,41 +125,4 @@ def _cells(one: Breakdown) -> tuple[str, ...]:
     )
 
 
-def figure(evidence: Evidence) -> Drawing | None:
-    """Return a bar for each level, a panel for each stratum."""
-    by_stratum: dict[str, list[Breakdown]] = {}
-    for one in breakdowns(evidence.comparison):
-        by_stratum.setdefault(one.stratum, []).append(one)
-    caption = (
-        "Time of a step under each framework’s own profiler, means over the profiled runs; what "
-        "profiling cost stands in the table. Framework and Python are the gaps, in which no "
-        "operator ran."
-    )
-    return paneled(
-        "profile",
-        "Where a step's time goes",
-        caption,
-        {label: COLOURS[part] for part, label in PARTS.items()},
-        [partial(_bars, bars=bars) for bars in by_stratum.values()],
-        panel_inches=0.9 + 0.28 * max(map(len, by_stratum.values()), default=0),
-        a_row=2,
-        maximum=MAXIMUM_PANELS,
-    )
-
-
-def _bars(axes: Axes, bars: Sequence[Breakdown]) -> None:
-    scale = wording.scale("s", [one.step_seconds for one in bars])
-    places, ends = range(len(bars)), np.zeros(len(bars))
-    for part in PARTS:
-        widths = np.array([one.seconds[part] / scale.factor for one in bars])
-        axes.barh(places, widths, left=ends, height=0.62, color=COLOURS[part], linewidth=0)
-        ends += widths
-    frame(axes, "a training step", bars[0].stratum, "")
-    axes.set_yticks(list(places), [shortened(one.level, LABEL_WIDTH) for one in bars], color=INK)
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.grid(axis="y", visible=False)
-    axes.grid(axis="x", color=GRID, linewidth=0.6)
-    axes.set_xlabel(f"time, {scale.unit}")
-
-
-ANALYSIS = Analysis(tables={50: table}, figures={90: figure})
+ANALYSIS = Analysis(tables={50: table})

@@ -140,7 +140,6 @@ def _label(finding: Finding) -> list[str]:
 
 
 def _better_right(finding: Finding) -> Bounds:
-    """Return the ratio and its interval, turned if less is better."""
     row = finding.row
     if finding.outcome.better != "lower":
         return row.estimate, row.ci_low, row.ci_high

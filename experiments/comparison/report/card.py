@@ -95,7 +95,6 @@ def of(
 
 
 def _headlines(comparison: Comparison) -> list[Finding]:
-    """The headlines; of several strata what all of them say together, where that could be told."""
     chosen = wording.headlines(comparison)
     asked = {(one.row.metric, one.row.a, one.row.b) for one in chosen}
     return [
@@ -152,7 +151,6 @@ def _answer(comparison: Comparison, found: Sequence[Finding]) -> str:
 
 
 def _how(unsettled: Sequence[Finding]) -> str:
-    """What would settle what is open; empty where nothing is, or no prediction is made."""
 
     def names(findings: Sequence[Finding]) -> str:
         return (
@@ -183,7 +181,6 @@ def _how(unsettled: Sequence[Finding]) -> str:
 
 
 def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
-    """One outcome, level by level: the first that is settled anywhere."""
     metric = found[0].row.metric
     group = [one for one in found if one.row.metric == metric]
     seen = [f"{_whom(one, comparison)} {_brief(one, comparison)}" for one in group[:MAX_LEVELS]]
@@ -270,7 +267,6 @@ def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
 
 
 def _figures(found: Sequence[Finding]) -> dict[str, float]:
-    """`verdict/<metric>/ratio|difference`, `…/low`, `…/high`; with the level behind the metric where there are several."""
     several = len({(one.row.a, one.row.b) for one in found}) > 1
     values: dict[str, float] = {}
     for one in found:

@@ -99,52 +99,25 @@ def markdown(document: Document) -> str:
 
 
 def markdown_card(card: AnswerCard) -> str:
-    """The card alone, for a pull request or a chat: whatever shows its first lines shows the answer."""
-    parts = [f"# {_escaped(card.title)}", *_markdown_answer(card)]
+    """Return the card, whose first lines hold the answer, for a pull request or a chat."""
+    parts = [f"# {_escaped(card.title)}", f"**{_escaped(card.answer)}**"]
+    parts += [f"⚠ {_escaped(card.caution)}"] if card.caution else []
+    parts.append(_escaped(card.question))
     rows = [(one.label, one.effect, one.interval, one.verdict) for one in card.outcomes]
     if rows:
-        lines = [
-            _markdown_row(("outcome", "effect", "95 % CI", "verdict")),
-            "|---|---|---|---|",
-            *map(_markdown_row, rows),
-        ]
-        parts.append("\n".join(lines))
+        header = (_markdown_row(("outcome", "effect", "95 % CI", "verdict")), "|---|---|---|---|")
+        parts.append("\n".join([*header, *map(_markdown_row, rows)]))
     parts += [f"{card.left_out} more outcomes in the report."] if card.left_out else []
-    parts += _markdown_advice(card)
-    return "\n\n".join(
-        [*parts, "\n".join(f"- {name}: {_escaped(text)}" for name, text in card.facts.items())]
-    )
+    if card.advice:
+        parts.append(f"{_escaped(card.advice.what)}, on the machine that measured these:")
+        parts.append(f"    {card.advice.command}")
+    facts = [f"- {name}: {_escaped(text)}" for name, text in card.facts.items()]
+    return "\n\n".join([*parts, "\n".join(facts)])
 
 
 def description_card(card: AnswerCard) -> str:
-    """The card at the head of a run's description, of which a page of MLflow shows the first lines: the answer stands there."""
-    outcomes = "\n".join(
-        f"- {_escaped(f'{one.label}: {one.effect} · {one.basis}')}" for one in card.outcomes
-    )
-    facts = " · ".join(f"{name}: {_escaped(text)}" for name, text in card.facts.items())
-    return "\n\n".join(
-        filter(None, [*_markdown_answer(card), outcomes, *_markdown_advice(card), facts])
-    )
-
-
-def _markdown_advice(card: AnswerCard) -> list[str]:
-    return (
-        [
-            f"{_escaped(card.advice.what)}, on the machine that measured these:",
-            f"    {card.advice.command}",
-        ]
-        if card.advice
-        else []
-    )
-
-
-def _markdown_answer(card: AnswerCard) -> list[str]:
-    answer, question, caution = (
-        _escaped(card.answer),
-        _escaped(card.question),
-        _escaped(card.caution),
-    )
-    return [f"**{answer}**", *([f"⚠ {caution}"] if caution else []), question]
+    """Return the card without its title, for a run's description in MLflow."""
+    return markdown_card(card).partition("\n\n")[2]
 
 
 def terminal_card(card: AnswerCard) -> Table:
@@ -169,7 +142,6 @@ def _markdown_section(section: Section) -> list[str]:
 
 
 def _markdown_table(section: Section) -> str:
-    """All columns but those without a text in any line."""
     lines = list(section.lines(once=False))
     rows = [line for line in lines if not isinstance(line, str)]
     shown = [

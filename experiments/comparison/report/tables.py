@@ -62,7 +62,6 @@ def versus(comparison: Comparison) -> str:
 
 
 def _labels(comparison: Comparison) -> tuple[str, list[str]]:
-    """Return the baseline and the other levels as prose names them."""
     others = [wording.labelled(level, comparison.factor) for level in comparison.levels[1:]]
     return wording.labelled(comparison.baseline, comparison.factor), others
 
@@ -179,7 +178,6 @@ def second_opinions(comparison: Comparison) -> Section:
 
 
 def _hodges_lehmann(finding: Finding) -> tuple[str, str]:
-    """The estimate, and its interval as far as so few blocks bound one."""
     found = finding.hodges_lehmann
     if found is None:
         return wording.NONE, wording.NONE

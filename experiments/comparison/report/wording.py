@@ -168,7 +168,6 @@ def block_range(counts: Iterable[int]) -> str:
 
 
 def _unit(finding: Finding) -> str:
-    """Of a difference: percentages differ by points."""
     return "% points" if finding.outcome.unit == "%" else finding.outcome.unit
 
 
@@ -229,7 +228,6 @@ def _interval(finding: Finding, low: float | None, high: float | None) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Two significant digits, left of the point too: 350, 0.0034."""
     return number(float(f"{value:.2g}"), 2)
 
 
@@ -247,7 +245,6 @@ def _is_wide(finding: Finding) -> bool:
 
 
 def _ratio_ends(low: float, high: float, finding: Finding) -> tuple[float, float]:
-    """The ends of an interval of ratios, rounded outwards to the digits that `_ratio` prints."""
     return (
         outwards(low, high, digits=2)
         if _is_wide(finding)
@@ -441,7 +438,6 @@ def _range(finding: Finding) -> str:
 
 
 def _end(value: float | None, finding: Finding, *, upper: bool) -> str:
-    """One end of an interval of ratios in words, rounded outwards; an end that is missing is unbounded."""
     if value is None:
         return "an unknown amount different"
     times = value if value >= 1 else 1 / value
@@ -514,7 +510,6 @@ def _seen(finding: Finding) -> str:
 
 
 def _nothing_to_judge(comparison: Comparison) -> str:
-    """Why there is not even a row: no run can be used, or none has an outcome."""
     if comparison.n_runs:
         asked = f" asked for ({', '.join(comparison.unmeasured)})" if comparison.unmeasured else ""
         return f"no usable run has any of the outcomes{asked}"
@@ -597,7 +592,6 @@ def rests_on(comparison: Comparison) -> str:
 
 
 def _in_one(group: Sequence[Finding]) -> str:
-    """All headlines of one pair of levels in one sentence."""
     row = _with_labels(group[0]).row
     where = f" [{row.stratum}]" if row.stratum else ""
     told = [_brief(finding) for finding in settled_first(group)]

@@ -44,7 +44,6 @@ def of_row(finding: Finding, family: Family) -> Finding:
 
 
 def _plan(finding: Finding, tests: int) -> Plan:
-    """The blocks to the first look that is predicted to settle it, or, of a campaign without looks, to a verdict."""
     shifts, looks = finding.shifts, finding.looks
     mean, sd, n, most = float(shifts.mean()), finding.spread, len(shifts), _most(finding)
 

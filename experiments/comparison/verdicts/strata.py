@@ -45,7 +45,6 @@ def _outlook(summary: Finding, _family: reasons.Family) -> Finding:
 
 
 def _summary(group: Sequence[Finding]) -> Finding | None:
-    """Everything but the verdict. None where fewer than two strata have an estimate."""
     usable = [finding for finding in group if finding.row.estimate is not None]
     if len(usable) < 2:
         return None
@@ -93,7 +92,6 @@ def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
 
 
 def _blank(row: Row, usable: Sequence[Finding]) -> Row:
-    """Return the row of a summary without its numbers."""
     return replace(
         row,
         stratum="",
@@ -119,7 +117,6 @@ def _blank(row: Row, usable: Sequence[Finding]) -> Row:
 def _names(
     group: Sequence[Finding], usable: Sequence[Finding]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the strata that a summary rests on, and those that it leaves out."""
     return tuple(one.row.stratum for one in usable), tuple(
         one.row.stratum for one in group if one not in usable
     )
@@ -131,7 +128,6 @@ def _variance(finding: Finding, shifts: Floats) -> float:
 
 
 def _back(value: float | None, ratio: bool) -> float | None:
-    """From logarithms to a ratio; None where that is unbounded."""
     if value is None or not ratio:
         return value
     with np.errstate(over="ignore", under="ignore"):
@@ -149,7 +145,6 @@ def _busy(usable: Sequence[Finding]) -> str:
 
 
 def _cannot(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:
-    """Return why there can be no verdict, as a code and in words; None where there can."""
     if disturbed := _busy(usable):
         return Withheld.BUSY_MACHINE, disturbed
     if (orders := [one.order for one in usable if one.order]) and (

@@ -173,7 +173,6 @@ def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> 
 def _decided(
     findings: Iterable[Finding], primary: Sequence[str], levels: Sequence[str]
 ) -> list[Finding]:
-    """Return the findings with verdicts: by stratum, primary outcomes first, levels in order."""
     position = {level: number for number, level in enumerate(levels)}
     in_families = [
         replace(one, row=replace(one.row, family=PRIMARY)) if one.row.metric in primary else one
@@ -222,7 +221,6 @@ class _Compared:
 
 
 def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator[_Compared]:
-    """Compare one pair of levels in every stratum of a group."""
     both, spec = frame[frame["level"].isin([a, b])], request.spec
     group = str(frame["group"].iloc[0])
     outcomes = [outcome for outcome in request.outcomes if frame[outcome.metric].notna().any()]
@@ -247,7 +245,6 @@ def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator
 def _compare_stratum(
     runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], request: _Request
 ) -> _Compared:
-    """Compare one pair of levels in one stratum."""
     first, second, excluded, reason = pairing.pairs(runs, a, b, request.spec.factor)
     ran = None
     if not reason and not runs["apart"].any():
@@ -344,7 +341,6 @@ def _means(paired: _Paired, request: _Request) -> dict[str, MeanDistribution]:
 
 
 def _varying(a: Floats, b: Floats, kind: str) -> Floats | None:
-    """Return the shifts of at least three blocks; None if fewer, without a ratio, or constant."""
     if len(a) < MINIMUM_VALUES or (kind == "ratio" and min(a.min(), b.min()) <= 0):
         return None
     shifts = estimates.log_ratios(a, b) if kind == "ratio" else estimates.differences(a, b)
@@ -396,7 +392,6 @@ def _without_value(run: pd.Series, metric: str, value: float) -> Exclusion:
 
 
 def _without_numbers(sides: Mapping[str, pd.DataFrame], metric: str) -> str:
-    """Return the reason why levels have no number: the text in their runs, or their sensor's."""
     texts = {level: _text(frame[metric]) for level, frame in sides.items()}
     missing = [level for level, text in texts.items() if not text]
     parts = [f"{text} on {level}" for level, text in texts.items() if text]
@@ -408,13 +403,11 @@ def _without_numbers(sides: Mapping[str, pd.DataFrame], metric: str) -> str:
 
 
 def _text(values: Iterable[object]) -> str:
-    """Return the reason for values of which one is a text; empty if none is."""
     text = next((value for value in values if isinstance(value, str)), None)
     return "" if text is None else f"text instead of a number ('{plain.short(text)}')"
 
 
 def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Floats) -> Finding:
-    """Return a finding with all numbers: no estimate below three blocks, no test below six."""
     row, schedule, ratio = finding.row, finding.looks, finding.row.kind == "ratio"
     centre_of_side = estimates.geometric_mean if ratio else estimates.centre
     finding = replace(finding, a_value=centre_of_side(a), b_value=centre_of_side(b))
@@ -451,7 +444,6 @@ def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Flo
 
 
 def _test(finding: Finding, mean: MeanDistribution | None, shifts: Floats) -> Finding:
-    """Return a finding of six blocks or more with its tests; without a mean nothing varied."""
     row, schedule = finding.row, finding.looks
     if mean is None:
         return replace(finding, row=replace(row, equivalent=bool(abs(shifts.mean()) < row.bound)))
@@ -475,7 +467,6 @@ def _interval(shifts: Floats, mean: MeanDistribution | None, schedule: Looks) ->
 def _widening(
     interval: Estimate, shifts: Floats, mean: MeanDistribution, confidence: float
 ) -> dict[str, Any]:
-    """Return the fields of a row on what its interval costs against a t interval."""
     plain_interval = estimates.mean(shifts, confidence)
     width, plain_width = interval.high - interval.low, plain_interval.high - plain_interval.low
     weight, cause = float(mean.autocorrelated), ""
@@ -493,7 +484,6 @@ def _widening(
 
 
 def _too_few(blocks: int) -> str:
-    """Return the reason for which so few blocks have no verdict; empty from six blocks on."""
     if blocks >= MINIMUM_BLOCKS:
         return ""
     counted = f"{blocks} block{'s' if blocks > 1 else ''}"
