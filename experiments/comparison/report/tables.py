@@ -93,7 +93,8 @@ def verdicts(comparison: Comparison) -> Section:
     heading, one_reason = "", len({finding.row.reason for finding in comparison.findings}) == 1
     for finding in comparison.findings:
         row = finding.row
-        over = wording.heading(finding, comparison)
+        family = row.family if comparison.primary else ""
+        over = ", ".join(filter(None, (row.stratum, family)))
         if over != heading:
             heading = over
             rows.append(heading)
@@ -108,7 +109,9 @@ def verdicts(comparison: Comparison) -> Section:
                     wording.p_value(row.p_holm),
                     decimal(row.probability_within_blocks, "{:.0%}").replace("%", " %"),
                 ),
-                *(wording.detectable(finding), wording.decidable(finding), str(row.n_blocks)),
+                wording.amount(row.minimum_in_family, finding),
+                wording.amount(row.minimum_for_verdict, finding),
+                str(row.n_blocks),
             )
         )
     whom = " (or the baseline named in the line)" if many else ""

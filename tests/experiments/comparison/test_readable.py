@@ -75,7 +75,7 @@ def test_ends_of_intervals_are_rounded_outwards(
 )
 def test_what_could_be_told_apart_has_no_false_precision(share: float, told: str) -> None:
     one = _finding(1.0, 1.1, 1.2)
-    assert wording.detectable(replace(one, row=replace(one.row, minimum_in_family=share))) == told
+    assert wording.amount(share, one) == told
 
 
 def test_a_caption_that_never_changes_is_said_to(tmp_path: Path) -> None:
