@@ -1,4 +1,4 @@
-"""From finished runs to a verdict and its report: the call that every campaign ends with, and `compare` is."""
+"""Verdict and report of finished runs, for campaigns and `compare`."""
 
 from __future__ import annotations
 
@@ -33,9 +33,12 @@ TEXTS = {"markdown": "report.md", "csv": "comparison.csv", "json": "comparison.j
 
 @dataclass(frozen=True)
 class Extra:
-    """What a study adds to its verdicts: sentences, tables for the terminal, files (name → text) beside the report, metrics.
+    """Parts that a study adds to its verdicts.
 
-    sections: tables of its own in the report.
+    Attributes:
+        tables: for the terminal.
+        files: name → text, saved with the report.
+        sections: tables of the report.
     """
 
     sentences: list[str]
@@ -47,10 +50,13 @@ class Extra:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """How a report is headed, and what it sets beside the verdicts. `also`: what a study has to add to them.
+    """Options of a report.
 
-    figures: whether there are any. notes: said quietly, at the end.
-    more_blocks: how so many more blocks are measured, where they can be. link: run → its page in MLflow.
+    Attributes:
+        also: returns what a study adds to the verdicts.
+        notes: lines at the end.
+        more_blocks: returns how more blocks are measured.
+        link: run → its page in MLflow.
     """
 
     title: str
@@ -65,9 +71,11 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """What was found. `report`: the HTML file, None if it could not be written (`trouble` says why).
+    """Result of a comparison.
 
-    card: the answer at one look.
+    Attributes:
+        report: the HTML file; None if it could not be written.
+        trouble: why it could not be written.
     """
 
     comparison: Comparison
@@ -78,7 +86,7 @@ class ComparisonResult:
     trouble: str = ""
 
     def text(self, form: str) -> str:
-        """The report as `markdown`, `csv` or `json`."""
+        """Return the report as `markdown`, `csv` or `json`."""
         assert self.report is not None
         return (self.report.parent / TEXTS[form]).read_text(encoding="utf-8")
 
@@ -86,9 +94,13 @@ class ComparisonResult:
 def answer(
     spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: ReportOptions, steps: Steps
 ) -> ComparisonResult:
-    """Judges a table of runs and writes the report into the folder. Raises WrongCall where there is nothing to compare.
+    """Judge a table of runs and write the report into a folder.
 
-    steps: fetches what lies behind the metrics, for the few runs that figures show.
+    Args:
+        steps: fetches steps and sensors of the few runs that figures show.
+
+    Raises:
+        WrongCall: if there is nothing to compare.
     """
     with ThreadPoolExecutor(1) as meanwhile:
         fetching = meanwhile.submit(steps_or_why, steps, spec, runs)
@@ -185,7 +197,11 @@ def _all(several: Iterable[Sequence[T]]) -> list[T]:
 
 
 def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
-    """The verdicts alone, controls and memory limits with them. Raises WrongCall where there is nothing to compare."""
+    """Return the verdicts with controls and memory limits, without a report.
+
+    Raises:
+        WrongCall: if there is nothing to compare.
+    """
     own, asked = _against_itself(spec, runs)
     return replace(
         judge(asked, own),
@@ -199,7 +215,7 @@ def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
 def _against_itself(
     spec: ComparisonSpec, runs: pd.DataFrame
 ) -> tuple[ComparisonSpec, pd.DataFrame]:
-    """What a verdict is asked of: the runs without controls; but where these have a single level, that against its controls."""
+    """Drop the controls, but compare a single level with its controls."""
     asked = pairing.without_controls(runs)
     cells = asked[pairing.are_cells(asked)]
     levels = set(cells[spec.factor]) if spec.factor in cells else set()
@@ -217,7 +233,7 @@ def _against_itself(
 def steps_or_why(
     steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame
 ) -> tuple[list[RawRun], list[str]]:
-    """The steps of the runs that figures show; without them the verdicts stand, and the report says what is missing."""
+    """Return the steps of the runs that figures show, or the line on what is missing."""
     try:
         return steps(raw.shown(runs, factor=spec.factor, strata=spec.strata)), []
     except EvenhandError as error:

@@ -82,7 +82,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """One level's `training` or `inference` over batch sizes, ascending."""
+    """Curve of a level's `training` or `inference` over batch sizes, ascending."""
 
     what: str
     level: str

@@ -1,4 +1,4 @@
-"""How large a batch fits into memory, by runs that ended well and runs that did not fit."""
+"""Largest batch that fits into memory, by runs that ended well and runs that did not fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALONG = "batch_size"
 
 
 def edges(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> tuple[Edge, ...]:
-    """For every level, in every stratum without the batch size, of which something did not fit; nothing where all did."""
+    """Return the memory limit of every level and stratum in which a batch did not fit."""
     size = f"params.{ALONG}"
     if size not in table.columns or "outcome" not in table.columns:
         return ()
@@ -60,9 +60,12 @@ def _strata(runs: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 
 def _tried(outcome: str, asked: object, failed: object) -> list[tuple[str, bool]]:
-    """Every phase that a run tried, and whether it fitted; those after the one that did not were not tried.
+    """Return the phases that a run tried, and whether each fitted.
 
-    asked: the phases that it was asked for; failed: the one that did not fit; both may be missing.
+    Args:
+        outcome: `ok` or `out_of_memory`.
+        asked: the requested phases; may be missing.
+        failed: the phase that did not fit; may be missing.
     """
     phases = asked.split(",") if isinstance(asked, str) else [""]
     if outcome == "ok":
@@ -73,7 +76,10 @@ def _tried(outcome: str, asked: object, failed: object) -> list[tuple[str, bool]
 
 
 def table(evidence: Evidence) -> list[Section]:
-    caption = "The largest batch with a run that ended well, and the smallest that ran out of memory; larger ones were not tried."
+    caption = (
+        "The largest batch with a run that ended well, and the smallest that ran out of memory; "
+        "larger ones were not tried."
+    )
     rows: list[Line] = [
         (
             *(edge.level, ", ".join(filter(None, (edge.stratum, edge.phase)))),

@@ -25,7 +25,7 @@ FREE_STEPS = " Where steps ran freely, a window of them stands for a step."
 
 @dataclass(frozen=True)
 class RunSteadiness:
-    """One run's classification, and how many of its first steps its summaries leave out."""
+    """Classification of a run, and the first steps that its summaries leave out."""
 
     run: RawRun
     phase: str

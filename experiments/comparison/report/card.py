@@ -1,4 +1,4 @@
-"""The answer in ten seconds: one card, built once, shown by the page, Markdown, a picture, the terminal and MLflow alike."""
+"""Answer card of a comparison, shown by the page, Markdown, the terminal and MLflow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ _NOT_IN_A_METRIC = re.compile(r"[^\w\-. :/]")
 
 @dataclass(frozen=True)
 class OutcomeLine:
-    """One outcome of a card. style: as a table's cell. verdict: with what single strata show, where there are several."""
+    """Line of a card for one outcome.
+
+    Attributes:
+        verdict: with what single strata show, if they differ.
+        style: as of a `Cell`.
+    """
 
     label: str
     effect: str
@@ -39,12 +44,15 @@ class OutcomeLine:
 
 @dataclass(frozen=True)
 class AnswerCard:
-    """What is asked, and `answer`: a sentence to be read aloud, and a second one where something would settle it.
+    """Card of a comparison.
 
-    caution: how many warnings there are.
-    facts: what → text: model, data, machine, versions, date, duration, precision; without what the runs do not say.
-    advice: the command that measures what would settle it, where there is one.
-    outcomes: settled ones first. figures: `verdict/…` metrics of the campaign's run.
+    Attributes:
+        answer: a sentence to be read aloud, and a second one on what would settle it.
+        caution: the number of warnings.
+        facts: name → text: model, data, machine, versions, date, duration, precision.
+        outcomes: settled ones first.
+        figures: `verdict/…` metrics of the campaign's run.
+        advice: the command that measures what would settle it.
     """
 
     title: str
@@ -59,7 +67,7 @@ class AnswerCard:
 
     @property
     def told(self) -> str:
-        """The answer with its caution: where there is room for nothing else."""
+        """Answer with its caution."""
         return " ".join(filter(None, (self.answer, self.caution)))
 
 
@@ -167,7 +175,8 @@ def _how(unsettled: Sequence[Finding]) -> str:
         )
         each = " each" if len(planned) > 1 else ""
         sentences.append(
-            f"At most {blocks:,} more block{'s' * (blocks > 1)}{takes} settle {names([one for _, one in planned])} "
+            f"At most {blocks:,} more block{'s' * (blocks > 1)}{takes} settle "
+            f"{names([one for _, one in planned])} "
             f"with a predicted probability of {outlook.PREDICTED}{each}."
         )
     if rest := [one for one in unsettled if outlook.remedies(one)]:
@@ -193,12 +202,12 @@ def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
 
 
 def _of_one_campaign(comparison: Comparison) -> bool:
-    """Whether a campaign's own effect on a side, which only repetitions show, would be taken for the side's."""
+    """Return whether a campaign's effect on a side could be taken for the side's."""
     return len(comparison.rests_on.get("campaigns", ())) == 1
 
 
 def _quality(comparison: Comparison) -> str:
-    """The differences in quality that are shown though no primary outcome; empty where there is none."""
+    """Return the differences in quality that are shown though no primary outcome."""
     if not comparison.primary:
         return ""
     clauses = []

@@ -1,4 +1,4 @@
-"""A report as a page and as Markdown (by Jinja) and in a terminal: one function a format."""
+"""Rendering of a report as a page and Markdown (by Jinja) and in a terminal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Document:
 
 
 def page(document: Document) -> str:
-    """One HTML file that needs nothing from outside."""
+    """Return one HTML file that needs nothing from outside."""
     return (
         _environment()
         .get_template("report.html.j2")
@@ -58,7 +58,7 @@ def page(document: Document) -> str:
 
 
 def fragment(warnings: Sequence[str], sentences: Sequence[str], table: Section) -> str:
-    """What a notebook shows of a comparison: an element without style or script of its own."""
+    """Return what a notebook shows: an element without style or script."""
     return (
         _environment()
         .get_template("notebook.html.j2")
@@ -79,13 +79,13 @@ def _environment() -> Environment:
 
 
 def _in_css(text: str) -> Markup:
-    """A text as a string of CSS: whatever is not plain is written by its number, so that nothing ends the string or the style."""
+    """Return a string of CSS in which special characters are numbers."""
     told = "".join(one if one.isalnum() or one in " .,()%-" else f"\\{ord(one):x} " for one in text)
     return Markup(f'"{told}"')
 
 
 def markdown(document: Document) -> str:
-    """Markdown; figures are those in `figures/`."""
+    """Return Markdown whose figures are those in `figures/`."""
     title, _, card = markdown_card(document.card).partition("\n\n")
     parts = [title, *(f"> **{_escaped(line)}**" for line in document.warnings), card]
     parts.append(_escaped(document.subtitle))
@@ -121,7 +121,7 @@ def description_card(card: AnswerCard) -> str:
 
 
 def terminal_card(card: AnswerCard) -> Table:
-    """The card without what the table below it shows."""
+    """Return the card without the content of the table below it."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -164,7 +164,7 @@ def _markdown_row(texts: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that cannot break out of a Markdown table cell."""
+    """Return text that cannot break out of a Markdown table cell."""
     escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
     for mark in "`[]*_":
         escaped = escaped.replace(mark, f"\\{mark}")
@@ -172,7 +172,7 @@ def _escaped(text: str) -> str:
 
 
 def terminal(section: Section, title: str) -> Table:
-    """The columns of a section that a terminal has room for."""
+    """Return the columns of a section that fit into a terminal."""
     shown = [at for at, column in enumerate(section.columns) if column.terminal]
     table = Table(
         box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False

@@ -39,7 +39,7 @@ def clause(summary: Finding, comparison: Comparison) -> str:
 
 
 def counted(summary: Finding, comparison: Comparison) -> str:
-    """Return `in 3 of 4 campaigns faster, in 1 not settled`; empty if all agree with the summary."""
+    """Return `in 3 of 4 campaigns faster, in 1 not settled`; empty if all agree."""
     findings = of(summary, comparison)
     groups = Counter(map(_word, sorted(findings, key=lambda finding: not finding.judged)))
     if list(groups) in ([], [_word(summary)]):

@@ -1,4 +1,4 @@
-"""Wording of numbers and findings: units, significant digits, sentences; numbers are rounded here."""
+"""Wording of numbers and findings; numbers are rounded here only."""
 
 from __future__ import annotations
 
@@ -283,7 +283,10 @@ def sentence(finding: Finding) -> str:
 
 
 def _equivalent(finding: Finding) -> str:
-    return f"{finding.row.b} and {finding.row.a} are equivalent within {margin(finding)} ({effect(finding)}"
+    return (
+        f"{finding.row.b} and {finding.row.a} are equivalent within {margin(finding)} "
+        f"({effect(finding)}"
+    )
 
 
 def _size_open(finding: Finding) -> str:
@@ -291,7 +294,7 @@ def _size_open(finding: Finding) -> str:
 
 
 def _than(finding: Finding, *, start: bool = False) -> str:
-    """tensorflow trains 1.42× faster than pytorch; a label, but never a level, gets a capital at the `start` of a sentence."""
+    """Return `tensorflow trains 1.42× faster than pytorch`."""
     row, label = finding.row, finding.outcome.label
     seen, subject = effect(finding), _capital(label) if start else label
     if seen.startswith("±") or seen.endswith("×") or seen == "identical":
@@ -308,7 +311,7 @@ def _where(finding: Finding) -> str:
 
 
 def named(finding: Finding) -> str:
-    """The outcome, and the stratum where there is one."""
+    """Return the outcome, and the stratum if there is one."""
     return finding.outcome.label + _where(finding)
 
 
@@ -316,7 +319,8 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-# Library names as their makers write them; whoever adds a framework needs no entry: its name stands as it is.
+# Library names as their makers write them; whoever adds a framework needs no entry: its name
+# stands as it is.
 _PROPER = {
     "pytorch": "PyTorch",
     "torch": "PyTorch",
@@ -343,7 +347,7 @@ def _with_labels(finding: Finding) -> Finding:
 
 
 def spoken(level: str, comparison: Comparison) -> str:
-    """A framework as it is written in prose: `keras-torch` is Keras on PyTorch; a bare value with its setting: `threads=2`."""
+    """Return a level as prose: `keras-torch` is Keras on PyTorch; a bare value is `threads=2`."""
     if comparison.factor.rpartition(".")[2] == "campaign":
         return f"“{level}”"
     if comparison.factor != "framework":
@@ -354,12 +358,12 @@ def spoken(level: str, comparison: Comparison) -> str:
 
 
 def settled_first(findings: Iterable[Finding]) -> list[Finding]:
-    """What there is a verdict on before what is open, otherwise in the order given."""
+    """Return findings with a verdict before those that are open."""
     return sorted(findings, key=lambda finding: not finding.judged)
 
 
 def clause(finding: Finding, comparison: Comparison) -> str:
-    """A finding as a person says it, without figures that need explaining and without a full stop."""
+    """Return a finding as a clause to be read aloud."""
     row, label = finding.row, finding.outcome.label
     told = replace(
         finding, row=replace(row, a=spoken(row.a, comparison), b=spoken(row.b, comparison))
@@ -377,14 +381,17 @@ def clause(finding: Finding, comparison: Comparison) -> str:
         case Decision.TOO_FEW:
             return f"no verdict on {label}: {row.reason}"
         case Decision.SIZE_OPEN:
-            return f"{_than(told)}, but whether by more than {amount(row.margin, finding)} is not settled"
+            return (
+                f"{_than(told)}, but whether by more than {amount(row.margin, finding)} is not "
+                "settled"
+            )
         case Decision.WITHIN_MARGIN | Decision.CONSTANT:
             return f"{_than(told)}, less than the margin of {amount(row.margin, finding)}"
     return _than(told)
 
 
 def _range(finding: Finding) -> str:
-    """Tensorflow trains between 1.12× faster and 1.34× slower than pytorch."""
+    """Return `tensorflow trains between 1.12× faster and 1.34× slower than pytorch`."""
     row, label = finding.row, finding.outcome.label
     if row.kind == "difference":
         return f"{label} of {row.b} differs by {effect_interval(finding)} from that of {row.a}"
@@ -473,7 +480,7 @@ def _nothing_to_judge(comparison: Comparison) -> str:
 
 
 def summary_sentence(summary: Finding) -> str:
-    """What the strata say together, said of b against the baseline a."""
+    """Return a summary over strata, of b against the baseline a."""
     basis = f"95 % interval {effect_interval(summary)}"
     label, than = summary.outcome.label, _than(summary)
     match summary.decision:
@@ -497,7 +504,7 @@ def summary_sentence(summary: Finding) -> str:
 
 
 def strata(summary: Finding) -> str:
-    """3 strata (machine=a, b, c): what is before every name is said once; of many, what they differ by."""
+    """Return `3 strata (machine=a, b, c)`; many strata by the names of their keys."""
     names = summary.across.names if summary.across else ()
     if len(names) > NAMED:
         keys = dict.fromkeys(part.partition("=")[0] for name in names for part in name.split(", "))
@@ -512,7 +519,7 @@ def strata(summary: Finding) -> str:
 
 
 def prediction(summary: Finding) -> str:
-    """Where one more stratum is expected, turned as in `effect`; empty below three strata."""
+    """Return the interval of one more stratum, turned as in `effect`."""
     across = summary.across
     if across is None or len(across.names) < 3:
         return ""
@@ -525,7 +532,7 @@ def prediction(summary: Finding) -> str:
 
 
 def rests_on(comparison: Comparison) -> str:
-    """Rests on 2 machines (box, other) and 1 team (red); empty where the runs say neither."""
+    """Return `Rests on 2 machines (box, other) and 1 team (red).`"""
     told = [
         f"{len(names)} {what[:-1] if len(names) == 1 else what}"
         + ("" if what == "campaigns" else f" ({', '.join(names)})")
@@ -572,5 +579,5 @@ def at_a_look(finding: Finding, block_seconds: float) -> str:
 
 
 def joined(texts: Sequence[str], last: str = "and") -> str:
-    """one, two and three"""
+    """Return `a, b and c`."""
     return f"{', '.join(texts[:-1])} {last} {texts[-1]}" if len(texts) > 1 else "".join(texts)

@@ -194,12 +194,12 @@ class Finding:
 
     @property
     def judged(self) -> bool:
-        """Whether there is a verdict: neither inconclusive nor not comparable."""
+        """True with a verdict: neither inconclusive nor not comparable."""
         return self.decision.is_verdict
 
     @property
     def is_tested(self) -> bool:
-        """Whether there was a test, or nothing to test because it never varied."""
+        """True with a test, or nothing to test because it never varied."""
         return self.decision not in (Decision.NOT_COMPARABLE, Decision.TOO_FEW)
 
     @property
@@ -208,19 +208,19 @@ class Finding:
 
     @property
     def never_varied(self) -> bool:
-        """Whether every block or stratum showed the same: a verdict without test and interval."""
+        """True if every block or stratum showed the same: a verdict without a test."""
         return self.judged and self.row.p is None
 
     @property
     def different(self) -> bool:
-        """Whether a difference of any size is shown: by the corrected test, or it never varied."""
+        """True if a difference of any size is shown: by the corrected test, or it never varied."""
         if self.never_varied:
             return not self.identical
         return self.row.p_holm is not None and self.row.p_holm <= ALPHA
 
     @property
     def identical(self) -> bool:
-        """Whether both sides are the same but for rounding, in every block or stratum."""
+        """True if both sides are the same but for rounding, in every block or stratum."""
         same = bool(self.pairs) and all(pair.a == pair.b for pair in self.pairs)
         return same or self.decision is Decision.IDENTICAL
 
@@ -231,7 +231,7 @@ class Finding:
 
     @property
     def good(self) -> bool | None:
-        """Whether b is better; None without a difference beyond the margin or a better way."""
+        """True if b is better; None without a difference beyond the margin or a better way."""
         if self.decision is not Decision.DIFFERENT or self.outcome.better == "neither":
             return None
         return (self.row.verdict == self.outcome.words[0]) == (self.outcome.better == "lower")
@@ -249,7 +249,7 @@ class Finding:
 
 
 def grouped(findings: Iterable[Finding]) -> dict[tuple[str, str, str], list[Finding]]:
-    """Group findings by stratum, a and b."""
+    """Return findings by stratum, a and b."""
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.row.stratum, finding.row.a, finding.row.b), []).append(finding)
@@ -348,7 +348,7 @@ class Comparison:
 
     @property
     def has_verdict(self) -> bool:
-        """Whether any primary outcome has a verdict, or any outcome if none is declared."""
+        """True if a primary outcome has a verdict, or any outcome if none is declared."""
         relevant = [finding for finding in self.findings if finding.primary] or self.findings
         return any(finding.judged for finding in relevant)
 

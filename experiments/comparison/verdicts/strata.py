@@ -1,4 +1,4 @@
-"""What the strata of a comparison say together: each keeps its own estimate, and a random-effects summary stands beside them."""
+"""Random-effects summaries over the strata of a comparison; no run is pooled."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MINIMUM_STRATA = 3
 
 
 def summaries(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """A summary of every outcome and pair of levels that at least two strata estimate, in the order of the findings.
+    """Return a summary of every outcome and pair of levels that two strata estimate.
 
-    Holm's correction spans the summaries: they are a second reading of the report's rows, and no row pays for them.
+    Holm's correction spans the summaries, a second reading of the rows, which do not pay for them.
     """
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
@@ -80,7 +80,7 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
 
 
 def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
-    """Return a summary of strata that differ once: how far they lie apart is chance, and so is any interval of their mean."""
+    """Return a summary of two strata: their distance is chance, and so is any interval."""
     reason = (
         _busy(usable)
         or f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
