@@ -32,7 +32,7 @@ def compare(
         factor: column, or bare name of a param or tag.
         baseline: the level that the others are judged against, by default the first in order.
         outcomes: metric names or `Outcome`s; default: those that the runs have.
-        primary: one to three outcomes, declared before looking; they are a separate family of tests.
+        primary: one to three outcomes, declared before looking; a separate family of tests.
         margin: the smallest ratio that matters; 0.03 is 3 %.
         strata: columns, or bare names of params or tags, whose values are never pooled.
         allowed_to_differ: settings that differ with the factor by its nature, as a harness comes

@@ -40,10 +40,7 @@ class Advice:
         return f"{self.what}: {self.pasted}"
 
 
-# So many more blocks, in that stratum -> how they are measured; None where they cannot be.
-
-
-# So many more blocks, in that stratum -> how they are measured; None where they cannot be.
+# Number of blocks and stratum -> how they are measured; None if they cannot be.
 Measured = Callable[[int, str], Advice | None]
 
 
@@ -58,9 +55,6 @@ def on_more_blocks(comparison: Comparison, measured: Measured) -> Advice | None:
     return advice and replace(
         advice, what=f"{advice.what} (for {wording.joined(list(dict.fromkeys(served)))})"
     )
-
-
-# What a part of the spread is called, and what makes it smaller.
 
 
 def on_eager(environment: Mapping[str, Mapping[str, str]]) -> list[str]:

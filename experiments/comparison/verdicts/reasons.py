@@ -70,7 +70,7 @@ class Family:
     standing: int
 
     def left_beside(self, finding: Finding) -> int:
-        """Return the tests among which a finding must stand; Holm's correction drops those that do."""
+        """Return the tests among which a finding must stand after Holm's correction."""
         p = finding.row.p_holm
         return self.tests - self.standing + (p is not None and p <= ALPHA)
 
@@ -157,10 +157,8 @@ def _reason(finding: Finding, scope: Scope, family: Family) -> str:
 
 
 def _never_varied(finding: Finding, scope: Scope) -> str:
-    everywhere = (
-        f"in all {len(finding.across.names) if finding.across else finding.row.n_blocks} "
-        f"{scope.units}"
-    )
+    count = len(finding.across.names) if finding.across else finding.row.n_blocks
+    everywhere = f"in all {count} {scope.units}"
     if finding.decision is Decision.IDENTICAL:
         return f"the same on both sides {everywhere}: nothing to test"
     size = "more" if finding.decision is Decision.DIFFERENT else "less"
