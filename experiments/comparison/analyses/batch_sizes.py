@@ -203,26 +203,6 @@ def of_evidence(evidence: Evidence) -> tuple[Curve, ...]:
     return curves(evidence.comparison, sizes.pop() if len(sizes) == 1 else None)
 
 
-def sentences(evidence: Evidence) -> list[str]:
-    """Return which batch size to take, a sentence a curve, if batch sizes are compared."""
-    comparison, lines = evidence.comparison, []
-    if plain_name(comparison.factor) != "batch_size":
-        return []
-    for curve in curves(comparison):
-        stratum, p = curve.stratum.removeprefix("framework="), curve.limit.trend_p
-        where = ", ".join(filter(None, [stratum, curve.level, curve.what]))
-        if curve.limit.size:
-            shown = "" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-            rises = (
-                f"; throughput rises with the size (Page's trend test, {shown})" if shown else ""
-            )
-            enough = f"a batch of {curve.limit.size} is enough"
-            lines.append(f"{where}: {enough}, {curve.reason}{rises}.")
-        else:
-            lines.append(f"{where}: no batch size is named, {curve.reason}.")
-    return lines
-
-
 def table(evidence: Evidence) -> list[Section]:
     """Return the limit of every curve with its reason."""
     caption = (
@@ -286,4 +266,4 @@ def _panel(axes: Axes, curves: Sequence[Curve], colours: Colours) -> None:
     axes.set_xlabel("batch size, examples")
 
 
-ANALYSIS = Analysis(sentences={40: sentences}, tables={110: table}, figures={100: figure})
+ANALYSIS = Analysis(tables={110: table}, figures={100: figure})

@@ -115,8 +115,6 @@ def test_training_has_curve_if_batch_size_is_stratum_or_factor() -> None:
     (curve,) = curves(comparison)
     assert (curve.level, curve.limit.size) == ("", 16)
     assert [point.size for point in curve.points] == [8, 16, 32]
-    (sentence,) = batch_sizes.sentences(Evidence(comparison))
-    assert sentence.startswith("training: a batch of 16 is enough")
 
 
 def _workloads(count: int, levels: tuple[str, ...] = ("a", "b", "c")) -> pd.DataFrame:

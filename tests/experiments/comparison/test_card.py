@@ -14,13 +14,11 @@ from rich.console import Console
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import card as cards
-from experiments.comparison.report import remarks, rendering, wording
-from experiments.comparison.report.remarks import Advice
+from experiments.comparison.report import rendering, wording
 from experiments.comparison.runs import environment
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts import outlook
-from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, STEP, frame, paired
-from tests.experiments.comparison.test_power import OPEN
+from tests.experiments.comparison.campaigns import LATENCY, RATE, STEP, frame, paired
 
 TAGS = {
     "cpu": "2 × Xeon",
@@ -114,31 +112,6 @@ def test_figures_for_the_campaign_are_those_of_the_rows_in_four_digits(
 )
 def test_a_bound_is_never_rounded_across_what_it_has_not_passed(interval: Any, logged: Any) -> None:
     assert wording.logged(*interval) == logged
-
-
-@pytest.mark.usefixtures("often")
-def test_blocks_are_offered_for_the_outcomes_that_they_are_planned_for() -> None:
-    """Latency has a plan; the loss may lie at its margin, and a number would be none of its own."""
-    shifts = 0.05 + 0.1 * np.array([-1, 1, 1, -1, 1, -1, -1, 1.0])
-    table = paired([1.0] * 8, list(np.exp(OPEN)), LATENCY).assign(
-        **{LOSS: np.append(np.ones(8), 1 + shifts)}
-    )
-    comparison = compare(table, outcomes=[LATENCY, LOSS], primary=[LATENCY, LOSS])
-    by_metric = {one.row.metric: one for one in comparison.findings}
-    blocks = outlook.payable(by_metric[LATENCY])
-    assert blocks
-    assert outlook.payable(by_metric[LOSS]) is None
-    said = cards.of(comparison, "A study").answer
-    assert (
-        f"At most {blocks} more blocks settle median inference latency with a predicted probability of 95 %."
-        in said
-    )
-    assert said.endswith(
-        "How many more blocks would settle validation loss cannot be predicted; longer cells may help."
-    )
-    advice = remarks.on_more_blocks(comparison, lambda count, _: Advice(f"{count} more blocks", ()))
-    assert advice is not None
-    assert advice.what == f"{blocks} more blocks (for median inference latency)"
 
 
 def test_a_loss_of_quality_is_in_the_head_though_it_is_exploratory() -> None:

@@ -15,7 +15,7 @@ from experiments.comparison import compare
 from experiments.comparison.report import tables, wording
 from experiments.comparison.statistics.significance import holm
 from experiments.config import settings as settings_
-from tests.experiments.comparison.campaigns import BLEU, LATENCY, LOSS, RATE, RSS, STEP, frame
+from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame
 from tracking.errors import WrongCall
 
 NAMES = [f"m{at}/x_seconds" for at in range(12)]
@@ -135,25 +135,3 @@ def test_every_study_declares_one_to_three_of_its_outcomes(name):
         studies.primary(
             study, settings_.parse(study.settings, study.presets, {"primary": "train/speed"})
         )
-
-
-@pytest.mark.parametrize(
-    "asked",
-    ["throughput", "latency", "accuracy", "energy", "train/step_secnds", "val/acuracy", "val/bleu"],
-)
-@pytest.mark.parametrize("which", ["outcomes", "primary"])
-def test_only_metrics_that_the_runs_have_are_suggested(which, asked):
-    """`train/step_seconds` and `val/accuracy` are known by name, and no run here has them."""
-    table = frame().drop(columns=[STEP, RATE, BLEU])
-    have = {LATENCY, RSS, LOSS}
-    with pytest.raises(WrongCall) as refused:
-        compare(table, **{which: [asked]})
-    _, _, right = str(refused.value).partition("; ")
-    named = (
-        {right.removeprefix("did you mean ").removesuffix("?")}
-        if right.startswith("did")
-        else set(right[5:].split(", "))
-    )
-    assert named <= have, refused.value
-    if (which, asked) == ("outcomes", "latency"):
-        assert named == {LATENCY}

@@ -161,37 +161,6 @@ def test_a_log_rank_test_and_an_interval_need_six_runs_a_side(sides: tuple[int, 
     assert [np.isnan(one.low) for one in (first, second)] == [size < 6 for size in sides]
 
 
-def test_half_of_the_runs_are_enough_for_a_median() -> None:
-    half = Reached(
-        "90",
-        "",
-        "a",
-        np.array([10.0, 12.0, 20.0, 30.0]),
-        np.array([True, False, True, False]),
-        names(4),
-    )
-    fewer = Reached(
-        "90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, False]), names(3)
-    )
-    assert [one.seconds for one in survival.median_times([half, fewer])] == [20, np.inf]
-
-
-def test_runs_of_campaigns_that_begin_alike_are_not_taken_for_each_other() -> None:
-    """In the second campaign nobody gets there, whatever the campaigns are called."""
-    tables = [
-        frame(blocks=8, campaign=f"nightly-{at}", seed=at, params={"thresholds": "0.9"})
-        for at in range(2)
-    ]
-    table = pd.concat(tables, ignore_index=True).assign(**{"train/total_seconds": 100.0})
-    table["train/to_accuracy_90_percent_seconds"] = np.where(
-        table["campaign"] == "nightly-0", 20.0, np.nan
-    )
-    found = survival.reached(compare(table, baseline="pytorch"))
-    assert [(int(one.reached.sum()), len(one.reached)) for one in found] == [(8, 8)] * 2 + [
-        (0, 8)
-    ] * 2
-
-
 def test_times_need_no_total_among_the_outcomes() -> None:
     asked, unasked = (
         compare(with_times(3), baseline="pytorch", outcomes=[one])

@@ -16,7 +16,6 @@ from rich.console import Console
 from experiments.comparison import compare
 from experiments.comparison.analyses import Evidence
 from experiments.comparison.judgement import write
-from experiments.comparison.report import card as cards
 from experiments.comparison.report import tables, wording, writing
 from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame, paired
 from tracking.records import BETWEEN_WARNINGS
@@ -178,13 +177,6 @@ def test_figures_are_files_too(written):
         ET.fromstring(path.read_text(encoding="utf-8"))
 
 
-def test_the_same_comparison_writes_the_same_files(written, tmp_path):
-    comparison, folder, _ = written
-    write(Evidence(comparison), tmp_path, "A study")
-    for name in ("figures/forest.svg", "figures/blocks.png", "comparison.json"):
-        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
-
-
 @pytest.fixture(scope="module")
 def evil(tmp_path_factory):
     """Every text that a run can bring in is hostile; three levels, two strata, one side not measured."""
@@ -280,44 +272,3 @@ def test_a_published_figure_of_one_model_has_only_that_models_beside_it(tmp_path
     ]
     assert here in row
     assert ("pytorch:" in row) == (model == "m")
-
-
-@pytest.mark.parametrize("blocks", [1, 2])
-def test_a_block_or_two_are_reported_without_a_difference(tmp_path, blocks):
-    """A table of 18× faster: both sides stand there, and nowhere how much they differ."""
-    comparison = compare(frame(blocks=blocks, factors={"tensorflow": 18.0}))
-    write(Evidence(comparison), tmp_path, "one")
-    (header, *_) = (
-        line
-        for line in (tmp_path / "report.md").read_text().splitlines()
-        if line.startswith("| outcome | pytorch")
-    )
-    column = header.split(" | ").index("effect")
-    rows = [
-        line.split(" | ")
-        for line in (tmp_path / "report.md").read_text().splitlines()
-        if " inconclusive " in line
-    ]
-    assert {cells[column] for cells in rows if len(cells) > column + 3} == {"—"}
-    for name in ("report.md", "report.html", "card.md", "comparison.csv", "comparison.json"):
-        text = (tmp_path / name).read_text(encoding="utf-8")
-        assert not re.search("× (slower|faster)", text.replace("1.42× faster is 1.42 times", "")), (
-            name
-        )  # of the legend
-    kept = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))["rows"]
-    assert {
-        (row["estimate"], row["ci_low"], row["ci_high"], row["no_estimate"]) for row in kept
-    } == {(None, None, None, "too_few_blocks")}
-    assert cards.of(comparison, "one").figures == {}
-    assert (
-        cards.of(comparison, "one").answer
-        == f"No verdict: {wording.blocks(blocks)}: no comparison; a verdict needs 6."
-    )
-
-
-@pytest.mark.parametrize(
-    ("p", "text"),
-    [(1e-300, "< 0.0001"), (0.00042, "0.0004"), (0.0321, "0.032"), (0.5, "0.50"), (None, "—")],
-)
-def test_p_is_never_zero(p, text):
-    assert wording.p_value(p) == text

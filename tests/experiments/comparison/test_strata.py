@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize, stats
+from scipy import stats
 
 from experiments.comparison import compare
 from experiments.comparison.report import wording, writing
@@ -91,37 +90,6 @@ def test_the_bcg_trials_as_published():
     )
     assert cochran(values, variances, 0) == pytest.approx(152.2330, abs=5e-5)
     assert found.q_p == pytest.approx(stats.chi2.sf(152.2330, 12), rel=1e-3)
-
-
-def test_the_bcg_trials_by_hand():
-    """The estimating equation solved by bisection, then weighted means; at Paule and Mandel's tau² Hartung-Knapp's scale is 1."""
-    values, variances = log_risk_ratios()
-    between = optimize.brentq(lambda tau2: cochran(values, variances, tau2) - 12, 0, 5, xtol=1e-13)
-    weights = 1 / (variances + between)
-    centre, error = np.average(values, weights=weights), 1 / math.sqrt(weights.sum())
-    half = stats.t.ppf(0.975, 12) * error
-    found = random_effects(values, variances)
-    assert (found.value, found.tau**2) == pytest.approx((centre, between), abs=1e-7)
-    assert (found.low, found.high) == pytest.approx((centre - half, centre + half), abs=1e-7)
-    assert found.p == pytest.approx(2 * stats.t.sf(-centre / error, 12))
-
-
-@settings(max_examples=100, deadline=None)
-@given(strata)
-def test_tau_solves_its_equation_and_the_interval_is_never_too_sure(pairs):
-    values, variances = np.array(pairs).T
-    found = random_effects(values, variances)
-    assert values.min() - 1e-9 <= found.value <= values.max() + 1e-9
-    assert found.standard_error >= 1 / math.sqrt((1 / (variances + found.tau**2)).sum()) * (
-        1 - 1e-9
-    )
-    if found.tau:
-        assert cochran(values, variances, found.tau**2) == pytest.approx(len(values) - 1, abs=1e-4)
-    else:
-        assert cochran(values, variances, 0) <= len(values) - 1 + 1e-4
-        assert found.i_squared_percent == 0
-    if found.prediction_low is not None:
-        assert found.prediction_low <= found.low <= found.high <= found.prediction_high
 
 
 def test_strata_that_do_not_vary_count_alike():

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.comparison import compare
@@ -68,16 +66,6 @@ def test_the_interval_is_that_of_the_mean_log_ratio():
     t = 2 * 2.570581835636314 * logs.std(ddof=1) / math.sqrt(6)  # t(0.975, 5)
     assert found.widening == pytest.approx((high - low) / t)
     assert (found.n_blocks, found.effect_size, found.margin) == (6, pytest.approx(21 / 36), 0.03)
-
-
-def test_how_often_b_lies_above_a_inside_a_block_is_told_beside_a12():
-    """b takes 1 % longer in every block, on a machine that slows by 5 % from block to block."""
-    a = 1.05 ** np.arange(12)
-    found = row(compare(paired(a, a * (1.01 + 0.001 * np.arange(12)))))
-    assert found.probability_within_blocks == 1
-    assert found.effect_size < 0.6
-    half = row(compare(paired([1.0, 2, 3, 4], [2.0, 1, 3, 5])))
-    assert half.probability_within_blocks == (2 + 0.5) / 4
 
 
 def test_equivalence_is_shown_not_assumed():
@@ -308,22 +296,6 @@ def test_campaigns_are_strata_and_never_pooled():
     )
 
 
-@pytest.mark.parametrize("settings_hash", ["h", np.nan])
-def test_different_settings_are_different_cells_and_not_measured_again(settings_hash):
-    """Runs of others have no hash of their settings, and those of ours are the same for all that is compared."""
-    small, large = (
-        frame(seed=1, params={"batch_size": "8"}),
-        frame(seed=2, params={"batch_size": "32"}),
-    )
-    table = pd.concat([small, large.assign(run_id="large-" + large["run_id"])]).assign(
-        settings_hash=settings_hash
-    )
-    found = compare(table)
-    assert "batch_size (8, 32)" in row(found).reason
-    assert not [e for e in found.excluded if e.cause is Cause.REPEATED]
-    assert {r.n_blocks for r in compare(table, strata=["batch_size"]).rows} == {8}
-
-
 def test_the_later_run_of_a_cell_counts():
     table = pd.concat([frame(), frame(blocks=1, seed=9)])
     table["run_id"] = [f"r{at}" for at in range(len(table))]
@@ -338,20 +310,6 @@ def test_the_later_run_of_a_cell_counts():
             STEP
         ].item()
     )
-
-
-def test_one_missing_side_is_told():
-    table = frame()
-    table.loc[table["framework"] == "tensorflow", LATENCY] = np.nan
-    found = compare(table)
-    assert (row(found, LATENCY).verdict, row(found, LATENCY).reason) == (
-        "not comparable",
-        "not measured on tensorflow",
-    )
-    table.loc[table["framework"] == "tensorflow", ["status", "outcome"]] = ["FAILED", "failed"]
-    found = compare(table)
-    assert {r.reason for r in found.rows} == {"no usable run of tensorflow"}
-    assert len(found.excluded) == 8
 
 
 def test_text_instead_of_numbers_is_told():
@@ -453,13 +411,6 @@ def test_outcomes_come_in_the_reports_order_and_what_nobody_measured_is_named():
     assert found.unmeasured == ("energy/joules",)
 
 
-def test_live_and_system_series_are_not_judged_unasked():
-    table = frame().assign(
-        **{"live/loss": 1.0, "system/cpu": 2.0, "check/x": 1.0, "model/trainable_parameters": 9.0}
-    )
-    assert {r.metric for r in compare(table).rows} == {STEP, RATE, LATENCY, RSS, BLEU, LOSS}
-
-
 # ---- invariances
 
 
@@ -488,22 +439,6 @@ def test_swapping_sides_inverts_ratios_and_reverses_verdicts(pairs):
         )
 
 
-@settings(max_examples=12, deadline=None)
-@given(values, st.floats(1e-4, 1e4))
-def test_a_unit_changes_nothing(pairs, scale):
-    a, b = np.array(pairs).T
-    crossed = np.concatenate([np.divide.outer(a, b).ravel(), [0]])
-    assume(
-        not np.any((crossed != 1) & (np.abs(crossed - 1) < 1e-12))
-    )  # one rounding apart: scaling makes them equal
-    plain, scaled = row(compare(paired(a, b))), row(compare(paired(scale * a, scale * b)))
-    assert (scaled.verdict, scaled.n_blocks) == (plain.verdict, plain.n_blocks)
-    for name in ("estimate", "p", "effect_size", "minimum_detectable"):
-        first, second = getattr(plain, name), getattr(scaled, name)
-        assert (first is None) == (second is None)
-        assert first is None or second == pytest.approx(first, rel=1e-6, abs=1e-9)
-
-
 def test_nothing_is_nan_or_p_zero():
     table = frame(levels=["a", "b", "c"], blocks=40, factors={"b": 5.0})
     for found in compare(table, all_pairs=True).rows:
@@ -529,14 +464,3 @@ def test_rows_become_a_frame_with_the_keys_of_the_published_json():
     assert np.isnan(
         table.loc[table["metric"] == LOSS, "p"].item()
     )  # nothing to test: missing, not zero
-
-
-def test_numbers_and_verdicts_import_no_matplotlib():
-    """It takes half a second, and only drawing needs it."""
-    code = "import sys; from experiments.comparison import analyses, notebook; analyses.load(); print('matplotlib' in sys.modules)"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        == "False"
-    )
