@@ -41,10 +41,12 @@ def clause(summary: Finding, comparison: Comparison) -> str:
 def counted(summary: Finding, comparison: Comparison) -> str:
     """Return `in 3 of 4 campaigns faster, in 1 not settled`; empty if all agree."""
     findings = of(summary, comparison)
-    groups = Counter(map(_word, sorted(findings, key=lambda finding: not finding.judged)))
-    if list(groups) in ([], [_word(summary)]):
+    settled = {_word(finding) for finding in findings if finding.judged}
+    counts = Counter(map(_word, findings)).items()
+    groups = sorted(counts, key=lambda item: (item[0] not in settled, -item[1]))
+    if not groups or [word for word, _ in groups] == [_word(summary)]:
         return ""
-    (word, first), *others = groups.items()
+    (word, first), *others = groups
     parts = [f"in {first} of {len(findings)} {_kind(findings)} {word}"]
     return ", ".join([*parts, *(f"in {count} {word}" for word, count in others)])
 
