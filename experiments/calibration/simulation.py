@@ -1,10 +1,11 @@
-"""The tool's own error rates: simulated campaigns, judged by the same code as real ones."""
+"""Error rates of the tool: simulated campaigns, judged by the same code as real ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -22,7 +23,6 @@ from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.estimates import Floats, log_ratios
 from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
-from experiments.config.console import Table, Text, box
 from experiments.planning import design
 from tracking.errors import WrongCall
 from tracking.records import StoredRun
@@ -30,23 +30,20 @@ from tracking.records import StoredRun
 Tails = Literal["normal", "lognormal", "student-t", "bimodal"]
 BASELINE, OTHER = "a", "b"
 MAIN = "train/step_seconds"
-# The phases of a run that are timed step by step, and the figures that a sensor gives once a run; in their units.
+# Phases that are timed step by step, and values that a sensor gives once a run.
 TRAINING_SECONDS, REQUEST_SECONDS = 0.03, 0.008
 SENSORS = {"memory/peak_rss_bytes": 7e8, "energy/joules_per_example": 0.4, "power/watts_mean": 60.0}
 METRICS = (
-    *(
-        MAIN,
-        "train/step_seconds_p95",
-        "train/examples_per_second",
-        "train/total_seconds",
-        "train/first_step_seconds",
-    ),
-    *(
-        "inference/latency_seconds_p50",
-        "inference/latency_seconds_p95",
-        "inference/examples_per_second",
-    ),
-    *("inference/first_call_seconds", *SENSORS),
+    MAIN,
+    "train/step_seconds_p95",
+    "train/examples_per_second",
+    "train/total_seconds",
+    "train/first_step_seconds",
+    "inference/latency_seconds_p50",
+    "inference/latency_seconds_p95",
+    "inference/examples_per_second",
+    "inference/first_call_seconds",
+    *SENSORS,
 )
 BATCH, WARMUP = 32, 5
 MAX_UNRELATED, PLANNED_BLOCKS = 30, 12
@@ -58,17 +55,21 @@ MAX_WRONG_EQUIVALENT, MAX_WRONG_BEYOND = 0.05, 0.025
 
 @dataclass(frozen=True)
 class Noise:
-    """What a machine does to measurements; all spreads are standard deviations of logarithms (0.03 is 3 %).
+    """Effect of a machine on measurements; spreads are SDs of logarithms (0.03 is 3 %).
 
-    run_sd: between processes of the same kind; step_sd, step_autocorrelation: between the steps of a process.
-    drift: what the machine slows by from the campaign's first run to its last. tails: the shape of both spreads.
-    metric_correlation: between a run's phases (training, inference, each sensor); metrics of one phase share its steps.
-    unrelated: every metric comes from a phase of its own; without correlation the hardest case for Holm's correction.
-    blocks, metrics: where a scenario has its own numbers of them.
-
-    What breaks the exchange of sides, by which every test lives, and must be found out: side_sd befalls the runs of b alone, with
-    a shape and an autocorrelation from block to block of its own; campaign_sd is drawn for b anew in each of `campaigns`;
-    outlier: b's run in one block takes so many times as long. clock: steps are read from one that ticks in such shares of a step.
+    Attributes:
+        run_sd: Between processes of the same kind.
+        step_sd, step_autocorrelation: Between the steps of a process.
+        drift: Slowdown from the campaign's first run to its last.
+        tails: Shape of both spreads.
+        metric_correlation: Between a run's phases; metrics of one phase share its steps.
+        unrelated: Each metric comes from a separate phase; uncorrelated, this is the hardest case
+            for Holm's correction.
+        blocks, metrics: Numbers of them in this scenario.
+        side_sd, side_tails, side_autocorrelation: Noise of the runs of b only, from block to block.
+        campaigns, campaign_sd: Number of campaigns, and noise of b in each of them.
+        outlier: Factor by which b's run in one block is slower.
+        clock: Tick of the clock, as a share of a step.
     """
 
     name: str
@@ -91,7 +92,7 @@ class Noise:
 
     @property
     def one_sided(self) -> bool:
-        """Whether the sides cannot be exchanged: no false alarm is promised all the same, intervals and power are not."""
+        """Whether sides cannot be exchanged: then only false alarms are promised."""
         return self.side_sd > 0 or self.campaign_sd > 0 or self.outlier != 1
 
 
@@ -160,7 +161,7 @@ SCENARIOS = (
 
 @dataclass(frozen=True)
 class Share:
-    """A measured share with its 95 % Monte-Carlo interval (Wilson)."""
+    """Measured share with its 95 % Monte-Carlo interval (Wilson)."""
 
     value: float
     low: float
@@ -172,17 +173,21 @@ class Share:
 
 @dataclass(frozen=True)
 class Rates:
-    """How often the tool was right and wrong over simulated campaigns of one scenario.
+    """Error rates of the tool over simulated campaigns of one scenario.
 
-    false_alarms: A/A reports in which any row shows a difference, false_alarm_rows: rows of them; false_verdicts: reports in
-    which any row says faster, slower, lower or higher. At a true ratio of the margin, rows and reports with any of them:
-    wrong_equivalent_rows, wrong_equivalent: called equivalent; wrong_beyond_rows, wrong_beyond: said to lie beyond the margin.
-    coverage: 95 % intervals that hold the true ratio of 1.05. power: campaigns in which that difference is shown for the
-    median training step as the only outcome of a report, power_in_report: among all metrics, after Holm's correction.
-    With the median step declared as primary: primary_false_alarms of that family, exploratory_false_alarms of all others;
-    primary_power: campaigns in which its difference is shown. For comparison, both false alarms too: steps_false_alarms of the
-    papers' signed-rank test on the steps of one run a side, ordered_false_alarms of the main outcome where all runs of a precede
-    all runs of b.
+    Attributes:
+        false_alarms: A/A reports in which any row shows a difference; `…_rows`: such rows.
+        false_verdicts: A/A reports in which any row has a verdict with a direction.
+        wrong_equivalent: Reports at a true ratio of the margin with a row called equivalent.
+        wrong_beyond: The same with a row called beyond the margin.
+        coverage: 95 % intervals that hold the true ratio of 1.05.
+        power: Campaigns in which that difference is shown for the median training step as the
+            only outcome of a report; `power_in_report`: among all metrics, after Holm.
+        primary_false_alarms: The same with the median step declared as primary.
+        exploratory_false_alarms: Of all other metrics then.
+        primary_power: Power for the declared outcome.
+        steps_false_alarms: Of the papers' signed-rank test on the steps of one run a side.
+        ordered_false_alarms: Of a t test if all runs of a precede all runs of b.
     """
 
     noise: Noise
@@ -208,7 +213,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Claim:
-    """What is promised of a scenario's rate, and whether that holds: the measured interval reaches the limits."""
+    """Promise of a scenario's rate, and whether the measured interval reaches the limits."""
 
     claim: str
     limit: str
@@ -218,7 +223,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class _Run:
-    """One simulated process: its cell, its training steps and what they and its other phases are summarised to."""
+    """Simulated process: its cell, its training steps and its metrics."""
 
     cell: design.Cell
     training: timing.PhaseValues
@@ -234,12 +239,15 @@ def simulate(
     ratio: float = 1.0,
     rng: np.random.Generator,
 ) -> pd.DataFrame:
-    """A campaign's finished runs as `query.table` tells them: two frameworks, b taking `ratio` times what a takes.
+    """Return the finished runs of a campaign in which b takes `ratio` times what a takes.
 
-    Steps are drawn, then summarised by the same functions as measured ones; runs are in random order inside blocks.
-    Raises WrongCall for more metrics than there are, or too few steps.
+    Steps are drawn, then summarised by the functions for measured steps. Runs are in random order
+    inside blocks.
+
+    Raises:
+        WrongCall: More metrics than there are, or too few steps.
     """
-    return _table(noise, _campaign(noise, blocks, metrics, steps, ratio, rng))
+    return query.table(_stored(noise, _campaign(noise, blocks, metrics, steps, ratio, rng)))
 
 
 def _campaign(
@@ -251,7 +259,7 @@ def _campaign(
     rng: np.random.Generator,
     shuffled: bool = True,
 ) -> list[_Run]:
-    """The runs of a campaign in their order; not shuffled: all of a, then all of b."""
+    """Return the runs of a campaign in order; if not shuffled, all of a, then all of b."""
     metrics, blocks, most = (
         noise.metrics or metrics,
         noise.blocks or blocks,
@@ -275,9 +283,10 @@ def _campaign(
         + noise.run_sd * (shared + own)
         + _on_one_side(noise, cells, apart, rng)
     )
-    seconds = np.exp(
-        runs[:, :timed, None] + noise.step_sd * _steps(noise, (len(cells), timed, steps), rng)
-    )
+    # steps that depend on the step before, with SD 1
+    drawn = _standard(noise.tails, (len(cells), timed, steps), rng)
+    of_steps = _remembering(drawn, noise.step_autocorrelation)
+    seconds = np.exp(runs[:, :timed, None] + noise.step_sd * of_steps)
     if noise.clock:
         seconds = noise.clock * np.rint(seconds / noise.clock)
     summarise = _unrelated if noise.unrelated else _related
@@ -291,7 +300,7 @@ def _campaign(
 def _on_one_side(
     noise: Noise, cells: Sequence[design.Cell], apart: int, rng: np.random.Generator
 ) -> Floats:
-    """What happens to the runs of b alone: a row a cell, a column for each of what a run has apart."""
+    """Return the noise of b's runs: a row per cell, a column per phase."""
     blocks = max(cell.block for cell in cells)
     found = (
         noise.side_sd
@@ -308,12 +317,12 @@ def _on_one_side(
 
 
 def _campaign_of(noise: Noise, block: int, blocks: int) -> int:
-    """Which of a scenario's campaigns a block belongs to: 0, 1, …"""
+    """Return the number of the campaign of a block: 0, 1, …"""
     return (block - 1) * noise.campaigns // blocks
 
 
 def _standard(tails: Tails, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Independent values with mean 0 and SD 1."""
+    """Return independent values with mean 0 and SD 1."""
     if tails == "student-t":
         return rng.standard_t(3, shape) / math.sqrt(3)
     if tails == "bimodal":
@@ -327,13 +336,8 @@ def _standard(tails: Tails, shape: tuple[int, ...], rng: np.random.Generator) ->
     return rng.standard_normal(shape)
 
 
-def _steps(noise: Noise, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Steps that remember the step before (AR(1) along the last axis), with SD 1."""
-    return _remembering(_standard(noise.tails, shape, rng), noise.step_autocorrelation)
-
-
 def _remembering(drawn: Floats, autocorrelation: float) -> Floats:
-    """AR(1) along the last axis from independent values, with their SD."""
+    """Return AR(1) series along the last axis from independent values, with their SD."""
     drawn[..., 1:] *= math.sqrt(1 - autocorrelation**2)
     return np.asarray(signal.lfilter([1.0], [1.0, -autocorrelation], drawn, axis=-1))
 
@@ -353,7 +357,7 @@ def _requests(seconds: Floats) -> timing.PhaseValues:
 def _related(
     training: timing.PhaseValues, seconds: Floats, run: Floats, metrics: int
 ) -> dict[str, float]:
-    """The metrics of a training, of one series of requests, and of the sensors."""
+    """Return the metrics of a training, of one series of requests, and of the sensors."""
     found = timing.summarise_training(training, math.fsum(training.seconds))
     if not set(METRICS[:metrics]) <= set(found):
         found |= timing.summarise_requests(_requests(seconds[1]))
@@ -366,17 +370,13 @@ def _related(
 def _unrelated(
     training: timing.PhaseValues, seconds: Floats, _run: Floats, metrics: int
 ) -> dict[str, float]:
-    """One metric of a training, and one of each of the series of requests at several batch sizes."""
+    """Return one metric of a training, and one of each series of requests."""
     found = {MAIN: timing.summarise_training(training, math.fsum(training.seconds))[MAIN]}
     for at in range(1, metrics):
         name = f"inference/batch_{at}"
         metric = f"{name}/latency_seconds_p50"
         found[metric] = timing.summarise_requests(_requests(seconds[at]), name)[metric]
     return found
-
-
-def _table(noise: Noise, runs: Sequence[_Run]) -> pd.DataFrame:
-    return query.table(_stored(noise, runs))
 
 
 def _stored(noise: Noise, runs: Sequence[_Run]) -> Iterator[StoredRun]:
@@ -409,10 +409,11 @@ def calibrate(
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Rates]:
-    """The error rates of `compare` under every scenario; the same seed gives the same rates, however many workers there are.
+    """Return the error rates of `compare` in each scenario; the same seed gives the same rates.
 
-    workers: processes; several start anew, so a script that asks for them needs its `if __name__ == "__main__"`.
-    progress: called with the number of campaigns done and of all there are.
+    Args:
+        workers: Processes. They are spawned: a script needs `if __name__ == "__main__"`.
+        progress: Called with the number of campaigns so far and of all.
     """
     tasks = [
         (noise, seeds)
@@ -421,10 +422,15 @@ def calibrate(
     ]
     judge = partial(_judge, blocks=blocks, metrics=metrics, steps=steps)
     results = []
-    for result in _in_order(judge, tasks, workers):
-        results.append(result)
-        if progress:
-            progress(len(results), len(tasks))
+    with ExitStack() as stack:
+        answers: Iterable[dict[str, float]] = map(judge, tasks)
+        if workers > 1:  # spawned, not forked: the caller may have threads (MLflow does)
+            pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+            answers = stack.enter_context(pool).map(judge, tasks, chunksize=10)
+        for answer in answers:
+            results.append(answer)
+            if progress:
+                progress(len(results), len(tasks))
     rates = []
     for at, noise in enumerate(scenarios):
         group = results[at * campaigns : (at + 1) * campaigns]
@@ -435,25 +441,12 @@ def calibrate(
     return rates
 
 
-def _in_order(
-    judge: Callable[[tuple[Noise, np.random.SeedSequence]], dict[str, float]],
-    tasks: Sequence[tuple[Noise, np.random.SeedSequence]],
-    workers: int,
-) -> Iterator[dict[str, float]]:
-    if workers < 2:
-        yield from map(judge, tasks)
-        return
-    # spawned, not forked: whoever asks may have threads (MLflow does)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(judge, tasks, chunksize=10)
-
-
 def _judge(
     task: tuple[Noise, np.random.SeedSequence], *, blocks: int, metrics: int, steps: int
 ) -> dict[str, float]:
-    """Return what four campaigns contribute to each of `COLUMNS`, as a share of a report's rows or as 0 or 1.
+    """Return the results of four campaigns for `COLUMNS`, as shares of rows, or as 0 or 1.
 
-    A/A, a true difference, one of the margin itself, and A/A in the wrong order.
+    The campaigns are A/A, a true difference, one of the margin itself, and A/A in the wrong order.
     """
     noise, seeds = task
     rng = np.random.default_rng(seeds)
@@ -462,7 +455,7 @@ def _judge(
         _campaign(noise, blocks, metrics, steps, ratio, rng) for ratio in (TRUE_RATIO, 1 + MARGIN)
     )
     ordered = _campaign(replace(noise, metrics=1), blocks, 1, steps, 1.0, rng, shuffled=False)
-    tables = [_table(noise, runs) for runs in (alike, *others)]
+    tables = [query.table(_stored(noise, runs)) for runs in (alike, *others)]
     null, report, edge = (compare(table, baseline=BASELINE, margin=MARGIN) for table in tables)
     declared_null, declared = (
         compare(table, baseline=BASELINE, margin=MARGIN, primary=[MAIN]) for table in tables[:2]
@@ -499,24 +492,23 @@ def _judge(
 
 
 def _spoken(report: Comparison) -> Sequence[Finding]:
-    """What a report says of the machine: its rows, or of several campaigns, which are strata, their summaries."""
+    """Return the rows of a report, or, of several campaigns, their summaries."""
     return report.summaries or report.findings
 
 
 def _rows(report: Comparison, wrong: Callable[[Finding], bool]) -> float:
-    """The share of a report's rows that err."""
+    """Return the share of a report's rows that are wrong."""
     return sum(map(wrong, _spoken(report))) / len(_spoken(report))
 
 
 def _covered(report: Comparison) -> float:
-    """The share of intervals that hold the true ratio; a rate's is the inverse."""
-    told = [finding.row for finding in _spoken(report)]
-    rows = [
-        (row, 1 / TRUE_RATIO if row.metric.endswith("_per_second") else TRUE_RATIO) for row in told
-    ]
-    return sum(
-        (row.ci_low or 0.0) <= true <= (row.ci_high or math.inf) for row, true in rows
-    ) / len(rows)
+    """Return the share of intervals that hold the true ratio; a rate's is the inverse."""
+    rows = [finding.row for finding in _spoken(report)]
+    covered = 0
+    for row in rows:
+        true = 1 / TRUE_RATIO if row.metric.endswith("_per_second") else TRUE_RATIO
+        covered += (row.ci_low or 0.0) <= true <= (row.ci_high or math.inf)
+    return covered / len(rows)
 
 
 def _main(report: Comparison) -> Finding:
@@ -524,7 +516,7 @@ def _main(report: Comparison) -> Finding:
 
 
 def _papers_way(runs: Sequence[_Run]) -> bool:
-    """Whether a paired signed-rank test on the steps of one run a side calls a and b different."""
+    """Return whether a signed-rank test on the steps of one run a side rejects equality."""
     a, b = (
         next(run.training.steady[0] for run in runs if run.cell.treatment == side)
         for side in (BASELINE, OTHER)
@@ -533,7 +525,7 @@ def _papers_way(runs: Sequence[_Run]) -> bool:
 
 
 def _in_wrong_order(runs: Sequence[_Run]) -> bool:
-    """Whether the paired t test on run-level figures, sound but for the order of the runs, calls a and b different."""
+    """Return whether the paired t test on runs that are not in random order rejects equality."""
     a, b = (
         [run.metrics[MAIN] for run in runs if run.cell.treatment == side]
         for side in (BASELINE, OTHER)
@@ -543,7 +535,7 @@ def _in_wrong_order(runs: Sequence[_Run]) -> bool:
 
 
 def share(found: Sequence[float]) -> Share:
-    """The mean of shares, one a campaign; the interval counts campaigns, since the intervals of one report are alike."""
+    """Return the mean of shares, one per campaign, since intervals of one report are dependent."""
     shares = np.asarray(found, dtype=float)
     value, spread = float(shares.mean()), float(shares.var())
     worth = len(shares) * value * (1 - value) / spread if spread else len(shares)
@@ -552,50 +544,33 @@ def share(found: Sequence[float]) -> Share:
 
 
 def meets(rates: Sequence[Rates]) -> list[Claim]:
-    """What is promised, scenario by scenario, and whether it stands."""
+    """Return the promises of each scenario, and whether they hold."""
     claims = []
-    for one in rates:
-        scenario = one.noise.name
-        promised = [
-            (
-                f"{scenario}: any false alarm among {one.metrics} metrics",
-                0.0,
-                MAX_FALSE_ALARMS,
-                one.false_alarms,
-            ),
-            (
-                f"{scenario}: a false alarm of a primary metric",
-                0.0,
-                MAX_FALSE_ALARMS,
-                one.primary_false_alarms,
-            ),
-            (
-                f"{scenario}: any false alarm of exploratory metrics",
-                0.0,
-                MAX_FALSE_ALARMS,
-                one.exploratory_false_alarms,
-            ),
-        ]
-        if not one.noise.one_sided:
-            at_the_margin = f"{scenario}: rows at the margin called"
-            promised += [
-                (
-                    f"{at_the_margin} equivalent",
-                    0.0,
-                    MAX_WRONG_EQUIVALENT,
-                    one.wrong_equivalent_rows,
-                ),
-                (f"{at_the_margin} beyond it", 0.0, MAX_WRONG_BEYOND, one.wrong_beyond_rows),
-                (f"{scenario}: 95 % intervals hold the true ratio", *COVERAGE, one.coverage),
+    for scenario in rates:
+        name, noise = scenario.noise.name, scenario.noise
+        alarms = {
+            f"any false alarm among {scenario.metrics} metrics": scenario.false_alarms,
+            "a false alarm of a primary metric": scenario.primary_false_alarms,
+            "any false alarm of exploratory metrics": scenario.exploratory_false_alarms,
+        }
+        promises = [(text, 0.0, MAX_FALSE_ALARMS, share) for text, share in alarms.items()]
+        if not noise.one_sided:
+            equivalent, beyond = scenario.wrong_equivalent_rows, scenario.wrong_beyond_rows
+            called = "rows at the margin called"
+            promises += [
+                (f"{called} equivalent", 0.0, MAX_WRONG_EQUIVALENT, equivalent),
+                (f"{called} beyond it", 0.0, MAX_WRONG_BEYOND, beyond),
+                ("95 % intervals hold the true ratio", *COVERAGE, scenario.coverage),
             ]
-        if not one.noise.one_sided and one.blocks >= PLANNED_BLOCKS:
-            shown = f"{scenario}: a difference of {100 * (TRUE_RATIO - 1):.0f} % is shown,"
-            promised.append((f"{shown} declared alone", MIN_POWER, 1.0, one.power))
-            promised.append((f"{shown} declared primary", MIN_POWER, 1.0, one.primary_power))
-        for claim, least, most, share in promised:
-            claims.append(
-                Claim(claim, limit(least, most), share, share.high >= least and share.low <= most)
-            )
+        if not noise.one_sided and scenario.blocks >= PLANNED_BLOCKS:
+            shown = f"a difference of {100 * (TRUE_RATIO - 1):.0f} % is shown, declared"
+            promises += [
+                (f"{shown} alone", MIN_POWER, 1.0, scenario.power),
+                (f"{shown} primary", MIN_POWER, 1.0, scenario.primary_power),
+            ]
+        for text, least, most, share in promises:
+            holds = share.high >= least and share.low <= most
+            claims.append(Claim(f"{name}: {text}", limit(least, most), share, holds))
     return claims
 
 
@@ -623,66 +598,38 @@ COLUMNS = {
     "ordered_false_alarms": "all a, then all b",
 }
 NOTE = (
-    "In brackets: 95 % Monte-Carlo intervals. False alarms: A/A rows with a difference, and reports with any; false verdicts: "
-    "reports with any verdict on one. Wrongly equivalent, wrongly beyond: the same at a true ratio of the margin. Coverage: 95 % "
-    "intervals that hold the true ratio. Power: a difference of 5 % in the median step is shown, alone and in the whole report. "
-    "Then that step is declared as the primary metric, and all others are exploratory. The last two columns are false alarms of "
-    "what this tool does not do: a signed-rank test on the steps of one run a side, and runs that are not in random order."
+    "In brackets: 95 % Monte-Carlo intervals. False alarms: A/A rows with a difference, and "
+    "reports with any; false verdicts: reports with any verdict on one. Wrongly equivalent, wrongly "
+    "beyond: the same at a true ratio of the margin. Coverage: 95 % intervals that hold the true "
+    "ratio. Power: a difference of 5 % in the median step is shown, alone and in the whole report. "
+    "Then that step is declared as the primary metric, and all others are exploratory. "
+    "The last two columns are false alarms of what this tool does not do: a signed-rank test on "
+    "the steps of one run a side, and runs that are not in random order."
 )
 
 
-def table(rates: Sequence[Rates]) -> Table:
-    """The rates for a terminal; what breaks a promise is red."""
-    drawn = Table(
-        box=box.SIMPLE_HEAD,
-        title=_title(rates),
-        title_justify="left",
-        title_style="bold",
-        caption=NOTE,
-    )
-    drawn.caption_justify = "left"
-    drawn.add_column("scenario", min_width=14)
-    for name in COLUMNS.values():
-        drawn.add_column(name, justify="right", overflow="fold")
-    broken = [claim.measured for claim in meets(rates) if not claim.holds]
-    for one in rates:
-        cells = [
-            Text(str(share), style="bold red" * any(share is bad for bad in broken))
-            for share in _shares(one)
-        ]
-        drawn.add_row(one.noise.name, *cells)
-    return drawn
-
-
 def as_markdown(rates: Sequence[Rates]) -> str:
-    """The rates, then every promise with whether it stands."""
+    """Return the rates, then the promises and whether they hold."""
+    sizes = {
+        (scenario.campaigns, scenario.metrics, scenario.blocks)
+        for scenario in rates
+        if not (scenario.noise.metrics or scenario.noise.blocks)
+    } or {(scenario.campaigns, scenario.metrics, scenario.blocks) for scenario in rates}
+    title = "; ".join(
+        f"{campaigns:,} simulated campaigns a scenario, {metrics} metrics, {blocks} blocks"
+        for campaigns, metrics, blocks in sorted(sizes)
+    )
     lines = [
-        f"**{_title(rates)}**",
+        f"**{title}**",
         "",
         f"| scenario | {' | '.join(COLUMNS.values())} |",
         f"|---|{'--:|' * len(COLUMNS)}",
     ]
-    lines += [f"| {one.noise.name} | {' | '.join(map(str, _shares(one)))} |" for one in rates]
+    for scenario in rates:
+        shares = " | ".join(str(getattr(scenario, name)) for name in COLUMNS)
+        lines.append(f"| {scenario.noise.name} | {shares} |")
     lines += ["", NOTE, "", "| promise | limit | measured | |", "|---|--:|--:|---|"]
-    lines += [
-        f"| {one.claim} | {one.limit} | {one.measured} | {'holds' if one.holds else '**does not hold**'} |"
-        for one in meets(rates)
-    ]
+    for claim in meets(rates):
+        holds = "holds" if claim.holds else "**does not hold**"
+        lines.append(f"| {claim.claim} | {claim.limit} | {claim.measured} | {holds} |")
     return "\n".join(lines) + "\n"
-
-
-def _title(rates: Sequence[Rates]) -> str:
-    sizes = {
-        (one.campaigns, one.metrics, one.blocks)
-        for one in rates
-        if not (one.noise.metrics or one.noise.blocks)
-    }
-    sizes = sizes or {(one.campaigns, one.metrics, one.blocks) for one in rates}
-    return "; ".join(
-        f"{n:,} simulated campaigns a scenario, {metrics} metrics, {blocks} blocks"
-        for n, metrics, blocks in sorted(sizes)
-    )
-
-
-def _shares(rates: Rates) -> list[Share]:
-    return [getattr(rates, name) for name in COLUMNS]

@@ -24,7 +24,7 @@ from tracking.sensors import (
     seconds_until_steady,
     summarise,
 )
-from tracking.sensors.nvml import SHARED_CARD, throttles
+from tracking.sensors.nvml import SHARED_CARD
 
 
 def sampled(seconds: float, period_seconds: float) -> Sampler:
@@ -35,14 +35,6 @@ def sampled(seconds: float, period_seconds: float) -> Sampler:
         sum(range(10_000))
     sampler.stop()
     return sampler
-
-
-def test_a_busy_process_is_seen() -> None:
-    samples = sampled(0.6, 0.05).samples
-    assert len(samples) >= 3
-    assert samples[-1].values["system/process_rss_megabytes"] > 10
-    assert max(sample.values.get("system/process_cpu_percentage", 0) for sample in samples) > 20
-    assert samples[-1].values["system/system_memory_usage_megabytes"] > 0
 
 
 def test_every_rank_is_read_with_its_number() -> None:
@@ -72,14 +64,6 @@ def test_the_first_and_the_last_moment_are_sampled() -> None:
     assert len(samples) == 2
     assert samples[0].time_seconds - began < 0.25
     assert samples[1].time_seconds - began >= 0.3
-
-
-def test_a_missing_sensor_is_named_with_a_reason_and_gives_no_value() -> None:
-    sensors = Sensors(os.getpid())
-    sample = sensors.read()
-    for name in sensors.missing:
-        assert sensors.missing[name]
-        assert not any(name in key for key in sample.values)
 
 
 # ---- NVML
@@ -144,12 +128,6 @@ def test_what_a_gpu_does_not_support_is_missing_with_the_drivers_word(driver: Dr
         "Not Supported",
         "Not Supported",
     )
-
-
-def test_a_cell_on_the_cpu_is_not_charged_the_gpus_energy(driver: Driver) -> None:
-    values, counters, _, _ = json.loads(driver.python(READ.replace('"cuda"', '"cpu"')))
-    assert "gpu_0" not in counters
-    assert values["system/gpu_0_power_usage_watts"] == 250
 
 
 VISIBLE = """
@@ -266,13 +244,6 @@ def test_who_else_computes_on_the_gpu_is_counted_while_ours_does(driver: Driver)
     assert others == {str(os.getpid()): psutil.Process().name()}
 
 
-def test_numbers_of_another_namespace_tell_nothing_of_others(driver: Driver) -> None:
-    driver.answers(pid=4_000_000, other_pid=4_000_001)
-    values, _, missing, _ = json.loads(driver.python(READ))
-    assert "system/gpu_0_other_processes" not in values
-    assert missing["gpu_0_other_processes"].startswith("the driver lists no process of ours")
-
-
 SAMPLE = """
 import json, os, time
 from tracking.sensors import Sampler, Sensors, Window, summarise
@@ -302,27 +273,6 @@ def test_energy_is_the_counters_rise_over_the_window(driver: Driver) -> None:
     assert metrics["gpu/clock_megahertz_mean"] == 1_410
     assert throttled == {"hardware thermal slowdown": 1.0}
     assert missing == {}
-
-
-def test_a_window_of_too_few_counter_periods_gives_no_energy(driver: Driver) -> None:
-    driver.answers(counter_seconds=0.6)
-    metrics, missing, _, _ = json.loads(driver.python(SAMPLE.replace("WINDOW", "1.0")))
-    assert not any("energy" in key or "power" in key for key in metrics)
-    assert missing["energy"].startswith("gpu_0 moved ")
-    assert missing["energy"].endswith("3 are needed")
-
-
-@pytest.mark.parametrize(
-    ("mask", "names"),
-    [
-        (0x1, []),
-        (0x2, []),
-        (0x104, ["software power cap"]),
-        (0x60, [f"{k} thermal slowdown" for k in ("software", "hardware")]),
-    ],
-)
-def test_idling_and_the_users_own_clocks_are_no_throttling(mask: int, names: list[str]) -> None:
-    assert throttles(float(mask)) == names
 
 
 # ---- windows
@@ -358,15 +308,6 @@ def test_summaries_cover_the_window_alone_and_only_sensors_that_spoke() -> None:
     assert between.missing["inference/sensors"] == unread
 
 
-def test_the_ends_of_a_window_are_read_off_between_samples() -> None:
-    samples = [sample(at, 30 * at) for at in range(8)]
-    found = summarise(
-        samples, Window("inference/", 1.5, 5.5, 0), gpus=["gpu_0"], ranges_joules={}
-    ).metrics
-    assert found["inference/energy/joules"] == pytest.approx(120)
-    assert "inference/energy/joules_per_example" not in found
-
-
 def test_pauses_are_no_part_of_a_window() -> None:
     """10 W in training, and 1,000 W and 90 °C in a validation from 4 to 6 s, as a plain sum over seconds has it."""
     watts = [10, 10, 10, 10, 1_000, 1_000, 10, 10, 10, 10]
@@ -379,14 +320,6 @@ def test_pauses_are_no_part_of_a_window() -> None:
     assert found["energy/joules_per_example"] == pytest.approx(10)
     assert found["gpu/temperature_celsius_max"] == 40
     assert found["cpu/utilization_percent_mean"] == pytest.approx(10 * sum({*range(11)} - {5}) / 10)
-
-
-def test_what_moves_in_pauses_alone_tells_nothing_of_the_window() -> None:
-    samples = [sample(at, 100.0 * (at // 3)) for at in range(10)]
-    pauses = [(at - 0.9, at - 0.1) for at in (3, 6, 9)]
-    found = summarise(samples, Window("", 0, 9, 1, pauses=pauses), gpus=["gpu_0"], ranges_joules={})
-    assert "energy/joules" not in found.metrics
-    assert found.missing == {"energy": "gpu_0 moved 0 times in the 6.6 s, 3 are needed"}
 
 
 def test_a_counter_that_wraps_around_loses_nothing() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from experiments.cli import main as command_line
 from tests.conftest import Place, Server, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records as recorded
 from tests.tracking.postgres import Postgres
@@ -81,7 +80,7 @@ def everything(store: Store, place: str) -> dict[str, tuple[str, int, str | None
     return {
         run.name: (
             run.status,
-            len(store.history(run.run_id, "train/loss")),
+            len(store.points(run.run_id, "train/loss")),
             run.tags.get("machine"),
         )
         for run in found
@@ -159,52 +158,10 @@ def test_a_campaign_whose_database_stays_read_only_names_the_command_that_comple
     ]
     losses = [point for point in told if point.key == "train/loss"]
     assert (
-        len(Store(server.uri).history(runs["toy · block 1"].run_id, "train/loss"))
+        len(Store(server.uri).points(runs["toy · block 1"].run_id, "train/loss"))
         == len(losses)
         == 6
     )
-
-
-POISONED = """CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN
-    IF NEW.key = 'poison' THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END $$ LANGUAGE plpgsql"""
-
-
-def test_a_record_that_is_never_written_is_set_aside_and_named_and_sent_again_by_replay(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    execute(
-        server.backend,
-        POISONED,
-        "CREATE TRIGGER refuse BEFORE INSERT ON metrics FOR EACH ROW EXECUTE FUNCTION refuse()",
-    )
-    folder = tmp_path / "journal"
-    store, kept = Store(server.uri), Journal(folder)
-    opened, *rest = cells("poisoned", range(1))
-    for record in (
-        opened,
-        Metrics("r0", (Point("a", 1, 0, 1),)),
-        Metrics("r0", (Point("poison", 1, 0, 1),)),
-        *rest,
-    ):
-        kept.append(record)
-    store.apply([opened], folder)
-    uploader = Uploader(kept, store, store.run_id("r0") or "")
-    uploader.start()
-    assert uploader.finish(120)
-    (line,) = uploader.refused
-    assert re.match(
-        "Metrics of r0: set aside, the server fails on it and writes others: .*not this one", line
-    )
-    assert everything(store, "poisoned") == {"cell 0": ("FINISHED", POINTS, "m")}
-    assert "evenhand.probe" not in next(iter(store.runs("poisoned"))).tags
-
-    execute(server.backend, "DROP TRIGGER refuse ON metrics")
-    assert command_line.main(["replay", f"--journal={folder}"]) == 0, capsys.readouterr().out
-    assert dict(next(iter(store.runs("poisoned"))).metrics) == {
-        "a": 1.0,
-        "poison": 1.0,
-        "train/loss": 1 / POINTS,
-    }
 
 
 def test_what_a_server_refuses_for_what_it_says_is_known_before(
@@ -238,7 +195,6 @@ def test_what_a_server_refuses_for_what_it_says_is_known_before(
     store = Store(server.uri)
     refused = store.apply(told, tmp_path)
     assert len(refused) == 8, refused
-    assert not [line for line in refused if "set aside" in line]
     (run,) = store.runs("odd")
     assert run.status == "FAILED"
     assert (run.name, run.tags["odd"], run.params) == (

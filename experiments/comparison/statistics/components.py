@@ -1,9 +1,9 @@
-"""Where the spread of paired runs comes from: drift over the blocks, blocks, processes, steps. Pure functions.
+"""Variance components of paired runs: drift over the blocks, blocks, processes, steps.
 
-A run's value, on the scale of the test, is taken for
+The value of a run, on the scale of the test, is modelled as
     level + drift · time + block + (±) drift apart · time + process,
-with time the number of its block. What both sides of a block share (drift and block) cancels in their difference; what is left
-in it (processes, and a drift of one side alone) limits how small a difference can be told.
+with the number of its block as time. Drift and block cancel in the difference of a block. What is
+left (processes, and a drift of one side) limits how small a difference can be detected.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from numpy.typing import ArrayLike
 
 from experiments.comparison.statistics.estimates import Floats, numbers, t_quantile
 
-# A slope over the blocks takes two of the values, and its residuals need one more degree of freedom.
+# A slope takes two degrees of freedom, and its residuals need one more.
 MIN_BLOCKS = 4
 BATCHES = 10
 
 
 @dataclass(frozen=True)
 class Slope:
-    """A straight line over the blocks. rise: from the first block to the last; low, high: its 95 % interval.
+    """Straight line over the blocks.
 
-    sd: what the line alone makes the values vary by, without what noise adds to its estimate; residual: SD about it.
+    Attributes:
+        rise: From the first block to the last, with its 95 % interval `low`, `high`.
+        sd: Of the values on the line, without the noise of its estimate.
+        residual: SD about the line.
     """
 
     rise: float
@@ -42,9 +45,13 @@ class Slope:
 
 @dataclass(frozen=True)
 class Components:
-    """SDs of one run's value, but for the slopes' rises. process: of two runs of one level in the same block.
+    """Standard deviations of a run's value.
 
-    block: of what both runs of a block share, about the drift. drift: of both sides; apart: of b against a.
+    Attributes:
+        process: Of two runs of one level in the same block.
+        block: Of what both runs of a block share, about the drift.
+        drift: Of both sides.
+        apart: Of b against a.
     """
 
     process: float
@@ -54,15 +61,15 @@ class Components:
 
     @property
     def difference(self) -> float:
-        """SD of the difference of a block, as processes and the drift apart make it."""
+        """SD of the difference of a block."""
         return math.hypot(math.sqrt(2) * self.process, self.apart.sd)
 
 
 def components(a: ArrayLike, b: ArrayLike) -> Components:
-    """From the values of both sides on the scale of the test, block by block in the order of time. Needs four blocks.
+    """Estimate the components from the values of both sides, block by block in time order.
 
-    Half the residual variance of the differences is that of processes; the residual variance of the blocks' means, less half of
-    that, is that of blocks (0 where that is negative).
+    Half the residual variance of the differences is that of processes. The residual variance of the
+    blocks' means, less half of that, is that of blocks (0 if negative). Needs four blocks.
     """
     first, second = numbers(a, minimum=MIN_BLOCKS), numbers(b, minimum=MIN_BLOCKS)
     apart, drift = slope(second - first), slope((first + second) / 2)
@@ -73,7 +80,7 @@ def components(a: ArrayLike, b: ArrayLike) -> Components:
 
 
 def slope(values: Floats) -> Slope:
-    """The line of least squares through values at 0, 1, 2 …"""
+    """Fit a line by least squares to values at 0, 1, 2 …"""
     n = len(values)
     time = np.arange(n) - (n - 1) / 2
     squares = float(time @ time)
@@ -85,14 +92,14 @@ def slope(values: Floats) -> Slope:
 
 
 def error_of_steps(logs: ArrayLike) -> float:
-    """Standard error of a run's mean that its own steps leave, whether or not a step resembles the one before.
+    """Return the standard error of a run's mean due to its steps, which may be autocorrelated.
 
-    By the means of ten batches of steps that follow each other (Schmeiser 1982); below twenty steps as if they were independent.
+    By the means of ten batches (Schmeiser 1982); below twenty steps as if they were independent.
     """
-    found = numbers(logs, minimum=2)
-    if len(found) < 2 * BATCHES:
-        return float(found.std(ddof=1)) / math.sqrt(len(found))
-    means = [part.mean() for part in np.array_split(found, BATCHES)]
+    steps = numbers(logs, minimum=2)
+    if len(steps) < 2 * BATCHES:
+        return float(steps.std(ddof=1)) / math.sqrt(len(steps))
+    means = [part.mean() for part in np.array_split(steps, BATCHES)]
     return float(np.std(means, ddof=1)) / math.sqrt(BATCHES)
 
 

