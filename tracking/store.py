@@ -139,7 +139,7 @@ class Store:
 
     @property
     def _is_remote(self) -> bool:
-        return self.uri.startswith(("http://", "https://"))
+        return str(self.uri).startswith(("http://", "https://"))
 
     def experiment_id(self, name: str) -> str:
         """Return the id of an experiment, which is created if it does not exist."""

@@ -113,7 +113,7 @@ def select(store: Store, settings: Compare) -> Selection:
     """Return the experiments and filters of names or run ids. Raises WrongCall for unknown ones."""
     campaigns = tuple(name for name in settings.experiment if _RUN_ID.fullmatch(name))
     names = list(settings.experiment)
-    conditions = (settings.filter,)
+    conditions: tuple[str, ...] = (settings.filter,)
     if campaigns:
         for run_id in campaigns:
             if store.run(run_id) is None:

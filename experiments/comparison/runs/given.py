@@ -78,10 +78,10 @@ def _with_technical(frame: pd.DataFrame) -> pd.DataFrame:
     for row in frame[shared].to_dict("records"):
         tags = {str(name)[5:]: text for name, text in row.items() if isinstance(text, str)}
         rows.append(technical.unpacked(tags))
-    tags = pd.DataFrame(rows, index=frame.index, dtype=object).add_prefix("tags.")
+    unpacked = pd.DataFrame(rows, index=frame.index, dtype=object).add_prefix("tags.")
     rest = frame.drop(columns=shared)
-    both = rest.columns.intersection(tags.columns)
-    return pd.concat([rest.drop(columns=both), tags.combine_first(rest[both])], axis=1)
+    both = rest.columns.intersection(unpacked.columns)
+    return pd.concat([rest.drop(columns=both), unpacked.combine_first(rest[both])], axis=1)
 
 
 def _plain(name: str) -> str:

@@ -274,7 +274,7 @@ def gather(records: Journal, run_id: str) -> None:
     """Collect what jobs have written since their campaign's process ended; those that still run end first."""
     cluster.cancel_by_name(name_of(run_id))
     for own in sorted(path.parent for path in (records.folder / JOBS).glob(f"*/{journal.RECORDS}")):
-        offset, _ = journal.delivered(own, "")
+        offset = journal.delivered(own, "")
         while True:
             found, after = journal.read(own, offset)
             if after == offset:
