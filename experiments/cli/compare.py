@@ -18,7 +18,6 @@ from experiments import studies
 from experiments.cli.commands.compare import Compare
 from experiments.config import settings as settings_
 from experiments.config import shell
-from experiments.config.settings import CampaignSettings
 from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce, keep
 from tracking import accounts, clock, provenance
 from tracking.errors import EvenhandError, WrongCall
@@ -105,7 +104,7 @@ def compare(settings: Compare, progress: Progress) -> Compared:
 
 
 def _import_tools() -> None:
-    for name in ("comparison.judgement", "comparison.analyses.steadiness", "run.resume"):
+    for name in ("comparison.judgement", "comparison.analyses.steadiness"):
         importlib.import_module(f"experiments.{name}")
 
 
@@ -188,7 +187,6 @@ def _judge(
     from experiments.comparison.judgement import ComparisonSpec, Extra, ReportOptions, answer
     from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table
-    from experiments.run import resume
 
     spec = ComparisonSpec(
         factor=settings.factor,
@@ -215,13 +213,11 @@ def _judge(
         frame = names.added(frame, {run.run_id: run.name for run in parents})
     campaigns = names.in_table(frame)
     spec = replace(spec, baseline=campaigns.get(settings.baseline, settings.baseline) or None)
-    journals = Path(CampaignSettings.journal).resolve()
     options = ReportOptions(
         f"Comparison: {_title(settings)}",
         figures=settings.figures,
         notes=tuple(notes),
         also=lambda _: Extra([], sections=_campaign_section(campaigns, store.address)),
-        more_blocks=partial(resume.advice_of_ended, campaigns, journals),
         link=store.address,
     )
     folder = Path(settings.output).resolve() / uuid.uuid4().hex
