@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.comparison.runs.query import table
 from tests.conftest import ROOT, Server, wait_for
 from tests.tracking.fill_server import EXPERIMENT, campaigns, fill
 from tests.tracking.postgres import Postgres
-from tracking.store import Store
 
-CELLS = "tags.kind = 'cell'"
 REPORT_SECONDS = 10
 SMALL = {"metrics": 20, "params": 20}
 REPORTS = 5
@@ -37,20 +34,6 @@ def filled(
     assert fill(server.backend, campaigns(runs, **sizes)) == runs
     yield server
     server.kill()
-
-
-@pytest.mark.parametrize("filled", [(1_000, SMALL)], indirect=True)  # two pages
-def test_a_thousand_runs_are_read_once_and_whole(filled: Server) -> None:
-    runs = {run.run_id: run for run in campaigns(1_000, **SMALL)}
-    store = Store(filled.uri)
-    told: list[int] = []
-
-    found = list(store.runs(EXPERIMENT, CELLS, progress=lambda done, _: told.append(done)))
-    assert len(table(found)) == 1_000
-    assert {run.run_id: run for run in found} == runs
-    assert len(found) == 1_000
-    assert told[:2] == [500, 1_000]
-    assert max(len(run.metrics) for run in found) == SMALL["metrics"]
 
 
 @pytest.mark.slow

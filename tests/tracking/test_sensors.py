@@ -16,7 +16,6 @@ import pytest
 from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
 from tracking.sensors import (
     Sample,
-    Sampler,
     Sensors,
     Window,
     is_steady,
@@ -25,16 +24,6 @@ from tracking.sensors import (
     summarise,
 )
 from tracking.sensors.nvml import SHARED_CARD
-
-
-def sampled(seconds: float, period_seconds: float) -> Sampler:
-    sampler = Sampler(Sensors(os.getpid()), period_seconds, lambda _: None)
-    sampler.start()
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        sum(range(10_000))
-    sampler.stop()
-    return sampler
 
 
 def test_every_rank_is_read_with_its_number() -> None:
@@ -56,14 +45,6 @@ def test_every_rank_is_read_with_its_number() -> None:
     assert values["system/rank_3_process_cpu_percentage"] > 0
     assert "system/rank_0_process_rss_megabytes" in gone
     assert not any("rank_3" in key for key in gone), "one that has ended says nothing more"
-
-
-def test_the_first_and_the_last_moment_are_sampled() -> None:
-    began = time.time()
-    samples = sampled(0.3, 10.0).samples
-    assert len(samples) == 2
-    assert samples[0].time_seconds - began < 0.25
-    assert samples[1].time_seconds - began >= 0.3
 
 
 # ---- NVML
@@ -206,20 +187,6 @@ def test_a_mig_instance_has_the_sensors_that_are_its_own(driver: Driver) -> None
     }
 
 
-def test_the_sensors_are_those_of_the_named_gpus(driver: Driver) -> None:
-    driver.answers({"1.celsius": 71, "3.milliwatts": 300_000}, cards=4)
-    script = READ.replace('"cuda")', f'"cuda", {[UUIDS[3], UUIDS[1]]})')
-    values, counters, _, keys = json.loads(driver.python(script, CUDA_VISIBLE_DEVICES="0"))
-    assert keys == ["gpu_3", "gpu_1"]
-    assert set(counters) == {"gpu_3", "gpu_1"}
-    assert (
-        values["system/gpu_3_temperature_celsius"],
-        values["system/gpu_1_temperature_celsius"],
-    ) == (61, 71)
-    assert values["system/gpu_3_power_usage_watts"] == 300
-    assert not any("gpu_0" in key for key in values)
-
-
 OTHERS = """
 import json, os, subprocess, sys
 from tracking.sensors import Sensors
@@ -328,15 +295,6 @@ def test_a_counter_that_wraps_around_loses_nothing() -> None:
         samples, Window("", 0, 5, 10), ranges_joules={"intel-rapl:0": 1_000.0}
     ).metrics
     assert found["energy/joules"] == pytest.approx(250)
-
-
-def test_energy_that_one_counter_cannot_tell_is_not_told_at_all() -> None:
-    both = [
-        Sample(at, {}, {"intel-rapl:0": 10.0 * at, "gpu_0": 5.0 * (at // 4)}) for at in range(8)
-    ]
-    found = summarise(both, Window("", 0, 7, 10), ranges_joules={})
-    assert found.metrics == {}
-    assert found.missing == {"energy": "gpu_0 moved 1 times in the 7.0 s, 3 are needed"}
 
 
 def test_several_gpus_give_sums_of_energy_and_memory_and_means_of_the_rest() -> None:
@@ -448,11 +406,3 @@ def test_a_package_that_cannot_be_read_is_reported_even_if_another_one_is_readab
     packages, reason = rapl.find(tmp_path)
     assert packages == [], "the sum of some packages would pass for that of all"
     assert reason.startswith("intel-rapl:0 cannot be read: ")
-
-
-def test_the_share_of_free_memory_is_the_drivers(driver: Driver) -> None:
-    free = "from tracking.sensors import nvml; print(nvml.free_share())"
-    driver.answers()
-    assert float(driver.python(free)) == pytest.approx(1 - 2e9 / 2**34)
-    driver.answers(used_bytes=None)
-    assert driver.python(free).split() == ["None"]

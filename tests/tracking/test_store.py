@@ -31,7 +31,7 @@ from tracking.records import (
     StoredRun,
     Tags,
 )
-from tracking.store import NOTE, Rejected, Store, Unreachable
+from tracking.store import NOTE, Store, Unreachable
 from tracking.technical import packed
 from tracking.upload import IDLE_SECONDS, Uploader
 
@@ -92,18 +92,6 @@ def test_applying_twice_from_two_processes_changes_nothing(store: Store, tmp_pat
     assert [point.step for point in history] == list(range(2_500))
     assert second["campaign"].status == "FAILED"
     assert second["campaign"].tags["outcome_reason"] == "one cell failed"
-
-
-def test_what_the_server_refuses_is_told_and_the_rest_arrives(store: Store, tmp_path: Path) -> None:
-    records: list[Record] = [
-        RunOpened("r1", 1, "captioning", "cell"),
-        Metrics("r1", (Point("not (allowed)", 1.0, 0, 0),)),
-        Artifact("r1", "not/there"),
-        Tags("r1", {"after": "yes"}),
-    ]
-    refused = store.apply(records, tmp_path)
-    assert len(refused) == 2
-    assert everything(store)["cell"].tags["after"] == "yes"
 
 
 def test_a_description_keeps_what_its_users_wrote_and_leads_to_the_newest_result(
@@ -342,15 +330,6 @@ def test_an_experiment_that_is_not_there_is_told_with_those_that_are(store: Stor
         store.experiment_ids(["lenet"])
     with pytest.raises(WrongCall, match="experiments restore"):
         store.experiment_id("lenet")
-
-
-def test_a_condition_that_does_not_parse_is_refused_in_one_short_line(server: Server) -> None:
-    for uri in (server.uri, server.backend):
-        store = Store(uri)
-        store.experiment_id("captioning")
-        with pytest.raises(Rejected) as told:
-            list(store.runs("captioning", "params.batch_size == "))
-        assert str(told.value) == "Invalid clause(s) in filter string: 'params.batch_size', '=='"
 
 
 def test_one_file_of_a_run_and_the_history_of_a_metric(server: Server, tmp_path: Path) -> None:

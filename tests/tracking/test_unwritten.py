@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +9,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tests.conftest import Place, Server, titled, toy_costs, wait_for
-from tests.faults.test_campaign import records as recorded
+from tests.conftest import Server, wait_for
 from tests.tracking.postgres import Postgres
-from tracking import journal, limits
+from tracking import limits
 from tracking.journal import Journal
 from tracking.records import DatasetUsed, Metrics, Point, Record, RunClosed, RunOpened, Tags
 from tracking.store import Store
@@ -116,52 +111,6 @@ def test_a_database_that_is_read_only_for_a_while_is_waited_for(
         f"cell {number}": ("FINISHED", POINTS, "m") for number in range(6)
     }
     assert {run.status for run in store.runs("a while")} == {"FINISHED"}
-
-
-def test_a_campaign_whose_database_stays_read_only_names_the_command_that_completes_it(
-    place: Place, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote = Place(place.folder, place.cache, server.uri)
-    for name, text in toy_costs(step=0.2).items():
-        monkeypatch.setenv(name, text)
-    parent = remote.start(
-        frameworks="toy", data="synthetic", vocabulary="60", length="8", epochs="6", blocks="1"
-    )
-    wait_for(lambda: any(isinstance(one, Metrics) for one in recorded(remote)), 240)
-    read_only(server, "on")
-    output, _ = parent.communicate(timeout=280)
-    assert parent.returncode == 3, output
-    assert "Traceback" not in output
-    said = re.search(
-        r"! (\d+) records wait: .*read-only.*; send them when it can: (\S*python\S* -m experiments replay .*)",
-        output,
-    )
-    assert said, output
-    assert "refused" not in output
-    assert "RUNNING" in {run.status for run in Store(server.uri).runs("captioning")}
-    command = [sys.executable, *shlex.split(said[2])[1:]]
-
-    refused = remote.call(*command)
-    assert refused.returncode == 1
-    assert re.search(rf"! \d+ records wait: .*{re.escape(said[2])}", refused.stdout), refused.stdout
-    read_only(server, "off")
-    done: subprocess.CompletedProcess[str] = remote.call(*command)
-    assert done.returncode == 0, done.stdout + done.stderr
-    runs = {titled(run): run for run in Store(server.uri).runs("captioning")}
-    assert {run.status for run in runs.values()} == {"FINISHED"}
-    (folder,) = journal.campaigns(remote.journal)
-    told = [
-        point
-        for one in journal.read_all(folder)
-        if isinstance(one, Metrics)
-        for point in one.points
-    ]
-    losses = [point for point in told if point.key == "train/loss"]
-    assert (
-        len(Store(server.uri).points(runs["toy · block 1"].run_id, "train/loss"))
-        == len(losses)
-        == 6
-    )
 
 
 def test_what_a_server_refuses_for_what_it_says_is_known_before(
