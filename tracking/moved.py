@@ -26,25 +26,25 @@ def rebase(database: Path) -> list[Path]:
         WrongCall: There is no such store.
     """
     path = database.resolve()
-    here = path.parent / ARTIFACTS
+    current = path.parent / ARTIFACTS
     if not path.is_file():
         raise WrongCall(
             f"database={database}: there is no such file; "
             "give the mlflow.db of the folder that was moved"
         )
-    if not here.is_dir():
+    if not current.is_dir():
         raise WrongCall(
             f"database={database}: there is no folder {ARTIFACTS} beside it; "
             "move it there too, then try again"
         )
     try:
         with closing(sqlite3.connect(path)) as opened:
-            former = _former(opened, here)
+            former = _former(opened, current)
             if former:
                 shutil.copyfile(path, path.with_name(path.name + KEPT))
             with opened:  # all or nothing
                 for folder in former:
-                    _lead(opened, folder, here)
+                    _lead(opened, folder, current)
     except sqlite3.Error as error:
         raise WrongCall(
             f"database={database}: {error}; end what uses it (mlflow ui, campaigns), then try again"
@@ -52,7 +52,7 @@ def rebase(database: Path) -> list[Path]:
     return former
 
 
-def _former(opened: sqlite3.Connection, here: Path) -> list[Path]:
+def _former(opened: sqlite3.Connection, current: Path) -> list[Path]:
     """Return other folders `mlruns` in which experiments store their artifacts."""
     former = dict[Path, None]()
     for (text,) in opened.execute(
@@ -60,12 +60,12 @@ def _former(opened: sqlite3.Connection, here: Path) -> list[Path]:
     ):
         folder = Path(unquote(urlsplit(text).path))
         local = urlsplit(text).scheme in ("", "file") and folder.parent.name == ARTIFACTS
-        if local and folder.parent != here:
+        if local and folder.parent != current:
             former[folder.parent] = None
     return list(former)
 
 
-def _lead(opened: sqlite3.Connection, former: Path, here: Path) -> None:
+def _lead(opened: sqlite3.Connection, former: Path, current: Path) -> None:
     """Change paths in all tables: artifacts of experiments, runs and models."""
     tables = [
         name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -75,8 +75,8 @@ def _lead(opened: sqlite3.Connection, former: Path, here: Path) -> None:
         columns = [name for _, name, kind, *_ in described if kind.startswith(("VARCHAR", "TEXT"))]
         for column in columns:
             for old, new in (
-                (f"{former}/", f"{here}/"),
-                (f"{former.as_uri()}/", f"{here.as_uri()}/"),
+                (f"{former}/", f"{current}/"),
+                (f"{former.as_uri()}/", f"{current.as_uri()}/"),
             ):
                 opened.execute(
                     f'UPDATE "{table}" SET "{column}" = ? || substr("{column}", ?) '

@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -59,12 +60,11 @@ def environment(
         of_frameworks: Distributions of all frameworks.
         threads: Number of threads of the framework.
     """
-    own = {**asdict(cpus()), "threads": threads}
     return {
         "framework": dict(framework),
         "packages": packages(of_frameworks),
         "machine": machine(),
-        "cpus": own,
+        "cpus": {**asdict(cpus()), "threads": threads},
         "variables": variables(os.environ),
     }
 
@@ -75,9 +75,10 @@ def variables(of_process: Mapping[str, str], *, material: bool = False) -> dict[
     Args:
         material: Return only those that can change measurements and that cells inherit unchanged.
     """
-    found = {name: text for name, text in sorted(of_process.items()) if VARIABLES.fullmatch(name)}
     return {
-        name: text for name, text in found.items() if not (material and IMMATERIAL.fullmatch(name))
+        name: text
+        for name, text in sorted(of_process.items())
+        if VARIABLES.fullmatch(name) and not (material and IMMATERIAL.fullmatch(name))
     }
 
 
@@ -100,13 +101,11 @@ def versions_of(names: Iterable[str]) -> dict[str, str]:
     """Return versions of those packages that are installed."""
     import importlib.metadata  # a third of what --help may take
 
-    found = {}
+    versions = {}
     for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def environment_digest(
@@ -134,14 +133,13 @@ def environment_tags(
     Args:
         installed: Packages of another interpreter than this.
     """
-    here = machine()
-    hardware = {"cpu": f"{here['cores']} × {here['cpu']}", "gpu": ", ".join(here["gpus"])}
-    found = packages(of_frameworks) if installed is None else installed
-    versions = {f"version.{name}": version for name, version in found.items()}
-    inherited = {
-        f"inherited.{name}": text for name, text in variables(os.environ, material=True).items()
-    }
-    return {name: text for name, text in {**hardware, **versions, **inherited}.items() if text}
+    hardware = machine()
+    tags = {"cpu": f"{hardware['cores']} × {hardware['cpu']}", "gpu": ", ".join(hardware["gpus"])}
+    versions = packages(of_frameworks) if installed is None else installed
+    tags |= {f"version.{name}": version for name, version in versions.items()}
+    inherited = variables(os.environ, material=True)
+    tags |= {f"inherited.{name}": text for name, text in inherited.items()}
+    return {name: text for name, text in tags.items() if text}
 
 
 def commit() -> str:

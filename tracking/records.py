@@ -66,7 +66,7 @@ class RunOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a metric; `step` is the update, epoch or second it belongs to."""
+    """Value of a metric. `step`: its update, epoch or second."""
 
     key: str
     value: float

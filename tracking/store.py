@@ -518,7 +518,7 @@ class Store:
             Rejected: The condition does not parse.
         """
         names = [experiments] if isinstance(experiments, str) else experiments
-        ids = [found for name in names if (found := self._active_experiment(name))]
+        ids = [id_ for name in names if (id_ := self._active_experiment(name))]
         seen: set[str] = set()
         with ThreadPoolExecutor(1) as background:
             ahead = background.submit(self._page, ids, condition, page, "") if ids else None

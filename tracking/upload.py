@@ -102,13 +102,13 @@ class Uploader(threading.Thread):
 
     @property
     def stuck(self) -> bool:
-        """Whether waiting is in vain: the server failed, or does not answer for long."""
+        """True if the server failed, or does not answer for long."""
         silent_seconds = time.monotonic() - self._call_began
         return bool(self.trouble) or not self.is_alive() or silent_seconds > PATIENCE_SECONDS
 
     @property
     def up_to_date(self) -> bool:
-        """Whether the server has all that was written so far."""
+        """True if the server has all records that were written so far."""
         return self._offset == self._journal.size and self._sent_waiting == self._journal.waiting()
 
     @property

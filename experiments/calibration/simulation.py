@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from experiments.planning import design
 from tracking.errors import WrongCall
 from tracking.records import StoredRun
 
-Tails = Literal["normal", "lognormal", "student-t", "bimodal"]
+Tails = Literal["normal", "student-t", "bimodal"]
 BASELINE, OTHER = "a", "b"
 MAIN = "train/step_seconds"
 # Phases that are timed step by step, and values that a sensor gives once a run.
@@ -65,11 +65,7 @@ class Noise:
         metric_correlation: Between a run's phases; metrics of one phase share its steps.
         unrelated: Each metric comes from a separate phase; uncorrelated, this is the hardest case
             for Holm's correction.
-        blocks, metrics: Numbers of them in this scenario.
-        side_sd, side_tails, side_autocorrelation: Noise of the runs of b only, from block to block.
-        campaigns, campaign_sd: Number of campaigns, and noise of b in each of them.
-        outlier: Factor by which b's run in one block is slower.
-        clock: Tick of the clock, as a share of a step.
+        metrics: Number of them in this scenario.
     """
 
     name: str
@@ -80,20 +76,7 @@ class Noise:
     tails: Tails = "normal"
     metric_correlation: float = 0.5
     unrelated: bool = False
-    blocks: int | None = None
     metrics: int | None = None
-    side_sd: float = 0.0
-    side_tails: Tails = "normal"
-    side_autocorrelation: float = 0.0
-    campaigns: int = 1
-    campaign_sd: float = 0.0
-    outlier: float = 1.0
-    clock: float = 0.0
-
-    @property
-    def one_sided(self) -> bool:
-        """Whether sides cannot be exchanged: then only false alarms are promised."""
-        return self.side_sd > 0 or self.campaign_sd > 0 or self.outlier != 1
 
 
 SCENARIOS = (
@@ -103,59 +86,10 @@ SCENARIOS = (
     Noise("drift 5 %", drift=0.05),
     Noise("heavy tails", run_sd=0.03, step_sd=0.05, step_autocorrelation=0.5, tails="student-t"),
     Noise("bimodal", run_sd=0.03, step_autocorrelation=0.5, tails="bimodal"),
-    *(
-        Noise(
-            f"{count} unrelated metric{'s' * (count > 1)}",
-            0.03,
-            metric_correlation=0.0,
-            unrelated=True,
-            metrics=count,
-        )
-        for count in (1, 5, 12, 30)
-    ),
-    Noise(
-        "30 metrics, correlation 0.8",
-        run_sd=0.03,
-        metric_correlation=0.8,
-        unrelated=True,
-        metrics=30,
-    ),
-    Noise(
-        "clock that ticks in 5 %",
-        run_sd=0.03,
-        metric_correlation=0.0,
-        unrelated=True,
-        clock=0.05,
-        blocks=6,
-    ),
-    Noise(
-        "one-sided skew",
-        run_sd=0.003,
-        metric_correlation=0.0,
-        unrelated=True,
-        side_sd=0.03,
-        side_tails="lognormal",
-    ),
-    Noise(
-        "differences with memory",
-        0.003,
-        metric_correlation=0.0,
-        unrelated=True,
-        side_sd=0.03,
-        side_autocorrelation=0.7,
-    ),
-    Noise(
-        "a block twice as slow", run_sd=0.01, metric_correlation=0.0, unrelated=True, outlier=2.0
-    ),
-    Noise(
-        "3 campaigns, each its own",
-        0.01,
-        metric_correlation=0.0,
-        unrelated=True,
-        campaigns=3,
-        campaign_sd=0.01,
-        blocks=24,
-    ),
+    Noise("1 unrelated metric", 0.03, metric_correlation=0.0, unrelated=True, metrics=1),
+    Noise("5 unrelated metrics", 0.03, metric_correlation=0.0, unrelated=True, metrics=5),
+    Noise("12 unrelated metrics", 0.03, metric_correlation=0.0, unrelated=True, metrics=12),
+    Noise("30 metrics, correlation 0.8", 0.03, metric_correlation=0.8, unrelated=True, metrics=30),
 )
 
 
@@ -247,7 +181,7 @@ def simulate(
     Raises:
         WrongCall: More metrics than there are, or too few steps.
     """
-    return query.table(_stored(noise, _campaign(noise, blocks, metrics, steps, ratio, rng)))
+    return _table(_campaign(noise, blocks, metrics, steps, ratio, rng))
 
 
 def _campaign(
@@ -260,11 +194,8 @@ def _campaign(
     shuffled: bool = True,
 ) -> list[_Run]:
     """Return the runs of a campaign in order; if not shuffled, all of a, then all of b."""
-    metrics, blocks, most = (
-        noise.metrics or metrics,
-        noise.blocks or blocks,
-        MAX_UNRELATED if noise.unrelated else len(METRICS),
-    )
+    metrics = noise.metrics or metrics
+    most = MAX_UNRELATED if noise.unrelated else len(METRICS)
     if not 1 <= metrics <= most:
         raise WrongCall(f"metrics={metrics} cannot be simulated; choose 1 to {most}")
     if steps < (least := timing.EARNED_AT[95] + WARMUP):
@@ -277,48 +208,25 @@ def _campaign(
     timed = metrics if noise.unrelated else 2
     apart = timed if noise.unrelated else timed + len(SENSORS)
     shared = math.sqrt(noise.metric_correlation) * _standard(noise.tails, (len(cells), 1), rng)
-    own = math.sqrt(1 - noise.metric_correlation) * _standard(noise.tails, (len(cells), apart), rng)
-    runs = (
-        (shift + drift)[:, None]
-        + noise.run_sd * (shared + own)
-        + _on_one_side(noise, cells, apart, rng)
-    )
-    # steps that depend on the step before, with SD 1
+    single = _standard(noise.tails, (len(cells), apart), rng)
+    spread = shared + math.sqrt(1 - noise.metric_correlation) * single
+    runs = (shift + drift)[:, None] + noise.run_sd * spread
+    # steps are AR(1) with SD 1
     drawn = _standard(noise.tails, (len(cells), timed, steps), rng)
-    of_steps = _remembering(drawn, noise.step_autocorrelation)
+    drawn[..., 1:] *= math.sqrt(1 - noise.step_autocorrelation**2)
+    of_steps = signal.lfilter([1.0], [1.0, -noise.step_autocorrelation], drawn, axis=-1)
     seconds = np.exp(runs[:, :timed, None] + noise.step_sd * of_steps)
-    if noise.clock:
-        seconds = noise.clock * np.rint(seconds / noise.clock)
     summarise = _unrelated if noise.unrelated else _related
-    found = []
+    processes = []
     for at, cell in enumerate(cells):
-        training = _training(seconds[at, 0])
-        found.append(_Run(cell, training, summarise(training, seconds[at], runs[at], metrics)))
-    return found
-
-
-def _on_one_side(
-    noise: Noise, cells: Sequence[design.Cell], apart: int, rng: np.random.Generator
-) -> Floats:
-    """Return the noise of b's runs: a row per cell, a column per phase."""
-    blocks = max(cell.block for cell in cells)
-    found = (
-        noise.side_sd
-        * _remembering(
-            _standard(noise.side_tails, (apart, blocks), rng), noise.side_autocorrelation
-        ).T
-    )
-    of_campaign = noise.campaign_sd * rng.standard_normal((noise.campaigns, apart))
-    found += of_campaign[[_campaign_of(noise, block + 1, blocks) for block in range(blocks)]]
-    found[rng.integers(blocks)] += math.log(noise.outlier)
-    return np.array(
-        [found[cell.block - 1] if cell.treatment == OTHER else np.zeros(apart) for cell in cells]
-    )
-
-
-def _campaign_of(noise: Noise, block: int, blocks: int) -> int:
-    """Return the number of the campaign of a block: 0, 1, …"""
-    return (block - 1) * noise.campaigns // blocks
+        training = timing.PhaseValues(
+            "train",
+            tuple((TRAINING_SECONDS * seconds[at, 0]).tolist()),
+            (BATCH,) * steps,
+            WARMUP,
+        )
+        processes.append(_Run(cell, training, summarise(training, seconds[at], runs[at], metrics)))
+    return processes
 
 
 def _standard(tails: Tails, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
@@ -326,26 +234,9 @@ def _standard(tails: Tails, shape: tuple[int, ...], rng: np.random.Generator) ->
     if tails == "student-t":
         return rng.standard_t(3, shape) / math.sqrt(3)
     if tails == "bimodal":
-        return math.sqrt(0.9) * rng.choice([-1.0, 1.0], shape) + math.sqrt(
-            0.1
-        ) * rng.standard_normal(shape)
-    if tails == "lognormal":
-        spread = 0.8**2
-        skewed = np.exp(0.8 * rng.standard_normal(shape)) - math.exp(spread / 2)
-        return np.asarray(skewed / math.sqrt(math.expm1(spread) * math.exp(spread)))
+        modes = math.sqrt(0.9) * rng.choice([-1.0, 1.0], shape)
+        return np.asarray(modes + math.sqrt(0.1) * rng.standard_normal(shape))
     return rng.standard_normal(shape)
-
-
-def _remembering(drawn: Floats, autocorrelation: float) -> Floats:
-    """Return AR(1) series along the last axis from independent values, with their SD."""
-    drawn[..., 1:] *= math.sqrt(1 - autocorrelation**2)
-    return np.asarray(signal.lfilter([1.0], [1.0, -autocorrelation], drawn, axis=-1))
-
-
-def _training(seconds: Floats) -> timing.PhaseValues:
-    return timing.PhaseValues(
-        "train", tuple((TRAINING_SECONDS * seconds).tolist()), (BATCH,) * len(seconds), WARMUP
-    )
 
 
 def _requests(seconds: Floats) -> timing.PhaseValues:
@@ -358,44 +249,42 @@ def _related(
     training: timing.PhaseValues, seconds: Floats, run: Floats, metrics: int
 ) -> dict[str, float]:
     """Return the metrics of a training, of one series of requests, and of the sensors."""
-    found = timing.summarise_training(training, math.fsum(training.seconds))
-    if not set(METRICS[:metrics]) <= set(found):
-        found |= timing.summarise_requests(_requests(seconds[1]))
-    found |= {
-        name: value * math.exp(run[2 + at]) for at, (name, value) in enumerate(SENSORS.items())
-    }
-    return {name: found[name] for name in METRICS[:metrics]}
+    values = timing.summarise_training(training, math.fsum(training.seconds))
+    if not set(METRICS[:metrics]) <= set(values):
+        values |= timing.summarise_requests(_requests(seconds[1]))
+    for at, (name, value) in enumerate(SENSORS.items(), start=2):
+        values[name] = value * math.exp(run[at])
+    return {name: values[name] for name in METRICS[:metrics]}
 
 
 def _unrelated(
     training: timing.PhaseValues, seconds: Floats, _run: Floats, metrics: int
 ) -> dict[str, float]:
     """Return one metric of a training, and one of each series of requests."""
-    found = {MAIN: timing.summarise_training(training, math.fsum(training.seconds))[MAIN]}
+    values = {MAIN: timing.summarise_training(training, math.fsum(training.seconds))[MAIN]}
     for at in range(1, metrics):
         name = f"inference/batch_{at}"
         metric = f"{name}/latency_seconds_p50"
-        found[metric] = timing.summarise_requests(_requests(seconds[at]), name)[metric]
-    return found
+        values[metric] = timing.summarise_requests(_requests(seconds[at]), name)[metric]
+    return values
 
 
-def _stored(noise: Noise, runs: Sequence[_Run]) -> Iterator[StoredRun]:
-    blocks = max(run.cell.block for run in runs)
+def _table(runs: Sequence[_Run]) -> pd.DataFrame:
+    stored = []
     for at, run in enumerate(runs):
-        campaign = f"simulated-{_campaign_of(noise, run.cell.block, blocks)}"
         tags = {
             "kind": "cell",
-            "campaign": campaign,
+            "campaign": "simulated",
             "framework": run.cell.treatment,
             "machine": "simulated",
             "outcome": "ok",
-        }
-        tags |= {
             "block": str(run.cell.block),
             "order_in_block": str(run.cell.order_in_block),
             "settings_hash": "simulated",
         }
-        yield StoredRun(run.cell.key, run.cell.key, "FINISHED", at, at + 1, {}, run.metrics, tags)
+        key = run.cell.key
+        stored.append(StoredRun(key, key, "FINISHED", at, at + 1, {}, run.metrics, tags))
+    return query.table(stored)
 
 
 def calibrate(
@@ -435,9 +324,7 @@ def calibrate(
     for at, noise in enumerate(scenarios):
         group = results[at * campaigns : (at + 1) * campaigns]
         shares = {name: share([result[name] for result in group]) for name in COLUMNS}
-        rates.append(
-            Rates(noise, campaigns, noise.blocks or blocks, noise.metrics or metrics, **shares)
-        )
+        rates.append(Rates(noise, campaigns, blocks, noise.metrics or metrics, **shares))
     return rates
 
 
@@ -455,7 +342,7 @@ def _judge(
         _campaign(noise, blocks, metrics, steps, ratio, rng) for ratio in (TRUE_RATIO, 1 + MARGIN)
     )
     ordered = _campaign(replace(noise, metrics=1), blocks, 1, steps, 1.0, rng, shuffled=False)
-    tables = [query.table(_stored(noise, runs)) for runs in (alike, *others)]
+    tables = [_table(runs) for runs in (alike, *others)]
     null, report, edge = (compare(table, baseline=BASELINE, margin=MARGIN) for table in tables)
     declared_null, declared = (
         compare(table, baseline=BASELINE, margin=MARGIN, primary=[MAIN]) for table in tables[:2]
@@ -470,7 +357,7 @@ def _judge(
         "false_alarm_rows": false_alarms,
         "false_alarms": false_alarms > 0,
         "false_verdicts": any(
-            finding.row.verdict in finding.outcome.words for finding in _spoken(null)
+            finding.row.verdict in finding.outcome.words for finding in null.findings
         ),
         "wrong_equivalent_rows": equivalent,
         "wrong_equivalent": equivalent > 0,
@@ -480,10 +367,10 @@ def _judge(
         "power": main.row.p is not None and main.row.p <= ALPHA,
         "power_in_report": main.different,
         "primary_false_alarms": any(
-            finding.different and finding.primary for finding in _spoken(declared_null)
+            finding.different and finding.primary for finding in declared_null.findings
         ),
         "exploratory_false_alarms": any(
-            finding.different and not finding.primary for finding in _spoken(declared_null)
+            finding.different and not finding.primary for finding in declared_null.findings
         ),
         "primary_power": _main(declared).different,
         "steps_false_alarms": _papers_way(alike),
@@ -491,19 +378,14 @@ def _judge(
     }
 
 
-def _spoken(report: Comparison) -> Sequence[Finding]:
-    """Return the rows of a report, or, of several campaigns, their summaries."""
-    return report.summaries or report.findings
-
-
 def _rows(report: Comparison, wrong: Callable[[Finding], bool]) -> float:
     """Return the share of a report's rows that are wrong."""
-    return sum(map(wrong, _spoken(report))) / len(_spoken(report))
+    return sum(map(wrong, report.findings)) / len(report.findings)
 
 
 def _covered(report: Comparison) -> float:
     """Return the share of intervals that hold the true ratio; a rate's is the inverse."""
-    rows = [finding.row for finding in _spoken(report)]
+    rows = [finding.row for finding in report.findings]
     covered = 0
     for row in rows:
         true = 1 / TRUE_RATIO if row.metric.endswith("_per_second") else TRUE_RATIO
@@ -512,7 +394,7 @@ def _covered(report: Comparison) -> float:
 
 
 def _main(report: Comparison) -> Finding:
-    return next(finding for finding in _spoken(report) if finding.row.metric == MAIN)
+    return next(finding for finding in report.findings if finding.row.metric == MAIN)
 
 
 def _papers_way(runs: Sequence[_Run]) -> bool:
@@ -534,9 +416,9 @@ def _in_wrong_order(runs: Sequence[_Run]) -> bool:
     return tested is not None and tested.p <= ALPHA
 
 
-def share(found: Sequence[float]) -> Share:
+def share(values: Sequence[float]) -> Share:
     """Return the mean of shares, one per campaign, since intervals of one report are dependent."""
-    shares = np.asarray(found, dtype=float)
+    shares = np.asarray(values, dtype=float)
     value, spread = float(shares.mean()), float(shares.var())
     worth = len(shares) * value * (1 - value) / spread if spread else len(shares)
     low, high = proportion_confint(value * worth, worth, method="wilson")
@@ -547,22 +429,19 @@ def meets(rates: Sequence[Rates]) -> list[Claim]:
     """Return the promises of each scenario, and whether they hold."""
     claims = []
     for scenario in rates:
-        name, noise = scenario.noise.name, scenario.noise
         alarms = {
             f"any false alarm among {scenario.metrics} metrics": scenario.false_alarms,
             "a false alarm of a primary metric": scenario.primary_false_alarms,
             "any false alarm of exploratory metrics": scenario.exploratory_false_alarms,
         }
         promises = [(text, 0.0, MAX_FALSE_ALARMS, share) for text, share in alarms.items()]
-        if not noise.one_sided:
-            equivalent, beyond = scenario.wrong_equivalent_rows, scenario.wrong_beyond_rows
-            called = "rows at the margin called"
-            promises += [
-                (f"{called} equivalent", 0.0, MAX_WRONG_EQUIVALENT, equivalent),
-                (f"{called} beyond it", 0.0, MAX_WRONG_BEYOND, beyond),
-                ("95 % intervals hold the true ratio", *COVERAGE, scenario.coverage),
-            ]
-        if not noise.one_sided and scenario.blocks >= PLANNED_BLOCKS:
+        equivalent, beyond = scenario.wrong_equivalent_rows, scenario.wrong_beyond_rows
+        promises += [
+            ("rows at the margin called equivalent", 0.0, MAX_WRONG_EQUIVALENT, equivalent),
+            ("rows at the margin called beyond it", 0.0, MAX_WRONG_BEYOND, beyond),
+            ("95 % intervals hold the true ratio", *COVERAGE, scenario.coverage),
+        ]
+        if scenario.blocks >= PLANNED_BLOCKS:
             shown = f"a difference of {100 * (TRUE_RATIO - 1):.0f} % is shown, declared"
             promises += [
                 (f"{shown} alone", MIN_POWER, 1.0, scenario.power),
@@ -570,11 +449,13 @@ def meets(rates: Sequence[Rates]) -> list[Claim]:
             ]
         for text, least, most, share in promises:
             holds = share.high >= least and share.low <= most
-            claims.append(Claim(f"{name}: {text}", limit(least, most), share, holds))
+            claims.append(
+                Claim(f"{scenario.noise.name}: {text}", _limit(least, most), share, holds)
+            )
     return claims
 
 
-def limit(least: float, most: float) -> str:
+def _limit(least: float, most: float) -> str:
     if least == 0:
         return f"≤ {100 * most:g} %"
     return f"≥ {100 * least:.0f} %" if most == 1 else f"{100 * least:.0f}–{100 * most:.0f} %"
@@ -599,8 +480,8 @@ COLUMNS = {
 }
 NOTE = (
     "In brackets: 95 % Monte-Carlo intervals. False alarms: A/A rows with a difference, and "
-    "reports with any; false verdicts: reports with any verdict on one. Wrongly equivalent, wrongly "
-    "beyond: the same at a true ratio of the margin. Coverage: 95 % intervals that hold the true "
+    "reports with any; false verdicts: reports with any verdict on one. Wrongly equivalent, "
+    "wrongly beyond: the same at a true ratio of the margin. Coverage: 95 % intervals that hold the true "
     "ratio. Power: a difference of 5 % in the median step is shown, alone and in the whole report. "
     "Then that step is declared as the primary metric, and all others are exploratory. "
     "The last two columns are false alarms of what this tool does not do: a signed-rank test on "
@@ -613,7 +494,7 @@ def as_markdown(rates: Sequence[Rates]) -> str:
     sizes = {
         (scenario.campaigns, scenario.metrics, scenario.blocks)
         for scenario in rates
-        if not (scenario.noise.metrics or scenario.noise.blocks)
+        if not scenario.noise.metrics
     } or {(scenario.campaigns, scenario.metrics, scenario.blocks) for scenario in rates}
     title = "; ".join(
         f"{campaigns:,} simulated campaigns a scenario, {metrics} metrics, {blocks} blocks"

@@ -31,7 +31,7 @@ def test_a_synthetic_campaign_is_read_and_judged_as_a_real_one(tmp_path: Path) -
 
 
 def test_the_command_measures_every_stage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert scale.main(["--cells", "12,14", "--store-up-to", "12"]) == 0
+    assert scale.main(["--cells", "12,14", "--store-up-to", "12", "--samples", "16"]) == 0
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in capsys.readouterr().out.splitlines()

@@ -103,8 +103,8 @@ def of_pairs(first: pd.DataFrame, second: pd.DataFrame) -> Order:
     ahead = np.where(differ, starts[1] - starts[0], places[1] - places[0])
     known = np.isfinite(ahead) & (ahead != 0)
     # from the end of the earlier run (its start, if the end is missing) to the start of the later
-    ended = np.where(np.isfinite(ends), ends, starts)
-    earlier = np.where(starts[0] <= starts[1], ended[0], ended[1])
+    finished = np.where(np.isfinite(ends), ends, starts)
+    earlier = np.where(starts[0] <= starts[1], finished[0], finished[1])
     pauses = np.nan_to_num(starts.max(axis=0) - earlier, nan=0.0)
     # the other runs of a block may lie in between: ten times what a run usually takes
     took = (ends - starts)[np.isfinite(ends - starts)]

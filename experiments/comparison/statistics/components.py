@@ -39,7 +39,7 @@ class Slope:
 
     @property
     def is_shown(self) -> bool:
-        """Whether chance does not explain the rise."""
+        """True if chance does not explain the rise."""
         return self.low > 0 or self.high < 0
 
 

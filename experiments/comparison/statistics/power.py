@@ -72,8 +72,8 @@ def minimum_for_verdict(
         return bound
     error = sd / math.sqrt(n)
     spreads = _spreads(n - 1) * error
-    beyond, alone = (t_quantile(1 - alpha / 2 / among, n - 1) * spreads for among in (1, tests))
-    needed = np.maximum(bound + beyond, alone)
+    beyond, single = (t_quantile(1 - alpha / 2 / among, n - 1) * spreads for among in (1, tests))
+    needed = np.maximum(bound + beyond, single)
     short = float(needed[0]) - 10 * error, float(needed[-1]) + 10 * error
 
     def missing(effect: float) -> float:
@@ -124,8 +124,8 @@ def blocks_to_settle(
     moves = true_sd * np.sqrt(
         more[:, None] / (n * total)
     )  # SD of the mean of all blocks, given those there are
-    beyond, alone, inside = (quantiles[: len(more), None] * error for quantiles in critical)
-    needed, room = np.maximum(bound + beyond, alone), np.maximum(bound - inside, 0.0)
+    beyond, single, inside = (quantiles[: len(more), None] * error for quantiles in critical)
+    needed, room = np.maximum(bound + beyond, single), np.maximum(bound - inside, 0.0)
     outside = special.ndtr((mean - needed) / moves) + special.ndtr((-mean - needed) / moves)
     within = special.ndtr((room - mean) / moves) - special.ndtr((-room - mean) / moves)
     enough = (outside + within).mean(axis=1) >= PREDICTED
@@ -141,7 +141,7 @@ def _spreads_of_posterior(df: int) -> Floats:
 def _critical(n: int, tests: int, alpha: float) -> tuple[Floats, Floats, Floats]:
     """Return quantiles of t for the interval, for the test among all, and for equivalence."""
     df = n + _MORE - 1
-    beyond, alone, inside = (
+    beyond, single, inside = (
         special.stdtrit(df, 1 - tail) for tail in (alpha / 2, alpha / 2 / tests, alpha)
     )
-    return beyond, alone, inside
+    return beyond, single, inside

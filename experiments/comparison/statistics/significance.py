@@ -48,12 +48,12 @@ def _p(value: float) -> float:
 
 def paired_t(shifts: ArrayLike) -> Tested | None:
     """Run the two-sided paired t test. None if shifts are constant or fewer than two."""
-    found = numbers(shifts)
-    if len(found) < 2 or is_constant(found, float(np.abs(found).max())):
+    values = numbers(shifts)
+    if len(values) < 2 or is_constant(values, float(np.abs(values).max())):
         return None
     # SciPy's ttest_1samp takes fifty times as long, and a calibration needs 50,000 of these
-    statistic = float(found.mean()) / (float(found.std(ddof=1)) / math.sqrt(len(found)))
-    return Tested(statistic, _p(2 * special.stdtr(len(found) - 1, -abs(statistic))))
+    statistic = float(values.mean()) / (float(values.std(ddof=1)) / math.sqrt(len(values)))
+    return Tested(statistic, _p(2 * special.stdtr(len(values) - 1, -abs(statistic))))
 
 
 def signed_rank(shifts: ArrayLike) -> Tested:
@@ -61,14 +61,14 @@ def signed_rank(shifts: ArrayLike) -> Tested:
 
     Exact up to 50 shifts, ties included (SciPy's exact p ignores ties); zeros are left out.
     """
-    found = numbers(shifts)
-    found = found[found != 0]
-    if len(found) == 0:
+    values = numbers(shifts)
+    values = values[values != 0]
+    if len(values) == 0:
         return Tested(0.0, 1.0)
-    ranks = stats.rankdata(np.abs(found))
-    plus = float(ranks[found > 0].sum())
-    if len(found) > EXACT_PAIRS:
-        result = stats.wilcoxon(found, method="asymptotic", correction=True)
+    ranks = stats.rankdata(np.abs(values))
+    plus = float(ranks[values > 0].sum())
+    if len(values) > EXACT_PAIRS:
+        result = stats.wilcoxon(values, method="asymptotic", correction=True)
         return Tested(plus, _p(result.pvalue))
     chances = signed_rank_distribution(tuple(sorted(np.rint(2 * ranks).astype(int).tolist())))
     at = round(2 * plus)
@@ -80,11 +80,11 @@ def permutation_p(shifts: ArrayLike) -> float | None:
 
     It assumes only that the sign of the noise is chance. Source: Fisher 1935, section 21.
     """
-    found = numbers(shifts)
-    if len(found) > EXACT_SIGNS:
+    values = numbers(shifts)
+    if len(values) > EXACT_SIGNS:
         return None
-    sums = np.abs(_signs(len(found)) @ found)
-    return float((sums >= abs(found.sum()) * (1 - ROUNDING)).mean())
+    sums = np.abs(_signs(len(values)) @ values)
+    return float((sums >= abs(values.sum()) * (1 - ROUNDING)).mean())
 
 
 def sign_flip_p(shifts: Floats) -> float:
@@ -109,14 +109,14 @@ def _signs(n: int) -> Floats:
 
 def tost_paired(shifts: ArrayLike, low: float, high: float) -> Tested | None:
     """Test that the mean shift lies inside (low, high), by two one-sided t tests."""
-    found = numbers(shifts)
-    if len(found) < 2 or is_constant(found, float(np.abs(found).max())):
+    values = numbers(shifts)
+    if len(values) < 2 or is_constant(values, float(np.abs(values).max())):
         return None
     # statsmodels' ttost_paired takes thirty times as long
-    error = float(found.std(ddof=1)) / math.sqrt(len(found))
-    above, below = (float(found.mean()) - low) / error, (high - float(found.mean())) / error
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    above, below = (float(values.mean()) - low) / error, (high - float(values.mean())) / error
     return Tested(
-        min(abs(above), abs(below)), _p(special.stdtr(len(found) - 1, -min(above, below)))
+        min(abs(above), abs(below)), _p(special.stdtr(len(values) - 1, -min(above, below)))
     )
 
 
@@ -206,18 +206,24 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
     of freedom, never narrower than the plain one (Röver, Knapp & Friede 2015); prediction interval
     as in `prediction`. If a stratum does not vary, its weight would be infinite: strata then count alike.
     """
-    found, spread = numbers(values, minimum=2), numbers(variances)
-    if len(found) != len(spread) or spread.min() < 0:
-        raise WrongCall(f"{len(found)} estimates need as many variances, none below 0")
+    estimates, spread = numbers(values, minimum=2), numbers(variances)
+    if len(estimates) != len(spread) or spread.min() < 0:
+        raise WrongCall(f"{len(estimates)} estimates need as many variances, none below 0")
     if spread.min() == 0:
-        error = 0.0 if is_constant(found, float(np.abs(found).max())) else float(stats.sem(found))
-        tau = math.sqrt(max(0.0, len(found) * error**2 - float(spread.mean())))
-        ahead = prediction.of_equals(found, confidence)
-        return _combined(float(found.mean()), error, tau, None, None, len(found), confidence, ahead)
+        error = (
+            0.0
+            if is_constant(estimates, float(np.abs(estimates).max()))
+            else float(stats.sem(estimates))
+        )
+        tau = math.sqrt(max(0.0, len(estimates) * error**2 - float(spread.mean())))
+        ahead = prediction.of_equals(estimates, confidence)
+        return _combined(
+            float(estimates.mean()), error, tau, None, None, len(estimates), confidence, ahead
+        )
     # tau² doubles at most with each step, hence many; a finer `atol` would return 0
-    centre = float(found.mean())
+    centre = float(estimates.mean())
     with np.errstate(divide="ignore"):  # its I² of strata that agree entirely; ours is 0
-        result = combine_effects(found - centre, spread, method_re="iterated", maxiter=2_000)
+        result = combine_effects(estimates - centre, spread, method_re="iterated", maxiter=2_000)
     error = math.sqrt(max(float(result.var_hksj_re), float(result.var_eff_w_re)))
     q = max(
         0.0, float(result.q)
@@ -225,10 +231,17 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
     share = 100 * max(0.0, 1 - result.df / q) if q > 0 else 0.0
     q_p = _p(special.chdtrc(result.df, q))
     tau = math.sqrt(float(result.tau2))
-    low, high = prediction.interval(found - centre, spread, confidence)
+    low, high = prediction.interval(estimates - centre, spread, confidence)
     ahead = centre + low, centre + high
     return _combined(
-        centre + float(result.mean_effect_re), error, tau, share, q_p, len(found), confidence, ahead
+        centre + float(result.mean_effect_re),
+        error,
+        tau,
+        share,
+        q_p,
+        len(estimates),
+        confidence,
+        ahead,
     )
 
 

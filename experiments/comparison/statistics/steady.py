@@ -159,12 +159,12 @@ class Slope:
 
     @property
     def is_shown(self) -> bool:
-        """Whether chance does not explain it."""
+        """True if chance does not explain it."""
         return self.low > 0 or self.high < 0
 
     @property
     def is_drift(self) -> bool:
-        """Whether it is shown, and larger than the tolerance."""
+        """True if it is shown, and larger than the tolerance."""
         return self.is_shown and abs(self.rise) > math.log1p(TOLERANCE)
 
     @property
