@@ -317,8 +317,10 @@ class Store:
 
     def _open(self, record: RunOpened) -> None:
         self.expect([record])
-        run = _again(lambda: self._begun(record.run) or self._create(record))
-        tags = {MLFLOW_RUN_NAME: record.name, **self._resolved(record.tags)}
+        run = _again(lambda: self._find_or_create(record))
+        tags = {MLFLOW_RUN_NAME: record.name}
+        for key, text in record.tags.items():  # `run:ORIGIN`: the id of that origin's run
+            tags[key] = self.run_id(text[4:]) or "" if text.startswith("run:") else text
         self.tag(run.info.run_id, tags, run.data.tags)
         # MLflow's project runner has logged its own -P values, and params cannot be changed.
         new = [
@@ -327,15 +329,13 @@ class Store:
         for chunk in _chunks(new, ENTRIES_A_CALL):
             self._ask(self._client.log_batch, run.info.run_id, params=chunk)
 
-    def _begun(self, origin: str) -> Any | None:
-        run_id = self.run_id(origin)
-        return self._ask(self._client.get_run, run_id) if run_id else None
+    def _find_or_create(self, record: RunOpened) -> Any:
+        """Return the run of a record. A new one holds its origin, user and process only.
 
-    def _create(self, record: RunOpened) -> Any:
-        """Create a run that holds its origin, user and process alone.
-
-        If the answer is lost, the next try finds the run, or it is recognised as empty.
+        If the answer to its creation is lost, the next try finds it, or it is recognised as empty.
         """
+        if run_id := self.run_id(record.run):
+            return self._ask(self._client.get_run, run_id)
         names = (*whereabouts.WHEREABOUTS, MLFLOW_USER)
         tags = {"origin": record.run}
         tags |= {name: record.tags[name] for name in names if name in record.tags}
@@ -348,13 +348,6 @@ class Store:
         )
         self._run_ids[record.run] = str(run.info.run_id)
         return run
-
-    def _resolved(self, tags: Mapping[str, str]) -> dict[str, str]:
-        """Return tags in which `run:ORIGIN` is the id of that origin's run on this server."""
-        return {
-            key: self.run_id(text[4:]) or "" if text.startswith("run:") else text
-            for key, text in tags.items()
-        }
 
     def tag(
         self, run_id: str, values: Mapping[str, str], before: Mapping[str, str] | None = None
@@ -391,9 +384,7 @@ class Store:
         run = self._ask(self._client.get_run, run_id)
         outputs = run.outputs.model_outputs if run.outputs else []
         linked = {output.model_id for output in outputs}
-        logged = _again(
-            lambda: self._begun_model(run, record.name, linked) or self._create_model(run, record)
-        )
+        logged = _again(lambda: self._find_or_create_model(run, record, linked))
         if logged.model_id in linked:
             return
         with tempfile.TemporaryDirectory() as temporary:
@@ -407,19 +398,17 @@ class Store:
         self._ask(self._client.finalize_logged_model, logged.model_id, LoggedModelStatus.READY)
         self._ask(self._client.log_outputs, run_id, [LoggedModelOutput(logged.model_id, step=0)])
 
-    def _begun_model(self, run: Any, name: str, linked: set[str]) -> Any:
-        """Return a run's model of that name: the linked one, else the first, or None."""
+    def _find_or_create_model(self, run: Any, record: ModelSaved, linked: set[str]) -> Any:
+        """Return a run's model of that name, a linked one first."""
         models = self._ask(
             self._client.search_logged_models,
             [run.info.experiment_id],
             f"source_run_id = '{run.info.run_id}'",
             order_by=[{"field_name": "creation_time", "ascending": True}],
         )
-        of_name = [model for model in models if model.name == name]
-        finished = [model for model in of_name if model.model_id in linked]
-        return next(iter([*finished, *of_name]), None)
-
-    def _create_model(self, run: Any, record: ModelSaved) -> Any:
+        of_name = [model for model in models if model.name == record.name]
+        if of_name:
+            return next((model for model in of_name if model.model_id in linked), of_name[0])
         return self._ask_once(
             self._client.create_logged_model,
             run.info.experiment_id,
