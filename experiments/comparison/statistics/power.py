@@ -17,7 +17,7 @@ from experiments.comparison.statistics.estimates import Floats, t_quantile
 from experiments.comparison.statistics.significance import ALPHA
 
 POWER = 0.8
-# Less misleads near the margin (docs/comparison.md; tests/benchmarks/test_more_blocks.py).
+# Less misleads near the margin (docs/comparison.md).
 PREDICTED = 0.95
 MAXIMUM_BLOCKS = 100_000
 # Numbers of further blocks that are tried: each up to 16, then in steps of 6 %.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from experiments.cell.measure import write_values
@@ -34,14 +33,6 @@ def test_blocks_with_a_missing_side_give_way_to_whole_ones():
         table_["run_id"].isin([f"c1-{block}-pytorch" for block in range(0, 30, 2)]), "status"
     ] = "FAILED"
     assert {int(run.block) % 2 for run in raw.shown(table_, maximum=20)} == {1}
-
-
-def test_every_stratum_gets_its_share():
-    parts = [frame(blocks=20 * (at + 1), params={"workload": name}) for at, name in enumerate("ab")]
-    parts[1]["run_id"] += "b"
-    found = raw.shown(pd.concat(parts, ignore_index=True), strata=["workload"], maximum=24)
-    counts = [sum(run.stratum == f"workload={name}" for run in found) for name in "ab"]
-    assert counts == [12, 12]
 
 
 @pytest.fixture(scope="module")
