@@ -109,8 +109,8 @@ def seconds_of_a_block(first: pd.DataFrame, second: pd.DataFrame) -> float | Non
     )
     shared = np.maximum(0.0, ends.min(axis=0) - starts.max(axis=0))
     took = (ends - starts).sum(axis=0) - shared
-    known = took[np.isfinite(took)] / 1_000
-    return float(np.median(known)) if len(known) else None
+    seconds = took[np.isfinite(took)] / 1_000
+    return float(np.median(seconds)) if len(seconds) else None
 
 
 @dataclass(frozen=True)

@@ -16,21 +16,21 @@ TAKEN = "give what mlflow.search_runs() returns, run ids, or a table with a row 
 OF_MLFLOW = {"start_time": "start_ms", "end_time": "end_ms", "tags.mlflow.runName": "name"}
 
 
-def table(given: Any) -> pd.DataFrame:
+def table(runs: Any) -> pd.DataFrame:
     """Return the table of runs in any form.
 
     Raises:
         WrongCall: The argument holds no runs, or no run has a block.
         Unreachable: Run ids cannot be looked up.
     """
-    if isinstance(given, pd.DataFrame):
-        frame = _from_search(given) if _is_of_mlflow(given) else given
-    elif isinstance(given, str | StoredRun) or hasattr(given, "info"):
-        frame = _from_each([given])
-    elif isinstance(given, Iterable):
-        frame = _from_each(list(given))
+    if isinstance(runs, pd.DataFrame):
+        frame = _from_search(runs) if _is_of_mlflow(runs) else runs
+    elif isinstance(runs, str | StoredRun) or hasattr(runs, "info"):
+        frame = _from_each([runs])
+    elif isinstance(runs, Iterable):
+        frame = _from_each(list(runs))
     else:
-        raise WrongCall(f"compare: {type(given).__name__} holds no runs; {TAKEN}")
+        raise WrongCall(f"compare: {type(runs).__name__} holds no runs; {TAKEN}")
     columns = [str(name) for name in frame.columns]
     if {"run_id", "name", "kind"} <= set(columns):
         campaigns = frame[frame["kind"] == RunKind.CAMPAIGN]
@@ -44,9 +44,9 @@ def table(given: Any) -> pd.DataFrame:
     return frame
 
 
-def has_runs_of_mlflow(given: Any) -> bool:
+def has_runs_of_mlflow(runs: Any) -> bool:
     """Return whether the runs are on MLflow's tracking server, with their raw values."""
-    return _is_of_mlflow(given) if isinstance(given, pd.DataFrame) else True
+    return _is_of_mlflow(runs) if isinstance(runs, pd.DataFrame) else True
 
 
 def _is_of_mlflow(frame: pd.DataFrame) -> bool:
@@ -89,21 +89,21 @@ def _plain(name: str) -> str:
     return OF_MLFLOW.get(name) or (bare if bare in query.NAMED else name.removeprefix("metrics."))
 
 
-def _from_each(given: list[Any]) -> pd.DataFrame:
+def _from_each(runs: list[Any]) -> pd.DataFrame:
     """Return the table of run ids, MLflow's runs, or stored runs."""
     from tracking.store import stored_run
 
-    runs: dict[str, StoredRun] = {}
-    for run in given:
+    stored: dict[str, StoredRun] = {}
+    for run in runs:
         if isinstance(run, str):
-            runs |= {found.run_id: found for found in _by_id(run)}
+            stored |= {cell.run_id: cell for cell in _by_id(run)}
         elif isinstance(run, StoredRun):
-            runs[run.run_id] = run
+            stored[run.run_id] = run
         elif hasattr(run, "info"):
-            runs[run.info.run_id] = stored_run(run)
+            stored[run.info.run_id] = stored_run(run)
         else:
             raise WrongCall(f"compare: {plain.short(repr(run))} is no run; {TAKEN}")
-    return query.table(runs.values())
+    return query.table(stored.values())
 
 
 def _by_id(run_id: str) -> Iterator[StoredRun]:

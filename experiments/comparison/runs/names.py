@@ -38,8 +38,8 @@ def added(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """Return the table with the names of its campaigns, unchanged if there is no name."""
     if "campaign" not in table.columns:
         return table
-    known = {run_id: names[run_id] for run_id in set(table["campaign"]) if run_id in names}
-    return table.assign(**{COLUMN: table["campaign"].map(told(known))}) if known else table
+    present = {run_id: names[run_id] for run_id in set(table["campaign"]) if run_id in names}
+    return table.assign(**{COLUMN: table["campaign"].map(told(present))}) if present else table
 
 
 def in_table(table: pd.DataFrame) -> dict[str, str]:

@@ -228,9 +228,9 @@ def _shortened(names: pd.Series) -> pd.Series:
 
 def _levels_have_separate_campaigns(campaigns: pd.Series, level: pd.Series) -> bool:
     """Return whether no campaign holds more than one level: then no block holds both sides."""
-    known = (campaigns != "") & (level != "")
-    per_campaign = level[known].groupby(campaigns[known]).nunique()
-    return bool(level[known].nunique() > 1 and (per_campaign == 1).all())
+    named = (campaigns != "") & (level != "")
+    per_campaign = level[named].groupby(campaigns[named]).nunique()
+    return bool(level[named].nunique() > 1 and (per_campaign == 1).all())
 
 
 def _in_order_of_time(
@@ -418,16 +418,14 @@ def pairs(
     for column, what in INSIDE_A_BLOCK.items():
         if column not in frame.columns or column in by_nature:
             continue
-        known, values = frame[column].notna().to_numpy(), frame[column].to_numpy(dtype=object)
-        unlike = [
-            block
-            for block, (one, two) in enumerate(zip(first, second, strict=True))
-            if alike[block] and known[one] and known[two] and values[one] != values[two]
-        ]
+        present = frame[column].notna().to_numpy()
+        values = np.where(present, frame[column].to_numpy(dtype=object), None)
+        differ = present[first] & present[second] & (values[first] != values[second])
+        unlike = np.flatnonzero(alike & differ)
         for block in unlike:
-            one, two = _different_texts(values[first[block]], values[second[block]])
-            reason = f"{what} differ inside the block ({one}, {two})"
-            differing.setdefault(what, []).append(f"{a} {one}, {b} {two}")
+            texts = _different_texts(values[first[block]], values[second[block]])
+            reason = f"{what} differ inside the block ({', '.join(texts)})"
+            differing.setdefault(what, []).append(f"{a} {texts[0]}, {b} {texts[1]}")
             excluded += [
                 _exclusion(frame.iloc[row], Cause.UNLIKE_PARTNER, reason)
                 for row in (first[block], second[block])
@@ -437,9 +435,9 @@ def pairs(
     return frame.iloc[first[alike]], frame.iloc[second[alike]], excluded, why
 
 
-def _different_texts(one: Any, two: Any) -> tuple[str, str]:
+def _different_texts(first: Any, second: Any) -> tuple[str, str]:
     """Return two values as texts, commits shortened if that keeps them different."""
-    whole = (_as_text(one), _as_text(two))
+    whole = (_as_text(first), _as_text(second))
     commit = re.compile(r"^([0-9a-f]{7})[0-9a-f]{33}(?![0-9a-f])")
     short = (commit.sub(r"\1", whole[0]), commit.sub(r"\1", whole[1]))
     return short if short[0] != short[1] else whole

@@ -96,8 +96,8 @@ class Looks:
         """Return the two-sided level at this look for an error rate of all looks together."""
         if not self.blocks:
             return rate
-        known = np.flatnonzero(rate == _RATES)
-        return float(_states(self).levels[known[0]]) if len(known) else float(_level(self, rate))
+        match = np.flatnonzero(rate == _RATES)
+        return float(_states(self).levels[match[0]]) if len(match) else float(_level(self, rate))
 
     def p(self, nominal: ArrayLike) -> Floats:
         """Return the least error rate at which this look rejects, from a two-sided nominal p."""
@@ -180,11 +180,11 @@ def _level(looks: Looks, rate: float) -> float:
     """Return the level of an error rate between those that are computed."""
     if rate < _RATES[0]:
         return float(_states(looks).levels[0] * rate / _RATES[0])
-    known = _curve(looks)
+    log_rate = _curve(looks)
     low, high = math.log(_states(looks).levels[0]), 0.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if known(middle) < math.log(rate) else (low, middle)
+        low, high = (middle, high) if log_rate(middle) < math.log(rate) else (low, middle)
     return math.exp(high)
 
 

@@ -123,11 +123,11 @@ def tost_paired(shifts: ArrayLike, low: float, high: float) -> Tested | None:
 def holm(ps: Sequence[float | None]) -> list[float | None]:
     """Return Holm's adjusted p-values; None stays None and does not count."""
     # statsmodels' multipletests collects garbage on each call, 50 ms each
-    known = np.array([p for p in ps if p is not None])
-    order = np.argsort(known)
-    adjusted = np.empty_like(known)
+    tested = np.array([p for p in ps if p is not None])
+    order = np.argsort(tested)
+    adjusted = np.empty_like(tested)
     adjusted[order] = np.minimum(
-        1.0, np.maximum.accumulate(known[order] * np.arange(len(known), 0, -1))
+        1.0, np.maximum.accumulate(tested[order] * np.arange(len(tested), 0, -1))
     )
     remaining = iter(adjusted.tolist())
     return [None if p is None else next(remaining) for p in ps]
