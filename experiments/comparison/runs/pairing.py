@@ -419,7 +419,7 @@ def pairs(
         if column not in frame.columns or column in by_nature:
             continue
         present = frame[column].notna().to_numpy()
-        values = np.where(present, frame[column].to_numpy(dtype=object), None)
+        values = frame[column].to_numpy(dtype=object, na_value="")
         differ = present[first] & present[second] & (values[first] != values[second])
         unlike = np.flatnonzero(alike & differ)
         for block in unlike:
