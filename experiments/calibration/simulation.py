@@ -164,26 +164,6 @@ class _Run:
     metrics: dict[str, float]
 
 
-def simulate(
-    noise: Noise,
-    *,
-    blocks: int = 12,
-    metrics: int = 12,
-    steps: int = 100,
-    ratio: float = 1.0,
-    rng: np.random.Generator,
-) -> pd.DataFrame:
-    """Return the finished runs of a campaign in which b takes `ratio` times what a takes.
-
-    Steps are drawn, then summarised by the functions for measured steps. Runs are in random order
-    inside blocks.
-
-    Raises:
-        WrongCall: More metrics than there are, or too few steps.
-    """
-    return _table(_campaign(noise, blocks, metrics, steps, ratio, rng))
-
-
 def _campaign(
     noise: Noise,
     blocks: int,

@@ -15,13 +15,17 @@ from experiments.calibration.simulation import (
     Noise,
     calibrate,
     meets,
-    simulate,
 )
 from experiments.comparison import compare
 from tracking.errors import WrongCall
 
 STILL = Noise("still", run_sd=0.0, step_sd=0.0)
 BY_NAME = {noise.name: noise for noise in SCENARIOS}
+
+
+def simulate(noise: Noise, *, metrics=12, blocks=12, steps=100, ratio=1.0, rng):
+    """Return the runs of a simulated campaign as a table."""
+    return calibration._table(calibration._campaign(noise, blocks, metrics, steps, ratio, rng))
 
 
 def verdicts(rates: list[calibration.Rates]) -> dict[str, bool]:
