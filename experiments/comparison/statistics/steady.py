@@ -1,4 +1,4 @@
-"""Steady state of a run's steps: changepoints, and a guard against slow drift."""
+"""Steady state of a run's steps: changepoints (ruptures), and a guard against slow drift."""
 
 from __future__ import annotations
 

@@ -251,6 +251,32 @@ def test_over_all_looks_together_the_promises_hold(sd: float) -> None:
     assert 0.04 <= t_campaigns(math.log1p(0.03), sd, math.log1p(0.03), 20_000)[2] <= 0.055
 
 
+def test_extending_by_what_was_seen_costs_little() -> None:
+    """The worst rule extends 18 blocks of at most 24 to 48 if |t| makes a false difference likely."""
+    campaigns, first = 40_000, (6, 9, 12, 18)
+    drawn = np.random.default_rng(11).standard_normal((campaigns, 48))
+    t = {
+        blocks: np.abs(drawn[:, :blocks].mean(axis=1) / stats.sem(drawn[:, :blocks], axis=1))
+        for blocks in BATCHES
+    }
+
+    def crossed(after_18: Sequence[int], most: int) -> np.ndarray:
+        looks = Looks((*first, *after_18), (24,) * 4 + (most,) * len(after_18)).one_by_one()
+        beyond = [
+            t[one.blocks[-1]] > stats.t.isf(one.level(0.05) / 2, one.blocks[-1] - 1)
+            for one in looks
+        ]
+        return np.asarray(np.any(beyond, axis=0))
+
+    kept, extended = crossed([24], 24), crossed([24, 36, 48], 48)
+    seen = np.digitize(t[18], np.linspace(0, 3, 13))
+    groups = [seen == one for one in np.unique(seen)]
+    worst = sum(max(kept[group].sum(), extended[group].sum()) for group in groups) / campaigns
+    assert 0.045 <= kept.mean() <= 0.055
+    assert 0.045 <= extended.mean() <= 0.055
+    assert worst <= 0.058  # 5.3 % of 100,000
+
+
 def test_the_strictest_looks_have_the_widest_intervals() -> None:
     assert sequential.strictest([FIXED, after(1), after(3), after(43)]) == after(3)
     assert sequential.strictest([]) == FIXED
