@@ -82,7 +82,7 @@ def also(settings: Settings, comparison: Comparison, progress: Progress) -> Extr
         )
     return Extra(
         told,
-        (calibration.table(rates),),
+        (),
         {"calibration.md": calibration.as_markdown(rates)},
         _metrics(rates),
     )

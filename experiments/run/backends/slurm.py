@@ -260,7 +260,7 @@ def gather(records: Journal, run_id: str) -> None:
     """Cancel the jobs of an earlier process of the campaign, and collect what they have written."""
     cluster.cancel_by_name(name_of(run_id))
     for own in sorted(path.parent for path in (records.folder / JOBS).glob(f"*/{journal.RECORDS}")):
-        offset, _ = journal.delivered(own, "")
+        offset = journal.delivered(own, "")
         collected, after = journal.read(own, offset)
         while after != offset:
             for record in collected:
