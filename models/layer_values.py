@@ -1,4 +1,4 @@
-"""Fingerprints of what layers take and return, and the first layer at which two sides part."""
+"""Fingerprints of the inputs and outputs of layers, and the first layer at which two sides differ."""
 
 from __future__ import annotations
 
@@ -13,75 +13,67 @@ SUMS = 32
 UNKNOWN = np.full((2, SUMS + 1), np.nan)
 
 
-class Recorder:
-    """Fingerprints of what each layer takes and returns, call by call."""
-
-    def __init__(self) -> None:
-        self._calls: dict[str, list[Array]] = {}
-
-    def add(self, path: str, taken: Array, returned: Array) -> None:
-        """Add a call. Both arrays are fingerprints, or UNKNOWN."""
-        self._calls.setdefault(path, []).append(np.stack([taken, returned]))
-
-    def values(self) -> dict[str, Array]:
-        """Return an array by path: (calls, taken and returned, arrangements, size and sums)."""
-        return {path: np.stack(calls) for path, calls in self._calls.items()}
-
-
 def fingerprint(array: Array) -> Array:
     """Return size and sums of an array as it is, and with its channels moved last: (2, 1 + SUMS).
 
-    The sums weight every value by a normal one: the relative difference of the sums of two arrays
+    The sums weight each value by a normal one: the relative difference of the sums of two arrays
     is about that of the arrays (Johnson and Lindenstrauss, 1984). What is not finite counts as 0.
     """
     values = np.where(np.isfinite(array), array, 0).astype(np.float64)
-    drawn = _drawn(values.size)
-    arranged = values, np.moveaxis(values, 1, -1) if values.ndim > 2 else values
-    sums = [[part.sum() for part in np.array_split(one.ravel() * drawn, SUMS)] for one in arranged]
-    return np.array([[values.size, *one] for one in sums])
+    weights = _normal_values(values.size)
+    arrangements = values, np.moveaxis(values, 1, -1) if values.ndim > 2 else values
+    rows = []
+    for arranged in arrangements:
+        parts = np.array_split(arranged.ravel() * weights, SUMS)
+        rows.append([values.size, *(part.sum() for part in parts)])
+    return np.array(rows)
 
 
-@lru_cache(maxsize=4)  # what a layer takes and returns is often of one size
-def _drawn(size: int) -> Array:
+@lru_cache(maxsize=4)  # the inputs and outputs of a layer are often of one size
+def _normal_values(size: int) -> Array:
     return np.random.default_rng(0).standard_normal(size)
 
 
 def first_difference(
-    reference: Mapping[str, Array],
-    other: Mapping[str, Array],
-    limit: float,
+    reference: Mapping[str, Array], other: Mapping[str, Array], limit: float
 ) -> tuple[str, str]:
     """Return (layer, behind): the first layer whose output differs, in the reference's order.
 
-    behind: the last layer before it that agrees, where what the layer takes differs already: what
-    lies between them has no name, such as an activation. `inputs` and `outputs` are the network's.
-    Layers are compared that both sides have and call as often; of none, two empty names.
+    behind: the last layer before it that agrees, if the difference may begin between the two, in
+    code without a name such as an activation. `inputs` and `outputs` are the network's. Only
+    layers are compared that both sides have and call as often; without any, both names are empty.
+
+    Args:
+        reference: by path, arrays of (calls, inputs and outputs, arrangements, size and sums).
+        other: the same of the other side.
+        limit: of the relative L2 error.
     """
-    both = [path for path in reference if path in other]
-    paths = [path for path in both if reference[path].shape == other[path].shape]
-    errors = {path: _errors(reference[path], other[path]) for path in paths}
+    common = [path for path in reference if path in other]
+    paths = [path for path in common if reference[path].shape == other[path].shape]
+    inputs = {path: _error(reference[path][:, 0], other[path][:, 0]) for path in paths}
     behind = "inputs"
     for path, following in zip(paths, [*paths[1:], ""], strict=True):
-        taken, returned = errors[path]
-        if taken > limit:
+        # inputs of another size are not compared: Keras pads in a layer of its own
+        is_input_equal = inputs[path] <= limit
+        if limit < inputs[path] < np.inf:
             return path, behind
-        # of another size, and yet what follows agrees: all steps of a sequence, and the last alone
-        is_part = np.isinf(returned) and errors.get(following, (np.inf,))[0] <= limit
-        if returned > limit and not is_part:
-            return path, ""
+        error = _error(reference[path][:, 1], other[path][:, 1])
+        # one side may return all steps of a sequence, the other only the last
+        is_part = np.isinf(error) and inputs.get(following, np.inf) <= limit
+        if error > limit and not is_part:
+            return path, "" if is_input_equal else behind
         behind = path
     return ("outputs", behind) if paths else ("", "")
-
-
-def _errors(reference: Array, other: Array) -> tuple[float, float]:
-    """Return the errors of what a layer takes and of what it returns."""
-    return _error(reference[:, 0], other[:, 0]), _error(reference[:, 1], other[:, 1])
 
 
 def _error(reference: Array, other: Array) -> float:
     """Return the relative L2 error of the worst call, in the arrangements that agree best.
 
-    Arguments have the shape (calls, arrangements, size and sums). Infinite for other sizes.
+    Infinite for other sizes; calls without known values are left out.
+
+    Args:
+        reference: (calls, arrangements, size and sums).
+        other: the same of the other side.
     """
     errors = []
     for first, second in zip(reference, other, strict=True):
