@@ -388,13 +388,6 @@ class Framework(ABC):
     def compile_anew(self) -> None:  # noqa: B027 - most keep nothing
         """Ignore programs that another process has compiled from now on."""
 
-    def keep_denormals(self) -> None:
-        """Compute with denormal numbers on the CPU, before anything is computed.
-
-        Raise ModelError if the framework cannot.
-        """
-        raise ModelError(f"flush_denormals=false: {self.name} has no such switch; use true")
-
     def leave_graphs(self, off: Collection[str]) -> None:
         """Switch off optimizers of later graphs, of `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS`."""
         if off:

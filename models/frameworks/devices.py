@@ -31,7 +31,6 @@ class Device(ABC):
     """Device of a library. name: `cpu` or `cuda`. Methods as those of `Framework`."""
 
     name: str
-    library: str
 
     @abstractmethod
     def versions(self) -> dict[str, str]: ...
@@ -44,12 +43,6 @@ class Device(ABC):
 
     def seed(self, seed: int) -> None:  # noqa: B027 - JAX has no global state
         pass
-
-    def keep_denormals(self) -> None:
-        raise ModelError(
-            f"flush_denormals=false: {self.library} flushes them on the CPU and has no switch; "
-            "use true"
-        )
 
     def step_events(self, steps: int) -> StepEvents | None:
         return None
@@ -74,9 +67,6 @@ class FrameworkOnDevice(Framework):
             self._readers[key] = self._reader(files, workers)
         batches: Iterable[Batch] = self._readers[key].epoch(files)
         return batches
-
-    def keep_denormals(self) -> None:
-        self._device.keep_denormals()
 
     def step_events(self, steps: int) -> StepEvents | None:
         return self._device.step_events(steps)

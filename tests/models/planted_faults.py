@@ -178,24 +178,24 @@ def attention_mask() -> AbstractContextManager[Any]:
     """Padding is seen like words."""
     from models.bert.keras import Bert
 
-    right = Bert._attention
+    right = Bert._attend
 
     def faulty(self: Any, path: str, x: Any, seen: Any, training: bool) -> Any:
         return right(self, path, x, seen | ~seen, training)
 
-    return patch.object(Bert, "_attention", faulty)
+    return patch.object(Bert, "_attend", faulty)
 
 
 def key_bias_at_the_values() -> AbstractContextManager[Any]:
     """Where its gradient is not zero."""
     from models.bert.keras import Bert
 
-    right = Bert._attention
+    right = Bert._attend
 
     def faulty(self: Any, path: str, x: Any, seen: Any, training: bool) -> Any:
         return right(self, path, x, seen, training) + self.parts[f"{path}.key"].bias
 
-    return patch.object(Bert, "_attention", faulty)
+    return patch.object(Bert, "_attend", faulty)
 
 
 def fused_activation() -> AbstractContextManager[Any]:

@@ -168,18 +168,12 @@ for algorithm in ("onednn", "plain"):
     result[algorithm] = [has_onednn, outputs.tolist()]
 """
 VERSIONS = """
-from models.contract import ModelError
 name = {name!r}
 result = {{}}
 for algorithm in {algorithms!r}:
     options = {{"threads": 3, "precision": "float32", "conv_algorithm": algorithm}}
     framework = open_framework(name, device="cpu", seed=0, **options)
     result[algorithm] = framework.versions()
-try:
-    framework.keep_denormals()
-    result["denormals"] = framework.versions()["torch_flushes_denormals"]
-except ModelError as error:
-    result["denormals"] = str(error)
 """
 UPDATES = """
 from collections import Counter
@@ -292,9 +286,7 @@ def test_convolutions_use_onednn_or_pytorchs_kernels(pytorch: dict[str, Any]) ->
 
 def test_pytorch_records_its_switches(pytorch: dict[str, Any]) -> None:
     """Algorithms of convolutions as tried (cuDNN's benchmark) and as repeatable."""
-    versions = dict(pytorch["versions"])
-    assert versions.pop("denormals") == "False"  # on request
-    for algorithm, texts in versions.items():
+    for algorithm, texts in pytorch["versions"].items():
         assert texts["torch_cudnn_benchmark"] == str(algorithm == "profiled")
         assert texts["torch_cudnn_deterministic"] == str(algorithm == "fixed")
         assert texts["torch_threads"] == texts["torch_inter_op_threads"] == "3"
@@ -325,7 +317,6 @@ def test_others_record_the_same_switches(
     assert {texts[name] for name in threads} == {"3"}
     assert texts[f"{library}_flushes_denormals"] == "True"
     assert "--xla_gpu_autotune_level=4" in texts["xla_flags"]
-    assert found["versions"]["denormals"].startswith("flush_denormals=false: ")
     if framework == "tensorflow":
         assert texts["tensorflow_cudnn_autotune"] == "1"
         variables, counted = found["updates"]

@@ -36,8 +36,6 @@ class CudaEvents:
 class TorchDevice(Device):
     """PyTorch's device, also under Keras."""
 
-    library = "PyTorch"
-
     def __init__(self, requested: str, threads: int, precision: str, conv_algorithm: str) -> None:
         import torch
 
@@ -55,9 +53,6 @@ class TorchDevice(Device):
             torch.set_num_threads(threads)
             with suppress(RuntimeError):  # set before in this process; `versions` records it
                 torch.set_num_interop_threads(threads)
-
-    def keep_denormals(self) -> None:
-        self._torch.set_flush_denormal(False)
 
     def seed(self, seed: int) -> None:
         self._torch.manual_seed(seed)
