@@ -346,9 +346,9 @@ class Framework(ABC):
         """
 
     def layer_values(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, Array]:
-        """Return fingerprints of the inputs and outputs of each layer in one pass without dropout.
+        """Return fingerprints of the outputs of each layer's calls, by path, dropout off.
 
-        By path, in the order in which the layers return; see `models.layer_values`.
+        In the order in which the layers return; see `models.layer_values`.
         """
         return {}
 

@@ -96,7 +96,7 @@ RULES = {
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity of one framework against the reference.
+    """Quantity of a framework against the reference.
 
     tensor: the worst of the `compared` tensors, layers or numbers. vanishing: the number of
     gradients that are zero but for rounding on both sides; their difference is relative to the
@@ -135,7 +135,6 @@ class Side:
     python: str = ""
 
     def __str__(self) -> str:
-        """Return `tensorflow`, or `tensorflow, lstm=block, float32`."""
         precision = [] if self.precision == "float64" else [self.precision]
         fields = [f"{name}={value}" for name, value in self.own]
         return ", ".join([self.framework, *fields, *precision])
@@ -425,7 +424,6 @@ def _vanishing(reference: Mapping[str, Array], other: Mapping[str, Array]) -> di
 
 
 def _relative_l2(reference: Array | None, other: Array | None) -> float:
-    """Return the error; infinite for a missing or misshapen array, or one that is not finite."""
     if reference is None or other is None or reference.shape != other.shape:
         return float("inf")
     if not np.isfinite(other).all():

@@ -247,7 +247,6 @@ def _limit_resources(size_bytes: int) -> None:
 
 
 def _fetch(model: str) -> Path:
-    """Return torchvision's ImageNet checkpoint. Raise ModelError if it cannot be downloaded."""
     import torch
     from torchvision.models import get_model_weights
 

@@ -70,7 +70,7 @@ def check(name: str) -> None:
 
 
 def described(name: str) -> Variant:
-    """Return the facts about a framework, without its import. Raise ModelError for an unknown name."""
+    """Return the facts about a framework. Raise ModelError for an unknown name."""
     check(name)
     return _variants()[name][1]
 

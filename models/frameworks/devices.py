@@ -1,4 +1,4 @@
-"""Device of a process: threads, seed, TF32, waiting and memory, for each library below a framework."""
+"""Device of a process: threads, seed, TF32, waiting and memory, for each library."""
 
 from __future__ import annotations
 

@@ -44,29 +44,12 @@ def altered(model: str, layer: str, **attributes: Any) -> AbstractContextManager
     return rebuilt(model, change)
 
 
-def replaced(model: str, name: str, faulty: Callable[..., Any]) -> AbstractContextManager[Any]:
-    """Call `faulty(right, …)` in place of a function of the model's Keras file."""
-    module = models.load(model, "keras")
-    right = getattr(module, name)
-    return patch.object(module, name, lambda *args, **named: faulty(right, *args, **named))
+def replaced(name: str, faulty: Callable[..., Any]) -> AbstractContextManager[Any]:
+    """Call `faulty(right, …)` in place of a function of the Keras layers."""
+    from models.layers import keras
 
-
-def no_dropout() -> AbstractContextManager[Any]:
-    return replaced("vgg16_cifar", "dropout", lambda _, x, *__: x)
-
-
-def hidden_dropout() -> AbstractContextManager[Any]:
-    """One that the gate cannot see as a layer."""
-    from keras import random
-
-    from models.caption_decoder.keras import CaptionDecoder
-
-    right = CaptionDecoder._logits
-
-    def faulty(self: Any, states: Any, image: Any, training: bool) -> Any:
-        return right(self, random.dropout(states, 0.3) if training else states, image, training)
-
-    return patch.object(CaptionDecoder, "_logits", faulty)
+    right = getattr(keras, name)
+    return patch.object(keras, name, lambda *args, **named: faulty(right, *args, **named))
 
 
 def same_padding() -> AbstractContextManager[Any]:
@@ -84,14 +67,7 @@ def same_padding() -> AbstractContextManager[Any]:
             x
         )
 
-    return replaced("densenet201", "convolution", faulty)
-
-
-def flatten_order() -> AbstractContextManager[Any]:
-    """Pixel by pixel instead of channel by channel."""
-    from keras import layers
-
-    return replaced("lenet", "flatten", lambda _, x: layers.Flatten()(x))
+    return replaced("convolution", faulty)
 
 
 def gate_order() -> AbstractContextManager[Any]:
@@ -110,19 +86,6 @@ def gate_order() -> AbstractContextManager[Any]:
             yield name, variables, swapped if name.endswith("bias_ih_l0") else layout
 
     return patch.object(transfer, "_arrays", faulty)
-
-
-def label_shift() -> AbstractContextManager[Any]:
-    """Classes counted from one."""
-    from models.frameworks.keras.adapter import Adapter
-
-    right = Adapter._fitted
-
-    def faulty(self: Any, batch: Any) -> Any:
-        inputs, targets, weights = right(self, batch)
-        return inputs, (targets + 1) % 10, weights
-
-    return patch.object(Adapter, "_fitted", faulty)
 
 
 def optimized(name: str, create: Callable[[Any], Any]) -> AbstractContextManager[Any]:
@@ -210,7 +173,7 @@ def fused_activation() -> AbstractContextManager[Any]:
         y = right(x, outputs, path)
         return ops.abs(y) if path == "linear2" else y
 
-    return replaced("lenet", "linear", faulty)
+    return replaced("linear", faulty)
 
 
 # Faults, each with its model.
@@ -221,19 +184,15 @@ FAULTS: dict[str, tuple[str, Callable[[], AbstractContextManager[Any]]]] = {
     "epsilon": ("densenet201", lambda: altered("densenet201", "features-norm0", epsilon=1e-3)),
     "momentum": ("vgg16_cifar", lambda: altered("vgg16_cifar", "norm2_1", momentum=0.99)),
     "dropout_rate": ("vgg16_cifar", lambda: altered("vgg16_cifar", "hidden_drop", rate=0.25)),
-    "no_dropout": ("vgg16_cifar", no_dropout),
-    "hidden_dropout": ("caption_decoder", hidden_dropout),
     # the right rate, of single values instead of whole images
     "stochastic_depth_of_pixels": (
         "efficientnet_b4",
         lambda: altered("efficientnet_b4", "features-5-1-stochastic_depth", noise_shape=None),
     ),
     "gate_order": ("caption_decoder", gate_order),
-    "flatten_order": ("lenet", flatten_order),
     "stock_adam": ("caption_decoder", stock_adam),
     "momentum_with_the_rate_in_it": ("lenet", momentum_with_the_rate_in_it),
     "rate_that_stays": ("lenet", rate_that_stays),
-    "label_shift": ("lenet", label_shift),
     "attention_mask": ("bert", attention_mask),
     "key_bias_at_the_values": ("bert", key_bias_at_the_values),
     "fused_activation": ("lenet", fused_activation),

@@ -55,7 +55,7 @@ def faulty(folder: Path, right: str, wrong: str) -> ParityRequest:
             f"{BLOCK}.linear1",
             marks=pytest.mark.slow,
         ),
-        ("keras-torch", "path, epsilon=1e-6", "path", "stages.0.norm", ""),
+        ("keras-torch", "path, epsilon=1e-6", "path", "stages.0.norm", "stages.0.reduction"),
     ],
     ids=["kernel of TensorFlow", "epsilon"],
 )

@@ -21,32 +21,31 @@ from tests.models.planted_faults import FAULTS, FRAMEWORK
 MODULE = "tests.models.planted_faults"
 FUNCTION = {"forward", "loss", "gradient", "step"}
 BLOCK = "encoder.layer.0"
-ATTENTION = f"first between {BLOCK}.attention.self.value and {BLOCK}.attention.self.dropout"
+ATTENTION = f"first in the output of {BLOCK}.attention.self.dropout, behind {BLOCK}.attention."
 # Quantities that each fault changes, and the place that the gate names.
 CAUGHT: dict[str, tuple[set[str], str]] = {
     "nothing": (set(), ""),
-    "same_padding": (FUNCTION | {"statistics"}, "first in layer features.conv0"),
-    "epsilon": (FUNCTION | {"statistics"}, "first in layer features.norm0"),
+    "same_padding": (
+        FUNCTION | {"statistics"},
+        "first in the output of features.conv0, behind inputs",
+    ),
+    "epsilon": (FUNCTION | {"statistics"}, "first in the output of features.norm0"),
     "momentum": ({"statistics"}, "statistics of norm2_1.running_"),
     "dropout_rate": ({"mask", "dropout"}, "dropout of hidden_drop differs by 2e-01"),
-    "no_dropout": (
-        {"place", "mask", "dropout"},
-        "dropout of classifier_drop is missing on one side",
-    ),
-    "hidden_dropout": ({"place", "step"}, "place of state_dropout"),
     "stochastic_depth_of_pixels": ({"mask"}, "mask of features.5.1.stochastic_depth differs by"),
-    "gate_order": (FUNCTION | {"place"}, "first in layer lstm"),
-    "flatten_order": (FUNCTION, "first between conv2 and linear1"),
+    "gate_order": (FUNCTION | {"place"}, "first in the output of state_dropout"),
     "stock_adam": ({"step"}, "by adam differs by"),
     "momentum_with_the_rate_in_it": (
         {"step"},
         "by sgd, momentum 0.9, weight decay 0.01 differs by",
     ),
     "rate_that_stays": ({"step"}, "differs by"),
-    "label_shift": ({"loss", "gradient", "step"}, "loss of mean differs by"),
     "attention_mask": (FUNCTION | {"place"}, ATTENTION),
-    "key_bias_at_the_values": (FUNCTION | {"place"}, f" and {BLOCK}.attention.output.dense"),
-    "fused_activation": (FUNCTION, "first between linear2 and linear3"),
+    "key_bias_at_the_values": (
+        FUNCTION | {"place"},
+        f"first in the output of {BLOCK}.attention.output.dense",
+    ),
+    "fused_activation": (FUNCTION, "first in the output of linear3, behind linear2"),
 }
 
 

@@ -6,7 +6,7 @@ from models.variant import Variant
 
 # Keras has wrappers for these, and draws with them. JAX needs SciPy itself.
 COMPANY = ("matplotlib", "pandas", "scipy", "sklearn")
-# Keras asks of objects that it copies or saves (bidirectional layers) whether they are TensorFlow's.
+# Keras asks objects that it copies (bidirectional layers) whether they are TensorFlow's.
 ASKED_FOR = "tensorflow"
 
 # With jit_compile="auto" Keras leaves XLA out if TensorFlow sees no GPU.

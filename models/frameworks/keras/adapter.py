@@ -199,7 +199,6 @@ def _check_compiled(network: Any, optimizer: Any) -> None:
 def _own_loss(
     network: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool = True
 ) -> Any:
-    """Replace `compute_loss` of a network with `example_losses`."""
     from keras import ops
 
     losses = network.example_losses(x, y_pred, y)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from keras import activations, layers, ops, tree
 
 from models.contract import Array, Dropping
-from models.layer_values import UNKNOWN, fingerprint
+from models.layer_values import fingerprint
 from models.transfer import layer_path
 
 # Receives the path, the layer, its arguments by position and by name, and its outputs.
@@ -33,38 +34,40 @@ def drop_nothing(network: Any) -> None:
 
 
 def dropping(network: Any, inputs: Any, draws: int) -> dict[str, Dropping]:
-    found, received = _droppers(network), defaultdict[str, list[Any]](list)
-    rates = {path: layer.rate for path, layer in found.items()}
+    droppers, received = _droppers(network), defaultdict[str, list[Any]](list)
+    rates = {path: layer.rate for path, layer in droppers.items()}
 
     def observe(path: str, _: Any, arguments: tuple[Any, ...], named: Any, __: Any) -> None:
-        if path in found and named.get("training"):
+        if path in droppers and named.get("training"):
             received[path].append(arguments[0])
 
     drop_nothing(network)
     _observe(network, inputs, observe, training=True)
-    for path, layer in found.items():
+    for path, layer in droppers.items():
         layer.rate = rates[path]
     return {
         path: Dropping(
             np.concatenate([ops.convert_to_numpy(tensor).ravel() for tensor in tensors]),
-            _draw(found[path], tensors[0], draws),
+            _draw(droppers[path], tensors[0], draws),
         )
         for path, tensors in received.items()
     }
 
 
 def layer_values(network: Any, inputs: Any) -> dict[str, Array]:
-    """Return fingerprints; the output of a layer with an activation in it is not known.
+    """Return fingerprints of eager outputs, without those behind an activation in the layer.
 
-    PyTorch's sibling returns what is before the activation.
+    PyTorch's sibling returns the values before the activation.
     """
     calls = defaultdict[str, list[Array]](list)
 
-    def observe(path: str, layer: Any, arguments: Any, named: Any, outputs: Any) -> None:
+    def observe(path: str, layer: Any, _: Any, __: Any, outputs: Any) -> None:
         activation = vars(layer).get("activation", activations.linear)
-        is_fused = bool(layer.weights) and activation is not activations.linear
-        returned = UNKNOWN if is_fused else _fingerprint(outputs)
-        calls[path].append(np.stack([_fingerprint((arguments, named)), returned]))
+        if layer.weights and activation is not activations.linear:
+            return
+        with suppress(Exception):  # each backend raises its own error for a traced tensor
+            tensor = tree.flatten(outputs)[0]
+            calls[path].append(fingerprint(ops.convert_to_numpy(tensor)))
 
     _observe(network, inputs, observe, training=False)
     return {path: np.stack(arrays) for path, arrays in calls.items()}
@@ -87,15 +90,6 @@ def _observe(network: Any, inputs: Any, observer: Observer, *, training: bool) -
     network(inputs, training=training)
     for layer in by_path.values():
         del layer.call
-
-
-def _fingerprint(values: Any) -> Array:
-    """Return the fingerprint of the first tensor; one that is being traced has no values."""
-    tensor = next((leaf for leaf in tree.flatten(values) if hasattr(leaf, "shape")), None)
-    try:
-        return UNKNOWN if tensor is None else fingerprint(ops.convert_to_numpy(tensor))
-    except Exception:  # each backend raises a type of its own
-        return UNKNOWN
 
 
 def _draw(layer: Any, like: Any, draws: int) -> Array:

@@ -25,8 +25,6 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 class JaxDevice(Device):
-    """JAX's device, under Keras."""
-
     def __init__(self, requested: str, threads: int, precision: str, conv_algorithm: str) -> None:
         if requested == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"

@@ -106,7 +106,6 @@ class TorchAdam(OnceAStep):
     def _update_all(
         self, values: list[Any], gradients: list[Any], slots: tuple[list[Any], ...], rate: Any
     ) -> None:
-        """Call the kernel of torch.optim.Adam(fused=True)."""
         import torch
 
         steps = [ops.cast(self.iterations + 1, "float32")] * len(values)
@@ -176,7 +175,6 @@ class TorchSGD(OnceAStep):
     def _update_all(
         self, values: list[Any], gradients: list[Any], slots: tuple[list[Any], ...], rate: Any
     ) -> None:
-        """Call the kernel of torch.optim.SGD(fused=True); momenta begin at zero."""
         import torch
 
         options = {"weight_decay": self.decay, "momentum": self.momentum, "dampening": 0.0}

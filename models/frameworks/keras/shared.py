@@ -42,7 +42,7 @@ PROFILERS = {**OWNERS, "jax": "keras"}
 
 
 class KerasFramework(FrameworkOnDevice):
-    """Keras layers on one backend. Keras is imported here, once the backend and its device are chosen."""
+    """Keras layers on one backend. Keras is imported once the backend and its device are chosen."""
 
     architecture = "keras"
 
@@ -201,7 +201,6 @@ class KerasFramework(FrameworkOnDevice):
         return arrays if len(arrays) > 1 else arrays[0]
 
     def _gradient_weights(self, network: Any, gradients: Sequence[Any]) -> Weights:
-        """Return gradients, in the order of the trainable variables, by torch name and layout."""
         by_variable = dict(zip(map(id, network.trainable_variables), gradients, strict=True))
         entries = self._transfer.entries(network).items()
         trainable = {name: at for name, at in entries if id(at.variables[0]) in by_variable}

@@ -38,7 +38,7 @@ IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
 
 
 class Adapter(FrameworkOnDevice):
-    """PyTorch: eager, with torch.compile around the network, or images and kernels channels_last."""
+    """PyTorch: eager, with torch.compile around the network, or in the order channels_last."""
 
     architecture = "pytorch"
 
@@ -301,7 +301,6 @@ def check_autocast(network: nn.Module, device: str) -> None:
 
 
 def _check_compiler(device: str) -> None:
-    """Raise ModelError if the compiler of Inductor's code for a device is missing."""
     if device == "cpu" and not has_compiler(CXX, "CXX"):
         raise ModelError(
             "pytorch+compile: torch.compile needs a C++ compiler on the CPU: install g++ or clang++"

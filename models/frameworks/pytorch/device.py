@@ -34,8 +34,6 @@ class CudaEvents:
 
 
 class TorchDevice(Device):
-    """PyTorch's device, also under Keras."""
-
     def __init__(self, requested: str, threads: int, precision: str, conv_algorithm: str) -> None:
         import torch
 

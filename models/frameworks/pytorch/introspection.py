@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._pytree import tree_leaves
 
 from models.contract import Array, Dropping
-from models.layer_values import UNKNOWN, fingerprint
+from models.layer_values import fingerprint
 
 # Receives the path, the layer, a copy of its first input and its first output.
 Observer = Callable[[str, nn.Module, Tensor | None, Tensor | None], None]
 
 
 def droppers(network: nn.Module) -> dict[str, nn.Module]:
-    """By path: PyTorch's layers that drop and torchvision's have their rate as `p`, and no parts."""
+    """Return the layers that drop: those with a rate `p`, as in PyTorch and torchvision."""
     return {
         path: layer
         for path, layer in network.named_modules()
@@ -67,17 +68,15 @@ def unbiased(network: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, int]:
 
 
 def layer_values(network: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Array]:
+    """Return fingerprints; recurrent layers return other steps than Keras' and are left out."""
     calls = defaultdict[str, list[Array]](list)
 
-    def observe(path: str, _: nn.Module, *values: Tensor | None) -> None:
-        calls[path].append(np.stack([_fingerprint(tensor) for tensor in values]))
+    def observe(path: str, layer: nn.Module, _: object, outputs: Tensor | None) -> None:
+        if outputs is not None and not isinstance(layer, nn.RNNBase):
+            calls[path].append(fingerprint(outputs.numpy(force=True)))
 
     _observe(network, inputs, observe, training=False)
     return {path: np.stack(arrays) for path, arrays in calls.items()}
-
-
-def _fingerprint(tensor: Tensor | None) -> Array:
-    return UNKNOWN if tensor is None else fingerprint(tensor.numpy(force=True))
 
 
 def _observe(
@@ -126,6 +125,5 @@ def optimizer_kernels(optimizer: torch.optim.Optimizer) -> str:
         return "fused"
     is_foreach = group["foreach"]
     if is_foreach is None:  # PyTorch's own choice, by the type and device of the weights
-        choose = torch.optim.optimizer._default_to_fused_or_foreach
-        _, is_foreach = choose(group["params"], differentiable=False)
+        _, is_foreach = _default_to_fused_or_foreach(group["params"], differentiable=False)
     return "foreach" if is_foreach else "one tensor after another"

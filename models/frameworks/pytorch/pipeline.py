@@ -21,7 +21,7 @@ from models.contract import Batch, ImageFiles, ModelError
 
 
 class _Picture(NamedTuple):
-    """One picture of an epoch, for a worker, which outlives epochs."""
+    """Picture of an epoch, for a worker, which outlives epochs."""
 
     row: int
     file: str

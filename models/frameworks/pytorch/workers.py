@@ -24,7 +24,7 @@ POWERSGD = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 2, "min_compr
 
 
 class Workers:
-    """One of several workers. addresses: `host:port` of each; seconds: its patience for others."""
+    """Worker of a group. addresses: `host:port` of each; seconds: its patience for others."""
 
     def __init__(
         self,

@@ -25,8 +25,6 @@ ABOUT_GPUS = re.compile(r"gpu|cuda|cudnn|cuInit|dlopen|driver", re.IGNORECASE)
 
 
 class TensorFlowDevice(Device):
-    """TensorFlow's device, also under Keras."""
-
     def __init__(self, requested: str, threads: int, precision: str, conv_algorithm: str) -> None:
         # From 2 on TensorFlow does not report which library of CUDA is missing.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if requested == "cuda" else "3")

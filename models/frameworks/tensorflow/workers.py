@@ -23,7 +23,7 @@ def local_rank(rank: int, addresses: Sequence[str]) -> int:
 
 
 class Workers:
-    """One of several workers. addresses: `host:port` of each; seconds: its patience for others."""
+    """Worker of a group. addresses: `host:port` of each; seconds: its patience for others."""
 
     def __init__(
         self,
