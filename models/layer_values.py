@@ -10,9 +10,9 @@ from models.contract import Array
 
 
 def fingerprint(array: Array) -> Array:
-    """Return size, sum and sum of magnitudes: the same for all orders of the values."""
+    """Return size, sum and sum of squares: the same for all orders of the values."""
     values = np.where(np.isfinite(array), array, 0).astype(np.float64)
-    return np.array([values.size, values.sum(), np.abs(values).sum()])
+    return np.array([values.size, values.sum(), np.square(values).sum()])
 
 
 def first_difference(
@@ -26,15 +26,16 @@ def first_difference(
     Args:
         reference: by path, fingerprints of the calls, (calls, 3).
         other: the same of the other side.
-        limit: of the relative difference of a sum.
+        limit: of the difference of a sum, relative to its largest possible value.
     """
     common = [path for path in reference if path in other]
     paths = [path for path in common if reference[path].shape == other[path].shape]
     behind = "inputs"
     for path in paths:
-        sizes = reference[path][:, 0] != other[path][:, 0]
-        differences = np.abs(reference[path] - other[path])[:, 1:].max(axis=1)
-        if sizes.any() or (differences > limit * reference[path][:, 2]).any():
+        size, _, squares = reference[path].T
+        # a sum is at most the root of size times squares (Cauchy-Schwarz)
+        largest = np.stack([size * 0, np.sqrt(size * squares), squares], axis=1)
+        if (np.abs(reference[path] - other[path]) > limit * largest).any():
             return path, behind
         behind = path
     return ("outputs", behind) if paths else ("", "")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Batch, Framework, ImageFiles, StepEvents
+from models.contract import Array, Batch, Dropping, Framework, ImageFiles, StepEvents
 from models.errors import ModelError, NoDevice
 
 # Each library has, or may have, a switch for these.
@@ -56,10 +56,14 @@ class Device(ABC):
 
 
 class FrameworkOnDevice(Framework):
-    """Framework that computes on one of these devices. readers: its input pipelines, kept."""
+    """Framework that computes on one of these devices.
+
+    readers: its input pipelines. introspection: its module of that name.
+    """
 
     _device: Device
     _readers: dict[tuple[Any, ...], Any]
+    _introspection: Any
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
         key = (files.images, files.batch_size, workers)
@@ -79,6 +83,33 @@ class FrameworkOnDevice(Framework):
 
     def reset_peak(self) -> bool:
         return self._device.reset_peak()
+
+    def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
+        total = float(batch.weights.sum())
+        return float(self._evaluated_loss(network, batch)) * total, total
+
+    def dropping(self, network: Any, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
+        dropped: dict[str, Dropping] = self._introspection.dropping(
+            network, self._network_inputs(inputs), draws
+        )
+        return dropped
+
+    def layer_values(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, Array]:
+        values: dict[str, Array] = self._introspection.layer_values(
+            network, self._network_inputs(inputs)
+        )
+        return values
+
+    def drop_nothing(self, network: Any) -> None:
+        self._introspection.drop_nothing(network)
+
+    @abstractmethod
+    def _evaluated_loss(self, network: Any, batch: Batch) -> Any:
+        """Return the loss, dropout off."""
+
+    @abstractmethod
+    def _network_inputs(self, inputs: tuple[Array, ...]) -> Any:
+        """Return inputs as a network takes them."""
 
     @abstractmethod
     def _reader(self, files: ImageFiles, workers: int) -> Any:

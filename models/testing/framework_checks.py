@@ -27,7 +27,7 @@ START, END = 1, 2
 EACH_SHAPE = ("tensorflow+xla", "keras-tensorflow", "keras-jax")
 COMPILING = (*EACH_SHAPE, "tensorflow", "pytorch+compile")
 # Together they have each kind of layer that adapters treat separately.
-SOME = ("caption_decoder", "densenet201")
+SOME = ("caption_decoder", "mobilenet_v2")
 ADAM = OptimizerConfig("adam", 1e-3)
 decoder = spec("caption_decoder")
 
@@ -87,20 +87,6 @@ def check_only_its_own_framework_is_imported(framework: Framework) -> None:
     # Keras looks at JAX if it is installed; each framework uses NumPy
     allowed = {"jax", "numpy", *frameworks.described(framework.name).packages}
     assert not (packages - allowed) & sys.modules.keys()
-
-
-def check_weights_go_in_and_out_unchanged(framework: Framework) -> None:
-    for model in SOME:
-        module, rng = spec(model), np.random.default_rng(0)
-        small, _ = module.probe(rng)
-        network = framework.build(model, small)
-        weights = {name: rng.standard_normal(shape) for name, shape in module.shapes(small).items()}
-        framework.load_weights(network, weights)
-        returned = framework.weights(network)
-        assert returned.keys() == weights.keys()
-        for name in weights:
-            np.testing.assert_array_equal(returned[name], weights[name], err_msg=name)
-        assert framework.parameter_counts(network) == module.parameters(small)
 
 
 def check_weights_that_do_not_fit_are_named(framework: Framework) -> None:

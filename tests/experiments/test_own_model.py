@@ -97,6 +97,7 @@ def test_a_vision_transformer_is_proven_and_measured(place: Place) -> None:
     assert {cell.metrics["model/trainable_parameters"] for cell in cells} == {53_354.0}
 
 
+@pytest.mark.slow
 def test_a_network_that_ends_its_cell_is_a_failed_cell(place: Place) -> None:
     assert run(place, "new", "model", "leaving").returncode == DONE
     file = place.folder / "leaving" / "pytorch.py"

@@ -28,7 +28,7 @@ def cudnn(*_):
     raise tf.errors.NotFoundError(None, None, "no such operator on a CPU")
 rnn._is_gpu_available, rnn._cudnn_lstm = lambda: True, cudnn
 layers = []
-for model in ("gnmt", "deepspeech2", "tacotron2", "caption_decoder"):
+for model in ("gnmt", "tacotron2", "caption_decoder"):
     spec, batch = models.spec(model).probe(np.random.default_rng(0), full=False)
     network = adapter.build(model, spec)
     layers += [at.use_cudnn for at in network._flatten_layers() if hasattr(at, "use_cudnn")]

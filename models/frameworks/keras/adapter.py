@@ -69,17 +69,16 @@ class Adapter(KerasFramework):
         finally:
             network.train_function = compiled
 
-    def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
+    def _evaluated_loss(self, network: Any, batch: Batch) -> Any:
         inputs, targets, weights = self._fitted(batch)
-        total = float(batch.weights.sum())
-        return float(network.test_on_batch(inputs, targets, sample_weight=weights)) * total, total
+        return network.test_on_batch(inputs, targets, sample_weight=weights)
 
     def gradients(self, network: Any, batch: Batch) -> Weights:
         gradients = GRADIENTS[self.backend](network, partial(_mean_loss, *self._fitted(batch)))
         return self._gradient_weights(network, gradients)
 
     def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
-        outputs: Array = network.predict_on_batch(self._fitted_inputs(inputs))
+        outputs: Array = network.predict_on_batch(self._network_inputs(inputs))
         return outputs.astype(self._dtype, copy=False)
 
     def apply(
@@ -104,7 +103,7 @@ class Adapter(KerasFramework):
 
     def _fitted(self, batch: Batch) -> tuple[Any, Array, Array]:
         targets, weights = self._array(batch.targets), self._array(batch.weights)
-        return self._fitted_inputs(batch.inputs), targets, weights
+        return self._network_inputs(batch.inputs), targets, weights
 
     def _loss(self) -> Any:
         return self._keras.losses.SparseCategoricalCrossentropy(

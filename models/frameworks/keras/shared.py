@@ -17,7 +17,6 @@ from models.contract import (
     PROFILED,
     Array,
     Batch,
-    Dropping,
     EvenSoFar,
     ImageFiles,
     Mark,
@@ -149,15 +148,6 @@ class KerasFramework(FrameworkOnDevice):
                 raise ModelError(f"optimizer state: {name!r} is missing")
             variable.assign(state[name])
 
-    def dropping(self, network: Any, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
-        return self._introspection.dropping(network, self._fitted_inputs(inputs), draws)
-
-    def layer_values(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, Array]:
-        return self._introspection.layer_values(network, self._fitted_inputs(inputs))
-
-    def drop_nothing(self, network: Any) -> None:
-        self._introspection.drop_nothing(network)
-
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         module = import_module(f"{models.__name__}.frameworks.{PROFILERS[self.backend]}.profiler")
         profile: Profile = module.profiled(folder, self.device, work)
@@ -195,7 +185,7 @@ class KerasFramework(FrameworkOnDevice):
             return array.astype(self._dtype, copy=False)
         return array
 
-    def _fitted_inputs(self, inputs: tuple[Array, ...]) -> Any:
+    def _network_inputs(self, inputs: tuple[Array, ...]) -> Any:
         """Return inputs as Keras networks take them: a single one without a tuple."""
         arrays = tuple(map(self._array, inputs))
         return arrays if len(arrays) > 1 else arrays[0]

@@ -19,7 +19,6 @@ from models.contract import (
     PROFILED,
     Array,
     Batch,
-    Dropping,
     EvenSoFar,
     ImageFiles,
     Mark,
@@ -43,6 +42,7 @@ class Adapter(FrameworkOnDevice):
     architecture = "pytorch"
 
     _device: TorchDevice
+    _introspection = introspection
 
     def __init__(
         self,
@@ -166,12 +166,10 @@ class Adapter(FrameworkOnDevice):
         finally:
             _set_mode(network, training=False)
 
-    def evaluate(self, network: nn.Module, batch: Batch) -> tuple[float, float]:
+    def _evaluated_loss(self, network: nn.Module, batch: Batch) -> Any:
         _set_mode(network, training=False)
         with torch.inference_mode():
-            loss = self._forward(_mean_loss)(network, *self._tensors(batch))
-        total = float(batch.weights.sum())
-        return float(loss) * total, total
+            return self._forward(_mean_loss)(network, *self._tensors(batch))
 
     def gradients(self, network: nn.Module, batch: Batch) -> Weights:
         network.eval()
@@ -184,17 +182,6 @@ class Adapter(FrameworkOnDevice):
         network.eval()
         arrays = (gradient.numpy(force=True) for gradient in gradients)
         return dict(zip(parameters, arrays, strict=True))
-
-    def dropping(
-        self, network: nn.Module, inputs: tuple[Array, ...], draws: int
-    ) -> dict[str, Dropping]:
-        return introspection.dropping(network, self.place_inputs(inputs), draws)
-
-    def layer_values(self, network: nn.Module, inputs: tuple[Array, ...]) -> dict[str, Array]:
-        return introspection.layer_values(network, self.place_inputs(inputs))
-
-    def drop_nothing(self, network: nn.Module) -> None:
-        introspection.drop_nothing(network)
 
     def unbiased(self, network: nn.Module, inputs: tuple[Array, ...]) -> dict[str, int]:
         return introspection.unbiased(network, self.place_inputs(inputs))
@@ -247,6 +234,8 @@ class Adapter(FrameworkOnDevice):
         if self.device == "cuda" and any(layer.waits_for_lengths for layer in layers):
             return "lengths of packed sequences are copied to the host"
         return ""
+
+    _network_inputs = place_inputs
 
     def _reader(self, files: ImageFiles, workers: int) -> Any:
         from models.frameworks.pytorch.pipeline import Reader

@@ -60,10 +60,8 @@ class Adapter(KerasFramework):
             arrays = (*arrays, batch.weights)
         return self._call(_update, (network, optimizer, batch.even), arrays)
 
-    def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
-        loss = self._call(_mean_loss, (network, False, False), self._flat(batch))
-        total = float(batch.weights.sum())
-        return float(loss) * total, total
+    def _evaluated_loss(self, network: Any, batch: Batch) -> Any:
+        return self._call(_mean_loss, (network, False, False), self._flat(batch))
 
     def gradients(self, network: Any, batch: Batch) -> Weights:
         gradients = self._call(_dense_gradients, (network,), self._flat(batch))
