@@ -152,7 +152,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("new model lenet", "evenhand has a 'lenet' of its own"),
         ("new model My-Net", "small letters, digits and _"),
         ("new models a", "kind=models is not known; choose model, dataset"),
-        ("new model broken", "there is broken already"),
+        ("new model broken", "broken is there already"),
         ("classification --model=./nowhere/", "no spec.py; `evenhand new model NAME` writes"),
         ("classification --model=./lenet/", "evenhand has a 'lenet' of its own"),
         ("parity --models=lenet,./broken/", "NameError: name 'nothing' is not defined"),

@@ -68,22 +68,21 @@ def test_the_first_different_layer_is_named(
     assert "gradient" not in parity_cache.difference(rows)
 
 
-def test_networks_that_cannot_run_are_one_line(tmp_path: Path) -> None:
-    for number, (right, wrong, message) in enumerate(
-        [
-            ("x + scale(", "x + scales(", "keras.py, line 40: NameError: name 'scales' is not def"),
-            (
-                "    return network(",
-                "    raise SystemExit(0)\n    return network(",
-                "exited with 0: ",
-            ),
-        ]
-    ):
-        request = faulty(tmp_path / f"convnext{number}", right, wrong)
-        with pytest.raises(ModelError) as refused:
-            gate(request, ["keras-torch"])
-        assert message in str(refused.value)
-        assert "\n" not in str(refused.value)
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("x + scale(", "x + scales(", "keras.py, line 40: NameError: name 'scales' is not defined"),
+        ("    return network(", "    raise SystemExit(0)\n    return network(", "exited with 0: "),
+    ],
+    ids=["error", "exit"],
+)
+def test_networks_that_cannot_run_are_one_line(
+    right: str, wrong: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError) as refused:
+        gate(faulty(tmp_path / "convnext", right, wrong), ["keras-torch"])
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 HELPERS = """
