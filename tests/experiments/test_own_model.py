@@ -69,19 +69,6 @@ def test_the_tutorial_can_be_followed(place: Place) -> None:
     assert "my_net has changed since the campaign began" in done.stderr
 
 
-def test_the_gate_refuses_sides_that_differ(place: Place) -> None:
-    assert run(place, "new", "model", "leaning").returncode == DONE
-    file = place.folder / "leaning" / "keras.py"
-    right, wrong = "layers.ReLU()(convolution(x,", "layers.LeakyReLU(0.01)(convolution(x,"
-    file.write_text(file.read_text().replace(right, wrong))
-    words = ("classification", "--model=./leaning/", *ONE_BLOCK)
-    done = run(place, *words, "--frameworks=pytorch,keras-torch")
-    assert done.returncode == WRONG_CALL, done.stdout + done.stderr
-    expected = "leaning of keras-torch is not equal to that of pytorch: forward of outputs differs"
-    assert expected in done.stderr
-    assert ", first in the output of classifier, behind conv2" in done.stderr
-
-
 def test_a_vision_transformer_is_proven_and_measured(place: Place) -> None:
     """It has a layer of its own, and a rule for its weights."""
     folder = ROOT / "tests" / "models" / "own" / "vision_transformer"

@@ -13,8 +13,8 @@ from models.testing import FrameworkContract, contract_run
 from models.testing.framework_checks import SOME
 
 QUICK = ("pytorch", "tensorflow", "keras-torch")
-# One of each family; test_bert.py has BERT, the others are slow.
-QUICK_ZOO = ("densenet201", "vgg16_cifar")
+# test_bert.py has BERT; the others are slow.
+QUICK_ZOO = ("vgg16_cifar",)
 # The small version of resnet152 is resnet50's.
 SLOW_ZOO = tuple({*models.available()} - {*SOME, *QUICK_ZOO, "resnet152"})
 

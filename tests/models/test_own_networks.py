@@ -16,6 +16,7 @@ from models.frameworks import missing
 from models.parity import ParityRequest, gate
 from models.testing import check_equality, check_initial_weights, check_sizes
 from tests.models.children import run_in
+from tests.models.test_contract import slow_unless
 
 FOLDERS = Path(__file__).parent / "own"
 PARAMETERS = {"vision_transformer": 53_354, "convnext": 71_002}
@@ -108,7 +109,9 @@ np.save(out, np.stack(arrays))
 """
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "keras-jax"])
+@pytest.mark.parametrize(
+    "framework", slow_unless(("pytorch",), ("pytorch", "tensorflow", "keras-jax"))
+)
 def test_helpers_are_exact_in_float64(framework: str, tmp_path: Path) -> None:
     """Against their formulas in NumPy."""
     if reason := missing(framework):

@@ -9,7 +9,7 @@ import pytest
 
 from models.frameworks import available, missing
 from tests.models.children import results_of
-from tests.models.test_contract import QUICK, slow_unless
+from tests.models.test_contract import slow_unless
 
 MODELS = ("caption_decoder", "mobilenet_v2")
 COMPUTE = """
@@ -57,7 +57,7 @@ def exact() -> dict[str, Any]:
     return computed("pytorch", "float32")
 
 
-@pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
+@pytest.mark.parametrize("framework", slow_unless(("pytorch", "tensorflow"), available()))
 def test_mixed_precision_rounds_and_nothing_else(framework: str, exact: dict[str, Any]) -> None:
     if reason := missing(framework):
         pytest.skip(reason)
