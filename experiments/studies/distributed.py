@@ -126,13 +126,6 @@ class Settings(CampaignSettings):
     threads: int = setting(
         1, "CPU threads of every worker", minimum=1, maximum=1_024, group="machine"
     )
-    strategy: str = setting(
-        "processes",
-        "a process a worker; or one_process for all, a GPU a worker (DataParallel, MirroredStrategy)",
-        choices=("processes", "one_process"),
-        group="design",
-        advanced=True,
-    )
     device: str = setting(
         "cpu",
         "cuda: a GPU a worker, over NCCL; has never been run",
@@ -233,23 +226,13 @@ def _check(settings: Settings) -> None:
 
 
 def _check_gpus(settings: Settings) -> None:
-    alone = settings.strategy == "one_process"
-    if settings.device == "cpu" and not alone:
+    if settings.device == "cpu":
         return
-    if alone and settings.compression != ("none",):
+    most, gpus = max(settings.workers), len(provenance.gpus())
+    if gpus < most and not settings.on_cluster:
         raise WrongCall(
-            "strategy=one_process: nothing is sent between processes, nor compressed; take compression=none"
-        )
-    if alone and settings.nodes > 1:
-        raise WrongCall(
-            f"nodes={settings.nodes}: strategy=one_process has one process, on one machine; take strategy=processes"
-        )
-    most, there = max(settings.workers), len(provenance.gpus())
-    if settings.device == "cpu" or (there < most and not settings.on_cluster):
-        asked = "strategy=one_process" if alone else "device=cuda"
-        raise WrongCall(
-            f"{asked}: each of workers={most} needs a GPU of its own (device=cuda), and this machine has {there}; "
-            f"take device=cpu and strategy=processes"
+            f"device=cuda: each of workers={most} needs a GPU of its own, and this machine has "
+            f"{gpus}; take device=cpu"
         )
 
 

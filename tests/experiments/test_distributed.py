@@ -27,8 +27,7 @@ from experiments.studies import distributed
 from experiments.workloads.distributed import check, group, proof, training
 from tests import warm
 from tests.conftest import Place
-from tests.models.children import run_in
-from tracking import provenance, tables
+from tracking import tables
 from tracking.errors import EvenhandError, WrongCall
 from tracking.records import RunOutcome
 
@@ -322,32 +321,13 @@ def test_groups_that_cannot_be(given: dict[str, object], said: str) -> None:
         distributed.treatments(distributed.Settings(**given))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [("--strategy=one_process", "strategy=one_process"), ("--device=cuda", "device=cuda")],
-)
-def test_variants_for_gpus_are_refused_in_one_line_where_there_is_none(
-    place: Place, given: str, said: str
-) -> None:
-    done = place.call(
-        sys.executable, "-m", "experiments", "distributed", given, f"--journal={place.journal}"
-    )
+def test_gpus_that_are_missing_are_one_line(place: Place) -> None:
+    words = ("-m", "experiments", "distributed", "--device=cuda", f"--journal={place.journal}")
+    done = place.call(sys.executable, *words)
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
-    assert said in line
+    assert "device=cuda" in line
     assert "GPU" in line
-
-
-@pytest.mark.skipif(
-    bool(provenance.gpus()), reason="on a machine with GPUs DataParallel takes them"
-)
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_replicas_in_one_process_make_the_steps_of_one_worker(framework: str) -> None:
-    # TensorFlow on two devices of one CPU; DataParallel calls the network as it is where no GPU is
-    done = run_in(framework, "-m", "tests.experiments.replicas", framework)
-    error, alone = json.loads(done.stdout.splitlines()[-1])
-    assert error <= 1e-12
-    assert alone > 0
 
 
 STEPS = 100  # which last long enough to be killed among them

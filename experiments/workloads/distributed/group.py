@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,11 +38,6 @@ SIGNALLED = 128  # and the signal's number: what srun ends with for a task that 
 def node_of(rank: int, workers: int, nodes: int) -> int:
     """Which node a worker runs on: neighbours by rank share one, and all nodes have as many, or one less."""
     return rank * nodes // workers
-
-
-def processes(settings: Mapping[str, Any], workers: int) -> tuple[int, int]:
-    """Of so many workers: processes, and workers in each. One a process, or all in one."""
-    return (1, workers) if settings["strategy"] == "one_process" else (workers, 1)
 
 
 def versions(framework: str) -> dict[str, str]:

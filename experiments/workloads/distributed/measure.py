@@ -29,7 +29,7 @@ SIGHT_SECONDS = 3.0  # a worker that has failed by itself is about to end
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     spec.path.mkdir(parents=True, exist_ok=True)
-    count, replicas = group.processes(spec.settings, spec.settings["worker_count"])
+    count = spec.settings["worker_count"]
     patience_seconds = spec.settings["patience_seconds"]
     with (
         group.reserved(spec, count) as meeting,
@@ -41,7 +41,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
             output.record(Tags(spec.run, {"workers.nodes": names}))
         try:
             group.meet(workers, group.START_SECONDS + patience_seconds)
-            measure(spec, framework, Place(0, meeting.addresses, replicas), workers, output)
+            measure(spec, framework, Place(0, meeting.addresses), workers, output)
             group.wait_until_ended(workers, patience_seconds)
         except EvenhandError:
             raise
@@ -109,7 +109,7 @@ def measure(
         "train/alone_step_seconds": float(np.median(apart.steady[0])),
         "train/loss": float(table[:, 2].mean()),
         "memory/peak_rss_bytes": float(table[:, 1].sum()),
-        "check/workers": place.workers * place.replicas,
+        "check/workers": place.workers,
     }
     output.record(Tags(spec.run, {"weights.digest": f"{int(weights):012x}"}))
     output.metrics(summary, step=steps)

@@ -123,13 +123,12 @@ def _asked(spec: CellSpec, model: str, workers: int, hook: str) -> CellSpec:
 
 def _trained(spec: CellSpec, count: int) -> Trained:
     path = spec.path / f"weights_{count}.npz"
-    processes, replicas = group.processes(spec.settings, count)
-    told = {"steps": STEPS, "weights": str(path), "replicas": replicas}
+    told = {"steps": STEPS, "weights": str(path)}
     patience_seconds = spec.settings["patience_seconds"]
     try:
         with (
-            group.reserved(spec, processes) as meeting,
-            group.started(spec, meeting, range(processes), **told) as workers,
+            group.reserved(spec, count) as meeting,
+            group.started(spec, meeting, range(count), **told) as workers,
         ):
             group.meet(workers, group.START_SECONDS + patience_seconds)
             group.wait_until_ended(workers, TRAIN_SECONDS + patience_seconds)

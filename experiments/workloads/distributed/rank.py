@@ -69,7 +69,7 @@ def die_with_input() -> None:
 def work(spec: CellSpec, told: Mapping[str, Any], parent: TextIO) -> None:
     """Opens the framework, meets the others, trains."""
     check_versions(told["versions"], group.versions(spec.framework), told["node"])
-    place = Place(told["rank"], told["addresses"], told.get("replicas", 1))
+    place = Place(told["rank"], told["addresses"])
     if place.rank:
         check_reachable(told["probe"], spec.settings["patience_seconds"], told["node"])
     framework = opened(spec)

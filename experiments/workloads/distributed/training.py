@@ -30,11 +30,10 @@ MOVED = "moved by each step"  # among weights, whose names have no spaces
 
 @dataclass(frozen=True)
 class Place:
-    """A process's place in its group. addresses: `host:port` of each process. replicas: workers in each."""
+    """A process's place in its group. addresses: `host:port` of each process."""
 
     rank: int
     addresses: list[str]
-    replicas: int = 1
 
     @property
     def workers(self) -> int:
@@ -80,9 +79,7 @@ def ended_after(seconds: float) -> Iterator[None]:
 def joined(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Any:
     """This process as a worker of its group, once all others are there. Its network has the same initial weights as theirs."""
     group: Any = Alone(framework)
-    if place.replicas > 1:
-        group = frameworks.workers(framework.name).Replicas(framework, place.replicas)
-    elif place.workers > 1:
+    if place.workers > 1:
         module = frameworks.workers(framework.name)
         patience_seconds = settings["patience_seconds"]
         with ended_after(patience_seconds + JOIN_SECONDS):
@@ -104,9 +101,7 @@ def prepared(group: Any, settings: Mapping[str, Any]) -> Any:
 def part(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Batch:
     """This worker's images of the batch that all of them share, placed."""
     sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
-    rows = place.replicas * distributed.rows(
-        settings["batch_size"], settings["scaling"], place.workers * place.replicas
-    )
+    rows = distributed.rows(settings["batch_size"], settings["scaling"], place.workers)
     side, rng = (
         sizes.only_side or settings["image_side"],
         np.random.default_rng([settings["seed"], 1]),
