@@ -131,9 +131,10 @@ def _judged(
     progress: Progress,
 ) -> tuple[ComparisonResult, tuple[str, ...]]:
     """The answer, and what is said of the runs that it does not rest on."""
-    from experiments.comparison.judgement import ComparisonSpec, Extra, ReportOptions, answer
+    from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
     from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table
+    from experiments.contract import Extra
     from experiments.run import resume
 
     spec = ComparisonSpec(

@@ -1,4 +1,4 @@
-"""The tool's own error rates: simulated campaigns through the same code as real ones, and a framework against itself here."""
+"""Error rates of the tool: simulated campaigns, and a framework against itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments.config.settings import setting
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import compared, controls, require_single_steps
 from experiments.studies import captioning
@@ -16,8 +16,6 @@ from tracking.cpus import cpus
 
 if TYPE_CHECKING:
     from experiments.calibration.simulation import Rates
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 def also(settings: Settings, comparison: Comparison, progress: Progress) -> Extra:
     """What the real cells say of the tool, and the rates over simulated campaigns."""
-    from experiments.comparison.judgement import Extra
 
     told = _told(settings, comparison)
     if not settings.campaigns:

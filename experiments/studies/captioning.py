@@ -177,14 +177,6 @@ class Settings(CampaignSettings):
         searchable=False,
         advanced=True,
     )
-    autolog: str = setting(
-        "evenhand",
-        "mlflow: let keras-* frameworks log through MLflow's autologging too",
-        choices=("evenhand", "mlflow"),
-        group="records",
-        searchable=False,
-        advanced=True,
-    )
 
 
 # A decoder that trains for seconds on synthetic data, for studies of the measurement itself: nothing but steps, on one thread,

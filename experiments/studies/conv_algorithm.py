@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 from experiments.config import devices
 from experiments.config.settings import MAX_ROWS, parameter, setting
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
-
-if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
 
 # Device -> what is compared on it, the baseline first.
 ALGORITHMS = {"cuda": ("fixed", "heuristic", "profiled"), "cpu": ("plain", "onednn")}
@@ -143,7 +138,6 @@ def _has_lengths(model: str) -> bool:
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     """Every algorithm over the baseline, the published figures beside it."""
     from experiments.comparison.analyses import ablations
-    from experiments.comparison.judgement import Extra
 
     of_pictures = dict.fromkeys(OF_PICTURES, PICTURES)
     found = ablations.convolutions(

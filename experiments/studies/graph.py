@@ -6,19 +6,14 @@ Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from experiments.config.settings import parameter, setting
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
 from models.frameworks import GRAPH_OPTIMIZERS, OTHER_GRAPH_OPTIMIZERS
 from tracking.errors import WrongCall
-
-if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
 
 BASELINE = "tensorflow"
 SINGLE = tuple(name for name in GRAPH_OPTIMIZERS if name != "all")
@@ -117,7 +112,6 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     """Every program over TensorFlow's, the published figures beside it; and when compiling has paid."""
     from experiments.comparison.analyses import ablations
-    from experiments.comparison.judgement import Extra
 
     levels = tuple(dict.fromkeys(str(one.settings["program"]) for one in treatments(settings)))
     speeds = ablations.graphs(

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from experiments.config.settings import MAX_ROWS, MAX_SIDE, setting
+from experiments.contract import Comparison, Extra, Progress
 from experiments.metrics import Hypothesis, outcome
 from experiments.studies import classification
-
-if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
-    from experiments.contract import Progress
 
 GOAL = "Compare the frameworks, for the purpose of choosing one, with respect to time and use of the machine, as practitioners do."
 
@@ -76,7 +71,6 @@ HYPOTHESES: tuple[Hypothesis, ...] = tuple(
 def also(_: Settings, comparison: Comparison, __: Progress) -> Extra:
     """The ten hypotheses, answered one by one."""
     from experiments.comparison.analyses import hypotheses
-    from experiments.comparison.judgement import Extra
 
     answers: Sequence[hypotheses.HypothesisResult] = hypotheses.answered(HYPOTHESES, comparison)
     section = hypotheses.section(answers, GOAL)

@@ -10,15 +10,13 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from experiments.config.settings import parameter, setting
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
     from models.parity import Side
 
 BASELINE = "cells"
@@ -150,7 +148,6 @@ def _check(settings: Settings) -> None:
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     """Every implementation over the loop of cells, the published figures beside it."""
     from experiments.comparison.analyses import ablations
-    from experiments.comparison.judgement import Extra
 
     levels = (BASELINE, *settings.implementations)
     section = ablations.lstm(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from experiments.config.settings import (
     MAX_RATE,
@@ -18,13 +17,9 @@ from experiments.config.settings import (
     parameter,
     setting,
 )
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
-
-if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
 
 SYNTHETIC = "synthetic"
 BATCH_SIZES = {
@@ -170,7 +165,6 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     """The published tables beside ours; that of shares where steps were profiled."""
     from experiments.comparison.analyses import training_speed
-    from experiments.comparison.judgement import Extra
 
     speeds = training_speed.section(
         comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings)

@@ -249,12 +249,12 @@ def test_warm_up_is_found() -> None:
     rng = np.random.default_rng(0)
     flat = 0.01 * np.exp(0.02 * rng.standard_normal(60))
     slow_start = flat * np.where(np.arange(60) < 7, 1.5, 1.0)
-    assert 7 <= timing.found_warmup(list(slow_start)) <= 9
-    assert timing.found_warmup(list(flat)) < 20
+    assert 7 <= timing.estimate_warmup(list(slow_start)) <= 9
+    assert timing.estimate_warmup(list(flat)) < 20
     spiked = flat.copy()
     spiked[20] = 1.0  # a late outlier is not the end of a warm-up
-    assert timing.found_warmup(list(spiked)) < 20
-    assert [timing.found_warmup([0.1] * count) for count in (0, 1, 2, 3)] == [0, 1, 1, 1]
+    assert timing.estimate_warmup(list(spiked)) < 20
+    assert [timing.estimate_warmup([0.1] * count) for count in (0, 1, 2, 3)] == [0, 1, 1, 1]
 
 
 def test_every_combination_once_and_compared_ones_together() -> None:

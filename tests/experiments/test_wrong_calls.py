@@ -52,7 +52,6 @@ WRONG = {
         ({"journal": "/proc/journal"}, "cannot write in /proc/journal"),
         ({"weights": "/no/such/file.pth"}, "/no/such/file.pth"),
         ({"weights": "/etc/hostname"}, "ending in .safetensors"),
-        ({"autolog": "mlflow"}, "autolog=mlflow records a framework's own fit"),
     ],
     "classification": [
         ({"model": "resnet19"}, "model=resnet19: no such model of images; did you mean resnet18"),

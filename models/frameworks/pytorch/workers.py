@@ -1,4 +1,4 @@
-"""Data-parallel training: processes that average their gradients (DistributedDataParallel), or one with several GPUs.
+"""Data-parallel training: processes that average their gradients by DistributedDataParallel.
 
 Over gloo on the CPU, over NCCL on GPUs; nothing here has run on GPUs.
 """
@@ -89,35 +89,6 @@ class Workers:
 
     def close(self) -> None:
         dist.destroy_process_group()
-
-
-class Replicas:
-    """All workers in this process, one a GPU, by DataParallel: each step copies the network to all, and sums up on the first."""
-
-    def __init__(self, framework: Framework, workers: int) -> None:
-        self._framework, self._workers = framework, workers
-
-    def build(self, model: str, sizes: Any, weights: Weights, config: OptimizerConfig) -> None:
-        """The network on these weights, and its optimizer."""
-        self.network = self._framework.build(model, sizes)
-        self._framework.load_weights(self.network, weights)
-        self.optimizer = self._framework.optimizer(self.network, config)
-        self._parallel = torch.nn.DataParallel(self.network, list(range(self._workers)))
-
-    def step(self, batch: Batch, *, alone: bool = False) -> float:
-        """A step on all workers' images; the loss. alone: the first worker's images on its GPU."""
-        if not alone:
-            return float(self._framework.train_step(self._parallel, self.optimizer, batch))
-        own = slice(len(batch.targets) // self._workers)
-        part = Batch((batch.inputs[0][own],), batch.targets[own], batch.weights[own], batch.even)
-        return float(self._framework.train_step(self.network, self.optimizer, part))
-
-    def gathered(self, values: Array) -> Array:
-        """(1, n): there is no other process."""
-        return np.asarray(values, np.float64)[None]
-
-    def close(self) -> None:
-        """Nothing was opened."""
 
 
 def _interface(peer: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -111,34 +110,3 @@ class Workers:
             return self._strategy.run(replica, args=(images, targets))
 
         return step
-
-
-class Replicas(Workers):
-    """All workers in this process, one a GPU, by MirroredStrategy. devices: of the workers; none: as many GPUs."""
-
-    def __init__(self, framework: Framework, workers: int, devices: Sequence[str] = ()) -> None:
-        import tensorflow as tf
-
-        self._framework, self._world = framework, workers
-        self._strategy = tf.distribute.MirroredStrategy(
-            devices or [f"GPU:{number}" for number in range(workers)]
-        )
-
-    def step(self, batch: Batch, *, alone: bool = False) -> float:
-        """A step on all workers' images; the mean of their losses. alone: nothing is exchanged."""
-        import tensorflow as tf
-
-        parts = [
-            self._strategy.experimental_distribute_values_from_function(partial(self._part, array))
-            for array in (*batch.inputs, batch.targets)
-        ]
-        losses = (self._alone if alone else self._together)(*parts)
-        return float(self._strategy.reduce(tf.distribute.ReduceOp.MEAN, losses, axis=None))
-
-    def gathered(self, values: Array) -> Array:
-        """(1, n): there is no other process."""
-        return np.asarray(values, np.float64)[None]
-
-    def _part(self, array: Any, context: Any) -> Any:
-        rows = len(array) // self._world
-        return array[context.replica_id_in_sync_group * rows :][:rows]
