@@ -17,6 +17,8 @@ from experiments.cli.main import main
 from experiments.config.console import Display
 from experiments.contract import Treatment
 from experiments.run import parity_cache, preflight
+from experiments.run.plan import Plan
+from experiments.run.preparation import PreparedCampaign
 from experiments.studies import captioning, classification
 from models.parity import QUANTITIES, RULES, ParityRequest, Row, Side
 from tests.conftest import Place
@@ -44,7 +46,7 @@ def test_a_pair_is_proven_and_kept(place: Place) -> None:
     assert len(run.data.metrics) == len(QUANTITIES)
     assert run.data.params["optimizer"] == "adam,sgd"
     files = {one.path for one in mlflow.MlflowClient(place.uri).list_artifacts(run.info.run_id)}
-    assert files == {"parity.md", "parity.csv", "parity.json"}
+    assert files == {"parity.md", "parity.json"}
     certificate = Path(
         mlflow.artifacts.download_artifacts(f"{run.info.artifact_uri}/parity.md")
     ).read_text()
@@ -229,9 +231,10 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prove(settings: classification.Settings) -> preflight.ParityCheck:
-    treatments = [Treatment(name, name) for name in settings.frameworks]
+    treatments = tuple(Treatment(name, name) for name in settings.frameworks)
+    plan = Plan("", "framework", "", treatments)
     with Display() as display:
-        return preflight.prove("classification", settings, treatments, display)
+        return preflight.prove(PreparedCampaign("classification", settings, plan), display)
 
 
 @pytest.mark.parametrize(

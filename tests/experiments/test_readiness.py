@@ -58,12 +58,10 @@ def test_the_idle_gpu_and_who_else_is_on_it(driver: Driver) -> None:
     driver.answers(pid=1, celsius=38, milliwatts=60_000)
     idle, troubles, metrics = json.loads(driver.python(LOOK))
     assert idle["celsius"]["gpu_0"] == 38
-    assert idle["watts"]["gpu_0"] == pytest.approx(60, rel=0.05)
     assert any(
         line.startswith("the GPU was not free at the start: ") and "(1) computed there" in line
         for line in troubles
     )
-    assert metrics["idle/watts"] == pytest.approx(60, rel=0.05)
     assert metrics["idle/gpu_0/temperature_celsius"] == 38
 
 
@@ -78,11 +76,6 @@ def test_every_gpu_in_use_is_looked_at(driver: Driver) -> None:
     assert [name for name in alone[0]["celsius"] if name.startswith("gpu")] == ["gpu_0"]
     assert len(pair[0]["on_gpu"]) == 1
     assert (pair[0]["celsius"]["gpu_0"], pair[0]["celsius"]["gpu_1"]) == (61, 45)
-    watts = [
-        sum(value for name, value in idle["watts"].items() if name.startswith("gpu"))
-        for idle in (alone[0], pair[0])
-    ]
-    assert watts == pytest.approx([60, 120], rel=0.05), "the counters move every 20 ms of 2 s"
 
 
 WAIT = """
@@ -107,24 +100,6 @@ def test_a_cell_waits_until_the_gpu_is_as_cool_as_at_the_start(driver: Driver) -
     driver.answers(celsius=58)
     text, _ = json.loads(driver.python(WAIT.replace("LIMIT", "1")))
     assert text.startswith("still gpu_0 58 °C (started at 40) after 1 s")
-
-
-def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
-    with neighbours.busy(2):
-        toy = {
-            "frameworks": "toy",
-            "blocks": "1",
-            "data": "synthetic",
-            "vocabulary": "60",
-            "length": "8",
-        }
-        refused = place.run(require_idle_machine="true", **toy)
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
-    assert (
-        "require_idle_machine=true: the CPU was not free at the start: others used "
-        in refused.stderr
-    )
-    assert not place.journal.exists() or not list(place.journal.glob("*/campaign.json"))
 
 
 def started(place: Place, driver: Driver, **given: str) -> warm.Process:

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli.parity import _as_csv
 from experiments.comparison import compare
 from experiments.comparison.analyses import hypotheses
 from experiments.comparison.analyses.hypotheses import HypothesisResult
 from experiments.comparison.report import writing
 from experiments.metrics import Hypothesis
-from models.parity import Row
 from tests.experiments.comparison.campaigns import STEP, frame
 from tracking import plain
 from tracking.spreadsheet import as_csv
@@ -81,10 +79,6 @@ def test_no_table_of_ours_has_a_formula(tmp_path: Path, text: str) -> None:
     assert row["b"] == "'" + plain.visible(text)
     assert float(row["estimate"]) == comparison.rows[0].estimate
     answer = HypothesisResult(Hypothesis(text, text, "learning", STEP, text), text, "", None, text)
-    parity = _as_csv([Row("m", "pytorch", "tensorflow", "forward", text, 0.0, 1e-9)])
-    written = (
-        hypotheses.as_csv([answer]),
-        parity,
-    )
+    written = (hypotheses.as_csv([answer]),)
     for cell in (cell for table in written for line in _cells(table) for cell in line):
         assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
