@@ -133,11 +133,7 @@ def _judged(
     from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
     from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table
-<<<<<<< HEAD
     from experiments.contract import Extra
-    from experiments.run import resume
-=======
->>>>>>> 2edc861499dcc3fe83870394bced41ed68704708
 
     spec = ComparisonSpec(
         factor=settings.factor,
