@@ -16,9 +16,9 @@ class Variant:
     distributions: whose versions are recorded, and which a model trained with it needs.
     has_plain_loop: whether `loops/plain.py` is the loop of its own tutorials.
     extra: the extra of this project that installs them, if they come with one.
-    has_pipeline: whether `Framework.read` is its own. fits: whether it trains by a `fit` of its own, which MLflow's autologging
-    records. autologging: MLflow's flavour for it; empty for none. trouble: why it cannot run here although its packages are
-    installed; empty if it can. compiles: whether it trains by programs that it traces or compiles.
+    has_pipeline: whether `Framework.read` is its own.
+    trouble: why it cannot run here although its packages are installed; empty if it can.
+    compiles: whether it trains by programs that it traces or compiles.
     by_xla: the devices on which XLA is to compile these programs.
     """
 
@@ -30,8 +30,6 @@ class Variant:
     extra: str = ""
     has_pipeline: bool = False
     has_plain_loop: bool = False
-    fits: bool = False
-    autologging: str = ""
     trouble: Callable[[], str] | None = None
     compiles: bool = False
     by_xla: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Child process that measures one cell with one framework.
 
 A JSON comes in on standard input, records go out on standard output, and what frameworks print
-goes to standard error. MLflow is imported only if its own autologging is requested.
+goes to standard error. MLflow is not imported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import TextIO
 
@@ -33,7 +32,6 @@ from tracking.records import (
     Point,
     Record,
     RunClosed,
-    RunKind,
     RunOutcome,
     Tags,
     to_line,
@@ -131,8 +129,7 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
         name = f"experiments.workloads.{spec.workload}.{spec.stage}"
         if spec.stage != "check" or find_spec(name):  # opening the framework is a check, too
             stage = importlib.import_module(name)
-            with _autologging(spec):
-                stage.run(spec, framework, output)
+            stage.run(spec, framework, output)
         outcome = RunOutcome.OK
     except KeyboardInterrupt:
         outcome, reason = RunOutcome.INTERRUPTED, "stopped while it ran"
@@ -168,23 +165,6 @@ def opened(spec: CellSpec) -> Framework:
                 f"not to {text!r}"
             )
     return framework
-
-
-def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
-    """Return MLflow's autologging if it is requested; its cost is then part of the result."""
-    if spec.stage != "measure" or spec.settings.get("autolog") != "mlflow":
-        return nullcontext()
-    from tracking.store import autologging
-
-    tags = {
-        "kind": RunKind.AUTOLOG,
-        "campaign": spec.campaign,
-        "framework": spec.framework,
-        "block": str(spec.block),
-    }
-    flavour = frameworks.described(spec.framework).autologging
-    name = f"autolog · {spec.framework} · block {spec.block}"
-    return autologging(flavour, spec.experiment, name, tags)
 
 
 def _classify(error: BaseException, limit_bytes: int) -> tuple[RunOutcome, str]:

@@ -206,13 +206,13 @@ def _check(settings: Settings) -> None:
             "pairing=interleaved: workers that are held would be taken for frozen; "
             "take pairing=sequential"
         )
+    _check_machine(settings)
     for count in settings.workers:
         if settings.scaling == "strong" and settings.batch_size % count:
             raise WrongCall(
                 f"batch_size={settings.batch_size} is not shared evenly among workers={count}; "
                 "take a multiple of it"
             )
-    _check_machine(settings)
 
 
 def _check_machine(settings: Settings) -> None:

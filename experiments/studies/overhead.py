@@ -10,18 +10,13 @@ from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count, require_single_steps
 from experiments.studies import grid
-from models import frameworks
 from tracking.errors import WrongCall
 
 BASELINE = "plain"
 
 
-# Harness -> the cells' parameter `autolog`, and whether the sensors are read.
-HARNESSES = {
-    "evenhand": ("", False),
-    "evenhand+sensors": ("", True),
-    "fit+autolog": ("mlflow", False),
-}
+# Harness -> whether the sensors are read.
+HARNESSES = {"evenhand": False, "evenhand+sensors": True}
 
 
 @dataclass(frozen=True)
@@ -30,7 +25,6 @@ class OverheadParameters(grid.PointParameters):
 
     image_size: int = parameter(0, "image_side")
     harness: str = parameter("", "harnesses")
-    autolog: str = parameter("", "harnesses")
 
 
 @dataclass(frozen=True)
@@ -126,20 +120,17 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
             "image_size": side_of(model, settings),
             "phases": settings.phases,
         }
-        for name in levels:
-            autolog, is_sensed = HARNESSES.get(name, ("", False))
-            if autolog and not frameworks.described(framework).fits:
-                continue
-            cells.append(
-                Treatment(
-                    f"{name} · {point}",
-                    framework,
-                    "plain" if name == BASELINE else "measure",
-                    {**parameters, "harness": name, "autolog": autolog},
-                    group=point,
-                    sensed=is_sensed,
-                )
+        cells += [
+            Treatment(
+                f"{name} · {point}",
+                framework,
+                "plain" if name == BASELINE else "measure",
+                {**parameters, "harness": name},
+                group=point,
+                sensed=HARNESSES.get(name, False),
             )
+            for name in levels
+        ]
     return tuple(cells)
 
 
@@ -162,7 +153,6 @@ STUDY = Study(
     baseline=lambda _: BASELINE,
     treatments=treatments,
     strata=lambda _: ("framework", "model", "batch_size"),
-    allowed_to_differ=("autolog", "phases"),
     also=also,
     presets={
         "demo": {

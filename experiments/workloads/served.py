@@ -6,35 +6,24 @@ import base64
 import io
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.contract import CellSpec
-from experiments.datasets.images import Image, decoded, opened
+from experiments.datasets.images import Image, decoded
 from models import frameworks
 from models.contract import Framework
 from models.weights import read_safetensors, write_safetensors
 from tracking import provenance
 from tracking.records import ModelSaved
 
-# A row has a picture's file in base64 (or its bytes, in a program), or a path where the model runs.
-# Base64 is decoded here: MLflow's server decodes a `binary` column as a whole, and refuses all rows
-# for one that has no text.
-COLUMNS = {"image": "string", "path": "string"}
+# A row has a picture's file in base64, or its bytes in a program. Base64 is decoded here: MLflow's
+# server decodes a `binary` column as a whole, and refuses all rows for one that has no text.
+COLUMNS = {"image": "string"}
 ERROR = "error"
 EXAMPLE_SIDE = 224
-# Names the folder below which a server opens paths that clients send.
-FOLDER = "EVENHAND_SERVED_PICTURES"
-# MLflow's servers set them: the path of the model that `mlflow models serve` was called with, and
-# "true" before any request.
-SERVING = ("__pyfunc_model_path__", "_MLFLOW_IS_IN_SERVING_ENVIRONMENT")
-NO_SUCH_PATH = "this server opens no such path; send the picture's bytes in image (base64 in JSON)"
-NO_PICTURE = (
-    "no picture: send its bytes in image (base64 in JSON), "
-    "or a path in path where this server allows it"
-)
+NO_PICTURE = "no picture: send its bytes in image (base64 in JSON)"
 WEIGHTS = "weights.safetensors"
 
 
@@ -46,7 +35,7 @@ def answered(
     """Answer a data frame of pictures row by row.
 
     Args:
-        model_input: Data frame with a column `image` or `path`.
+        model_input: Data frame with a column `image`.
         answer: Answers readable pictures, each in RGB.
         nothing: Answer to a picture that cannot be read.
 
@@ -56,7 +45,7 @@ def answered(
     import pandas as pd
 
     rows = model_input.to_dict("records") or [{}]  # rows without a known column
-    pictures = [_picture(row) for row in rows]
+    pictures = [_picture(row.get("image")) for row in rows]
     readable = [picture for picture in pictures if not isinstance(picture, str)]
     try:
         results = [{**result, ERROR: ""} for result in (answer(readable) if readable else ())]
@@ -72,56 +61,22 @@ def answered(
     return pd.DataFrame(answers, columns=[*nothing, ERROR])
 
 
-def _picture(row: Mapping[str, Any]) -> Image.Image | str:
+def _picture(image: Any) -> Image.Image | str:
     """Return the picture of a row, or the reason why there is none.
 
-    A column without a value is null in JSON, or NaN where only another row sends that column.
+    A row without a picture has None, or NaN where only another row sends one.
     """
-    import pandas as pd
-
-    row = {
-        name: value
-        for name, value in row.items()
-        if not (pd.api.types.is_scalar(value) and pd.isna(value))
-    }
-    path = row.get("path", "")
-    if "image" in row:
-        name, result = "image", _decode(row["image"])
-    elif not isinstance(path, str):
-        return "path: no text"
-    elif path:
-        allowed = _allowed(path)
-        name, result = "path", opened(allowed) if allowed else NO_SUCH_PATH
-    else:
+    if image is None or isinstance(image, float):
         return NO_PICTURE
-    return f"{name}: {result}" if isinstance(result, str) else result
-
-
-def _decode(image: Any) -> Image.Image | str:
     if isinstance(image, str):
         try:
             image = base64.b64decode(image)
         except ValueError:
-            return "no base64"
-    return decoded(bytes(image)) if isinstance(image, bytes | bytearray) else "no base64"
-
-
-def _allowed(path: str) -> Path | None:
-    """Return the path of a picture that may be opened, or None.
-
-    A server opens paths below the folder that is set for it, a program any path. None does not
-    depend on what exists: clients would otherwise learn which files there are.
-    """
-    folder = os.environ.get(FOLDER, "")
-    if not folder:
-        return None if any(name in os.environ for name in SERVING) else Path(path)
-    root = os.path.realpath(folder)
-    target = os.path.normpath(os.path.join(root, path))
-    # checked before links are resolved, so that nothing outside is even looked at
-    if not Path(target).is_relative_to(root) or "\0" in target:
-        return None
-    resolved = Path(os.path.realpath(target))
-    return resolved if resolved.is_relative_to(root) else None
+            return "image: no base64"
+    if not isinstance(image, bytes | bytearray):
+        return "image: no base64"
+    picture = decoded(bytes(image))
+    return f"image: {picture}" if isinstance(picture, str) else picture
 
 
 def example(picture: Image.Image) -> dict[str, str]:

@@ -283,7 +283,7 @@ WAYS = (("own", "sequential"), ("own", "interleaved"), ("searched", "sequential"
         pytest.param(
             *way,
             group,
-            marks=[pytest.mark.slow] if group != "everything" and way != WAYS[0] else [],
+            marks=[pytest.mark.slow] if way != WAYS[0] else [],
         )
         for way in WAYS
         for group in GROUPS
@@ -394,6 +394,7 @@ def cluster() -> Iterator[Slurm]:
 
 
 @pytest.mark.debian(package="slurm-wlm")
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["own", "searched"])
 def test_on_a_cluster_a_cell_has_the_settings_of_its_treatment(
     on_cluster: Place, monkeypatch: pytest.MonkeyPatch, way: str
@@ -408,6 +409,7 @@ def test_on_a_cluster_a_cell_has_the_settings_of_its_treatment(
 # ---- as users ask for it
 
 
+@pytest.mark.slow
 def test_a_sweep_confirms_with_the_settings_that_it_found(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
