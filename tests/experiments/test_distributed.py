@@ -373,7 +373,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_s
 
 
 @two_cpus
-def test_steps_and_sensors_of_every_worker_are_stored(killed: Hit) -> None:
+def test_steps_of_every_worker_are_stored(killed: Hit) -> None:
     cells = {run.data.params["group"]: run for run in killed.runs("cell", outcome="ok")}
     assert "1" in cells
     assert len(cells) == 2, "one of the cells with two workers has lost one"
@@ -382,16 +382,11 @@ def test_steps_and_sensors_of_every_worker_are_stored(killed: Hit) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     for level, run in cells.items():
         workers = int(level[0])
-        path = Path(run.info.artifact_uri)
-        ranks = pd.DataFrame(tables.read(path / "ranks.parquet", ("rank", "phase", "seconds")))
+        path = Path(run.info.artifact_uri, "ranks.parquet")
+        ranks = pd.DataFrame(tables.read(path, ("rank", "phase", "seconds")))
         assert len(ranks) == workers * 2 * (10 + STEPS)
         steps = ranks[(ranks["rank"] == 0) & (ranks["phase"] == "train")].seconds
         assert run.data.metrics["train/step_seconds"] == pytest.approx(steps[10:].median())
-        names = ("rank", "time_ms", "sensor", "value")
-        sensors = pd.DataFrame(tables.read(path / "rank_sensors.parquet", names))
-        for sensor, least in (("process_rss_megabytes", 50), ("process_cpu_percentage", 0)):
-            read = sensors[(sensors.sensor == sensor) & (sensors.value > least)]
-            assert {*read["rank"]} == {*range(workers)}
     assert "Speed-up by workers" not in killed.report("report.md"), "one block has no speed-up"
 
 
