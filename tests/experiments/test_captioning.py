@@ -15,7 +15,6 @@ import sys
 import urllib.error
 import urllib.request
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import mlflow
@@ -25,12 +24,9 @@ import pytest
 from PIL import Image
 
 from experiments.config import settings as settings_
-from experiments.datasets.captions import index
 from experiments.studies import captioning
 from experiments.workloads import served
-from experiments.workloads.captioning import samples
-from tests.conftest import Place, titled, toy_costs, wait_for
-from tests.models.children import run_in
+from tests.conftest import Place, titled, wait_for
 from tracking.records import JIT_COMPILE, JIT_PLANNED, StoredRun
 from tracking.store import Store
 
@@ -234,35 +230,6 @@ def with_packages_called_as_ours(place: Place, folder: Path) -> dict[str, str]:
     return {**place.environment, "PYTHONPATH": str(folder)}
 
 
-CAPTIONED = """
-import sys
-from pathlib import Path
-import pandas as pd
-from PIL import Image
-from experiments.workloads.captioning.captioner import _load_pyfunc
-picture = Path(sys.argv[2])
-Image.new("RGB", (50, 40), "navy").save(picture)
-model = _load_pyfunc(sys.argv[1])
-of_bytes = model.predict(pd.DataFrame({"image": [picture.read_bytes(), b"no picture"]}))
-assert list(of_bytes["error"]) == ["", "image: not an image"], of_bytes
-assert of_bytes["caption"][0], of_bytes
-"""
-
-
-@pytest.mark.slow  # PyTorch's is served below
-def test_captioner_of_tensorflow_captions_pictures(
-    finished: tuple[Place, subprocess.CompletedProcess[str]],
-    runs: dict[str, StoredRun],
-    tmp_path: Path,
-) -> None:
-    place, _ = finished
-    run = Store(place.uri)._client.get_run(runs["tensorflow · block 1"].run_id)
-    (kept,) = place.folder.glob(
-        f"mlruns/*/models/{run.outputs.model_outputs[0].model_id}/artifacts/data/model/model.json"
-    )
-    run_in("tensorflow", "-c", CAPTIONED, str(kept.parent), str(tmp_path / "picture.png"))
-
-
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_logged_captioner_says_what_it_is(
     finished: tuple[Place, subprocess.CompletedProcess[str]],
@@ -368,89 +335,6 @@ def answer(port: int, place: str, body: object = None) -> tuple[int, str]:
         return 0, ""
 
 
-class Table(HTMLParser):
-    """The texts of a page's table, row by row."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.rows:
-            self.rows[-1][-1] += data
-
-
-def captioned(place: Place, frameworks: str, seed: int) -> dict[str, tuple[int, int]]:
-    """Of the eight held-out pictures that the demo shows: framework -> different captions, and those that are one of its five."""
-    own = [
-        f"--cache={place.cache}",
-        f"--journal={place.journal}",
-        f"--seed={seed}",
-        f"--frameworks={frameworks}",
-    ]
-    few = [
-        "--blocks=1",
-        "--inference_requests=2",
-        "--save_model=none",
-        "--figures=false",
-    ]  # of what the demo does besides
-    own += [
-        "--threads=1",
-        "--others_limit_percent=100",
-    ]  # the machine that tests run on need not be free
-    done = place.call(sys.executable, "-m", "experiments", "captioning", *own, *few)
-    assert done.returncode in (0, 3), done.stdout + done.stderr
-    data = index("scenes", cache=place.cache, seed=seed, images=captioning.Settings().images)
-    shown = np.unique(data.caption_image[data.captions_of("validation")])[: samples.COUNT]
-    found = {}
-    for run in Store(place.uri).runs(
-        "captioning", f"tags.kind = 'cell' and params.seed = '{seed}'"
-    ):
-        head, *rows = Table(artifact(place, run, "captions.html").read_text()).rows
-        answers = [row[head.index("greedy")] for row in rows]
-        right = sum(
-            answer in data.references(int(image))
-            for answer, image in zip(answers, shown, strict=True)
-        )
-        found[run.tags["framework"]] = (len(set(answers)), right)
-    return found
-
-
-# A caption names a colour of five, a ground or a place of three: whoever writes one sentence has 1 of 15 right, half a picture.
-DIFFERENT, RIGHT = 3, 2
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_captions_of_the_demo_follow_the_pictures(place: Place) -> None:
-    """Trained as the demo is, one framework and seed; the next has more."""
-    ((different, right),) = captioned(place, "pytorch", 0).values()
-    assert different >= DIFFERENT, "the captions are the same sentence"
-    assert right >= RIGHT
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1_800)
-def test_the_captions_of_the_demo_follow_the_pictures_in_both_frameworks_whatever_the_seed(
-    place: Place,
-) -> None:
-    for seed in (1, 2, 3):
-        found = captioned(place, "pytorch,tensorflow", seed)
-        print(
-            f"seed {seed}: of {samples.COUNT} pictures, different captions and right ones: {found}"
-        )
-        assert set(found) == {"pytorch", "tensorflow"}
-        assert min(different for different, _ in found.values()) >= DIFFERENT
-        assert min(right for _, right in found.values()) >= RIGHT
-
-
 def test_interrupted_extraction_continues(tmp_path: Path, place: Place) -> None:
     own = replace(place, cache=tmp_path / "cache")
 
@@ -473,35 +357,6 @@ def test_interrupted_extraction_continues(tmp_path: Path, place: Place) -> None:
     runs = extract()
     assert [run.metrics["features/images"] for run in runs] == [8, 40]
     np.testing.assert_array_equal(np.load(folder / "features.npy"), whole)
-
-
-@pytest.mark.slow
-def test_of_two_campaigns_side_by_side_one_extracts(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in toy_costs(infer=1.5).items():  # long enough to meet
-        monkeypatch.setenv(name, text)
-    both = [replace(place, cache=tmp_path / "cache") for _ in range(2)]
-    given = {
-        "blocks": "1",
-        "frameworks": "toy",
-        "data": "scenes",
-        "epochs": "1",
-        "inference_requests": "2",
-    }
-    started = [one.begin(*one.command("captioning", **given)) for one in both]
-    outputs = [process.communicate(timeout=240)[0] for process in started]
-    assert [process.returncode for process in started] == [3, 3], outputs
-    extractions = [
-        run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "extraction"
-    ]
-    assert sorted(run.metrics["features/images"] for run in extractions) == [0, 40]
-    assert {run.status for run in extractions} == {"FINISHED"}
-    (array,) = (np.load(path) for path in tmp_path.glob("cache/features/*/features.npy"))
-    assert (array.std(axis=0) > 0).all()
-    assert (
-        array.std(axis=1) < 1e-6
-    ).all()  # the toy's features are a picture's brightness, again and again
 
 
 def test_synthetic_data_time_the_papers_decoder(place: Place) -> None:

@@ -24,9 +24,8 @@ from experiments.datasets.labelled.data import Labelled
 from experiments.workloads.classification.train import time_to
 from tests import warm
 from tests.conftest import Place, wait_for
-from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
+from tests.experiments.datasets.test_labelled import write_mnist
 from tests.experiments.test_captioning import answer
-from tests.faults.test_campaign import wait_for_epochs
 from tracking import tables, technical
 
 CLASSIFY = """
@@ -167,108 +166,6 @@ def test_logged_classifier_labels_pictures_of_clients(finished: tuple[Place, str
     ]
     assert np.mean(correct) == pytest.approx(run_.data.metrics["val/accuracy"], abs=0.1)
     assert np.mean(correct) > 0.2  # of ten classes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "frameworks", ["pytorch,keras-torch", "tensorflow,keras-tensorflow", "pytorch,tensorflow"]
-)
-def test_both_sides_learn_alike_and_the_report_says_so(place: Place, frameworks: str) -> None:
-    done = run(place, epochs="3", steps_per_epoch="10", blocks="6", frameworks=frameworks)
-    assert done.returncode == 0, done.stdout + done.stderr
-    a, b = frameworks.split(",")
-    assert f"Learning curves, {b} against {a}: they overlap. In each of 3 epochs" in done.stdout
-
-
-@pytest.mark.slow
-def test_where_batches_come_from_is_a_factor(place: Place, tmp_path: Path) -> None:
-    write_cifar(tmp_path / "data", batch=16)
-    given = {
-        "data": str(tmp_path / "data"),
-        "input": "memory,stream,native",
-        "augmentation": "crop+mirror",
-        "batch_size": "16",
-    }
-    given |= {
-        "model": "mobilenet_v2",
-        "epochs": "1",
-        "warmup_steps": "1",
-        "workers": "1",
-        "blocks": "1",
-    }
-    done = run(place, "classification", frameworks="pytorch", **given)
-    assert done.returncode == 3, done.stdout + done.stderr
-    found = {cell.data.params["input"]: cell.data.metrics for cell in cells(place)}
-    assert set(found) == {"memory", "stream", "native"}
-    for metrics in found.values():
-        assert 0 < metrics["input/seconds_mean"] < metrics["train/total_seconds"]
-        assert 0 < metrics["input/share_percent"] < 100
-    # handing out what lies ready costs next to nothing
-    assert found["memory"]["input/seconds_mean"] < 0.1 * found["memory"]["train/step_seconds"]
-    assert found["memory"]["input/seconds_mean"] < found["stream"]["input/seconds_mean"]
-    options = [
-        f"--experiment={cells(place)[0].data.tags['campaign']}",
-        "--factor=input",
-        "--baseline=memory",
-        "--format=csv",
-    ]
-    options += ["--figures=false"]
-    compared = place.call(sys.executable, "-m", "experiments", "compare", *options)
-    assert compared.returncode == 3, compared.stderr  # one block
-    levels = {(row["a"], row["b"]) for row in csv.DictReader(compared.stdout.splitlines())}
-    assert levels == {("memory", "native"), ("memory", "stream")}
-
-
-@pytest.mark.slow
-def test_a_rate_that_drops_is_dropped_everywhere_alike(place: Place) -> None:
-    given = {
-        "optimizer": "sgd",
-        "learning_rate": "0.1",
-        "momentum": "0.9",
-        "weight_decay": "0.0001",
-        "drop_epochs": "1,2",
-    }
-    done = run(
-        place, epochs="3", steps_per_epoch="6", blocks="1", frameworks="pytorch,tensorflow", **given
-    )
-    assert done.returncode == 3, done.stdout + done.stderr
-    one, other = (curve(place, cell, "val/loss") for cell in cells(place))
-    assert one == pytest.approx(other, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_a_killed_training_continues_to_the_same_end(place: Place) -> None:
-    given = {
-        "optimizer": "sgd",
-        "learning_rate": "0.05",
-        "momentum": "0.9",
-        "drop_epochs": "20",
-        "epochs": "40",
-        "blocks": "1",
-    }
-    places = {
-        "cache": str(place.cache),
-        "journal": str(place.journal),
-        **QUICK,
-        "frameworks": "tensorflow",
-    }
-    options = [f"--{name}={value}" for name, value in {**places, **given}.items()]
-    command = [sys.executable, "-m", "experiments", "lenet", *options]
-    parent = place.begin(*command)
-    wait_for_epochs(place, parent, 5)
-    parent.kill()
-    parent.wait()
-    resumed = place.call(*command, "--resume=last")
-    assert resumed.returncode == 3, resumed.stdout + resumed.stderr
-    whole = run(
-        place, **{**given, "frameworks": "tensorflow", "journal": str(place.folder / "other")}
-    )
-    assert whole.returncode == 3, whole.stdout + whole.stderr
-    ended = [cell for cell in cells(place) if cell.info.status == "FINISHED"]
-    assert len(ended) == 2
-    one, other = (curve(place, cell, "val/loss") for cell in ended)
-    assert len(one) == len(other) == 40
-    assert one == pytest.approx(other, rel=1e-3)
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 
 import models
-from experiments.cell.profile import PARTS
 from experiments.comparison import compare
 from experiments.comparison.analyses import training_speed as report
 from experiments.comparison.runs.pairing import incomparable
@@ -81,17 +80,6 @@ def test_both_frameworks_train_on_lines_of_text(place: Place) -> None:
     assert "trained on the sequences of corpus.txt, of varying lengths" in report
     for file in place.journal.glob("*/cells/*/*/values.parquet"):
         assert len(tables.read(file, ("phase",))["phase"]) == 2 * 9
-
-
-@pytest.mark.slow
-def test_profiled_steps_stand_beside_the_published_shares(place: Place) -> None:
-    for run in campaign(place, profile="true", frameworks="pytorch,tensorflow"):
-        metrics = run.data.metrics
-        seconds = [metrics[f"profile/{part}_seconds"] for part in PARTS]
-        assert sum(seconds) == pytest.approx(metrics["profile/step_seconds"])
-        assert metrics["profile/ops_per_step"] > 100  # two layers of gated cells, both directions
-    report = next(place.journal.glob("*/report/report.md")).read_text()
-    assert "| deepspeech2 | 87.04 % | 92.69 % |" in report
 
 
 @pytest.mark.parametrize("model", ["deepspeech2", "bert"])
