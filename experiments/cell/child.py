@@ -56,7 +56,7 @@ class Child:
         self._selector.register(self._output, selectors.EVENT_READ)
 
     def send(self, line: str) -> None:
-        """Send a line. Nothing is raised if the process has ended: its exit status has the reason."""
+        """Send a line, or nothing if the process has ended."""
         with suppress(BrokenPipeError):
             self._input.write(line.encode() + b"\n")
             self._input.flush()

@@ -192,7 +192,7 @@ def _profiler_cost(plain: Stopwatch, profiled: Stopwatch) -> tuple[float | None,
 
 def _slowest_kinds(result: Profile, steps: int) -> list[dict[str, Any]]:
     """Return the kinds of operators that took the most time; parallel operators all count."""
-    kinds = [
+    kinds: list[dict[str, Any]] = [
         {
             "kind": kind,
             "per_step": len(spans) / steps,
@@ -200,4 +200,4 @@ def _slowest_kinds(result: Profile, steps: int) -> list[dict[str, Any]]:
         }
         for kind, spans in result.operators.items()
     ]
-    return sorted(kinds, key=lambda kind: -kind["seconds_per_step"])[:MAX_KINDS]  # type: ignore[operator]
+    return sorted(kinds, key=lambda kind: -kind["seconds_per_step"])[:MAX_KINDS]

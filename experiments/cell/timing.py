@@ -134,7 +134,7 @@ class Stopwatch:
 
     @property
     def held_up(self) -> bool:
-        """Whether a window but the last was cut short because something waited for the device."""
+        """True if a window but the last was cut short by something that waited for the device."""
         return any(window.steps < self._pace.window_steps for window in self.windows[:-1])
 
     def begin(self) -> None:

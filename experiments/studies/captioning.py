@@ -209,7 +209,7 @@ STUDY = Study(
         "demo": {
             "weights": "random",
             "image_size": 64,
-            # Every word of a caption once a step, in a tenth of the time: enough to learn the scenes.
+            # A caption is one example, which takes a tenth of the time.
             "formulation": "sequence",
             "epochs": 8,
             "steps_per_epoch": 40,

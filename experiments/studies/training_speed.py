@@ -188,7 +188,8 @@ def inputs(settings: Settings) -> str:
 
 STUDY = Study(
     name="training_speed",
-    title="Training speed: images and sequences, warm-up, then timed steps, beside the published table",
+    title="Training speed: images and sequences, warm-up, then timed steps, "
+    "beside the published table",
     workload="training_speed",
     settings=Settings,
     models=lambda settings: settings.models,

@@ -36,7 +36,7 @@ SIGNALLED = 128  # and the signal's number: what srun ends with for a task that 
 
 
 def node_of(rank: int, workers: int, nodes: int) -> int:
-    """Return a worker's node: neighbours by rank share one, and all nodes have as many, or one less."""
+    """Return a worker's node, which its neighbours by rank share."""
     return rank * nodes // workers
 
 
@@ -135,7 +135,7 @@ class Worker:
         return f"{self._name} ended with code {code}: {message[-1][:300]}" if code else ""
 
     def kill(self) -> None:
-        """End the process. srun kills its job step when asked to end; a killed one closes the input."""
+        """End the process; srun kills its job step only when asked to end."""
         self.child.close_input()
         if self._elsewhere:
             self.child.stop(END_SECONDS)
@@ -195,7 +195,7 @@ def _require_time(
 
 
 def trouble(workers: Sequence[Worker], seconds: float) -> str:
-    """Return what has happened to the workers as soon as it is seen, or an empty text at the end."""
+    """Return what has happened to the workers as soon as it is seen, or an empty text."""
     until = time.monotonic() + seconds
     while True:
         reasons = [reason for worker in workers if (reason := worker.trouble())]

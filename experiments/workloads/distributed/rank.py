@@ -123,7 +123,7 @@ def check_reachable(probe: str, seconds: float, node: str) -> None:
 def prove(
     framework: Framework, worker: Any, batch: Any, place: Place, task: Mapping[str, Any], hook: str
 ) -> None:
-    """Train, and write the weights; with a lossy hook also the length of a single worker's steps."""
+    """Train, and write the weights and, with a lossy hook, the length of single steps."""
     steps, path = task["steps"], Path(task["weights"])
     framework.drop_nothing(worker.network)
     is_lossy, moved = hook != "none", list[float]()
