@@ -66,7 +66,7 @@ WRONG = {
         ({"aa": "true", "input": "memory,stream"}, "several groups of cells have no controls"),
     ],
     "grid": [
-        ({"models": "lenet"}, "lenet takes images of 28"),
+        ({"models": "lenet"}, "lenet takes only images of 28"),
         (
             {"models": "caption_decoder"},
             "models=caption_decoder: it takes no images; have densenet201",
