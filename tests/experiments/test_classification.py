@@ -24,7 +24,6 @@ from experiments.datasets.labelled.data import Labelled
 from experiments.workloads.classification.train import time_to
 from tests import warm
 from tests.conftest import Place, wait_for
-from tests.experiments.datasets.test_labelled import write_mnist
 from tests.experiments.test_captioning import answer
 from tracking import tables, technical
 
@@ -166,24 +165,6 @@ def test_logged_classifier_labels_pictures_of_clients(finished: tuple[Place, str
     ]
     assert np.mean(correct) == pytest.approx(run_.data.metrics["val/accuracy"], abs=0.1)
     assert np.mean(correct) > 0.2  # of ten classes
-
-
-@pytest.mark.slow
-def test_mnist_by_the_papers_protocol(place: Place, tmp_path: Path) -> None:
-    (tmp_path / "mnist").mkdir()
-    write_mnist(tmp_path / "mnist", train=600, test=100)
-    done = run(
-        place,
-        preset="paper",
-        data=str(tmp_path / "mnist"),
-        steps_per_epoch="6",
-        blocks="1",
-        inference_requests="8",
-        epochs="1",
-    )
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert {cell.data.params["protocol"] for cell in cells(place)} == {"paper"}
-    assert "The papers’ procedure" in next(place.journal.glob("*/report/report.html")).read_text()
 
 
 @pytest.mark.slow
