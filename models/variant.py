@@ -15,10 +15,9 @@ class Variant:
     measured needs. looks_for: another framework that it imports later if that is installed.
     distributions: packages whose versions are recorded, and which a trained model needs.
     has_plain_loop: whether `loops/plain.py` is the loop of its tutorials. extra: the extra of this
-    project that installs it. has_pipeline: whether it has a `Framework.read`. fits: whether it
-    trains by its `fit`, which MLflow's autologging records. autologging: MLflow's flavor; empty for
-    none. trouble: returns why it cannot run although its packages are installed; empty if it can.
-    compiles: whether it traces or compiles its steps. by_xla: devices on which XLA compiles them.
+    project that installs it. has_pipeline: whether it has a `Framework.read`. trouble: returns why it
+    cannot run although its packages are installed; empty if it can. compiles: whether it traces or
+    compiles its steps. by_xla: devices on which XLA compiles them.
     """
 
     architecture: str
@@ -29,8 +28,6 @@ class Variant:
     extra: str = ""
     has_pipeline: bool = False
     has_plain_loop: bool = False
-    fits: bool = False
-    autologging: str = ""
     trouble: Callable[[], str] | None = None
     compiles: bool = False
     by_xla: tuple[str, ...] = ()

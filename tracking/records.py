@@ -34,7 +34,6 @@ class RunKind(StrEnum):
     TRIAL = "trial"
     EXTRACTION = "extraction"
     CELL = "cell"
-    AUTOLOG = "autolog"
     COMPARISON = "comparison"
     PARITY = "parity"
 

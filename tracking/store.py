@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import difflib
 import getpass
-import importlib
 import json
 import os
 import re
@@ -13,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -761,22 +760,6 @@ def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> Non
         input_example=pd.DataFrame([example]),
         pip_requirements=list(record.requirements),
     )
-
-
-@contextmanager
-def autologging(
-    flavour: str, experiment: str, name: str, tags: Mapping[str, str]
-) -> Iterator[None]:
-    """Let MLflow autolog into a run of its own, since its params would clash with the cell's.
-
-    Args:
-        flavour: `keras` (its `fit`) or `pytorch` (Lightning's `Trainer.fit`).
-    """
-    module = importlib.import_module(f"mlflow.{flavour}")
-    mlflow.set_experiment(experiment)
-    module.autolog(log_models=False, log_datasets=False, silent=True)
-    with mlflow.start_run(run_name=name, tags=dict(tags)):
-        yield
 
 
 def source(entry_point: str, commit: str) -> dict[str, str]:

@@ -184,9 +184,10 @@ def _judge(
     progress: Progress,
 ) -> tuple[ComparisonResult, list[str]]:
     """Return the answer, and the notes about runs that it does not rest on."""
-    from experiments.comparison.judgement import ComparisonSpec, Extra, ReportOptions, answer
+    from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
     from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table
+    from experiments.contract import Extra
 
     spec = ComparisonSpec(
         factor=settings.factor,

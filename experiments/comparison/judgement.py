@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,29 +23,12 @@ from experiments.comparison.runs import environment, pairing, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.comparison.verdicts.verdict import ComparisonSpec, judge
-from experiments.config.console import Table
+from experiments.contract import Extra
 from tracking.errors import EvenhandError
 
 T = TypeVar("T")
 Steps = Callable[[Sequence[ShownRun]], list[RawRun]]
 TEXTS = {"markdown": "report.md", "csv": "comparison.csv", "json": "comparison.json"}
-
-
-@dataclass(frozen=True)
-class Extra:
-    """Parts that a study adds to its verdicts.
-
-    Attributes:
-        tables: for the terminal.
-        files: name → text, saved with the report.
-        sections: tables of the report.
-    """
-
-    sentences: list[str]
-    tables: Sequence[Table] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    sections: Sequence[Section] = ()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""Frameworks and their variants by name. Importing this package imports no framework.
+"""Frameworks and their variants by name. Importing this package imports no framework; `open_framework` imports exactly one.
 
-A framework is a folder here: `VARIANTS` (name -> `Variant`) in its `__init__.py`, and a class
-`Adapter` in its `adapter.py`. Such a folder may also be a package of another distribution, with an
-entry point of the group `evenhand.frameworks`.
+A framework is a folder here: `VARIANTS` (name -> `Variant`) in its `__init__.py`, and a class `Adapter` in its `adapter.py`.
+Such a folder may also be a package of another distribution, which names it as an entry point of the group `evenhand.frameworks`.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ if TYPE_CHECKING:
     from models.variant import Variant
 
 DEVICES = ("auto", "cpu", "cuda")
-# How a GPU's library chooses the algorithm of a convolution in a new shape. `profiled`: tries them
-# and keeps the quickest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit. On a
-# CPU these are the same; there are `onednn` and `plain`: that library's kernels, or the framework's
-# own, also for products.
+# How a GPU's library chooses the algorithm of a convolution, on one that it has not met in this shape. `profiled`: tries
+# them and keeps the quickest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit. On a CPU these are all
+# the same; there are `onednn` and `plain`: that library's kernels, or the framework's own, also for products.
 CONV_ALGORITHMS = ("profiled", "heuristic", "fixed", "onednn", "plain")
-# Of TensorFlow; `all` stands for these and the others.
+# Of TensorFlow; `all` stands for these and every other one.
 GRAPH_OPTIMIZERS = (
     "pruning",
     "constant_folding",
@@ -41,63 +39,62 @@ GRAPH_OPTIMIZERS = (
     "dependency_optimization",
     "all",
 )
-# The others for which TensorFlow's Python interface has a switch.
+# Every other one that TensorFlow's Python interface has a switch for.
 OTHER_GRAPH_OPTIMIZERS = (
-    "layout_optimizer",
-    "shape_optimization",
-    "remapping",
-    "loop_optimization",
-    "function_optimization",
-    "scoped_allocator_optimization",
-    "pin_to_host_optimization",
-    "implementation_selector",
+    *(
+        "layout_optimizer",
+        "shape_optimization",
+        "remapping",
+        "loop_optimization",
+        "function_optimization",
+    ),
+    *("scoped_allocator_optimization", "pin_to_host_optimization", "implementation_selector"),
 )
-# `float32`, `float64`: in full. `tf32`: float32 whose products a GPU may round. `bfloat16`: mixed:
-# weights, loss and optimizer in float32, convolutions and products in bfloat16.
+# `float32` and `float64`: in full. `tf32`: float32 whose products a GPU may round. `bfloat16`: mixed, as each framework has
+# it: weights, loss and optimizer in float32, convolutions and products in bfloat16.
 PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
 
 
 def available() -> tuple[str, ...]:
-    """Return names with variants (`pytorch+compile`, `keras-jax`), installed or not."""
+    """Names with variants: `pytorch`, `pytorch+compile`, `keras-jax`, … whether or not their packages are installed."""
     return tuple(_variants())
 
 
 def check(name: str) -> None:
-    """Raise ModelError, with the nearest names, for an unknown name."""
+    """Raises ModelError, with the nearest names, for a name that no framework has."""
     names = available()
     if name not in names:
         raise ModelError(f"no framework {name!r}; {choices(name, names)}")
 
 
 def described(name: str) -> Variant:
-    """Return the facts about a framework. Raise ModelError for an unknown name."""
+    """What is known of a framework without importing it. Raises ModelError for a name that no framework has."""
     check(name)
     return _variants()[name][1]
 
 
 def having(quality: Callable[[Variant], object]) -> tuple[str, ...]:
-    """Return the names of the variants with some quality: `having(lambda at: at.has_pipeline)`."""
+    """Names of the variants with some quality: `having(lambda one: one.has_pipeline)`."""
     return tuple(name for name in available() if quality(described(name)))
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the names of architecture files in a model's folder, sorted."""
-    return tuple(sorted({variant.architecture for _, variant in _variants().values()}))
+    """Names of the architecture files that frameworks read in a model's folder, in alphabetical order."""
+    return tuple(sorted({one.architecture for _, one in _variants().values()}))
 
 
 def distributions() -> tuple[str, ...]:
-    """Return the distributions whose versions each measurement records, sorted."""
-    variants = (variant for _, variant in _variants().values())
-    return tuple(sorted({name for variant in variants for name in variant.distributions}))
+    """Whose versions say on what a measurement was made, whatever the framework, in alphabetical order."""
+    return tuple(sorted({name for _, one in _variants().values() for name in one.distributions}))
 
 
 def missing(name: str) -> str | None:
-    """Return why a framework cannot run here and what installs it, or None, without its import."""
+    """Why `name` cannot run here and what installs it, or None. Looks for packages without importing them."""
     variant = described(name)
     for package in variant.packages:
         if find_spec(package) is None:
-            target = f"'.[{variant.extra}]'" if variant.extra else "."
-            return f"{name}: {package} is not installed: pip install -c constraints.txt -e {target}"
+            what = f"'.[{variant.extra}]'" if variant.extra else "."
+            return f"{name}: {package} is not installed: pip install -c constraints.txt -e {what}"
     trouble = variant.trouble() if variant.trouble else ""
     return f"{name}: {trouble}" if trouble else None
 
@@ -111,36 +108,31 @@ def open_framework(
     seed: int,
     conv_algorithm: str = "profiled",
 ) -> Framework:
-    """Return the adapter of a framework, imported and set up: one in each process.
-
-    Raise ModelError for an unknown setting or a missing framework.
-    """
-    for setting, value, values in (
-        ("device", device, DEVICES),
-        ("precision", precision, PRECISIONS),
-        ("conv_algorithm", conv_algorithm, CONV_ALGORITHMS),
-    ):
+    """The adapter of `name`, its framework imported and set up: one a process. Raises ModelError for what is missing."""
+    settings = {"device": (device, DEVICES), "precision": (precision, PRECISIONS)}
+    for setting, (value, values) in (
+        settings | {"conv_algorithm": (conv_algorithm, CONV_ALGORITHMS)}
+    ).items():
         if value not in values:
             raise ModelError(f"no {setting} {value!r}; have {', '.join(values)}")
     if reason := missing(name):
         raise ModelError(reason)
     module = import_module(f"{_variants()[name][0]}.adapter")
-    framework: Framework = module.Adapter(
-        name,
-        device=device,
-        threads=threads,
-        precision=precision,
-        seed=seed,
-        conv_algorithm=conv_algorithm,
-    )
+    given: dict[str, Any] = {
+        "device": device,
+        "threads": threads,
+        "precision": precision,
+        "seed": seed,
+    }
+    framework: Framework = module.Adapter(name, **given, conv_algorithm=conv_algorithm)
     return framework
 
 
 @dataclass(frozen=True)
-class HideModules:
+class Without:
     """Python's finder of modules, to which some packages are not installed.
 
-    They are not put in `sys.modules`, where Keras looks too.
+    Nothing of them is put in `sys.modules`, where Keras looks too.
     """
 
     packages: tuple[str, ...]
@@ -155,19 +147,18 @@ class HideModules:
 
 @contextmanager
 def lean_import(name: str) -> Iterator[None]:
-    """Hide what a framework `imports_if_there` while it is opened in this block.
+    """A framework that is opened in this block does not find what it `imports_if_there`; what is imported already stays.
 
-    MLflow brings packages for plots and tables, which Keras imports if they are installed: their
-    memory and their start would be part of the measurement. Packages that it `looks_for` stay
-    hidden after the block.
+    MLflow brings packages for plots and tables, which Keras imports wherever they are installed: it would be charged with their
+    memory and their start. What it `looks_for` it does not find after the block either.
     """
-    variant = described(name)
-    hidden = [package for package in variant.imports_if_there if package not in sys.modules]
-    # None means "not installed" to an import
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
-    if variant.looks_for:
-        hiding = HideModules(variant.looks_for)
-        sys.meta_path[:] = [hiding if at is PathFinder else at for at in sys.meta_path]
+    asked = described(name)
+    hidden = [package for package in asked.imports_if_there if package not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: "not installed", to an import
+    if asked.looks_for:
+        sys.meta_path[:] = [
+            Without(asked.looks_for) if finder is PathFinder else finder for finder in sys.meta_path
+        ]
     try:
         yield
     finally:
@@ -176,52 +167,59 @@ def lean_import(name: str) -> Iterator[None]:
 
 
 def loop(name: str, which: str) -> ModuleType:
-    """Return a training loop of others (`plain`, `lightning`), from the folder of a framework."""
+    """Return the module of a framework's plain loop, from its folder."""
     check(name)
     return import_module(f"{_variants()[name][0]}.loops.{which}")
 
 
 def workers(name: str) -> ModuleType:
-    """Return the module `workers` of a framework, for training in several processes."""
+    """How a framework trains in several processes: the module `workers` of its folder, whose `Workers` is one of them."""
     check(name)
     return import_module(f"{_variants()[name][0]}.workers")
 
 
 def packages() -> tuple[str, ...]:
-    """Return the packages of frameworks: ours, and those with an entry point."""
+    """The packages that hold frameworks: ours, and those that other distributions name."""
     from importlib.metadata import entry_points
 
-    folders = [module.name for module in pkgutil.iter_modules(__path__) if module.ispkg]
-    ours = [f"{__name__}.{folder}" for folder in sorted(folders, reverse=True)]
-    return (*ours, *sorted({point.value for point in entry_points(group=GROUP)}))
+    ours = sorted(
+        (module.name for module in pkgutil.iter_modules(__path__) if module.ispkg), reverse=True
+    )
+    return (
+        *(f"{__name__}.{folder}" for folder in ours),
+        *sorted({one.value for one in entry_points(group=GROUP)}),
+    )
 
 
 @cache
 def _variants() -> dict[str, tuple[str, Variant]]:
-    """Return (package, facts) by name. A package's `__init__.py` imports no framework."""
-    variants: dict[str, tuple[str, Variant]] = {}
+    """Name -> (package, what is known of it). A package's `__init__.py` imports no framework."""
+    found: dict[str, tuple[str, Variant]] = {}
     for package in packages():
-        try:
-            of_package: dict[str, Variant] = import_module(package).VARIANTS
-        except (ImportError, AttributeError) as error:
+        variants = _variants_of(package)
+        if twice := found.keys() & variants.keys():
+            name = min(twice)
             raise ModelError(
-                f"{package}, an entry point of {GROUP}, is no framework: {error}; mend or "
-                "uninstall it"
-            ) from None
-        for name, variant in of_package.items():
-            if name in variants:
-                raise ModelError(
-                    f"{package} has a framework {name!r}, and so has {variants[name][0]}; rename "
-                    "or uninstall one"
-                )
-            variants[name] = package, variant
+                f"{package} has a framework {name!r}, and so has {found[name][0]}; rename or uninstall one"
+            )
+        found |= {name: (package, one) for name, one in variants.items()}
+    return found
+
+
+def _variants_of(package: str) -> dict[str, Variant]:
+    try:
+        variants: dict[str, Variant] = import_module(package).VARIANTS
+    except (ImportError, AttributeError) as error:
+        raise ModelError(
+            f"{package}, an entry point of {GROUP}, is no framework: {error}; mend or uninstall it"
+        ) from None
     return variants
 
 
 def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that inherits these variables and uses a device.
+    """Return the environment of a process that inherits these variables and computes on a device.
 
-    On a GPU JAX takes memory as it needs it, by default: two processes share the GPU.
+    On a GPU JAX takes memory as it needs it, unless they say otherwise: two processes share the GPU.
     """
     of_gpu = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if device == "cuda" else {}
     return {**of_gpu, **variables}

@@ -11,6 +11,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from experiments.comparison import compare
 from experiments.comparison.report import wording

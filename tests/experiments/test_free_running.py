@@ -453,8 +453,8 @@ def test_a_loss_that_is_no_number_is_noticed_at_its_windows_end(
     }
     monkeypatch.setattr(
         grid_measure,
-        "make_optimizer",
-        lambda *_: framework.optimizer(network, OptimizerConfig("adam", 0.1)),
+        "optimizer_config",
+        lambda _: OptimizerConfig("adam", 0.1),
     )
     batch, spec = framework.place(next(batches(1))), SimpleNamespace(settings=settings)
     with pytest.raises(EvenhandError, match="the loss of step 6 is not finite"):

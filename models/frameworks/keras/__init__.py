@@ -26,8 +26,6 @@ def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool =
         by_xla=BY_XLA[backend],
         has_pipeline=has_pipeline,
         has_plain_loop=True,
-        fits=True,
-        autologging="keras",
     )
 
 

@@ -29,7 +29,6 @@ _EAGER = Variant(
     packages=("torch",),
     distributions=("torch", "torchvision"),
     has_pipeline=True,
-    autologging="pytorch",
 )
 VARIANTS = {
     "pytorch": replace(_EAGER, has_plain_loop=True),
