@@ -87,7 +87,6 @@ def models_of(study: Study, settings: CampaignSettings) -> tuple[str, ...]:
 
 
 def groups(treatments: Iterable[Treatment]) -> list[list[str]]:
-    """Return the names of the treatments of each group, in their order."""
     names: dict[str, list[str]] = {}
     for treatment in treatments:
         names.setdefault(treatment.group, []).append(treatment.name)

@@ -51,7 +51,6 @@ class Campaign:
         return self.prepared.settings
 
     def recall(self) -> None:
-        """Load results and looks of this and of earlier launches from the journal."""
         folder = self.recorder.folder
         self.looks = journal_runs.looks(folder, self.recorder.run)
         self.results = journal_runs.cell_results(folder)

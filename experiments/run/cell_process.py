@@ -124,12 +124,10 @@ class CellProcess:
 
     @property
     def open(self) -> bool:
-        """True while the process may still report something."""
         return self._child is not None and self._child.open
 
     @property
     def ok(self) -> bool:
-        """True if nothing is wrong with it so far."""
         has_succeeded = self.closed is not None and self.closed.outcome == RunOutcome.OK
         return self._child is None or self.open or has_succeeded
 
@@ -171,7 +169,6 @@ class CellProcess:
             self.turn_report = TurnReport(**message["turn"])
 
     def give_turn(self, steps: int) -> None:
-        """Let the process work for that many steps at least."""
         assert self._child is not None
         self._child.resume()
         self._child.send(json.dumps({"steps": steps}))
@@ -221,7 +218,6 @@ class CellProcess:
         return self.closed or by_exit
 
     def _exit(self) -> RunClosed:
-        """Return the end of a process that did not report it."""
         assert self._child is not None
         code, last = self._child.wait(), self._child.last_lines()
         exhausted = memory.ran_out("\n".join(last))

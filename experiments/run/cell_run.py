@@ -195,7 +195,6 @@ def failed(run: str, reason: str) -> RunClosed:
 
 
 def cell_spec(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) -> CellSpec:
-    """Return all that the process of a cell is sent."""
     treatment = task.treatment
     settings = treatment.merged(prepared.settings)
     # a checkpoint goes on wherever that is
@@ -254,7 +253,6 @@ def _run_opened(
 
 
 def checkpoint_of(folder: Path, key: str) -> Path:
-    """Return the checkpoint folder of a cell of the campaign in this folder."""
     return (folder / "cells" / key / "checkpoint").resolve()
 
 
@@ -279,7 +277,6 @@ def origin_tags(study: str, settings: CampaignSettings, framework: str = "") -> 
 
 
 def environment_digest(settings: CampaignSettings) -> str:
-    """Return a digest of machine and packages, also those of other interpreters."""
     packages = interpreters.all_packages(settings.pythons)
     return provenance.environment_digest(frameworks.distributions(), packages)
 
@@ -303,7 +300,6 @@ def distinguishing_settings(
 
 
 def _threads(settings: CampaignSettings) -> int:
-    """Return the CPU threads of every framework: the number set, or one for each CPU of a cell."""
     limit, cpus = quota(), len(devices.placement(settings).cells)
     return settings.threads or max(1, cpus if limit is None else min(cpus, math.floor(limit)))
 

@@ -28,7 +28,7 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.contract import DatasetInfo
 from experiments.planning.design import Cell
-from experiments.run import journal_runs, preparation, reporting
+from experiments.run import journal_runs, pipeline, preparation
 from experiments.run import plan as plan_
 from experiments.run.cell_run import logged_settings, settings_hash
 from experiments.run.plan import Plan
@@ -87,7 +87,6 @@ class Forecast:
 
     @property
     def unknown(self) -> list[str]:
-        """Treatments without an earlier cell."""
         names = [treatment.name for treatment in self.plan.treatments]
         return [name for name in names if not self.seconds.get(name)]
 
@@ -126,7 +125,7 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     seconds: dict[str, list[float]] = {treatment.name: [] for treatment in plan.treatments}
     for run in (run for runs in earlier for run in runs):
         seconds[run.tags["treatment"]].append(((run.end_ms or 0) - run.start_ms) / 1_000)
-    question = reporting.question(PreparedCampaign(study, settings, plan))
+    question = pipeline.question(PreparedCampaign(study, settings, plan))
     return Forecast(
         settings,
         plan,
@@ -198,7 +197,6 @@ def _detectable(
 
 
 def _has_spread(finding: Finding) -> bool:
-    """Return True if the differences of its blocks vary, however few blocks there are."""
     has_estimate = finding.row.no_estimate in ("", NoEstimate.TOO_FEW_BLOCKS)
     is_exact = finding.row.minimum_detectable == 0 or is_constant(finding.shifts)
     return has_estimate and len(finding.pairs) > 1 and not is_exact
@@ -229,7 +227,6 @@ def _of_outcome(
 
 
 def _looks(settings: CampaignSettings) -> tuple[Looks, ...]:
-    """Return the first look and all looks; none if the number of blocks is fixed."""
     if not settings.until_settled:
         return (FIXED,)
     planned = planned_looks(settings)

@@ -47,7 +47,6 @@ class MachineState:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Reasons to doubt what is measured now, one line each."""
         lines = []
         if self.others_percent > OTHERS_LIMIT_PERCENT:
             process = f", most of it by {self.busiest}" if self.busiest else ""
@@ -72,7 +71,6 @@ class MachineState:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics of the campaign's run."""
         heat = {f"idle/{name}/temperature_celsius": value for name, value in self.celsius.items()}
         return {"idle/others_cpu_percent": self.others_percent, **heat}
 
@@ -81,7 +79,6 @@ class MachineState:
         return ", ".join([f"CPU {self.others_percent:.0f} % used by others", *heat])
 
     def require_idle(self, where: str = "") -> None:
-        """Raise WrongCall if others use the machine."""
         if self.troubles:
             raise WrongCall(
                 f"require_idle_machine=true: {self.troubles[0]}{where}; "

@@ -114,7 +114,6 @@ def _rates_only(study: Study, varied: Variation, settings: CampaignSettings) -> 
 
 
 def on_the_cpu(plan: Plan) -> Plan:
-    """Return the plan with `device=auto` of its treatments replaced by the CPU."""
     placed = [
         replace(treatment, settings={**treatment.settings, "device": "cpu"})
         if treatment.settings.get("device") == "auto"
@@ -125,7 +124,6 @@ def on_the_cpu(plan: Plan) -> Plan:
 
 
 def from_values(values: Mapping[str, Any]) -> Plan:
-    """Return the plan whose `asdict` went through JSON, which has no tuples."""
     compared = []
     for fields in values["treatments"]:
         settings = {

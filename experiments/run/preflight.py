@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -111,7 +112,6 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> DeviceCheck:
 
 
 def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
-    """Return the campaign on this device; a study's own design may differ there."""
     before = prepared.settings
     settings = devices.on_the_cpu(before) if device == "cpu" else replace(before, device=device)
     plan = prepared.plan
@@ -123,7 +123,6 @@ def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
 
 
 def _check_where_cells_run(prepared: PreparedCampaign, display: Display) -> list[CheckResult]:
-    """Check all frameworks, here or on a node of the cluster."""
     settings = prepared.settings
     display.begin("check")
     if not settings.on_cluster:
@@ -147,8 +146,6 @@ def _check_on_a_node(prepared: PreparedCampaign) -> list[CheckResult]:
 def _check_frameworks(
     prepared: PreparedCampaign, progress: Any, nodes: tuple[Node, ...] = ()
 ) -> list[CheckResult]:
-    """Open all frameworks on this machine, each in a separate process."""
-    results: list[CheckResult] = []
     with tempfile.TemporaryDirectory() as folder:
         specs = []
         for number, (treatment, settings) in enumerate(_distinct(prepared)):
@@ -171,37 +168,26 @@ def _check_frameworks(
                 nodes=nodes,
             )
             specs.append(spec)
-        for number in range(0, len(specs), CONCURRENT_CHECKS):
-            batch = specs[number : number + CONCURRENT_CHECKS]
-            names = ", ".join(spec.framework for spec in batch)
-            progress(f"check {names}", number, len(specs))
-            results += _check_side_by_side(batch)
-    return results
+        progress(f"check {', '.join(spec.framework for spec in specs)}", 0, len(specs))
+        stop = threading.Event()
+        with ThreadPoolExecutor(CONCURRENT_CHECKS) as pool:
+            try:
+                return list(pool.map(partial(_check, stop=stop), specs))
+            except BaseException:
+                stop.set()
+                raise
 
 
-def _check_side_by_side(specs: Sequence[CellSpec]) -> list[CheckResult]:
-    findings: list[dict[str, str]] = [{} for _ in specs]
-    cells = [
-        CellProcess(spec, partial(_add_tags, tags))
-        for spec, tags in zip(specs, findings, strict=True)
-    ]
-    with ExitStack() as running:
-        for cell in cells:
-            running.enter_context(cell).start()
-        for cell in cells:
-            while cell.open:
-                cell.poll(1.0)
-    results = []
-    for cell, tags in zip(cells, findings, strict=True):
-        closed = cell.end()
-        assert closed is not None
-        results.append(CheckResult(cell.spec.framework, closed, cell.sees_device, tags))
-    return results
+def _check(spec: CellSpec, stop: threading.Event) -> CheckResult:
+    findings: dict[str, str] = {}
 
+    def write(record: Record) -> None:
+        if isinstance(record, Tags):
+            findings.update(record.values)
 
-def _add_tags(findings: dict[str, str], record: Record) -> None:
-    if isinstance(record, Tags):
-        findings |= record.values
+    process = CellProcess(spec, write)
+    closed = process.run(why_stop=lambda: "interrupted" if stop.is_set() else "")
+    return CheckResult(spec.framework, closed, process.sees_device, findings)
 
 
 def _distinct(prepared: PreparedCampaign) -> list[tuple[Treatment, CampaignSettings]]:

@@ -177,7 +177,6 @@ def _by_machine(prepared: PreparedCampaign) -> Plan:
 
 
 def _sources_of_own_models(prepared: PreparedCampaign) -> dict[str, str]:
-    """Return the sources of the user's own models by file name: no commit has them."""
     measured = treatments.models_of(prepared.module, prepared.settings)
     return {
         f"{name}.{path.name}": path.read_text(encoding="utf-8")

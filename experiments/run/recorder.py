@@ -81,7 +81,6 @@ class Recorder:
             self.full_disk = str(error)
 
     def tag(self, **tags: str) -> None:
-        """Record tags of the campaign's run."""
         self.write(Tags(self.run, tags))
 
     def keep_file(self, path: Path) -> None:
@@ -89,7 +88,6 @@ class Recorder:
         self.write(Artifact(self.run, str(path.relative_to(self.folder))))
 
     def keep_metrics(self, values: Mapping[str, float]) -> None:
-        """Record metrics of the campaign's run."""
         if values:
             now = clock.now_ms()
             points = tuple(Point(key, value, 0, now) for key, value in values.items())
@@ -145,7 +143,6 @@ class Recorder:
         self.check_stop()
 
     def wake(self) -> None:
-        """Send waiting records now."""
         self._uploader.wake()
 
     def check_clock(self) -> bool:
@@ -191,7 +188,6 @@ class Recorder:
         return f"{self.called} got {STOP.name}" if STOP.number else self.full_disk
 
     def check_stop(self) -> None:
-        """Raise Interrupted if a signal came."""
         if STOP.number:
             raise self.interrupted("; finished cells are kept")
 

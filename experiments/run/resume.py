@@ -74,7 +74,6 @@ class PreviousLaunch:
 
 
 def load(study: str, run_id: str, root: Path) -> PreviousLaunch:
-    """Return a campaign of a study with its journal locked. Raises WrongCall."""
     folder = find("resume", run_id, root, study)
     description = journal.read_campaign(folder)
     plan = plan_.from_values(description["plan"]) if "plan" in description else None
@@ -239,7 +238,11 @@ def request(run_id: str, blocks: int, budget: str, root: Path) -> Extension:
     settings: CampaignSettings = settings_.from_values(
         studies.load(description["study"]).settings, description["settings"]
     )
-    last = (_blocks_run(folder) if settings.until_settled else settings.blocks) + blocks
+    last = settings.blocks + blocks
+    if settings.until_settled:
+        results = journal_runs.cell_results(folder).items()
+        succeeded = [key for key, result in results if result.ok and key.startswith("block-")]
+        last = max(map(journal_runs.block_of, succeeded), default=0) + blocks
     if last > MAX_BLOCKS:
         raise WrongCall(
             f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}"
@@ -253,48 +256,11 @@ def request(run_id: str, blocks: int, budget: str, root: Path) -> Extension:
     return Extension(description["study"], folder.name, {**given, "journal": str(root)}, last)
 
 
-def _blocks_run(folder: Path) -> int:
-    """Return the last block in which a cell succeeded."""
-    results = journal_runs.cell_results(folder).items()
-    blocks = [
-        journal_runs.block_of(key)
-        for key, result in results
-        if result.ok and key.startswith("block-")
-    ]
-    return max(blocks, default=0)
-
-
 def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None:
-    """Return the command that measures more blocks.
-
-    It extends this campaign or, if looks have spent the error rate, starts a new one.
-    """
     settings, recorder = campaign.settings, campaign.recorder
     is_spent = settings.until_settled and campaign.looks[-1:] == (settings.max_blocks,)
-    if not is_spent:
-        if blocks > MAX_BLOCKS:
-            return None
-        command = ("extend", recorder.run_id, f"--blocks={blocks}")
-        more = f"{blocks:,} more block{'s' * (blocks > 1)}"
-        return Advice(more, command, tuple(journal_option(recorder.folder.parent)))
-    most, study = settings.max_blocks + blocks, campaign.prepared.study
-    own_plan = plan_.of_study(campaign.prepared.module, settings)
-    if most > MAX_BLOCKS or campaign.prepared.plan != own_plan:
+    if is_spent or blocks > MAX_BLOCKS:
         return None
-    return Advice(
-        f"A new campaign of at most {most:,} blocks, since the looks at this one have spent "
-        "the error rate",
-        (study, *options({**settings_.as_text(settings), "max_blocks": str(most)}, study)),
-    )
-
-
-def options(texts: Mapping[str, str], study: str) -> list[str]:
-    """Return the options that make these settings, where the preset does not."""
-    module = studies.load(study)
-    preset = {"preset": texts["preset"]}
-    defaults = settings_.as_text(settings_.parse(module.settings, module.presets, preset))
-    names = {field.name for field in settings_.for_users(module.settings)} - {"settings", "resume"}
-    different = {
-        name: text for name, text in texts.items() if text != defaults[name] and name in names
-    }
-    return [f"--{name}={text}" for name, text in {**preset, **different}.items()]
+    command = ("extend", recorder.run_id, f"--blocks={blocks}")
+    more = f"{blocks:,} more block{'s' * (blocks > 1)}"
+    return Advice(more, command, tuple(journal_option(recorder.folder.parent)))

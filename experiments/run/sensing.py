@@ -91,7 +91,6 @@ class Sensing:
         return metrics
 
     def _summary(self, window: Window) -> Summary:
-        """Return the summary of a window, with the seconds until the GPUs in use were steady."""
         sensors, samples = self._sampler.sensors, self._sampler.samples
         summary = summarise(samples, window, gpus=sensors.gpus, ranges_joules=sensors.ranges_joules)
         if sensors.device == "cuda" and sensors.gpus:
@@ -160,7 +159,6 @@ class BackgroundLoad:
         self._began = load.look()
 
     def end(self) -> None:
-        """End a window, if one began."""
         if self._began:
             self._loads.append(load.between(self._began, load.look()))
             self._began = None

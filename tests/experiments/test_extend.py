@@ -357,25 +357,3 @@ def test_a_campaign_that_can_go_on_is_extended(tmp_path: Path) -> None:
             f"--journal={tmp_path}",
         ]
     assert advised(tmp_path, 20_000)[1] is None, "more than a campaign may have"
-
-
-def test_a_campaign_that_has_spent_its_error_rate_is_begun_anew(tmp_path: Path) -> None:
-    """The command that is printed makes the very same settings, but for the most blocks."""
-    given = {
-        "until": "settled",
-        "max_blocks": 18,
-        "epochs": 3,
-        "primary": "val/accuracy",
-        "margin": 0.05,
-    }
-    settings, found = advised(tmp_path, 12, (6, 9, 12, 18), **given)
-    assert found is not None
-    assert found.what.startswith(
-        "A new campaign of at most 30 blocks, since the looks at this one have spent the error rate"
-    )
-    words = shlex.split(found.pasted.partition("&& ")[2])
-    module = studies.load("lenet")
-    options = arguments.options(words[words.index("lenet") + 1 :])
-    assert settings_.parse(module.settings, module.presets, options) == replace(
-        settings, max_blocks=30
-    )

@@ -16,7 +16,7 @@ from tracking.records import RunClosed, RunOpened, RunOutcome
 
 pytest.importorskip("submitit", reason="extra slurm")
 from experiments.run import journal_runs
-from experiments.run.backends.slurm_task import MAX_FRUITLESS, SlurmTask
+from experiments.run.backends.slurm import MAX_FRUITLESS, SlurmTask
 
 CELLS = [Cell(treatment, block, 0) for block in (1, 2) for treatment in ("a", "b")]
 

@@ -43,7 +43,6 @@ class Sequential:
             yield BlockResult(block[0].block, ran_now, all(results))
 
     def _run(self, step: Step) -> bool:
-        """Run a step, unless its result is known. Return True if it succeeded."""
         recorder, prepared = self._recorder, self._prepared
         tasks = [
             self._campaign.task(cell, treatment, step.repeats) for cell, treatment in step.cells
@@ -62,7 +61,6 @@ class Sequential:
         return all(are_done)
 
     def _measure(self, tasks: Sequence[CellTask], first: Cell) -> list[CellResult]:
-        """Measure the cells of a step. first: its first cell."""
         del first
         return [cell_run.measure(self._recorder, self._prepared, task) for task in tasks]
 

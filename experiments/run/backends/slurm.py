@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from experiments.config.stopping import STOP
+from experiments.config import devices
+from experiments.config.console import Display
+from experiments.config.settings import CampaignSettings
+from experiments.config.stopping import STOP, Interrupted
 from experiments.contract import Job
 from experiments.planning.design import Cell
-from experiments.run import cell_run
+from experiments.run import backends, cell_run, journal_runs
 from experiments.run.backends import JOBS, BlockResult, cluster
 from experiments.run.backends.cluster import SubmittedJob
-from experiments.run.backends.slurm_task import SlurmTask
 from experiments.run.campaign import Campaign
+from experiments.run.cell_run import checkpoint_of
 from experiments.run.journal_runs import block_of
-from experiments.run.scheduler import Skip, planned_looks
-from tracking import clock, journal
+from experiments.run.machine_state import MachineProbe
+from experiments.run.preparation import PreparedCampaign
+from experiments.run.recorder import Recorder
+from experiments.run.scheduler import CellResult, Skip, planned_looks
+from tracking import clock, journal, provenance
 from tracking.errors import EvenhandError
 from tracking.journal import Journal
 from tracking.records import BETWEEN_WARNINGS, RunClosed, RunKind, RunOpened, RunOutcome
@@ -30,6 +39,112 @@ COLLECT_SECONDS = 0.5
 SHOWN_WITHIN_SECONDS = 60.0
 # Time for cancelled jobs to end.
 END_SECONDS = 60.0
+# A job that is requeued so often without the end of a cell, or a checkpoint, makes no progress.
+MAX_FRUITLESS = 3
+
+
+@dataclass
+class SlurmTask:
+    """Task of a job; after it was requeued, it goes on with what is missing.
+
+    Attributes:
+        campaign: Folder of the campaign.
+        own: Folder of the job's journal, which the campaign's process collects.
+        results: Of cells of these blocks in earlier launches, by key.
+        fruitless: How often in a row its time was over without progress.
+        interruption: Why it was interrupted before.
+    """
+
+    campaign: Path
+    own: Path
+    prepared: PreparedCampaign
+    blocks: tuple[tuple[Cell, ...], ...] = ()
+    before: tuple[Job, ...] = ()
+    results: Mapping[str, CellResult] = field(default_factory=dict)
+    fruitless: int = 0
+    interruption: str = "its node failed, or Slurm put the job back into the queue"
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for block in self.blocks for cell in block]
+
+    def __call__(self) -> int:
+        """Run the task. Return the bytes of its journal."""
+        STOP.hold()
+        STOP.watch()
+        records = Journal(self.own)
+        self._progress_before = self._progress()
+        journal_runs.close_open_runs(records, self.interruption)
+        with Display() as display:
+            campaign = Campaign(self.prepared, records, display, part_of=self.campaign)
+            recorder = campaign.recorder
+            try:
+                self._run(campaign)
+            except Interrupted:  # no result: the campaign's process asks Slurm for the reason
+                recorder.leave()
+                sys.exit(128 + STOP.number)
+            if lost := len(records.waiting()):
+                raise EvenhandError(f"{lost} records could not be written: {recorder.full_disk}")
+            size = records.size
+            recorder.leave()
+        return size
+
+    def checkpoint(self) -> Any:
+        """Return the task that goes on after this job's time; None without progress. For submitit."""
+        fruitless = 0 if self._progress() != self._progress_before else self.fruitless + 1
+        if fruitless >= MAX_FRUITLESS:
+            return None
+        why = "its job reached the time limit, or gave way to another"
+        return cluster.requeued(replace(self, fruitless=fruitless, interruption=why))
+
+    def _run(self, campaign: Campaign) -> None:
+        prepare_node(campaign.recorder, self.prepared.settings)
+        backend = backends.local_backend(campaign)
+        with campaign.recorder.signals():
+            campaign.schedule.recall(self._results(self.cells))
+            backend.extract(self.before)
+            for _ in backend.blocks(self.blocks):
+                pass
+
+    def _progress(self) -> tuple[int, ...]:
+        """Return numbers that change when a cell ends by itself, or has trained one more epoch."""
+        records = journal.read_all(self.own)
+        ends = [record.outcome for record in records if isinstance(record, RunClosed)]
+        folders = [checkpoint_of(self.campaign, cell.key) for cell in self.cells]
+        saved = [folder.stat().st_mtime_ns for folder in folders if folder.exists()]
+        return sum(outcome != RunOutcome.INTERRUPTED for outcome in ends), *saved
+
+    def _results(self, cells: Sequence[Cell]) -> dict[str, CellResult]:
+        """Return results of cells, without blocks that another machine began: they begin anew."""
+        results = {**self.results, **journal_runs.cell_results(self.own)}
+        this = machine()
+        begun = [run.tags for run in journal_runs.read(self.own).values() if "cell" in run.tags]
+        elsewhere = {key for key, result in results.items() if result.machine not in ("", this)}
+        elsewhere |= {tags["cell"] for tags in begun if tags.get("machine", this) != this}
+        blocks = set(map(block_of, elsewhere))
+        for cell in cells:
+            if cell.block in blocks:
+                shutil.rmtree(checkpoint_of(self.campaign, cell.key), ignore_errors=True)
+        return {key: result for key, result in results.items() if block_of(key) not in blocks}
+
+
+def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
+    """Set a recorder's node and machine state. Raises WrongCall if it has to be idle and is not."""
+    recorder.nodes, recorder.place_tags = cluster.nodes(), cluster.here()
+    job, node = recorder.place_tags["slurm.job"], recorder.place_tags["slurm.node"]
+    if recorder.nodes:  # together they are the machine
+        names = ",".join(node.name for node in recorder.nodes)
+        recorder.place_tags |= {"slurm.nodes": names, "machine": machine()}
+    recorder.called = f"job {job}"
+    recorder.machine = MachineProbe(devices.of(settings)[0], settings.workers_of_a_cell).idle()
+    if settings.require_idle_machine:
+        recorder.machine.require_idle(f" (node {node})")
+    troubles = recorder.machine.troubles
+    recorder.warnings += [line for line in troubles if line not in recorder.warnings]
+
+
+def machine() -> str:
+    return provenance.fingerprint(sorted(node.name for node in cluster.nodes()))
 
 
 @dataclass
@@ -61,7 +176,6 @@ class JobTail:
         self.node = record.tags.get("slurm.nodes") or record.tags.get("slurm.node", "")
 
     def note_closed(self, record: RunClosed) -> RunOpened | None:
-        """Return the run that the record ends, if it is open."""
         if opened := self.open.pop(record.run, None):
             outcome, tags = RunOutcome(record.outcome), opened.tags
             if tags.get("kind") == RunKind.EXTRACTION:
@@ -125,7 +239,6 @@ class Slurm:
     def _task(
         self, blocks: tuple[tuple[Cell, ...], ...] = (), before: tuple[Job, ...] = ()
     ) -> SlurmTask:
-        """Return a job's part of the campaign, with results of its cells in earlier launches."""
         numbers = {block[0].block for block in blocks}
         results = {
             key: result
@@ -228,7 +341,6 @@ class Slurm:
             self._collect(tail)
 
     def _stop(self, tails: Sequence[JobTail]) -> None:
-        """Wait until cancelled jobs have written why, and close their runs."""
         why = f"the campaign got {STOP.name}" if STOP.number else "the campaign ended first"
         deadline = time.monotonic() + END_SECONDS
         while any(not tail.job.is_over for tail in tails) and time.monotonic() < deadline:
@@ -240,7 +352,6 @@ class Slurm:
             self._close(tail, RunOutcome.INTERRUPTED, why)
 
     def _warn(self, opened: RunOpened) -> None:
-        """Show a node's warnings once."""
         lines = filter(None, opened.tags.get("warnings", "").split(BETWEEN_WARNINGS))
         self._recorder.warn([line for line in lines if line not in self._recorder.warnings])
 
@@ -252,7 +363,6 @@ class Slurm:
 
 
 def name_of(run_id: str) -> str:
-    """Return the name of a campaign's jobs in the queue."""
     return f"evenhand-{run_id[:12]}"
 
 
