@@ -85,10 +85,7 @@ class CellRun:
             recorder.display.step(f"{prefix}{phase}", done, total)
 
         self.process = CellProcess(self.spec, recorder.write, show, watch)
-
-    @property
-    def sensor_seconds(self) -> float:
-        return sensor_seconds(self._prepared.settings, self.task.treatment)
+        self.sensor_seconds = sensor_seconds(prepared.settings, task.treatment)
 
     def explain(self, closed: RunClosed) -> RunClosed:
         """Describe the run. Return its end, with the reason as far as the parent has one."""

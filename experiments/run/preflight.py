@@ -6,7 +6,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,16 +59,8 @@ class CheckResult:
         return self.closed.outcome == RunOutcome.OK
 
 
-@dataclass(frozen=True)
-class DeviceCheck:
-    """Campaign whose device every framework sees, with a warning or an empty text."""
-
-    prepared: PreparedCampaign
-    warning: str
-
-
-def check_devices(prepared: PreparedCampaign, display: Display) -> DeviceCheck:
-    """Open every framework on the device.
+def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
+    """Open every framework, and return the campaign on a device that all of them see.
 
     A GPU that only some of them see would decide the comparison: where the device is chosen
     automatically, none gets it.
@@ -108,7 +100,7 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> DeviceCheck:
     if after_checks := workloads.load(prepared.module.workload).after_checks:
         data = after_checks(prepared.data, [result.findings for result in results])
         prepared = replace(prepared, data=data)
-    return DeviceCheck(prepared, warning)
+    return prepared.with_data(warnings=[warning]) if warning else prepared
 
 
 def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
@@ -206,22 +198,12 @@ def _distinct(prepared: PreparedCampaign) -> list[tuple[Treatment, CampaignSetti
 # ---- the parity gate
 
 
-@dataclass(frozen=True)
-class ParityCheck:
-    """Warnings, tags and files that the parity gate adds to a campaign's run.
+def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
+    """Compare the networks numerically, and return the campaign with the result.
 
-    Attributes:
-        refused: Treatments that are not measured, with what differs.
+    Raises:
+        WrongCall: For what is not the same network.
     """
-
-    warnings: tuple[str, ...] = ()
-    tags: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-
-def prove(prepared: PreparedCampaign, display: Display) -> ParityCheck:
-    """Compare the networks numerically. Raises WrongCall for what is not the same network."""
     module, settings, compared = prepared.module, prepared.settings, prepared.plan.treatments
     optimizers, proof_devices = training_rules(settings, compared), _proof_devices(settings)
     all_rows, refused = list[Row](), dict[str, str]()
@@ -239,7 +221,7 @@ def prove(prepared: PreparedCampaign, display: Display) -> ParityCheck:
                 refused[treatment] = difference
         all_rows += rows
     if not all_rows:
-        return ParityCheck()
+        return prepared
     different = parity_cache.differences(all_rows)
     is_unequal = False
     if module.side and not settings.allow_unequal:
@@ -263,7 +245,7 @@ def prove(prepared: PreparedCampaign, display: Display) -> ParityCheck:
         "parity.device": ",".join(proof_devices),
     }
     files = {"parity.json": parity_cache.as_json(all_rows)}
-    return ParityCheck(tuple(warnings), tags, files, refused)
+    return prepared.with_data(warnings=warnings, tags=tags, files=files, refused=refused)
 
 
 def _proof_devices(settings: CampaignSettings) -> tuple[str, ...]:
