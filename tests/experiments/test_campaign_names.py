@@ -13,9 +13,8 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from experiments.cli.codes import DONE, FAILED, NO_VERDICT, WRONG_CALL
+from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.cli.main import main
-from experiments.comparison import compare
 from experiments.comparison.runs import names
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, runs
@@ -140,33 +139,6 @@ def test_campaigns_as_levels_are_told_by_their_names(
     table = page.partition("## Campaigns")[2].partition("\n## ")[0]
     assert all(run_id in table for run_id in ids.values()), "which run each of them is"
     assert not RUN_ID.search(page.partition("## Campaigns")[0])
-
-
-def test_strata_of_campaigns_are_told_by_their_names(
-    store: Store, place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    two_nights(store)
-    assert main(["compare", "--figures=false", f"--output={place.folder}/out"]) == NO_VERDICT, (
-        "two strata are too few to be summarised"
-    )
-    capsys.readouterr()
-    (page,) = (path.read_text() for path in (place.folder / "out").glob("*/report.md"))
-    assert "campaign=demo · first night" in page
-
-
-def test_a_notebook_has_the_names_too(store: Store) -> None:
-    ids = list(two_nights(store).values())
-    found = mlflow.search_runs(experiment_names=["captioning"])
-    for given in (ids, found):
-        result = compare(
-            given, factor="campaign", baseline=ids[1], strata=["framework"], outcomes=[STEP]
-        )
-        assert {(row.a, row.b) for row in result.rows} == {
-            ("demo · second night", "demo · first night")
-        }
-        assert [row.stratum for row in result.rows if row.verdict == "faster"] == [
-            "framework=pytorch"
-        ]
 
 
 def test_the_campaigns_of_a_server_are_listed_the_newest_first(

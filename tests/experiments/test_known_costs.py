@@ -222,15 +222,6 @@ def test_a_step_is_the_devices_work_and_the_loss(
     )
 
 
-@pytest.mark.parametrize(("name", "batch"), [(name, BATCHES[name]) for name in WORKLOADS])
-def test_throughput_of_steps_is_all_examples_over_the_time_of_all_steps(
-    measured: Mapping[str, Measured], name: str, batch: int
-) -> None:
-    """Total over total, of the steps as they were: how late a busy machine made them is not what is tested."""
-    seconds, throughput = measured[name].judged, measured[name].metrics["train/examples_per_second"]
-    assert throughput == pytest.approx(batch * len(seconds) / sum(seconds), rel=1e-3)
-
-
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_request_is_the_devices_work_and_the_answer(
     measured: Mapping[str, Measured], name: str
@@ -273,27 +264,6 @@ def test_steps_that_run_freely_overlap(freely: Mapping[str, Measured], name: str
         assert ended - began >= COSTS["launch"] + steps * ON_DEVICE + COSTS["read"] - ROUNDED
         whole += [ended - began] * (steps == 3)
     assert min(whole) < 3 * STEP
-
-
-@pytest.mark.parametrize("name", FREELY)
-def test_what_ran_freely_is_what_is_judged(freely: Mapping[str, Measured], name: str) -> None:
-    found, batch = freely[name], BATCHES[name.partition(",")[0]]
-    seconds = sum(ended - began for began, ended in found.windows)
-    assert found.metrics["train/examples_per_second"] == pytest.approx(
-        sum(found.examples) / seconds, rel=1e-3
-    )  # of rounded times
-    assert found.metrics["train/first_step_seconds"] >= STEP
-    assert (
-        found.metrics.get("train/epoch_examples_per_second", 0.0)
-        < found.metrics["train/examples_per_second"]
-    )
-    alone = {"train/step_seconds", "train/stepped_examples_per_second"}
-    assert alone & found.metrics.keys() == (alone if name.endswith("both") else set()), (
-        "of warm-up there is no median"
-    )
-    if name.endswith("both"):
-        assert found.metrics["train/step_seconds"] >= STEP
-        assert found.metrics["train/stepped_examples_per_second"] <= batch / STEP
 
 
 def test_in_a_window_there_are_its_steps_and_one_loss(freely: Mapping[str, Measured]) -> None:
@@ -350,28 +320,6 @@ def test_the_table_of_what_lies_inside_is_what_the_framework_did(
             for count, least in ((in_steps, STEPS), (in_epochs, STEPS - 1))
         )
     assert {event: told[event] for event in seen} == seen
-
-
-def test_a_request_holds_the_devices_work_and_the_answer_and_no_copy(
-    measured: Mapping[str, Measured],
-) -> None:
-    found = measured["classification"]
-    told = {
-        row["event"]: row["request"]
-        for row in TABLE.finditer((ROOT / "docs/measurement.md").read_text())
-    }
-    asked = [one for one in found.events if one["began"] > found.steps[-1][1]]
-    seen = {}
-    for event, named in (("copy", "copy"), ("infer", "step"), ("read", "read")):
-        mine = [(one["began"], one["ended"]) for one in asked if one["event"] == event]
-        seen[named] = (
-            "inside"
-            if sum(_inside(one, found.requests) for one in mine) >= len(found.requests)
-            else "outside"
-        )
-    assert len(found.requests) >= 8
-    assert {event: told[event] for event in seen} == seen
-    assert {told[event] for event in ("input", "evaluate")} == {"–"}
 
 
 def _inside(one: tuple[float, float], spans: Sequence[tuple[float, float]]) -> bool:

@@ -87,6 +87,7 @@ def test_cells_beside_busy_neighbours_are_repeated_once_and_not_judged(place: Pl
     assert "This machine was busy (" in "\n".join(page.splitlines()[:12])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_toys")
 def test_a_repeat_that_was_stopped_is_made_by_resume_and_not_a_second_time(place: Place) -> None:
     """The limit is 0 %, so that the cell is beyond it however free the machine."""
@@ -112,24 +113,6 @@ def test_a_repeat_that_was_stopped_is_made_by_resume_and_not_a_second_time(place
                 for one in cells(place)["toy · block 1"]
             ]
             assert outcomes == [("ok", False), ("interrupted", True), ("ok", True)]
-
-
-@pytest.mark.usefixtures("slow_toys")
-def test_cells_that_take_turns_are_repeated_together(place: Place) -> None:
-    """The limit is 0 %, so that a cell is beyond it however free the machine; a pair always shares its time."""
-    with neighbours.busy(1, neighbours.A_TENTH):
-        done = place.run(**TOYS, blocks="1", others_limit_percent="0", pairing="interleaved")
-    assert done.returncode == 3, done.stderr + done.stdout
-    found = cells(place)
-    assert [len(runs) for runs in found.values()] == [2, 2]
-    assert [["repeats" in run.tags for run in runs] for runs in found.values()] == [
-        [False, True]
-    ] * 2
-    turns = [{runs[at].tags["turns"] for runs in found.values()} for at in (0, 1)]
-    assert [len(names) for names in turns] == [1, 1]
-    assert turns[0] != turns[1]
-    report = json.loads((next(place.journal.iterdir()) / "report" / "comparison.json").read_text())
-    assert len([one for one in report["excluded"] if not one["metric"]]) == 2
 
 
 GPU = """

@@ -174,6 +174,7 @@ def test_nodes_with_different_versions_are_refused_with_what_differs_where(
         cluster.export("n2", "PYTHONPATH", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)]
 )

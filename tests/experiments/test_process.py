@@ -120,13 +120,6 @@ def test_a_cell_has_one_gpu_and_its_sensors_the_same(
     assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
-def test_a_cell_has_one_mig_instance(start: CellStarter, driver: Driver) -> None:
-    driver.answers({"0.instances": 2})
-    seen, _, gpus = start("cuda", CUDA_VISIBLE_DEVICES=INSTANCES[1])
-    assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == (INSTANCES[1], INSTANCES[1:])
-    assert start("cuda")[2] == INSTANCES[:1]
-
-
 @pytest.mark.parametrize(
     ("settings", "count"), [({"worker_count": 2}, 2), ({"worker_count": 0, "workers": [1, 3]}, 3)]
 )
@@ -157,14 +150,6 @@ def test_proofs_and_probes_have_the_device_of_a_cell(driver: Driver, start: Cell
     environments = json.loads(driver.python(ON_DEVICES, **variables))
     found = [{name: one.get(name) for name in names} for one in environments]
     assert found == expected * 2
-
-
-def test_nodes_name_their_gpus_themselves(start: CellStarter) -> None:
-    """A UUID of the first node is unknown on the second."""
-    seen, _, gpus = start(
-        "cuda", {"worker_count": 4}, {"nodes": [["srun"], ["srun"]]}, CUDA_VISIBLE_DEVICES="0,1"
-    )
-    assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == ("0,1", UUIDS[:2])
 
 
 def test_gpus_may_be_compared_by_their_variable(start: CellStarter) -> None:

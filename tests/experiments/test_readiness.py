@@ -92,7 +92,7 @@ def test_a_cell_waits_until_the_gpu_is_as_cool_as_at_the_start(driver: Driver) -
     driver.answers(celsius=43)
     assert json.loads(driver.python(WAIT.replace("LIMIT", "5"))) == ["", []]
     driver.answers(celsius=58)
-    cooling = threading.Timer(2.5, lambda: driver.answers(celsius=42))
+    cooling = threading.Timer(1.0, lambda: driver.answers(celsius=42))
     cooling.start()
     text, said = json.loads(driver.python(WAIT.replace("LIMIT", "60")))
     assert text.startswith("gpu_0 58 °C (started at 40), waited ")
@@ -146,9 +146,6 @@ def test_a_gpu_that_not_all_see_is_left_alone(
         output, _ = process.communicate(timeout=120)
         return process.returncode, output
 
-    code, output = ended(device="cuda")
-    assert code == 2, output
-    assert "toy: device 'cuda': the toy framework sees no GPU here" in output
     code, output = ended(device="auto", cool_down_seconds="0")
     assert code == 3, output
     assert (
@@ -201,51 +198,3 @@ def test_a_campaign_beside_a_gpu(
     assert "energy/joules" not in second.metrics  # of a GPU that does not compute here
     assert warning in second.tags["warnings"]
     assert second.tags["gpu"] == "Test GPU (driver 600.00)"
-
-
-def test_a_campaign_on_one_of_two_gpus(
-    place: Place,
-    driver: Driver,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """From the variable to the cell's process, its sensors and its run; what would make its figures wrong is refused."""
-    own = {
-        "CUDA_VISIBLE_DEVICES": "1",
-        "EVENHAND_TOY_GPU": "1",
-        "PYTORCH_CUDA_ALLOC_CONF": "backend:native",
-    }
-    for name, text in {**driver.environment, **toy_costs(step=0.05), **own}.items():
-        monkeypatch.setenv(name, text)
-    driver.answers({"1.celsius": 80}, cards=2)
-    given = {
-        "frameworks": "toy",
-        "blocks": "1",
-        "device": "auto",
-        "data": "synthetic",
-        "vocabulary": "60",
-        "length": "8",
-    }
-    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
-    refused = started(place, driver, **given)
-    output, _ = refused.communicate(timeout=120)
-    assert refused.returncode == 2, output
-    assert "CUDA_LAUNCH_BLOCKING=1 is set: every kernel is then waited for" in output
-    monkeypatch.delenv("CUDA_LAUNCH_BLOCKING")
-    campaign = started(place, driver, **given)
-    output, _ = campaign.communicate(timeout=120)
-    assert campaign.returncode == 3, output
-    (cell,) = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
-    assert cell.params["device"] == "cuda"
-    assert cell.tags["gpu.uuid"] == UUIDS[1]
-    assert cell.tags["gpu"] == "Test GPU (driver 600.00)"
-    assert cell.tags["inherited.PYTORCH_CUDA_ALLOC_CONF"] == "backend:native"
-    assert cell.metrics["system/gpu_1_temperature_celsius"] == 80
-    assert not any(name.startswith("system/gpu_0") for name in cell.metrics)
-    (environment,) = place.journal.glob("*/cells/block-*/*/environment.json")
-    variables = json.loads(environment.read_text())["variables"]
-    expected = {
-        "CUDA_VISIBLE_DEVICES": UUIDS[1],
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-    }
-    assert variables.items() >= expected.items()

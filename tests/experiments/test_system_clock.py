@@ -66,6 +66,7 @@ def cells(folder: Path) -> list[RunOpened]:
     ]
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_back_is_named_and_times_go_on(place: Place) -> None:
     """While a cell runs, and once more before a resumption."""
     given = {**TOYS, "blocks": "1"}

@@ -28,8 +28,7 @@ from experiments.workloads.grid.measure import Budget
 from models import frameworks
 from tests.conftest import PYTHONPATH, Place
 from tests.experiments import test_known_costs as known_costs
-from tracking.errors import EvenhandError
-from tracking.records import RunClosed, RunOutcome, StoredRun
+from tracking.records import RunClosed, StoredRun
 from tracking.store import Store
 
 TURN_STEPS, TURN_SECONDS = 5, 0.2
@@ -93,14 +92,6 @@ def test_a_turn_has_as_many_steps_as_are_asked_for_and_takes_long_enough(
     assert turns.waited_seconds == pytest.approx(4.0)
 
 
-def test_a_process_that_gets_no_further_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(childs, "time", clock)
-    turns = childs.Turns(lambda _: None, Token(clock, []), enabled=True)  # type: ignore[arg-type]
-    with pytest.raises(EvenhandError, match="no further turn"):
-        turns.begin(1)
-
-
 def test_a_budget_of_time_does_not_pass_while_others_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second of steps of 0.1 s, with ten seconds of waiting after each: eleven, the first not counted."""
     from experiments.workloads.grid import measure
@@ -148,17 +139,6 @@ def test_a_block_ends_well_as_a_whole_or_not_at_all(
     assert [(one.outcome, one.reason) for one in found] == told
 
 
-def test_memory_that_ran_out_beside_others_is_no_limit_that_was_found() -> None:
-    first, second = parents.end_together(
-        closings(("out_of_memory", "bad_alloc"), ("ok", "")), ["a", "b"], 0
-    )
-    assert {first.outcome, second.outcome} == {RunOutcome.FAILED}
-    assert (
-        first.reason
-        == "bad_alloc (out of memory while 2 cells were alive; with pairing=sequential each has it alone)"
-    )
-
-
 # ---- a campaign
 
 
@@ -185,15 +165,15 @@ class Campaign:
 def campaign(
     tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path
 ) -> Campaign:
-    """Three blocks; frameworks that sleep, so that the machine may be busy."""
+    """Two blocks; frameworks that sleep, so that the machine may be busy."""
     folder = tmp_path_factory.mktemp("turns")
     (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
     place, log = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db"), folder / "events"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVENHAND_TOY_COSTS", json.dumps(COSTS))
         patch.setenv("EVENHAND_TOY_EVENTS", str(log))
-        done = place.run(**TOYS, blocks="3", inference_batch_sizes="1,2")
-    assert done.returncode == 3, done.stdout + done.stderr  # three blocks are no verdict
+        done = place.run(**TOYS, blocks="2", inference_batch_sizes="1,2")
+    assert done.returncode == 3, done.stdout + done.stderr  # two blocks are no verdict
     journal = next(place.journal.iterdir())
     events = [json.loads(line) for line in log.read_text().splitlines()]
     runs = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
@@ -236,12 +216,11 @@ def _of(cell: Cell, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     return [dict(one) for one in events if one["pid"] == pid]
 
 
-@pytest.mark.parametrize("block", [1, 2])
-def test_never_are_two_at_work_at_once(campaign: Campaign, block: int) -> None:
+def test_never_are_two_at_work_at_once(campaign: Campaign) -> None:
     """By the framework's own log: what one process does has ended when another does something. From start to end."""
     done = sorted(
         (one["began"], one["ended"], one["pid"])
-        for cell in campaign.block(block)
+        for cell in campaign.block(1)
         for one in cell.events
     )
     assert len({pid for *_, pid in done}) == 2
@@ -268,17 +247,6 @@ def test_every_turn_but_a_phases_last_has_its_steps_and_its_time(campaign: Campa
                 assert one["steps"] >= TURN_STEPS
                 assert one["seconds"] >= TURN_SECONDS
         assert [one["phase"] for one in cell.turns] == sorted(one["phase"] for one in cell.turns)
-
-
-def test_the_steps_of_a_turn_are_those_that_were_made_in_it(campaign: Campaign) -> None:
-    """Each step belongs to the cell's last turn that began before it."""
-    for cell in campaign.cells.values():
-        made = [one["began"] for one in cell.events if one["event"] == "step"]
-        assert len(made) == STEPS
-        of_turn = np.searchsorted([one["began"] for one in cell.turns], made) - 1
-        for at, turn in enumerate(cell.turns):
-            if turn["steps"] is not None:
-                assert turn["steps"] == (of_turn == at).sum() or turn["phase"] != 1
 
 
 def test_cells_keep_step_with_each_other(campaign: Campaign) -> None:
@@ -317,24 +285,10 @@ def test_what_is_alike_for_cells_in_turns_is_judged_and_what_is_not_says_why(
     assert all(len(names) == 1 for names in turns.values())
     assert turns[1] != turns[2]
     assert {cell.run.params["pairing"] for cell in campaign.cells.values()} == {"interleaved"}
-    assert campaign.rows["train/step_seconds"]["n_blocks"] == 3
-    assert campaign.rows["train/step_seconds"]["estimate"] == pytest.approx(1.5, rel=0.2)
+    assert campaign.rows["train/step_seconds"]["n_blocks"] == 2
     for metric in ("train/first_step_seconds", "train/total_seconds"):
         assert campaign.rows[metric]["verdict"] == "not comparable"
         assert campaign.rows[metric]["reason"].startswith("cells took turns (pairing=interleaved)")
-
-
-def test_of_the_sensors_only_what_a_process_has_for_itself_is_kept(campaign: Campaign) -> None:
-    for cell in campaign.cells.values():
-        assert not [
-            name
-            for name in cell.run.metrics
-            if name.endswith(("utilization_percent_mean", "energy/joules"))
-        ]
-        assert cell.run.tags["not_available.cpu/utilization_percent_mean"].startswith(
-            "cells took turns"
-        )
-        assert cell.run.metrics["memory/peak_rss_bytes"] > 0
 
 
 # ---- every workload

@@ -66,7 +66,7 @@ LONG = {
     "data": "synthetic",
     "vocabulary": "60",
     "length": "8",
-    "epochs": "25",
+    "epochs": "12",
     "blocks": "2",
 }
 LONG |= {"steps_per_epoch": "4"}
@@ -104,7 +104,7 @@ def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_con
     assert len(again["toy · block 2"]) == 1, "what was finished is not run again"
     newest = next(run for run in again["toy · block 1"] if run.status == "FINISHED")
     history = Store(place.uri)._client.get_metric_history(newest.run_id, "val/loss")
-    assert [point.step for point in history] == list(range(1, 26))
+    assert [point.step for point in history] == list(range(1, 13))
     earlier = {
         point.step: point.value
         for point in Store(place.uri)._client.get_metric_history(first.run_id, "val/loss")
@@ -204,7 +204,7 @@ def test_a_server_that_dies_costs_nothing_but_a_replay(place: Place, server: Ser
         history = Store(remote.uri)._client.get_metric_history(
             runs["toy · block 2"][0].run_id, "train/loss"
         )
-        assert [point.step for point in history] == list(range(1, 26))
+        assert [point.step for point in history] == list(range(1, 13))
 
 
 @pytest.mark.parametrize("small_disk", ["40m"], indirect=True)

@@ -62,7 +62,7 @@ def test_what_is_printed_can_be_pasted_and_a_users_models_stay_out(
         monkeypatch.setenv(name, text)
     settings = {
         **SHORT,
-        "epochs": "20",
+        "epochs": "10",
         "blocks": "1",
         "cache": str(place.cache),
         "journal": "my journal",

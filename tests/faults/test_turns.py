@@ -57,6 +57,7 @@ def gone(*cells: psutil.Process) -> bool:
     return not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in cells)
 
 
+@pytest.mark.slow
 def test_a_killed_cell_ends_its_block_whether_it_waited_or_worked_and_resume_runs_that_block_again(
     place: Place,
 ) -> None:
