@@ -24,7 +24,7 @@ class Length:
 
     Attributes:
         examples: Of an epoch.
-        kept: Settings that are searched themselves, and so never changed here.
+        searched: Settings that are searched themselves, and so never changed here.
     """
 
     batch_size: int
@@ -32,16 +32,16 @@ class Length:
     epochs: int
     least_steps: int
     what: str
-    kept: Collection[str] = ()
+    searched: Collection[str] = ()
 
     def settings(self, batch_size: int) -> dict[str, int]:
         """Return `steps_per_epoch` and `epochs` at a batch size; nothing at the default's."""
-        if batch_size == self.batch_size or "steps_per_epoch" in self.kept:
+        if batch_size == self.batch_size or "steps_per_epoch" in self.searched:
             return {}
         steps = max(1, self.examples // batch_size)
         epochs = max(self.epochs, math.ceil(self.least_steps / steps))
         values = {"steps_per_epoch": steps, "epochs": epochs}
-        return {name: value for name, value in values.items() if name not in self.kept}
+        return {name: value for name, value in values.items() if name not in self.searched}
 
     def steps(self, batch_size: int) -> int:
         """Return the steps of a whole training at a batch size."""
@@ -69,7 +69,10 @@ class Length:
 
 
 def of(
-    study: Study, settings: CampaignSettings, counts: Mapping[str, int], kept: Collection[str] = ()
+    study: Study,
+    settings: CampaignSettings,
+    counts: Mapping[str, int],
+    searched: Collection[str] = (),
 ) -> Length | None:
     """Return the length of a training; None if the study has none. counts: of its data."""
     scaling = study.scaling
@@ -84,7 +87,7 @@ def of(
         values.epochs,
         values.warmup_steps + measured,
         scaling.examples.replace("_", " "),
-        kept,
+        searched,
     )
 
 

@@ -90,13 +90,13 @@ class CellProcess:
         # the runner's run is the parent's: MLflow's autologging in the child would continue it
         ours = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
         inherited = {name: text for name, text in os.environ.items() if name not in ours}
-        inherited, own = devices.changed(inherited, spec.environment), dict(spec.environment)
+        inherited, varied = devices.changed(inherited, spec.environment), dict(spec.environment)
         self.gpus = devices.gpus_of_cell(spec.device, _local_workers(spec), inherited)
         named = self.gpus if len(spec.nodes) < 2 else ()  # other nodes' GPUs have other names
-        placed = devices.variables_of_cell(spec.device, named, own)
+        placed = devices.variables_of_cell(spec.device, named, varied)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         # the cell checks what is varied: a GPU's number is its UUID there
-        sent = replace(spec, environment=own | {k: placed[k] for k in own if k in placed})
+        sent = replace(spec, environment=varied | {k: placed[k] for k in varied if k in placed})
         self._kills_before = memory.kernel_kills()
         # -P: not from the working folder, whose `models` may be the user's
         python = interpreters.executable(spec.framework, spec.settings.get("pythons", ()))
@@ -113,7 +113,7 @@ class CellProcess:
         if sensor_seconds:
             sensors = Sensors(self._child.pid, spec.device, self.gpus)
             sensing = Sensing(
-                spec.run, sensors, sensor_seconds, self._write, alone=not spec.in_turns
+                spec.run, sensors, sensor_seconds, self._write, is_alone=not spec.in_turns
             )
             self._sensing = self._while_open.enter_context(sensing)
 

@@ -102,14 +102,14 @@ def _name(prepared: PreparedCampaign, title: str) -> str:
 
 
 def restart(
-    study: str, run_id: str, given: Mapping[str, str], root: Path, display: Display
+    study: str, run_id: str, overrides: Mapping[str, str], root: Path, display: Display
 ) -> Campaign:
     """Prepare a campaign again with the settings that it began with, and reopen its run.
 
     Args:
         study: Name of the experiment.
         run_id: Id of the campaign's run, or `last`.
-        given: Settings of this call, as text.
+        overrides: Settings of this call, as text.
         root: Folder of the journals.
         display: Shows the progress.
 
@@ -119,7 +119,7 @@ def restart(
     # locked before minutes of preparation: another process may be running it
     previous = resume.load(study, run_id, root)
     try:
-        settings = previous.settings(given)
+        settings = previous.settings(overrides)
         prepared = preparation.prepare(study, settings, display, previous.plan)
         backends.gather(previous.records, previous.description["run_id"])
         opening.reopen(previous.description, previous.records)
@@ -197,7 +197,7 @@ def _run_blocks(
 def _warnings_after_extraction(prepared: PreparedCampaign) -> Sequence[str]:
     if not (after_extraction := workloads.load(prepared.module.workload).after_extraction):
         return ()
-    treatment_of = {id(prepared.data_for(one)): one for one in prepared.plan.treatments}
+    treatment_of = {id(prepared.data_for(each)): each for each in prepared.plan.treatments}
     warnings = [
         line
         for treatment in treatment_of.values()

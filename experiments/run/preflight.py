@@ -186,7 +186,7 @@ def _distinct(prepared: PreparedCampaign) -> list[tuple[Treatment, CampaignSetti
     """Return one treatment of a framework for each of the settings that it is opened with."""
     opening: dict[tuple[Any, ...], tuple[Treatment, CampaignSettings]] = {}
     for name in prepared.settings.frameworks:
-        compared = [one for one in prepared.plan.treatments if one.framework == name]
+        compared = [each for each in prepared.plan.treatments if each.framework == name]
         for treatment in compared or [Treatment(name, name)]:
             settings = treatment.merged(prepared.settings)
             values = [getattr(settings, field) for field in OPENING]

@@ -43,7 +43,7 @@ class PreviousLaunch:
     description: Mapping[str, Any]
     plan: Plan | None
 
-    def settings(self, given: Mapping[str, str]) -> CampaignSettings:
+    def settings(self, overrides: Mapping[str, str]) -> CampaignSettings:
         """Return its settings with those of this call that may change.
 
         Raises:
@@ -55,7 +55,7 @@ class PreviousLaunch:
                 raise WrongCall(
                     f"resume: the model in {path} has changed since the campaign began; start anew"
                 )
-        settings = same_settings(self.study, before, given)
+        settings = same_settings(self.study, before, overrides)
         require_extendable(settings, before, self.records.folder, self.description["run"])
         return settings
 
@@ -113,7 +113,7 @@ def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
 
 
 def same_settings(
-    study: str, recorded: Mapping[str, Any], given: Mapping[str, str]
+    study: str, recorded: Mapping[str, Any], overrides: Mapping[str, str]
 ) -> CampaignSettings:
     """Return the recorded settings, except for folders, length and cluster, which may be new.
 
@@ -122,16 +122,16 @@ def same_settings(
     """
     module = studies.load(study)
     settings = settings_.from_values(module.settings, recorded)
-    requested = settings_.parse(module.settings, module.presets, given)
-    for name in set(given) - settings_.silent(settings) - open_ended(settings):
+    requested = settings_.parse(module.settings, module.presets, overrides)
+    for name in set(overrides) - settings_.silent(settings) - open_ended(settings):
         before = getattr(settings, name)
         if before != getattr(requested, name):
             raise WrongCall(
                 f"resume: {name} was {settings_.to_text(before)} at the beginning "
-                f"and cannot become {given[name]}; start anew"
+                f"and cannot become {overrides[name]}; start anew"
             )
-    changed = set(given) & {"cache", "journal", *open_ended(settings)}
-    if given.get("executor") == "local":  # options of the cluster go with it
+    changed = set(overrides) & {"cache", "journal", *open_ended(settings)}
+    if overrides.get("executor") == "local":  # options of the cluster go with it
         changed |= settings_.of_group(settings, "cluster")
     return dataclasses.replace(settings, **{name: getattr(requested, name) for name in changed})
 
@@ -213,7 +213,7 @@ class Extension:
 
     study: str
     run_id: str
-    given: Mapping[str, str]
+    overrides: Mapping[str, str]
     last_block: int
 
 
@@ -248,12 +248,12 @@ def request(run_id: str, blocks: int, budget: str, root: Path) -> Extension:
             f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}"
         )
     if settings.until_settled:
-        given = {"max_blocks": str(max(last, settings.max_blocks)), "budget": budget}
+        overrides = {"max_blocks": str(max(last, settings.max_blocks)), "budget": budget}
     else:
-        given = {"blocks": str(last)}
+        overrides = {"blocks": str(last)}
         if budget != CampaignSettings.budget:
-            given["budget"] = budget
-    return Extension(description["study"], folder.name, {**given, "journal": str(root)}, last)
+            overrides["budget"] = budget
+    return Extension(description["study"], folder.name, {**overrides, "journal": str(root)}, last)
 
 
 def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None:

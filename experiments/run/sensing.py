@@ -33,7 +33,7 @@ class Sensing:
 
     Args:
         write: Takes the records of the run.
-        alone: False if other cells work in between; then only the process's memory is summarised.
+        is_alone: False if other cells work in between; then only the process's memory is summarised.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class Sensing:
         period_seconds: float,
         write: Callable[[Record], None],
         *,
-        alone: bool = True,
+        is_alone: bool = True,
     ) -> None:
-        self._run, self._write, self._is_alone = run, write, alone
+        self._run, self._write, self._is_alone = run, write, is_alone
         self._began = clock.now()
         self._waiting: list[Point] = []
         self._sampler = Sampler(sensors, period_seconds, self._keep)
@@ -103,9 +103,9 @@ class Sensing:
                 summary = replace(summary, metrics=metrics)
         if self._is_alone:
             return summary
-        own = {key: value for key, value in summary.metrics.items() if "memory/" in key}
-        others = (*summary.missing, *(summary.metrics.keys() - own))
-        return Summary(own, dict.fromkeys(others, SHARED))
+        of_process = {key: value for key, value in summary.metrics.items() if "memory/" in key}
+        others = (*summary.missing, *(summary.metrics.keys() - of_process))
+        return Summary(of_process, dict.fromkeys(others, SHARED))
 
     def others_on_gpu(self, windows: Sequence[Window]) -> tuple[float | None, str]:
         """Return how often others computed on the cell's GPUs while something was timed, and who.

@@ -9,14 +9,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from experiments import studies
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
-from experiments.comparison import compare
-from experiments.comparison.runs import looks
 from experiments.comparison.verdicts import extended
 from experiments.config import settings as settings_
 from experiments.config.console import Display
@@ -24,7 +21,6 @@ from experiments.config.settings import CampaignSettings
 from experiments.run import pipeline, preparation, resume
 from experiments.run import plan as plan_
 from tests.conftest import Place
-from tests.experiments.comparison.campaigns import frame
 from tests.experiments.test_until_settled import TOYS, KnownCampaign, kept, noise
 from tracking import journal, provenance
 from tracking.errors import WrongCall
@@ -118,17 +114,17 @@ def test_blocks_are_counted_from_the_number_asked_for_or_from_those_that_ran(
     tmp_path: Path,
 ) -> None:
     campaign_folder(tmp_path, "fixed", blocks=6)
-    assert dict(resume.request("fixed", 20, "none", tmp_path).given) == {
+    assert dict(resume.request("fixed", 20, "none", tmp_path).overrides) == {
         "blocks": "26",
         "journal": str(tmp_path),
     }
     campaign_folder(tmp_path, "open", until="settled", max_blocks=18)
     found = resume.request("last", 20, "none", tmp_path)
-    assert (found.run_id, found.last_block, found.given["max_blocks"]) == ("open", 22, "22")
-    assert resume.request("open", 4, "2h", tmp_path).given["max_blocks"] == "18", (
+    assert (found.run_id, found.last_block, found.overrides["max_blocks"]) == ("open", 22, "22")
+    assert resume.request("open", 4, "2h", tmp_path).overrides["max_blocks"] == "18", (
         "the plan stays where it is enough"
     )
-    assert resume.request("open", 4, "2h", tmp_path).given["budget"] == "2h"
+    assert resume.request("open", 4, "2h", tmp_path).overrides["budget"] == "2h"
 
 
 def test_what_cannot_be_extended_is_one_line(
@@ -197,28 +193,6 @@ def test_only_what_a_report_told_was_seen(tmp_path: Path) -> None:
     assert resume.reported_looks(folder, "c", 12) == (6,), "no report since"
     told(verdict="b is slower")
     assert resume.reported_looks(folder, "c", 12) == (6, 12)
-
-
-def extended_frame(blocks: int, seen: str, campaign: str = "c1") -> pd.DataFrame:
-    """A campaign whose blocks after the sixth know of these looks."""
-    found = frame(
-        blocks=blocks,
-        params={"until": "fixed", "blocks": "6", "max_blocks": "48"},
-        campaign=campaign,
-    )
-    found["tags.looks"] = [seen if block >= 6 else None for block in found["block"]]
-    return found
-
-
-def test_a_report_of_an_extended_campaign_says_what_is_promised_no_longer() -> None:
-    found = extended_frame(20, "6")
-    assert looks.of_extended(found) == {"c1": (6, 19)}
-    (told,) = (line for line in compare(found).warnings if "extended" in line)
-    assert "extended to 19 blocks after its report of 6 was written" in told
-    assert "of about 9 % of such campaigns, not of 5 %" in told
-    assert extended.warnings(frame(blocks=20)) == ()
-    assert extended.warnings(extended_frame(20, "4")) == (), "four blocks test nothing"
-    assert looks.of_runs(found).blocks == (), "its intervals are those of a fixed number"
 
 
 def test_the_rate_is_that_of_repeated_looks() -> None:

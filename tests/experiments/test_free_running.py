@@ -15,7 +15,7 @@ import models
 from experiments.cell import measure, timing
 from experiments.cell.checkpoint import Checkpoint
 from experiments.cell.peak_memory import DevicePeaks
-from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch, pace
+from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch
 from experiments.studies import captioning
 from experiments.workloads import steps as steps_
 from experiments.workloads.grid import measure as grid_measure
@@ -282,28 +282,6 @@ def test_a_resumed_training_keeps_its_windows_and_warms_up_again(tmp_path: Path)
     assert values.is_warmup == (True,) * 6
 
 
-def test_the_summary_of_windows_claims_nothing_of_single_steps() -> None:
-    warm = timing.PhaseValues("train", (9.0, 3.0), (10, 10), warmup=2)
-    windows = timing.of_windows([timing.Window(4, 8.0, 0.0), timing.Window(2, 4.5, 0.0)], 10)
-    found = timing.summarise_windows(
-        timing.summarise_training(warm, 30.0), windows, timing.of_device((), 10)
-    )
-    assert found == {
-        "train/first_step_seconds": 9.0,
-        "train/total_seconds": 30.0,
-        "train/examples_per_second": 60 / 12.5,
-    }
-    alone = timing.PhaseValues("train", (9.0, 3.0, 5.0), (10, 10, 10), warmup=1)
-    found = timing.summarise_windows(
-        timing.summarise_training(alone, 30.0), windows, timing.of_device((1.0, 2.0, 6.0), 10)
-    )
-    assert found["train/step_seconds"] == 4.0
-    assert found["train/stepped_examples_per_second"] == 20 / 8
-    assert found["train/examples_per_second"] == 60 / 12.5
-    assert found["train/on_device_step_seconds"] == 2.0
-    assert not [name for name in found if name.endswith("p95")], "72 values earn a p95"
-
-
 @pytest.mark.parametrize(
     ("timing_", "window_steps", "message"),
     [
@@ -334,18 +312,6 @@ def test_windows_that_no_epoch_has_room_for_are_refused(
     with pytest.raises(WrongCall, match=message):
         steps_.check(settings, 1_000, "training captions", "scenes")
     return None
-
-
-def test_a_grids_warm_up_is_found_in_its_windows(clock: Time) -> None:
-    """Six slow windows before those that vary by 5 %; the first step, timed alone, is no window."""
-    usual = [4.0, 4.0, 4.0, 4.2] * 6
-    watch = Stopwatch(lambda *_: None, pace=pace({"timing": "free", "window_steps": 2}, first=1))
-    for seconds in (50.0, *[9.0] * 6, *usual):
-        watch.begin()
-        clock.sleep(seconds)
-        watch.end(*[1.0] * watch.window_steps)
-    windows = grid_measure._windows(watch, rows=3)
-    assert (windows.warmup, windows.steady) == (6, (near(usual), [6] * 24))
 
 
 class Diverging(Adapter):

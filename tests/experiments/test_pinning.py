@@ -155,19 +155,6 @@ def test_what_a_kernel_says_is_told(tmp_path: Path) -> None:
     assert tuning.memory_pressure(tmp_path) == 12.5
 
 
-def test_what_a_kernel_does_not_say_is_missing_with_its_reason(tmp_path: Path) -> None:
-    told, missing = tuning.look(tmp_path)
-    assert told == {}
-    assert missing.keys() == {"governor", "turbo", "aslr", "swap", "memory_pressure"}
-    assert missing["governor"] == "the kernel shows no cpufreq"
-    amd = {
-        "sys/devices/system/cpu/cpufreq/boost": "0\n",
-        "proc/meminfo": "SwapTotal: 0 kB\nSwapFree: 0 kB\n",
-    }
-    told, _ = tuning.look(written(tmp_path, amd))
-    assert told == {"turbo": "off", "swap": "none"}
-
-
 def test_short_memory_is_a_trouble() -> None:
     short = MachineState(memory_pressure_percent=12.5)
     assert short.troubles == (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests import slurm, warm
+from tests import slurm
 from tests.conftest import Place, toy_costs, wait_for
 from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
@@ -110,31 +109,6 @@ def test_a_machine_without_slurm_or_without_its_controller_is_one_line(
     assert "sbatch, srun, squeue, scancel, sinfo not found on this machine" in done.stderr
 
 
-WITHOUT_SUBMITIT = """
-import sys
-from importlib.machinery import PathFinder
-from experiments.cli.main import main
-found = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *more: None if name == "submitit" else found(name, *more)
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_without_submitit_one_line_says_what_installs_it(on_cluster: Place) -> None:
-    """A Python that does not find the package, whatever is installed."""
-    command = on_cluster.command("captioning", **TOYS)
-    done = warm.run(
-        [sys.executable, "-c", WITHOUT_SUBMITIT, *command[3:]],
-        on_cluster.environment,
-        on_cluster.folder,
-    )
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert (
-        "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'" in done.stderr
-    )
-    assert not stored(on_cluster)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="a node with a mount of its own needs root")
 def test_a_folder_that_the_nodes_do_not_share_is_one_line(
@@ -223,14 +197,3 @@ def test_the_workers_of_a_sweep_are_jobs_and_share_its_trials(
     assert [run.status for run in trials] == ["FINISHED"] * 4
     assert {run.tags["slurm.node"] for run in trials} <= set(cluster.nodes)
     wait_for(lambda: cluster.jobs() == {}, 60)  # a job leaves the queue a moment after its result
-
-
-def test_a_sweep_on_a_cluster_needs_a_database_that_nodes_share(on_cluster: Place) -> None:
-    asked = {
-        "experiment": "captioning",
-        "search": "learning_rate=0.05|0.02|0.01|0.005",
-        "objectives": "loss",
-    }
-    done = on_cluster.call(*on_cluster.command("sweep", **{**TOYS, "frameworks": "toy", **asked}))
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "give storage=postgresql://user@host/database" in done.stderr

@@ -31,7 +31,7 @@ def a_task(folder: Path, **more: Any) -> SlurmTask:
 
 
 def write(work: SlurmTask, cell: Cell, machine: str, outcome: RunOutcome | None) -> None:
-    records = Journal(work.own)
+    records = Journal(work.journal_folder)
     tags = {"cell": cell.key, "block": str(cell.block), "machine": machine}
     records.append(RunOpened(cell.key, 1, "none", cell.key, tags))
     if outcome:
@@ -87,11 +87,11 @@ def test_a_job_is_sent_again_while_it_gets_on_and_given_up_when_it_does_not(tmp_
 def test_a_cell_that_was_open_ends_with_the_reason(tmp_path: Path) -> None:
     work = a_task(tmp_path)
     write(work, CELLS[0], "elsewhere", None)
-    records = Journal(work.own)
+    records = Journal(work.journal_folder)
     journal_runs.close_open_runs(records, "its node failed")
     journal_runs.close_open_runs(records, "again")
     records.close()
-    closed = [one for one in journal.read_all(work.own) if isinstance(one, RunClosed)]
+    closed = [one for one in journal.read_all(work.journal_folder) if isinstance(one, RunClosed)]
     assert [(one.run, one.outcome, one.reason) for one in closed] == [
         (CELLS[0].key, "interrupted", "its node failed")
     ]

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +23,6 @@ from experiments.contract import CellSpec
 from experiments.run.backends import local as parents
 from experiments.run.cell_process import CellProcess
 from experiments.studies import overhead
-from experiments.workloads.grid.measure import Budget
 from models import frameworks
 from tests.conftest import PYTHONPATH, Place
 from tests.experiments import test_known_costs as known_costs
@@ -90,19 +88,6 @@ def test_a_turn_has_as_many_steps_as_are_asked_for_and_takes_long_enough(
     ]
     assert found == [(1, 0, 3.0), (1, 7, 0.21), (1, 20, 0.6), (2, 3, 0.09)]
     assert turns.waited_seconds == pytest.approx(4.0)
-
-
-def test_a_budget_of_time_does_not_pass_while_others_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second of steps of 0.1 s, with ten seconds of waiting after each: eleven, the first not counted."""
-    from experiments.workloads.grid import measure
-
-    clock, output = Clock(), SimpleNamespace(waited_seconds=0.0)
-    monkeypatch.setattr(measure, "time", clock)
-    budget = Budget(output, seconds=0.95, least=1, most=1_000)  # type: ignore[arg-type]
-    while budget.step():
-        clock.now += 0.1 + 10
-        output.waited_seconds += 10
-    assert budget.done == 11
 
 
 # ---- how a block ends

@@ -388,5 +388,5 @@ def _first_line(text: str) -> str:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
-    return own[-1] if own else "it said nothing"
+    own_lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
+    return own_lines[-1] if own_lines else "it said nothing"

@@ -49,14 +49,14 @@ class SlurmTask:
 
     Attributes:
         campaign: Folder of the campaign.
-        own: Folder of the job's journal, which the campaign's process collects.
+        journal_folder: Of the job, which the campaign's process collects.
         results: Of cells of these blocks in earlier launches, by key.
         fruitless: How often in a row its time was over without progress.
         interruption: Why it was interrupted before.
     """
 
     campaign: Path
-    own: Path
+    journal_folder: Path
     prepared: PreparedCampaign
     blocks: tuple[tuple[Cell, ...], ...] = ()
     before: tuple[Job, ...] = ()
@@ -72,7 +72,7 @@ class SlurmTask:
         """Run the task. Return the bytes of its journal."""
         STOP.hold()
         STOP.watch()
-        records = Journal(self.own)
+        records = Journal(self.journal_folder)
         self._progress_before = self._progress()
         journal_runs.close_open_runs(records, self.interruption)
         with Display() as display:
@@ -108,7 +108,7 @@ class SlurmTask:
 
     def _progress(self) -> tuple[int, ...]:
         """Return numbers that change when a cell ends by itself, or has trained one more epoch."""
-        records = journal.read_all(self.own)
+        records = journal.read_all(self.journal_folder)
         ends = [record.outcome for record in records if isinstance(record, RunClosed)]
         folders = [checkpoint_of(self.campaign, cell.key) for cell in self.cells]
         saved = [folder.stat().st_mtime_ns for folder in folders if folder.exists()]
@@ -116,9 +116,13 @@ class SlurmTask:
 
     def _results(self, cells: Sequence[Cell]) -> dict[str, CellResult]:
         """Return results of cells, without blocks that another machine began: they begin anew."""
-        results = {**self.results, **journal_runs.cell_results(self.own)}
+        results = {**self.results, **journal_runs.cell_results(self.journal_folder)}
         this = machine()
-        begun = [run.tags for run in journal_runs.read(self.own).values() if "cell" in run.tags]
+        begun = [
+            run.tags
+            for run in journal_runs.read(self.journal_folder).values()
+            if "cell" in run.tags
+        ]
         elsewhere = {key for key, result in results.items() if result.machine not in ("", this)}
         elsewhere |= {tags["cell"] for tags in begun if tags.get("machine", this) != this}
         blocks = set(map(block_of, elsewhere))
@@ -245,9 +249,9 @@ class Slurm:
             for key, result in self._campaign.results.items()
             if block_of(key) in numbers
         }
-        own = self._folder / uuid.uuid4().hex[:8]
+        job_folder = self._folder / uuid.uuid4().hex[:8]
         folder, prepared = self._recorder.folder.resolve(), self._campaign.prepared
-        return SlurmTask(folder, own, prepared, blocks, before, results)
+        return SlurmTask(folder, job_folder, prepared, blocks, before, results)
 
     def _submit(self, tasks: Sequence[SlurmTask]) -> list[JobTail]:
         """Submit an array. A campaign that has the nodes of one job keeps them."""
@@ -281,11 +285,11 @@ class Slurm:
 
     def _collect(self, tail: JobTail) -> None:
         """Copy records to the campaign's journal; after a kill the next process repeats some."""
-        own = tail.task.own
-        if not (own / journal.RECORDS).exists():
+        job_folder = tail.task.journal_folder
+        if not (job_folder / journal.RECORDS).exists():
             return
         before = tail.offset
-        records, tail.offset = journal.read(own, before)
+        records, tail.offset = journal.read(job_folder, before)
         for record in records:
             if isinstance(record, RunOpened):
                 tail.note_opened(record)
@@ -298,7 +302,7 @@ class Slurm:
                 text = f"{opened.name}: {record.outcome}{why}, {seconds:.0f} s, {tail.node}"
                 self._recorder.display.finish(text, good=is_good)
         if tail.offset != before:
-            journal.mark_delivered(own, tail.offset, "")
+            journal.mark_delivered(job_folder, tail.offset, "")
             self._node = tail.node or self._node
 
     def _end(self, tail: JobTail) -> None:
@@ -335,7 +339,7 @@ class Slurm:
         while tail.offset < size:
             if time.monotonic() > deadline:
                 raise EvenhandError(
-                    f"the last records of job {tail.job.id} do not show in {tail.task.own}"
+                    f"the last records of job {tail.job.id} do not show in {tail.task.journal_folder}"
                 )
             time.sleep(COLLECT_SECONDS)
             self._collect(tail)
@@ -369,12 +373,14 @@ def name_of(run_id: str) -> str:
 def gather(records: Journal, run_id: str) -> None:
     """Cancel the jobs of an earlier process of the campaign, and collect what they have written."""
     cluster.cancel_by_name(name_of(run_id))
-    for own in sorted(path.parent for path in (records.folder / JOBS).glob(f"*/{journal.RECORDS}")):
-        offset, _ = journal.delivered(own, "")
-        collected, after = journal.read(own, offset)
+    for job_folder in sorted(
+        path.parent for path in (records.folder / JOBS).glob(f"*/{journal.RECORDS}")
+    ):
+        offset, _ = journal.delivered(job_folder, "")
+        collected, after = journal.read(job_folder, offset)
         while after != offset:
             for record in collected:
                 records.append(record)
             offset = after
-            collected, after = journal.read(own, offset)
-        journal.mark_delivered(own, offset, "")
+            collected, after = journal.read(job_folder, offset)
+        journal.mark_delivered(job_folder, offset, "")
