@@ -52,12 +52,9 @@ class Length:
     def difference(self, batch_sizes: Iterable[int], margin: float) -> str:
         """Return how the trainings at these batch sizes differ; empty if within the margin."""
         examples = [size * self.steps(size) for size in batch_sizes]
-        least, most = min(examples), max(examples)
-        if most <= least * (1 + margin):
+        if max(examples) <= min(examples) * (1 + margin):
             return ""
-        return (
-            f"one training sees {least:,} {self.what}, another {most:,}: only rates can be compared"
-        )
+        return rates_only(examples, self.what)
 
     def remedy(self, batch_sizes: Iterable[int], margin: float) -> str:
         """Return settings with which trainings at all these batch sizes do the same work."""
@@ -88,6 +85,14 @@ def of(
         values.warmup_steps + measured,
         scaling.examples.replace("_", " "),
         searched,
+    )
+
+
+def rates_only(examples: Collection[int], noun: str) -> str:
+    """Return the warning for trainings with these numbers of examples."""
+    return (
+        f"one training sees {min(examples):,} {noun}, another {max(examples):,}: "
+        "only rates can be compared"
     )
 
 

@@ -26,7 +26,6 @@ from experiments.config import settings as settings_
 from experiments.config import variation
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.contract import DatasetInfo
 from experiments.planning.design import Cell
 from experiments.run import journal_runs, pipeline, preparation
 from experiments.run import plan as plan_
@@ -121,6 +120,10 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     display.rest()
     warnings = [plan.nothing_to_compare, plan.rates_only]
     warnings += [line for data in datasets for line in data.warnings]
+    texts = []
+    for data in datasets:
+        counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in data.dataset.counts.items() if n)
+        texts.append(f"{data.dataset.name}: {', '.join(counts)}")
     earlier = _earlier_cells(study, settings, plan)
     seconds: dict[str, list[float]] = {treatment.name: [] for treatment in plan.treatments}
     for run in (run for runs in earlier for run in runs):
@@ -130,7 +133,7 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         settings,
         plan,
         cells_of(plan, settings),
-        " | ".join(dict.fromkeys(_described(data.dataset) for data in datasets)),
+        " | ".join(dict.fromkeys(texts)),
         list(dict.fromkeys(filter(None, warnings))),
         provenance.fingerprint(),
         len(earlier),
@@ -169,11 +172,6 @@ def _is_same(run: StoredRun, hashes: Mapping[str, str], machine: str) -> bool:
         and tags.get("outcome") == RunOutcome.OK
         and bool(run.end_ms)
     )
-
-
-def _described(data: DatasetInfo) -> str:
-    counts = (f"{count:,} {name.replace('_', ' ')}" for name, count in data.counts.items() if count)
-    return f"{data.name}: {', '.join(counts)}"
 
 
 def _detectable(

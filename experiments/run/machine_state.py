@@ -15,6 +15,7 @@ from experiments.config.settings import OTHERS_LIMIT_PERCENT
 from tracking import tuning
 from tracking.errors import WrongCall
 from tracking.sensors import Sensors, load
+from tracking.sensors.load import Moment
 
 IDLE_SECONDS = 0.5
 BAND_CELSIUS = 3.0
@@ -86,33 +87,30 @@ class MachineState:
             )
 
 
-class MachineProbe:
-    """Observation of the machine from its creation to `idle`, without this process and its children.
+def observe(began: Moment, device: str, workers: int = 1) -> MachineState:
+    """Return the state since a moment, half a second ago at least.
+
+    Work of this process and its children does not count.
 
     Args:
+        began: When the observation began.
+        device: Of the cells.
         workers: Of the largest cell, which has a GPU for each.
     """
-
-    def __init__(self, device: str, workers: int = 1) -> None:
-        gpus = devices.gpus_of_cell(device, workers, os.environ)
-        self._sensors = Sensors(device=device, gpus=gpus)
-        self._began = load.look()
-
-    def idle(self) -> MachineState:
-        """Return the state, observed for half a second at least."""
-        time.sleep(max(0.0, self._began.at + IDLE_SECONDS - time.monotonic()))
-        others = load.between(self._began, load.look())
-        on_gpu = tuple(f"{_name(pid)} ({pid})" for pid in self._sensors.on_gpu())
-        setup, not_available = tuning.look()
-        return MachineState(
-            others.others_percent,
-            others.culprit(),
-            on_gpu,
-            celsius(self._sensors),
-            setup,
-            not_available,
-            tuning.memory_pressure(),
-        )
+    time.sleep(max(0.0, began.at + IDLE_SECONDS - time.monotonic()))
+    others = load.between(began, load.look())
+    sensors = Sensors(device=device, gpus=devices.gpus_of_cell(device, workers, os.environ))
+    on_gpu = tuple(f"{_name(pid)} ({pid})" for pid in sensors.on_gpu())
+    setup, not_available = tuning.look()
+    return MachineState(
+        others.others_percent,
+        others.culprit(),
+        on_gpu,
+        celsius(sensors),
+        setup,
+        not_available,
+        tuning.memory_pressure(),
+    )
 
 
 def celsius(sensors: Sensors) -> dict[str, float]:

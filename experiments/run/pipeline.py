@@ -31,12 +31,15 @@ from experiments.run import (
     resume,
     rules,
 )
+from experiments.run import plan as plan_
 from experiments.run.backends import Backend
 from experiments.run.campaign import Campaign
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.rules import StoppingRule
+from tracking import journal
 from tracking.errors import EvenhandError, WrongCall
+from tracking.journal import Journal
 from tracking.records import RunKind, RunOutcome
 from tracking.store import Unreachable, note
 
@@ -116,18 +119,20 @@ def restart(
     Raises:
         WrongCall: If it is not found, or its settings cannot become those of this call.
     """
-    # locked before minutes of preparation: another process may be running it
-    previous = resume.load(study, run_id, root)
+    folder = resume.find("resume", run_id, root, study)
+    records = Journal(folder)  # locked before minutes of preparation
     try:
-        settings = previous.settings(overrides)
-        prepared = preparation.prepare(study, settings, display, previous.plan)
-        backends.gather(previous.records, previous.description["run_id"])
-        opening.reopen(previous.description, previous.records)
-        previous.record_length(settings)
+        description = journal.read_campaign(folder)
+        settings = resume.settings_of(description, folder, overrides)
+        plan = plan_.from_values(description["plan"]) if "plan" in description else None
+        prepared = preparation.prepare(study, settings, display, plan)
+        backends.gather(records, description["run_id"])
+        opening.reopen(description, records)
+        resume.record_length(records, description, settings)
     except BaseException:
-        previous.records.close()
+        records.close()
         raise
-    return Campaign(prepared, previous.records, display)
+    return Campaign(prepared, records, display)
 
 
 def run(campaign: Campaign, progress: Progress, last_block: int = 0) -> Conclusion:

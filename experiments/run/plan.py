@@ -10,7 +10,7 @@ from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from experiments.config.variation import Variation
 from experiments.contract import Study, Treatment
-from experiments.planning import treatments
+from experiments.planning import length, treatments
 from tracking.errors import WrongCall
 
 
@@ -106,11 +106,7 @@ def _rates_only(study: Study, varied: Variation, settings: CampaignSettings) -> 
         return ""
     steps = values.epochs * values.steps_per_epoch
     examples = [steps * level.settings["batch_size"] for level in varied.levels]
-    noun = study.scaling.examples.replace("_", " ")
-    return (
-        f"one training sees {min(examples):,} {noun}, another {max(examples):,}: "
-        "only rates can be compared"
-    )
+    return length.rates_only(examples, study.scaling.examples.replace("_", " "))
 
 
 def on_the_cpu(plan: Plan) -> Plan:

@@ -15,14 +15,15 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.contract import DatasetInfo, Prepared, Study, Treatment
 from experiments.planning import treatments
-from experiments.run import backends, preflight, scheduler
+from experiments.run import backends, machine_state, preflight, scheduler
 from experiments.run import plan as plan_
-from experiments.run.machine_state import MachineProbe, MachineState
+from experiments.run.machine_state import MachineState
 from experiments.run.plan import Plan
 from models import frameworks
 from models import own as own_models
 from tracking import accounts
 from tracking.errors import WrongCall
+from tracking.sensors import load
 from tracking.store import Store
 
 NO_DATA = Prepared(DatasetInfo("", "", "", {}, {}), {})
@@ -81,17 +82,16 @@ def prepare(
     """
     plan = plan or plan_.of_study(studies.load(study), settings)
     draft = PreparedCampaign(study, settings, plan)
-    # jobs of a cluster check their nodes themselves
-    probe = None
-    if not draft.settings.on_cluster:
-        device = devices.of(draft.settings)[0]
-        probe = MachineProbe(device, draft.settings.workers_of_a_cell)
+    began = load.look()
     data = prepare_data(study, draft.settings, display)
     store = Store()
     store.check()
     account = accounts.current(store)
     team = accounts.team_of(account, draft.settings.team)
-    machine = probe.idle() if probe else MachineState()
+    machine = MachineState()
+    if not draft.settings.on_cluster:  # jobs of a cluster check their nodes themselves
+        device, workers = devices.of(draft.settings)[0], draft.settings.workers_of_a_cell
+        machine = machine_state.observe(began, device, workers)
     if draft.settings.require_idle_machine:
         machine.require_idle()
     draft = replace(

@@ -13,10 +13,8 @@ from experiments.comparison.report.remarks import Advice
 from experiments.config import settings as settings_
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings
 from experiments.run import journal_runs
-from experiments.run import plan as plan_
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import environment_digest
-from experiments.run.plan import Plan
 from experiments.run.recorder import journal_option
 from models import own as own_models
 from tracking import journal, provenance
@@ -28,56 +26,43 @@ from tracking.records import Tags
 OTHERS = ("sweep", "export")
 
 
-@dataclass(frozen=True)
-class PreviousLaunch:
-    """Campaign as earlier launches left it.
+def settings_of(
+    description: Mapping[str, Any], folder: Path, overrides: Mapping[str, str]
+) -> CampaignSettings:
+    """Return a campaign's settings with those of this call that may change.
 
-    Attributes:
-        records: Its journal, which this process has locked.
-        description: As the journal has it.
-        plan: What is compared, where that is not the study's own design.
+    Args:
+        description: Of the campaign, as its journal has it.
+        folder: Of the journal.
+        overrides: Settings of this call, as text.
+
+    Raises:
+        WrongCall: If others would change, or if its runs could not be judged together.
     """
-
-    study: str
-    records: Journal
-    description: Mapping[str, Any]
-    plan: Plan | None
-
-    def settings(self, overrides: Mapping[str, str]) -> CampaignSettings:
-        """Return its settings with those of this call that may change.
-
-        Raises:
-            WrongCall: If others would change, or if its runs could not be judged together.
-        """
-        before = self.description["settings"]
-        for path, digest in self.description.get("own_models", {}).values():
-            if own_models.digest(own_models.add(Path(path))) != digest:
-                raise WrongCall(
-                    f"resume: the model in {path} has changed since the campaign began; start anew"
-                )
-        settings = same_settings(self.study, before, overrides)
-        require_extendable(settings, before, self.records.folder, self.description["run"])
-        return settings
-
-    def record_length(self, settings: CampaignSettings) -> None:
-        """Record how long the campaign goes on from now, and the looks that it has had."""
-        before, run = self.description["settings"], self.description["run"]
-        now = {name: getattr(settings, name) for name in open_ended(settings)}
-        if {**before, **now} == before:
-            return
-        if not settings.until_settled and settings.blocks != before["blocks"]:
-            looks = reported_looks(self.records.folder, run, before["blocks"])
-            if looks:
-                self.records.append(Tags(run, {"looks": journal_runs.as_text(looks)}))
-        changed = {**self.description, "settings": {**before, **now}}
-        journal.write_campaign(self.records.folder, changed)
+    before = description["settings"]
+    for path, digest in description.get("own_models", {}).values():
+        if own_models.digest(own_models.add(Path(path))) != digest:
+            raise WrongCall(
+                f"resume: the model in {path} has changed since the campaign began; start anew"
+            )
+    settings = same_settings(description["study"], before, overrides)
+    require_extendable(settings, before, folder, description["run"])
+    return settings
 
 
-def load(study: str, run_id: str, root: Path) -> PreviousLaunch:
-    folder = find("resume", run_id, root, study)
-    description = journal.read_campaign(folder)
-    plan = plan_.from_values(description["plan"]) if "plan" in description else None
-    return PreviousLaunch(study, Journal(folder), description, plan)
+def record_length(
+    records: Journal, description: Mapping[str, Any], settings: CampaignSettings
+) -> None:
+    """Record how long a campaign goes on from now, and the looks that it has had."""
+    before, run = description["settings"], description["run"]
+    now = {name: getattr(settings, name) for name in open_ended(settings)}
+    if {**before, **now} == before:
+        return
+    if not settings.until_settled and settings.blocks != before["blocks"]:
+        looks = reported_looks(records.folder, run, before["blocks"])
+        if looks:
+            records.append(Tags(run, {"looks": journal_runs.as_text(looks)}))
+    journal.write_campaign(records.folder, {**description, "settings": {**before, **now}})
 
 
 def find(option: str, run_id: str, root: Path, study: str = "") -> Path:

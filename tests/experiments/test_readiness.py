@@ -17,12 +17,14 @@ from tests.conftest import Place, titled, toy_costs, wait_for
 from tests.faults.test_campaign import records
 from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 from tracking.records import RunOpened
+from tracking.sensors import load
 from tracking.store import Store
 
 LOOK = """
 import dataclasses, json
-from experiments.run.machine_state import MachineProbe
-idle = MachineProbe("cuda").idle()
+from experiments.run.machine_state import observe
+from tracking.sensors import load
+idle = observe(load.look(), "cuda")
 print(json.dumps([dataclasses.asdict(idle), idle.troubles, idle.metrics]))
 """
 
@@ -34,12 +36,12 @@ def cpu_seconds() -> dict[int, float]:
 
 
 def test_others_work_is_seen_and_named_and_ours_is_not() -> None:
-    look, before = machine_state.MachineProbe("cpu"), cpu_seconds()
+    began, before = load.look(), cpu_seconds()
     with neighbours.busy(1) as (pid,):
         until = time.monotonic() + 0.8
         while time.monotonic() < until:
             sum(range(10_000))
-        idle, after = look.idle(), cpu_seconds()
+        idle, after = machine_state.observe(began, "cpu"), cpu_seconds()
     assert idle.others_percent > 10  # a fifth of a core at least, also where other tests run
     if idle.busiest:  # ours, or what worked as much beside it: never a wrong name
         named = int(idle.busiest.rpartition("(")[2].rstrip(")"))
@@ -67,7 +69,7 @@ def test_the_idle_gpu_and_who_else_is_on_it(driver: Driver) -> None:
 
 def test_every_gpu_in_use_is_looked_at(driver: Driver) -> None:
     driver.answers({"1.pid": 1, "1.celsius": 45, "2.pid": 1}, cards=3, milliwatts=60_000)
-    script = LOOK.replace('MachineProbe("cuda")', 'MachineProbe("cuda", WORKERS)')
+    script = LOOK.replace('"cuda")', '"cuda", WORKERS)')
     alone, pair = (
         json.loads(driver.python(script.replace("WORKERS", count), CUDA_VISIBLE_DEVICES="0,1,2"))
         for count in "12"

@@ -18,13 +18,12 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
 from experiments.contract import Job
 from experiments.planning.design import Cell
-from experiments.run import backends, cell_run, journal_runs
+from experiments.run import backends, cell_run, journal_runs, machine_state
 from experiments.run.backends import JOBS, BlockResult, cluster
 from experiments.run.backends.cluster import SubmittedJob
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import checkpoint_of
 from experiments.run.journal_runs import block_of
-from experiments.run.machine_state import MachineProbe
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip, planned_looks
@@ -32,6 +31,7 @@ from tracking import clock, journal, provenance
 from tracking.errors import EvenhandError
 from tracking.journal import Journal
 from tracking.records import BETWEEN_WARNINGS, RunClosed, RunKind, RunOpened, RunOutcome
+from tracking.sensors import load
 
 SUBMITTED = "submitted"
 COLLECT_SECONDS = 0.5
@@ -140,7 +140,8 @@ def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
         names = ",".join(node.name for node in recorder.nodes)
         recorder.place_tags |= {"slurm.nodes": names, "machine": machine()}
     recorder.called = f"job {job}"
-    recorder.machine = MachineProbe(devices.of(settings)[0], settings.workers_of_a_cell).idle()
+    device, workers = devices.of(settings)[0], settings.workers_of_a_cell
+    recorder.machine = machine_state.observe(load.look(), device, workers)
     if settings.require_idle_machine:
         recorder.machine.require_idle(f" (node {node})")
     troubles = recorder.machine.troubles
@@ -173,11 +174,6 @@ class JobTail:
     def task(self) -> SlurmTask:
         task: SlurmTask = self.job.task
         return task
-
-    def note_opened(self, record: RunOpened) -> None:
-        self.open[record.run] = record
-        self.block = int(record.tags.get("block", 0))
-        self.node = record.tags.get("slurm.nodes") or record.tags.get("slurm.node", "")
 
     def note_closed(self, record: RunClosed) -> RunOpened | None:
         if opened := self.open.pop(record.run, None):
@@ -292,8 +288,12 @@ class Slurm:
         records, tail.offset = journal.read(job_folder, before)
         for record in records:
             if isinstance(record, RunOpened):
-                tail.note_opened(record)
-                self._warn(record)
+                tags = record.tags
+                tail.open[record.run], tail.block = record, int(tags.get("block", 0))
+                tail.node = tags.get("slurm.nodes") or tags.get("slurm.node", "")
+                warnings = filter(None, tags.get("warnings", "").split(BETWEEN_WARNINGS))
+                seen = self._recorder.warnings
+                self._recorder.warn([line for line in warnings if line not in seen])
             self._recorder.write(record)
             if isinstance(record, RunClosed) and (opened := tail.note_closed(record)):
                 seconds = (record.time_ms - opened.time_ms) / 1_000
@@ -354,10 +354,6 @@ class Slurm:
             self._collect(tail)
             tail.is_over = True
             self._close(tail, RunOutcome.INTERRUPTED, why)
-
-    def _warn(self, opened: RunOpened) -> None:
-        lines = filter(None, opened.tags.get("warnings", "").split(BETWEEN_WARNINGS))
-        self._recorder.warn([line for line in lines if line not in self._recorder.warnings])
 
     def _show(self, tails: Sequence[JobTail]) -> None:
         running = [tail for tail in tails if not tail.is_over]
