@@ -1,4 +1,4 @@
-"""Campaign in one launch: what was prepared, the records of its run, and the schedule of its cells."""
+"""Campaign in one launch: its preparation, the records of its run, and its schedule."""
 
 from __future__ import annotations
 

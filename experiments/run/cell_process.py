@@ -237,7 +237,7 @@ class CellProcess:
 
 
 def _local_workers(spec: CellSpec) -> int:
-    """Return how many workers, a GPU each, a cell has here; a check has those of the largest cell."""
+    """Return the workers, a GPU each, of a cell here; a check has those of the largest cell."""
     if "worker_count" not in spec.settings:
         return 1
     count = int(spec.settings["worker_count"] or max(spec.settings["workers"]))

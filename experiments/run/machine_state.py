@@ -1,4 +1,4 @@
-"""State of the machine: load by others before the campaign, its setup, and cool-down between cells."""
+"""State of the machine: load by others, its setup, and cool-down between cells."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MachineState:
         celsius: Temperature by sensor.
         setup: Governor, turbo and so on.
         not_available: Parts of the setup that the kernel does not report, with the reason.
-        memory_pressure_percent: Share of the last ten seconds; None if the kernel does not count it.
+        memory_pressure_percent: Share of the last ten seconds; None if not counted.
     """
 
     others_percent: float = 0.0

@@ -113,7 +113,7 @@ def record_preparation(recorder: Recorder, prepared: PreparedCampaign) -> None:
 
 
 def reopen(description: Mapping[str, Any], records: Journal) -> None:
-    """Set the run back to running, with signals held from here on, and end what is open below it."""
+    """Set the run back to running, with signals held, and end what is open below it."""
     STOP.hold()
     store, run_id = Store(), description["run_id"]
     store.adopt(run_id, description["run"])

@@ -1,4 +1,4 @@
-"""Plan of a campaign: its treatments and the question about them, by the study's design or a sweep."""
+"""Plan of a campaign: its treatments and the question about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Plan:
     """Treatments of every block, and the question about them in the terms of `compare`.
 
     Attributes:
-        own_inputs: True if settings of treatments may change their data: each is prepared separately.
+        own_inputs: True if settings of treatments may change their data.
         along: The setting that memory grows with, where running out of it is a result.
         rates_only: Reason why totals and accuracies are not judged; empty if they are.
     """

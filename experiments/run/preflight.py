@@ -251,7 +251,7 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
 def _proof_devices(settings: CampaignSettings) -> tuple[str, ...]:
     """Return the devices on which the gate computes: those of the cells.
 
-    A cluster's cells may have GPUs that the machine of the launch lacks; then it is this machine's CPU.
+    If only a cluster's nodes have GPUs, it is this machine's CPU.
     """
     compared = devices.of(settings)
     is_elsewhere = settings.on_cluster and "cuda" in compared and not provenance.gpus()
@@ -290,7 +290,7 @@ def _sides(
 def training_rules(
     settings: CampaignSettings, compared: Sequence[Treatment]
 ) -> tuple[OptimizerConfig, ...]:
-    """Return the optimizers that train the networks, each once; Adam where a study has no choice."""
+    """Return the optimizers that train the networks; Adam where a study has no choice."""
     rules = []
     for treatment in compared:
         values = vars(treatment.merged(settings))

@@ -120,7 +120,7 @@ def prepare_data(study: str, settings: CampaignSettings, display: Display) -> Pr
 
 
 def read_data(study: str, settings: CampaignSettings, display: Display) -> Prepared:
-    """Return the data, read or made in the cache, checked against the settings. Raises WrongCall."""
+    """Return the data, read or made in the cache, and checked. Raises WrongCall."""
     module = studies.load(study)
     data = workloads.load(module.workload).prepare(settings, display.step)
     treatments.of(module, settings)  # raises for what it does not know

@@ -128,7 +128,7 @@ class Recorder:
             self._uploader.sparing = False
 
     def settle(self) -> None:
-        """Deliver what was measured before anything else is. Raises Interrupted if a signal came."""
+        """Deliver records before the next cell. Raises Interrupted if a signal came."""
         self.wake()
         self.deliver(30.0)  # work of the uploader would be seen in the next cell's times
         self._show_damage()

@@ -1,4 +1,4 @@
-"""Campaigns that were begun before: read from their journal, and continued, perhaps with more blocks."""
+"""Campaigns that are continued, from their journal, perhaps with more blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules, fixed before the first block: when a campaign stops, and which block is measured once more."""
+"""Rules, fixed before the first block, of when to stop and which block to repeat."""
 
 from __future__ import annotations
 

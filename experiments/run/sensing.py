@@ -33,7 +33,7 @@ class Sensing:
 
     Args:
         write: Takes the records of the run.
-        is_alone: False if other cells work in between; then only the process's memory is summarised.
+        is_alone: False if other cells work in between; then only its memory is summarised.
     """
 
     def __init__(

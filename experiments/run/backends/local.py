@@ -26,7 +26,7 @@ FILE = "turns.csv"
 
 
 class Sequential:
-    """One block after the other, and in it one cell after the other."""
+    """Blocks in their order, and their cells one by one."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
@@ -66,7 +66,7 @@ class Sequential:
 
 
 class Interleaved(Sequential):
-    """One block after the other; the cells of a group take turns, and all succeed or none does."""
+    """Blocks in their order; the cells of a group take turns, and all succeed or none does."""
 
     def _measure(self, tasks: Sequence[CellTask], first: Cell) -> list[CellResult]:
         recorder, settings = self._recorder, self._prepared.settings

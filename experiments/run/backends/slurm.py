@@ -30,7 +30,7 @@ from experiments.run.scheduler import CellResult, Skip, planned_looks
 from tracking import clock, journal, provenance
 from tracking.errors import EvenhandError
 from tracking.journal import Journal
-from tracking.records import BETWEEN_WARNINGS, RunClosed, RunKind, RunOpened, RunOutcome
+from tracking.records import BETWEEN_WARNINGS, RunClosed, RunOpened, RunOutcome
 from tracking.sensors import load
 
 SUBMITTED = "submitted"
@@ -90,7 +90,7 @@ class SlurmTask:
         return size
 
     def checkpoint(self) -> Any:
-        """Return the task that goes on after this job's time; None without progress. For submitit."""
+        """Return for submitit the task that goes on after this job; None without progress."""
         fruitless = 0 if self._progress() != self._progress_before else self.fruitless + 1
         if fruitless >= MAX_FRUITLESS:
             return None
@@ -158,7 +158,7 @@ class JobTail:
 
     Attributes:
         open: Runs that have not ended.
-        outcomes: Last outcome of each cell; extracted: of each extraction, by framework.
+        outcomes: Last outcome of each cell by key, and of each extraction by framework.
     """
 
     job: SubmittedJob
@@ -166,7 +166,6 @@ class JobTail:
     block: int = 0
     open: dict[str, RunOpened] = field(default_factory=dict)
     outcomes: dict[str, RunOutcome] = field(default_factory=dict)
-    extracted: dict[str, RunOutcome] = field(default_factory=dict)
     node: str = ""
     is_over: bool = False
 
@@ -177,11 +176,8 @@ class JobTail:
 
     def note_closed(self, record: RunClosed) -> RunOpened | None:
         if opened := self.open.pop(record.run, None):
-            outcome, tags = RunOutcome(record.outcome), opened.tags
-            if tags.get("kind") == RunKind.EXTRACTION:
-                self.extracted[tags["framework"]] = outcome
-            else:
-                self.outcomes[tags.get("cell", "")] = outcome
+            key = opened.tags.get("cell") or opened.tags["framework"]
+            self.outcomes[key] = RunOutcome(record.outcome)
         return opened
 
 
@@ -200,7 +196,7 @@ class Slurm:
         (tail,) = self._submit([self._task(before=tuple(jobs))])
         for _ in self._follow([tail]):
             pass
-        return [tail.extracted.get(job.framework) == RunOutcome.OK for job in jobs]
+        return [tail.outcomes.get(job.framework) == RunOutcome.OK for job in jobs]
 
     def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[BlockResult]:
         """Run blocks as jobs; those up to the next look are submitted together."""
@@ -339,7 +335,8 @@ class Slurm:
         while tail.offset < size:
             if time.monotonic() > deadline:
                 raise EvenhandError(
-                    f"the last records of job {tail.job.id} do not show in {tail.task.journal_folder}"
+                    f"the last records of job {tail.job.id} do not show "
+                    f"in {tail.task.journal_folder}"
                 )
             time.sleep(COLLECT_SECONDS)
             self._collect(tail)
