@@ -30,56 +30,43 @@ def everything(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def test_a_dry_run_tells_what_earlier_cells_took_and_writes_nothing(place: Place) -> None:
-    def asked(**given: str) -> str:
+def test_dry_run_forecasts_and_writes_nothing(place: Place) -> None:
+    def dry_run(**overrides: str) -> str:
         before = everything(place.folder)
-        done = place.run(**TOYS, **given, dry_run="true")
+        done = place.run(**{**TOYS, **overrides}, dry_run="true")
         assert done.returncode == DONE, done.stdout + done.stderr
-        assert everything(place.folder).keys() - before.keys() <= {
-            str(path) for path in place.folder.glob("said-*")
-        }
-        assert {
-            path: at for path, at in everything(place.folder).items() if path in before
-        } == before
+        after = everything(place.folder)
+        assert before.items() <= after.items()
+        assert all(Path(path).name.startswith("said-") for path in after.keys() - before.keys())
         assert done.stdout.splitlines()[-1] == "Nothing was measured, nothing was written."
         return done.stdout
 
-    before = asked(blocks="2")
-    assert "time       not known: no journal here has a cell with these settings" in before
-    assert "detectable not known" in before
+    text = dry_run(blocks="2")
+    assert "time       not known: no journal here has a cell with these settings" in text
+    assert "detectable not known" in text
     assert place.run(**TOYS, blocks="3").returncode == 3
-    told = asked(blocks="12")
+    text = dry_run(blocks="12")
     cells = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
-    ran = {int(run.tags["block"]): [] for run in cells}
+    order: dict[str, list[str]] = {}
+    seconds: dict[str, list[float]] = {}
     for run in sorted(cells, key=lambda run: run.start_ms):
-        ran[int(run.tags["block"])].append(run.tags["treatment"])
-    shown = {
-        int(number): names.split(", ")
-        for number, names in re.findall(r"^  block (\d+): (.*)$", told, re.MULTILINE)
-    }
-    assert {number: shown[number] for number in ran} == ran, (
-        "the order that was announced is the order that was run"
-    )
-    assert len(shown) == 12
-    assert "\ncells      24: 2 in each of 12 blocks" in told
-    by_level: dict[str, list[float]] = {}
-    for run in cells:
         assert run.end_ms is not None
-        by_level.setdefault(run.tags["framework"], []).append((run.end_ms - run.start_ms) / 1_000)
-    expected = 12 * sum(map(statistics.median, by_level.values()))
-    assert f"time       about {durations.told(expected)} for 12 blocks" in told
-    assert "by 6 cells of 1 earlier campaign" in told
-    assert re.search(
-        r"detectable training throughput, toy\+twin against toy: .* after 12 blocks in 80 % of campaigns",
-        told,
-    )
+        order.setdefault(run.tags["block"], []).append(run.tags["treatment"])
+        seconds.setdefault(run.tags["framework"], []).append((run.end_ms - run.start_ms) / 1_000)
+    shown = dict(re.findall(r"^  block (\d+): (.*)$", text, re.MULTILINE))
+    assert {block: shown[block].split(", ") for block in order} == order
+    assert "\ncells      24: 2 in each of 12 blocks" in text
+    expected = 12 * sum(map(statistics.median, seconds.values()))
+    assert f"time       about {durations.told(expected)} for 12 blocks" in text
+    assert "by 6 cells of 1 earlier campaign" in text
+    effect = r"detectable training throughput, toy\+twin against toy: .* after 12 blocks in 80 % of"
+    assert re.search(effect, text)
+    text = dry_run(frameworks="toy,toy+twin,pytorch", blocks="12")
+    assert "at least" in text
+    assert "there is no such cell: pytorch" in text
 
-    more = place.run(**{**TOYS, "frameworks": "toy,toy+twin,pytorch"}, dry_run="true", blocks="12")
-    assert "at least" in more.stdout, more.stdout + more.stderr
-    assert "there is no such cell: pytorch" in more.stdout
 
-
-def test_nothing_is_known_in_an_empty_folder_and_nothing_is_made(
+def test_dry_run_in_empty_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,7 +94,7 @@ def test_nothing_is_known_in_an_empty_folder_and_nothing_is_made(
         (["--data=nowhere"], "nowhere"),
     ],
 )
-def test_what_a_campaign_would_refuse_is_refused(
+def test_dry_run_refuses_invalid_settings(
     words: list[str],
     said: str,
     tmp_path: Path,
@@ -157,7 +144,7 @@ def test_dry_run_lists_pictures_that_cannot_be_read(
     ("words", "alone"),
     [(["--frameworks=pytorch"], True), (["--frameworks=pytorch", "--aa"], False), ([], False)],
 )
-def test_a_single_treatment_is_told_that_nothing_is_compared(
+def test_dry_run_warns_of_single_treatment(
     words: list[str],
     alone: bool,
     tmp_path: Path,
@@ -177,7 +164,7 @@ def earlier(sd: float, blocks: int, seed: int):
     return found, shifts
 
 
-def test_the_detectable_difference_is_that_of_the_power_of_a_t_test() -> None:
+def test_detectable_effect_equals_power_of_t_test() -> None:
     """Against statsmodels, at the SD pooled inside of two earlier campaigns; two outcomes share the error rate."""
     (first, a), (second, b) = earlier(0.03, 8, 1), earlier(0.05, 5, 2)
     (found,) = forecast._of_outcome([first, second], 2, replace(CampaignSettings(), blocks=12))
@@ -188,7 +175,7 @@ def test_the_detectable_difference_is_that_of_the_power_of_a_t_test() -> None:
     assert found.low < found.value < found.high
 
 
-def test_what_never_varied_asks_for_no_blocks() -> None:
+def test_constant_outcome_has_no_detectable_effect() -> None:
     """BLEU of synthetic captions is 0 in every run: it has no spread, and shares no error rate."""
     runs = list(campaigns.runs(blocks=5))
     asked = ComparisonSpec(outcomes=[STEP, "val/bleu4"])

@@ -36,7 +36,7 @@ def options_of(said: str) -> list[str]:
     return words[words.index("extend") :]
 
 
-def test_what_a_report_advises_can_be_done_and_the_next_report_says_so(place: Place) -> None:
+def test_extend_runs_the_command_of_the_report(place: Place) -> None:
     begun = place.run(**TOYS, blocks="2")
     assert begun.returncode == 3, begun.stdout + begun.stderr
     command = options_of(begun.stdout)
@@ -60,7 +60,7 @@ def test_what_a_report_advises_can_be_done_and_the_next_report_says_so(place: Pl
     )
 
 
-def test_a_campaign_that_did_not_record_a_setting_is_not_extended(
+def test_extend_refuses_journal_without_a_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = campaign_folder(tmp_path)
@@ -75,7 +75,7 @@ def test_a_campaign_that_did_not_record_a_setting_is_not_extended(
 # ---- what cannot be
 
 
-def test_a_resumption_takes_the_journal_before_it_prepares_anything(
+def test_restart_locks_journal_before_preparation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepared(*_: object) -> None:
@@ -110,7 +110,7 @@ def campaign_folder(
     return records.folder
 
 
-def test_blocks_are_counted_from_the_number_asked_for_or_from_those_that_ran(
+def test_extension_counts_planned_or_finished_blocks(
     tmp_path: Path,
 ) -> None:
     campaign_folder(tmp_path, "fixed", blocks=6)
@@ -127,9 +127,7 @@ def test_blocks_are_counted_from_the_number_asked_for_or_from_those_that_ran(
     assert resume.request("open", 4, "2h", tmp_path).overrides["budget"] == "2h"
 
 
-def test_what_cannot_be_extended_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_extend_refusals_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refused(*words: str) -> str:
         assert main(["extend", *words, f"--journal={tmp_path}"]) == WRONG_CALL
         (line,) = capsys.readouterr().err.splitlines()
@@ -156,7 +154,7 @@ def test_what_cannot_be_extended_is_one_line(
         ("commit", "check it out"),
     ],
 )
-def test_blocks_from_elsewhere_are_refused(tag: str, remedy: str, tmp_path: Path) -> None:
+def test_extend_refuses_blocks_of_another_origin(tag: str, remedy: str, tmp_path: Path) -> None:
     folder = campaign_folder(tmp_path)
     asked = replace(CampaignSettings(), blocks=26)
     resume.require_extendable(asked, {"blocks": 6}, folder, "c")
@@ -179,7 +177,7 @@ def test_blocks_from_elsewhere_are_refused(tag: str, remedy: str, tmp_path: Path
 # ---- what was seen before
 
 
-def test_only_what_a_report_told_was_seen(tmp_path: Path) -> None:
+def test_reported_looks_need_a_report(tmp_path: Path) -> None:
     folder = campaign_folder(tmp_path)
     assert resume.reported_looks(folder, "c", 6) == (), "stopped before its report"
 
@@ -195,7 +193,7 @@ def test_only_what_a_report_told_was_seen(tmp_path: Path) -> None:
     assert resume.reported_looks(folder, "c", 12) == (6, 12)
 
 
-def test_the_rate_is_that_of_repeated_looks() -> None:
+def test_error_rate_equals_table_of_repeated_looks() -> None:
     """Armitage, McPherson and Rowe 1969, table 2: a test at 5 % after each of n equal batches."""
     for count, percent in ((1, 5.0), (2, 8.3), (3, 10.7), (4, 12.6), (5, 14.2)):
         assert 100 * extended.error_rate([10 * at for at in range(1, count + 1)]) == pytest.approx(
@@ -206,7 +204,7 @@ def test_the_rate_is_that_of_repeated_looks() -> None:
 # ---- campaigns that go on until it is settled
 
 
-def test_an_extension_looks_after_its_last_block(tmp_path: Path) -> None:
+def test_extension_looks_after_last_block(tmp_path: Path) -> None:
     campaign = KnownCampaign(tmp_path)
     look = campaign.looking(last_block=8)
     assert next(block for block in kept(tmp_path, noise(0.2)) if look(block, ran_now=True)) == 8
@@ -214,7 +212,7 @@ def test_an_extension_looks_after_its_last_block(tmp_path: Path) -> None:
     assert look.stopped == "Stopped after 8 blocks, as many as were asked for: not settled."
 
 
-def test_an_extension_of_a_settled_campaign_measures_what_was_asked_for(tmp_path: Path) -> None:
+def test_extension_of_settled_campaign_runs_requested_blocks(tmp_path: Path) -> None:
     """It was settled after six blocks; and an extension stops early where it was not settled before."""
     shifts = noise(0.02, mean=0.3)
     campaign = KnownCampaign(tmp_path / "settled")
@@ -260,7 +258,7 @@ def advised(tmp_path: Path, blocks: int, looks: tuple[int, ...] = (), **given: o
     return settings, resume.advice(campaign, blocks)  # type: ignore[arg-type]
 
 
-def test_a_campaign_that_can_go_on_is_extended(tmp_path: Path) -> None:
+def test_advice_extends_campaign(tmp_path: Path) -> None:
     for given, seen in (({}, ()), ({"until": "settled", "max_blocks": 18}, (6, 9))):
         _, found = advised(tmp_path, 12, seen, **given)
         assert found is not None

@@ -108,7 +108,7 @@ def near(seconds: float | Sequence[float]) -> Any:
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_step_alone_is_launch_and_device_and_in_a_window_the_slower_of_both(
+def test_window_hides_launch_or_device_time(
     given: dict[str, float],
 ) -> None:
     """Synchronising inside of the window makes every step as long as alone; without it at the end, the update is missing."""
@@ -124,7 +124,7 @@ def test_a_step_alone_is_launch_and_device_and_in_a_window_the_slower_of_both(
 
 
 @pytest.mark.usefixtures("clock")
-def test_windows_and_single_steps_take_turns(given: dict[str, float]) -> None:
+def test_windows_and_single_steps_alternate(given: dict[str, float]) -> None:
     watch = trained(2 + 3 * (4 + 4) + 4, Pace(4, first=2, between=4))
     assert [one.seconds for one in watch.windows] == near([freely(given, 4)] * 4)
     assert watch.seconds == near([one_by_one(given)] * (2 + 3 * 4))
@@ -153,7 +153,7 @@ class WithEvents(Adapter):
 
 
 @pytest.mark.usefixtures("clock")
-def test_the_devices_clock_tells_steps_apart_without_waiting(given: dict[str, float]) -> None:
+def test_device_clock_times_steps_of_windows(given: dict[str, float]) -> None:
     """By PyTorch's own events, on a stand-in of CUDA's. A step's time is that between the ends of two steps.
 
     The first of a window has none: an idle device waits for its launch, and for the call that synchronises before it.
@@ -177,7 +177,7 @@ class Waiting(Adapter):
 
 
 @pytest.mark.usefixtures("clock", "given")
-def test_a_framework_that_always_waits_is_noticed() -> None:
+def test_waiting_framework_is_detected() -> None:
     assert trained(6, Pace(5, first=1), Waiting).held_up
     assert not trained(6, EVERY_STEP, Waiting).held_up
 
@@ -247,9 +247,7 @@ def cell(folder: Path, **settings: Any) -> Any:
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_training_is_warmed_up_step_by_step_and_then_runs_freely(
-    tmp_path: Path, given: dict[str, float]
-) -> None:
+def test_training_runs_freely_after_warmup(tmp_path: Path, given: dict[str, float]) -> None:
     framework, network, optimizer = opened()
     told = Told()
     state = measure._train(
@@ -263,7 +261,7 @@ def test_a_training_is_warmed_up_step_by_step_and_then_runs_freely(
 
 
 @pytest.mark.usefixtures("clock", "given")
-def test_a_resumed_training_keeps_its_windows_and_warms_up_again(tmp_path: Path) -> None:
+def test_resumed_training_keeps_windows_and_warms_up(tmp_path: Path) -> None:
     framework, network, optimizer = opened()
     with pytest.raises(KeyboardInterrupt):
         measure._train(
@@ -300,9 +298,7 @@ def test_a_resumed_training_keeps_its_windows_and_warms_up_again(tmp_path: Path)
         ("both", 4, ""),
     ],
 )
-def test_windows_that_no_epoch_has_room_for_are_refused(
-    timing_: str, window_steps: int, message: str
-) -> None:
+def test_too_long_windows_are_refused(timing_: str, window_steps: int, message: str) -> None:
     """Eight steps an epoch, of two epochs, whose first holds the warm-up."""
     settings = captioning.Settings(
         timing=timing_, window_steps=window_steps, steps_per_epoch=8, epochs=2, warmup_steps=8
@@ -327,9 +323,7 @@ class Diverging(Adapter):
 
 @pytest.mark.usefixtures("clock", "given")
 @pytest.mark.parametrize("kind", ["step", "free", "both"])
-def test_a_loss_that_is_no_number_is_noticed_at_its_windows_end(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_infinite_loss_is_detected_in_a_window(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     framework, network, _ = opened(Diverging)
     settings = {
         "batch_size": 4,
@@ -348,7 +342,7 @@ def test_a_loss_that_is_no_number_is_noticed_at_its_windows_end(
         grid_measure._train(framework, network, batch, spec, DevicePeaks(framework), Told())  # type: ignore[arg-type]
 
 
-def test_a_campaign_of_freely_running_steps_is_judged_by_their_throughput(
+def test_free_running_campaign_is_judged_by_throughput(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real campaign, whose second framework is slower by a known cost. No single step is judged."""

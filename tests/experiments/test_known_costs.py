@@ -212,9 +212,7 @@ def _phase(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_step_is_the_devices_work_and_the_loss(
-    measured: Mapping[str, Measured], name: str
-) -> None:
+def test_step_seconds_are_device_work_and_loss(measured: Mapping[str, Measured], name: str) -> None:
     seconds = measured[name].judged
     assert STEP <= min(seconds) < STEP + LATE
     assert measured[name].metrics["train/step_seconds"] == pytest.approx(
@@ -223,7 +221,7 @@ def test_a_step_is_the_devices_work_and_the_loss(
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_request_is_the_devices_work_and_the_answer(
+def test_request_seconds_are_device_work_and_answer(
     measured: Mapping[str, Measured], name: str
 ) -> None:
     seconds = measured[name].answered
@@ -231,7 +229,7 @@ def test_a_request_is_the_devices_work_and_the_answer(
     assert min(seconds) <= measured[name].metrics["inference/latency_seconds_p50"] <= max(seconds)
 
 
-def test_the_epochs_clock_holds_input_and_copies_and_no_validation(
+def test_epoch_seconds_include_input_but_not_validation(
     measured: Mapping[str, Measured],
 ) -> None:
     """Each batch: read, copied, the device waited for, the step. The second epoch lasted from its first batch to its last loss.
@@ -254,7 +252,7 @@ def test_the_epochs_clock_holds_input_and_copies_and_no_validation(
 
 
 @pytest.mark.parametrize("name", [*FREELY, "grid, free"])
-def test_steps_that_run_freely_overlap(freely: Mapping[str, Measured], name: str) -> None:
+def test_free_running_steps_overlap(freely: Mapping[str, Measured], name: str) -> None:
     """A window's steps are launched while the device works; one by one, they would take 64 ms longer in a window of three."""
     found, batch = freely[name], BATCHES[name.partition(",")[0]]
     counts = [examples // batch for examples in found.examples]
@@ -266,7 +264,7 @@ def test_steps_that_run_freely_overlap(freely: Mapping[str, Measured], name: str
     assert min(whole) < 3 * STEP
 
 
-def test_in_a_window_there_are_its_steps_and_one_loss(freely: Mapping[str, Measured]) -> None:
+def test_window_contains_its_steps_and_one_loss(freely: Mapping[str, Measured]) -> None:
     """Its batches are read and copied before it, and the other losses after; the device is waited for at its end."""
     found = freely["classification, free"]
     for window, examples in zip(found.windows, found.examples, strict=True):
@@ -298,7 +296,7 @@ def test_in_a_window_there_are_its_steps_and_one_loss(freely: Mapping[str, Measu
     assert told == {**none, **each, "read": "once, at its end"}
 
 
-def test_the_table_of_what_lies_inside_is_what_the_framework_did(
+def test_documented_table_matches_events(
     measured: Mapping[str, Measured],
 ) -> None:
     """Of `classification`, which does all of it. An epoch's spans begin with its first step, whose batch was read before."""

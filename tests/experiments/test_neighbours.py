@@ -47,7 +47,7 @@ def cells(place: Place) -> dict[str, list[StoredRun]]:
 
 
 @pytest.mark.usefixtures("slow_toys")
-def test_cells_beside_busy_neighbours_are_repeated_once_and_not_judged(place: Place) -> None:
+def test_disturbed_cells_are_repeated_once_and_not_judged(place: Place) -> None:
     with neighbours.busy(1, neighbours.A_TENTH):
         done = place.run(**TOYS, blocks="1", others_limit_percent="0")
     assert done.returncode == 3, done.stderr + done.stdout
@@ -88,7 +88,7 @@ def test_cells_beside_busy_neighbours_are_repeated_once_and_not_judged(place: Pl
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slow_toys")
-def test_a_repeat_that_was_stopped_is_made_by_resume_and_not_a_second_time(place: Place) -> None:
+def test_resume_runs_interrupted_repetition_once(place: Place) -> None:
     """The limit is 0 %, so that the cell is beyond it however free the machine."""
 
     def repeating() -> bool:
@@ -139,7 +139,7 @@ print(json.dumps([told, tags, logged, neighbours.metrics.get(OTHERS_GPU)]))
 """
 
 
-def test_a_cell_beside_another_process_on_its_gpu_is_disturbed(driver: Driver) -> None:
+def test_other_process_on_gpu_disturbs_cell(driver: Driver) -> None:
     driver.answers()
     told, _, logged, latest = json.loads(driver.python(GPU))
     assert (told, logged, latest) == (["", ""], [0.0, 0.0], 0.0)
@@ -154,7 +154,7 @@ def test_a_cell_beside_another_process_on_its_gpu_is_disturbed(driver: Driver) -
     assert off == "", "others_limit_percent=100 lets others do what they do"
 
 
-def test_what_the_journal_says_of_disturbed_cells(tmp_path: Path) -> None:
+def test_journal_has_results_of_disturbed_cells(tmp_path: Path) -> None:
     """One that is owed a repeat, one that has had it, one whose repeat failed, one that nobody disturbed."""
     kept, disturbed = Journal(tmp_path), "others used 30 % of all CPUs"
     told = (
@@ -186,7 +186,7 @@ def test_what_the_journal_says_of_disturbed_cells(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-def test_no_campaign_beside_neighbours_tells_equals_apart(
+def test_background_load_causes_no_false_verdict(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20 times A/A, six blocks each: a difference beyond the margin between frameworks that cost the same is a false verdict."""

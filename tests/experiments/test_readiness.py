@@ -35,7 +35,7 @@ def cpu_seconds() -> dict[int, float]:
     return {pid: used.user + used.system for pid, used in times if used}
 
 
-def test_others_work_is_seen_and_named_and_ours_is_not() -> None:
+def test_load_by_others_is_named() -> None:
     began, before = load.look(), cpu_seconds()
     with neighbours.busy(1) as (pid,):
         until = time.monotonic() + 0.8
@@ -56,7 +56,7 @@ def test_others_work_is_seen_and_named_and_ours_is_not() -> None:
     assert alone.metrics == {"idle/others_cpu_percent": 9.0}
 
 
-def test_the_idle_gpu_and_who_else_is_on_it(driver: Driver) -> None:
+def test_idle_gpu_lists_other_processes(driver: Driver) -> None:
     driver.answers(pid=1, celsius=38, milliwatts=60_000)
     idle, troubles, metrics = json.loads(driver.python(LOOK))
     assert idle["celsius"]["gpu_0"] == 38
@@ -67,7 +67,7 @@ def test_the_idle_gpu_and_who_else_is_on_it(driver: Driver) -> None:
     assert metrics["idle/gpu_0/temperature_celsius"] == 38
 
 
-def test_every_gpu_in_use_is_looked_at(driver: Driver) -> None:
+def test_every_gpu_of_a_cell_is_observed(driver: Driver) -> None:
     driver.answers({"1.pid": 1, "1.celsius": 45, "2.pid": 1}, cards=3, milliwatts=60_000)
     script = LOOK.replace('"cuda")', '"cuda", WORKERS)')
     alone, pair = (
@@ -90,7 +90,7 @@ print(json.dumps([text, said]))
 """
 
 
-def test_a_cell_waits_until_the_gpu_is_as_cool_as_at_the_start(driver: Driver) -> None:
+def test_cool_down_waits_for_start_temperature(driver: Driver) -> None:
     driver.answers(celsius=43)
     assert json.loads(driver.python(WAIT.replace("LIMIT", "5"))) == ["", []]
     driver.answers(celsius=58)
@@ -104,7 +104,7 @@ def test_a_cell_waits_until_the_gpu_is_as_cool_as_at_the_start(driver: Driver) -
     assert text.startswith("still gpu_0 58 °C (started at 40) after 1 s")
 
 
-def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
+def test_require_idle_machine_refuses_load(place: Place) -> None:
     with neighbours.busy(2):
         toy = {
             "frameworks": "toy",
@@ -127,7 +127,7 @@ def started(place: Place, driver: Driver, **given: str) -> warm.Process:
     return place.begin(*driver.loaded(place.command("captioning", **given)))
 
 
-def test_a_gpu_that_not_all_see_is_left_alone(
+def test_invisible_gpu_moves_campaign_to_cpu(
     place: Place,
     driver: Driver,
     monkeypatch: pytest.MonkeyPatch,
@@ -157,7 +157,7 @@ def test_a_gpu_that_not_all_see_is_left_alone(
     assert cell.params["device"] == "cpu"
 
 
-def test_a_campaign_beside_a_gpu(
+def test_cpu_campaign_records_gpu_sensors(
     place: Place,
     driver: Driver,
     monkeypatch: pytest.MonkeyPatch,

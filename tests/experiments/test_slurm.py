@@ -48,9 +48,7 @@ def ended(parent: Process, seconds: float = 120) -> tuple[str, None]:
             parent.kill()
 
 
-def test_a_campaign_runs_as_jobs_and_its_blocks_stay_on_one_node(
-    on_cluster: Place, cluster: Slurm
-) -> None:
+def test_campaign_runs_as_jobs_with_one_node_per_block(on_cluster: Place, cluster: Slurm) -> None:
     done = on_cluster.run(**TOYS, blocks="2", nodes="2")
     assert done.returncode == 3, done.stdout + done.stderr  # two blocks have no verdict
     runs = {name: found for name, found in stored(on_cluster).items() if "block" in name}
@@ -80,7 +78,7 @@ def test_a_campaign_runs_as_jobs_and_its_blocks_stay_on_one_node(
         ({"executor": "local"}, "partition=main is for jobs of a cluster; add executor=slurm"),
     ],
 )
-def test_what_slurm_would_not_run_is_one_line(
+def test_slurm_refusals_are_one_line(
     on_cluster: Place, cluster: Slurm, given: dict[str, str], told: str
 ) -> None:
     done = on_cluster.run(**{**TOYS, **given})
@@ -92,7 +90,7 @@ def test_what_slurm_would_not_run_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_machine_without_slurm_or_without_its_controller_is_one_line(
+def test_missing_slurm_or_controller_is_one_line(
     on_cluster: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (on_cluster.folder / "slurm.conf").write_text(
@@ -111,9 +109,7 @@ def test_a_machine_without_slurm_or_without_its_controller_is_one_line(
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="a node with a mount of its own needs root")
-def test_a_folder_that_the_nodes_do_not_share_is_one_line(
-    on_cluster: Place, cluster: Slurm
-) -> None:
+def test_unshared_folder_is_one_line(on_cluster: Place, cluster: Slurm) -> None:
     on_cluster.journal.mkdir()
     for name in cluster.nodes:
         cluster.kill_node(name)
@@ -136,7 +132,7 @@ def test_a_folder_that_the_nodes_do_not_share_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_cancelled_job_ends_its_cells_with_the_reason_and_resume_runs_them(
+def test_resume_runs_cells_of_cancelled_job(
     on_cluster: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in toy_costs(step=0.1).items():
@@ -172,9 +168,7 @@ def test_a_cancelled_job_ends_its_cells_with_the_reason_and_resume_runs_them(
 
 
 @pytest.mark.slow
-def test_the_workers_of_a_sweep_are_jobs_and_share_its_trials(
-    on_cluster: Place, cluster: Slurm
-) -> None:
+def test_sweep_workers_run_as_jobs(on_cluster: Place, cluster: Slurm) -> None:
     storage = f"sqlite:///{on_cluster.folder}/trials.db"
     given = {name: text for name, text in TOYS.items() if name != "frameworks"}
     asked = {

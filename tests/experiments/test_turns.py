@@ -69,7 +69,7 @@ class Token:
         return json.dumps({"steps": self._asked.pop(0)}) + "\n" if self._asked else ""
 
 
-def test_a_turn_has_as_many_steps_as_are_asked_for_and_takes_long_enough(
+def test_turn_has_requested_steps_and_minimum_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Steps of 30 ms: seven of them take 0.2 s. Waiting is not counted, and the phase that comes next is told."""
@@ -117,7 +117,7 @@ def closings(*outcomes: tuple[str, str]) -> list[RunClosed]:
     ],
     ids=["well", "one was killed", "stopped"],
 )
-def test_a_block_ends_well_as_a_whole_or_not_at_all(
+def test_cells_of_a_group_end_together(
     ended: list[tuple[str, str]], failed: int | None, told: list[tuple[str, str]]
 ) -> None:
     found = parents.end_together(closings(*ended), ["a", "b", "c"][: len(ended)], failed)
@@ -201,7 +201,7 @@ def _of(cell: Cell, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     return [dict(one) for one in events if one["pid"] == pid]
 
 
-def test_never_are_two_at_work_at_once(campaign: Campaign) -> None:
+def test_only_one_interleaved_cell_works_at_a_time(campaign: Campaign) -> None:
     """By the framework's own log: what one process does has ended when another does something. From start to end."""
     done = sorted(
         (one["began"], one["ended"], one["pid"])
@@ -217,7 +217,7 @@ def test_never_are_two_at_work_at_once(campaign: Campaign) -> None:
     assert changes > 8
 
 
-def test_every_turn_but_a_phases_last_has_its_steps_and_its_time(campaign: Campaign) -> None:
+def test_turns_have_minimum_steps_and_time(campaign: Campaign) -> None:
     for cell in campaign.cells.values():
         assert {one["phase"] for one in cell.turns} == {
             0,
@@ -234,7 +234,7 @@ def test_every_turn_but_a_phases_last_has_its_steps_and_its_time(campaign: Campa
         assert [one["phase"] for one in cell.turns] == sorted(one["phase"] for one in cell.turns)
 
 
-def test_cells_keep_step_with_each_other(campaign: Campaign) -> None:
+def test_interleaved_cells_stay_within_one_turn(campaign: Campaign) -> None:
     """After every round they are at most a turn apart, although one of them takes half as long again for a step."""
     for block in (1, 2):
         one, other = (
@@ -248,7 +248,7 @@ def test_cells_keep_step_with_each_other(campaign: Campaign) -> None:
         assert apart.max() <= max(*one, *other)
 
 
-def test_waiting_is_no_part_of_what_is_timed(campaign: Campaign) -> None:
+def test_timed_seconds_exclude_waiting(campaign: Campaign) -> None:
     """What was timed fits into the cell's own turns, between which the other one worked, and into its log."""
     for cell in campaign.cells.values():
         own = sum(one["seconds"] for one in cell.turns if one["phase"] == 1)
@@ -263,7 +263,7 @@ def test_waiting_is_no_part_of_what_is_timed(campaign: Campaign) -> None:
         assert sum(phase == "train" for phase in table["phase"]) == STEPS
 
 
-def test_what_is_alike_for_cells_in_turns_is_judged_and_what_is_not_says_why(
+def test_interleaved_totals_are_not_comparable(
     campaign: Campaign,
 ) -> None:
     turns = {block: {cell.run.tags["turns"] for cell in campaign.block(block)} for block in (1, 2)}
@@ -358,7 +358,7 @@ def _played(specs: list[CellSpec]) -> Played:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_cells_of_every_workload_take_turns(played: Mapping[str, Played], name: str) -> None:
+def test_every_workload_takes_turns(played: Mapping[str, Played], name: str) -> None:
     cells, turns, started_ms = played[name]
     assert turns.failed is None, turns.failed.closed
     assert [cell.closed and cell.closed.outcome for cell in cells] == ["ok", "ok"]

@@ -79,7 +79,7 @@ def _steps_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, text)
 
 
-def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_continues_from_the_checkpoint(
+def test_resume_continues_killed_cell_from_checkpoint(
     place: Place,
 ) -> None:
     parent = place.start(**LONG)
@@ -115,7 +115,7 @@ def test_a_killed_cell_fails_with_its_reason_the_campaign_goes_on_and_resume_con
     assert again["captioning demo"][0].status == "FINISHED"
 
 
-def test_a_stopped_campaign_ends_its_runs_and_names_the_way_back(place: Place) -> None:
+def test_sigterm_ends_runs_and_prints_resume_command(place: Place) -> None:
     """Ctrl-C is in test_interrupt.py."""
     number = signal.SIGTERM
     parent = place.start(**LONG)
@@ -135,7 +135,7 @@ def test_a_stopped_campaign_ends_its_runs_and_names_the_way_back(place: Place) -
     assert runs["captioning demo"][0].status == "KILLED"
 
 
-def test_a_killed_parent_takes_its_child_along_and_the_next_campaign_closes_what_it_left_open(
+def test_resume_after_killed_parent(
     place: Place,
 ) -> None:
     parent = place.start(**LONG)
@@ -157,7 +157,7 @@ def test_a_killed_parent_takes_its_child_along_and_the_next_campaign_closes_what
 
 
 @pytest.mark.slow
-def test_a_new_campaign_closes_the_runs_of_a_vanished_one(place: Place) -> None:
+def test_new_campaign_closes_vanished_runs(place: Place) -> None:
     parent = place.start(**LONG)
     wait_for_epochs(place, parent, 1)
     wait_for(lambda: len(stored(place)) >= 2, 30)
@@ -177,7 +177,7 @@ def test_a_new_campaign_closes_the_runs_of_a_vanished_one(place: Place) -> None:
     )
 
 
-def test_a_server_that_dies_costs_nothing_but_a_replay(place: Place, server: Server) -> None:
+def test_replay_after_server_crash(place: Place, server: Server) -> None:
     remote = Place(place.folder, place.cache, server.uri)
     parent = remote.start(**LONG)
     wait_for_epochs(remote, parent, 1)
@@ -208,9 +208,7 @@ def test_a_server_that_dies_costs_nothing_but_a_replay(place: Place, server: Ser
 
 
 @pytest.mark.parametrize("small_disk", ["40m"], indirect=True)
-def test_a_disk_that_fills_up_ends_the_cell_and_keeps_what_is_finished(
-    place: Place, small_disk: Path
-) -> None:
+def test_resume_after_full_disk(place: Place, small_disk: Path) -> None:
     parent = place.start(**{**LONG, "journal": str(small_disk / "journal"), "blocks": "3"})
 
     def first_is_done() -> bool:

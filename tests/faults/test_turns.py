@@ -58,7 +58,7 @@ def gone(*cells: psutil.Process) -> bool:
 
 
 @pytest.mark.slow
-def test_a_killed_cell_ends_its_block_whether_it_waited_or_worked_and_resume_runs_that_block_again(
+def test_killed_cell_fails_its_block_and_resume_repeats_it(
     place: Place,
 ) -> None:
     parent = place.start(**TOYS, blocks="3")
@@ -87,7 +87,7 @@ def test_a_killed_cell_ends_its_block_whether_it_waited_or_worked_and_resume_run
         assert {run.tags["outcome"] for run in again[f"{name} · block 1"]} == {"failed", "ok"}
 
 
-def test_a_stopped_campaign_ends_the_cells_that_wait_too_and_resume_runs_them(place: Place) -> None:
+def test_sigterm_ends_waiting_cells_and_resume_runs_them(place: Place) -> None:
     parent = place.start(**TOYS, blocks="1")
     cells = in_turns(parent)
     parent.send_signal(signal.SIGTERM)
@@ -105,7 +105,7 @@ def test_a_stopped_campaign_ends_the_cells_that_wait_too_and_resume_runs_them(pl
     )
 
 
-def test_a_killed_parent_takes_cells_along_that_are_halted(place: Place) -> None:
+def test_killed_parent_ends_halted_cells(place: Place) -> None:
     parent = place.start(**TOYS, blocks="1")
     cells = in_turns(parent)
     parent.kill()
