@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -130,10 +130,6 @@ def looks(folder: Path, campaign: str) -> tuple[int, ...]:
     """Return the blocks after which a campaign was judged while more could come."""
     text = tags(folder, campaign).get("looks", "")
     return tuple(map(int, text.split(","))) if text else ()
-
-
-def as_text(blocks: Iterable[int]) -> str:
-    return ",".join(map(str, blocks))
 
 
 def open_runs(folder: Path) -> dict[str, RunOpened]:

@@ -61,7 +61,7 @@ def record_length(
     if not settings.until_settled and settings.blocks != before["blocks"]:
         looks = reported_looks(records.folder, run, before["blocks"])
         if looks:
-            records.append(Tags(run, {"looks": journal_runs.as_text(looks)}))
+            records.append(Tags(run, {"looks": ",".join(map(str, looks))}))
     journal.write_campaign(records.folder, {**description, "settings": {**before, **now}})
 
 
