@@ -13,7 +13,6 @@ import psutil
 from experiments.config import devices
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
 from tracking import tuning
-from tracking.errors import WrongCall
 from tracking.sensors import Sensors, load
 from tracking.sensors.load import Moment
 
@@ -78,13 +77,6 @@ class MachineState:
     def __str__(self) -> str:
         heat = [f"{name} {value:.0f} °C" for name, value in self.celsius.items()]
         return ", ".join([f"CPU {self.others_percent:.0f} % used by others", *heat])
-
-    def require_idle(self, where: str = "") -> None:
-        if self.troubles:
-            raise WrongCall(
-                f"require_idle_machine=true: {self.troubles[0]}{where}; "
-                "try again when it is free, or with false"
-            )
 
 
 def observe(began: Moment, device: str, workers: int = 1) -> MachineState:

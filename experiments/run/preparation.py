@@ -92,8 +92,6 @@ def prepare(
     if not draft.settings.on_cluster:  # jobs of a cluster check their nodes themselves
         device, workers = devices.of(draft.settings)[0], draft.settings.workers_of_a_cell
         machine = machine_state.observe(began, device, workers)
-    if draft.settings.require_idle_machine:
-        machine.require_idle()
     draft = replace(
         draft,
         settings=replace(draft.settings, team=team),
