@@ -157,6 +157,7 @@ def test_impossible_nodes_are_one_line(
     assert cluster.jobs() == {}
 
 
+@pytest.mark.slow
 @with_slurm
 @pytest.mark.timeout(400)
 def test_nodes_with_different_versions_are_refused(on_cluster: Place, cluster: Slurm) -> None:

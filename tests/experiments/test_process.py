@@ -101,9 +101,8 @@ def start(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ce
     return CellStarter(driver, tmp_path)
 
 
-@pytest.mark.parametrize("inherited", ["", "1", UUIDS[2]])
-def test_cpu_cell_sees_no_gpu(start: CellStarter, inherited: str) -> None:
-    seen, _, gpus = start("cpu", CUDA_VISIBLE_DEVICES=inherited)
+def test_cpu_cell_sees_no_gpu(start: CellStarter) -> None:
+    seen, _, gpus = start("cpu", CUDA_VISIBLE_DEVICES="1")
     assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == ("", [])
 
 
