@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments import metrics
@@ -60,7 +59,7 @@ class Length:
         """Return settings with which trainings at all these batch sizes do the same work."""
         sizes = list(batch_sizes)
         epochs = max(self.settings(size).get("epochs", self.epochs) for size in sizes)
-        if dataclasses.replace(self, epochs=epochs).difference(sizes, margin):
+        if replace(self, epochs=epochs).difference(sizes, margin):
             return f"batch sizes that divide {self.examples:,}, and epochs={epochs}"
         return f"epochs={epochs}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -10,7 +9,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ class CellRun:
         self.settings = task.treatment.merged(prepared.settings)
         self._data = prepared.data_for(task.treatment)
         self._began = time.monotonic()
-        self.spec = dataclasses.replace(cell_spec(recorder, prepared, task), in_turns=in_turns)
+        self.spec = replace(cell_spec(recorder, prepared, task), in_turns=in_turns)
         recorder.write(_run_opened(recorder, prepared, self.spec, task))
         info = self._data.dataset
         columns, counts = schema(info.columns), json.dumps(dict(info.counts))
@@ -97,12 +96,12 @@ class CellRun:
             return failed(spec.run, recorder.full_disk)
         if STOP.number:
             reason = recorder.why_stop()
-            return dataclasses.replace(closed, outcome=RunOutcome.INTERRUPTED, reason=reason)
+            return replace(closed, outcome=RunOutcome.INTERRUPTED, reason=reason)
         if process.pruned:
-            return dataclasses.replace(closed, outcome=RunOutcome.PRUNED, reason=process.pruned)
+            return replace(closed, outcome=RunOutcome.PRUNED, reason=process.pruned)
         recorder.write(Artifact(spec.run, f"{spec.folder}/output.log"))
         if closed.outcome == RunOutcome.OUT_OF_MEMORY and process.phase:
-            return dataclasses.replace(closed, reason=f"{process.phase}: {closed.reason}")
+            return replace(closed, reason=f"{process.phase}: {closed.reason}")
         return closed
 
     def close(self, closed: RunClosed) -> CellResult:
@@ -181,7 +180,7 @@ def leave_out(recorder: Recorder, prepared: PreparedCampaign, task: CellTask, sk
     """Record a run for a cell that is not run because its result is known."""
     recorder.check_stop()
     spec = cell_spec(recorder, prepared, task)
-    task = dataclasses.replace(task, tags={**task.tags, **skip.tags})
+    task = replace(task, tags={**task.tags, **skip.tags})
     recorder.write(_run_opened(recorder, prepared, spec, task))
     recorder.write(RunClosed(spec.run, clock.now_ms(), skip.outcome, skip.reason[:1_000]))
     recorder.display.finish(f"{task.name}: {skip.outcome} ({skip.reason})")

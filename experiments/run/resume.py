@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +117,7 @@ def same_settings(
     changed = set(overrides) & {"cache", "journal", *open_ended(settings)}
     if overrides.get("executor") == "local":  # options of the cluster go with it
         changed |= settings_.of_group(settings, "cluster")
-    return dataclasses.replace(settings, **{name: getattr(requested, name) for name in changed})
+    return replace(settings, **{name: getattr(requested, name) for name in changed})
 
 
 def open_ended(settings: CampaignSettings) -> set[str]:
