@@ -320,6 +320,28 @@ def test_documented_table_matches_events(
     assert {event: told[event] for event in seen} == seen
 
 
+def test_documented_request_column_matches_events(
+    measured: Mapping[str, Measured],
+) -> None:
+    found = measured["classification"]
+    told = {
+        row["event"]: row["request"]
+        for row in TABLE.finditer((ROOT / "docs/measurement.md").read_text())
+    }
+    asked = [one for one in found.events if one["began"] > found.steps[-1][1]]
+    seen = {}
+    for event, named in (("copy", "copy"), ("infer", "step"), ("read", "read")):
+        mine = [(one["began"], one["ended"]) for one in asked if one["event"] == event]
+        seen[named] = (
+            "inside"
+            if sum(_inside(one, found.requests) for one in mine) >= len(found.requests)
+            else "outside"
+        )
+    assert len(found.requests) >= 8
+    assert {event: told[event] for event in seen} == seen
+    assert {told[event] for event in ("input", "evaluate")} == {"–"}
+
+
 def _inside(one: tuple[float, float], spans: Sequence[tuple[float, float]]) -> bool:
     middle = sum(one) / 2
     return any(began <= middle <= ended for began, ended in spans)

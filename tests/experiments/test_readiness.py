@@ -13,10 +13,8 @@ import pytest
 from experiments.run import machine_state
 from experiments.run.machine_state import MachineState
 from tests import neighbours, warm
-from tests.conftest import Place, titled, toy_costs, wait_for
-from tests.faults.test_campaign import records
+from tests.conftest import Place
 from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
-from tracking.records import RunOpened
 from tracking.sensors import load
 from tracking.store import Store
 
@@ -137,48 +135,3 @@ def test_invisible_gpu_moves_campaign_to_cpu(
     )
     (cell,) = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
     assert cell.params["device"] == "cpu"
-
-
-def test_cpu_campaign_records_gpu_sensors(
-    place: Place,
-    driver: Driver,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, text in {**driver.environment, **toy_costs(step=0.1)}.items():
-        monkeypatch.setenv(name, text)
-    driver.answers(celsius=40, pid=1)
-    synthetic = {"data": "synthetic", "vocabulary": "60", "length": "8"}
-    campaign = started(
-        place,
-        driver,
-        frameworks="toy",
-        blocks="2",
-        device="cpu",
-        cool_down_seconds="2",
-        **synthetic,
-    )
-    wait_for(
-        lambda: any(
-            isinstance(one, RunOpened) and one.tags["kind"] == "cell" for one in records(place)
-        ),
-        120,
-    )
-    driver.answers(celsius=58, clock_limits=0x20)
-    output, _ = campaign.communicate(timeout=120)
-    assert campaign.returncode == 3, output
-    warning = "the GPU was not free at the start: "
-    assert f"! {warning}" in output
-    runs = {titled(run): run for run in Store(place.uri).runs("captioning")}
-    first, second = runs["toy · block 1"], runs["toy · block 2"]
-    assert runs["captioning demo"].metrics["idle/gpu_0/temperature_celsius"] == 40
-    assert "gpu_0 40 °C" in second.tags["idle"]
-    assert "still gpu_0 58 °C (started at 40) after 2 s" in (
-        first.tags.get("cool_down"),
-        second.tags["cool_down"],
-    )
-    assert second.metrics["system/gpu_0_temperature_celsius"] == 58
-    assert second.metrics["gpu/temperature_celsius_max"] == 58
-    assert "software thermal slowdown in 100 % of samples" in second.tags["throttled"]
-    assert "energy/joules" not in second.metrics  # of a GPU that does not compute here
-    assert warning in second.tags["warnings"]
-    assert second.tags["gpu"] == "Test GPU (driver 600.00)"

@@ -357,6 +357,7 @@ def _played(specs: list[CellSpec]) -> Played:
     return Played(cells, turns, started_ms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_workload_takes_turns(played: Mapping[str, Played], name: str) -> None:
     cells, turns, started_ms = played[name]
