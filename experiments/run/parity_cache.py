@@ -107,7 +107,6 @@ def _file(request: ParityRequest, reference: Side, side: Side, cache: Path) -> P
 
 
 def _code() -> str:
-    """Return a digest of all code that decides what a model computes."""
     total = hashlib.sha256()
     for path in _sources():
         total.update(path.read_bytes())
@@ -123,7 +122,6 @@ def _sources() -> Iterator[Path]:
 
 
 def _read(path: Path) -> list[Row]:
-    """Return cached rows; an empty list if there are none, or some are cut off or missing."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         rows = [Row(**{name: row[name] for name in Row.__annotations__}) for row in values]

@@ -39,7 +39,7 @@ def run(settings: Extend) -> int:
     root = Path(settings.journal).resolve()
     with Display() as display:
         more = resume.request(settings.run, settings.blocks, settings.budget, root)
-        campaign = pipeline.restart(more.study, more.run_id, more.given, root, display)
+        campaign = pipeline.restart(more.study, more.run_id, more.overrides, root, display)
         return conclude(campaign, display, more.last_block)
 
 
