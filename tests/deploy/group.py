@@ -50,8 +50,10 @@ def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedPr
         folder.mkdir(mode=0o711)
         borrowed.symlink_to(_copies[0])
     command = [sys.executable, "-m", "deploy.native", action, *arguments, "--folder", str(folder)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300)
+    stored = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    done = subprocess.run(
+        command, cwd=ROOT, env=stored, capture_output=True, text=True, timeout=300
+    )
     if borrowed and done.returncode:  # what a failed call leaves is looked at
         borrowed.unlink()
     return done
@@ -68,8 +70,8 @@ class Group:
 
     @property
     def secrets(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads((self.folder / "secrets.json").read_text())
-        return found
+        results: dict[str, str] = json.loads((self.folder / "secrets.json").read_text())
+        return results
 
     def password(self, user: str) -> str:
         if user == "admin":
@@ -78,14 +80,16 @@ class Group:
         return next(line.split("'")[1] for line in lines if "PASSWORD" in line)
 
     def environment(self, user: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-        own = {"MLFLOW_TRACKING_URI": self.uri, "PYTHONPATH": PYTHONPATH, "COLUMNS": "200"}
+        stored = {
+            name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")
+        }
+        local = {"MLFLOW_TRACKING_URI": self.uri, "PYTHONPATH": PYTHONPATH, "COLUMNS": "200"}
         named = (
             {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": self.password(user)}
             if user
             else {}
         )
-        return {**kept, **own, **named}
+        return {**stored, **local, **named}
 
     def call(
         self, user: str, *arguments: str, cwd: Path | None = None
@@ -93,12 +97,12 @@ class Group:
         command = [sys.executable, "-m", "experiments", *arguments]
         return warm.run(command, self.environment(user), cwd or self.accounts)
 
-    def admin(self, **given: str) -> subprocess.CompletedProcess[str]:
+    def admin(self, **values: str) -> subprocess.CompletedProcess[str]:
         return self.call(
             "admin",
             "admin",
             f"--output={self.accounts}",
-            *(f"--{name}={text}" for name, text in given.items()),
+            *(f"--{name}={text}" for name, text in values.items()),
         )
 
     def ask(self, user: str, method: str, address: str, **named: object) -> requests.Response:
@@ -162,8 +166,8 @@ def raw(group: Group, head: str, body: bytes) -> int:
     netloc = urlsplit(group.uri).netloc
     with socket.create_connection(("127.0.0.1", int(netloc.rpartition(":")[2])), 30) as connection:
         first, _, headers = head.partition("\n")
-        own = f"Host: {netloc}\nAuthorization: Basic {words}\nConnection: close\n"
-        text = f"{first} HTTP/1.1\n{own}{headers}\n\n".replace("\n", "\r\n")
+        local = f"Host: {netloc}\nAuthorization: Basic {words}\nConnection: close\n"
+        text = f"{first} HTTP/1.1\n{local}{headers}\n\n".replace("\n", "\r\n")
         connection.sendall(text.encode() + body)
         return int(connection.makefile("rb").readline().split()[1])
 
@@ -174,8 +178,8 @@ class Team:
     def __init__(self, group: Group, user: str, team: str) -> None:
         self.group, self.user, self.team = group, user, team
         named = {"experiment_name": f"{team}/captioning"}
-        found = group.ask(user, "GET", f"{API}/experiments/get-by-name", params=named)
-        self.experiment = str(found.json()["experiment"]["experiment_id"])
+        results = group.ask(user, "GET", f"{API}/experiments/get-by-name", params=named)
+        self.experiment = str(results.json()["experiment"]["experiment_id"])
         self.run = self.post("runs/create", experiment_id=self.experiment)["run"]["info"]["run_id"]
         model = {"name": "kept", "source_run_id": self.run}
         made = self.post("logged-models", experiment_id=self.experiment, **model)

@@ -188,14 +188,14 @@ def test_a_handler_reads_the_message_that_was_authorised(report: Any) -> None:
 
 
 def test_the_guard_parses_the_message_that_the_handler_parses(report: Any) -> None:
-    parsed, known = report["parsed"], report["known"]
+    parsed, catalogue = report["parsed"], report["known"]
     assert len(parsed) > 60
     by_path = [line for line, message in parsed.items() if not message]
     assert len(by_path) < 8, "they read their path"
-    assert {line: known.get(line) for line in parsed if line not in by_path} == {
+    assert {line: catalogue.get(line) for line in parsed if line not in by_path} == {
         line: message for line, message in parsed.items() if message
     }
-    assert set(routes.classes()[routes.WRITE]) <= set(known)
+    assert set(routes.classes()[routes.WRITE]) <= set(catalogue)
 
 
 JSON = "Content-Type: application/json"

@@ -29,8 +29,8 @@ WITH_CAPABILITIES = shutil.which("setpriv") if os.getuid() == 0 else None
 
 
 def services() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
-    return found
+    results: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
+    return results
 
 
 def confined(service: str) -> list[str]:
@@ -46,13 +46,13 @@ def test_compose_follows_its_specification_and_names_what_there_is() -> None:
     PyCompose.from_yaml(COMPOSE).validate()
     with pytest.raises(ValueError, match=r"\w"):
         PyCompose.from_yaml(COMPOSE.replace("healthcheck:", "healthchek:", 1)).validate()
-    found = yaml.safe_load(COMPOSE)
-    for service in found["services"].values():
+    results = yaml.safe_load(COMPOSE)
+    for service in results["services"].values():
         named = {volume.partition(":")[0] for volume in service.get("volumes", [])}
-        assert {name for name in named if not name.startswith(".")} <= set(found["volumes"])
+        assert {name for name in named if not name.startswith(".")} <= set(results["volumes"])
         for kind in ("secrets", "networks"):
-            assert set(service.get(kind, [])) <= set(found[kind])
-        assert set(service.get("depends_on", {})) <= set(found["services"])
+            assert set(service.get(kind, [])) <= set(results[kind])
+        assert set(service.get("depends_on", {})) <= set(results["services"])
 
 
 @pytest.mark.skipif(not WITH_CAPABILITIES, reason="capabilities are dropped as root, by setpriv")

@@ -54,7 +54,7 @@ from deploy import authentication
 
 settings, store = Path(sys.argv[1], "auth.ini"), f"sqlite:///{sys.argv[1]}/store.db"
 authentication.write_settings(settings, store)
-os.environ |= authentication.environment(settings, store, "a password", "a key")
+os.environ |= authentication.environment(settings, store, "a password of this test", "a key")
 from deploy.guard import backend
 from deploy.guard.routes import line
 from fastapi.routing import iter_route_contexts
@@ -111,11 +111,11 @@ def test_what_is_refused_is_refused_to_administrators_too(group: Group) -> None:
 
 def test_without_a_name_there_is_nothing_but_health_and_the_pages_own_files(group: Group) -> None:
     closed = [kind for kind in routes.classes() if kind != routes.OPEN]
-    found = {
+    results = {
         (method, path): ask(group, None, method, path)[0] for method, path in addresses_of(closed)
     }
-    assert len(found) > 500
-    assert {line: status for line, status in found.items() if status != 401} == {}
+    assert len(results) > 500
+    assert {line: status for line, status in results.items() if status != 401} == {}
     assert ask(group, None, "GET", "/health") == (200, "OK")
     assert ask(group, None, "GET", "/ready") == (200, "ready\n")
 
@@ -239,16 +239,16 @@ def test_what_a_request_names_is_its_accounts_to_write(
 ) -> None:
     ids = {"MY_MODEL": his.model, "HER_MODEL": hers.model, "MY_RUN": his.run, "HER_RUN": hers.run}
     ids |= {"HERS": hers.experiment, "MINE": his.experiment}
-    own = [f"{API}/logged-models/{hers.model}", f"{API}/runs/get?run_id={hers.run}"]
-    own += [f"{API}/experiments/get?experiment_id={hers.experiment}", f"{API}/users/current"]
+    local = [f"{API}/logged-models/{hers.model}", f"{API}/runs/get?run_id={hers.run}"]
+    local += [f"{API}/experiments/get?experiment_id={hers.experiment}", f"{API}/users/current"]
 
     def filled(text: str) -> str:
         return re.sub("|".join(ids), lambda match: ids[match[0]], text)
 
-    before = [hers.group.ask("alice", "GET", place).text for place in own]
+    before = [hers.group.ask("alice", "GET", place).text for place in local]
     status, text = his.tries(method, filled(f"{API}/{path}"), json.loads(filled(json.dumps(sent))))
     assert status in (400, 403), text
-    assert [hers.group.ask("alice", "GET", place).text for place in own] == before
+    assert [hers.group.ask("alice", "GET", place).text for place in local] == before
 
 
 def test_what_is_ones_own_is_written_as_ever(hers: Team) -> None:
@@ -540,7 +540,7 @@ def test_a_slow_reader_of_a_large_file_costs_no_memory(group: Group, hers: Team)
 
 def resident_bytes(group: Group) -> int:
     main = psutil.Process(int((group.folder / "server.pid").read_text()))
-    return sum(one.memory_info().rss for one in (main, *main.children(recursive=True)))
+    return sum(item.memory_info().rss for item in (main, *main.children(recursive=True)))
 
 
 def test_a_body_is_not_read_before_the_password(group: Group) -> None:
@@ -630,13 +630,13 @@ def test_one_right_password_on_many_connections_at_once_is_no_guess(group: Group
     sent = {"username": words[0], "password": words[1]}
     group.ask("admin", "POST", f"{API}/users/create", json=sent).raise_for_status()
     with ThreadPoolExecutor(24) as crowd:
-        found = list(
+        results = list(
             crowd.map(
                 lambda _: ask(group, words, "GET", f"{API}/users/current", source=source)[0],
                 range(24),
             )
         )
-    assert set(found) == {200}
+    assert set(results) == {200}
 
 
 @pytest.mark.parametrize(
@@ -660,11 +660,11 @@ def test_a_flood_of_wrong_passwords_stops_nobody(group: Group) -> None:
     with ThreadPoolExecutor(16) as crowd:
         flood = [crowd.submit(guess, n) for n in range(48)]
         waits = []
-        while not all(one.done() for one in flood):
+        while not all(item.done() for item in flood):
             begun = time.monotonic()
             assert ask(group, words, "GET", f"{API}/users/current")[0] == 200
             waits.append(time.monotonic() - begun)
-        assert {one.result() for one in flood} <= {401, 503}
+        assert {item.result() for item in flood} <= {401, 503}
     assert max(waits) < 5, "sixteen guesses at once stopped the server for fifteen seconds"
 
 
@@ -686,17 +686,17 @@ def test_connections_that_say_nothing_end(group: Group) -> None:
             held.enter_context(socket.create_connection(("127.0.0.1", port), 10, (source, 0)))
             for _ in range(300)
         ]
-        for one in silent[::2]:
-            one.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
+        for item in silent[::2]:
+            item.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
         assert ask(group, None, "GET", "/health")[0] == 200
 
-        def ended(one: socket.socket) -> bool:
-            one.setblocking(False)
+        def ended(item: socket.socket) -> bool:
+            item.setblocking(False)
             try:
-                return one.recv(1) == b""
+                return item.recv(1) == b""
             except BlockingIOError:
                 return False
             except OSError:
                 return True
 
-        wait_for(lambda: all(ended(one) for one in silent), 20)
+        wait_for(lambda: all(ended(item) for item in silent), 20)

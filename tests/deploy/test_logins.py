@@ -28,8 +28,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("answers "))
-    found: dict[str, Any] = json.loads(line.removeprefix("answers "))
-    return found
+    results: dict[str, Any] = json.loads(line.removeprefix("answers "))
+    return results
 
 
 def test_ten_minutes_of_guesses_refuse_no_user_and_stay_throttled(answers: dict[str, Any]) -> None:

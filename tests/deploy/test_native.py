@@ -63,10 +63,10 @@ def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(
 
     def check_kept() -> None:
         uri = f"http://127.0.0.1:{port}"
-        found = requests.get(
+        results = requests.get(
             f"{uri}/api/2.0/mlflow/runs/get", params={"run_id": run}, auth=words, timeout=30
         ).json()
-        assert [(one["key"], one["value"]) for one in found["run"]["data"]["metrics"]] == [
+        assert [(item["key"], item["value"]) for item in results["run"]["data"]["metrics"]] == [
             ("val/loss", 1.5)
         ]
         assert (
@@ -166,7 +166,7 @@ def test_secrets_are_their_owners_alone(group: Group) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (
             ("start", "--database", "mysql://x/y"),
@@ -177,10 +177,10 @@ def test_secrets_are_their_owners_alone(group: Group) -> None:
         (("restore", "nowhere"), "is no backup"),
     ],
 )
-def test_a_wrong_call_is_one_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_a_wrong_call_is_one_line(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
     done = native(arguments[0], tmp_path / "server", *arguments[1:])
     assert done.returncode == 2
-    assert said in done.stderr
+    assert text in done.stderr
     assert "Traceback" not in done.stderr
     assert "secret" not in done.stderr
 

@@ -43,19 +43,19 @@ def test_artifacts_go_through_the_server_into_the_store(postgres: Postgres, tmp_
     uri = f"http://127.0.0.1:{port}"
     for name in ("database_password", "store_password", "admin_password", "session_key"):
         (tmp_path / name).write_text(PASSWORD + "\n")
-    own = {
+    local = {
         "SECRETS": str(tmp_path),
         "TMPDIR": str(tmp_path),
         "DATABASE": postgres.database("compose"),
     }
-    own |= {"SERVER_NAME": "localhost", "HOST": "127.0.0.1", "PORT": str(port)}
-    kept = {
+    local |= {"SERVER_NAME": "localhost", "HOST": "127.0.0.1", "PORT": str(port)}
+    stored = {
         name: text for name, text in os.environ.items() if not name.startswith(("MLFLOW_", "AWS_"))
     }
     # serve.py gives up root's rights for those of a user that only its container has
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {START}"]
     with running_store() as store, (tmp_path / "log").open("w") as log:
-        environment = {**kept, **own, "STORE": store}
+        environment = {**stored, **local, "STORE": store}
         options = {"stdout": log, "stderr": log, "start_new_session": True}
         process = subprocess.Popen(command, env=environment, cwd=tmp_path, **options)  # type: ignore[call-overload]
         try:
@@ -83,9 +83,9 @@ def check(uri: str, store: str) -> None:
     assert requests.get(f"{uri}/api/2.0/{path}", auth=user, timeout=30).content == sent
     assert requests.get(f"{uri}/api/2.0/{path}", timeout=30).status_code == 401
     bucket = boto3.client("s3", endpoint_url=store, **WORDS)
-    (kept,) = bucket.list_objects_v2(Bucket="evenhand")["Contents"]
-    assert kept["Key"].endswith(f"{made['experiment_id']}/run/artifacts/values.bin")
-    assert bucket.get_object(Bucket="evenhand", Key=kept["Key"])["Body"].read() == sent
+    (stored,) = bucket.list_objects_v2(Bucket="evenhand")["Contents"]
+    assert stored["Key"].endswith(f"{made['experiment_id']}/run/artifacts/values.bin")
+    assert bucket.get_object(Bucket="evenhand", Key=stored["Key"])["Body"].read() == sent
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def running_store() -> Iterator[str]:
 def backup(
     place: Path, database: str, store: str, *words: str, keep: int = 2
 ) -> subprocess.CompletedProcess[str]:
-    own = {
+    local = {
         "SECRETS": str(place),
         "BACKUPS": str(place / "backups"),
         "DATABASE": database,
@@ -114,7 +114,7 @@ def backup(
     }
     command = [sys.executable, "-m", "deploy.compose.backup", *words]
     return subprocess.run(
-        command, env={**os.environ, **own}, cwd=ROOT, capture_output=True, text=True, timeout=120
+        command, env={**os.environ, **local}, cwd=ROOT, capture_output=True, text=True, timeout=120
     )
 
 
@@ -145,9 +145,9 @@ def test_database_and_bucket_are_copied_and_made_anew(postgres: Postgres, tmp_pa
             bucket.put_object(Bucket="evenhand", Key=key, Body=content)
         old = tmp_path / "backups" / "2020-01-01T00-00-00"
         older = tmp_path / "backups" / "2019-01-01T00-00-00"
-        for one in (old, older):
-            one.mkdir(parents=True)
-            (one / "about.json").write_text("{}")
+        for item in (old, older):
+            item.mkdir(parents=True)
+            (item / "about.json").write_text("{}")
         made = backup(tmp_path, first, store, "make")
         assert made.returncode == 0, made.stderr
         assert "the database and 3 objects" in made.stdout
@@ -158,10 +158,10 @@ def test_database_and_bucket_are_copied_and_made_anew(postgres: Postgres, tmp_pa
         assert full.returncode == 2
         assert "the store holds artifacts already" in full.stderr
 
-    for wanted, where in (("the store", nowhere), ("the database", "")):
+    for expected, where in (("the store", nowhere), ("the database", "")):
         dead = first if where else f"postgresql+psycopg2://evenhand@127.0.0.1:{free_port()}/x"
         failed = backup(tmp_path, dead, where or nowhere, "make")
-        assert failed.returncode == 2, wanted
+        assert failed.returncode == 2, expected
         assert len(failed.stderr.splitlines()) == 1, failed.stderr
         assert PASSWORD not in failed.stderr
     assert not list((tmp_path / "backups").glob(".*"))
@@ -193,9 +193,9 @@ def test_a_store_is_written_and_read_to_be_ready_and_a_full_disk_holds_no_half_c
         monkeypatch.setenv(name, text)
     with running_store() as store:
         monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", store)
-        told = readiness.problem(database, "s3://evenhand/artifacts")
-        assert told.startswith("the artifacts cannot be written and read: ")
-        assert "NoSuchBucket" in told
+        output = readiness.problem(database, "s3://evenhand/artifacts")
+        assert output.startswith("the artifacts cannot be written and read: ")
+        assert "NoSuchBucket" in output
         bucket = boto3.client("s3", endpoint_url=store, **WORDS)
         bucket.create_bucket(Bucket="evenhand")
         assert readiness.problem(database, "s3://evenhand/artifacts") == ""
@@ -210,6 +210,6 @@ def test_a_store_is_written_and_read_to_be_ready_and_a_full_disk_holds_no_half_c
         assert "No space left on device" in failed.stderr
         assert len(failed.stderr.splitlines()) == 1
         assert list(small_disk.iterdir()) == []
-    told = readiness.problem(database, "s3://evenhand/artifacts")
-    assert told.startswith("the artifacts cannot be written and read: Could not connect")
-    assert PASSWORD not in told
+    output = readiness.problem(database, "s3://evenhand/artifacts")
+    assert output.startswith("the artifacts cannot be written and read: Could not connect")
+    assert PASSWORD not in output

@@ -85,8 +85,12 @@ def test_call_of_another_user_is_one_line(place: Path) -> None:
     folder.set_up(Settings(database="sqlite"))
     for action in ("start", "run", "stop", "status", "backup", "upgrade", "gc"):
         command = [sys.executable, "-c", AS_NOBODY, action, "--folder", str(folder.path)]
-        own = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(command, cwd="/", env=own, capture_output=True, text=True)
+        local = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        done = subprocess.run(command, cwd="/", env=local, capture_output=True, text=True)
         assert done.returncode == 2, done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
         assert "call this as root" in done.stderr
@@ -132,10 +136,10 @@ def test_server_runs_a_copy_if_its_user_cannot_enter_pythons_folder(
 def test_server_may_write_its_artifacts_and_nothing_else(group: Group) -> None:
     server = psutil.Process(int((group.folder / "server.pid").read_text()))
     everyone = [server, *server.children(recursive=True)]
-    assert {one.username() for one in everyone if one.status() != psutil.STATUS_ZOMBIE} == {
+    assert {item.username() for item in everyone if item.status() != psutil.STATUS_ZOMBIE} == {
         "evenhand"
     }
-    assert {one.gids().effective for one in everyone} == {pwd.getpwnam("evenhand").pw_gid}
+    assert {item.gids().effective for item in everyone} == {pwd.getpwnam("evenhand").pw_gid}
     cluster = psutil.Process(
         int(
             subprocess.check_output(
@@ -179,13 +183,13 @@ def test_start_mends_a_dead_database_and_a_dead_main_process(place: Path) -> Non
     first = psutil.Process(int((folder / "server.pid").read_text()))
     workers = first.children(recursive=True)
 
-    for one in _cluster(folder):
-        one.kill()
+    for item in _cluster(folder):
+        item.kill()
     time.sleep(3)  # what the server knows of itself is at most two seconds old
-    told = native("status", folder)
-    assert told.returncode == 1
-    assert "is not ready: the database cannot be written and read: " in told.stdout
-    assert "system is down" in told.stdout
+    output = native("status", folder)
+    assert output.returncode == 1
+    assert "is not ready: the database cannot be written and read: " in output.stdout
+    assert "system is down" in output.stdout
     for headers in ({}, {"Authorization": "Bearer guessed"}):
         answer = requests.get(f"http://127.0.0.1:{port}/ready", headers=headers, timeout=20)
         assert (answer.status_code, answer.text) == (503, "not ready\n"), "strangers get no reason"
@@ -195,18 +199,20 @@ def test_start_mends_a_dead_database_and_a_dead_main_process(place: Path) -> Non
     assert mended.returncode == 0, mended.stdout + mended.stderr
     assert "it is started again" in mended.stdout
     assert native("status", folder).returncode == 0
-    assert not [one for process in (first, *workers) if process.is_running()]
+    assert not [item for process in (first, *workers) if process.is_running()]
     second = psutil.Process(int((folder / "server.pid").read_text()))
     workers = second.children(recursive=True)
     second.kill()
     wait_for(lambda: not second.is_running() or second.status() == psutil.STATUS_ZOMBIE, 10)
-    told = native("status", folder)
-    assert told.returncode == 1
+    output = native("status", folder)
+    assert output.returncode == 1
     assert re.search(
-        "is not ready: (its main process was killed|it is not running)", told.stdout
+        "is not ready: (its main process was killed|it is not running)", output.stdout
     ), "workers end after it"
     assert native("stop", folder).returncode == 0
-    assert not [one for one in workers if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert not [
+        item for item in workers if item.is_running() and item.status() != psutil.STATUS_ZOMBIE
+    ]
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 

@@ -114,9 +114,9 @@ def check_finished_captions_are_filled_with_end(framework: Framework) -> None:
     end = int(naive_greedy(framework, network, features, 6)[0, 2])
     for beams in (1, 3):
         captions = decode(framework, network, features, start=START, end=end, words=6, beams=beams)
-        ended = np.cumsum(captions == end, axis=1) > 0
-        assert ended.any()
-        assert (captions[ended] == end).all()
+        finished = np.cumsum(captions == end, axis=1) > 0
+        assert finished.any()
+        assert (captions[finished] == end).all()
 
 
 def check_beams_find_the_best_pair(framework: Framework) -> None:
@@ -133,7 +133,7 @@ def check_beams_find_the_best_pair(framework: Framework) -> None:
             np.arange(vocabulary) == END, 0, -np.inf
         )  # what has ended stays ended, for free
         best = np.unravel_index((first[image][:, None] + second).argmax(), second.shape)
-        found = decode(
+        results = decode(
             framework,
             network,
             features[image : image + 1],
@@ -142,7 +142,7 @@ def check_beams_find_the_best_pair(framework: Framework) -> None:
             words=2,
             beams=vocabulary,
         )
-        np.testing.assert_array_equal(found[0], best)
+        np.testing.assert_array_equal(results[0], best)
 
 
 def check_decoding_keeps_the_state(framework: Framework) -> None:
