@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import requests
 
 from tests import warm
@@ -57,6 +58,12 @@ def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedPr
     if borrowed and done.returncode:  # what a failed call leaves is looked at
         borrowed.unlink()
     return done
+
+
+def cluster_processes(folder: Path) -> list[psutil.Process]:
+    """Return the processes of a server's PostgreSQL, the main one first."""
+    main = (folder / "postgres" / "data" / "postmaster.pid").read_text().split()[0]
+    return [psutil.Process(int(main)), *psutil.Process(int(main)).children(recursive=True)]
 
 
 @dataclass(frozen=True)

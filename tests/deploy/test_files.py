@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,19 @@ def test_compose_follows_its_specification_and_names_what_there_is() -> None:
         for kind in ("secrets", "networks"):
             assert set(service.get(kind, [])) <= set(results[kind])
         assert set(service.get("depends_on", {})) <= set(results["services"])
+
+
+def test_backup_is_healthy_for_26_hours(tmp_path: Path) -> None:
+    kind, command = services()["backup"]["healthcheck"]["test"]
+    assert kind == "CMD-SHELL"
+    command = command.replace("/backups", str(tmp_path / "backups"))
+    metadata = tmp_path / "backups" / "2026-01-31T03-00-00" / "about.json"
+    metadata.parent.mkdir(parents=True)
+    assert subprocess.run(command, shell=True).returncode == 1
+    metadata.touch()
+    for hours, code in ((25, 0), (27, 1)):
+        os.utime(metadata, (time.time() - hours * 3_600,) * 2)
+        assert subprocess.run(command, shell=True).returncode == code
 
 
 @pytest.mark.skipif(not WITH_CAPABILITIES, reason="capabilities are dropped as root, by setpriv")
