@@ -136,10 +136,9 @@ def running() -> Iterator[Group]:
     with ThreadPoolExecutor(len(of_team)) as at_once:
         for done in at_once.map(lambda team: made.admin(action="add_team", team=team), of_team):
             assert done.returncode == 0, done.stdout + done.stderr
-        for done in at_once.map(
-            lambda team: made.admin(action="add_user", user=of_team[team], team=team), of_team
-        ):
-            assert done.returncode == 0, done.stdout + done.stderr
+    for team, user in of_team.items():  # one after the other: each reads the list of users
+        done = made.admin(action="add_user", user=user, team=team)
+        assert done.returncode == 0, done.stdout + done.stderr
     yield made
     _copies.clear()
     native("stop", folder)

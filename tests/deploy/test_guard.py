@@ -68,9 +68,10 @@ from fastapi.routing import iter_route_contexts
 from mlflow.server import app
 from starlette.routing import Mount
 
+application = backend.application()
 for rule in app.url_map.iter_rules():
     print(*(line(method, rule.rule) for method in rule.methods), sep="\n")
-native = [route for route in backend.application().routes if not isinstance(route, Mount)]
+native = [route for route in application.routes if not isinstance(route, Mount)]
 for route in iter_route_contexts(native):
     path = re.sub(r"\{(\w+):path\}", r"<path:\1>", route.path or "")
     path = path.replace("{", "<").replace("}", ">")
