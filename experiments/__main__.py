@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # `-m` searches the working folder first, and a user's own `models` there would be taken for ours.
+    # `-m` searches the working folder first, where a user's `models` may lie
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from experiments.cli.main import run
 

@@ -1,8 +1,8 @@
-"""Contracts: what a study is, what a workload does for it, what a cell is told and promises."""
+"""Contracts of studies, workloads and cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from models.parity import Side
     from tracking.records import Record
 
-# A message of a child whose framework does not see the device that it is to use.
+# Message of a child whose framework does not see its device.
 NO_DEVICE = "no_device"
-# What a check found that its framework sees, where it was to open `auto`.
+# Result of a check: the device that its framework sees, if it opened `auto`.
 DEVICE = "device"
 Progress = Callable[[str, int, int | None], None]
 S = TypeVar("S", bound=CampaignSettings)
@@ -29,13 +29,13 @@ S = TypeVar("S", bound=CampaignSettings)
 
 @dataclass(frozen=True)
 class Treatment:
-    """One cell of every block: its framework, its stage of the workload, its own settings.
+    """Combination of levels that every block measures once.
 
     settings: levels of the user's settings, and the parameters that the study sets.
-    group: what is compared with what; a group's cells run one after the other.
-    control: why it is there, for a cell without a verdict ("A/A"); empty for what is compared.
+    group: compared with each other; cells of a group run one after the other.
+    control: label of a cell without a verdict ("A/A"), or empty.
     sensed: whether the sensors are read while it runs.
-    environment: variables of its cells' processes; None: one that they do not have.
+    environment: variables of its cells' processes; None removes one.
     """
 
     name: str
@@ -48,15 +48,15 @@ class Treatment:
     environment: Mapping[str, str | None] = field(default_factory=dict)
 
     def merged(self, settings: S) -> S:
-        """Return the settings of its cells: the user's, with its own values and parameters."""
+        """Return the settings of its cells."""
         return settings_.of_cell(settings, self.settings)
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How the training of a study scales with the batch size.
+    """Rule by which a training's length depends on the batch size.
 
-    examples: the name in `DatasetInfo.counts` of the examples of an epoch.
+    examples: the key in `DatasetInfo.counts` of the examples of an epoch.
     measured_steps: the fewest steps after the warm-up.
     """
 
@@ -64,26 +64,22 @@ class Scaling:
     measured_steps: int = 12
 
 
-def _no_texts(_: Any) -> tuple[str, ...]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """An experiment that can be run, as data; checked when its file is imported.
+    """Experiment as data, checked when its file is imported.
 
-    name: of its file. settings: what users set. workload: the folder with its stages.
+    name: of its file. settings: the user's. workload: the folder with its stages.
     models: the networks that a campaign measures; the parity gate proves them equal.
-    outcomes: what is judged, in the order of the report; primary: one to three of them.
-    factor: what is compared. baseline: its level that others are judged against; None: the first.
-    treatments: its cells; None: every framework, and the controls.
+    outcomes: judged metrics, in the order of the report; primary: one to three of them.
+    factor: the compared setting. baseline: its level that others are judged against; None: the
+    first. treatments: its cells; None: every framework, and the controls.
     strata: columns whose values are judged separately, never pooled.
     allowed_to_differ: settings in which compared cells differ besides the factor.
-    side: what the parity gate takes for a treatment, where sides differ in more than a framework.
-    scaling: how long a training is at another batch size; None: trainings have no length.
-    grows_with: the setting that memory grows with, where running out of it is a result.
-    warnings: what a user should know before the first cell.
-    also: what the report has besides verdicts. published, source: figures that it quotes.
+    side: the parity gate's side of a treatment, if sides differ in more than the framework.
+    scaling: length of a training at other batch sizes; None: trainings have no length.
+    grows_with: the setting that memory grows with, if running out of it is a result.
+    warnings: shown before the first cell.
+    also: parts of the report besides verdicts. published, source: figures that it quotes.
     """
 
     name: str
@@ -97,38 +93,42 @@ class Study:
     factor: str = "framework"
     baseline: Callable[[Any], str] | None = None
     treatments: Callable[[Any], tuple[Treatment, ...]] | None = None
-    strata: Callable[[Any], tuple[str, ...]] = _no_texts
+    strata: Callable[[Any], tuple[str, ...]] = lambda _: ()
     allowed_to_differ: tuple[str, ...] = ()
     side: Callable[[Treatment], Side] | None = None
     scaling: Scaling | None = None
     grows_with: str = ""
-    warnings: Callable[[Any], tuple[str, ...]] = _no_texts
+    warnings: Callable[[Any], tuple[str, ...]] = lambda _: ()
     also: Callable[[Any, Comparison, Progress], Extra] | None = None
     published: tuple[Mapping[str, str], ...] = ()
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a study that could not run: presets of unknown settings, unknown outcomes."""
-        known = {one.name for one in settings_.for_users(self.settings)}
+        """Refuse a study that names settings or outcomes that do not exist."""
+        for_users = {field.name for field in settings_.for_users(self.settings)}
+        of_cells = for_users | {field.name for field in fields(self.settings.parameters)}
+        of_cells |= {"framework", "treatment"}
         for preset, values in self.presets.items():
-            if unknown := values.keys() - known:
-                raise TypeError(
-                    f"study {self.name}: preset {preset} sets unknown {sorted(unknown)}"
-                )
+            self._refuse_unknown(f"preset {preset}", values.keys() - for_users)
         if "demo" not in self.presets:
             raise TypeError(f"study {self.name} has no preset 'demo'")
-        if unknown := set(self.primary) - {one.metric for one in self.outcomes}:
-            raise TypeError(
-                f"study {self.name}: primary {sorted(unknown)} is not among its outcomes"
-            )
+        self._refuse_unknown("factor", {self.factor} - of_cells)
+        self._refuse_unknown("allowed_to_differ", set(self.allowed_to_differ) - of_cells)
+        self._refuse_unknown("grows_with", {self.grows_with} - of_cells - {""})
+        metrics = {outcome.metric for outcome in self.outcomes}
+        self._refuse_unknown("primary", set(self.primary) - metrics)
+
+    def _refuse_unknown(self, where: str, names: Collection[str]) -> None:
+        if names:
+            raise TypeError(f"study {self.name}: {where} names unknown {sorted(names)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What the parent does for a kind of work; its stages are modules with a function `run`.
+    """Parent's part of a kind of work; its stages are modules with a function `run`.
 
     prepare: checks settings and data, and makes the inputs of the cells; raises WrongCall.
-    after_checks: adds what the frameworks' checks reported. after_extraction: warnings about it.
+    after_checks: adds the results of the frameworks' checks. after_extraction: returns warnings.
     """
 
     prepare: Callable[[Any, Progress], Prepared]
@@ -138,7 +138,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work of its own process: the stage's name, its framework and what only it is told."""
+    """Stage that runs in a separate process before the cells, with its inputs."""
 
     stage: str
     framework: str
@@ -147,7 +147,10 @@ class Job:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What MLflow's dataset panel shows; `counts` becomes its profile, `columns` its schema (name → MLflow type)."""
+    """Content of MLflow's dataset panel.
+
+    counts: its profile. columns: its schema, name → MLflow type.
+    """
 
     name: str
     digest: str
@@ -158,12 +161,14 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the parent found out. `inputs` go to every cell; `before` run once, ahead of the blocks.
+    """Result of a workload's preparation.
 
-    `warnings` are said in the terminal, in the tag `warnings` and on top of the report.
-    `files`: name → text, the campaign's artifacts. `of_treatment`: the same of the treatments whose settings change their data.
-    `refused`: treatments that the parity gate does not call equal, and what differs: they are not measured.
-    `left_out`: pictures and folders that are not read, each with the reason.
+    inputs: sent to every cell. before: run once, ahead of the blocks.
+    warnings: for the terminal, the tag `warnings` and the report.
+    files: name → text, the campaign's artifacts.
+    of_treatment: the same of treatments whose settings change their data.
+    refused: treatments that the parity gate does not call equal, and the difference.
+    left_out: pictures and folders that are not read, each with the reason.
     """
 
     dataset: DatasetInfo
@@ -179,7 +184,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Node:
-    """Machine of a job that has several. command: words before a command that is to run there."""
+    """Machine of a job that has several. command: prefix of commands that run there."""
 
     name: str
     address: str
@@ -188,12 +193,15 @@ class Node:
 
 @dataclass(frozen=True)
 class CellSpec:
-    """All that a child is told, as JSON. Paths are absolute but for what records carry: those are relative to `journal`.
+    """Message that starts a child, as JSON.
 
-    cpus: those that it may run on; none: as its parent may. in_turns: whether other cells of its block are alive beside it.
-    nodes: machines that it may use, this one first; none: this one alone.
-    environment: variables of its process; None: one that it does not have.
-    clock: what its parent's clock began with, see `tracking.clock`; 0: its own.
+    Paths are absolute, except those in records, which are relative to `journal`.
+
+    cpus: those that it may run on; empty: as its parent.
+    in_turns: whether other cells of its block are alive at the same time.
+    nodes: machines that it may use, this one first; empty: only this one.
+    environment: variables of its process; None removes one.
+    clock: start of its parent's clock, see `tracking.clock`; 0: it starts its own.
     """
 
     run: str
@@ -217,10 +225,12 @@ class CellSpec:
     clock: float = 0.0
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> CellSpec:
-        """From JSON, where more may be told than a cell knows."""
-        nodes = tuple(Node(**node | {"command": tuple(node["command"])}) for node in told["nodes"])
-        return cls(**{known.name: told[known.name] for known in fields(cls)} | {"nodes": nodes})
+    def of(cls, values: Mapping[str, Any]) -> CellSpec:
+        """Return a cell from JSON values, which may have more than its fields."""
+        nodes = tuple(
+            Node(**node | {"command": tuple(node["command"])}) for node in values["nodes"]
+        )
+        return cls(**{field.name: values[field.name] for field in fields(cls)} | {"nodes": nodes})
 
     @property
     def path(self) -> Path:
@@ -229,7 +239,10 @@ class CellSpec:
 
 
 class Output(Protocol):
-    """The child's connection to its parent. waited_seconds: for its turn, so far; 0 where it takes none."""
+    """Connection of a child to its parent.
+
+    waited_seconds: for its turns so far; 0 if it takes none.
+    """
 
     @property
     def waited_seconds(self) -> float: ...
@@ -243,16 +256,20 @@ class Output(Protocol):
     def progress(self, phase: str, done: int, total: int | None) -> None: ...
 
     def ranks(self, processes: Mapping[int, int]) -> None:
-        """The processes that train together, of which the sensors of each are kept: rank -> process id."""
+        """Report the processes that train together, for their sensors: rank → process id."""
 
     def begin(self, place: int = 1) -> None:
-        """What is timed begins now, and ends with the next `window`: others' use of the machine is read at both moments.
+        """Begin a timed phase, which the next `window` ends.
 
-        place: of the phase among those of the block: where cells take turns, one that comes to it early waits for the others.
+        The load of other programs is read at both moments. Where cells take turns, a cell waits
+        here until the others have come to the phase.
+
+        Args:
+            place: of the phase among those of the block.
         """
 
     def turn(self, steps: int = 1) -> None:
-        """So many steps or requests are over, and no clock runs: where cells take turns, the others may be next."""
+        """Report finished steps or requests while no clock runs: another cell may be next."""
 
     def window(
         self,
@@ -263,14 +280,20 @@ class Output(Protocol):
         prefix: str = "",
         pauses: Sequence[tuple[float, float]] = (),
     ) -> None:
-        """What was timed when, for the sensors; `prefix` goes before the names of their metrics.
+        """Report a timed interval, for the sensors.
 
-        pauses: what lay in between and is no part of it, in order: began and ended.
+        Args:
+            phase: name of the phase.
+            start_seconds: begin of the interval.
+            end_seconds: end of the interval.
+            examples: number of examples in it.
+            prefix: of the names of the sensors' metrics.
+            pauses: begin and end of parts that do not count, in order.
         """
 
 
 class Task(Protocol):
-    """A training as the measurement sees it: NumPy in, NumPy out, the same for every framework."""
+    """Training in terms of NumPy arrays, the same for every framework."""
 
     model: str
     spec: Any
@@ -285,15 +308,15 @@ class Task(Protocol):
     def validation(self) -> Iterable[Batch]: ...
 
     def learning_rate(self, epoch: int) -> float | None:
-        """For this epoch, from 0; None where it stays what it was."""
+        """Return the rate of an epoch, from 0; None leaves it unchanged."""
 
     def validate(self, framework: Framework, network: Any) -> dict[str, float]:
-        """Metrics after every epoch, `val/loss` among them."""
+        """Return the metrics after an epoch, with `val/loss`."""
 
     def request(self, batch_size: int, index: int) -> tuple[Array, ...]: ...
 
     def answer(self, framework: Framework, network: Any, request: tuple[Any, ...]) -> Any:
-        """request: as the framework has placed it."""
+        """Return the answer to a request that the framework has placed on its device."""
 
     def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]: ...
 

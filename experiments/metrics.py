@@ -1,29 +1,29 @@
-"""The catalogue of metrics: what each is called, in which unit, compared how, and where it may be compared at all.
+"""Catalogue of metrics: label, unit, kind of comparison and conditions of each.
 
-A metric is added by one entry in `KNOWN`; every other list of metrics is derived from it.
+A metric is added by one entry in `KNOWN`; all other lists of metrics are derived from it.
 """
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from experiments.config.settings import suggestion
 from tracking import plain
 from tracking.errors import WrongCall
 
 Scale = Literal["ratio", "difference"]
 Better = Literal["lower", "higher", "neither"]
 Headline = tuple[str, int] | None
-# Of what inside a run it is a summary: single steps, steps that ran freely in windows where there are any, or requests.
+# Values that a metric summarises: steps, windows of steps (if steps ran freely), or requests.
 Within = Literal["", "steps", "windows", "requests"]
-# Runs that never get there have no such value: it is told with them as censored, not judged without them.
+# Times to an accuracy, which some runs never reach: such runs are censored, not left out.
 TO_ACCURACY = "train/to_accuracy_"
 TOTAL = "train/total_seconds"
-# What steps that ran freely are judged by: they have no times of their own.
+# Metric of steps that ran freely, which have no single times.
 FREELY = "train/examples_per_second"
 PRIMARY_AT_MOST = 3
 PROFILED = "profile/"
@@ -46,21 +46,21 @@ _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric as it is judged.
+    """Metric and the rules of its comparison.
 
     Attributes:
         metric: its key in MLflow, or a pattern of keys.
-        better: which way is better.
+        better: the better direction.
         margin: the smallest difference that matters, in `unit`; None takes the comparison's ratio.
-        headline: what a reader asks first that it answers (`training`), and its rank among what
-            answers the same: the first that a report has is its headline.
-        verb: what a framework does, in a sentence: `trains` 1.4× faster.
-        short: what it is called where somebody types it.
-        within: what it summarises.
+        headline: the reader's question that it answers (`training`), and its rank among the
+            metrics that answer it: the first that a report has is its headline.
+        verb: action of a framework in a sentence: `trains` 1.4× faster.
+        short: names that users may type.
+        within: the values that it summarises.
         by_epoch: whether it is a series with a value after every epoch.
         total: whether it depends on how much is trained: sums, and what was learned.
-        alone: whether only a process that has the machine for itself from its start on can say it:
-            what it does once, and sums over all that it does.
+        alone: whether it is valid only in a process that has the machine for itself from its
+            start: times of what happens once, and sums over the whole process.
     """
 
     metric: str
@@ -79,19 +79,22 @@ class Metric:
 
     @property
     def words(self) -> tuple[str, str]:
-        """What b is called if its value lies below and above a's."""
+        """Names of b if its value is below and above that of a."""
         if self.unit == "s":
             return "faster", "slower"
         return ("slower", "faster") if self.unit.endswith("/s") else ("lower", "higher")
 
 
-# The name that `compare` and its reasons have for a metric that is judged.
+# Name of a judged metric in comparisons.
 Outcome = Metric
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """H0: the metric is the same on both sides; H1: it differs. published_p: what the study reported."""
+    """Null hypothesis that a metric is the same on both sides.
+
+    published_p: p-value in the publication.
+    """
 
     name: str
     question: str
@@ -110,7 +113,7 @@ def _difference(
     return Metric(key, "difference", better, margin, label, unit, **more)
 
 
-# The first pattern that matches says what a metric is; its place here is its place in the report.
+# The order is that of the report.
 KNOWN = (
     _ratio(
         *(FREELY, "training throughput", "examples/s", "higher"),
@@ -254,28 +257,30 @@ BY_SUFFIX = (
     _difference("*bleu*", "", "points", "higher", 1.0, total=True),
     _difference("*loss", "", "nats", "lower", 0.05, total=True),
 )
-_PLACE = {one.metric: place for place, one in enumerate(KNOWN)}
-# What metrics are called where somebody types them.
-SHORT = {short: one.metric for one in KNOWN for short in one.short}
-BY_EPOCH = tuple(one.metric for one in KNOWN if one.by_epoch)
+_PLACE = {metric.metric: place for place, metric in enumerate(KNOWN)}
+SHORT = {short: metric.metric for metric in KNOWN for short in metric.short}
+BY_EPOCH = tuple(metric.metric for metric in KNOWN if metric.by_epoch)
 # Times of which an injected delay is a share: medians of steps and requests.
-DELAYED = tuple(one.metric for one in KNOWN if one.within and one.unit == "s")
+DELAYED = tuple(metric.metric for metric in KNOWN if metric.within and metric.unit == "s")
 
 
 def outcome(metric: str) -> Metric:
-    """How a metric is judged. A `batch_8/` in the key is told in the label; an unknown metric is a ratio, neither way better."""
-    plain = without_batch(metric)
+    """Return the rules for a key, with its batch size in the label.
+
+    An unknown metric is compared as a ratio, and neither direction is better.
+    """
+    key = without_batch(metric)
     batch = _BATCH.search(metric)
     suffix = f", batch {batch[1]}" if batch else ""
-    # sensors are read while requests are answered, too
-    for key, during in ((plain, ""), (plain.removeprefix("inference/"), " in inference")):
-        if key in _PLACE:
-            known = KNOWN[_PLACE[key]]
-            if during or batch:
-                known = replace(known, headline=None, verb="", within="")
-            return replace(known, metric=metric, label=f"{known.label}{during}{suffix}")
+    # sensors are also read while requests are answered
+    for name, phase in ((key, ""), (key.removeprefix("inference/"), " in inference")):
+        if name in _PLACE:
+            rules = KNOWN[_PLACE[name]]
+            if phase or batch:
+                rules = replace(rules, headline=None, verb="", within="")
+            return replace(rules, metric=metric, label=f"{rules.label}{phase}{suffix}")
     for rule in BY_SUFFIX:
-        if fnmatch.fnmatchcase(plain, rule.metric):
+        if fnmatch.fnmatchcase(key, rule.metric):
             return replace(rule, metric=metric, label=metric)
     return Metric(metric, "ratio", "neither", None, metric, "", total=True)
 
@@ -286,53 +291,52 @@ def declared(
     """Return the outcomes that were declared as primary.
 
     Args:
-        primary: their names.
-        outcomes: what there is; suggestions come from these alone.
-        unmeasured: outcomes that were asked for and that no run has.
+        primary: Their names.
+        outcomes: The measured outcomes.
+        unmeasured: Requested outcomes that no run has.
 
     Raises:
-        WrongCall: for a name among neither of the two, or for too many names.
+        WrongCall: for a name in neither of the two, or for too many names.
     """
-    known = list(dict.fromkeys(outcomes))
+    names = list(dict.fromkeys(outcomes))
     for name in primary:
-        if name not in known and name not in unmeasured:
-            close = difflib.get_close_matches(name, known, n=1)
-            right = f"did you mean {close[0]}?" if close else f"have {', '.join(known) or 'none'}"
-            raise WrongCall(f"primary={plain.short(name)} is no outcome here; {right}")
+        if name not in names and name not in unmeasured:
+            right = suggestion(name, names)
+            raise WrongCall(f"primary={plain.short(name)} is no outcome here{right}")
     if len(set(primary)) > PRIMARY_AT_MOST:
         raise WrongCall(
-            f"primary names {len(set(primary))} outcomes; at most {PRIMARY_AT_MOST}, or the power is lost again"
+            f"primary names {len(set(primary))} outcomes; "
+            f"at most {PRIMARY_AT_MOST}, or the power is lost again"
         )
     return tuple(dict.fromkeys(primary))
 
 
 def checked(names: Iterable[str], measured: Iterable[str]) -> None:
-    """Refuse a name that is neither among the metrics that were measured nor one that could have been.
+    """Check that metrics were measured, or could have been.
 
     Raises:
         WrongCall: with the nearest of the measured metrics, or with all of them.
     """
-    have = sorted(measured, key=place)
+    available = sorted(measured, key=place)
     for name in names:
-        if name in have or without_batch(name).removeprefix("inference/") in _PLACE:
+        if name in available or without_batch(name).removeprefix("inference/") in _PLACE:
             continue
-        close = (
-            [SHORT[name]] if SHORT.get(name) in have else difflib.get_close_matches(name, have, n=1)
-        )
-        right = f"did you mean {close[0]}?" if close else f"have {', '.join(have) or 'none'}"
-        raise WrongCall(f"outcomes: no run has a metric '{plain.short(name)}'; {right}")
+        right = suggestion(name, available)
+        if SHORT.get(name) in available:
+            right = f"; did you mean {SHORT[name]}?"
+        raise WrongCall(f"outcomes: no run has a metric '{plain.short(name)}'{right}")
 
 
 def place(metric: str) -> tuple[int, int, str]:
-    """A sort key: known metrics in their order, batch sizes ascending, then everything else by name."""
-    batch, plain = _BATCH.search(metric), without_batch(metric)
+    """Return a sort key: catalogue order, then batch size; other metrics last, by name."""
+    batch, key = _BATCH.search(metric), without_batch(metric)
     return (
-        _PLACE.get(plain, _PLACE.get(plain.removeprefix("inference/"), len(KNOWN))),
+        _PLACE.get(key, _PLACE.get(key.removeprefix("inference/"), len(KNOWN))),
         int(batch[1]) if batch else 0,
         metric,
     )
 
 
 def without_batch(metric: str) -> str:
-    """The key without a batch size in it."""
+    """Return a key without the batch size."""
     return _BATCH.sub("", metric).lstrip("/")

@@ -385,13 +385,6 @@ class Framework(ABC):
     def compile_anew(self) -> None:  # noqa: B027 - most keep nothing
         """From now on nothing is taken that another process has compiled: every first step is one."""
 
-    def keep_denormals(self) -> None:
-        """Compute with denormal numbers on the CPU too, instead of taking them for 0; called before anything is computed.
-
-        Raises ModelError where the framework cannot.
-        """
-        raise ModelError(f"flush_denormals=false: {self.name} has no such switch; use true")
-
     def leave_graphs(self, off: Collection[str]) -> None:
         """Graphs that are made from now on are left as they are by those of `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS`."""
         if off:

@@ -166,8 +166,6 @@ def opened(spec: CellSpec) -> Framework:
             seed=spec.settings["seed"] * 1_000 + spec.block,
             conv_algorithm=spec.settings["conv_algorithm"],
         )
-    if not spec.settings.get("flush_denormals", True):
-        framework.keep_denormals()
     framework.compile_anew()
     for name, text in spec.environment.items():
         if text is not None and text not in os.environ.get(name, ""):

@@ -1,3 +1,3 @@
-"""Exit codes, the same for every command; a signal that ended the work is 128 and its number, as in a shell."""
+"""Exit codes of every command; a signal that ended the work is 128 plus its number."""
 
 DONE, FAILED, WRONG_CALL, NO_VERDICT = 0, 1, 2, 3

@@ -1,9 +1,9 @@
-"""Completion in shells: click's scripts, which ask this program; the answers are the settings' own definitions."""
+"""Completion in shells: click's scripts call this program, which answers from the settings."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from click import Command
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
@@ -17,8 +17,8 @@ from models import frameworks
 from tracking.errors import WrongCall
 
 SHELLS = ("bash", "zsh", "fish")
-# Names that are found, not listed in the setting.
-FOUND = {
+# Values that exist as folders and files.
+DISCOVERED = {
     "experiment": studies.available,
     "framework": frameworks.available,
     "frameworks": frameworks.available,
@@ -28,16 +28,16 @@ FOUND = {
 
 
 def script(words: Sequence[str]) -> str:
-    """What the shell reads once, as in `eval "$(evenhand --completion bash)"`. Raises WrongCall."""
+    """Return the script of a shell, for `eval "$(evenhand --completion bash)"`."""
     if len(words) != 1 or words[0] not in SHELLS:
         raise WrongCall(f"--completion takes the name of a shell; choose {', '.join(SHELLS)}")
     return _completer(words[0]).source()
 
 
 def answer(instruction: str) -> str:
-    """What the script asks at every key: `bash_complete`, with the line in the environment. Raises WrongCall."""
-    name, _, what = instruction.partition("_")
-    if name not in SHELLS or what != "complete":
+    """Return completions for a script: `bash_complete`, with the line in the environment."""
+    name, _, action = instruction.partition("_")
+    if name not in SHELLS or action != "complete":
         raise WrongCall(
             f"{shell.COMPLETING}={instruction} is not an instruction; write bash_complete"
         )
@@ -50,62 +50,59 @@ def _completer(name: str) -> ShellComplete:
 
     class Completer(base):  # type: ignore[valid-type, misc]
         def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
+            items = candidates(args, incomplete)
             return [
-                one
-                for one in candidates(args, incomplete)
-                if one.type == "file" or one.value.startswith(incomplete)
+                item for item in items if item.type == "file" or item.value.startswith(incomplete)
             ]
 
     return Completer(Command("evenhand"), {}, "evenhand", shell.COMPLETING)
 
 
 def candidates(words: Sequence[str], incomplete: str) -> list[CompletionItem[str]]:
-    """What can stand after these words of a call, whether or not it begins like the last one. Never raises WrongCall."""
-    words = [word for word in words if word != "="]  # bash takes `--name=value` for three words
+    """Return what can follow the words of a call, whether or not it begins like the last one."""
+    words = [word for word in words if word != "="]  # bash splits `--name=value` into three words
     if not words:
-        return [
-            CompletionItem(name)
-            for name in (*entries.available(), "--help", "--version", "--completion")
-        ]
-    name, *rest = words
-    if name == "--completion":
-        return [CompletionItem(one) for one in SHELLS]
-    if name not in entries.available():
+        names = (*entries.available(), "--help", "--version", "--completion")
+        return [CompletionItem(name) for name in names]
+    if words[0] == "--completion":
+        return [CompletionItem(name) for name in SHELLS]
+    if words[0] not in entries.available():
         return []
-    entry = entries.load(name)
-    fields = entry.fields
-    asked, equals, value = incomplete.partition("=")
-    if equals and asked.startswith("--"):  # zsh and fish take it for one
-        field = fields.get(asked[2:].replace("-", "_"))
-        return [
-            CompletionItem(f"{asked}={one.value}")
-            for one in (_values(entry, field, value) if field else ())
-            if one.value
-        ]
-    last = rest[-1][2:].replace("-", "_") if rest and rest[-1].startswith("--") else ""
-    if last in fields and not (last in entry.flags and incomplete.startswith("--")):
-        return list(_values(entry, fields[last], "" if incomplete == "=" else incomplete))
-    return [
-        *(CompletionItem(f"--{one}", help=field.metadata["help"]) for one, field in fields.items()),
-        CompletionItem("--help"),
+    entry = entries.load(words[0])
+    option, equals, value = incomplete.partition("=")
+    if equals and option.startswith("--"):  # zsh and fish keep `--name=value` together
+        values = _values(entry, _name(option), value)
+        return [CompletionItem(f"{option}={item.value}") for item in values if item.value]
+    last = _name(words[-1]) if len(words) > 1 and words[-1].startswith("--") else ""
+    is_flag = last in entry.flags and incomplete.startswith("--")
+    if last in entry.fields and not is_flag:
+        return _values(entry, last, "" if incomplete == "=" else incomplete)
+    options = [
+        CompletionItem(f"--{name}", help=field.metadata["help"])
+        for name, field in entry.fields.items()
     ]
+    return [*options, CompletionItem("--help")]
 
 
-def _values(
-    entry: Entry, field: dataclasses.Field[object], begun: str
-) -> Iterable[CompletionItem[str]]:
-    """The values of a setting; of a list, what its last part could be."""
+def _name(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def _values(entry: Entry, name: str, incomplete: str) -> list[CompletionItem[str]]:
+    """Return the values of a setting; of a list, those of its last item."""
+    field: dataclasses.Field[object] | None = entry.fields.get(name)
+    if field is None:
+        return []
     if field.metadata["path"]:
-        return [CompletionItem(begun, type="file")]
-    known: Iterable[str] = field.metadata["choices"]
-    if field.name == "preset":
-        known = entry.presets
-    elif field.name in entry.flags:
-        known = ("true", "false")
-    elif field.name in FOUND:
-        known = FOUND[field.name]()
-    before = begun[: begun.rfind(",") + 1] if str(field.type).startswith("tuple") else ""
-    return [CompletionItem(before + one) for one in known if one and one not in before.split(",")]
-
-
-__all__ = ["answer", "candidates", "script"]
+        return [CompletionItem(incomplete, type="file")]
+    values: Collection[str] = field.metadata["choices"]
+    if name == "preset":
+        values = list(entry.presets)
+    elif name in entry.flags:
+        values = ("true", "false")
+    elif name in DISCOVERED:
+        values = DISCOVERED[name]()
+    is_list = str(field.type).startswith("tuple")
+    before = incomplete[: incomplete.rfind(",") + 1] if is_list else ""
+    rest = [value for value in values if value and value not in before.split(",")]
+    return [CompletionItem(before + value) for value in rest]

@@ -1,10 +1,10 @@
-"""A campaign's forecast in words: what `--dry_run` prints."""
+"""Text of a campaign's forecast, for `--dry_run`."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from experiments.comparison.report import wording
 from experiments.config import durations
@@ -14,81 +14,98 @@ MAX_BLOCKS_SHOWN = 12
 MAX_LEFT_OUT_SHOWN = 20
 
 
-def lines(found: Forecast) -> list[str]:
-    """Warnings, cells and order, data, time, and the detectable differences."""
-    warned = (f"! {line}" for line in found.warnings)
-    groups = (
-        warned,
-        _cells(found),
-        _data(found),
-        _time(found),
-        _detectable(found),
-    )
-    return [*itertools.chain.from_iterable(groups), "Nothing was measured, nothing was written."]
+def lines(forecast: Forecast) -> list[str]:
+    """Return warnings, cells in their order, data, time and detectable effects."""
+    return [
+        *(f"! {line}" for line in forecast.warnings),
+        *_cells(forecast),
+        *_data(forecast),
+        *_time(forecast),
+        *_titled("detectable", _detectable(forecast)),
+        "Nothing was measured, nothing was written.",
+    ]
 
 
-def _cells(found: Forecast) -> Iterator[str]:
-    a_block, most = len(found.plan.treatments), found.looks[-1]
-    upto = (
-        f"at most {most} blocks, the first look after {found.looks[0]}"
-        if len(found.looks) > 1
-        else wording.blocks(most)
+def _titled(title: str, texts: Iterable[str]) -> Iterator[str]:
+    """Yield lines with a title before the first."""
+    for number, text in enumerate(texts):
+        yield f"{'' if number else title:<11}{text}"
+
+
+def _cells(forecast: Forecast) -> Iterator[str]:
+    count, most = len(forecast.plan.treatments), forecast.looks[-1]
+    blocks = wording.blocks(most)
+    if len(forecast.looks) > 1:
+        blocks = f"at most {most} blocks, the first look after {forecast.looks[0]}"
+    yield (
+        f"cells      {len(forecast.cells):,}: {count} in each of {blocks}, "
+        f"each a fresh process, in this order:"
     )
-    yield f"cells      {len(found.cells):,}: {a_block} in each of {upto}, each a fresh process, in this order:"
-    by_block = itertools.groupby(found.cells, key=lambda cell: cell.block)
-    for number, block in itertools.islice(by_block, MAX_BLOCKS_SHOWN):
-        yield f"  block {number}: {', '.join(cell.treatment for cell in block)}"
+    by_block = itertools.groupby(forecast.cells, key=lambda cell: cell.block)
+    for number, cells in itertools.islice(by_block, MAX_BLOCKS_SHOWN):
+        yield f"  block {number}: {', '.join(cell.treatment for cell in cells)}"
     if most > MAX_BLOCKS_SHOWN:
         yield f"  and so on, {most - MAX_BLOCKS_SHOWN:,} more"
 
 
-def _data(found: Forecast) -> Iterator[str]:
-    yield f"data       {found.data}; the settings fit them"
-    if found.left_out:
-        yield f"left out   {len(found.left_out):,}, each with the reason:"
-        yield from (f"  {line}" for line in found.left_out[:MAX_LEFT_OUT_SHOWN])
-    if len(found.left_out) > MAX_LEFT_OUT_SHOWN:
-        yield f"  and so on, {len(found.left_out) - MAX_LEFT_OUT_SHOWN:,} more"
+def _data(forecast: Forecast) -> Iterator[str]:
+    yield f"data       {forecast.data}; the settings fit them"
+    count = len(forecast.left_out)
+    if count:
+        yield f"left out   {count:,}, each with the reason:"
+        yield from (f"  {line}" for line in forecast.left_out[:MAX_LEFT_OUT_SHOWN])
+    if count > MAX_LEFT_OUT_SHOWN:
+        yield f"  and so on, {count - MAX_LEFT_OUT_SHOWN:,} more"
 
 
-def _time(found: Forecast) -> Iterator[str]:
-    if len(found.unknown) == len(found.plan.treatments):
-        where = f"on this machine ({found.machine})"
-        yield f"time       not known: no journal here has a cell with these settings that ended well {where}"
-        return
-    known = sum(map(len, found.seconds.values()))
-    campaigns = f"{found.campaigns} earlier campaign{'s' * (found.campaigns > 1)}"
-    least = "at least " if found.unknown else "about "
-    for blocks in found.looks:
-        middle, low, high = map(durations.told, found.seconds_of(blocks))
-        bounds = (
-            "" if found.unknown else f" ({low} to {high}, if all were as short or as long as any)"
+def _is_unknown(forecast: Forecast) -> bool:
+    return len(forecast.unknown) == len(forecast.plan.treatments)
+
+
+def _time(forecast: Forecast) -> Iterator[str]:
+    if _is_unknown(forecast):
+        yield (
+            "time       not known: no journal here has a cell with these settings that ended well "
+            f"on this machine ({forecast.machine})"
         )
-        yield f"time       {least}{middle} for {wording.blocks(blocks)}{bounds}"
-    yield f"           by {known:,} cells of {campaigns} with these settings on this machine; preparation comes on top"
-    if found.unknown:
-        yield f"           not in it, since there is no such cell: {', '.join(found.unknown)}"
-
-
-def _detectable(found: Forecast) -> Iterator[str]:
-    if not found.detectable:
-        needed = "both sides of three blocks with these settings on this machine"
-        yield f"detectable not known: no earlier campaigns here have {needed}"
         return
-    for at, one in enumerate(found.detectable):
-        yield f"{'' if at else 'detectable':<11}{_difference(one)}"
-
-
-def _difference(one: Detectable) -> str:
-    ends = wording.outwards(one.low, one.high, digits=2)
-    value, low, high = (wording.amount(share, one.finding) for share in (one.value, *ends))
-    known = (
-        f"{low} to {high} as the spread is known"
-        if math.isfinite(one.high)
-        else "the spread is hardly known"
+    for blocks in forecast.looks:
+        median, low, high = map(durations.told, forecast.seconds_of(blocks))
+        if forecast.unknown:
+            yield f"time       at least {median} for {wording.blocks(blocks)}"
+        else:
+            yield (
+                f"time       about {median} for {wording.blocks(blocks)} ({low} to {high}, "
+                f"if all were as short or as long as any)"
+            )
+    count = sum(map(len, forecast.seconds.values()))
+    campaigns = f"{forecast.campaigns} earlier campaign{'s' * (forecast.campaigns > 1)}"
+    yield (
+        f"           by {count:,} cells of {campaigns} with these settings on this machine; "
+        f"preparation comes on top"
     )
-    who = f"{wording.named(one.finding)}, {one.finding.row.b} against {one.finding.row.a}"
+    if forecast.unknown:
+        names = ", ".join(forecast.unknown)
+        yield f"           not in it, since there is no such cell: {names}"
+
+
+def _detectable(forecast: Forecast) -> list[str]:
+    if not forecast.detectable:
+        needed = "both sides of three blocks with these settings on this machine"
+        return [f"not known: no earlier campaigns here have {needed}"]
+    return [_effect(effect) for effect in forecast.detectable]
+
+
+def _effect(effect: Detectable) -> str:
+    bounds = wording.outwards(effect.low, effect.high, digits=2)
+    value, low, high = (wording.amount(share, effect.finding) for share in (effect.value, *bounds))
+    precision = f"{low} to {high} as the spread is known"
+    if not math.isfinite(effect.high):
+        precision = "the spread is hardly known"
+    row = effect.finding.row
     return (
-        f"{who}: {value} after {wording.blocks(one.after)} in 80 % of campaigns ({known}; "
-        f"SD of a block {wording.amount(one.sd, one.finding)}, {wording.blocks(one.blocks)})"
+        f"{wording.named(effect.finding)}, {row.b} against {row.a}: "
+        f"{value} after {wording.blocks(effect.after)} in 80 % of campaigns ({precision}; "
+        f"SD of a block {wording.amount(effect.sd, effect.finding)}, "
+        f"{wording.blocks(effect.blocks)})"
     )

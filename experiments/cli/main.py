@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int:
     try:
         return _dispatch(words)
     except Interrupted as error:
-        _complain(f"{error}. Continue{shell.unsaid()} with: {error.command}")
+        _complain(f"{error}. Continue with: {error.command}")
         return 128 + (STOP.number or signal.SIGINT)
     except KeyboardInterrupt:
         _complain(f"stopped by {STOP.name}")

@@ -1,4 +1,4 @@
-"""The parity gate asked by name: every model in every framework, a table of errors, and a run in MLflow."""
+"""Parity gate as a command: all models in all frameworks, a table of errors, a run in MLflow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from experiments.run.mlflow_run import keep
 from models import frameworks
 from models.contract import ModelError
 from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, Side, gate
-from tracking import clock, provenance, spreadsheet
+from tracking import clock, provenance
 from tracking.errors import WrongCall
 from tracking.records import (
     Artifact,
@@ -36,7 +36,7 @@ from tracking.records import (
 )
 from tracking.store import Store, note, source
 
-# What a column shows: the error of one quantity, or whether several are equal.
+# Columns of the table, with the quantities of each.
 HEADS = {
     "parameters": ("count",),
     "forward": ("forward",),
@@ -46,33 +46,32 @@ HEADS = {
     "statistics": ("statistics",),
     "dropped": ("place", "mask", "dropout"),
 }
+COLUMNS = ("model", "framework", "against", *HEADS, "verdict")
 TITLE = "Relative L2 error in float64, the worst tensor (–: the network has none)"
 
 
 @dataclass(frozen=True)
-class Judged:
-    """All rows, and why what has none could not be computed."""
+class ParityResult:
+    """Rows of all models. failed: reasons of models without rows."""
 
     rows: Sequence[Row]
     failed: Sequence[str]
 
     @property
-    def equal(self) -> bool:
-        return not self.troubles
-
-    @property
     def troubles(self) -> list[str]:
-        """What is not equal, and what could not be computed, a line each."""
+        """Differences and failures, a line each."""
         return [*parity_cache.differences(self.rows), *self.failed]
 
 
-def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
-    """Judges every model asked for; what was found, and the page of the run that holds it.
+def parity(settings: Parity, progress: Progress) -> tuple[ParityResult, str]:
+    """Compare every requested model, and return the result with the page of its run.
 
-    Raises WrongCall for a model or framework that is not there.
+    Raises:
+        WrongCall: for a model or framework that does not exist or cannot run.
     """
-    wanted = tuple(models.available()) if settings.models in ((), ("all",)) else settings.models
-    for name in wanted:
+    is_all = settings.models in ((), ("all",))
+    names = tuple(models.available()) if is_all else settings.models
+    for name in names:
         models.spec(name)
     for name in settings.frameworks:
         frameworks.check(name)
@@ -80,7 +79,8 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
             raise WrongCall(missing)
     if len(settings.frameworks) < 2:
         raise WrongCall(
-            f"frameworks={settings.frameworks[0]} is one side only; name the reference, then the others"
+            f"frameworks={settings.frameworks[0]} is one side only; "
+            f"name the reference, then the others"
         )
     sides = [
         Side(name, python=interpreters.separate(name, settings.pythons))
@@ -91,53 +91,50 @@ def parity(settings: Parity, progress: Progress) -> tuple[Judged, str]:
     store = Store()
     store.check()
     began_ms = clock.now_ms()
-    found: list[Row] = []
-    failed: list[str] = []
-    for done, model in enumerate(wanted):
-        progress(f"parity · {model}", done, len(wanted))
-        rules = tuple(one for name in settings.optimizer for one in RULES[name])
-        asked = ParityRequest(model, rules, settings.full, settings.seed, device)
+    rules = tuple(rule for optimizer in settings.optimizer for rule in RULES[optimizer])
+    rows, failed = list[Row](), list[str]()
+    for done, name in enumerate(names):
+        progress(f"parity · {name}", done, len(names))
+        request = ParityRequest(name, rules, settings.full, settings.seed, device)
         try:
             at_once = 1 if settings.full else 2
-            found += gate(asked, sides, at_once=at_once, environment=environment)
+            rows += gate(request, sides, at_once=at_once, environment=environment)
         except ModelError as error:
             failed.append(str(error))
-    judged = Judged(found, failed)
-    return judged, _kept(store, settings, judged, began_ms)
+    result = ParityResult(rows, failed)
+    return result, _log(store, settings, result, began_ms)
 
 
-def table(judged: Judged) -> Table:
-    """A line a model and framework: the worst error of each quantity."""
+def table(result: ParityResult) -> Table:
+    """Return a line for each model and framework, with the worst error of each quantity."""
     shown = Table(box=box.SIMPLE_HEAD, title=TITLE, title_justify="left")
-    for head in ("model", "framework", "against", *HEADS, "verdict"):
+    for head in COLUMNS:
         shown.add_column(head, justify="right" if head in HEADS else "left", no_wrap=True)
-    for line in _lines(judged.rows):
+    for line in _lines(result.rows):
         shown.add_row(*line, style="" if line[-1] == "equal" else "bold red")
     return shown
 
 
-def as_markdown(found: Sequence[Row]) -> str:
-    """The parity table as Markdown, and what was compared."""
-    heads = ("model", "framework", "against", *HEADS, "verdict")
-    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * 3}{'--:|' * len(HEADS)}---|"]
-    table = [*lines, *(f"| {' | '.join(line)} |" for line in _lines(found))]
-    compared = [
+def as_markdown(rows: Sequence[Row]) -> str:
+    """Return the table as Markdown, with the meaning of its columns."""
+    lines = [f"| {' | '.join(line)} |" for line in (COLUMNS, *_lines(rows))]
+    lines.insert(1, f"|{'---|' * 3}{'--:|' * len(HEADS)}---|")
+    meanings = [
         f"- {head}: {'; '.join(QUANTITIES[name].what for name in names)}"
         for head, names in HEADS.items()
     ]
-    return "\n".join([f"{TITLE}.", "", *table, "", "What was compared:", "", *compared]) + "\n"
+    return "\n".join([f"{TITLE}.", "", *lines, "", "What was compared:", "", *meanings]) + "\n"
 
 
-def _lines(found: Sequence[Row]) -> list[tuple[str, ...]]:
+def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     by_pair: dict[tuple[str, str, str], dict[str, Row]] = {}
-    for row in found:
+    for row in rows:
         by_pair.setdefault((row.model, row.framework, row.reference), {})[row.quantity] = row
-    lines: list[tuple[str, ...]] = []
+    lines = []
     for pair, of_pair in by_pair.items():
         errors = [_error([of_pair[name] for name in names]) for names in HEADS.values()]
-        lines.append(
-            (*pair, *errors, "equal" if all(row.equal for row in of_pair.values()) else "DIFFERENT")
-        )
+        is_equal = all(row.equal for row in of_pair.values())
+        lines.append((*pair, *errors, "equal" if is_equal else "DIFFERENT"))
     return lines
 
 
@@ -149,66 +146,41 @@ def _error(rows: Sequence[Row]) -> str:
     return "equal" if all(row.equal for row in rows) else "DIFFERENT"
 
 
-def _kept(store: Store, settings: Parity, judged: Judged, began_ms: int) -> str:
-    """The run in MLflow: errors as metrics, the table as files and in its description."""
-    origin, told = (
-        uuid.uuid4().hex,
-        judged.troubles or ["every network computes the same in every framework"],
-    )
+def _log(store: Store, settings: Parity, result: ParityResult, began_ms: int) -> str:
+    """Log a run in MLflow, with errors as metrics and the table in its description."""
+    origin, table_text = uuid.uuid4().hex, as_markdown(result.rows)
+    summary = result.troubles or ["every network computes the same in every framework"]
     tags = {
         "kind": RunKind.PARITY,
-        "parity": "equal" if judged.equal else "unequal",
+        "parity": "unequal" if result.troubles else "equal",
         "machine": provenance.fingerprint(),
+        **provenance.environment_tags(frameworks.distributions()),
+        **source("parity", provenance.commit()),
     }
-    tags |= provenance.environment_tags(frameworks.distributions()) | source(
-        "parity", provenance.commit()
-    )
     params = {name: text for name, text in settings_.as_text(settings).items() if text}
-    text = "\n".join(["### Found", *(f"- {line}" for line in told), "", as_markdown(judged.rows)])
+    text = "\n".join(["### Found", *(f"- {line}" for line in summary), "", table_text])
     points = tuple(
-        Point(_key(row), row.error, 0, clock.now_ms())
-        for row in judged.rows
+        # MLflow accepts no plus sign in a key
+        Point(
+            f"parity/{row.model}/{row.framework.replace('+', '.')}/{row.quantity}",
+            row.error,
+            0,
+            clock.now_ms(),
+        )
+        for row in result.rows
         if row.compared and math.isfinite(row.error)
     )
+    outcome = RunOutcome.FAILED if result.failed else RunOutcome.OK
     records: list[Record] = [
         Metrics(origin, points),
         Artifact(origin, ".", ""),
-        Tags(origin, {"verdict": "; ".join(told)[:1_000], **note(text)}),
-        RunClosed(
-            origin,
-            clock.now_ms(),
-            RunOutcome.FAILED if judged.failed else RunOutcome.OK,
-            "; ".join(judged.failed)[:1_000],
-        ),
+        Tags(origin, {"verdict": "; ".join(summary)[:1_000], **note(text)}),
+        RunClosed(origin, clock.now_ms(), outcome, "; ".join(result.failed)[:1_000]),
     ]
-    files = {
-        "parity.md": as_markdown(judged.rows),
-        "parity.csv": _as_csv(judged.rows),
-        "parity.json": parity_cache.as_json(judged.rows),
-    }
+    opened = RunOpened(origin, began_ms, "parity", "parity", tags, params)
     with tempfile.TemporaryDirectory() as folder:
-        for name, written in files.items():
-            (Path(folder) / name).write_text(written, encoding="utf-8")
-        return keep(
-            store,
-            RunOpened(origin, began_ms, "parity", "parity", tags, params),
-            records,
-            Path(folder),
-            "parity",
-        )
-
-
-def _key(row: Row) -> str:
-    """A name without plus signs, which MLflow does not accept in metrics."""
-    return f"parity/{row.model}/{row.framework.replace('+', '.')}/{row.quantity}"
-
-
-def _as_csv(found: Sequence[Row]) -> str:
-    header = (
-        *("model", "framework", "reference", "quantity", "tensor", "layer", "behind"),
-        *("error", "limit", "compared", "vanishing", "equal", "device"),
-    )
-    return spreadsheet.as_csv([header, *([getattr(row, name) for name in header] for row in found)])
-
-
-__all__ = ["Judged", "as_markdown", "parity", "table"]
+        path = Path(folder)
+        (path / "parity.md").write_text(table_text, encoding="utf-8")
+        as_json = parity_cache.as_json(result.rows)
+        (path / "parity.json").write_text(as_json, encoding="utf-8")
+        return keep(store, opened, records, path, "parity")

@@ -1,4 +1,4 @@
-"""The only module that imports Rich: what a person sees while a campaign runs, and what tables are made of."""
+"""Terminal output with Rich: progress of a campaign, and tables. No other module imports Rich."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAIN_WIDTH = 160
 
 
 class PlainConsole(Console):
-    """Rich's console for text from outside: no markup and no emoji are read from it, and what does not print is shown."""
+    """Rich's console without markup and emoji, which escapes control characters."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=stderr)
@@ -45,12 +45,15 @@ class PlainConsole(Console):
 
 
 def errors() -> Console:
-    """Standard error, where standard output is for another program to read."""
+    """Return a console on standard error, if standard output is read by another program."""
     return PlainConsole(stderr=True)
 
 
 class Display:
-    """A bar for the campaign and one for what runs now. Without a terminal: a plain line for a finished cell, and every 15 s."""
+    """Progress bars for the campaign and its current cell.
+
+    Without a terminal: a line for each finished cell, and one every 15 s.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or PlainConsole()
@@ -86,22 +89,21 @@ class Display:
         self._progress.stop()
 
     def rest(self) -> None:
-        """No more bars: what follows is read, not watched."""
+        """Remove the bars."""
         self._progress.stop()
 
     def say(self, text: str, style: str = "") -> None:
-        """Prints one line; control characters are shown, markup is not interpreted."""
+        """Print one line."""
         self.console.print(plain.line(text), style=style or None, markup=False)
 
     def expect(self, total: int) -> None:
-        """Sets how many cells the progress bar has to expect from here on."""
         self._total, self._done = total, 0
         if self._all is not None:
             self._progress.remove_task(self._all)
         self._all = self._progress.add_task("all cells", total=total)
 
     def expect_more(self, cells: int, why: str) -> None:
-        """Adds cells to those that the progress bar expects, and says why there are more than it began with."""
+        """Add cells to those that the progress bar expects, and print the reason."""
         self._total = (self._total or 0) + cells
         self.say(f"    {cells} more cell{'s' * (cells > 1)}: {why}")
         if self._all is not None:
@@ -124,11 +126,9 @@ class Display:
             self.say(f"    {text} {done}{f'/{total}' if total else ''}")
 
     def waiting(self, what: str) -> None:
-        """Something is waited for that nobody knows the length of."""
         self.step(f"waiting for {what}", 0, None)
 
     def finish(self, line: str, *, good: bool = True) -> None:
-        """Advances the progress bar by a cell that has ended."""
         self._done += 1
         if self._all is not None:
             self._progress.update(self._all, completed=self._done)

@@ -1,4 +1,4 @@
-"""The device (CPU or GPU) on which cells compute."""
+"""Device (CPU or GPU) and CPUs of cells, and the environment variables that select them."""
 
 from __future__ import annotations
 
@@ -17,97 +17,98 @@ from tracking import cpus, provenance
 from tracking.errors import WrongCall
 from tracking.provenance import VISIBLE
 
-# JAX takes three quarters of a GPU when it starts; then its memory would not be what a cell needs, nor would others fit.
+# JAX allocates three quarters of a GPU when it starts: more than a cell needs.
 XLA_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
-# The newer name of the last one: JAX refuses both together.
+# New name of the last variable: JAX refuses both together.
 XLA_FRACTION = "XLA_CLIENT_MEM_FRACTION"
 CPU_SENSOR_SECONDS, CUDA_SENSOR_SECONDS, SHORTEST_SENSOR_SECONDS = 0.5, 0.1, 0.05
-# Without one of them no program reaches a GPU: Linux, its subsystem on Windows, Jetson.
+# One of them exists where programs reach a GPU: Linux, its subsystem on Windows, Jetson.
 DRIVER = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvmap"))
-# They change what every cell computes, or how, in spite of its settings.
+# Variables that override the settings of every cell, each with its remedy.
 REFUSED = {
-    "NVIDIA_TF32_OVERRIDE": "it overrides the precision of every framework; unset it and take precision=tf32 or float32",
+    "NVIDIA_TF32_OVERRIDE": "it overrides the precision of every framework; "
+    "unset it and take precision=tf32 or float32",
     "CUDA_LAUNCH_BLOCKING": "every kernel is then waited for, unlike in use; unset it",
 }
 
 
 def of(settings: CampaignSettings) -> tuple[str, ...]:
-    """What the cells compute on: the study's `devices`, where it names several, or `device`."""
+    """Return what the cells compute on."""
     return tuple(dict.fromkeys(resolve(one, settings) for one in asked(settings)))
 
 
 def asked(settings: CampaignSettings) -> tuple[str, ...]:
     """The devices as the user wrote them."""
-    return settings.several_devices or tuple(
-        dict.fromkeys(own.device for own in variation.each(settings))
-    )
-
-
-def on_the_cpu(settings: CampaignSettings) -> CampaignSettings:
-    """The same settings without a GPU."""
-    own: dict[str, Any] = {"devices": ("cpu",)} if settings.several_devices else {}
-    return dataclasses.replace(settings, device="cpu", **own)
+    return tuple(dict.fromkeys(level.device for level in variation.each(settings)))
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Numbers of the CPUs that cells run on, and those of the parent with its uploads; empty: as the system places it."""
+    """CPUs of the cells, and of the parent with its uploads; empty: as the system places it."""
 
     cells: tuple[int, ...]
     parent: tuple[int, ...] = ()
 
     @property
     def tags(self) -> dict[str, str]:
-        """What a run says of it."""
-        told = {"pinned.cell": self.cells, "pinned.parent": self.parent}
-        return {name: ",".join(map(str, numbers)) for name, numbers in told.items() if numbers}
+        cpus = {"pinned.cell": self.cells, "pinned.parent": self.parent}
+        return {name: ",".join(map(str, numbers)) for name, numbers in cpus.items() if numbers}
 
 
 def placement(
-    settings: CampaignSettings, mine: Sequence[int] = (), root: Path = Path("/")
+    settings: CampaignSettings, available: Sequence[int] = (), root: Path = Path("/")
 ) -> Placement:
-    """Where a campaign's processes run. Raises WrongCall if no CPU is left to the cells.
+    """Return the CPUs of a campaign's processes.
 
-    mine: the CPUs that there are; none: those that this process was given. The first `reserve_cores` are not the cells'. With
-    pin=auto cells get one thread of each core, and the parent the reserved CPUs or, where there are three cores, the first core.
-    No core is shared by both. root: of the file system that holds `sys`.
+    The first `reserve_cores` are not the cells'. With pin=auto cells get one thread of each core,
+    and the parent the reserved CPUs or, of three cores, the first. No core is shared by both.
+
+    Args:
+        settings: The settings of the campaign.
+        available: Numbers of the CPUs; empty: those of this process.
+        root: The file system that holds `sys`.
+
+    Raises:
+        WrongCall: if no CPU is left to the cells.
     """
-    mine, reserved = sorted(mine or own_cpus()), settings.reserve_cores
-    if reserved >= len(mine):
+    available, reserved = sorted(available or own_cpus()), settings.reserve_cores
+    if reserved >= len(available):
         raise WrongCall(
-            f"reserve_cores={reserved} leaves no CPU to the cells; this process may use {len(mine)}"
+            f"reserve_cores={reserved} leaves no CPU to the cells; "
+            f"this process may use {len(available)}"
         )
     if settings.pin == "none":
-        return Placement(tuple(mine[reserved:]))
+        return Placement(tuple(available[reserved:]))
     if not hasattr(os, "sched_setaffinity"):
         raise WrongCall("pin=auto: this system lets no process choose its CPUs; leave it out")
-    cores = cpus.cores(mine, root)
-    parent = set(mine[:reserved]) or set(cores[0] if len(cores) > 2 else ())
+    cores = cpus.cores(available, root)
+    parent = set(available[:reserved]) or set(cores[0] if len(cores) > 2 else ())
     cells = tuple(core[0] for core in cores if not parent & set(core))
     if not cells:
         raise WrongCall(
-            f"pin=auto: reserve_cores={reserved} has a thread of every core; reserve fewer of {len(mine)}"
+            f"pin=auto: reserve_cores={reserved} has a thread of every core; "
+            f"reserve fewer of {len(available)}"
         )
     return Placement(cells, tuple(sorted(parent)))
 
 
 def cpus_of_cells(settings: CampaignSettings) -> tuple[int, ...]:
-    """Return the CPUs that a cell is placed on; none where the system lets no process choose.
+    """Return the CPUs that a cell is placed on; none if the system lets no process choose.
 
-    All are named where nothing is pinned: the parent that starts it may be pinned for another.
+    All are named if nothing is pinned: the parent that starts it may be pinned for another.
     """
     return placement(settings).cells if hasattr(os, "sched_setaffinity") else ()
 
 
 def cpus_of_parent(cells: Iterable[CampaignSettings]) -> set[int]:
     """Return the CPUs that the parent stays on while these cells are alive; none: any."""
-    pinned = [set(placement(one).parent) for one in cells if one.pin != "none"]
+    pinned = [set(placement(cell).parent) for cell in cells if cell.pin != "none"]
     return set.intersection(*filter(None, pinned)) if any(pinned) else set()
 
 
 @cache
 def own_cpus() -> tuple[int, ...]:
-    """Numbers of the CPUs that this process was given, as they were when it was first asked: before it placed itself."""
+    """Return the CPUs of this process before it placed itself."""
     mine = (
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
@@ -116,9 +117,9 @@ def own_cpus() -> tuple[int, ...]:
 
 @contextmanager
 def staying_on(numbers: Collection[int]) -> Iterator[None]:
-    """Within it all threads of this process run on these CPUs alone; where none is named, as before.
+    """Keep all threads of this process on these CPUs during the block; on any if none is named.
 
-    What is started inherits it, unless it is placed itself.
+    Processes that are started inherit it, unless they are placed themselves.
     """
     before = os.sched_getaffinity(0) if numbers else set[int]()
     _place(numbers)
@@ -130,12 +131,12 @@ def staying_on(numbers: Collection[int]) -> Iterator[None]:
 
 def _place(numbers: Collection[int]) -> None:
     for thread in os.listdir("/proc/self/task") if numbers else ():
-        with suppress(ProcessLookupError):  # it has ended since
+        with suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(int(thread), numbers)
 
 
 def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs that a cell is given; an empty tuple on the CPU and where NVML does not answer.
+    """Return the UUIDs of a cell's GPUs; none on the CPU and if NVML does not answer.
 
     Args:
         workers: of the cell on this machine, a GPU each.
@@ -144,17 +145,17 @@ def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tup
     if device != "cuda":
         return ()
     try:
-        from tracking.sensors import nvml  # not where only help is asked for
+        from tracking.sensors import nvml  # help does not need it
 
         return tuple(card.uuid for card in nvml.visible(variables))[:workers]
-    except Exception:  # NVML has one error class a cause; a framework may see the GPU all the same
+    except Exception:  # NVML has many error classes; a framework may see the GPU all the same
         return ()
 
 
 def variables_of_cell(
     device: str, gpus: Sequence[str], own: Collection[str] = ()
 ) -> dict[str, str | None]:
-    """Return the environment variables by which a process computes on its device alone; None: none such.
+    """Return the environment variables that select a device; None removes one.
 
     Args:
         gpus: UUIDs of the GPUs that it uses.
@@ -165,13 +166,13 @@ def variables_of_cell(
     memory: dict[str, str | None] = {**XLA_MEMORY, XLA_FRACTION: None}
     if XLA_FRACTION in own:
         memory = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": None}
-    kept = {name: text for name, text in memory.items() if name not in own}
-    placed = {VISIBLE: ",".join(gpus)} if gpus else {}
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **kept, **placed}
+    memory = {name: text for name, text in memory.items() if name not in own}
+    visible = {VISIBLE: ",".join(gpus)} if gpus else {}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **memory, **visible}
 
 
 def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that computes on one device, as a cell without workers does.
+    """Return the environment of a process on one device, like that of a cell without workers.
 
     Args:
         variables: those that it would inherit.
@@ -181,18 +182,18 @@ def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def changed(variables: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return environment variables with others in their place; None takes one away."""
+    """Return environment variables with changes; None removes one."""
     kept = {name: text for name, text in variables.items() if name not in changes}
     return kept | {name: text for name, text in changes.items() if text is not None}
 
 
 def cool_down_seconds(settings: CampaignSettings) -> float:
-    """Return the longest wait before a cell: none on a GPU, which is in use as warm as it gets, not as it idles."""
+    """Return the longest wait before a cell: none on a GPU, which is warm in use."""
     return 0.0 if resolve(settings.device, settings) == "cuda" else settings.cool_down_seconds
 
 
 def sensor_seconds(settings: CampaignSettings) -> float:
-    """Return the period of the sensors: counters of GPUs move ten times a second, and have to move thrice in a window."""
+    """Return the period of the sensors: a GPU's counters move ten times a second."""
     if settings.sensor_seconds:
         return settings.sensor_seconds
     return (
@@ -234,14 +235,18 @@ def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None
     numbered = not variables.get(VISIBLE, "").startswith(("GPU-", "MIG-"))
     if numbered and variables.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST":
         raise WrongCall(
-            f"CUDA_DEVICE_ORDER=FASTEST_FIRST: cells number GPUs by the PCI bus; unset it, or name the GPU's UUID "
-            f"in {VISIBLE} (nvidia-smi -L)"
+            f"CUDA_DEVICE_ORDER=FASTEST_FIRST: cells number GPUs by the PCI bus; "
+            f"unset it, or name the GPU's UUID in {VISIBLE} (nvidia-smi -L)"
         )
 
 
 def resolve(device: str, settings: CampaignSettings) -> str:
-    """`auto` is the GPU if NVML shows one, or the job on a cluster asks for one. Raises WrongCall for cuda without one."""
-    if settings.on_cluster:  # what this machine has says nothing of the nodes; on those, a framework that sees no GPU fails
+    """Return `cpu` or `cuda`: for `auto`, the GPU if NVML shows one, or if a cluster's job has one.
+
+    Raises:
+        WrongCall: for cuda without a GPU.
+    """
+    if settings.on_cluster:  # this machine is not a node; there, a framework without a GPU fails
         return ("cuda" if "gpu" in settings.gres else "cpu") if device == "auto" else device
     return present(device)
 
@@ -256,20 +261,20 @@ def present(device: str) -> str:
     if device == "cuda" and not has_gpu and not may_have_gpu(os.environ):
         hidden = f", and {VISIBLE} is empty" if os.environ.get(VISIBLE) == "" else ""
         raise WrongCall(
-            f"device=cuda: no NVIDIA GPU answers on this machine{hidden}; use device=cpu or device=auto"
+            f"device=cuda: no NVIDIA GPU answers on this machine{hidden}; "
+            f"use device=cpu or device=auto"
         )
     return ("cuda" if has_gpu else "cpu") if device == "auto" else device
 
 
 def to_open(device: str, settings: CampaignSettings) -> str:
-    """Return the device that a framework's check opens: `auto` where only the framework can tell whether it sees a GPU."""
-    found = resolve(device, settings)
-    is_open = (
-        device == "auto" and found == "cpu" and not settings.on_cluster and may_have_gpu(os.environ)
-    )
-    return "auto" if is_open else found
+    """Return the device of a framework's check: `auto` if only the framework may see a GPU."""
+    resolved = resolve(device, settings)
+    if device == "auto" and resolved == "cpu" and not settings.on_cluster:
+        return "auto" if may_have_gpu(os.environ) else "cpu"
+    return resolved
 
 
 def may_have_gpu(variables: Mapping[str, str]) -> bool:
-    """Return whether a framework may see a GPU that NVML does not show, as in a container that has CUDA alone."""
+    """Return whether a framework may see a GPU that NVML does not show, as in a container."""
     return variables.get(VISIBLE) != "" and any(path.exists() for path in DRIVER)

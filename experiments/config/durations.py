@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations in the form that users write and read."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ MAX_SECONDS = 366 * UNITS["d"]
 
 
 def seconds(name: str, text: str) -> float:
-    """Seconds of `90s`, `30m`, `1.5h`; infinite for `none`. name: of the setting, for the error. Raises WrongCall."""
+    """Return the seconds of `90s`, `30m` or `1.5h`; infinite for `none`.
+
+    Raises:
+        WrongCall: for another text, with the name of the setting.
+    """
     if text == "none":
         return math.inf
     matched = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
-    found = float(matched[1]) * UNITS[matched[2]] if matched else math.nan
-    if not 0 < found <= MAX_SECONDS:
+    duration = float(matched[1]) * UNITS[matched[2]] if matched else math.nan
+    if not 0 < duration <= MAX_SECONDS:
         raise WrongCall(f"{name}={plain.short(text)} is not a duration; write 90s, 30m, 2h or none")
-    return found
+    return duration
 
 
 def told(duration: float) -> str:
-    """A duration in seconds as one reads it: `45 s`, `18 min`, `3 h`."""
+    """Return a duration as text: `45 s`, `18 min`, `3 h`."""
     for unit, size in (("h", 3_600), ("min", 60)):
         if duration >= 2 * size:
             return f"{duration / size:,.0f} {unit}"

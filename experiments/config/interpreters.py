@@ -1,6 +1,7 @@
-"""The Python interpreter of each framework's processes: `pythons=tensorflow=/opt/tensorflow/bin/python`.
+"""Python interpreters of frameworks: `pythons=tensorflow=/opt/tensorflow/bin/python`.
 
-CUDA libraries of several frameworks overwrite each other in one environment, so that each may have an environment of its own.
+CUDA libraries of several frameworks overwrite each other in one environment, so a framework may
+have a separate one.
 """
 
 from __future__ import annotations
@@ -29,28 +30,34 @@ PROBE_SECONDS = 60
 
 
 def parse(pythons: Sequence[str]) -> dict[str, str]:
-    """Return the path of each framework that has an interpreter of its own. Raises WrongCall."""
+    """Return the path of each framework with a separate interpreter.
+
+    Raises:
+        WrongCall: for a text that is not a framework with an absolute path.
+    """
     paths: dict[str, str] = {}
     for text in pythons:
-        name, equals, path = (part.strip() for part in text.partition("="))
-        if not (name and equals and path):
+        name, _, path = (part.strip() for part in text.partition("="))
+        if not (name and path):
             raise WrongCall(
-                f"pythons={plain.short(text)} is no framework with its interpreter; write tensorflow=/PATH/bin/python"
+                f"pythons={plain.short(text)} is not a framework with its interpreter; "
+                f"write tensorflow=/PATH/bin/python"
             )
         frameworks.check(name)
-        whole = Path(path).expanduser()
-        if not whole.is_absolute():
+        python = Path(path).expanduser()
+        if not python.is_absolute():
             raise WrongCall(
-                f"pythons: {name}={plain.short(path)} is no absolute path; write {name}={Path.cwd() / path}"
+                f"pythons: {name}={plain.short(path)} is not an absolute path; "
+                f"write {name}={Path.cwd() / path}"
             )
         if name in paths:
             raise WrongCall(f"pythons: {name} is named twice; keep one")
-        paths[name] = str(whole)
+        paths[name] = str(python)
     return paths
 
 
 def separate(framework: str, pythons: Sequence[str]) -> str:
-    """Return the path of a framework's own interpreter, "" for this one.
+    """Return the path of a framework's separate interpreter, or "".
 
     That of `tensorflow` is also that of `tensorflow+xla`, unless this is named too.
     """
@@ -64,7 +71,11 @@ def executable(framework: str, pythons: Sequence[str]) -> str:
 
 
 def missing(framework: str, pythons: Sequence[str]) -> str | None:
-    """Return why a framework cannot run with its interpreter, or None. Raises WrongCall if the interpreter does not run."""
+    """Return why a framework cannot run with its interpreter, or None.
+
+    Raises:
+        WrongCall: if the interpreter does not run.
+    """
     python = separate(framework, pythons)
     if not python:
         return frameworks.missing(framework)
@@ -73,7 +84,7 @@ def missing(framework: str, pythons: Sequence[str]) -> str | None:
 
 
 def packages(framework: str, python: str) -> Mapping[str, str]:
-    """Return the versions that an interpreter has of what is recorded; of this one if `python` is empty. Raises WrongCall."""
+    """Return the versions of recorded packages in an interpreter; in this one if it is empty."""
     if not python:
         return provenance.packages(frameworks.distributions())
     installed: Mapping[str, str] = _probe(framework, python)["packages"]
@@ -81,19 +92,18 @@ def packages(framework: str, python: str) -> Mapping[str, str]:
 
 
 def all_packages(pythons: Sequence[str]) -> dict[str, Mapping[str, str]]:
-    """Return the versions of every interpreter that is named, by its framework. Raises WrongCall."""
+    """Return the versions in every separate interpreter, by its framework."""
     return {name: packages(name, python) for name, python in parse(pythons).items()}
 
 
 @cache
 def _probe(framework: str, python: str) -> dict[str, Any]:
-    """Ask another interpreter what it has, without importing a framework."""
+    """Return the packages of another interpreter, which imports no framework for it."""
     path = os.pathsep.join(filter(None, [str(provenance.ROOT), os.environ.get("PYTHONPATH")]))
-    command = [python, "-P", "-c", PROBE, framework]
-    given = f"pythons: {framework}={python}"
+    label = f"pythons: {framework}={python}"
     try:
         done = subprocess.run(
-            command,
+            [python, "-P", "-c", PROBE, framework],
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -101,25 +111,18 @@ def _probe(framework: str, python: str) -> dict[str, Any]:
             errors="replace",
             timeout=PROBE_SECONDS,
         )
-    except OSError as error:
-        raise WrongCall(
-            f"{given} cannot be run: {error.strerror}; give the path of a Python interpreter"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise WrongCall(
-            f"{given} does not answer within {PROBE_SECONDS} s; give the path of a Python interpreter"
-        ) from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = f"does not answer within {PROBE_SECONDS} s"
+        if isinstance(error, OSError):
+            reason = f"cannot be run: {error.strerror}"
+        raise WrongCall(f"{label} {reason}; give the path of a Python interpreter") from None
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
         _ = answer["missing"], answer["packages"]
     except (ValueError, TypeError, KeyError):
-        said = plain.short(
-            (done.stderr.strip().splitlines() or ["it prints nothing that was expected"])[-1]
-        )
+        lines = done.stderr.strip().splitlines() or ["its output is not what was expected"]
         raise WrongCall(
-            f"{given} does not run this project's code: {said}; install what README.md names"
+            f"{label} does not run this project's code: {plain.short(lines[-1])}; "
+            f"install the packages that README.md names"
         ) from None
     return answer
-
-
-__all__ = ["all_packages", "executable", "missing", "packages", "parse", "separate"]

@@ -1,4 +1,4 @@
-"""A cell's memory: its bound, what becomes of what is freed, and every way in which running out of it shows."""
+"""Memory of a cell: its limit, the use of freed memory, and the signs of exhaustion."""
 
 from __future__ import annotations
 
@@ -8,111 +8,121 @@ import os
 import re
 import resource
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tracking import plain
 from tracking.errors import WrongCall
 
-# What oneDNN says when it cannot allocate, and for other reasons too.
+# Message of oneDNN when it cannot allocate, and in other cases.
 UNCLEAR = "could not create a primitive"
-# What cuDNN's users say where no algorithm's workspace can be allocated, and where none is written for the operation.
+# Messages of cuDNN's users without memory for a workspace, and without a suitable algorithm.
 UNCLEAR_ON_GPU = ("unable to find an engine", "no algorithm worked")
-# They are put down to memory if less than this share of the device's is free.
+# They mean memory if less than this share of the device's is free.
 NEARLY_FULL = 0.1
-# A crash with more than this share of the bound taken is put down to it: the next large array would not have fitted.
+# A crash with more than this share of the limit in use is exhaustion: the next large array would
+# not have fitted.
 NEAR = 0.5
 MAX_BYTES = 2**63
 # Options of mallopt(3) with their values: M_TRIM_THRESHOLD, M_MMAP_MAX.
 NEVER_TRIM, NEVER_MAP = (-1, -1), (-4, 0)
 UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 SIGNS = (
-    *("out of memory", "resource_exhausted", "resourceexhausted", "bad_alloc", "memoryerror"),
-    *("out_of_memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed"),
-    *(
-        "can't allocate memory",
-        "cannot allocate memory",
-        "unable to allocate",
-        "pthread_create failed",
-    ),
+    "out of memory",
+    "out_of_memory",
+    "resource_exhausted",
+    "resourceexhausted",
+    "bad_alloc",
+    "memoryerror",
+    "cublas_status_alloc_failed",
+    "cudnn_status_alloc_failed",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "unable to allocate",
+    "pthread_create failed",
 )
 
 
 def size(text: str) -> int:
-    """Bytes of `2GiB`, `500MB`, `1.5 GiB`; 0 of `none`. Raises WrongCall."""
+    """Return the bytes of `2GiB`, `500MB` or `1.5 GiB`; 0 for `none`."""
     if text == "none":
         return 0
     matched = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]i?B)?\s*", text, flags=re.IGNORECASE)
-    found = float(matched[1]) * UNITS[(matched[2] or "").upper()] if matched else math.nan
-    if not 1 <= found < MAX_BYTES:
+    count = float(matched[1]) * UNITS[(matched[2] or "").upper()] if matched else math.nan
+    if not 1 <= count < MAX_BYTES:
         raise WrongCall(
             f"memory_limit={plain.short(text)} is not a size; write 2GiB, 500MB or none"
         )
-    return int(found)
+    return int(count)
 
 
 def require(needed_bytes: int, what: str) -> None:
-    """Raises WrongCall where this machine has less memory than that; asked before anything is allocated."""
-    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed_bytes > have:
-        needed, there = (f"{number / 1e9:,.1f} GB" for number in (needed_bytes, have))
+    """Raise WrongCall if this machine has less memory than that, before it is allocated."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed_bytes > total:
         raise WrongCall(
-            f"{what} take {needed} of memory, and this machine has {there}; choose fewer or smaller ones"
+            f"{what} take {needed_bytes / 1e9:,.1f} GB of memory, and this machine has "
+            f"{total / 1e9:,.1f} GB; choose fewer or smaller ones"
         )
 
 
 def bound(limit_bytes: int) -> None:
-    """Bounds what this process can allocate from here on; 0 does not. By RLIMIT_DATA: CUDA reserves addresses without end."""
+    """Limit the memory that this process can allocate; 0: no limit.
+
+    By RLIMIT_DATA: CUDA reserves far more addresses than memory.
+    """
     if limit_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
 def keep_freed() -> None:
-    """Freed memory stays with this process from here on, in all its threads. Raises WrongCall where the C library is another.
+    """Keep freed memory in this process from now on, in all its threads.
 
-    glibc gives large blocks back to the kernel and maps them anew, page by page. Whether a process does so in every step or
-    never depends on the order of its first allocations (mallopt(3): M_MMAP_THRESHOLD is adjusted, M_TRIM_THRESHOLD follows).
+    glibc returns large blocks to the kernel and maps them again, page by page. Whether a process
+    does so in every step or never depends on the order of its first allocations (mallopt(3):
+    M_MMAP_THRESHOLD is adjusted, M_TRIM_THRESHOLD follows).
+
+    Raises:
+        WrongCall: if the C library is not glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         raise WrongCall(
-            "malloc=keep needs the GNU C library (glibc), which this Python does not use; take system"
+            "malloc=keep needs the GNU C library (glibc), which this Python does not use; "
+            "take system"
         ) from None
     if not all(mallopt(*option) for option in (NEVER_TRIM, NEVER_MAP)):
         raise WrongCall("malloc=keep: the C library refuses it; take system")
 
 
 def page_faults() -> int:
-    """Pages that this process has had mapped so far without reading a disk; a step that gets its memory anew has thousands."""
+    """Return the minor page faults of this process: thousands a step if memory is mapped anew."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def allocated(pid: int) -> int:
-    """Bytes that count against the bound: private writable memory, touched or not. 0 of a process that has ended."""
+    """Return the bytes that count against the limit: private writable memory, used or not."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        return next(
-            (int(line.split()[1]) * 1_024 for line in lines if line.startswith("VmData")), 0
-        )
-    except OSError:
+        return _sum_of_lines(Path(f"/proc/{pid}/status"), "VmData") * 1_024
+    except OSError:  # the process has ended
         return 0
 
 
 def ran_out(text: str) -> str:
-    """The line of an error or a log that tells of exhausted memory, the last one; empty if none does."""
-    lines = [
-        line.strip() for line in text.splitlines() if any(sign in line.lower() for sign in SIGNS)
-    ]
-    return lines[-1][:300] if lines else ""
+    """Return the last line of an error or a log about exhausted memory, or an empty text."""
+    lines = [line.strip() for line in text.splitlines()]
+    matches = [line for line in lines if any(sign in line.lower() for sign in SIGNS)]
+    return matches[-1][:300] if matches else ""
 
 
 def device_ran_out(text: str, free_share: Callable[[], float | None]) -> bool:
     """Return whether an error that has several causes is one of a device's memory.
 
     Args:
-        text: the error.
-        free_share: asks the driver which share of the device's memory is free; None if it does not
-            report that. Asked only for such errors.
+        text: The error.
+        free_share: Returns the free share of the device's memory, or None if the driver does not
+            report it. Called only for such errors.
     """
     if not any(sign in text.lower() for sign in UNCLEAR_ON_GPU):
         return False
@@ -121,15 +131,17 @@ def device_ran_out(text: str, free_share: Callable[[], float | None]) -> bool:
 
 
 def kernel_kills() -> int:
-    """How many processes the kernel has killed for memory, here and in this container; it says so nowhere else."""
-    found = 0
+    """Return the number of processes that the kernel has killed for memory, here or in a container.
+
+    The kernel reports no process by name.
+    """
+    total = 0
     for path in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
-        try:
-            found += sum(
-                int(line.split()[1])
-                for line in path.read_text().splitlines()
-                if line.startswith("oom_kill ")
-            )
-        except OSError:
-            continue
-    return found
+        with suppress(OSError):
+            total += _sum_of_lines(path, "oom_kill ")
+    return total
+
+
+def _sum_of_lines(path: Path, prefix: str) -> int:
+    lines = path.read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(prefix))

@@ -1,4 +1,7 @@
-"""Settings are frozen dataclasses: one definition gives the options, the checks, the help and the logged params."""
+"""Settings as frozen dataclasses.
+
+One definition gives the options, the checks, the help and the logged params.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ import json
 import math
 import os
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -20,23 +24,25 @@ from tracking.errors import WrongCall
 T = TypeVar("T")
 S = TypeVar("S", bound="CampaignSettings")
 MAX_BYTES = 65_536
+fields: Callable[[Any], tuple[dataclasses.Field[Any], ...]] = dataclasses.fields
+TRUE, FALSE = {"true", "yes", "1"}, {"false", "no", "0"}
 MAX_CHARACTERS = 4_096
 MAX_VALUES = 256
 MAX_PATH_BYTES, MAX_NAME_BYTES = 4_000, 255
-# Upper bounds that several settings share: far above what anyone measures, far below what ends in a machine out of memory.
+# Upper bounds that several settings share: far above any measurement, and far below a machine
+# without memory.
 MAX_SEED = 2**32 - 1
 MAX_ROWS = 2**20
 MAX_SIDE = 4_096
 MAX_STEPS = 10_000_000
-MAX_WINDOW = 10_000  # so many batches lie on the device at once
 MAX_EPOCHS = 100_000
 MAX_RATE = 1_000
-# More than this of all CPUs, used by others, is seen in the times: of two CPUs it is a fifth of one, which a framework with a
-# thread for each waits for at every step, while one that needs a single thread may not notice it.
+# A load of other programs above this share of all CPUs changes the times. Of two CPUs it is a
+# fifth of one: a framework with a thread for each CPU waits for it at every step, and one with a
+# single thread may not notice it.
 OTHERS_LIMIT_PERCENT = 10.0
-NO_OTHERS_LIMIT = 100.0  # others may do what they do
+NO_OTHERS_LIMIT = 100.0
 MAX_BLOCKS = 10_000
-MAX_NODES = 10_000
 DEFAULT_MAX_BLOCKS = 48
 
 
@@ -62,9 +68,9 @@ def setting(
         minimum: The least number; a number has both bounds.
         maximum: The greatest number.
         choices: The texts that it accepts; empty: any.
-        path: Whether the text may name a file, so that it has to be one that a file system could hold.
+        path: Whether the text may name a file: a file system must be able to hold it.
         group: The subject in the help.
-        material: Whether it can change what a cell measures: cells that differ in it are not pooled.
+        material: Whether it can change what a cell measures: cells that differ are not pooled.
         searchable: Whether it belongs to a single cell, so that a sweep may search it.
         silent: Whether it is a place on this machine: cells do not get it, runs do not log it.
         advanced: Whether it is listed by `--help all` only, as a setting of a single choice is.
@@ -96,27 +102,32 @@ def parameter(default: Any, *instead: str) -> Any:
 
 @dataclass(frozen=True)
 class CellParameters:
-    """What a study sets for each cell; no user can."""
+    """Parameters that a study sets for each cell; users cannot set them."""
 
 
 def immaterial(settings: Any) -> frozenset[str]:
-    """Names of the settings, of a dataclass or of one's value, in which cells may differ and still be pooled."""
-    return frozenset(
-        field.name for field in _fields(settings) if not field.metadata.get("material", True)
-    )
+    """Return the names of the settings in which cells may differ and still be pooled."""
+    return _names(settings, lambda metadata: not metadata.get("material", True))
 
 
 def searchable(settings: Any) -> frozenset[str]:
-    """Names of the settings that a sweep may search."""
-    kind = settings if isinstance(settings, type) else type(settings)
-    return frozenset(field.name for field in for_users(kind) if field.metadata["searchable"])
+    """Return the names of the settings that a sweep may search."""
+    return _names(settings, lambda metadata: metadata["searchable"])
 
 
 def silent(settings: Any) -> frozenset[str]:
-    """Names of the settings that cells are not told and no run logs."""
-    return frozenset(
-        field.name for field in _fields(settings) if field.metadata.get("silent", False)
-    )
+    """Return the names of the settings that are not sent to cells and not logged."""
+    return _names(settings, lambda metadata: metadata.get("silent", False))
+
+
+def of_group(settings: Any, group: str) -> frozenset[str]:
+    """Return the names of the settings of one subject."""
+    return _names(settings, lambda metadata: metadata.get("group") == group)
+
+
+def _names(settings: Any, accepts: Callable[[Mapping[str, Any]], bool]) -> frozenset[str]:
+    """Return the names of fields, of a dataclass or its instance, whose metadata are accepted."""
+    return frozenset(field.name for field in fields(settings) if accepts(field.metadata))
 
 
 @dataclass(frozen=True)
@@ -128,14 +139,14 @@ class CampaignSettings:
 
     preset: str = setting(
         "demo",
-        "a named set of settings; anything given beside it wins",
+        "a named set of settings; other settings of the call override it",
         group="design",
         material=False,
         searchable=False,
     )
     settings: str = setting(
         "",
-        "a JSON file of settings, as a sweep leaves one; anything given beside it wins",
+        "a JSON file of settings, such as a sweep's; other settings of the call override it",
         path=True,
         group="design",
         silent=True,
@@ -149,7 +160,7 @@ class CampaignSettings:
     )
     blocks: int = setting(
         6,
-        "times that everything is repeated in fresh processes, in random order; a verdict needs 6",
+        "repetitions in fresh processes; a verdict needs 6",
         minimum=1,
         maximum=MAX_BLOCKS,
         group="design",
@@ -158,7 +169,7 @@ class CampaignSettings:
     )
     until: str = setting(
         "fixed",
-        "fixed: as many blocks as `blocks` says; settled: more, until every primary outcome has a verdict",
+        "fixed: exactly `blocks`; settled: more, until every primary outcome has a verdict",
         choices=("fixed", "settled"),
         group="design",
         material=False,
@@ -176,15 +187,15 @@ class CampaignSettings:
     )
     vary: str = setting(
         "",
-        "values of one setting of a cell, measured in the same blocks, the baseline first: threads=1,2, "
-        "env.NAME=a,b or, with commas in them, a,b|c,d",
+        "values of one setting in the same blocks, the baseline first: threads=1,2, env.NAME=a,b "
+        "or, with commas in them, a,b|c,d",
         group="design",
         material=False,
         searchable=False,
     )
     budget: str = setting(
         "none",
-        "with until=settled, how long one launch may take, such as 90s, 30m or 2h; none: as long as it takes",
+        "with until=settled, longest time of a launch, such as 90s, 30m or 2h; none: no limit",
         group="design",
         material=False,
         searchable=False,
@@ -192,7 +203,7 @@ class CampaignSettings:
     )
     seed: int = setting(
         0,
-        "of the data, the initial weights, the order of steps and cells",
+        "of data, initial weights, and the order of steps and cells",
         minimum=0,
         maximum=MAX_SEED,
         group="design",
@@ -206,23 +217,23 @@ class CampaignSettings:
     )
     conv_algorithm: str = setting(
         "profiled",
-        "how a GPU's convolutions are chosen, in every framework alike: tried out, by rules, or repeatable; on a CPU: "
-        "oneDNN's, or the framework's own",
+        "choice of a GPU's convolutions in every framework: measured, by rules, or repeatable; "
+        "on a CPU: oneDNN's, or the framework's own",
         choices=("profiled", "heuristic", "fixed", "onednn", "plain"),
         group="machine",
         advanced=True,
     )
     threads: int = setting(
         0,
-        "CPU threads of every framework alike; 0: one for each CPU it may use",
+        "CPU threads of every framework; 0: one for each CPU",
         minimum=0,
         maximum=1_024,
         group="machine",
     )
     timing: str = setting(
         "auto",
-        "step: the device is waited for after every step; free: once a window of window_steps; "
-        "both: in turns; auto: both where all cells run on a GPU, else step",
+        "step: synchronise after every step; free: once a window of window_steps; both: in turns; "
+        "auto: both where all cells run on a GPU, else step",
         choices=("auto", "step", "free", "both"),
         group="clock",
         searchable=False,
@@ -231,26 +242,17 @@ class CampaignSettings:
         10,
         "steps that run freely between two readings of the clock",
         minimum=1,
-        maximum=MAX_WINDOW,
+        maximum=10_000,
         group="clock",
         searchable=False,
         advanced=True,
     )
     pairing: str = setting(
         "sequential",
-        "sequential: one cell after the other; interleaved: all cells of a block are alive and take turns",
+        "sequential: one cell after the other; interleaved: the cells of a block take turns",
         choices=("sequential", "interleaved"),
         group="clock",
         searchable=False,
-    )
-    turn_steps: int = setting(
-        5,
-        "with pairing=interleaved, the fewest steps or requests of a turn; it takes 0.2 s at least",
-        minimum=1,
-        maximum=MAX_STEPS,
-        group="clock",
-        searchable=False,
-        advanced=True,
     )
     reserve_cores: int = setting(
         0,
@@ -262,7 +264,7 @@ class CampaignSettings:
     )
     pin: str = setting(
         "none",
-        "auto: cells stay on a fixed set of cores, one thread of each, and the parent on another where there are three",
+        "auto: cells run on fixed cores, one thread of each; of three or more the parent gets one",
         choices=("none", "auto"),
         group="machine",
         advanced=True,
@@ -286,9 +288,9 @@ class CampaignSettings:
     )
     nodes: int = setting(
         1,
-        "with executor=slurm, the jobs that blocks are dealt to, each with a whole node; of a sweep, its workers",
+        "with executor=slurm, jobs that share the blocks, a node each; of a sweep, workers",
         minimum=1,
-        maximum=MAX_NODES,
+        maximum=10_000,
         group="cluster",
         material=False,
         searchable=False,
@@ -304,23 +306,15 @@ class CampaignSettings:
     )
     time_limit: str = setting(
         "1h",
-        "with executor=slurm, how long a job may run; then it is requeued and goes on from its last checkpoint",
+        "with executor=slurm, longest time of a job, which is then requeued and continues",
         group="cluster",
-        material=False,
-        searchable=False,
-        advanced=True,
-    )
-    require_idle_machine: bool = setting(
-        False,
-        "refuse a machine on which others work, instead of warning",
-        group="machine",
         material=False,
         searchable=False,
         advanced=True,
     )
     others_limit_percent: float = setting(
         OTHERS_LIMIT_PERCENT,
-        "CPU share of other programs above which a cell is repeated once, and above which times get no verdict; 100: off",
+        "CPU share of other programs above which a cell is repeated, then not judged; 100: off",
         minimum=0,
         maximum=100,
         group="machine",
@@ -330,7 +324,7 @@ class CampaignSettings:
     )
     repeat_odd_block: bool = setting(
         True,
-        "measure a single block that is unlike all others once more after the last block; with until=fixed",
+        "with until=fixed, measure a single block that is unlike all others once more",
         group="design",
         material=False,
         searchable=False,
@@ -338,7 +332,7 @@ class CampaignSettings:
     )
     cool_down_seconds: float = setting(
         120.0,
-        "longest wait before a cell on the CPU until the temperature of the start is reached, where a sensor exists; 0: none",
+        "longest wait before a cell on the CPU for the temperature of the start; 0: none",
         minimum=0,
         maximum=86_400,
         group="machine",
@@ -354,15 +348,9 @@ class CampaignSettings:
         searchable=False,
         advanced=True,
     )
-    flush_denormals: bool = setting(
-        True,
-        "take numbers below 1.2e-38 for 0 on the CPU, in every framework alike; false: compute with them, PyTorch only",
-        group="machine",
-        advanced=True,
-    )
     pythons: tuple[str, ...] = setting(
         (),
-        "interpreters of frameworks that are installed in environments of their own: tensorflow=/PATH/bin/python,…",
+        "interpreters of frameworks with separate environments: tensorflow=/PATH/bin/python,…",
         group="machine",
         material=False,
         searchable=False,
@@ -370,7 +358,7 @@ class CampaignSettings:
     )
     malloc: str = setting(
         "system",
-        "freed memory: system: the C library decides, in some processes anew in every step; keep: it stays with the process",
+        "freed memory: system: the C library decides; keep: it stays with the process",
         choices=("system", "keep"),
         group="machine",
         advanced=True,
@@ -383,14 +371,14 @@ class CampaignSettings:
     )
     aa: bool = setting(
         False,
-        "the baseline once more in every block: it must come out as equal (A/A)",
+        "the baseline twice in every block: it must be equal (A/A)",
         group="verdict",
         material=False,
         searchable=False,
     )
     inject_delay: float = setting(
         0.0,
-        "the baseline once more in every block, each step slowed by this share (5%): it must be found",
+        "the baseline once more in every block, slowed by this share (5%): it must be found",
         minimum=0,
         maximum=10,
         group="verdict",
@@ -416,7 +404,7 @@ class CampaignSettings:
     )
     margin: float = setting(
         0.03,
-        "the smallest ratio that matters, fixed before measuring",
+        "the smallest ratio that matters",
         minimum=0.001,
         maximum=0.5,
         group="verdict",
@@ -425,7 +413,7 @@ class CampaignSettings:
     )
     primary: tuple[str, ...] = setting(
         (),
-        "one to three outcomes that the study is about, tested before all others; none: the study's own",
+        "one to three outcomes, tested before all others; none: the study's",
         group="verdict",
         material=False,
         searchable=False,
@@ -439,7 +427,7 @@ class CampaignSettings:
         advanced=True,
     )
     team: str = setting(
-        "", "whose runs these are (tag team)", group="records", material=False, searchable=False
+        "", "whose runs these are (tag team)", group="design", material=False, searchable=False
     )
     journal: str = setting(
         ".evenhand/journal",
@@ -459,28 +447,21 @@ class CampaignSettings:
     )
     dry_run: bool = setting(
         False,
-        "print the cells, what earlier ones took and what they could detect; measure and write nothing",
+        "print cells, expected time and detectable effects; measure nothing",
         group="design",
         silent=True,
     )
     resume: str = setting(
-        "", "a campaign's run id, or last: run only what is missing", group="records", silent=True
+        "", "a campaign's run id, or last: run only what is missing", group="design", silent=True
     )
 
     @property
     def until_settled(self) -> bool:
-        """Whether the number of blocks is not fixed."""
         return self.until == "settled"
 
     @property
     def on_cluster(self) -> bool:
-        """Whether cells run on other machines than the one that this process runs on."""
         return self.executor != "local"
-
-    @property
-    def several_devices(self) -> tuple[str, ...]:
-        """Devices that are compared, as the user wrote them; empty: `device` only."""
-        return ()
 
     @property
     def workers_of_a_cell(self) -> int:
@@ -489,37 +470,33 @@ class CampaignSettings:
 
     @property
     def nodes_of_a_job(self) -> int:
-        """How many nodes a job has: one, unless a cell needs several at a time."""
+        """Nodes of a job: more than one only if a cell needs several at a time."""
         return 1
 
     @property
     def cpus_of_a_node(self) -> int:
-        """The fewest CPUs that a node must have; 0: as many as it has."""
+        """Fewest CPUs that a node must have; 0: as many as it has."""
         return 0
 
     @property
     def most_blocks(self) -> int:
-        """The most blocks there can be."""
         return self.max_blocks if self.until_settled else self.blocks
 
 
-def of_group(settings: Any, group: str) -> frozenset[str]:
-    """Names of the settings of one subject."""
-    return frozenset(
-        field.name for field in _fields(settings) if field.metadata.get("group") == group
-    )
-
-
 def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> T:
-    """Settings from text: defaults, the preset's (where there are any), then what was given. Raises WrongCall, one line."""
-    fields = {field.name: field for field in _fields(kind)}
-    if "settings" in fields and given.get("settings"):
-        given = {**read(Path(_text("settings", given["settings"]))), **given}
+    """Return settings from text: defaults, then the preset's, then those of the call.
+
+    Raises:
+        WrongCall: for the first mistake, in one line.
+    """
+    names = {field.name for field in fields(kind)}
+    if "settings" in names and given.get("settings"):
+        given = {**_read(Path(_plain("settings", given["settings"]))), **given}
     for name in given:
         refuse_parameter(kind, name)
-        if name not in fields:
-            names = [field.name for field in for_users(kind)]
-            raise WrongCall(f"there is no setting '{plain.short(name)}'{suggestion(name, names)}")
+        if name not in names:
+            right = suggestion(name, [field.name for field in for_users(kind)])
+            raise WrongCall(f"there is no setting '{plain.short(name)}'{right}")
     types_ = typing.get_type_hints(kind)
     values = {name: convert(name, text, types_[name]) for name, text in given.items()}
     settings = kind(**{**of_preset(presets, given), **values})
@@ -528,9 +505,9 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mappin
 
 
 def for_users(kind: type[Any]) -> list[dataclasses.Field[Any]]:
-    """Return the settings that a caller can set: a study sets its parameters, cell by cell."""
+    """Return the settings that a caller can set: all but the parameters of cells."""
     parameters = _parameters(kind)
-    return [field for field in _fields(kind) if field.name not in parameters]
+    return [field for field in fields(kind) if field.name not in parameters]
 
 
 def refuse_parameter(kind: type[Any], name: str, where: str = "") -> None:
@@ -542,7 +519,7 @@ def refuse_parameter(kind: type[Any], name: str, where: str = "") -> None:
 
 def _parameters(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
     is_study = issubclass(kind, CampaignSettings)
-    return {field.name: field for field in _fields(kind.parameters)} if is_study else {}
+    return {field.name: field for field in fields(kind.parameters)} if is_study else {}
 
 
 def of_cell(settings: S, values: Mapping[str, Any]) -> S:
@@ -565,7 +542,11 @@ def _cell_type(kind: type[Any]) -> type[Any]:
 
 
 def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> dict[str, Any]:
-    """What the preset asked for sets; nothing where there are no presets. Raises WrongCall for one that is not known."""
+    """Return the values of the preset that a call names, or of `demo`.
+
+    Raises:
+        WrongCall: for a preset that does not exist.
+    """
     if not presets:
         return {}
     preset = given.get("preset", "demo")
@@ -574,84 +555,103 @@ def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]
     return {**presets[preset], "preset": preset}
 
 
-def read(path: Path) -> dict[str, str]:
-    """Settings of a JSON file: an object of texts, numbers, truth values and flat lists. Raises WrongCall."""
-    named = f"settings={plain.short(str(path))}"
+def _read(path: Path) -> dict[str, str]:
+    """Return the settings of a JSON file: texts, numbers, truth values and flat lists."""
+    label = f"settings={plain.short(str(path))}"
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:
-            raise WrongCall(f"{named} has more than {MAX_BYTES:,} bytes: no file of settings has")
-        found = json.loads(text, object_pairs_hook=_each_once)
+            raise WrongCall(f"{label} has more than {MAX_BYTES:,} bytes: no file of settings has")
+        values = json.loads(text, object_pairs_hook=_without_duplicates)
     except OSError as error:
-        raise WrongCall(f"{named} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, ValueError) else "nested too deeply"
-        raise WrongCall(f"{named} is not JSON: {reason}") from None
-    if not isinstance(found, dict):
-        raise WrongCall(f'{named} holds no object; write {{"batch_size": 64}}')
-    for name, value in found.items():
+        raise WrongCall(f"{label} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise WrongCall(f"{label} is not JSON: nested too deeply") from None
+    except ValueError as error:
+        raise WrongCall(f"{label} is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise WrongCall(f'{label} holds no object; write {{"batch_size": 64}}')
+    texts = {}
+    for name, value in values.items():
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, str | int | float | bool) for part in parts):
             raise WrongCall(
-                f"{named}: {plain.short(name)} is neither a text, a number, true, false, nor a list of them"
+                f"{label}: {plain.short(name)} is neither a text, a number, true, false, "
+                f"nor a list of them"
             )
-    return {
-        name: to_text(tuple(value) if isinstance(value, list) else value)
-        for name, value in found.items()
-    }
+        texts[name] = ",".join(map(to_text, parts))
+    return texts
 
 
-def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
+def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
             raise WrongCall(f"{plain.short(name)} is given twice in the file of settings; keep one")
-        found[name] = value
-    return found
-
-
-def _fields(settings: Any) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(settings)
+    return values
 
 
 def check(settings: Any) -> None:
-    """Raises WrongCall for the first value out of range."""
-    for field in _fields(settings):
+    """Check that every value is within its rules.
+
+    Raises:
+        WrongCall: for the first that is not.
+    """
+    for field in fields(settings):
         value, rules = getattr(settings, field.name), field.metadata
-        if isinstance(value, tuple) and len(value) > MAX_VALUES:
+        is_list = isinstance(value, tuple)
+        if is_list and len(value) > MAX_VALUES:
             raise WrongCall(f"{field.name} names {len(value):,} values; at most {MAX_VALUES}")
-        for one in value if isinstance(value, tuple) else (value,):
-            given = f"{field.name}={plain.short(to_text(one))}"
-            if isinstance(one, float) and not math.isfinite(one):
-                raise WrongCall(f"{given} is not a finite number")
-            if rules.get("choices") and one not in rules["choices"]:
-                raise WrongCall(f"{given} is not known; choose {', '.join(rules['choices'])}")
-            if rules.get("path") and (problem := _path_problem(one)):
-                raise WrongCall(f"{given} {problem}")
-            if rules.get("minimum") is not None and one < rules["minimum"]:
-                raise WrongCall(f"{given} is too small; at least {rules['minimum']}")
-            if rules.get("maximum") is not None and one > rules["maximum"]:
-                raise WrongCall(f"{given} is too large; at most {rules['maximum']}")
-        if isinstance(value, tuple) and not value and field.default:
+        for item in value if is_list else (value,):
+            if problem := _problem(item, rules):
+                raise WrongCall(f"{field.name}={plain.short(to_text(item))} {problem}")
+        if is_list and not value and field.default:
             raise WrongCall(f"{field.name} is empty; name at least one")
-        if isinstance(value, tuple) and len(set(value)) < len(value):
+        if is_list and len(set(value)) < len(value):
             raise WrongCall(f"{field.name}={plain.short(to_text(value))} names one twice")
 
 
+def _problem(value: Any, rules: Mapping[str, Any]) -> str:
+    """Return why a value breaks the rules of its setting, or an empty text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "is not a finite number"
+    if rules.get("choices") and value not in rules["choices"]:
+        return f"is not known; choose {', '.join(rules['choices'])}"
+    if rules.get("path"):
+        return _path_problem(value)
+    if rules.get("minimum") is not None and value < rules["minimum"]:
+        return f"is too small; at least {rules['minimum']}"
+    if rules.get("maximum") is not None and value > rules["maximum"]:
+        return f"is too large; at most {rules['maximum']}"
+    return ""
+
+
 def _path_problem(text: str) -> str:
-    """Why no file system here holds such a path, or empty; whether there is one is another question."""
+    """Return why no file system here can hold a path, whether or not it exists."""
     try:
-        whole = os.fsencode(Path(text).expanduser().resolve())
+        path = os.fsencode(Path(text).expanduser().resolve())
     except (RuntimeError, OSError, ValueError):
-        return "leads nowhere: through links in a circle, or into the home of nobody"
-    if len(whole) > MAX_PATH_BYTES or any(len(part) > MAX_NAME_BYTES for part in whole.split(b"/")):
-        return f"is too long; a path has at most {MAX_PATH_BYTES:,} bytes, a name in it {MAX_NAME_BYTES}"
+        return "leads nowhere: through links in a circle, or into a home that does not exist"
+    if len(path) > MAX_PATH_BYTES or any(len(part) > MAX_NAME_BYTES for part in path.split(b"/")):
+        return (
+            f"is too long; a path has at most {MAX_PATH_BYTES:,} bytes, "
+            f"a name in it {MAX_NAME_BYTES}"
+        )
     return ""
 
 
 def require_writable(folder: Path, settings: str, mode: int = 0o777) -> None:
-    """Makes a folder that the user has named, if need be. settings: those that name it. Raises WrongCall."""
+    """Make a folder that the user has named, if it is missing.
+
+    Args:
+        folder: The folder.
+        settings: The settings that name it.
+        mode: Permissions of a new folder.
+
+    Raises:
+        WrongCall: if it cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=mode)
         probe = folder / f".probe-{os.getpid()}"
@@ -659,40 +659,28 @@ def require_writable(folder: Path, settings: str, mode: int = 0o777) -> None:
         probe.unlink()
     except OSError as error:
         raise WrongCall(
-            f"cannot write in {folder.resolve()}: {error.strerror}; choose another folder for it ({settings})"
+            f"cannot write in {folder.resolve()}: {error.strerror}; "
+            f"choose another folder for it ({settings})"
         ) from None
 
 
 def convert(name: str, text: str, kind: Any) -> Any:
-    """Text from the command line as a value of a field's type. Raises WrongCall."""
-    text = _text(name, text)
+    """Return the value of a field's type that a text of the command line stands for.
+
+    Raises:
+        WrongCall: if it is none. Only ASCII digits are accepted.
+    """
+    text = _plain(name, text)
     if typing.get_origin(kind) is tuple:
-        return tuple(
-            convert(name, part.strip(), typing.get_args(kind)[0])
-            for part in text.split(",")
-            if part.strip()
-        )
+        (item,) = set(typing.get_args(kind)) - {Ellipsis}
+        parts = (part.strip() for part in text.split(","))
+        return tuple(convert(name, part, item) for part in parts if part)
     if kind is bool:
-        if text.lower() in ("true", "yes", "1", "false", "no", "0"):
-            return text.lower() in ("true", "yes", "1")
-        raise WrongCall(f"{name}={plain.short(text)} is neither true nor false")
-    return text if kind is str else _number(name, text, kind)
-
-
-def _text(name: str, text: str) -> str:
-    if len(text) > MAX_CHARACTERS:
-        raise WrongCall(
-            f"{name}={plain.short(text)} has {len(text):,} characters; at most {MAX_CHARACTERS:,}"
-        )
-    if plain.CONTROLS.search(text):
-        raise WrongCall(
-            f"{name}={plain.short(text)} has control characters, or bytes that are not UTF-8; write it without them"
-        )
-    return text
-
-
-def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
-    """A number from text; only ASCII digits are taken."""
+        if text.lower() not in TRUE | FALSE:
+            raise WrongCall(f"{name}={plain.short(text)} is neither true nor false")
+        return text.lower() in TRUE
+    if kind is str:
+        return text
     try:
         text.encode("ascii")
         return float(text[:-1]) / 100 if kind is float and text.endswith("%") else kind(text)
@@ -701,9 +689,23 @@ def _number(name: str, text: str, kind: type[int] | type[float]) -> int | float:
         raise WrongCall(f"{name}={plain.short(text)} is not {what}") from None
 
 
+def _plain(name: str, text: str) -> str:
+    """Return a text unchanged if it is short and printable."""
+    if len(text) > MAX_CHARACTERS:
+        raise WrongCall(
+            f"{name}={plain.short(text)} has {len(text):,} characters; at most {MAX_CHARACTERS:,}"
+        )
+    if plain.CONTROLS.search(text):
+        raise WrongCall(
+            f"{name}={plain.short(text)} has control characters, or bytes that are not UTF-8; "
+            f"write it without them"
+        )
+    return text
+
+
 def as_text(settings: Any) -> dict[str, str]:
-    """Every setting as the text that MLflow logs."""
-    return {field.name: to_text(getattr(settings, field.name)) for field in _fields(settings)}
+    """Return every setting as the text that MLflow logs."""
+    return {field.name: to_text(getattr(settings, field.name)) for field in fields(settings)}
 
 
 def to_text(value: Any) -> str:
@@ -715,19 +717,22 @@ def to_text(value: Any) -> str:
 
 
 def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Settings from JSON values, as the journal keeps them."""
-    fields = {field.name: field for field in _fields(kind)}
-    for name, field in fields.items():
-        if name not in values and field.metadata["material"]:
-            raise WrongCall(f"resume: the campaign did not record {name}; start anew")
-    return kind(**{name: _of_json(values[name]) for name in fields if name in values})
+    """Return settings from JSON values, as the journal stores them.
 
-
-def _of_json(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    Raises:
+        WrongCall: if a setting that affects the measurement was not recorded.
+    """
+    recorded = {}
+    for field in fields(kind):
+        if field.name in values:
+            value = values[field.name]
+            recorded[field.name] = tuple(value) if isinstance(value, list) else value
+        elif field.metadata["material"]:
+            raise WrongCall(f"resume: the campaign did not record {field.name}; start anew")
+    return kind(**recorded)
 
 
 def suggestion(name: str, names: Collection[str]) -> str:
     """Return what may have been meant, as the end of a sentence."""
     close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; have {', '.join(names)}"
+    return f"; did you mean {close[0]}?" if close else f"; have {', '.join(names) or 'none'}"

@@ -1,6 +1,6 @@
-"""What this process is to a shell: commands that can be pasted as they are printed, its version, where its faults are kept.
+"""Program as a shell sees it: commands to paste, its version, and the files of its faults.
 
-Every call imports this module, so that what few calls need is imported where it is used.
+Every call imports this module, so modules that few calls need are imported where they are used.
 """
 
 from __future__ import annotations
@@ -15,43 +15,35 @@ from urllib.parse import urlsplit
 COMPLETING = "_EVENHAND_COMPLETE"
 FAULTS = Path(".evenhand/faults")
 SERVER = "MLFLOW_TRACKING_URI"
-# What a server may ask for, and no terminal should show.
-SECRETS = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 
 
 def command(*arguments: str) -> str:
-    """A call of this program, the way it was called itself: as `evenhand`, or as a module of this Python."""
-    called = Path(sys.argv[0])
-    program = (
-        [_shortest(str(called.absolute()))]
-        if called.name == "evenhand"
-        else [_shortest(sys.executable), "-m", "experiments"]
-    )
-    return shlex.join([*program, *arguments])
+    """Return a call of this program as it was called: `evenhand`, or a module of this Python."""
+    import shutil
+
+    is_script = Path(sys.argv[0]).name == "evenhand"
+    program = str(Path(sys.argv[0]).absolute()) if is_script else sys.executable
+    name = Path(program).name.rstrip("0123456789.")
+    if name and shutil.which(name) == program:
+        program = name
+    module = [] if is_script else ["-m", "experiments"]
+    return shlex.join([program, *module, *arguments])
 
 
 def from_anywhere(*arguments: str) -> str:
-    """The same from any folder and for the same server; `unsaid` names what it needs besides."""
+    """Return the same call for any folder and the same server, unless its URI has a password."""
     server = os.environ.get(SERVER, "")
-    said = f"{SERVER}={shlex.quote(server)} " if server and not has_password(server) else ""
-    return f"cd {shlex.quote(os.getcwd())} && {said}{command(*arguments)}"
-
-
-def unsaid() -> str:
-    """What a command needs besides, in brackets: variables that are set here and hold what should not be printed."""
-    server = [SERVER] if has_password(os.environ.get(SERVER, "")) else []
-    names = [*server, *(name for name in SECRETS if name in os.environ)]
-    return f" (with {', '.join(names)} as set here)" if names else ""
+    variable = f"{SERVER}={shlex.quote(server)} " if server and not has_password(server) else ""
+    return f"cd {shlex.quote(os.getcwd())} && {variable}{command(*arguments)}"
 
 
 def version() -> str:
-    """The installed version; of a checkout that is not installed, what its pyproject.toml says."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
+    """Return the installed version, or that of pyproject.toml in a checkout."""
+    from importlib import metadata
 
     try:
-        return installed("evenhand")
-    except PackageNotFoundError:
+        return metadata.version("evenhand")
+    except metadata.PackageNotFoundError:
         import tomllib
 
         text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
@@ -59,13 +51,12 @@ def version() -> str:
 
 
 def keep_traceback(error: BaseException) -> Path:
-    """Writes an error with its traceback into a file of its own, in the working folder where that can be; returns its path."""
+    """Write an error with its traceback to a file and return the path."""
     import tempfile
     import traceback
 
-    text = "".join(
-        [f"evenhand {version()}: {' '.join(sys.argv[1:2])}\n\n", *traceback.format_exception(error)]
-    )
+    head = f"evenhand {version()}: {' '.join(sys.argv[1:2])}\n\n"
+    text = head + "".join(traceback.format_exception(error))
     for folder in (FAULTS, Path(tempfile.gettempdir())):
         path = folder.absolute() / f"evenhand-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
         try:
@@ -76,14 +67,6 @@ def keep_traceback(error: BaseException) -> Path:
         return path
     sys.stderr.write(text)
     return Path("standard error")
-
-
-def _shortest(program: str) -> str:
-    """A program's bare name, where a shell would find this very one by it."""
-    import shutil
-
-    name = Path(program).name.rstrip("0123456789.") or program
-    return name if shutil.which(name) == program else program
 
 
 def has_password(uri: str) -> bool:

@@ -1,4 +1,4 @@
-"""Signals that ask this process to end: raised where nothing is lost, remembered where a run is open that must end in order."""
+"""Signals that end this process: raised if nothing is lost, remembered while a run is open."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import signal
 from tracking.errors import EvenhandError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# `mlflow run` sends a second one after the user's own; who asks more often than this does not want to wait.
+# `mlflow run` sends a second signal after the user's; more than three end the process at once.
 PATIENCE = 3
 
 
 class Interrupted(EvenhandError):
-    """The user or the system asked to stop. command: what continues the work, as a shell takes it."""
+    """Stop by the user or the system. command: continues the work, for a shell."""
 
     def __init__(self, text: str, command: str) -> None:
         super().__init__(text)
@@ -20,7 +20,7 @@ class Interrupted(EvenhandError):
 
 
 class Stop:
-    """The signals of this process. `number`: the first that came, 0 before."""
+    """Signals of this process. number: the first one, or 0."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -32,19 +32,19 @@ class Stop:
         return signal.Signals(self.number or signal.SIGINT).name
 
     def watch(self) -> None:
-        """From here on the first signal raises KeyboardInterrupt unless it is held. What is ignored, as by nohup, stays so."""
+        """Raise KeyboardInterrupt at the first signal, unless held; ignored signals stay so."""
         for number in SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._came)
+                signal.signal(number, self._receive)
 
     def hold(self) -> None:
-        """From here on signals are remembered alone: whoever opens a run asks `number` before each of its next steps."""
+        """Only remember signals from now on: `number` is read before each further step."""
         self._held = True
 
     def release(self) -> None:
         self._held = False
 
-    def _came(self, number: int, _: object) -> None:
+    def _receive(self, number: int, _: object) -> None:
         self.number = self.number or number
         self._count += 1
         if self._count > PATIENCE or (self._count == 1 and not self._held):

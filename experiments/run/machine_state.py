@@ -13,7 +13,6 @@ import psutil
 from experiments.config import devices
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
 from tracking import tuning
-from tracking.errors import WrongCall
 from tracking.sensors import Sensors, load
 
 IDLE_SECONDS = 0.5
@@ -79,14 +78,6 @@ class MachineState:
     def __str__(self) -> str:
         heat = [f"{name} {value:.0f} °C" for name, value in self.celsius.items()]
         return ", ".join([f"CPU {self.others_percent:.0f} % used by others", *heat])
-
-    def require_idle(self, where: str = "") -> None:
-        """Raise WrongCall if others use the machine."""
-        if self.troubles:
-            raise WrongCall(
-                f"require_idle_machine=true: {self.troubles[0]}{where}; "
-                "try again when it is free, or with false"
-            )
 
 
 class MachineProbe:

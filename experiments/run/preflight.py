@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from experiments.run.preparation import PreparedCampaign
 
 # Settings that decide how a framework opens; every study has them.
-OPENING = ("device", "conv_algorithm", "precision", "flush_denormals", "malloc", "memory_limit")
+OPENING = ("device", "conv_algorithm", "precision", "malloc", "memory_limit")
 CONCURRENT_CHECKS = 2  # nothing is measured yet
 NO_NVML = (
     "NVML shows no GPU but the frameworks do: cells run on it, without its sensors, "
@@ -113,7 +113,7 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> DeviceCheck:
 def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
     """Return the campaign on this device; a study's own design may differ there."""
     before = prepared.settings
-    settings = devices.on_the_cpu(before) if device == "cpu" else replace(before, device=device)
+    settings = replace(before, device=device)
     plan = prepared.plan
     if plan == plan_.of_study(prepared.module, before):
         plan = plan_.of_study(prepared.module, settings)

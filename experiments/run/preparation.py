@@ -80,8 +80,6 @@ def prepare(
     account = accounts.current(store)
     team = accounts.team_of(account, draft.settings.team)
     machine = probe.idle() if probe else MachineState()
-    if draft.settings.require_idle_machine:
-        machine.require_idle()
     draft = replace(
         draft,
         settings=replace(draft.settings, team=team),

@@ -1,33 +1,31 @@
-"""One probe in this process: `python -m experiments.selftest NAME OPTIONS`, its result as a line of JSON."""
+"""Process of one probe: `python -m experiments.selftest NAME OPTIONS`.
+
+Its result is a line of JSON.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from typing import Any
 
 from experiments.cell.lifetime import die_with_parent
 
 
-def main() -> int:
-    import signal
-
+def main() -> None:
     die_with_parent(signal.SIGKILL)
     results = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever frameworks print
+    os.dup2(2, 1)  # for the messages of frameworks
     from experiments.selftest import probes
 
+    def send(value: Any) -> None:
+        print(json.dumps(value), file=results, flush=True)
+
     name, options = sys.argv[1], json.loads(sys.argv[2])
-    function = probes.PROBES[name]
-    print(
-        json.dumps(
-            function(lambda line: print(json.dumps(line), file=results, flush=True), **options)
-        ),
-        file=results,
-    )
-    results.flush()
-    return 0
+    send(getattr(probes, name)(send, **options))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""Cells of the studies, one at a time, as the acceptance kit runs them."""
+"""Cells of the studies without a campaign, for the acceptance kit."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SENSOR_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class AloneResult:
-    """How a cell without a campaign ended, and the latest value of each of its metrics.
+class CellOutcome:
+    """Outcome of a cell without a campaign, and the latest value of each of its metrics.
 
-    phase: in which it ran out of memory, or empty. disturbed: what others used of the machine, if that was
-    more than the limit.
+    phase: in which it ran out of memory, or empty. disturbed: use of the machine by others, if that
+    was more than the limit.
     """
 
     outcome: str
@@ -39,10 +39,16 @@ class AloneResult:
 
 def run(
     folder: Path, study: str, framework: str, device: str, *, block: int = 1, **values: Any
-) -> AloneResult:
-    """Run one cell of a study in a process and return how it ended.
+) -> CellOutcome:
+    """Run a cell of a study's first treatment, with its records in the folder.
 
-    Its records lie in the folder. values: settings of the study; its first treatment is measured.
+    Args:
+        folder: for the files of the cell.
+        study: name of the study.
+        framework: of the cell.
+        device: of the cell.
+        block: number of the block, which is part of the seed.
+        **values: settings of the study.
     """
     spec = cell_spec(folder, study, framework, device, block=block, **values)
     spec.path.mkdir(parents=True)
@@ -62,7 +68,7 @@ def run(
         disturbed = cell.background.log(spec.run, OTHERS_LIMIT_PERCENT, write)
         write(closed)
     metrics = {**cell.latest, **cell.background.metrics}
-    return AloneResult(str(closed.outcome), closed.reason, phase, metrics, disturbed)
+    return CellOutcome(str(closed.outcome), closed.reason, phase, metrics, disturbed)
 
 
 def cell_spec(
@@ -74,20 +80,27 @@ def cell_spec(
         WrongCall: for settings with which the study cannot run.
     """
     module = studies.load(study)
-    given = {"frameworks": (framework,), "device": device, "cache": str(folder / "cache"), **values}
-    settings = module.settings(**given)
-    prepared = workloads.load(module.workload).prepare(settings, _no_progress)
+    own_settings = {
+        "frameworks": (framework,),
+        "device": device,
+        "cache": str(folder / "cache"),
+        **values,
+    }
+    settings = module.settings(**own_settings)
+    prepared = workloads.load(module.workload).prepare(settings, lambda *_: None)
     treatment = treatments.of(module, settings)[0]
     merged = treatment.merged(settings)
     silent = settings_.silent(merged) | settings_.of_group(merged, "cluster")
     run_id = uuid.uuid4().hex
+    cpus, limit = len(devices.own_cpus()), quota()
+    threads = cpus if limit is None else min(cpus, int(limit))
     return CellSpec(
         run=run_id,
         workload=module.workload,
         stage=treatment.stage,
         framework=treatment.framework,
         device=device,
-        threads=merged.threads or _threads(),
+        threads=merged.threads or max(1, threads),
         block=block,
         settings={
             name: value
@@ -100,12 +113,3 @@ def cell_spec(
         checkpoint=str(folder.resolve() / f"checkpoint-{run_id[:8]}"),
         environment=dict(treatment.environment),
     )
-
-
-def _threads() -> int:
-    available, limit = len(devices.own_cpus()), quota()
-    return max(1, available if limit is None else min(available, int(limit)))
-
-
-def _no_progress(*_: object) -> None:
-    """Nothing is shown."""

@@ -1,26 +1,30 @@
-"""What a check of the acceptance kit is, and what it returns."""
+"""Checks of the acceptance kit: definition, figures and results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from models import frameworks
 from models.contract import ModelError
+from tracking.errors import EvenhandError
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+NEEDS_GPU = "needs an NVIDIA GPU; this run is on the CPU"
 
 
 class Skip(Exception):
-    """Why a check cannot run here."""
+    """Reason why a check cannot run here."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value with the limit that it must keep.
+    """A measured value with its limit.
 
-    holds: None if the value is only reported, or could not be measured: `reason` then states why.
+    holds: None if the value is only reported, or not available: `reason` then states why.
     """
 
     name: str
@@ -30,90 +34,86 @@ class Figure:
     reason: str = ""
 
 
-def within(name: str, value: float, low: float, high: float) -> Figure:
-    """Return a figure that must lie in an interval, its ends included."""
-    return Figure(name, value, f"{low:g} to {high:g}", low <= value <= high)
-
-
-def at_most(name: str, value: float, limit: float) -> Figure:
-    """Return a figure that must not exceed a limit."""
-    return Figure(name, value, f"at most {limit:g}", value <= limit)
-
-
-def equal(name: str, value: float | str, expected: float | str) -> Figure:
-    """Return a figure that must have one value."""
-    return Figure(name, value, f"equal to {expected}", value == expected)
-
-
-def reported(name: str, value: float | str) -> Figure:
-    """Return a figure that nothing depends on."""
-    return Figure(name, value)
-
-
-def unmeasured(name: str, reason: str) -> Figure:
-    """Return a figure that is not available."""
-    return Figure(name, None, reason=reason)
-
-
 @dataclass(frozen=True)
 class Context:
-    """Where a check runs. frameworks: those that are compared, the installed ones first; folder: for its files."""
+    """Conditions of a check, and the figures that it measures.
+
+    frameworks: those that are checked. folder: for files of the check.
+    """
 
     device: str
     frameworks: tuple[str, ...]
     folder: Path
+    figures: list[Figure] = field(default_factory=list)
 
     @property
     def has_gpu(self) -> bool:
         return self.device == "cuda"
 
-    def installed(self, *names: str) -> tuple[list[str], list[Figure]]:
-        """Return those frameworks that can run, and a figure with the reason for each of the others.
+    def within(self, name: str, value: float, low: float, high: float) -> None:
+        """Add a figure that must lie in an interval, its ends included."""
+        self.figures.append(Figure(name, value, f"{low:g} to {high:g}", low <= value <= high))
 
-        names: a selection; none: all frameworks of this run.
+    def at_most(self, name: str, value: float, limit: float) -> None:
+        self.figures.append(Figure(name, value, f"at most {limit:g}", value <= limit))
+
+    def equal(self, name: str, value: float | str, expected: float | str, reason: str = "") -> None:
+        is_equal = value == expected
+        self.figures.append(Figure(name, value, f"equal to {expected}", is_equal, reason))
+
+    def report(self, name: str, value: float | str) -> None:
+        """Add a figure without a limit."""
+        self.figures.append(Figure(name, value))
+
+    def not_available(self, name: str, reason: str) -> None:
+        self.figures.append(Figure(name, None, reason=reason))
+
+    def installed(self, *names: str) -> list[str]:
+        """Return those of some frameworks that can run; add a figure for each of the others.
 
         Raises:
-            Skip: if none of them can run.
+            Skip: if no framework can run.
         """
-        running, missing = list[str](), list[Figure]()
-        for name in [name for name in self.frameworks if name in (names or self.frameworks)]:
+        available, reasons = list[str](), list[str]()
+        for name in self.frameworks:
+            if name not in names:
+                continue
             if reason := reason_missing(name):
-                missing.append(unmeasured(name, reason))
+                self.not_available(name, reason)
+                reasons.append(reason)
             else:
-                running.append(name)
-        if not running:
-            reasons = "; ".join(figure.reason for figure in missing)
-            raise Skip(reasons or f"needs one of {', '.join(names)}, which this run leaves out")
-        return running, missing
+                available.append(name)
+        if not available:
+            needed = f"needs one of {', '.join(names)}, which this run leaves out"
+            raise Skip("; ".join(reasons) or needed)
+        return available
 
 
-def reason_missing(name: str) -> str:
+def reason_missing(framework: str) -> str:
     """Return why a framework cannot run here, or an empty text."""
     try:
-        return frameworks.missing(name) or ""
+        return frameworks.missing(framework) or ""
     except (ModelError, ImportError, ValueError) as error:
         return str(error)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check of the acceptance kit.
+    """A check of the acceptance kit.
 
-    seconds: about, on one GPU. must_hold: the statement that it proves. on_cpu: whether it means something
-    without a GPU.
+    must_hold: the statement that it proves. on_cpu: whether it is valid without a GPU.
     """
 
     number: int
     name: str
-    seconds: int
     must_hold: str
-    function: Callable[[Context], Sequence[Figure]]
+    function: Callable[[Context], None]
     on_cpu: bool = False
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Outcome of one check. reason: why it was skipped, or what ended it."""
+    """Outcome of a check. reason: why it was skipped, or failed."""
 
     number: int
     name: str
@@ -121,4 +121,41 @@ class CheckResult:
     status: str
     seconds: float
     reason: str = ""
-    figures: tuple[Figure, ...] = field(default=())
+    figures: tuple[Figure, ...] = ()
+
+
+def run_check(check: Check, context: Context) -> CheckResult:
+    """Run a check and return its result, even if it raises."""
+    began = time.perf_counter()
+    status, reason, figures = SKIPPED, NEEDS_GPU, list[Figure]()
+    if context.has_gpu or check.on_cpu:
+        status, reason = _measure(check, context, figures)
+    return CheckResult(
+        check.number,
+        check.name,
+        check.must_hold,
+        status,
+        round(time.perf_counter() - began, 1),
+        " ".join(reason.split()),
+        tuple(figures),
+    )
+
+
+def _measure(check: Check, context: Context, figures: list[Figure]) -> tuple[str, str]:
+    """Fill in the figures of a check, and return its status with the reason."""
+    try:
+        with tempfile.TemporaryDirectory(dir=context.folder) as folder:
+            check.function(replace(context, folder=Path(folder), figures=figures))
+    except Skip as error:
+        return SKIPPED, str(error)
+    except (EvenhandError, ModelError) as error:
+        return FAILED, str(error)
+    except Exception as error:  # the other checks run all the same
+        return FAILED, f"{type(error).__name__}: {error}"
+    unmet = [figure.name for figure in figures if figure.holds is False]
+    if unmet:
+        return FAILED, f"does not hold: {', '.join(unmet)}"
+    if not any(figure.holds for figure in figures):
+        reasons = [figure.reason for figure in figures if figure.reason]
+        return SKIPPED, "; ".join(reasons) or "nothing was measured"
+    return PASSED, ""

@@ -1,4 +1,4 @@
-"""Processes of the acceptance kit: one framework in each, as in a campaign."""
+"""Processes of the acceptance kit, each with one framework, as in a campaign."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINES_OF_AN_ERROR = 3
 
 
 class ProbeError(EvenhandError):
-    """What ended a probe's process."""
+    """Failure of a probe's process."""
 
 
 def probe(
@@ -30,7 +30,7 @@ def probe(
     """Run a function of `experiments.selftest.probes` in a process and return its result.
 
     Raises:
-        ProbeError: with its last words.
+        ProbeError: with the last lines of its log.
     """
     variables = _environment(options.get("device", "cuda")) | dict(environment or {})
     stdout = _run(_command(name, options), variables, f"{name} {options}")
@@ -40,10 +40,10 @@ def probe(
 
 @contextmanager
 def running(name: str, **options: Any) -> Iterator[int]:
-    """Keep a probe running inside the block, from when it reports that it is ready; the value is its process id.
+    """Run a probe during the block, from when it is ready, and yield its process id.
 
     Raises:
-        ProbeError: if it ends before.
+        ProbeError: if it ends before it is ready.
     """
     process = subprocess.Popen(
         _command(name, options),
@@ -73,7 +73,7 @@ def run_module(*arguments: str, device: str) -> None:
     """Run `python -m …` with the environment of a cell on this device.
 
     Raises:
-        ProbeError: with its last words.
+        ProbeError: with the last lines of its log.
     """
     _run([sys.executable, "-P", "-m", *arguments], _environment(device), arguments[0])
 

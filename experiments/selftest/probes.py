@@ -1,4 +1,4 @@
-"""What the processes of the acceptance kit compute: known work, under the clock and the adapters of campaigns."""
+"""Known work of the acceptance kit, measured with the clock and the adapters of campaigns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def opened(framework: str, device: str, precision: str = "float32") -> Framework
 
 
 def raw(framework: str) -> Any:
-    """Return the module with known work in the library below a framework; it imports that library."""
+    """Return the module with known work in a framework's library, which it imports."""
     name = {"keras-torch": "pytorch", "keras-jax": "jax"}.get(
         framework, framework.partition("+")[0]
     )
@@ -174,7 +174,7 @@ def lstm_type(_: Say, *, framework: str, device: str) -> Result:
 
 
 def step_times(_: Say, *, framework: str, device: str, steps: int = 30) -> Result:
-    """Return the median step of a known work and of four times that work, and what the device itself says of them."""
+    """Return the median steps of known work and of four times that, also by the device's clock."""
     adapter = opened(framework, device)
     library, sizes = raw(framework), ("once", "four times")
     if framework == "keras-jax":
@@ -206,7 +206,7 @@ def step_times(_: Say, *, framework: str, device: str, steps: int = 30) -> Resul
 
 
 def train(adapter: Framework, step: Callable[[], Any], count: int, watch: Stopwatch) -> None:
-    """Make so many steps in the loop that every adapter inherits, each of them known work."""
+    """Make steps of known work in the loop that every adapter inherits."""
     batch = Batch((np.zeros((1, 1), np.float32),), np.zeros(1, np.int32), np.ones(1, np.float32))
     adapter.train_step = lambda *_: step()  # type: ignore[method-assign]
     Framework.train_epoch(adapter, None, None, (batch for _ in range(count)), watch)
@@ -215,7 +215,7 @@ def train(adapter: Framework, step: Callable[[], Any], count: int, watch: Stopwa
 def free_running(
     _: Say, *, device: str, pairs: Sequence[tuple[float, float]], windows: int = 6
 ) -> Result:
-    """Return windows of ten steps, each of which occupies the device and the host for known seconds (a pair)."""
+    """Return windows of ten steps that occupy device and host for known seconds (a pair)."""
     adapter, library = opened("pytorch", device), raw("pytorch")
     rate = library.cycles_per_second() if device == "cuda" else 0.0
     return {"pairs": [_windows(adapter, library, rate, pair, windows) for pair in pairs]}
@@ -262,8 +262,7 @@ def peaks(_: Say, *, framework: str) -> Result:
         del array
         rises.append((adapter.peak_device_bytes() or 0) - held)
     result: Result = {"rises": rises, "before": before}
-    if reset := getattr(adapter, "reset_peak", None):
-        reset()
+    if adapter.reset_peak():
         result["after_reset"] = adapter.peak_device_bytes()
     return result
 
@@ -316,9 +315,9 @@ def profiler(_: Say, *, device: str, side: int) -> Result:
 
 
 def workers(_: Say, *, device: str, hooks: Sequence[str], model: str = "lenet") -> Result:
-    """Return by how much one worker of DistributedDataParallel differs from no worker, in float64, and the limit.
+    """Return the difference of one DistributedDataParallel worker from none, and its limit.
 
-    By hook. The limits are those of the study's own proof.
+    By hook. The limits are those of the study's proof.
     """
     adapter = opened("pytorch", device, "float64")
     return {hook: _against_no_worker(adapter, hook, model) for hook in hooks}
@@ -386,7 +385,7 @@ def adam_kernels(
 def plain_loop(
     _: Say, *, device: str, model: str, side: int, rows: int, classes: int, steps: int, warmup: int
 ) -> Result:
-    """Return the median step of the loop of PyTorch's tutorials; on a GPU by CUDA events around each step."""
+    """Return the median step of the loop of PyTorch's tutorials, on a GPU by CUDA events."""
     from experiments.workloads.grid.measure import drawn_batch
 
     adapter, module, rng = opened("pytorch", device), models.spec(model), np.random.default_rng(0)
@@ -412,22 +411,3 @@ def _timed(step: Callable[[], object], count: int, warmup: int) -> Iterable[floa
         step()
         if number >= warmup:
             yield time.perf_counter() - began
-
-
-PROBES: dict[str, Callable[..., Result]] = {
-    function.__name__: function
-    for function in (
-        *(
-            identity,
-            device_of,
-            precision,
-            lstm_type,
-            step_times,
-            free_running,
-            peaks,
-            ballast,
-            busy,
-        ),
-        *(profiler, workers, adam_kernels, plain_loop),
-    )
-}

@@ -54,14 +54,14 @@ class Settings(CampaignSettings):
         "auto",
         "of DenseNet-201: imagenet, random, a .safetensors or .pth file; auto: imagenet if it is available",
         path=True,
-        group="features",
+        group="data",
     )
     image_size: int = setting(
         224,
         "side of the square that pictures are resized to, pixels",
         minimum=32,
         maximum=MAX_SIDE,
-        group="features",
+        group="data",
     )
     formulation: str = setting(
         "prefix",

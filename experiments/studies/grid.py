@@ -101,13 +101,6 @@ class Settings(PointSettings):
         group="grid",
         material=False,
     )
-    devices: tuple[str, ...] = setting(
-        (),
-        "several to measure on, as cpu,cuda; none: device=",
-        choices=("cpu", "cuda"),
-        group="grid",
-        material=False,
-    )
     optimizer: str = setting(
         "adam",
         "adam: PyTorch's semantics everywhere; adam-stock: each framework's own",
@@ -118,29 +111,20 @@ class Settings(PointSettings):
         0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
     )
 
-    @property
-    def several_devices(self) -> tuple[str, ...]:
-        return self.devices
-
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Every point of the grid in every framework; those of one point stand together."""
     found = []
-    devices = settings.devices or (settings.device,)
     check_count(
         settings,
-        devices,
         settings.models,
         settings.image_sizes,
         settings.batch_sizes,
         settings.frameworks,
     )
-    for device, model, side, rows in product(
-        devices, settings.models, settings.image_sizes, settings.batch_sizes
-    ):
-        point = f"{model} · {side} px · batch {rows}" + (f" · {device}" if len(devices) > 1 else "")
+    for model, side, rows in product(settings.models, settings.image_sizes, settings.batch_sizes):
+        point = f"{model} · {side} px · batch {rows}"
         own = {
-            "device": device,
             "model": model,
             "image_size": side,
             "batch_size": rows,
@@ -160,12 +144,7 @@ STUDY = Study(
     settings=Settings,
     models=lambda settings: settings.models,
     treatments=treatments,
-    strata=lambda settings: (
-        *(("device",) if len(settings.devices) > 1 else ()),
-        "model",
-        "image_size",
-        "batch_size",
-    ),
+    strata=lambda _: ("model", "image_size", "batch_size"),
     grows_with="batch_size",
     presets={
         "demo": {"blocks": 3, "window_steps": 6},

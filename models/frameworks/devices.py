@@ -30,9 +30,6 @@ class Device(Protocol):
 
     name: str
 
-    def keep_denormals(self) -> None:
-        """As a framework's; called before anything is computed."""
-
     def seed(self, seed: int) -> None: ...
 
     def synchronise(self) -> None: ...
@@ -63,9 +60,6 @@ class FrameworkOnDevice(Framework):
             self._readers[key] = self._reader(files, workers)
         epoch: Iterable[Batch] = self._readers[key].epoch(files)
         return epoch
-
-    def keep_denormals(self) -> None:
-        self._device.keep_denormals()
 
     def step_events(self, steps: int) -> StepEvents | None:
         return self._device.step_events(steps)

@@ -144,11 +144,6 @@ CHECKS: dict[str, Check] = {
     "threads": Check("2", "3", on("threads")),
     "reserve_cores": Check("0", "1", is_placed),
     "pin": Check("none", "auto", is_placed),
-    "flush_denormals": Check(
-        "true",
-        "false",
-        lambda cell, own: cell.seen.get("flush_denormals", True) == own.flush_denormals,
-    ),
     "malloc": Check(
         "system",
         "keep",

@@ -98,7 +98,7 @@ def test_a_setting_that_a_study_sets_itself_is_not_suggested(
 
 
 def test_a_search_takes_the_flags_of_its_experiments() -> None:
-    assert entries.load("sweep").flags >= {"confirm", "aa", "require_idle_machine", "profile"}
+    assert entries.load("sweep").flags >= {"confirm", "aa", "profile"}
     assert entries.load("parity").flags == {"full"}
 
 
@@ -123,7 +123,7 @@ def test_help_fits_two_screens_and_all_of_it_lists_every_setting_under_a_subject
     monkeypatch.setenv("COLUMNS", "80")
     assert main([name, "--help"]) == DONE
     short = capsys.readouterr().out
-    assert sum(max(1, math.ceil(len(line) / 80)) for line in short.splitlines()) <= 2 * 50
+    assert sum(max(1, math.ceil(len(line) / 80)) for line in short.splitlines()) <= 50
     assert main([name, "--help", "all"]) == DONE
     text = capsys.readouterr().out
     fields = settings.for_users(entries.load(name).settings)
@@ -139,9 +139,9 @@ def test_help_fits_two_screens_and_all_of_it_lists_every_setting_under_a_subject
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "default: 8 in demo, else 11)"),
-        (["--preset", "coco-paper"], "default: 11)"),
-        (["--preset=coco-paper", "--aa"], "default: 11)"),
+        ([], "--epochs 8 "),
+        (["--preset", "coco-paper"], "--epochs 11 "),
+        (["--preset=coco-paper", "--aa"], "--epochs 11 "),
     ],
 )
 def test_the_defaults_are_those_of_the_preset(
@@ -152,7 +152,7 @@ def test_the_defaults_are_those_of_the_preset(
     line = next(
         line for line in capsys.readouterr().out.splitlines() if line.startswith("  --epochs")
     )
-    assert line.endswith(said)
+    assert said in line
 
 
 def test_help_of_a_preset_that_is_not_known_is_a_wrong_call(

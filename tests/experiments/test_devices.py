@@ -94,9 +94,6 @@ def test_a_gpu_is_timed_freely_and_step_by_step_in_turns() -> None:
 
 def test_cells_on_cpu_and_gpu_are_timed_alike() -> None:
     """Runs with different timing are never paired."""
-    study = studies.load("grid")
-    both = study.settings(executor="slurm", devices=("cpu", "cuda"))
-    assert {devices.timing(one.merged(both)) for one in study.treatments(both)} == {"step"}
     varied = on("cpu", vary="device=cpu,cuda")
     assert {devices.timing(level) for level in variation.each(varied)} == {"step"}
 

@@ -120,12 +120,12 @@ def test_a_frameworks_interpreter_is_its_variants_too(framework: str, expected: 
     [
         (
             "tensorflow",
-            "pythons=tensorflow is no framework with its interpreter; write tensorflow=/PATH/bin/python",
+            "pythons=tensorflow is not a framework with its interpreter; write tensorflow=/PATH/bin/python",
         ),
-        ("tensorflow=", "pythons=tensorflow= is no framework"),
+        ("tensorflow=", "pythons=tensorflow= is not a framework"),
         (
             "tensorflow=bin/python",
-            "pythons: tensorflow=bin/python is no absolute path; write tensorflow=/",
+            "pythons: tensorflow=bin/python is not an absolute path; write tensorflow=/",
         ),
         ("tensorflow=/a,tensorflow=/b", "pythons: tensorflow is named twice; keep one"),
         ("tensorflo=/a", "no framework 'tensorflo'; did you mean tensorflow"),
@@ -135,7 +135,7 @@ def test_a_frameworks_interpreter_is_its_variants_too(framework: str, expected: 
         ),
         (
             "tensorflow=/bin/true",
-            "pythons: tensorflow=/bin/true does not run this project's code: it prints nothing",
+            "pythons: tensorflow=/bin/true does not run this project's code: its output is not",
         ),
         ("tensorflow=/bin/ls", "pythons: tensorflow=/bin/ls does not run this project's code: "),
     ],
@@ -167,7 +167,7 @@ def test_an_environment_without_the_framework_says_what_installs_it(
 def test_the_interpreter_is_no_setting_of_a_cell() -> None:
     module = studies.load("lenet")
     settings = settings_.parse(module.settings, module.presets, {"vary": "pythons=a|b"})
-    with pytest.raises(WrongCall, match="vary: pythons belongs to the campaign, not to a cell"):
+    with pytest.raises(WrongCall, match="vary: pythons is a setting of the campaign"):
         plan_.of_study(module, settings)
 
 

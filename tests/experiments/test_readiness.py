@@ -102,24 +102,6 @@ def test_a_cell_waits_until_the_gpu_is_as_cool_as_at_the_start(driver: Driver) -
     assert text.startswith("still gpu_0 58 °C (started at 40) after 1 s")
 
 
-def test_a_loaded_machine_is_refused_where_that_is_asked(place: Place) -> None:
-    with neighbours.busy(2):
-        toy = {
-            "frameworks": "toy",
-            "blocks": "1",
-            "data": "synthetic",
-            "vocabulary": "60",
-            "length": "8",
-        }
-        refused = place.run(require_idle_machine="true", **toy)
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
-    assert (
-        "require_idle_machine=true: the CPU was not free at the start: others used "
-        in refused.stderr
-    )
-    assert not place.journal.exists() or not list(place.journal.glob("*/campaign.json"))
-
-
 def started(place: Place, driver: Driver, **given: str) -> warm.Process:
     """A campaign that sees the driver; its cells are started anew, and the loader finds it in their environment."""
     return place.begin(*driver.loaded(place.command("captioning", **given)))

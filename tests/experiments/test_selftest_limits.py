@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from experiments.selftest import catalogue, cells, children, running
+from experiments.selftest import catalogue, cells, children
 from experiments.selftest.catalogue import CHECKS, GIB, MIB
-from experiments.selftest.cells import AloneResult
-from experiments.selftest.checks import FAILED, PASSED, Context
+from experiments.selftest.cells import CellOutcome
+from experiments.selftest.checks import FAILED, PASSED, Context, run_check
 from tracking.sensors import Sample
 
 UUID = "b4b3c0de-0000-1111-2222-333344445555"
-OK = AloneResult("ok", "", "", {"memory/peak_device_process_bytes": 1e9}, "")
-FULL = AloneResult("out_of_memory", "train: CUDA out of memory", "train", {}, "")
-DISTURBED = AloneResult("ok", "", "", {}, "others computed on the GPU")
+OK = CellOutcome("ok", "", "", {"memory/peak_device_process_bytes": 1e9}, "")
+FULL = CellOutcome("out_of_memory", "train: CUDA out of memory", "train", {}, "")
+DISTURBED = CellOutcome("ok", "", "", {}, "others computed on the GPU")
 # Check -> results of its probes, by name, where all is well.
 GOOD: dict[int, dict[str, dict[str, Any]]] = {
     1: {"identity": {"torch": "2.11", "uuid": UUID}, "device_of": {"device": "cpu"}},
@@ -107,7 +107,7 @@ def planted(results: dict[str, dict[str, Any]]) -> Callable[..., dict[str, Any]]
 
 
 def outcome(number: int, folder: Path, frameworks: tuple[str, ...] = ("pytorch",)) -> str:
-    result = running.run_check(CHECKS[number - 1], Context("cuda", frameworks, folder))
+    result = run_check(CHECKS[number - 1], Context("cuda", frameworks, folder))
     assert "Error:" not in result.reason, result.reason
     return result.status
 
@@ -148,11 +148,11 @@ def test_a_refused_lstm_is_no_fault_of_others(
         ([FULL, OK, FULL, OK], PASSED),
         ([OK, OK, FULL, OK], FAILED),  # it fitted
         ([FULL, FULL, FULL, OK], FAILED),  # the next cell has no memory
-        ([AloneResult("failed", "CUDNN_STATUS_ALLOC_FAILED", "", {}, ""), OK, FULL, OK], FAILED),
+        ([CellOutcome("failed", "CUDNN_STATUS_ALLOC_FAILED", "", {}, ""), OK, FULL, OK], FAILED),
     ],
 )
 def test_memory_that_runs_out(
-    results: list[AloneResult], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: list[CellOutcome], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter(results)
     monkeypatch.setattr(cells, "run", lambda *_, **__: next(answers))
@@ -161,7 +161,7 @@ def test_memory_that_runs_out(
 
 @pytest.mark.parametrize(("beside", "expected"), [(DISTURBED, PASSED), (OK, FAILED)])
 def test_a_neighbour(
-    beside: AloneResult, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    beside: CellOutcome, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([OK, beside])
     monkeypatch.setattr(cells, "run", lambda *_, **__: next(answers))
@@ -200,7 +200,7 @@ def test_a_warm_cache_is_noticed(
     counts = {"train/compilations": 1.0, "train/recompilations": 0.0, "train/graph_breaks": 0.0}
     answers = iter(
         [
-            AloneResult("ok", "", "", {**counts, "train/first_step_seconds": first}, "")
+            CellOutcome("ok", "", "", {**counts, "train/first_step_seconds": first}, "")
             for first in seconds
         ]
     )
@@ -212,7 +212,7 @@ def test_a_warm_cache_is_noticed(
 def test_the_harness_against_a_plain_loop(
     plain: float, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = AloneResult(
+    result = CellOutcome(
         "ok", "", "", {"train/step_seconds": 0.0101, "train/examples_per_second": 1.0}, ""
     )
     monkeypatch.setattr(cells, "run", lambda *_, **__: result)

@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.cli.parity import _as_csv
 from experiments.comparison import compare
 from experiments.comparison.analyses import hypotheses
 from experiments.comparison.analyses.hypotheses import HypothesisResult
 from experiments.comparison.report import writing
 from experiments.metrics import Hypothesis
 from experiments.workloads.classification import confusion
-from models.parity import Row
 from tests.experiments.comparison.campaigns import STEP, frame
 from tracking import plain
 from tracking.spreadsheet import as_csv
@@ -84,11 +82,9 @@ def test_no_table_of_ours_has_a_formula(tmp_path: Path, text: str) -> None:
     assert float(row["estimate"]) == comparison.rows[0].estimate
     answer = HypothesisResult(Hypothesis(text, text, "learning", STEP, text), text, "", None, text)
     confusion.write(tmp_path, np.eye(2, dtype=np.int64), ["plain", text])
-    parity = _as_csv([Row("m", "pytorch", "tensorflow", "forward", text, 0.0, 1e-9)])
     written = (
         (tmp_path / "confusion.csv").read_text(encoding="utf-8"),
         hypotheses.as_csv([answer]),
-        parity,
     )
     for cell in (cell for table in written for line in _cells(table) for cell in line):
         assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from experiments.cli.commands.selftest import Selftest
-from experiments.selftest import running
 from experiments.selftest.catalogue import CHECKS
-from experiments.selftest.checks import FAILED, SKIPPED, Check, Context
+from experiments.selftest.checks import FAILED, SKIPPED, Check, Context, run_check
 from tracking import provenance
 
 pytestmark = [
@@ -22,7 +21,7 @@ pytestmark = [
     "check", CHECKS, ids=lambda check: f"{check.number}-{check.name.replace(' ', '-')}"
 )
 def test_known_work_is_measured_as_known(check: Check, tmp_path: Path) -> None:
-    result = running.run_check(check, Context("cuda", Selftest().frameworks, tmp_path))
+    result = run_check(check, Context("cuda", Selftest().frameworks, tmp_path))
     if result.status == SKIPPED:
         pytest.skip(result.reason)
     unmet = [figure for figure in result.figures if figure.holds is False]

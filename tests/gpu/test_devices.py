@@ -1,8 +1,8 @@
-"""The GPU that a process computes on is the one that its sensors read, and JAX takes no more of it than it needs."""
+"""Device's own clock, and the warm-up of cells, beside the checks of the acceptance kit."""
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,69 +11,52 @@ from pathlib import Path
 import pytest
 
 from experiments.cell import warm_up
-from experiments.config import devices
 from experiments.selftest import cells
 from tracking.records import RunOutcome, Tags, from_line
 from tracking.sensors import nvml
 from tracking.sensors.windows import STEADY_SECONDS
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not nvml.names(), reason="NVML shows no GPU on this machine"),
+    pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed"),
 ]
-MAX_JAX_BYTES = (
-    3e9  # the context and a small array; three quarters of a data centre's GPU are far more
-)
-UUID = "import torch; print('GPU-' + str(torch.cuda.get_device_properties(0).uuid), torch.cuda.device_count())"
-HELD = """
-import jax, os, pynvml
-jax.numpy.ones(1000).block_until_ready()
-pynvml.nvmlInit()
-handle = pynvml.nvmlDeviceGetHandleByUUID(os.environ["CUDA_VISIBLE_DEVICES"])
-print(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+EVENTS = """
+import json
+import time
+import torch
+from models.frameworks import open_framework
+framework = open_framework("pytorch", device="cuda", threads=1, precision="float32", seed=0)
+product = torch.ones(4096, 4096, device="cuda")
+product @ product
+torch.cuda.synchronize()
+events = framework.step_events(4)
+time.sleep(0.5)
+for _ in range(4):
+    product @ product
+    events.mark()
+torch.cuda.synchronize()
+print(json.dumps(events.seconds()))
 """
 
 
-def python(script: str, device: str, gpus: tuple[str, ...] = ()) -> str:
-    """Run a script with the environment variables of a cell and return what it prints."""
-    placed = devices.variables_of_cell(device, gpus)
-    kept = {name: text for name, text in os.environ.items() if name not in placed}
-    variables = kept | {name: text for name, text in placed.items() if text is not None}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=variables, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def test_device_clock_excludes_idle_time_before_a_window() -> None:
+    command = [sys.executable, "-c", EVENTS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    seconds = json.loads(done.stdout.splitlines()[-1])
+    assert len(seconds) == 3
+    assert max(seconds) < 0.25
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
-def test_cuda_and_nvml_mean_the_same_card() -> None:
-    for card in nvml.visible():
-        if not card.parent:  # PyTorch gives the GPU's UUID for a MIG instance
-            assert python(UUID, "cuda", (card.uuid,)) == f"{card.uuid} 1"
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
-def test_a_process_of_a_cell_on_the_cpu_sees_no_gpu() -> None:
-    assert python("import torch; print(torch.cuda.is_available())", "cpu") == "False"
-
-
-@pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
-def test_jax_does_not_preallocate() -> None:
-    gpus = devices.gpus_of_cell("cuda", 1, os.environ)
-    before = nvml.opened(gpus)[0].read({}, None)["memory_usage_megabytes"] * 1e6
-    assert float(python(HELD, "cuda", gpus)) - before < MAX_JAX_BYTES
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
-def test_a_cell_begins_when_clock_and_temperature_of_its_gpu_are_steady(tmp_path: Path) -> None:
+def test_cell_begins_when_its_gpu_is_steady(tmp_path: Path) -> None:
     sizes = {"models": ("resnet18",), "image_sizes": (64,), "batch_sizes": (32,)}
     result = cells.run(tmp_path, "grid", "pytorch", "cuda", seconds=2.0, **sizes)
     assert result.outcome == RunOutcome.OK, result.reason
     (file,) = tmp_path.rglob(cells.RECORDS)
-    records = map(from_line, file.read_text().splitlines())
     tags = dict[str, str]()
-    for record in records:
+    for record in map(from_line, file.read_text().splitlines()):
         tags |= record.values if isinstance(record, Tags) else {}
     for phase in ("inference", "train"):
         assert tags[f"warmup.{phase}"] in (warm_up.STEADY, warm_up.LIMIT)

@@ -189,17 +189,10 @@ def test_every_cell_compiles_into_a_folder_of_its_own(tmp_path: Path) -> None:
 DENORMALS = """
 import json
 import sys
-from models.contract import ModelError
 from models.frameworks import open_framework
 framework = open_framework(sys.argv[1], device="cpu", threads=2, precision="float32", seed=0)
-refused = ""
-if len(sys.argv) > 2:
-    try:
-        framework.keep_denormals()
-    except ModelError as error:
-        refused = str(error)
 versions = framework.versions()
-print(json.dumps([refused, *(text for name, text in versions.items() if name.endswith("_flushes_denormals"))]))
+print(json.dumps([text for name, text in versions.items() if name.endswith("_flushes_denormals")]))
 """
 
 
@@ -219,18 +212,7 @@ def test_denormals_are_flushed_in_every_framework_on_all_of_its_threads(framewor
     """Half of the smallest normal number, a million times, computed by the framework."""
     if reason := missing(framework):
         pytest.skip(reason)
-    assert answer(framework, DENORMALS, framework) == ["", "True"]
-
-
-def test_pytorch_computes_with_denormals_where_that_is_asked_for() -> None:
-    found = answer("pytorch", DENORMALS, "pytorch", "keep")
-    assert found == ["", "False"]
-
-
-def test_tensorflow_refuses_to_keep_denormals() -> None:
-    refused, flushes = answer("tensorflow", DENORMALS, "tensorflow", "keep")
-    assert refused.startswith("flush_denormals=false: TensorFlow")
-    assert flushes == "True"
+    assert answer(framework, DENORMALS, framework) == ["True"]
 
 
 THREADS = """

@@ -75,9 +75,6 @@ class Adapter(Framework):
         with self._ledger.spend("start"):
             pass
 
-    def keep_denormals(self) -> None:
-        self._seen.keep_denormals()
-
     def versions(self) -> dict[str, str]:
         seen = {"seen": self._seen.as_text()} if self._seen.enabled else {}
         return {"toy": "1", "toy_threads": str(self._threads), **seen}

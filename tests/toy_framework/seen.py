@@ -43,9 +43,6 @@ class Seen:
     def optimizer(self, config: OptimizerConfig) -> None:
         self._values["optimizer"] = dataclasses.asdict(config)
 
-    def keep_denormals(self) -> None:
-        self._values["flush_denormals"] = False
-
     def epoch(self) -> None:
         self._calls["epochs"] += 1
 

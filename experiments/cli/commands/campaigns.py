@@ -2,37 +2,77 @@
 
 from __future__ import annotations
 
+import textwrap
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from experiments.cli.codes import DONE
 from experiments.cli.commands import Command
+from experiments.config import shell
 from experiments.config.settings import setting
+from tracking import plain
 
-MAX_LISTED = 10_000
+if TYPE_CHECKING:
+    from experiments.config.console import Table
+    from tracking.records import StoredRun
+
+ANSWER_CHARACTERS = 160
 
 
 @dataclass(frozen=True)
 class Campaigns:
-    """Which campaigns are listed."""
+    """Selection of campaigns."""
 
     experiment: tuple[str, ...] = setting(
         (), "experiments by name, several with commas; none: all", group="runs"
     )
     limit: int = setting(
-        20, "at most so many, the newest", minimum=1, maximum=MAX_LISTED, group="output"
+        20, "most campaigns, newest first", minimum=1, maximum=10_000, group="output"
     )
 
 
 def run(settings: Campaigns) -> int:
-    from experiments.cli import campaign_list
     from experiments.config.console import Display
+    from tracking.records import RunKind
+    from tracking.store import Store
 
-    found = campaign_list.campaigns(settings.experiment, settings.limit)
+    store = Store(to_read=True)
+    store.check()
+    if settings.experiment:
+        store.experiment_ids(settings.experiment)  # refuses those that do not exist
+    names = settings.experiment or list(store.experiment_names().values())
+    runs = store.runs(names, f"tags.kind = '{RunKind.CAMPAIGN}'")
+    newest = sorted(runs, key=lambda run: run.start_ms, reverse=True)[: settings.limit]
     with Display() as display:
-        if found:
-            display.console.print(campaign_list.as_table(found))
-        display.say(campaign_list.next_step(found) if found else "no campaigns yet")
+        if newest:
+            display.console.print(_table(newest))
+            again = shell.command("compare", "--experiment", newest[0].run_id)
+            display.say(f"judge one again: {again}")
+        else:
+            display.say("no campaigns yet")
     return DONE
+
+
+def _table(runs: Iterable[StoredRun]) -> Table:
+    from experiments.config.console import Table, box
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("began", "campaign", "state", "blocks", "answer", "run id"):
+        table.add_column(name, overflow="fold", no_wrap=name in ("began", "run id"))
+    for run in runs:
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.start_ms / 1_000))
+        state = run.tags.get("outcome", run.status.lower()).replace("_", " ")
+        if run.status == "RUNNING":
+            state = "running"
+        blocks = run.params.get("blocks", "")
+        if run.params.get("until") == "settled":
+            blocks += f" to {run.params['max_blocks']}"
+        answer = textwrap.shorten(run.tags.get("answer", ""), ANSWER_CHARACTERS, placeholder=" …")
+        cells = (began, run.name, state, blocks, answer, run.run_id)
+        table.add_row(*map(plain.line, cells))
+    return table
 
 
 COMMAND = Command(

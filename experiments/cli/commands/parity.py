@@ -1,4 +1,4 @@
-"""`evenhand parity`: every model in every framework, and the errors between them."""
+"""`evenhand parity`: errors between frameworks, for every model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from experiments.config.settings import MAX_SEED, setting
 
 @dataclass(frozen=True)
 class Parity:
-    """Which networks are proven equal, in which frameworks."""
+    """Networks and frameworks of a parity check."""
 
     models: tuple[str, ...] = setting(
         (), "models by folder name, several with commas; none, or all: every one", group="networks"
@@ -24,7 +24,8 @@ class Parity:
     )
     optimizer: tuple[str, ...] = setting(
         ("adam", "sgd"),
-        "adam, sgd (plain, and with momentum and decay): PyTorch's semantics; adam-stock: each framework's own",
+        "adam, sgd (also with momentum and decay): PyTorch's semantics; "
+        "adam-stock: each framework's own",
         choices=("adam", "sgd", "adam-stock"),
         group="training",
     )
@@ -35,7 +36,7 @@ class Parity:
     )
     pythons: tuple[str, ...] = setting(
         (),
-        "interpreters of frameworks that are installed in environments of their own: tensorflow=/PATH/bin/python,…",
+        "interpreters of frameworks with separate environments: tensorflow=/PATH/bin/python,…",
         group="networks",
     )
     seed: int = setting(0, "of weights and batches", minimum=0, maximum=MAX_SEED, group="training")
@@ -52,12 +53,12 @@ def run(settings: Parity) -> int:
     from experiments.config.console import Display
 
     with Display() as display:
-        judged, page = parity.parity(settings, display.step)
+        result, page = parity.parity(settings, display.step)
         display.rest()
-        display.console.print(parity.table(judged))
-        print_findings([], judged.troubles, display)
+        display.console.print(parity.table(result))
+        print_findings([], result.troubles, display)
         display.say(f"MLflow UI  {page}")
-    return DONE if judged.equal else FAILED
+    return FAILED if result.troubles else DONE
 
 
 COMMAND = Command(

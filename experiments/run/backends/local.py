@@ -23,6 +23,7 @@ from tracking import clock, spreadsheet
 from tracking.records import Artifact, RunClosed, RunOutcome
 
 FILE = "turns.csv"
+TURN_STEPS = 5  # fewest steps or requests of a turn
 
 
 class Sequential:
@@ -80,7 +81,7 @@ class Interleaved(Sequential):
         runs = [CellRun(recorder, self._prepared, task, in_turns=True) for task in tasks]
         cells = [run.process for run in runs]
         sensors = {run.spec.run: run.sensor_seconds for run in runs}
-        turns = Turns(cells, rng, settings.turn_steps, recorder.why_stop)
+        turns = Turns(cells, rng, TURN_STEPS, recorder.why_stop)
         trouble = ""
         with ExitStack() as running, recorder.sparing([run.settings for run in runs]):
             for cell in cells:

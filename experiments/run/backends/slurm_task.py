@@ -119,16 +119,14 @@ class SlurmTask:
 
 
 def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
-    """Set a recorder's node and machine state. Raises WrongCall if it has to be idle and is not."""
+    """Set a recorder's node and machine state."""
     recorder.nodes, recorder.place_tags = cluster.nodes(), cluster.here()
-    job, node = recorder.place_tags["slurm.job"], recorder.place_tags["slurm.node"]
+    job = recorder.place_tags["slurm.job"]
     if recorder.nodes:  # together they are the machine
         names = ",".join(node.name for node in recorder.nodes)
         recorder.place_tags |= {"slurm.nodes": names, "machine": machine()}
     recorder.called = f"job {job}"
     recorder.machine = MachineProbe(devices.of(settings)[0], settings.workers_of_a_cell).idle()
-    if settings.require_idle_machine:
-        recorder.machine.require_idle(f" (node {node})")
     troubles = recorder.machine.troubles
     recorder.warnings += [line for line in troubles if line not in recorder.warnings]
 

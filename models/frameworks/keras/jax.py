@@ -54,11 +54,6 @@ class JaxDevice:
     def compilations(self) -> int:
         return self._compiled
 
-    def keep_denormals(self) -> None:
-        raise ModelError(
-            "flush_denormals=false: JAX flushes them on the CPU and has no switch; use true"
-        )
-
     def seed(self, seed: int) -> None:
         """Nothing to do: JAX has no global state, Keras seeds each layer."""
 

@@ -59,9 +59,6 @@ class TorchDevice:
             with suppress(RuntimeError):  # set before in this process; `versions` has what it is
                 torch.set_num_interop_threads(threads)
 
-    def keep_denormals(self) -> None:
-        self._torch.set_flush_denormal(False)
-
     def seed(self, seed: int) -> None:
         self._torch.manual_seed(seed)
 

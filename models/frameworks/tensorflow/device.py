@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from models.errors import ModelError
 from models.frameworks.devices import (
     OPERATIONS,
     choose_in_xla,
@@ -59,11 +58,6 @@ class TensorFlowDevice:
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
         verify_arithmetic("tensorflow", precision, self._arithmetic())
-
-    def keep_denormals(self) -> None:
-        raise ModelError(
-            "flush_denormals=false: TensorFlow flushes them on the CPU and has no switch; use true"
-        )
 
     def seed(self, seed: int) -> None:
         self._tf.random.set_seed(seed)
