@@ -27,12 +27,12 @@ from tests import warm
 from tests.conftest import PYTHONPATH, ROOT
 
 API = "/api/2.0/mlflow"
-# The copy of Python of the group's server, where it needs one: others use it too, since one takes a gigabyte.
+# Copy of Python of the group's server, if it needs one: others use it too, to save time.
 _copies: list[Path] = []
 
 
 def free_port() -> int:
-    """One below those that the kernel hands out by itself: it is still free when it is used, minutes later."""
+    """Return a port below the kernel's own: it is still free minutes later."""
     while True:
         port = 15_000 + secrets.randbelow(15_000)
         with socket.socket() as probe, suppress(OSError):
@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """As whoever keeps the server calls it: with none of a client's settings in the environment."""
+    """Call the server's command, without a client's settings in the environment."""
     borrowed = (
         folder / "python"
         if action in ("start", "restore") and _copies and not folder.exists()
@@ -114,7 +114,8 @@ class Group:
 
     def ask(self, user: str, method: str, address: str, **named: object) -> requests.Response:
         words = (user, self.password(user)) if user else None
-        return requests.request(method, f"{self.uri}{address}", auth=words, timeout=30, **named)  # type: ignore[arg-type]
+        options: Any = {"auth": words, "timeout": 30, **named}
+        return requests.request(method, f"{self.uri}{address}", **options)
 
 
 @contextmanager
@@ -167,7 +168,7 @@ def ask(
 
 
 def raw(group: Group, head: str, body: bytes) -> int:
-    """Return the status of a request whose headers are as they stand. head: without those that name it."""
+    """Return the status of a request with exactly these headers, and those that name its sender."""
     words = b64encode(f"bob:{group.password('bob')}".encode()).decode()
     netloc = urlsplit(group.uri).netloc
     with socket.create_connection(("127.0.0.1", int(netloc.rpartition(":")[2])), 30) as connection:

@@ -21,7 +21,7 @@ from tests.deploy.group import Group, native
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """Of a server that does not run: with a database, and artifacts of 300 KB."""
+    """Return the folder of a stopped server with a database and artifacts of 300 KB."""
     made = Folder(tmp_path / "server")
     made.set_up(Settings(database="sqlite"))
     with sqlite3.connect(made.sqlite) as database:
@@ -79,7 +79,7 @@ def test_backup_refuses_a_link_among_the_artifacts(folder: Folder) -> None:
 
 
 def spoiled(copy: Path) -> None:
-    """With checksums that fit: as whoever may write to the copies would."""
+    """Add a file to the archive, with checksums that fit."""
     with tarfile.open(copy / "artifacts.tar", "a") as tar:
         tar.addfile(tarfile.TarInfo("secrets.json"))
     redone(copy)

@@ -1,4 +1,4 @@
-"""The files for compose, Kubernetes and systemd, as far as they can be judged without what they are for."""
+"""Files for compose, Kubernetes and systemd, checked without running them."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_unclassified_routes_are_refused(group: Group) -> None:
 
 
 def test_refused_routes_are_refused_to_administrators(group: Group) -> None:
-    """The assistant takes a provider's address from its user, and runs what the provider asks for."""
+    """Refuse the assistant, which runs commands of a provider that its user chooses."""
     refused = list(addresses_of([routes.REFUSED]))
     statuses = {line: group.ask("admin", *line, json={}).status_code for line in refused}
     assert len(statuses) > 250
@@ -466,7 +466,8 @@ def test_files_are_read_by_each_address_of_the_ui(hers: Team) -> None:
         assert (answer.status_code, answer.content) == (200, sent)
     model = f"mlflow-artifacts/artifacts/{hers.experiment}/models/{hers.model}/artifacts/MLmodel"
     hers.group.ask("alice", "PUT", f"/api/2.0/{model}", data=sent).raise_for_status()
-    files = f"/ajax-api/2.0/mlflow/logged-models/{hers.model}/artifacts/files?artifact_file_path=MLmodel"
+    files = f"/ajax-api/2.0/mlflow/logged-models/{hers.model}/artifacts/files"
+    files += "?artifact_file_path=MLmodel"
     assert hers.group.ask("bob", "GET", files).content == sent
     for wrong in (
         f"run_id={hers.run}&path=../x",
@@ -489,7 +490,8 @@ def test_slow_readers_of_a_large_file_cost_no_memory(group: Group, hers: Team) -
             reader = held.enter_context(
                 socket.create_connection(("127.0.0.1", int(group.uri.rpartition(":")[2])), 10)
             )
-            head = f"GET /get-artifact?run_id={hers.run}&path=large.bin HTTP/1.1\r\nHost: {urlsplit(group.uri).netloc}\r\n"
+            head = f"GET /get-artifact?run_id={hers.run}&path=large.bin HTTP/1.1\r\n"
+            head += f"Host: {urlsplit(group.uri).netloc}\r\n"
             reader.sendall(f"{head}Authorization: Basic {words}\r\n\r\n".encode())
         time.sleep(3)
         assert resident_bytes(group) - before < 32 * 2**20
@@ -509,7 +511,8 @@ def test_body_is_not_read_before_the_password(group: Group) -> None:
         with socket.create_connection(
             ("127.0.0.1", int(group.uri.rpartition(":")[2])), 10, (address(), 0)
         ) as connection:
-            head = f"PUT /api/2.0/mlflow-artifacts/artifacts/0/x HTTP/1.1\r\nHost: {urlsplit(group.uri).netloc}\r\n"
+            head = "PUT /api/2.0/mlflow-artifacts/artifacts/0/x HTTP/1.1\r\n"
+            head += f"Host: {urlsplit(group.uri).netloc}\r\n"
             connection.sendall(f"{head}{words}Content-Length: {500 * 2**20}\r\n\r\n".encode())
             sent = 0
             try:
@@ -627,7 +630,7 @@ def test_flood_of_wrong_passwords_stops_no_user(group: Group) -> None:
 
 
 def test_unknown_names_take_as_long_as_wrong_passwords(group: Group) -> None:
-    """Interleaved, so that a busy machine slows both; without hashing for nobody the ratio is about 10."""
+    """Interleave both, so that a busy machine slows both; without the dummy hash it is 10."""
     taken: dict[str, list[float]] = {"bob": [], "nobody": []}
     for n in range(8):
         for user, times in taken.items():

@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What came of ten simulated minutes, with MLflow's own accounts and hashes."""
+    """Return the answers of ten simulated minutes, with MLflow's own accounts and hashes."""
     script, folder = Path(__file__).with_name("attacked.py"), tmp_path_factory.mktemp("attacked")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), str(folder)],

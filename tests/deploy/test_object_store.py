@@ -57,7 +57,8 @@ def test_artifacts_go_through_the_server_into_the_store(postgres: Postgres, tmp_
     with running_store() as store, (tmp_path / "log").open("w") as log:
         environment = {**stored, **local, "STORE": store}
         options = {"stdout": log, "stderr": log, "start_new_session": True}
-        process = subprocess.Popen(command, env=environment, cwd=tmp_path, **options)  # type: ignore[call-overload]
+        options |= {"env": environment, "cwd": tmp_path}
+        process = subprocess.Popen(command, **options)  # type: ignore[call-overload]
         try:
             wait_for(partial(answers, f"{uri}/health"), 90)
             check(uri, store)

@@ -1,4 +1,4 @@
-"""A run is its journal's by the experiment that its team alone writes: whoever copies its tags changes nothing."""
+"""Origin of runs: copied tags of another team change nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def copied(store: Store, place: str, origins: list[str], like: dict[str, str]) -
 def test_another_teams_copy_of_the_tags_changes_nothing(
     group: Group, as_user: AsUser, tmp_path: Path, when: str
 ) -> None:
-    """Before the true run is made; and between two processes of its campaign, the second of which has to find it again."""
+    """Copy them before the true run is made, and between two processes of its campaign."""
     name = f"true-{when}"
     output, stored = records(name), Journal(tmp_path)
     for record in output:

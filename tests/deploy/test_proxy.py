@@ -1,4 +1,4 @@
-"""nginx with TLS before a real server: the template that compose uses, a self-signed certificate, a bound on uploads."""
+"""nginx with TLS in front of a server: compose's template, certificate, bound of uploads."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_server_that_was_started_anew_at_another_address_is_found(
     address, certificate, names = is_free
 
     def reached() -> set[str]:
-        """By every one of nginx's workers, each of which remembers names for itself; slower than the limit of requests."""
+        """Return the servers that nginx's workers reach, below the limit of requests."""
         time.sleep(1)
         return {requests.get(address, verify=certificate, timeout=10).text for _ in range(20)}
 
@@ -188,7 +188,8 @@ def test_names_and_passwords_go_through_tls(group: Group, nginx: tuple[str, Path
         "headers": {"Origin": address},
         "verify": certificate,
     }
-    changed = requests.post(f"{address}/api/2.0/mlflow/runs/search", timeout=30, **sent)  # type: ignore[arg-type]
+    search = f"{address}/api/2.0/mlflow/runs/search"
+    changed = requests.post(search, timeout=30, **sent)  # type: ignore[arg-type]
     assert changed.status_code == 200, "the UI's own requests come from the proxy's address"
     with pytest.raises(requests.exceptions.SSLError):
         requests.get(search, timeout=30)  # a certificate that nobody vouches for

@@ -1,4 +1,4 @@
-"""Whether a server can work: the database and the artifacts are written and read, and what fails is said in one line."""
+"""Readiness: database and artifacts are written and read; a failure is one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw files of old cells go where a report was made of them; metrics stay; what was deleted in the UI is collected."""
+"""Retention: raw files of old cells with a report are pruned; deleted runs are collected."""
 
 from __future__ import annotations
 

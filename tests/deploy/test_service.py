@@ -49,7 +49,7 @@ class Silent(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def other_port() -> Iterator[int]:
-    """Where somebody else answers: a start gets as far as that."""
+    """Return a port on which another server answers."""
     server = HTTPServer(("127.0.0.1", 0), Silent)
     Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_port

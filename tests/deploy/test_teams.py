@@ -1,4 +1,4 @@
-"""Teams on one server: everybody reads everything, each writes its own; whose a run is, the account says."""
+"""Teams on one server: each reads everything and writes its own; accounts name the owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variations of field names in requests, and what the guard and MLflow's own functions make of them.
+"""Variations of field names in requests, read by the guard and by MLflow's own functions.
 
 `python -m tests.deploy.variations NUMBER` prints that for NUMBER of each class and offered route.
 """
@@ -154,7 +154,7 @@ def _slots(value: Any, before: str = "", behind: str = "") -> Iterator[Slot]:
 OBJECTS: dict[str, dict[str, Any]] = {
     "/graphql": {
         "operationName": "MlflowGetRunQuery",
-        "query": "query q($data: MlflowGetRunInput!) { mlflowGetRun(input: $data) { run { info { runId } } } }",
+        "query": "query q($data: MlflowGetRunInput!) { mlflowGetRun(input: $data) { run { tag } } }",
         "variables": {"data": {"runId": MINE, "inner": [{"name": MINE}]}},
     },
     "": {
@@ -186,7 +186,7 @@ def _example(descriptor: Any) -> dict[str, Any]:
 
 
 def template(method: str, rule: str, message: Any) -> Template:
-    """Return the valid request of a route. message: the class that its handler parses, None for none."""
+    """Return the valid request of a route whose handler parses a message, if it does."""
     example = _example(message.DESCRIPTOR) if message else {}
     if method != "GET":
         return Template(tuple(_slots(example or OBJECTS.get(rule, OBJECTS[""]))), is_query=False)
@@ -217,7 +217,7 @@ def offered() -> Iterator[tuple[str, str, str, Any]]:
 
 
 def handed_over(method: str, sent: bytes, message: Any) -> Any:
-    """Return what a handler of MLflow gets from a query or a body: by its own functions, from bytes."""
+    """Return what a handler of MLflow gets from a query or a body, by its own functions."""
     is_query = method == "GET"
     environ = {"REQUEST_METHOD": method, "QUERY_STRING": sent.decode() if is_query else ""}
     if not is_query:
@@ -275,7 +275,7 @@ class _Parsing(Exception):
 
 
 def parsed_by_handlers() -> dict[str, str]:
-    """Return the message that each offered route's handler parses, by running it until it does so."""
+    """Run the handlers of offered routes until they parse a message, and return its name."""
 
     def stop(message: Any = None, *_: object, **__: object) -> None:
         raise _Parsing(message.DESCRIPTOR.full_name if message else "")

@@ -1,4 +1,4 @@
-"""BERT: its size by hand, every number it computes against a plain one in NumPy, checkpoints of Hugging Face's names."""
+"""BERT: its size by hand, its numbers against plain NumPy, checkpoints of Hugging Face."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_papers_size_and_initial_weights() -> None:
 
 
 class Plain:
-    """The paper's formulas, a row and a head at a time. given: what stands where training drops, by its path."""
+    """Formulas of the paper, a row and a head at a time; `given` holds the inputs of dropouts."""
 
     def __init__(self, spec: bert.Spec, weights: Mapping[str, Array]) -> None:
         self.spec, self.weights, self.given = spec, weights, dict[str, list[Array]]()
@@ -107,7 +107,7 @@ class Plain:
 
 @pytest.fixture(scope="module")
 def probed() -> tuple[bert.Spec, Batch, dict[str, Array]]:
-    """What the parity gate gives to every framework."""
+    """Return the inputs of the parity gate."""
     rng = np.random.default_rng(0)
     spec, batch = bert.probe(rng)
     return spec, batch, parity._perturbed(bert.initial_weights(spec, rng), rng)
@@ -117,7 +117,7 @@ def probed() -> tuple[bert.Spec, Batch, dict[str, Array]]:
 def test_every_number_is_that_of_the_formulas(
     framework: str, probed: tuple[bert.Spec, Batch, dict[str, Array]]
 ) -> None:
-    """Outputs, loss, slopes, and what is given to each layer that drops, and at which rate it does."""
+    """Compare outputs, loss, slopes, and inputs and rate of each dropout."""
     spec, batch, values = probed
     results, plain = contract_run(framework, ("bert",)).parity("bert"), Plain(spec, values)
     np.testing.assert_allclose(results["forward/outputs"], plain.logits(batch), rtol=1e-12)
@@ -143,7 +143,7 @@ def test_every_number_is_that_of_the_formulas(
             for step in (1e-5, -1e-5)
         ]
         slope = float((results[f"gradient/{name}"] * direction).sum())
-        # central differences are right to the square of their step and to the rounding of the loss over it
+        # Central differences: right to the square of the step, and to the loss's rounding over it.
         assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6, abs=1e-8), name
 
 
@@ -153,7 +153,7 @@ SMALL = bert.Spec(
 
 
 def published(path: Path, **changed: Array | None) -> str:
-    """A file as Hugging Face publishes BERT: old names of LayerNorm, the prefix, the heads of pre-training, position numbers."""
+    """Write a file as Hugging Face publishes BERT, with old names and arrays of pre-training."""
     drawn = bert.initial_weights(SMALL, np.random.default_rng(0))
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     results: dict[str, Array] = {}

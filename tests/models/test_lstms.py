@@ -1,4 +1,4 @@
-"""Every implementation of an LSTM against plain loops in NumPy and their finite differences; and what the gate says of each."""
+"""Implementations of an LSTM against plain loops in NumPy and their finite differences."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def looped(weights: Weights) -> Array:
 
 @cache
 def slopes() -> Weights:
-    """By central differences of 1e-5 in float64: exact to 1e-9 or so."""
+    """Return central differences of 1e-5 in float64: exact to about 1e-9."""
     weights = {name: array.copy() for name, array in drawn().items() if name.startswith("x.")}
     results = {}
     for name, array in weights.items():
@@ -145,7 +145,7 @@ def apart(a: Array, b: Array) -> float:
 def test_implementations_equal_the_plain_loop_in_outputs_and_slopes(
     framework: str, tmp_path: Path
 ) -> None:
-    """1e-12 in float64, whose rounding is 1e-16; 1e-8 for what is as exact as the differences; 1e-5 in float32 (6e-8)."""
+    """Compare to 1e-12 in float64, 1e-8 with differences, 1e-5 in float32 (rounding 6e-8)."""
     names = SCRIPTS[framework][1]
     results, right = computed(framework, *names, folder=tmp_path), looped(drawn())
     for name in names:

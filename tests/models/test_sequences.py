@@ -1,4 +1,4 @@
-"""Networks of sequences: sizes by hand, outputs by plain loops, losses by enumeration, random batches."""
+"""Networks of sequences: sizes by hand, outputs by plain loops, losses by enumeration."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def spoken(weights: Weights, characters: Array, count: int, before: Array, frame
 
 
 def loss(outputs: Array, targets: Array) -> float:
-    """Return Tacotron 2's loss of a sentence: mean squared errors of both spectrograms, and the cross-entropy of the end."""
+    """Return Tacotron 2's loss of a sentence: errors of both spectrograms, and of the end."""
     bins = targets.shape[1]
     last = np.arange(len(targets)) == len(targets) - 1
     text = np.where(last, sigmoid(outputs[:, -1]), 1 - sigmoid(outputs[:, -1]))
@@ -155,7 +155,7 @@ def loss(outputs: Array, targets: Array) -> float:
     return float(squared - np.log(text).mean())
 
 
-# Without padding, of one row of the inputs. Behind a shorter sentence's end convolutions see zeros, as at its end here.
+# Each takes one row of the inputs without padding: convolutions see zeros behind an end.
 LOOPS: dict[str, tuple[Callable[..., Array], float]] = {
     "deepspeech2": (recognised, 1e-10),
     "gnmt": (translated, 1e-10),
@@ -217,12 +217,12 @@ else:
         found[name] = [losses.numpy().tolist(), tape.gradient(losses, given).numpy().tolist()]
 print(json.dumps(found))
 """
-# The type that an implementation computes in: float64, TensorFlow's kernel with exponentials of its own, float32.
+# By the type of an implementation: float64, TensorFlow's kernel, float32.
 TOLERANCES = {"torch": 1e-12, "scan": 1e-12, "sparse": 1e-6, "dense": 1e-5, "keras": 1e-5}
 
 
 def spelled(alignment: tuple[int, ...]) -> tuple[int, ...]:
-    """What a path of symbols says: runs of one symbol are one, blanks are nothing."""
+    """Return the symbols of an alignment: runs of one symbol are one, blanks are nothing."""
     return tuple(symbol for symbol, _ in itertools.groupby(alignment) if symbol)
 
 
@@ -246,7 +246,7 @@ def by_enumeration(logits: Array, targets: Array, frames: int) -> float:
 def losses(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[dict[str, list[Array]], list[float], Array]:
-    """Losses and gradients by implementation; the losses by enumeration, and gradients by differences of these."""
+    """Return losses and gradients by implementation, by enumeration, and by its differences."""
     folder = tmp_path_factory.mktemp("ctc")
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((4, 6, 3))
@@ -276,7 +276,7 @@ def test_a_ctc_loss_sums_over_every_alignment(
 ) -> None:
     results, target_values, slopes = losses
     np.testing.assert_allclose(results[name][0], target_values, rtol=TOLERANCES[name])
-    # central differences of step 1e-5 are right to their square and to the rounding of the loss over the step
+    # Central differences: right to the square of the step, and to the loss's rounding over it.
     np.testing.assert_allclose(results[name][1], slopes, atol=max(1e-8, TOLERANCES[name]))
 
 

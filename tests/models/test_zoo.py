@@ -1,4 +1,4 @@
-"""The vision models: published sizes, torchvision's own checkpoints, and every framework through the gate."""
+"""Vision models: published sizes, torchvision's checkpoints, frameworks in the parity gate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models.frameworks import available, missing
 from models.testing import check_equality, check_initial_weights, check_sizes
 from tests.models.children import answer, run_in
 
-# Trainable and non-trainable parameters: torchvision's tables and the papers'; of vgg16_cifar and lenet by hand.
+# Trainable and other parameters by torchvision's tables; of vgg16_cifar and lenet by hand.
 PUBLISHED = {
     "resnet18": (11_689_512, 9_600),
     "resnet50": (25_557_032, 53_120),
