@@ -36,12 +36,12 @@ class Compare:
     )
     primary: tuple[str, ...] = setting(
         (),
-        "one to three metrics, named before looking, that are tested before all others; none: all alike",
+        "one to three metrics, named before looking and tested first; none: all alike",
         group="verdict",
     )
     filter: str = setting(
         "",
-        "which runs, in MLflow's filter language: tags.team = 'vision' and params.batch_size = '32'",
+        "filter of runs in MLflow's language: tags.team = 'vision' and params.seed = '0'",
         group="runs",
     )
     margin: float = setting(
@@ -53,7 +53,7 @@ class Compare:
     )
     strata: tuple[str, ...] = setting(
         (),
-        "columns whose values are judged separately, never pooled, then summarised: machine,model,batch_size",
+        "columns whose values are judged separately, never pooled: machine,model,batch_size",
         group="verdict",
     )
     all_pairs: bool = setting(
