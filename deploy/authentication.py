@@ -1,4 +1,4 @@
-"""Settings of MLflow's names and passwords, the same for every way to run the server."""
+"""Settings of MLflow's names and passwords, the same in each deployment."""
 
 from __future__ import annotations
 

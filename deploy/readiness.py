@@ -1,4 +1,4 @@
-"""Readiness of a tracking server: a row is written to the database and read, and so is a small file."""
+"""Readiness of a tracking server: a row of the database and a small file are written and read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.request import url2pathname
 
 CONNECT_SECONDS, STATEMENT_SECONDS, WHOLE_SECONDS = 3, 3, 6
 LONGEST_LINE = 300
-PROBE = ".evenhand-ready"  # what backups leave out
+PROBE = ".evenhand-ready"  # backups leave it out
 TABLE = "evenhand_readiness"
 # Run once before the server starts.
 CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY, written_ns BIGINT NOT NULL)"
@@ -25,12 +25,12 @@ _hanging: dict[str, threading.Thread] = {}
 
 
 def operator_key(session_key: str) -> str:
-    """Return what a request to /ready shows to be told why the server is not ready."""
+    """Return the key that a request to /ready shows to get the reason."""
     return hmac.new(session_key.encode(), b"/ready", hashlib.sha256).hexdigest()
 
 
 def problem(backend_uri: str, artifacts: str) -> str:
-    """Return which of the two fails and why, in one line; empty if both can be written and read.
+    """Return which of the two cannot be written and read and why, in one line, or "".
 
     It takes a few seconds at most. The line holds no password and no control character.
 
@@ -42,34 +42,33 @@ def problem(backend_uri: str, artifacts: str) -> str:
         "the database": partial(_database, backend_uri),
         "the artifacts": partial(_artifacts, artifacts),
     }
+    password = unquote(urlsplit(backend_uri).password or "")
     for name, check in checks.items():
-        if reason := _bounded(f"{name} of {backend_uri} {artifacts}", check):
-            return _clean(
-                f"{name} cannot be written and read: {reason}",
-                unquote(urlsplit(backend_uri).password or ""),
-            )
+        if reason := _run_bounded(f"{name} of {backend_uri} {artifacts}", check):
+            text = f"{name} cannot be written and read: {reason}"
+            line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+            return (line.replace(password, "…") if password else line)[:LONGEST_LINE]
     return ""
 
 
-def _bounded(name: str, check: Callable[[], None]) -> str:
-    """A disk or a server that hangs holds one thread, however often it is asked for."""
+def _run_bounded(name: str, check: Callable[[], None]) -> str:
+    """Return the reason of a failure, or "". A disk or a server that hangs holds one thread."""
     late = f"no answer within {WHOLE_SECONDS} s"
     if name in _hanging and _hanging[name].is_alive():
         return late
     reasons: list[str] = []
-    thread = threading.Thread(target=_ask, args=(check, reasons), daemon=True)
-    _hanging[name] = thread
+
+    def run() -> None:
+        try:
+            check()
+            reasons.append("")
+        except Exception as error:  # a driver may raise anything
+            reasons.append(str(getattr(error, "orig", None) or error) or type(error).__name__)
+
+    thread = _hanging[name] = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(WHOLE_SECONDS)
     return late if thread.is_alive() else reasons[0]
-
-
-def _ask(check: Callable[[], None], reasons: list[str]) -> None:
-    try:
-        check()
-        reasons.append("")
-    except Exception as error:  # whatever a driver raises: it is the answer
-        reasons.append(str(getattr(error, "orig", None) or error) or type(error).__name__)
 
 
 def _database(uri: str) -> None:
@@ -77,24 +76,20 @@ def _database(uri: str) -> None:
     from sqlalchemy import create_engine, text
     from sqlalchemy.pool import NullPool
 
-    connect: dict[str, object] = {"timeout": CONNECT_SECONDS}
+    options: dict[str, object] = {"timeout": CONNECT_SECONDS}
     if uri.startswith("postgresql"):
         bounds = f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout={STATEMENT_SECONDS}s"
-        connect = {
-            "connect_timeout": CONNECT_SECONDS,
-            "options": bounds,
-            "tcp_user_timeout": STATEMENT_SECONDS * 1_000,
-        }
-    engine = create_engine(uri, poolclass=NullPool, connect_args=connect)
-    written = {"at_ns": time.time_ns()}
+        milliseconds = STATEMENT_SECONDS * 1_000
+        options = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": milliseconds}
+        options["options"] = bounds
+    engine = create_engine(uri, poolclass=NullPool, connect_args=options)
+    on_conflict = "ON CONFLICT (id) DO UPDATE SET written_ns = :now_ns"
+    upsert = text(f"INSERT INTO {TABLE} VALUES (1, :now_ns) {on_conflict}")
     with engine.begin() as connection:
-        upsert = f"INSERT INTO {TABLE} VALUES (1, :at_ns) ON CONFLICT (id) DO UPDATE SET written_ns = :at_ns"
-        connection.execute(text(upsert), written)
+        connection.execute(upsert, {"now_ns": time.time_ns()})
     with engine.connect() as connection:
-        if (
-            connection.execute(text(f"SELECT written_ns FROM {TABLE} WHERE id = 1")).scalar()
-            is None
-        ):
+        query = text(f"SELECT written_ns FROM {TABLE} WHERE id = 1")
+        if connection.execute(query).scalar() is None:
             raise RuntimeError("a row that was written is gone")
 
 
@@ -131,17 +126,11 @@ def _bucket(bucket: str, key: str) -> None:
         read_timeout=STATEMENT_SECONDS,
         retries={"total_max_attempts": 1},
     )
-    store = boto3.client(
-        "s3", endpoint_url=os.environ.get("MLFLOW_S3_ENDPOINT_URL") or None, config=bounds
-    )
+    endpoint = os.environ.get("MLFLOW_S3_ENDPOINT_URL") or None
+    store = boto3.client("s3", endpoint_url=endpoint, config=bounds)
     content = os.urandom(64)
     store.put_object(Bucket=bucket, Key=key, Body=content)
     read = store.get_object(Bucket=bucket, Key=key)["Body"].read()
     store.delete_object(Bucket=bucket, Key=key)
     if read != content:
         raise RuntimeError(f"s3://{bucket} gives back another object than was written")
-
-
-def _clean(text: str, password: str) -> str:
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    return (line.replace(password, "…") if password else line)[:LONGEST_LINE]

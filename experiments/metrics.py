@@ -58,6 +58,7 @@ class Metric:
         short: names that users may type.
         within: the values that it summarises.
         by_epoch: whether it is a series with a value after every epoch.
+        total: whether it depends on how much is trained: sums, and what was learned.
         alone: whether it is valid only in a process that has the machine for itself from its
             start: times of what happens once, and sums over the whole process.
     """
@@ -74,6 +75,7 @@ class Metric:
     within: Within = ""
     by_epoch: bool = False
     alone: bool = False
+    total: bool = False
 
     @property
     def words(self) -> tuple[str, str]:
@@ -146,14 +148,14 @@ KNOWN = (
     _ratio("train/on_device_step_seconds", "median training step by the device's clock", "s"),
     _ratio("train/on_device_step_seconds_p95", "p95 training step by the device's clock", "s"),
     _ratio("train/first_step_seconds", "first training step", "s", alone=True),
-    _ratio(TOTAL, "total training time", "s", short=("time",), alone=True),
-    _ratio("train/first_epoch_seconds", "first epoch", "s", alone=True),
-    _ratio("train/epoch_seconds", "median later epoch", "s"),
+    _ratio(TOTAL, "total training time", "s", short=("time",), alone=True, total=True),
+    _ratio("train/first_epoch_seconds", "first epoch", "s", alone=True, total=True),
+    _ratio("train/epoch_seconds", "median later epoch", "s", total=True),
     _ratio("train/epoch_examples_per_second", "throughput of whole epochs", "examples/s", "higher"),
-    _ratio("val/total_seconds", "total validation time", "s"),
+    _ratio("val/total_seconds", "total validation time", "s", total=True),
     _ratio("input/seconds_mean", "mean wait for a batch", "s"),
     _ratio("features/images_per_second", "feature extraction throughput", "images/s", "higher"),
-    _ratio("features/total_seconds", "total feature extraction time", "s"),
+    _ratio("features/total_seconds", "total feature extraction time", "s", total=True),
     _ratio(
         *("inference/latency_seconds_p50", "median inference latency", "s"),
         headline=("inference", 1),
@@ -195,7 +197,7 @@ KNOWN = (
         headline=("energy", 1),
         short=("energy",),
     ),
-    _ratio("energy/joules", "energy", "J", headline=("energy", 2)),
+    _ratio("energy/joules", "energy", "J", headline=("energy", 2), total=True),
     _ratio("power/watts_mean", "mean power", "W", "neither"),
     _difference(
         "val/loss",
@@ -206,22 +208,28 @@ KNOWN = (
         headline=("quality", 4),
         short=("loss",),
         by_epoch=True,
+        total=True,
     ),
-    _difference("train/loss", "training loss", "nats", "lower", 0.05, by_epoch=True),
+    _difference("train/loss", "training loss", "nats", "lower", 0.05, by_epoch=True, total=True),
     _difference(
         *("val/accuracy", "validation accuracy", "", "higher", 0.01),
         headline=("quality", 1),
         short=("accuracy",),
         by_epoch=True,
+        total=True,
     ),
-    _difference("val/bleu1", "BLEU-1", "points", "higher", 1.0, headline=("quality", 3)),
-    _difference("val/bleu2", "BLEU-2", "points", "higher", 1.0),
-    _difference("val/bleu3", "BLEU-3", "points", "higher", 1.0),
-    _difference("val/bleu4", "BLEU-4", "points", "higher", 1.0, headline=("quality", 2)),
-    _difference("val/bleu1_beam", "BLEU-1 with beam search", "points", "higher", 1.0),
-    _difference("val/bleu2_beam", "BLEU-2 with beam search", "points", "higher", 1.0),
-    _difference("val/bleu3_beam", "BLEU-3 with beam search", "points", "higher", 1.0),
-    _difference("val/bleu4_beam", "BLEU-4 with beam search", "points", "higher", 1.0),
+    _difference(
+        "val/bleu1", "BLEU-1", "points", "higher", 1.0, total=True, headline=("quality", 3)
+    ),
+    _difference("val/bleu2", "BLEU-2", "points", "higher", 1.0, total=True),
+    _difference("val/bleu3", "BLEU-3", "points", "higher", 1.0, total=True),
+    _difference(
+        "val/bleu4", "BLEU-4", "points", "higher", 1.0, total=True, headline=("quality", 2)
+    ),
+    _difference("val/bleu1_beam", "BLEU-1 with beam search", "points", "higher", 1.0, total=True),
+    _difference("val/bleu2_beam", "BLEU-2 with beam search", "points", "higher", 1.0, total=True),
+    _difference("val/bleu3_beam", "BLEU-3 with beam search", "points", "higher", 1.0, total=True),
+    _difference("val/bleu4_beam", "BLEU-4 with beam search", "points", "higher", 1.0, total=True),
     _difference("cpu/temperature_celsius_mean", "mean CPU temperature", "°C", "lower", 1.0),
     _difference("cpu/temperature_celsius_max", "maximum CPU temperature", "°C", "lower", 1.0),
     _difference("gpu/temperature_celsius_mean", "mean GPU temperature", "°C", "lower", 1.0),
@@ -238,16 +246,16 @@ KNOWN = (
 )
 BY_SUFFIX = (
     _ratio("*_per_second", "", "1/s", "higher"),
-    _ratio("*_seconds", "", "s"),
-    _ratio("*_seconds_*", "", "s"),
+    _ratio("*_seconds", "", "s", total=True),
+    _ratio("*_seconds_*", "", "s", total=True),
     _ratio("*_bytes", "", "bytes"),
-    _ratio("*joules*", "", "J"),
+    _ratio("*joules*", "", "J", total=True),
     _ratio("*watts*", "", "W", "neither"),
     _difference("*temperature_celsius*", "", "°C", "lower", 1.0),
     _difference("*_percent*", "", "%", "neither", 3.0),
-    _difference("*accuracy*", "", "", "higher", 0.01),
-    _difference("*bleu*", "", "points", "higher", 1.0),
-    _difference("*loss", "", "nats", "lower", 0.05),
+    _difference("*accuracy*", "", "", "higher", 0.01, total=True),
+    _difference("*bleu*", "", "points", "higher", 1.0, total=True),
+    _difference("*loss", "", "nats", "lower", 0.05, total=True),
 )
 _PLACE = {metric.metric: place for place, metric in enumerate(KNOWN)}
 SHORT = {short: metric.metric for metric in KNOWN for short in metric.short}
@@ -274,7 +282,7 @@ def outcome(metric: str) -> Metric:
     for rule in BY_SUFFIX:
         if fnmatch.fnmatchcase(key, rule.metric):
             return replace(rule, metric=metric, label=metric)
-    return Metric(metric, "ratio", "neither", None, metric, "")
+    return Metric(metric, "ratio", "neither", None, metric, "", total=True)
 
 
 def declared(

@@ -1,1 +1,1 @@
-"""What stands between the network and MLflow: who is asking, which routes there are, how much is read, what is named."""
+"""Guard between the network and MLflow: accounts, routes, sizes, contents and searches."""

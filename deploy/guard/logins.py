@@ -1,37 +1,86 @@
-"""Names and passwords: checked one at a time off the event loop, and slower for those who guess.
+"""Names and passwords: checked one at a time off the event loop, and slower after guesses.
 
-A log-in that was right is renewed while it is used, without hashing. So the limits below meet those
-who use a wrong password, or come from an address that the name has not logged in from.
+A log-in that was right is renewed while it is used, without hashing. So the limits below apply
+to wrong passwords, and to addresses that the name has not logged in from.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
+import hashlib
+import hmac
+import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 
 import anyio
 from cachetools import TTLCache
+from sqlalchemy.exc import SQLAlchemyError
 
-from deploy.guard import inside
-from deploy.guard.addresses import network
-from deploy.guard.history import LoginHistory
-from deploy.guard.inside import Account
+from deploy.guard import backend
+from deploy.guard.backend import Account
+from deploy.guard.connections import network
 from deploy.guard.refusal import Refusal
 
-# Wrong passwords that cost nothing: of one name from one address, from one address, of one name from anywhere.
+LOGGER = logging.getLogger("uvicorn.evenhand")  # uvicorn's own writes into the server's log
+# Wrong passwords that are free: of a name from an address, from an address, of a name anywhere.
 FREE_OF_NAME_AND_ADDRESS, FREE_OF_ADDRESS, FREE_OF_NAME = 5, 20, 100
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, FORGOTTEN_SECONDS = 1.0, 60.0, 900.0
 REMEMBERED = 10_000
-WAITING, WAITING_OF_ADDRESS = 32, 8
-LONGEST_WORD = 250
+MAX_WAITING, MAX_WAITING_OF_ADDRESS = 32, 8
+LONGEST_NAME = 250
+HISTORY_DAYS, DAY_SECONDS = 30, 86_400
+SET_VARIABLES = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+
+
+class LoginHistory:
+    """Pairs of name and address that logged in within 30 days, as keyed hashes in the database."""
+
+    def __init__(self) -> None:
+        self._key = os.environ["MLFLOW_FLASK_SERVER_SECRET_KEY"].encode()
+        self._days: TTLCache[str, int] = TTLCache(REMEMBERED, DAY_SECONDS)
+        self._limiter = anyio.CapacityLimiter(1)
+
+    async def has(self, user: str, client: str) -> bool:
+        """Return whether the name logged in from the address, in any worker."""
+        pair = self._pair(user, client)
+        if pair not in self._days:
+            run, limiter = anyio.to_thread.run_sync, self._limiter
+            try:
+                day = await run(backend.last_login, pair, limiter=limiter)
+            except SQLAlchemyError:
+                LOGGER.warning("the history of log-ins cannot be read")
+                return False
+            if day <= _today() - HISTORY_DAYS:
+                return False
+            self._days[pair] = day
+        return True
+
+    async def add(self, user: str, client: str) -> None:
+        """Record a log-in, once a day."""
+        pair, today = self._pair(user, client), _today()
+        if self._days.get(pair) == today:
+            return
+        self._days[pair] = today
+        try:
+            oldest = today - HISTORY_DAYS
+            await anyio.to_thread.run_sync(backend.add_login, pair, today, oldest)
+        except SQLAlchemyError:  # the log-in was right all the same
+            LOGGER.warning("the history of log-ins cannot be written")
+
+    def _pair(self, user: str, client: str) -> str:
+        return hmac.new(self._key, f"{user}\0{client}".encode(), hashlib.sha256).hexdigest()
+
+
+def _today() -> int:
+    return int(time.time() // DAY_SECONDS)
 
 
 class Backoff:
-    """How long one must wait after so many failures: twice as long after each. What is not used for a while is forgotten."""
+    """Waiting times after failures: twice as long after each, forgotten after a while."""
 
     def __init__(self, free: int, clock: Callable[[], float]) -> None:
         self._free = free
@@ -40,20 +89,16 @@ class Backoff:
         self._failures = TTLCache(REMEMBERED, FORGOTTEN_SECONDS, clock)
 
     def wait_seconds(self, key: Hashable) -> float:
-        """Seconds until the next try, 0 if it may be made now."""
+        """Return the time until the next try, 0 if it may be made now."""
         return max(0.0, self._failures.get(key, (0, 0.0))[1] - self._clock())
 
-    def failed(self, key: Hashable) -> None:
-        count = self._failures.get(key, (0, 0.0))[0] + 1
-        over = count - self._free
-        wait = (
-            min(FIRST_WAIT_SECONDS * 2.0 ** min(over, 30), LONGEST_WAIT_SECONDS)
-            if over >= 0
-            else 0.0
-        )
-        self._failures[key] = (count, self._clock() + wait)
+    def add_failure(self, key: Hashable) -> None:
+        count, wait = self._failures.get(key, (0, 0.0))[0] + 1, 0.0
+        if count >= self._free:
+            wait = FIRST_WAIT_SECONDS * 2.0 ** min(count - self._free, 30)
+        self._failures[key] = (count, self._clock() + min(wait, LONGEST_WAIT_SECONDS))
 
-    def taken_back(self, key: Hashable) -> None:
+    def remove_failure(self, key: Hashable) -> None:
         count = self._failures.get(key, (0, 0.0))[0] - 1
         if count > 0:
             self._failures[key] = (count, 0.0)
@@ -62,7 +107,7 @@ class Backoff:
 
 
 class Logins:
-    """Checks accounts for one worker's requests."""
+    """Check of the accounts of one worker's requests."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._of_name_and_address = Backoff(FREE_OF_NAME_AND_ADDRESS, clock)
@@ -72,123 +117,100 @@ class Logins:
         # Strangers wait for each other, and not those who have logged in from their address.
         self._hashing = {is_familiar: anyio.CapacityLimiter(1) for is_familiar in (False, True)}
         self._renewing = anyio.CapacityLimiter(1)
-        self._asked: dict[tuple[str, str], asyncio.Task[Account | None]] = {}
+        self._checks: dict[tuple[str, str], asyncio.Task[Account | None]] = {}
         self._waiting: Counter[str] = Counter()
 
-    async def account(self, header: str, address: str) -> Account:
-        """Whose name and password a request brings. Raises Refusal: 401, 429 for those who guess, 503 where too many do."""
-        user, password = _words(header)
+    async def account(self, authorization: str, address: str) -> Account:
+        """Return the account of a request.
+
+        Raises:
+            Refusal: 401 for a wrong password, 429 after many of them, 503 if too many wait.
+        """
+        user, password = _credentials(authorization)
         client = network(address)
-        is_familiar = self._history.has(user, client)
-        is_pressed = bool(self._asked) or self._wait_seconds(user, client, is_familiar) > 0
-        if not is_familiar and (is_pressed or not self._history.is_read):
-            await self._history.refresh()
-            is_familiar = self._history.has(user, client)
+        is_familiar = await self._history.has(user, client)
         wait = self._wait_seconds(user, client, is_familiar)
         account = None
         if is_familiar or not wait:
-            account = await self._remembered(user, password)
+            account = await self._recall(user, password)
         if account is None and wait:
             raise Refusal(429, f"too many wrong passwords; try again in {wait:.0f} s", wait)
         if account is None:
             account = await self._verify(user, password, client, is_familiar)
         if account is None:
-            raise Refusal(
-                401,
-                "name or password is wrong; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
-            )
+            raise Refusal(401, f"name or password is wrong; {SET_VARIABLES}")
         await self._history.add(user, client)
         return account
 
-    def _backoffs(
-        self,
-        user: str,
-        client: str,
-        is_familiar: bool,
-    ) -> list[tuple[Backoff, Hashable]]:
-        """Return the limits of a try: others' guesses do not count where the name has logged in."""
-        own: tuple[Backoff, Hashable] = (self._of_name_and_address, (user, client))
-        return [own] if is_familiar else [own, (self._of_address, client), (self._of_name, user)]
+    def _limits(self, user: str, client: str, is_familiar: bool) -> list[tuple[Backoff, Hashable]]:
+        """Return the limits of a try: others' guesses do not count where the name logged in."""
+        pair: tuple[Backoff, Hashable] = (self._of_name_and_address, (user, client))
+        return [pair] if is_familiar else [pair, (self._of_address, client), (self._of_name, user)]
 
     def _wait_seconds(self, user: str, client: str, is_familiar: bool) -> float:
-        backoffs = self._backoffs(user, client, is_familiar)
-        return max(backoff.wait_seconds(key) for backoff, key in backoffs)
+        limits = self._limits(user, client, is_familiar)
+        return max(backoff.wait_seconds(key) for backoff, key in limits)
 
-    async def _remembered(self, user: str, password: str) -> Account | None:
+    async def _recall(self, user: str, password: str) -> Account | None:
         """Return the account of a log-in that was right before and still is, without hashing."""
-        if found := inside.known(user, password):
-            return found
-        if inside.is_remembered(user, password):
+        if account := backend.cached_account(user, password):
+            return account
+        if backend.is_remembered(user, password):
             run = anyio.to_thread.run_sync
-            return await run(inside.renewed, user, password, limiter=self._renewing)
-        if asked := self._asked.get((user, password)):  # one hashing for all that ask the same
-            return await asyncio.shield(asked)
+            return await run(backend.renew, user, password, limiter=self._renewing)
+        if check := self._checks.get((user, password)):  # one hashing for equal requests
+            return await asyncio.shield(check)
         return None
 
     async def _verify(
-        self,
-        user: str,
-        password: str,
-        client: str,
-        is_familiar: bool,
+        self, user: str, password: str, client: str, is_familiar: bool
     ) -> Account | None:
-        """Counted as wrong until it is known to be right: those who try many at once are counted too."""
-        is_full = len(self._asked) >= WAITING and not is_familiar
-        if is_full or self._waiting[client] >= WAITING_OF_ADDRESS:
+        """Check a password. It counts as wrong until it is right: many at once count too."""
+        is_full = len(self._checks) >= MAX_WAITING and not is_familiar
+        if is_full or self._waiting[client] >= MAX_WAITING_OF_ADDRESS:
             raise Refusal(503, "too many log-ins at once; try again in a few seconds", 5)
-        keys = self._backoffs(user, client, is_familiar)
-        for backoff, key in keys:
-            backoff.failed(key)
+        limits = self._limits(user, client, is_familiar)
+        for backoff, key in limits:
+            backoff.add_failure(key)
         limiter = self._hashing[is_familiar]
-        hashing = anyio.to_thread.run_sync(inside.verified, user, password, limiter=limiter)
-        asked = asyncio.ensure_future(hashing)
-        self._asked[user, password] = asked
+        check = asyncio.ensure_future(
+            anyio.to_thread.run_sync(backend.verify_password, user, password, limiter=limiter)
+        )
+        self._checks[user, password] = check
         self._waiting[client] += 1
 
-        def done(task: asyncio.Task[Account | None]) -> None:
-            del self._asked[user, password]
+        def finish(task: asyncio.Task[Account | None]) -> None:
+            del self._checks[user, password]
             self._waiting[client] -= 1
             if not self._waiting[client]:
                 del self._waiting[client]
-            if (
-                task.cancelled() or task.exception() or task.result()
-            ):  # nobody said that it is wrong
-                for backoff, key in keys:
-                    backoff.taken_back(key)
+            if task.cancelled() or task.exception() or task.result():  # it was not wrong
+                for backoff, key in limits:
+                    backoff.remove_failure(key)
 
-        asked.add_done_callback(done)
-        return await asyncio.shield(asked)
+        check.add_done_callback(finish)
+        return await asyncio.shield(check)
 
 
-def _words(header: str) -> tuple[str, str]:
-    """Name and password of a Basic header. Raises Refusal."""
-    scheme, _, coded = header.partition(" ")
+def _credentials(authorization: str) -> tuple[str, str]:
+    """Return name and password of a Basic header. Raises Refusal if it has none."""
+    scheme, _, coded = authorization.partition(" ")
+    user = password = ""
     try:
-        if scheme.lower() != "basic":
-            raise ValueError
-        user, found, password = (
-            base64.b64decode(coded.strip(), validate=True).decode().partition(":")
-        )
-    except (ValueError, binascii.Error):  # a wrong encoding is a ValueError too
-        raise Refusal(
-            401, "no name and password; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-        ) from None
-    if not (
-        found
-        and user
-        and password
-        and f"{user}{password}".isprintable()
-        and len(user) <= LONGEST_WORD
-    ):
-        raise Refusal(
-            401, "no name and password; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-        )
+        if scheme.lower() == "basic":
+            text = base64.b64decode(coded.strip(), validate=True).decode()
+            user, _, password = text.partition(":")
+    except ValueError:  # of base64 and of UTF-8
+        pass
+    is_text = f"{user}{password}".isprintable() and len(user) <= LONGEST_NAME
+    if not (user and password and is_text):
+        raise Refusal(401, f"no name and password; {SET_VARIABLES}")
     return user, password
 
 
 def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
-    """The only value of a header, empty if it is not there. Raises Refusal for one that comes twice."""
-    found = [text for key, text in headers if key.lower() == name]
-    if len(found) > 1:
+    """Return the value of a header, or "". Raises Refusal for one that comes twice."""
+    values = [text for key, text in headers if key.lower() == name]
+    if len(values) > 1:
         raise Refusal(400, f"header {name.decode()} comes twice")
-    return found[0].decode("latin-1") if found else ""
+    return values[0].decode("latin-1") if values else ""

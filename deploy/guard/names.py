@@ -1,9 +1,8 @@
-"""Names of experiments, models, teams and users, and whose a name is: one grammar, in ASCII."""
+"""Names of experiments, models, teams and users, and the team that owns a name. ASCII only."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -14,12 +13,12 @@ LONGEST = 250
 
 @dataclass(frozen=True)
 class Grammar:
-    """Names of one kind. between: what stands behind the team in names that belong to one."""
+    """Names of one kind; `separator` stands behind the team in names that belong to one."""
 
     kind: str
     pattern: str
     text: str
-    between: str = ""
+    separator: str = ""
 
 
 TEAM = Grammar("team", r"[a-z][a-z0-9_-]{1,39}", "2 to 40 of a-z, 0-9, - and _, a letter first")
@@ -48,33 +47,32 @@ MODEL = Grammar(
 def check(name: object, grammar: Grammar) -> str:
     """Return a name of this kind. Raises Refusal for anything else."""
     is_bounded = isinstance(name, str) and len(name) <= LONGEST
-    plain = unicodedata.normalize("NFKC", str(name)) if is_bounded else ""
-    if not re.fullmatch(grammar.pattern, plain):
+    if not is_bounded or not re.fullmatch(grammar.pattern, str(name)):
         reason = f"a name of a {grammar.kind} is {grammar.text}"
         raise Refusal(400, f"{ascii(name)[:100]} is no name: {reason}")
-    if name != plain:
-        raise Refusal(400, f"{ascii(name)[:100]} only looks like {plain}: write plain letters")
-    return plain
+    return str(name)
 
 
 def check_owned(name: object, grammar: Grammar, teams: Collection[str] | None) -> str:
-    """Return the team whose experiment or model a name says it is.
+    """Return the team that owns an experiment or a model of this name.
 
     Args:
+        name: Name in a request.
+        grammar: Kind of the name.
         teams: Those of the account, None for an administrator.
 
     Raises:
         Refusal: The name is none, or not of the account's teams.
     """
     text = check(name, grammar)
-    team, has_team, _ = text.partition(grammar.between)
+    team, has_team, _ = text.partition(grammar.separator)
     if teams is None:
         return team if has_team else ""
     if not teams:
         right = "ask an administrator to add it to one"
         raise Refusal(403, f"an account without a team makes no {grammar.kind}; {right}")
     if not has_team or team not in teams:
-        own = f"{sorted(teams)[0]}{grammar.between}{text.rpartition(grammar.between)[2]}"
-        names = ", ".join(sorted(teams))
-        raise Refusal(403, f"{grammar.kind} {text} is not of your team ({names}); call it {own}")
+        right = sorted(teams)[0] + grammar.separator + text.rpartition(grammar.separator)[2]
+        reason = f"is not of your team ({', '.join(sorted(teams))})"
+        raise Refusal(403, f"{grammar.kind} {text} {reason}; call it {right}")
     return team

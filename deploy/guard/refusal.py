@@ -1,4 +1,4 @@
-"""Refusals: the answers of the guard to what it does not let through."""
+"""Refusals: answers of the guard to requests that it does not let through."""
 
 from __future__ import annotations
 
@@ -21,26 +21,36 @@ ERRORS = {
 
 
 class Refusal(Exception):
-    """An answer instead of MLflow's. again_seconds: when the same request may be sent once more, 0 for never."""
+    """Answer instead of MLflow's.
 
-    def __init__(self, status: int, message: str, again_seconds: float = 0.0) -> None:
+    Attributes:
+        status: HTTP status.
+        retry_seconds: Time after which the same request may be sent again, 0 for never.
+    """
+
+    def __init__(self, status: int, message: str, retry_seconds: float = 0.0) -> None:
         super().__init__(message)
         self.status = status
-        self.again_seconds = again_seconds
+        self.retry_seconds = retry_seconds
 
     async def answer(self, send: Send) -> None:
-        """In MLflow's own form, so that its clients show the message. The connection ends: its body may be unread."""
-        body = json.dumps(
-            {"error_code": ERRORS.get(self.status, "TEMPORARILY_UNAVAILABLE"), "message": str(self)}
-        ).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        headers += [(b"connection", b"close"), (b"cache-control", b"no-store")]
+        """Answer in MLflow's own form, so that its clients show the message.
+
+        The connection ends: its body may be unread.
+        """
+        code = ERRORS.get(self.status, "TEMPORARILY_UNAVAILABLE")
+        body = json.dumps({"error_code": code, "message": str(self)}).encode()
+        headers = {"connection": "close", "cache-control": "no-store"}
         if self.status == 401:
-            headers.append((b"www-authenticate", b'Basic realm="mlflow"'))
-        if self.again_seconds:
-            headers.append((b"retry-after", str(max(1, round(self.again_seconds))).encode()))
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+            headers["www-authenticate"] = 'Basic realm="mlflow"'
+        if self.retry_seconds:
+            headers["retry-after"] = str(max(1, round(self.retry_seconds)))
+        await respond(send, self.status, body, {"content-type": "application/json", **headers})
+
+
+async def respond(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
+    """Send a whole answer."""
+    headers = {**headers, "content-length": str(len(body))}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})

@@ -1,10 +1,10 @@
-"""Which routes of MLflow are offered, and to whom: `routes.toml`, matched as MLflow itself matches."""
+"""Routes of MLflow that are offered, by `routes.toml`, matched as MLflow itself matches."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,14 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Route:
-    """What a request asks for. method and rule: as `routes.toml` has them; named: what stands in its path."""
+    """Route of a request.
+
+    Attributes:
+        kind: Class in `routes.toml`.
+        rule: Rule in `routes.toml`.
+        named: Values of the variables in the path.
+        method: HTTP method in `routes.toml`.
+    """
 
     kind: str
     rule: str
@@ -31,44 +38,42 @@ class Route:
 
 
 class Routes:
-    """The classified routes. `match` knows no other."""
+    """Classified routes; `match` knows no other."""
 
     def __init__(self, classes: Mapping[str, Iterable[str]]) -> None:
-        rules = [
-            rule for kind, lines in classes.items() for line in lines for rule in _rules(kind, line)
-        ]
+        rules = []
+        for kind, lines in classes.items():
+            for text in lines:
+                method, rule = text.split(" ", 1)
+                for prefix in PREFIXES if rule.startswith(API) else ("",):
+                    path = rule.replace(API, prefix)
+                    rules.append(Rule(path, methods=[method], endpoint=(kind, text)))
         self._map = Map(rules, merge_slashes=False, redirect_defaults=False).bind("")
 
     def match(self, method: str, path: str) -> Route | None:
-        """The route of a request, None where there is none of this method and path."""
-        if path.startswith("//") or CONTROL.search(
-            path
-        ):  # what the map and MLflow might read in two ways
+        """Return the route of a request, None if there is none of this method and path."""
+        # The map and MLflow might read these in two ways.
+        if path.startswith("//") or CONTROL.search(path):
             return None
         try:
             (kind, text), named = self._map.match(path, method)
         except (RequestRedirect, HTTPException):
             return None
-        listed, rule = text.split(" ", 1)
-        return Route(kind, rule, {name: str(part) for name, part in named.items()}, listed)
+        listed_method, rule = text.split(" ", 1)
+        values = {name: str(value) for name, value in named.items()}
+        return Route(kind, rule, values, listed_method)
 
 
 def classes(path: Path = CLASSIFIED) -> dict[str, list[str]]:
-    """Kind → lines `METHOD rule`; what is refused, for whatever reason, is one kind."""
-    read: dict[str, Any] = tomllib.loads(path.read_text())
-    refused = [line for lines in read.pop(REFUSED).values() for line in lines]
-    return {**read, REFUSED: refused}
+    """Return the lines `METHOD rule` of each kind; the refused ones, for any reason, are one."""
+    table: dict[str, Any] = tomllib.loads(path.read_text())
+    refused = [line for lines in table.pop(REFUSED).values() for line in lines]
+    return {**table, REFUSED: refused}
 
 
 def line(method: str, rule: str) -> str:
-    """A route of MLflow as `routes.toml` writes it."""
+    """Return a route of MLflow as `routes.toml` writes it."""
     for prefix in PREFIXES:
         if rule.startswith(f"{prefix}/"):
             return f"{method} {API}{rule.removeprefix(prefix)}"
     return f"{method} {rule}"
-
-
-def _rules(kind: str, text: str) -> Iterator[Rule]:
-    method, rule = text.split(" ", 1)
-    for prefix in PREFIXES if rule.startswith(API) else ("",):
-        yield Rule(rule.replace(API, prefix), methods=[method], endpoint=(kind, text))

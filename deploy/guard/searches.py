@@ -31,43 +31,44 @@ ID = re.compile(r"[A-Za-z0-9_-]+")
 COMPARING = {"IN", "IS"}
 
 
-def check(route: Route, sent: Mapping[str, Any]) -> None:
+def check(route: Route, message: Mapping[str, Any]) -> None:
     """Raise Refusal for a search that would keep the database or the server busy for long.
 
     Args:
-        route: Where it is sent.
-        sent: The fields of the body, or of the query with a list of values each. MLflow knows a
+        route: Route of the request.
+        message: Fields of the body, or of the query with a list of values each. MLflow knows a
             field as order_by and as orderBy.
     """
     if route.rule == GRAPHQL:
-        _check_graphql(sent)
+        _check_graphql(message)
         return
     fields: dict[str, list[Any]] = {}
-    for name, value in sent.items():
+    for name, value in message.items():
         values = value if isinstance(value, list) else [value]
         fields.setdefault(re.sub("[^a-z]", "", name.lower()), []).extend(values)
     filters = [*fields.get("filter", []), *fields.get("filterstring", [])]
     orders = fields.get("orderby", [])
-    _check_size(sum(map(conditions, filters)) + len(fields.get("datasets", [])), len(orders))
+    data_sets = fields.get("datasets", [])
+    _check_size(sum(map(count_conditions, filters)) + len(data_sets), len(orders))
     if any(len(str(order)) > LONGEST_ORDER for order in orders):
         raise Refusal(400, f"an entry of order_by has more than {LONGEST_ORDER:,} characters")
 
 
-def conditions(text: object) -> int:
-    """Return how many conditions a filter has at most, whatever stands between them.
+def count_conditions(text: object) -> int:
+    """Return the largest number of conditions that a filter can have.
 
     Raises:
-        Refusal: The filter is too long to be looked at.
+        Refusal: The filter is too long.
     """
     if not isinstance(text, str):
         return 0
     if len(text) > LONGEST_FILTER:
         raise Refusal(400, f"a filter has at most {LONGEST_FILTER:,} characters")
-    tokenized = lexer.tokenize(text)  # type: ignore[no-untyped-call]
-    words = [(kind, word.upper()) for kind, word in tokenized]
-    compared = sum(kind in tokens.Operator.Comparison or word in COMPARING for kind, word in words)
-    joined = sum(word == "AND" for _, word in words)
-    return max(compared, joined + 1 if joined else 0)
+    comparisons = conjunctions = 0
+    for kind, word in lexer.tokenize(text):  # type: ignore[no-untyped-call]
+        comparisons += kind in tokens.Operator.Comparison or word.upper() in COMPARING
+        conjunctions += word.upper() == "AND"
+    return max(comparisons, conjunctions + bool(conjunctions))
 
 
 def _check_size(condition_count: int, order_count: int) -> None:
@@ -77,31 +78,35 @@ def _check_size(condition_count: int, order_count: int) -> None:
         raise Refusal(400, f"order_by names at most {MAX_ORDERS} columns")
 
 
-def _check_graphql(sent: Mapping[str, Any]) -> None:
+def _check_graphql(message: Mapping[str, Any]) -> None:
     """Bound the text of a query and its variables: any of their strings may become a filter."""
-    nodes = list(_nodes(_document(sent.get("query"))))
+    query = message.get("query")
+    try:
+        document = parse(query if isinstance(query, str) else "", max_tokens=MAX_TOKENS)
+    except (GraphQLError, RecursionError):
+        reason = f"query is no GraphQL, or has more than {MAX_TOKENS} tokens"
+        raise Refusal(400, reason) from None
+    nodes = list(_nodes(document))
     fields = [node for node in nodes if isinstance(node, FieldNode)]
     if sum(field.name.value.startswith("mlflowSearch") for field in fields) > MAX_SEARCHES:
         raise Refusal(400, f"a query holds at most {MAX_SEARCHES} search")
     if sum(field.alias is not None for field in fields) > MAX_ALIASES:
         raise Refusal(400, f"a query has at most {MAX_ALIASES} aliases")
-    literals = [node.value for node in nodes if isinstance(node, StringValueNode)]
-    lists = [_order_count(node) for node in nodes if isinstance(node, ListValueNode)]
-    values = list(_values(sent.get("variables")))
-    lists += [sum(not _is_id(item) for item in one) for one in values if isinstance(one, list)]
-    _check_size(sum(map(conditions, [*literals, *values])), max(lists, default=0))
-
-
-def _document(query: object) -> DocumentNode:
-    try:
-        return parse(query if isinstance(query, str) else "", max_tokens=MAX_TOKENS)
-    except (GraphQLError, RecursionError):
-        message = f"query is no GraphQL, or has more than {MAX_TOKENS} tokens"
-        raise Refusal(400, message) from None
+    lists = [
+        [getattr(value, "value", None) for value in node.values]
+        for node in nodes
+        if isinstance(node, ListValueNode)
+    ]
+    values = list(_values(message.get("variables")))
+    lists += [value for value in values if isinstance(value, list)]
+    values += [node.value for node in nodes if isinstance(node, StringValueNode)]
+    # The members of a list may be columns to order by, unless they are ids.
+    orders = [sum(not _is_id(value) for value in members) for members in lists]
+    _check_size(sum(map(count_conditions, values)), max(orders, default=0))
 
 
 def _nodes(document: DocumentNode) -> Iterator[Node]:
-    """Yield every node of a query. Raises Refusal beyond a depth that no use has."""
+    """Yield the nodes of a query. Raises Refusal for a deep one."""
     waiting: list[tuple[Node, int]] = [(document, 0)]
     while waiting:
         node, depth = waiting.pop()
@@ -116,7 +121,7 @@ def _nodes(document: DocumentNode) -> Iterator[Node]:
 
 
 def _values(variables: object) -> Iterator[Any]:
-    """Yield every value of the variables, however deep; a body's depth is bounded."""
+    """Yield the values of the variables at any depth, which is bounded."""
     yield variables
     inner = list(variables.values()) if isinstance(variables, dict) else variables
     for value in inner if isinstance(inner, list) else []:
@@ -125,9 +130,3 @@ def _values(variables: object) -> Iterator[Any]:
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) or (isinstance(value, str) and bool(ID.fullmatch(value)))
-
-
-def _order_count(node: ListValueNode) -> int:
-    """Return how many of a list's literals may be columns to order by: all but ids."""
-    values = [getattr(value, "value", None) for value in node.values]
-    return sum(not _is_id(value) for value in values)

@@ -1,4 +1,4 @@
-"""The server's folder: secrets, settings and what it writes, for its owner alone."""
+"""Folder of a server: secrets, settings and data, which only its owner can read."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 SECRET_BYTES = 24
 
 
-class Refused(Exception):
-    """Call that cannot be carried out, in one line that says what would be right."""
+class DeployError(Exception):
+    """Call that cannot be carried out, in one line that states what would be right."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,6 @@ class Settings:
 
     Attributes:
         database: `system`, `sqlite` or a URL without a password.
-        user: Whom the server runs as if root starts it.
         proxies: Addresses whose X-Forwarded-For is believed, separated by commas.
     """
 
@@ -35,11 +34,11 @@ class Settings:
     artifacts: str = ""
     allowed_hosts: tuple[str, ...] = ()
     workers: int = 2
-    user: str = "evenhand"
     proxies: str = ""
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> Settings:
+        """Return settings of a mapping that JSON has stored."""
         return cls(**{**values, "allowed_hosts": tuple(values["allowed_hosts"])})
 
     @property
@@ -49,8 +48,8 @@ class Settings:
     @property
     def hosts(self) -> tuple[str, ...]:
         """Names with ports that a Host header may hold."""
-        own = {f"localhost:{self.port}", f"127.0.0.1:{self.port}", f"{self.host}:{self.port}"}
-        return tuple(sorted({*own, *self.allowed_hosts}))
+        local = {f"{host}:{self.port}" for host in ("localhost", "127.0.0.1", self.host)}
+        return tuple(sorted({*local, *self.allowed_hosts}))
 
 
 @dataclass(frozen=True)
@@ -74,50 +73,42 @@ class Folder:
         self.pid_file = path / "server.pid"
         self.artifacts = path / "artifacts"
         self.backups = path / "backups"
-        # SQLite writes beside its file, and the server's user writes nowhere else.
+        # SQLite writes next to its file, and the server's user writes nowhere else.
         self.sqlite = path / "sqlite" / "mlflow.db"
-        # A copy of Python, if root's is closed to the server's user.
+        # Copy of Python, if root's is closed to the server's user.
         self.python = path / "python"
-        # Exists until a copy is completely restored.
-        self.restoring = path / "restoring"
 
     @property
     def is_set_up(self) -> bool:
-        if self.restoring.exists():
-            raise Refused(
-                f"a copy was not wholly restored into {self.path}; restore it again, there or into a new --folder"
-            )
-        return self.settings_file.exists() and self.secrets_file.exists()
+        return self.settings_file.exists()
 
-    def set_up(self, settings: Settings, kept: Secrets | None = None) -> None:
+    def set_up(self, settings: Settings, secrets: Secrets | None = None) -> None:
         """Write settings and secrets."""
         # The server of PostgreSQL runs as another user if this one is root, and passes through.
         self.path.mkdir(parents=True, exist_ok=True, mode=0o711)
         self.artifacts.mkdir(exist_ok=True, mode=0o700)
         self.sqlite.parent.mkdir(exist_ok=True, mode=0o700)
+        if secrets or not self.secrets_file.exists():
+            write_private(self.secrets_file, json.dumps(asdict(secrets or Secrets()), indent=1))
         write_private(self.settings_file, json.dumps(asdict(settings), indent=1))
-        if kept or not self.secrets_file.exists():
-            write_private(self.secrets_file, json.dumps(asdict(kept or Secrets()), indent=1))
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Allow one start, stop or restore at a time. Raises Refused if another one runs."""
+    def exclusive(self) -> Iterator[None]:
+        """Allow one start, stop or restore at a time. Raises DeployError if another one runs."""
         if not self.path.exists():
             yield
             return
         with locked(self.path / "at-work.lock") as is_free:
             if not is_free:
-                raise Refused(
-                    f"another start, stop or restore is at work in {self.path}; wait for its end"
-                )
+                reason = f"another start, stop or restore is running in {self.path}"
+                raise DeployError(f"{reason}; wait for its end")
             yield
 
     def settings(self) -> Settings:
-        """Return the server's settings. Raises Refused if no server is set up."""
+        """Return the server's settings. Raises DeployError if no server is set up."""
         if not self.is_set_up:
-            raise Refused(
-                f"there is no server in {self.path}; start one: python -m deploy.native start --folder {self.path}"
-            )
+            right = f"start one: python -m deploy.native start --folder {self.path}"
+            raise DeployError(f"there is no server in {self.path}; {right}")
         return Settings.parse(json.loads(self.settings_file.read_text()))
 
     def secrets(self) -> Secrets:
@@ -146,4 +137,4 @@ def write_private(path: Path, text: str) -> None:
 
 def last_line(text: str) -> str:
     """Return the end of a program's errors, for a message."""
-    return (text.strip().splitlines() or ["it said nothing"])[-1][:300]
+    return (text.strip().splitlines() or ["no message"])[-1][:300]

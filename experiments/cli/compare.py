@@ -18,7 +18,6 @@ from experiments import studies
 from experiments.cli.commands.compare import Compare
 from experiments.config import settings as settings_
 from experiments.config import shell
-from experiments.config.settings import CampaignSettings
 from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce, keep
 from tracking import accounts, clock, provenance
 from tracking.errors import EvenhandError, WrongCall
@@ -134,7 +133,6 @@ def _judged(
     from experiments.comparison.judgement import ComparisonSpec, Extra, ReportOptions, answer
     from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table
-    from experiments.run import resume
 
     spec = ComparisonSpec(
         factor=settings.factor,
@@ -156,13 +154,11 @@ def _judged(
     asked_of = names.added(chosen.table, _names(store, selection, chosen.table))
     campaigns = names.in_table(asked_of)
     spec = replace(spec, baseline=campaigns.get(settings.baseline, settings.baseline) or None)
-    journals = Path(CampaignSettings.journal).resolve()
     options = ReportOptions(
         f"Comparison: {_title(settings)}",
         figures=settings.figures,
         notes=notes,
         also=lambda _: Extra([], sections=_of_campaigns(campaigns, store.address)),
-        more_blocks=partial(resume.advice_of_ended, campaigns, journals),
         link=store.address,
     )
     folder = Path(settings.output).resolve() / uuid.uuid4().hex

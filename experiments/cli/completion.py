@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from click import Command
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
@@ -95,7 +95,7 @@ def _values(entry: Entry, name: str, incomplete: str) -> list[CompletionItem[str
         return []
     if field.metadata["path"]:
         return [CompletionItem(incomplete, type="file")]
-    values: Iterable[str] = field.metadata["choices"]
+    values: Collection[str] = field.metadata["choices"]
     if name == "preset":
         values = list(entry.presets)
     elif name in entry.flags:

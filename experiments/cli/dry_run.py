@@ -15,14 +15,12 @@ MAX_LEFT_OUT_SHOWN = 20
 
 
 def lines(forecast: Forecast) -> list[str]:
-    """Return warnings, cells in their order, data, time, disk, checks and detectable effects."""
+    """Return warnings, cells in their order, data, time and detectable effects."""
     return [
         *(f"! {line}" for line in forecast.warnings),
         *_cells(forecast),
         *_data(forecast),
         *_time(forecast),
-        *_disk(forecast),
-        *_titled("checks", forecast.checked),
         *_titled("detectable", _detectable(forecast)),
         "Nothing was measured, nothing was written.",
     ]
@@ -89,22 +87,6 @@ def _time(forecast: Forecast) -> Iterator[str]:
     if forecast.unknown:
         names = ", ".join(forecast.unknown)
         yield f"           not in it, since there is no such cell: {names}"
-
-
-def _disk(forecast: Forecast) -> Iterator[str]:
-    free = f"{forecast.free_bytes / 1e9:,.1f} GB are free"
-    if _is_unknown(forecast):
-        yield f"disk       not known; {free}"
-        return
-    bound = "at least" if forecast.unknown else "about"
-    sizes = [
-        f"{forecast.bytes_of(blocks) / 1e6:,.1f} MB for {wording.blocks(blocks)}"
-        for blocks in forecast.looks
-    ]
-    yield (
-        f"disk       {bound} {', '.join(sizes)} in the journal, and as much again on the server; "
-        f"{free}"
-    )
 
 
 def _detectable(forecast: Forecast) -> list[str]:

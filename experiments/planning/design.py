@@ -1,4 +1,4 @@
-"""Which cells a campaign has, and in which order: pure functions of the settings and a seed."""
+"""Design of a campaign: its cells and their order, pure functions of a seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Cell:
-    """A treatment in a block, before it has run."""
+    """Treatment in a block, before it has run."""
 
     treatment: str
     block: int
@@ -19,27 +19,31 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """A name that is unique in its campaign and serves as a folder's."""
+        """Unique name in the campaign, which serves as a folder's name."""
         return f"block-{self.block:03d}-{re.sub(r'[^A-Za-z0-9+.-]+', '-', self.treatment)}"
 
 
 def blocks(groups: Sequence[Sequence[str]], count: int, rng: np.random.Generator) -> list[Cell]:
-    """Every treatment once a block, in an order that is random and balanced: the machine's drift meets all treatments alike.
+    """Return every treatment once per block, in a balanced random order.
 
-    groups: what is compared with what. A group stays together, so that little time lies between its treatments. With a greater
-    count the first blocks stay the same.
+    The machine's drift then affects all treatments alike. Groups of treatments that are compared
+    with each other stay together, so that little time lies between them. With a greater count the
+    first blocks stay the same.
     """
-    of_groups, inside = _orders(len(groups), rng), [_orders(len(group), rng) for group in groups]
-    found = []
+    group_orders, inner_orders = _orders(len(groups), rng), [_orders(len(g), rng) for g in groups]
+    cells = []
     for block in range(1, count + 1):
-        order = [groups[at][index] for at in next(of_groups) for index in next(inside[at])]
-        found += [Cell(treatment, block, position) for position, treatment in enumerate(order)]
-    return found
+        order = [groups[at][index] for at in next(group_orders) for index in next(inner_orders[at])]
+        cells += [Cell(treatment, block, position) for position, treatment in enumerate(order)]
+    return cells
 
 
 def _orders(size: int, rng: np.random.Generator) -> Iterator[list[int]]:
-    """Orders without end. In every `size` of them each index has every place once; in twice as many, each is as often before any
-    other as after it: the rows of a random cyclic Latin square in random order, then those of its mirror image.
+    """Yield orders without end.
+
+    In every `size` of them each index has every place once; in twice that many, each is as often
+    before any other as after it: the rows of a random cyclic Latin square in random order, then
+    those of its mirror image.
     """
     while True:
         names = rng.permutation(size)

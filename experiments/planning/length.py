@@ -1,4 +1,4 @@
-"""How long a training is at another batch size: the same examples an epoch, and enough steps to be measured. Pure."""
+"""Length of a training at another batch size: the same examples per epoch, and enough steps."""
 
 from __future__ import annotations
 
@@ -6,42 +6,25 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from typing import Any
 
+from experiments import metrics
 from experiments.config.settings import CampaignSettings
 from experiments.contract import Study
 
-# What can be compared where one run trains more than the other: rates, and what a step, a request or the memory takes.
-RATES = (
-    *(
-        "*_per_second",
-        "*_per_example",
-        "train/step_seconds*",
-        "train/on_device_step_seconds*",
-        "train/first_step_seconds",
-    ),
-    *("inference/*", "input/*"),
-    *(
-        "memory/*",
-        "power/*",
-        "*_percent_mean",
-        "*_celsius_mean",
-        "*_celsius_max",
-        "*_megahertz_mean",
-        "model/*",
-    ),
-)
-
-# The settings that say how long a training is.
+# Settings that determine how long a training is.
 LENGTH = ("steps_per_epoch", "epochs")
+# Metrics of requests, waiting and the machine, whatever they measure.
+NEVER_TOTALS = ("inference/", "input/", "memory/", "power/", "model/")
 
 
 @dataclass(frozen=True)
 class Length:
-    """How long the default settings train, and from that, how long other batch sizes do.
+    """Length of the training with the default settings, and from that with other batch sizes.
 
-    examples: of an epoch. kept: settings that are searched themselves, and so never changed here.
+    Attributes:
+        examples: Of an epoch.
+        kept: Settings that are searched themselves, and so never changed here.
     """
 
     batch_size: int
@@ -52,26 +35,24 @@ class Length:
     kept: Collection[str] = ()
 
     def settings(self, batch_size: int) -> dict[str, int]:
-        """`steps_per_epoch` and `epochs` at that batch size; none where it is the default's own."""
+        """Return `steps_per_epoch` and `epochs` at a batch size; nothing at the default's."""
         if batch_size == self.batch_size or "steps_per_epoch" in self.kept:
             return {}
         steps = max(1, self.examples // batch_size)
-        own = {
-            "steps_per_epoch": steps,
-            "epochs": max(self.epochs, math.ceil(self.least_steps / steps)),
-        }
-        return {name: value for name, value in own.items() if name not in self.kept}
+        epochs = max(self.epochs, math.ceil(self.least_steps / steps))
+        values = {"steps_per_epoch": steps, "epochs": epochs}
+        return {name: value for name, value in values.items() if name not in self.kept}
 
     def steps(self, batch_size: int) -> int:
-        """Steps of a whole training at that batch size."""
-        own = self.settings(batch_size)
-        return own.get("epochs", self.epochs) * own.get(
-            "steps_per_epoch", self.examples // self.batch_size
-        )
+        """Return the steps of a whole training at a batch size."""
+        values = self.settings(batch_size)
+        steps = values.get("steps_per_epoch", self.examples // self.batch_size)
+        return values.get("epochs", self.epochs) * steps
 
     def difference(self, batch_sizes: Iterable[int], margin: float) -> str:
-        """How much the trainings at these batch sizes differ, in words; empty where that is within the margin."""
-        least, most = self._extremes(batch_sizes)
+        """Return how the trainings at these batch sizes differ; empty if within the margin."""
+        examples = [size * self.steps(size) for size in batch_sizes]
+        least, most = min(examples), max(examples)
         if most <= least * (1 + margin):
             return ""
         return (
@@ -79,42 +60,35 @@ class Length:
         )
 
     def remedy(self, batch_sizes: Iterable[int], margin: float) -> str:
-        """The epochs, if there are any, with which trainings at all these batch sizes do the same work."""
+        """Return settings with which trainings at all these batch sizes do the same work."""
         sizes = list(batch_sizes)
         epochs = max(self.settings(size).get("epochs", self.epochs) for size in sizes)
-        same = not dataclasses.replace(self, epochs=epochs).difference(sizes, margin)
-        return (
-            f"epochs={epochs}"
-            if same
-            else f"batch sizes that divide {self.examples:,}, and epochs={epochs}"
-        )
-
-    def _extremes(self, batch_sizes: Iterable[int]) -> tuple[int, int]:
-        seen = [size * self.steps(size) for size in batch_sizes]
-        return min(seen), max(seen)
+        if dataclasses.replace(self, epochs=epochs).difference(sizes, margin):
+            return f"batch sizes that divide {self.examples:,}, and epochs={epochs}"
+        return f"epochs={epochs}"
 
 
 def of(
     study: Study, settings: CampaignSettings, counts: Mapping[str, int], kept: Collection[str] = ()
 ) -> Length | None:
-    """The length of a training with these settings; None where the study does not say how it scales. counts: of its data."""
+    """Return the length of a training; None if the study has none. counts: of its data."""
     scaling = study.scaling
     if scaling is None:
         return None
     values: Any = settings
     steps = values.steps_per_epoch or counts[scaling.examples] // values.batch_size
     measured = min(scaling.measured_steps, steps * values.epochs - values.warmup_steps)
-    what = scaling.examples.replace("_", " ")
     return Length(
         values.batch_size,
         steps * values.batch_size,
         values.epochs,
         values.warmup_steps + measured,
-        what,
+        scaling.examples.replace("_", " "),
         kept,
     )
 
 
 def is_rate(metric: str) -> bool:
-    """Whether runs that train differently much can be compared by it."""
-    return any(fnmatch(metric, one) for one in RATES)
+    """Return True if runs with different amounts of training can be compared by a metric."""
+    name = metrics.without_batch(metric)
+    return name.startswith(NEVER_TOTALS) or not metrics.outcome(name).total

@@ -1,4 +1,4 @@
-"""What the cells of a block are given: the compared frameworks, and the controls that test the measurement itself."""
+"""Treatments of a block: what is compared, and the controls that test the measurement itself."""
 
 from __future__ import annotations
 
@@ -16,64 +16,64 @@ MAX_CELLS = 100_000
 
 
 def of(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]:
-    """A study's own treatments, where it states them, or every framework once; then the controls that were asked for.
+    """Return a study's own treatments, or every framework once; then the requested controls.
 
-    Each of them is there with every value of what is varied; the controls with the first, the baseline. Raises WrongCall where
-    controls are asked for that would not be judged, and for a setting that the study itself sets.
+    Each of them has every value of what is varied; the controls have the baseline's only.
+
+    Raises:
+        WrongCall: For controls that would not be judged, and a setting that the study sets itself.
     """
     varied = variation.parse(settings)
     if not varied:
         return _of_study(study, settings)
-    found = [
-        _with_level(one, level, varied.name, study)
-        for number, level in enumerate(varied.levels)
-        for one in _of_study(study, level.applied(settings))
-        if not (one.control and number)
-    ]
-    check_count(settings, found)
-    return tuple(found)
-
-
-def _with_level(treatment: Treatment, level: variation.Level, name: str, study: Study) -> Treatment:
-    own = {**level.settings, **treatment.settings}
-    if any(own[key] != value for key, value in level.settings.items()):
-        raise WrongCall(f"vary: {study.name} sets {name} itself, cell by cell")
-    return dataclasses.replace(
-        treatment,
-        name=f"{treatment.name} · {level.label}",
-        settings=own,
-        environment=level.environment,
-    )
+    treatments = []
+    for number, level in enumerate(varied.levels):
+        for treatment in _of_study(study, level.applied(settings)):
+            if treatment.control and number:
+                continue
+            values = {**level.settings, **treatment.settings}
+            if any(values[key] != value for key, value in level.settings.items()):
+                raise WrongCall(f"vary: {study.name} sets {varied.name} itself, cell by cell")
+            name = f"{treatment.name} · {level.label}"
+            treatments.append(
+                dataclasses.replace(
+                    treatment, name=name, settings=values, environment=level.environment
+                )
+            )
+    check_count(settings, treatments)
+    return tuple(treatments)
 
 
 def _of_study(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]:
-    found = (
-        study.treatments(settings)
-        if study.treatments
-        else (*compared(settings), *controls(settings))
-    )
-    check_count(settings, found)
-    if (settings.aa or settings.inject_delay) and any(one.group for one in found):
+    of_controls = controls(settings)
+    treatments = (*compared(settings), *of_controls)
+    if study.treatments:
+        treatments = study.treatments(settings)
+    check_count(settings, treatments)
+    if of_controls and any(treatment.group for treatment in treatments):
         raise WrongCall(
-            "aa, inject_delay: several groups of cells have no controls; ask for them in a campaign of a single group"
+            "aa, inject_delay: several groups of cells have no controls; "
+            "ask for them in a campaign of a single group"
         )
-    if not {one.name for one in controls(settings)} <= {one.name for one in found}:
+    names = {treatment.name for treatment in treatments}
+    if not names.issuperset(control.name for control in of_controls):
         raise WrongCall(f"aa, inject_delay: {study.name} has no controls; leave them out")
-    return found
+    return treatments
 
 
 def check_count(settings: CampaignSettings, *factors: Sequence[Any]) -> None:
-    """Raises WrongCall where every combination of the factors' levels, in every block, is more than a campaign can hold."""
+    """Raise WrongCall if every combination of levels, in every block, is too many cells."""
     blocks = settings.most_blocks
     count = math.prod(map(len, factors)) * blocks
     if count > MAX_CELLS:
         raise WrongCall(
-            f"{count:,} cells are asked for, every combination in {blocks:,} blocks; at most {MAX_CELLS:,}"
+            f"{count:,} cells are asked for, every combination in {blocks:,} blocks; "
+            f"at most {MAX_CELLS:,}"
         )
 
 
 def require_single_steps(settings: CampaignSettings, study: str) -> None:
-    """Raises WrongCall where steps would not be timed one by one, which is what the study is about."""
+    """Raise WrongCall if steps would not be timed one by one, which the study is about."""
     if (kind := devices.timing(settings)) != "step":
         raise WrongCall(
             f"timing={kind}: {study} compares steps that are timed one by one; take timing=step"
@@ -81,35 +81,34 @@ def require_single_steps(settings: CampaignSettings, study: str) -> None:
 
 
 def models_of(study: Study, settings: CampaignSettings) -> tuple[str, ...]:
-    """The models that a campaign measures: those that the settings name, where the study asks them, or the study's own."""
-    found = map(study.models, variation.each(settings))
-    return tuple(dict.fromkeys(name for names in found for name in names))
+    """Return the models that a campaign measures: those of the settings, or the study's own."""
+    names = [name for level in variation.each(settings) for name in study.models(level)]
+    return tuple(dict.fromkeys(names))
 
 
 def groups(treatments: Iterable[Treatment]) -> list[list[str]]:
-    """Names of the treatments of each group, in their order."""
-    found: dict[str, list[str]] = {}
-    for one in treatments:
-        found.setdefault(one.group, []).append(one.name)
-    return list(found.values())
+    """Return the names of the treatments of each group, in their order."""
+    names: dict[str, list[str]] = {}
+    for treatment in treatments:
+        names.setdefault(treatment.group, []).append(treatment.name)
+    return list(names.values())
 
 
 def compared(settings: CampaignSettings) -> tuple[Treatment, ...]:
-    """One treatment per framework, without the delay that controls are given."""
+    """Return one treatment per framework, without the delay of a control."""
     return tuple(
         Treatment(name, name, settings={"inject_delay": 0.0}) for name in settings.frameworks
     )
 
 
 def controls(settings: CampaignSettings) -> tuple[Treatment, ...]:
-    """The baseline against itself, which must come out as equal, and with a known delay, which must be found."""
-    baseline = settings.frameworks[0]
-    found: list[Treatment] = []
+    """Return the baseline once more: unchanged, and with a known delay that must be detected."""
+    baseline, treatments = settings.frameworks[0], list[Treatment]()
     if settings.aa:
-        found.append(
-            Treatment(f"{baseline} A/A", baseline, settings={"inject_delay": 0.0}, control="A/A")
-        )
+        name = f"{baseline} A/A"
+        treatments.append(Treatment(name, baseline, settings={"inject_delay": 0.0}, control="A/A"))
     if settings.inject_delay:
         share = f"{100 * settings.inject_delay:g} %"
-        found.append(Treatment(f"{baseline} +{share}", baseline, control=f"injected {share}"))
-    return tuple(found)
+        name = f"{baseline} +{share}"
+        treatments.append(Treatment(name, baseline, control=f"injected {share}"))
+    return tuple(treatments)

@@ -1,4 +1,4 @@
-"""One launch of a campaign: what was prepared, the records of its run, and the schedule of its cells."""
+"""Campaign in one launch: what was prepared, the records of its run, and the schedule of its cells."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from tracking.records import RunKind
 
 
 class Campaign:
-    """Built by `pipeline.start` or `pipeline.resume`, and for its part by a job of a cluster.
+    """Campaign, built by `pipeline.start` or `pipeline.restart`, and by each job of a cluster.
 
-    part_of: see `Recorder`. looks: the blocks after which it was judged. results: of cells of earlier
-    launches, by key.
+    Args:
+        part_of: See `Recorder`.
+
+    Attributes:
+        looks: The blocks after which it was judged.
+        results: Results of cells of earlier launches, by key.
     """
 
     def __init__(
@@ -33,11 +37,9 @@ class Campaign:
         part_of: Path | None = None,
     ):
         self.prepared = prepared
-        treatments = prepared.plan.treatments
-        own = [treatment.merged(prepared.settings) for treatment in treatments]
-        self.devices = tuple(
-            dict.fromkeys(devices.resolve(settings.device, settings) for settings in own)
-        )
+        merged = [treatment.merged(prepared.settings) for treatment in prepared.plan.treatments]
+        used = [devices.resolve(settings.device, settings) for settings in merged]
+        self.devices = tuple(dict.fromkeys(used))
         self.recorder = Recorder(records, display, self.devices[0], part_of)
         self.recorder.warnings = list(prepared.data.warnings)
         self.schedule = Schedule(prepared.plan, prepared.settings, prepared.data.refused)
@@ -49,20 +51,26 @@ class Campaign:
         return self.prepared.settings
 
     def recall(self) -> None:
-        """Take in what the journal has of this and of earlier launches."""
+        """Load results and looks of this and of earlier launches from the journal."""
         folder = self.recorder.folder
         self.looks = journal_runs.looks(folder, self.recorder.run)
         self.results = journal_runs.cell_results(folder)
         self.schedule.recall(self.results)
 
     def note_look(self, block: int) -> None:
-        """Record that the runs up to this block have been judged, before anything is known of it."""
+        """Record a look at the runs up to this block, before its result is computed."""
         if block not in self.looks:
             self.looks = tuple(sorted({*self.looks, block}))
             self.recorder.tag(looks=journal_runs.as_text(self.looks))
 
     def task(self, cell: Cell, treatment: Treatment, repeats: CellResult | None = None) -> CellTask:
-        """Return what runs a cell. repeats: the result because of which it runs once more."""
+        """Return the task that runs a cell.
+
+        Args:
+            cell: The cell.
+            treatment: Of the cell.
+            repeats: The result because of which it runs once more.
+        """
         machine = self.recorder.machine
         tags = {
             "kind": RunKind.CELL,
@@ -73,11 +81,13 @@ class Campaign:
             "idle": str(machine),
             **machine.tags,
             "cell": cell.key,
-            **({"control": treatment.control} if treatment.control else {}),
-            **({"looks": journal_runs.as_text(self.looks)} if self.looks else {}),
-            **({"repeats": repeats.disturbed, "repeats.cause": repeats.cause} if repeats else {}),
         }
+        if treatment.control:
+            tags["control"] = treatment.control
+        if self.looks:
+            tags["looks"] = journal_runs.as_text(self.looks)
+        if repeats:
+            tags |= {"repeats": repeats.disturbed, "repeats.cause": repeats.cause}
         inputs = self.prepared.data_for(treatment).inputs
-        return CellTask(
-            treatment, cell.key, f"{treatment.name} · block {cell.block}", tags, inputs, cell.block
-        )
+        name = f"{treatment.name} · block {cell.block}"
+        return CellTask(treatment, cell.key, name, tags, inputs, cell.block)

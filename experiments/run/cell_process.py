@@ -1,17 +1,15 @@
-"""The process of one cell, extraction or check: its records are handed on, and where it stands is remembered."""
+"""Process of one cell, extraction or check: its records are passed on, and its progress is kept."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from experiments.cell.child import Child
@@ -24,7 +22,7 @@ from tracking.sensors import Sensors, Window
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_SECONDS = 0.2
-# What native code that does not check its allocations dies of.
+# Native code that does not check its allocations dies of these.
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 # Called with a running cell's metrics; an answer that is not empty ends the cell, and is why.
 Watch = Callable[[Metrics], str]
@@ -32,7 +30,7 @@ Watch = Callable[[Metrics], str]
 
 @dataclass(frozen=True)
 class TurnReport:
-    """What a cell reports when it passes the token: steps and seconds of its turn, and its phase."""
+    """Steps and seconds of a cell's turn, and its phase, reported when it passes the token."""
 
     phase: int
     steps: int
@@ -40,12 +38,19 @@ class TurnReport:
 
 
 class CellProcess:
-    """`python -m experiments.cell`, from `start` until the block is left, which ends it for certain.
+    """`python -m experiments.cell`, from `start` until the context is left, which ends it.
 
-    write: takes the records of the run; show: the progress; watch: see `Watch`.
-    latest: the latest value of every metric. timed: the phases that are over; phase: the current one.
-    closed: its own report of how it ended. pruned: why it was ended before. turn_report: set while it
-    waits for its turn. sees_device: False if its framework reported that it does not.
+    Args:
+        write: Takes the records of the run.
+        show: Shows the progress.
+        watch: See `Watch`.
+
+    Attributes:
+        latest: The latest value of every metric.
+        timed: The phases that are over; phase: the current one.
+        closed: Its own report of its end; pruned: why it was ended before.
+        turn_report: Set while it waits for its turn.
+        sees_device: False if its framework reported that it does not.
     """
 
     def __init__(
@@ -75,27 +80,23 @@ class CellProcess:
     def __enter__(self) -> CellProcess:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         self._while_open.close()
 
     def start(self, sensor_seconds: float = 0.0) -> None:
         """Start the process, and its sensors with this period, if it is not 0. Raises OSError."""
         spec = self.spec
-        inherited, own = _inherited_variables(spec), dict(spec.environment)
-        self.gpus = devices.gpus_of_cell(spec.device, _workers(spec), inherited)
+        # the runner's run is the parent's: MLflow's autologging in the child would continue it
+        ours = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
+        inherited = {name: text for name, text in os.environ.items() if name not in ours}
+        inherited, own = devices.changed(inherited, spec.environment), dict(spec.environment)
+        self.gpus = devices.gpus_of_cell(spec.device, _local_workers(spec), inherited)
         named = self.gpus if len(spec.nodes) < 2 else ()  # other nodes' GPUs have other names
         placed = devices.variables_of_cell(spec.device, named, own)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        # what is varied is checked in the cell by what it comes to: a number of a GPU is its UUID there
-        sent = dataclasses.replace(
-            spec, environment=own | {k: placed[k] for k in own if k in placed}
-        )
+        # the cell checks what is varied: a GPU's number is its UUID there
+        sent = replace(spec, environment=own | {k: placed[k] for k in own if k in placed})
         self._kills_before = memory.kernel_kills()
         # -P: not from the working folder, whose `models` may be the user's
         python = interpreters.executable(spec.framework, spec.settings.get("pythons", ()))
@@ -104,7 +105,7 @@ class CellProcess:
             spec.path / "output.log",
             environment=devices.changed(inherited, placed) | {"PYTHONPATH": path},
         )
-        self._child.send(json.dumps(dataclasses.asdict(sent)))
+        self._child.send(json.dumps(asdict(sent)))
         if not spec.in_turns:
             self._child.close_input()
         if self.gpus:
@@ -123,17 +124,17 @@ class CellProcess:
 
     @property
     def open(self) -> bool:
-        """Whether the process may still report something."""
+        """True while the process may still report something."""
         return self._child is not None and self._child.open
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with it so far."""
-        ended_well = self.closed is not None and self.closed.outcome == RunOutcome.OK
-        return self._child is None or self.open or ended_well
+        """True if nothing is wrong with it so far."""
+        has_succeeded = self.closed is not None and self.closed.outcome == RunOutcome.OK
+        return self._child is None or self.open or has_succeeded
 
     def poll(self, timeout_seconds: float) -> None:
-        """Take in what the process has reported; returns as soon as there is something."""
+        """Process what the child has reported; returns as soon as there is something."""
         assert self._child is not None
         if self._limit_bytes:
             self._most_bytes = max(self._most_bytes, memory.allocated(self.pid))
@@ -149,7 +150,8 @@ class CellProcess:
             self._write(record)
             if isinstance(record, Metrics):
                 self.latest |= {point.key: point.value for point in record.points}
-                self.pruned = self.pruned or (self._watch(record) if self._watch else "")
+                if self._watch and not self.pruned:
+                    self.pruned = self._watch(record)
 
     def _take(self, message: dict[str, Any]) -> None:
         if NO_DEVICE in message:
@@ -169,18 +171,18 @@ class CellProcess:
             self.turn_report = TurnReport(**message["turn"])
 
     def give_turn(self, steps: int) -> None:
-        """Let the process work for so many steps at least."""
+        """Let the process work for that many steps at least."""
         assert self._child is not None
         self._child.resume()
         self._child.send(json.dumps({"steps": steps}))
 
     def suspend(self) -> None:
-        """Halt it: what waits for its turn shall not spin, nor read ahead."""
+        """Halt it: a cell that waits for its turn must not spin, nor read ahead."""
         assert self._child is not None
         self._child.suspend()
 
     def stop(self) -> None:
-        """End the process, if it has not ended; what it reports of that is still taken in."""
+        """End the process, if it has not ended, and process its last reports."""
         if self._child is not None and self._child.open:
             self._child.stop()
             while self._child.open:
@@ -189,9 +191,14 @@ class CellProcess:
     def run(
         self, sensor_seconds: float = 0.0, why_stop: Callable[[], str] = lambda: ""
     ) -> RunClosed:
-        """Start the process, take in what it reports to its end, and return that.
+        """Start the process, process its reports to its end, and return that.
 
-        why_stop: asked again and again; an answer that is not empty ends it. Raises OSError.
+        Args:
+            sensor_seconds: Period of the sensors.
+            why_stop: Called again and again; an answer that is not empty ends the process.
+
+        Raises:
+            OSError: If it cannot be started.
         """
         with self:
             self.start(sensor_seconds)
@@ -204,29 +211,27 @@ class CellProcess:
         return closed
 
     def end(self) -> RunClosed | None:
-        """Return how it ended, by its own report or its exit; None if it never began.
-
-        What the sensors saw is then recorded.
-        """
+        """Record the sensors and return the end by its own report or exit; None if never begun."""
         if self._child is None:
             return None
         by_exit = self._exit()
         if self._sensing:
             self.latest |= self._sensing.log_windows(self.windows)
             self.background.on_gpu = self._sensing.others_on_gpu(self.windows)
-            self._sensing.keep_ranks(self.spec.path, self.spec.folder)
         return self.closed or by_exit
 
     def _exit(self) -> RunClosed:
-        """Return how it ended, for a process that did not report it."""
+        """Return the end of a process that did not report it."""
         assert self._child is not None
         code, last = self._child.wait(), self._child.last_lines()
         exhausted = memory.ran_out("\n".join(last))
         if code == -signal.SIGKILL and memory.kernel_kills() > self._kills_before:
             exhausted = "the kernel killed the process for memory"
         if -code in CRASHES and self._most_bytes > memory.NEAR * self._limit_bytes > 0:
-            used, of = self._most_bytes / 1e6, self._limit_bytes / 1e6
-            exhausted = f"{signal.Signals(-code).name} after {used:,.0f} of the {of:,.0f} MB that memory_limit allows"
+            exhausted = (
+                f"{signal.Signals(-code).name} after {self._most_bytes / 1e6:,.0f} "
+                f"of the {self._limit_bytes / 1e6:,.0f} MB that memory_limit allows"
+            )
         if code < 0:
             reason = f"the process was killed by {signal.Signals(-code).name}"
         else:
@@ -235,18 +240,8 @@ class CellProcess:
         return RunClosed(self.spec.run, clock.now_ms(), outcome, exhausted or reason)
 
 
-def _inherited_variables(spec: CellSpec) -> dict[str, str]:
-    """Return the parent's environment variables with those of the cell's treatment.
-
-    The runner's run is the parent's: MLflow's own autologging in the child would continue it.
-    """
-    ours = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
-    inherited = {name: text for name, text in os.environ.items() if name not in ours}
-    return devices.changed(inherited, spec.environment)
-
-
-def _workers(spec: CellSpec) -> int:
-    """Return how many workers a cell has on this machine, a GPU each; a check as many as the largest of its cells."""
+def _local_workers(spec: CellSpec) -> int:
+    """Return how many workers, a GPU each, a cell has here; a check has those of the largest cell."""
     if "worker_count" not in spec.settings:
         return 1
     count = int(spec.settings["worker_count"] or max(spec.settings["workers"]))

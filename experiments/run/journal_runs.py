@@ -1,4 +1,4 @@
-"""Runs of a campaign as its journal has them: those that have ended, results of cells, looks, what was left open."""
+"""Runs of a campaign as its journal has them: finished runs, results of cells, looks, open runs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ from tracking.records import (
     Tags,
 )
 
-# Of a campaign's own run: the block that is measured once more, why, and by which rule.
+# Tags of a campaign's run: the block that is measured once more, why, and by which rule.
 ODD_BLOCK, RULE, REASON = "odd_block", "odd_block.rule", "odd_block.reason"
 NEVER = -1
 
 
 @dataclass
 class JournalRun:
-    """A run by its records.
+    """Run by its records.
 
-    closed_at, tagged_at: the number of the record that closed it, or that set a tag last.
-    metrics: key -> the greatest step, and the value there.
+    Attributes:
+        closed_at: Number of the record that closed it.
+        tagged_at: Number of the record that set a tag last.
+        metrics: Key -> the greatest step, and the value there.
     """
 
     opened: RunOpened | None = None
@@ -43,7 +45,6 @@ class JournalRun:
     metrics: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def take(self, number: int, record: object) -> None:
-        """Take in a record, which is the journal's with this number."""
         if isinstance(record, RunOpened):
             self.opened, self.tags = record, {**record.tags, **self.tags}
         elif isinstance(record, RunClosed):
@@ -68,19 +69,19 @@ def read(folder: Path) -> dict[str, JournalRun]:
 
 
 def stored(folder: Path) -> Iterator[StoredRun]:
-    """Yield the runs below the campaign, for when the server is away."""
+    """Yield the runs below the campaign as the tracking server would return them."""
     for run in read(folder).values():
         first, end = run.opened, run.closed
-        if first and first.tags.get("kind") != RunKind.CAMPAIGN:
-            status = (end.status or RunOutcome(end.outcome).status) if end else "RUNNING"
-            tags = run.tags | (
-                {"outcome": end.outcome, "outcome_reason": end.reason} if end else {}
-            )
-            metrics = {key: value for key, (_, value) in run.metrics.items()}
-            end_ms = end.time_ms if end else None
-            yield StoredRun(
-                first.run, first.name, status, first.time_ms, end_ms, first.params, metrics, tags
-            )
+        if not first or first.tags.get("kind") == RunKind.CAMPAIGN:
+            continue
+        status, end_ms, tags = "RUNNING", None, run.tags
+        if end:
+            status, end_ms = end.status or RunOutcome(end.outcome).status, end.time_ms
+            tags = tags | {"outcome": end.outcome, "outcome_reason": end.reason}
+        metrics = {key: value for key, (_, value) in run.metrics.items()}
+        yield StoredRun(
+            first.run, first.name, status, first.time_ms, end_ms, first.params, metrics, tags
+        )
 
 
 def step_files(folder: Path) -> dict[str, Path]:
@@ -90,27 +91,21 @@ def step_files(folder: Path) -> dict[str, Path]:
 
 
 def cell_results(folder: Path) -> dict[str, CellResult]:
-    """Return, by the key of every cell that has a closed run, how the last ended, or the last that ended well.
+    """Return the last result of every cell that has a closed run, or its last success, by key.
 
-    A cell of the odd block that ended before that was known asks for a repetition.
+    A cell of the odd block that ended before that was detected requests a repetition.
     """
     runs = read(folder)
     odd = next((run for run in runs.values() if ODD_BLOCK in run.tags), JournalRun())
     results: list[tuple[str, CellResult]] = []
     for run in sorted(runs.values(), key=lambda run: run.closed_at):
-        if (
-            not run.closed
-            or run.closed.outcome not in set(RunOutcome)
-            or not (key := run.tags.get("cell", ""))
-        ):
+        key = run.tags.get("cell", "")
+        if not key or not run.closed or run.closed.outcome not in set(RunOutcome):
             continue
         disturbed, is_repeat = run.tags.get("disturbed", ""), "repeats" in run.tags
         cause = RepeatCause.BUSY_MACHINE
-        if (
-            odd.tags
-            and run.closed_at < odd.tagged_at[ODD_BLOCK]
-            and key.startswith(f"block-{int(odd.tags[ODD_BLOCK]):03d}-")
-        ):
+        is_before = odd.tags and run.closed_at < odd.tagged_at[ODD_BLOCK]
+        if is_before and block_of(key) == int(odd.tags[ODD_BLOCK]):
             disturbed, is_repeat, cause = odd.tags[REASON], False, RepeatCause.ODD_BLOCK
         result = CellResult(
             RunOutcome(run.closed.outcome),
@@ -124,13 +119,17 @@ def cell_results(folder: Path) -> dict[str, CellResult]:
     return dict(results) | {key: result for key, result in results if result.ok}
 
 
+def block_of(key: str) -> int:
+    """Return the block of a cell by its key, see `Cell.key`."""
+    return int(key.split("-")[1])
+
+
 def tags(folder: Path, run: str) -> dict[str, str]:
-    """Return the tags of a run."""
     return read(folder).get(run, JournalRun()).tags
 
 
 def looks(folder: Path, campaign: str) -> tuple[int, ...]:
-    """Return the blocks after which a campaign has been judged, though more were or may be to come."""
+    """Return the blocks after which a campaign was judged while more could come."""
     text = tags(folder, campaign).get("looks", "")
     return tuple(map(int, text.split(","))) if text else ()
 

@@ -1,4 +1,4 @@
-"""The run of a launch in MLflow: in the run that `mlflow run` opened, or linked from it; descriptions of experiments."""
+"""Run of a launch in MLflow: adopted from `mlflow run`, or linked from it; experiments' texts."""
 
 from __future__ import annotations
 
@@ -19,33 +19,47 @@ ABOUT_COMPARISONS = "Comparisons\n\nOne run per comparison, with its report."
 
 
 def chosen_experiment(store: Store, otherwise: str) -> str:
-    """The experiment that the user gave to `mlflow run`, if one was; else `otherwise`."""
-    here = os.environ.get("MLFLOW_RUN_ID", "")
-    chosen = store.experiment_name(here) if here else ""
+    """Return the experiment that the user passed to `mlflow run`, if any; else `otherwise`."""
+    launch = os.environ.get("MLFLOW_RUN_ID", "")
+    chosen = store.experiment_name(launch) if launch else ""
     return otherwise if not chosen or accounts.holds_launches(chosen) else chosen
 
 
-def open_run(store: Store, wanted: RunOpened, *, adopt: bool = True) -> tuple[RunOpened, str]:
-    """Opens a run in `wanted.experiment`, or in the one that the user chose, whose run it then adopts. Returns it with its id."""
-    experiment = chosen_experiment(store, wanted.experiment)
-    opened = replace(wanted, experiment=experiment)
-    here = os.environ.get("MLFLOW_RUN_ID", "")
-    if adopt and here and store.experiment_name(here) == experiment:
-        store.adopt(here, opened.run)
+def open_run(store: Store, run: RunOpened, *, adopt: bool = True) -> tuple[RunOpened, str]:
+    """Open a run in its experiment, or in the one that the user chose, whose run it then adopts.
+
+    Returns:
+        The run as it was opened, and its id.
+    """
+    experiment = chosen_experiment(store, run.experiment)
+    opened = replace(run, experiment=experiment)
+    launch = os.environ.get("MLFLOW_RUN_ID", "")
+    if adopt and launch and store.experiment_name(launch) == experiment:
+        store.adopt(launch, opened.run)
     store.apply([opened], Path())
     run_id = store.run_id(opened.run)
     assert run_id is not None
     return opened, run_id
 
 
-def keep(
-    store: Store, wanted: RunOpened, records: Sequence[Record], folder: Path, what: str
-) -> str:
-    """Work that is already done, as a run of its own with its records; returns its page. Raises Rejected, Unreachable.
+def keep(store: Store, run: RunOpened, records: Sequence[Record], folder: Path, what: str) -> str:
+    """Record finished work as a run.
 
-    folder: what the paths of artifacts are relative to. what: the work's name, for the launch that leads to it.
+    Args:
+        store: The tracking server.
+        run: As it is opened.
+        records: Of the run.
+        folder: That paths of artifacts are relative to.
+        what: The work's name, for the launch that links to it.
+
+    Returns:
+        The page of the run.
+
+    Raises:
+        Rejected: If the server refuses a record.
+        Unreachable: If the server does not answer.
     """
-    opened, run_id = open_run(store, wanted)
+    opened, run_id = open_run(store, run)
     if refused := store.apply(records, folder):
         raise Rejected(refused[0])
     link_launch(store, opened.experiment, run_id, what)
@@ -53,13 +67,17 @@ def keep(
 
 
 def describe(store: Store, experiment: str, study: Study) -> None:
-    """What stands above an experiment's runs before there is a result."""
-    of_phase = {
-        one.metric.partition("/")[0]: f"metrics.{one.metric}" for one in reversed(study.outcomes)
-    }
-    told = [of_phase[phase] for phase in ("train", "inference") if phase in of_phase]
-    runs = store.share_columns(experiment, [*told, "tags.framework", "tags.block", "tags.outcome"])
-    text = f"{study.title}\n\nOne campaign per launch, [one run per cell]({runs}); the verdict is in the campaign's report."
+    """Describe an experiment that may have no result yet."""
+    columns = []
+    for phase in ("train", "inference"):
+        metrics = [outcome.metric for outcome in study.outcomes]
+        columns += [f"metrics.{name}" for name in metrics if name.startswith(f"{phase}/")][:1]
+    columns += ["tags.framework", "tags.block", "tags.outcome"]
+    runs = store.share_columns(experiment, columns)
+    text = (
+        f"{study.title}\n\nOne campaign per launch, [one run per cell]({runs}); "
+        "the verdict is in the campaign's report."
+    )
     store.describe_experiment(experiment, text)
 
 
@@ -68,27 +86,37 @@ def announce(
     experiment: str,
     run_id: str,
     name: str,
-    found: Sequence[str],
+    sentences: Sequence[str],
     *,
     verdict: bool,
     told_in: str = "",
 ) -> None:
-    """The newest result, in the experiment's description, where a newcomer looks first. A server that is away is not told.
+    """Write the newest result into the experiment's description, if the server answers.
 
-    verdict: whether there is one; a result without any never takes another's place. told_in: the experiment whose description
-    tells it, where that is not the run's own.
+    Args:
+        store: The tracking server.
+        experiment: Of the run.
+        run_id: Of the result.
+        name: Of the work.
+        sentences: Of the result.
+        verdict: True if it has one; a result without it never replaces one that has.
+        told_in: The experiment that is described, if that is another one.
     """
     day = datetime.date.today().isoformat()
     with contextlib.suppress(Rejected, Unreachable):
-        text = f"{NEWEST}, {day}: [{name}]({store.link(experiment, run_id)}). {' '.join(found[:2])}"
+        link = store.link(experiment, run_id)
+        text = f"{NEWEST}, {day}: [{name}]({link}). {' '.join(sentences[:2])}"
         store.describe_experiment(told_in or experiment, newest=text[:2_000], replace=verdict)
 
 
 def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaign") -> None:
-    """The run that `mlflow run` opened, where it is not the work's own, leads to it."""
-    here = os.environ.get("MLFLOW_RUN_ID", run_id)
-    if here != run_id:
-        text = f"This launch's {what} is [run {run_id}]({store.link(experiment, run_id)}) in the experiment **{experiment}**."
-        run = store.run(run_id)
-        name = f"launch of {run.name if run else what}"[:RUN_NAME_CHARACTERS]
-        store.tag(here, {"kind": RunKind.LAUNCH, "campaign": run_id, **named(name), **note(text)})
+    """Link from the run that `mlflow run` opened to the work's run, if they differ."""
+    launch = os.environ.get("MLFLOW_RUN_ID", run_id)
+    if launch == run_id:
+        return
+    link = store.link(experiment, run_id)
+    text = f"This launch's {what} is [run {run_id}]({link}) in the experiment **{experiment}**."
+    run = store.run(run_id)
+    name = f"launch of {run.name if run else what}"[:RUN_NAME_CHARACTERS]
+    tags = {"kind": RunKind.LAUNCH, "campaign": run_id, **named(name), **note(text)}
+    store.tag(launch, tags)

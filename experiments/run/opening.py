@@ -1,10 +1,10 @@
-"""A campaign's or sweep's run with its journal: opened for what was prepared, or reopened to go on."""
+"""Opening of a campaign's or sweep's run with its journal, and reopening it to go on."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,113 +47,89 @@ def open_journal(
         WrongCall: If no journal can be kept.
     """
     STOP.hold()
-    run, store, settings = uuid.uuid4().hex, Store(), prepared.settings
-    wanted = _run_opened(
-        store, prepared, RunOpened(run, 0, "", name, dict(tags), dict(params or {}))
+    store, settings = Store(), prepared.settings
+    experiment = mlflow_run.chosen_experiment(store, prepared.experiment)
+    store.experiment_id(experiment)
+    mlflow_run.describe(store, experiment, prepared.module)
+    for place in {experiment, prepared.launches}:
+        store.close_stale(place)
+    not_logged = settings_.silent(settings)
+    own_params = {
+        name: text
+        for name, text in settings_.as_text(settings).items()
+        if text and name not in not_logged
+    }
+    run = RunOpened(
+        uuid.uuid4().hex,
+        clock.now_ms(),
+        experiment,
+        name,
+        {**_tags(prepared), **tags},
+        {**own_params, **(params or {})},
     )
-    opened, run_id = mlflow_run.open_run(store, wanted, adopt=not parent_run)
+    opened, run_id = mlflow_run.open_run(store, run, adopt=not parent_run)
     if not parent_run:
         mlflow_run.link_launch(store, opened.experiment, run_id)
-    own = {
-        name: [str(folder), own_models.digest(name)]
-        for name, folder in own_models.folders().items()
-    }
+    folders = own_models.folders().items()
     description = {
         "study": prepared.study,
-        "run": run,
+        "run": run.run,
         "run_id": run_id,
         "experiment": opened.experiment,
         "settings": asdict(settings),
         "idle": asdict(prepared.machine),
-        "own_models": own,
+        "own_models": {name: [str(path), own_models.digest(name)] for name, path in folders},
         **description,
     }
     try:
         records = Journal(Path(settings.journal).resolve() / run_id)
         journal.write_campaign(records.folder, description)
         records.append(opened)
-        for name, text in prepared.data.files.items():
-            (records.folder / name).write_text(text, encoding="utf-8")
+        for file_name, text in prepared.data.files.items():
+            (records.folder / file_name).write_text(text, encoding="utf-8")
     except (OSError, JournalError) as error:
         reason = f"no journal can be kept in {settings.journal}: {error}"
-        store.apply([RunClosed(run, clock.now_ms(), RunOutcome.FAILED, reason)], Path())
+        store.apply([RunClosed(run.run, clock.now_ms(), RunOutcome.FAILED, reason)], Path())
         STOP.release()
         raise WrongCall(f"{reason}; choose another folder for it (journal=DIR)") from None
     return records
 
 
-def _run_opened(store: Store, prepared: PreparedCampaign, own: RunOpened) -> RunOpened:
-    """Return the run as it is opened, in an experiment that is described. own: its name, tags and params."""
-    experiment = mlflow_run.chosen_experiment(store, prepared.experiment)
-    store.experiment_id(experiment)
-    mlflow_run.describe(store, experiment, prepared.module)
-    for place in {experiment, prepared.launches}:
-        store.close_stale(place)
+def _tags(prepared: PreparedCampaign) -> dict[str, str]:
     settings, machine = prepared.settings, prepared.machine
-    tags = {
+    models = treatments.models_of(prepared.module, settings)
+    return {
         "dataset": prepared.data.dataset.name,
-        "model": ",".join(
-            map(own_models.labelled, treatments.models_of(prepared.module, settings))
-        ),
+        "model": ",".join(map(own_models.labelled, models)),
         **cell_run.origin_tags(prepared.study, settings),
         **prepared.data.tags,
         **machine.tags,
-        **{f"not_available.machine_{name}": why for name, why in machine.untold.items()},
+        **{f"not_available.machine_{name}": why for name, why in machine.not_available.items()},
         **whereabouts.here(),
-        **own.tags,
     }
-    silent = settings_.silent(settings)
-    params = {
-        name: text
-        for name, text in settings_.as_text(settings).items()
-        if name not in silent and text
-    }
-    return replace(
-        own,
-        time_ms=clock.now_ms(),
-        experiment=experiment,
-        tags=tags,
-        params={**params, **own.params},
-    )
 
 
 def record_preparation(recorder: Recorder, prepared: PreparedCampaign) -> None:
-    """Record the files and figures from before the first cell, as the run's own."""
+    """Record the files and metrics from before the first cell in the campaign's run."""
     for name in prepared.data.files:
         recorder.keep_file(recorder.folder / name)
     recorder.keep_metrics(prepared.machine.metrics)
 
 
 def reopen(description: Mapping[str, Any], records: Journal) -> None:
-    """Set the run back to running, with signals held from here on; what its last process left open ends."""
+    """Set the run back to running, with signals held from here on, and end what is open below it."""
     STOP.hold()
     store, run_id = Store(), description["run_id"]
     store.adopt(run_id, description["run"])
-    store.tag(
-        run_id, whereabouts.here()
-    )  # first, lest a campaign that begins now takes it for a dead one's
+    # first, so that a campaign that begins now does not close this one as vanished
+    store.tag(run_id, whereabouts.here())
     store.reopen(run_id)
     mlflow_run.link_launch(store, description["experiment"], run_id)
-    _close_unfinished(records, store)
-
-
-def _close_unfinished(records: Journal, store: Store) -> None:
-    """End runs that are open in the journal as the server knows, which a full disk does not stop; else by their kind."""
     for record in journal.read_all(records.folder):
         if isinstance(record, RunOpened | RunClosed):
             clock.CLOCK.not_before(record.time_ms / 1_000)
     for run, opened in journal_runs.open_runs(records.folder).items():
         kind = opened.tags.get("kind", RunKind.CELL)
-        if kind in (RunKind.CAMPAIGN, RunKind.SWEEP):
-            continue
-        run_id = store.run_id(run)
-        known = store.run(run_id) if run_id else None
-        if known and known.end_ms:
-            outcome, reason = (
-                known.tags.get("outcome", RunOutcome.FAILED),
-                known.tags.get("outcome_reason", ""),
-            )
-            records.append(RunClosed(run, known.end_ms, outcome, reason))
-        else:
+        if kind not in (RunKind.CAMPAIGN, RunKind.SWEEP):
             outcome = RunOutcome.FAILED if kind == RunKind.TRIAL else RunOutcome.INTERRUPTED
             records.append(RunClosed(run, clock.now_ms(), outcome, VANISHED))

@@ -1,25 +1,24 @@
-"""A campaign from its settings to its report: prepare, check, prove, open, measure, judge, report."""
+"""Pipeline of a campaign: prepare, open, measure, judge, report."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from experiments import studies, workloads
+from experiments import workloads
 from experiments.comparison.judgement import ComparisonResult
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.contract import Progress
+from experiments.planning.design import Cell
 from experiments.run import (
     backends,
     cell_run,
-    journal_runs,
     mlflow_run,
     opening,
     preparation,
@@ -27,23 +26,23 @@ from experiments.run import (
     resume,
     rules,
 )
-from experiments.run import plan as plan_
+from experiments.run.backends import Backend
 from experiments.run.campaign import Campaign
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.rules import StoppingRule
-from models import own as own_models
-from tracking import journal
 from tracking.errors import EvenhandError, WrongCall
-from tracking.journal import Journal
-from tracking.records import RunKind, RunOutcome, Tags
+from tracking.records import RunKind, RunOutcome
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """Result of a campaign. `answer` is None where there is nothing to compare; `sentences` give the reason then.
+    """Result of a campaign.
 
-    delivered: whether the tracking server has all of it. all_ok: whether every cell ended well.
+    Attributes:
+        answer: None if there is nothing to compare; `sentences` then state the reason.
+        delivered: True if the tracking server has all of it.
+        all_ok: True if every cell succeeded.
     """
 
     answer: ComparisonResult | None
@@ -63,95 +62,75 @@ def start(
     plan: Plan | None = None,
     parent_run: str = "",
 ) -> Campaign:
-    """Prepare, check and prove everything, then open the campaign's run.
+    """Prepare and check everything, then open the campaign's run.
 
     Args:
         study: Name of the experiment.
-        settings: As the user gave them.
-        display: Shows what is being done.
+        settings: As the user set them.
+        display: Shows the progress.
         plan: What is compared, where that is not the study's own design.
         parent_run: Id of the run whose work the campaign is part of.
 
     Raises:
-        WrongCall: For what is wrong, before any minute of compute.
+        WrongCall: For what is wrong, before the first cell.
     """
-    if warning := (plan or plan_.of_study(studies.load(study), settings)).nothing_to_compare:
-        display.say(f"! {warning}", style="bold yellow")
     prepared = preparation.prepare(study, settings, display, plan)
-    description = {"plan": plan_.to_values(plan)} if plan else {}
-    tags = {**prepared.plan.tags, "kind": RunKind.CAMPAIGN, **rules.rule_tags(settings)}
-    name = _name(study, settings, plan)
+    if warning := prepared.plan.nothing_to_compare:
+        display.say(f"! {warning}", style="bold yellow")
+    tags = {**prepared.plan.tags, "kind": RunKind.CAMPAIGN, **rules.rule_tags(prepared.settings)}
+    description = {"plan": asdict(plan)} if plan else {}
+    name = _name(prepared, plan.title if plan else "")
     records = opening.open_journal(prepared, name, tags, description, parent_run=parent_run)
     campaign = Campaign(prepared, records, display)
     opening.record_preparation(campaign.recorder, prepared)
     return campaign
 
 
-def _name(study: str, settings: CampaignSettings, plan: Plan | None) -> str:
-    """Return the run's name: preset, the first settings that are not the preset's, and when it began."""
+def _name(prepared: PreparedCampaign, title: str) -> str:
+    """Return the run's name: preset, the first settings that differ from it, and the time."""
+    settings = prepared.settings
     left_out = settings_.immaterial(settings) - {"frameworks", "blocks", "vary"}
-    parts = [f"{study} {settings.preset}", plan.title if plan else ""]
-    parts += [
-        cell_run.distinguishing_settings(study, settings, left_out),
-        time.strftime("%Y-%m-%d %H:%M"),
-    ]
+    different = cell_run.distinguishing_settings(prepared.study, settings, left_out)
+    now = time.strftime("%Y-%m-%d %H:%M")
+    parts = [f"{prepared.study} {settings.preset}", title, different, now]
     return " · ".join(filter(None, parts))
 
 
 def restart(
-    study: str, wanted: str, given: Mapping[str, str], root: Path, display: Display
+    study: str, run_id: str, given: Mapping[str, str], root: Path, display: Display
 ) -> Campaign:
     """Prepare a campaign again with the settings that it began with, and reopen its run.
 
+    Args:
+        study: Name of the experiment.
+        run_id: Id of the campaign's run, or `last`.
+        given: Settings of this call, as text.
+        root: Folder of the journals.
+        display: Shows the progress.
+
     Raises:
-        WrongCall: If it is not found, or other settings are given.
+        WrongCall: If it is not found, or its settings cannot become those of this call.
     """
-    folder = resume.find("resume", wanted, root, study)
-    description = journal.read_campaign(folder)
-    records = Journal(
-        folder
-    )  # its lock before minutes of preparation: another process may be running
+    # locked before minutes of preparation: another process may be running it
+    previous = resume.load(study, run_id, root)
     try:
-        return _restarted(study, description, given, records, display)
+        settings = previous.settings(given)
+        prepared = preparation.prepare(study, settings, display, previous.plan)
+        backends.gather(previous.records, previous.description["run_id"])
+        opening.reopen(previous.description, previous.records)
+        previous.record_length(settings)
     except BaseException:
-        records.close()
+        previous.records.close()
         raise
-
-
-def _restarted(
-    study: str,
-    description: Mapping[str, Any],
-    given: Mapping[str, str],
-    records: Journal,
-    display: Display,
-) -> Campaign:
-    folder, run, before = records.folder, description["run"], description["settings"]
-    for path, digest in description.get("own_models", {}).values():
-        if own_models.digest(own_models.add(Path(path))) != digest:
-            raise WrongCall(
-                f"resume: the model in {path} has changed since the campaign began; start anew"
-            )
-    settings = resume.same_settings(study, before, given)
-    resume.require_extendable(settings, before, folder, run)
-    plan = plan_.from_values(description["plan"]) if "plan" in description else None
-    prepared = preparation.prepare(study, settings, display, plan)
-    backends.gather(records, description["run_id"])
-    opening.reopen(description, records)
-    now = {name: getattr(settings, name) for name in resume.open_ended(settings)}
-    if {**before, **now} != before:
-        lengthened = not settings.until_settled and settings.blocks != before["blocks"]
-        if lengthened and (looks := resume.reported_looks(folder, run, before["blocks"])):
-            records.append(Tags(run, {"looks": journal_runs.as_text(looks)}))
-        journal.write_campaign(folder, {**description, "settings": {**before, **now}})
-    return Campaign(prepared, records, display)
+    return Campaign(prepared, previous.records, display)
 
 
 def run(campaign: Campaign, progress: Progress, last_block: int = 0) -> Conclusion:
-    """Measure every cell, judge, and write the report. Whatever happens, the campaign's run ends with its reason.
+    """Measure every cell, judge, and write the report; the run always ends with its reason.
 
     Args:
         campaign: Started or restarted.
-        progress: Shows how far the report is.
+        progress: Shows the progress of the report.
         last_block: Of an extension, see `StoppingRule`.
 
     Raises:
@@ -160,8 +139,8 @@ def run(campaign: Campaign, progress: Progress, last_block: int = 0) -> Conclusi
     recorder = campaign.recorder
     try:
         rule = StoppingRule(campaign, reporting.question(campaign.prepared), last_block)
-        all_ok = measure(campaign, rule)
-        return judge_and_report(campaign, progress, all_ok=all_ok, stopped=rule.stopped)
+        all_ok = _measure(campaign, rule)
+        return _judge_and_report(campaign, progress, all_ok=all_ok, stopped=rule.stopped)
     except Interrupted as error:
         recorder.close(RunOutcome.INTERRUPTED, str(error))
         raise
@@ -173,8 +152,8 @@ def run(campaign: Campaign, progress: Progress, last_block: int = 0) -> Conclusi
         raise
 
 
-def measure(campaign: Campaign, rule: StoppingRule) -> bool:
-    """Do what comes before the blocks, then run every missing cell. Return whether all ended well."""
+def _measure(campaign: Campaign, rule: StoppingRule) -> bool:
+    """Run the extractions, then every missing cell. Return True if all succeeded."""
     recorder, schedule, data = campaign.recorder, campaign.schedule, campaign.prepared.data
     with recorder.signals():
         recorder.check_stop()
@@ -186,67 +165,78 @@ def measure(campaign: Campaign, rule: StoppingRule) -> bool:
         for job, ok in zip(data.before, results, strict=True):
             if job.framework == campaign.settings.frameworks[0] and not ok:
                 raise EvenhandError(
-                    "the baseline's feature extraction failed, which all cells need; the reason stands above"
+                    "the baseline's feature extraction failed, which all cells need; "
+                    "the reason stands above"
                 )
         recorder.warn(_warnings_after_extraction(campaign.prepared))
-        with closing(backend.blocks(schedule.blocks)) as blocks:
-            for block in blocks:
-                results.append(block.ok)
-                if rule(block.block, ran_now=block.ran_now):
-                    break
+        results += _run_blocks(backend, schedule.blocks, rule)
         if odd := rules.find_odd_block(recorder.folder, recorder.run, rule.question):
             recorder.tag(**odd.tags)  # one record: from here on it is owed, after a kill too
             campaign.recall()
             again = [block for block in schedule.blocks if block[0].block == odd.number]
-            with closing(backend.blocks(again)) as blocks:
-                results += [block.ok for block in blocks]
+            results += _run_blocks(backend, again)
     return all(results)
+
+
+def _run_blocks(
+    backend: Backend, blocks: Sequence[Sequence[Cell]], rule: StoppingRule | None = None
+) -> list[bool]:
+    results = []
+    with closing(backend.blocks(blocks)) as finished:
+        for block in finished:
+            results.append(block.ok)
+            if rule and rule(block.block, ran_now=block.ran_now):
+                break
+    return results
 
 
 def _warnings_after_extraction(prepared: PreparedCampaign) -> Sequence[str]:
     if not (after_extraction := workloads.load(prepared.module.workload).after_extraction):
         return ()
-    treatments = {
+    treatment_of_data = {
         id(prepared.data_for(treatment)): treatment for treatment in prepared.plan.treatments
     }
     warnings: dict[str, None] = {}
-    for treatment in treatments.values():
-        data = prepared.data_for(treatment)
-        warnings |= dict.fromkeys(after_extraction(treatment.merged(prepared.settings), data))
+    for treatment in treatment_of_data.values():
+        data, settings = prepared.data_for(treatment), treatment.merged(prepared.settings)
+        warnings |= dict.fromkeys(after_extraction(settings, data))
     return tuple(warnings)
 
 
-def judge_and_report(
+def _judge_and_report(
     campaign: Campaign, progress: Progress, *, all_ok: bool, stopped: str
 ) -> Conclusion:
-    """Compare, write the report into the journal and the campaign's run, describe that run, and close it.
+    """Compare, write the report into the journal and the campaign's run, and close that run.
 
-    stopped: why there are no more blocks, where their number was not fixed; else empty.
+    Args:
+        campaign: Whose cells have ended.
+        progress: Shows the progress of the report.
+        all_ok: True if every cell succeeded.
+        stopped: Why there are no more blocks, if their number was not fixed.
     """
     recorder = campaign.recorder
     result: ComparisonResult | None = None
     try:
-        judged = reporting.judge(campaign, progress)
-    except WrongCall as error:  # a single framework was asked for, or a single one ended well
-        sentences, answer = [f"No verdict: {error}."], f"No verdict: {error}."
+        result = reporting.judge(campaign, progress)
+    except WrongCall as error:  # a single framework was compared, or a single one succeeded
+        answer = f"No verdict: {error}."
+        sentences = [answer]
     else:
-        result, sentences, answer = judged, list(judged.sentences), judged.card.told
-        recorder.keep_metrics({**judged.extra.metrics, **judged.card.figures})
-        if judged.report is None:
-            sentences.append(f"{judged.trouble}; resume writes it later.")
+        sentences, answer = list(result.sentences), result.card.told
+        recorder.keep_metrics({**result.extra.metrics, **result.card.figures})
+        if result.report is None:
+            sentences.append(f"{result.trouble}; resume writes it later.")
         else:
-            recorder.keep_file(judged.report.parent)
+            recorder.keep_file(result.report.parent)
     sentences += filter(None, [stopped])
     tags = {
         "answer": answer[:1_000],
         "verdict": " ".join(sentences)[:1_000],
         **reporting.description(campaign, sentences, result),
     }
-    outcome, reason = (
-        (RunOutcome.OK, "")
-        if all_ok
-        else (RunOutcome.FAILED, "some cells failed; resume runs them again")
-    )
+    outcome, reason = RunOutcome.OK, ""
+    if not all_ok:
+        outcome, reason = RunOutcome.FAILED, "some cells failed; resume runs them again"
     delivered = recorder.close(outcome, reason, tags)
     conclusion = Conclusion(result, sentences, delivered, all_ok)
     if result and delivered:

@@ -1,4 +1,4 @@
-"""Records of a campaign's or a sweep's run: into its journal, then to MLflow, and every end in order."""
+"""Records of a campaign's or a sweep's run: into its journal, then to MLflow."""
 
 from __future__ import annotations
 
@@ -32,11 +32,16 @@ from tracking.upload import Collected, Uploader
 
 
 class Recorder:
-    """The run that cells belong to, with its journal; `close` ends the run, whatever happened.
+    """Records of the run that cells belong to; `close` ends the run, whatever happened.
 
-    part_of: the campaign's folder, where these records are a part of it only, which another process
-    collects and delivers. place_tags: of where such a part runs. called: who is meant where a signal
-    ends a cell. nodes: that cells may use, see `CellSpec`.
+    Args:
+        part_of: Folder of the campaign, if these records are a part of it that another process
+            collects and delivers.
+
+    Attributes:
+        place_tags: Of where such a part runs.
+        called: The name of this process in the reason of a cell that a signal ended.
+        nodes: Nodes that cells may use, see `CellSpec`.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class Recorder:
         self._uploader = Collected() if part_of else Uploader(records, self.store, self.run_id)
         self._uploader.start()
         self._sensors = Sensors(device=device)
-        self._trouble_shown = False
+        self._is_trouble_shown = False
         self._damage_shown: list[str] = []
         if self._uploader.doubt:
             self._alert(self._uploader.doubt)
@@ -69,32 +74,29 @@ class Recorder:
     # ---- records
 
     def write(self, record: Record) -> None:
-        """Append to the journal. A full disk is remembered: it ends the cell that runs, not the campaign."""
+        """Append to the journal. A full disk is remembered: it ends the cell, not the campaign."""
         try:
             self._journal.append(record)
         except JournalError as error:
             self.full_disk = str(error)
 
     def tag(self, **tags: str) -> None:
-        """Record tags of the campaign's own run."""
+        """Record tags of the campaign's run."""
         self.write(Tags(self.run, tags))
 
     def keep_file(self, path: Path) -> None:
-        """Record a file or folder below the journal's as an artifact of the run."""
+        """Record a file or folder below the journal's as an artifact of the campaign's run."""
         self.write(Artifact(self.run, str(path.relative_to(self.folder))))
 
-    def keep_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Record metrics of the campaign's own run."""
+    def keep_metrics(self, values: Mapping[str, float]) -> None:
+        """Record metrics of the campaign's run."""
         if values:
             now = clock.now_ms()
-            self.write(
-                Metrics(
-                    self.run, tuple(Point(key, value, step, now) for key, value in values.items())
-                )
-            )
+            points = tuple(Point(key, value, 0, now) for key, value in values.items())
+            self.write(Metrics(self.run, points))
 
     def warn(self, warnings: Sequence[str]) -> None:
-        """Show warnings, and keep them on this run and on those of the cells to come."""
+        """Show warnings, and record them on this run and on those of the cells to come."""
         self.warnings += [warning for warning in warnings if warning not in self.warnings]
         for warning in warnings:
             self._alert(warning)
@@ -111,7 +113,7 @@ class Recorder:
     # ---- around a cell
 
     def begin(self, title: str) -> None:
-        """Get ready for a cell, or several that take turns. Raises Interrupted if a signal came."""
+        """Prepare for a cell, or several that take turns. Raises Interrupted if a signal came."""
         self.check_stop()
         self.check_clock()
         self.full_disk = ""
@@ -119,7 +121,7 @@ class Recorder:
 
     @contextmanager
     def sparing(self, settings: Sequence[CampaignSettings]) -> Iterator[None]:
-        """Keep this process out of the way of cells with these settings."""
+        """Keep this process off the CPUs of cells with these settings."""
         self._uploader.sparing = True
         try:
             with devices.staying_on(devices.cpus_of_parent(settings)):
@@ -129,32 +131,38 @@ class Recorder:
 
     def settle(self) -> None:
         """Deliver what was measured before anything else is. Raises Interrupted if a signal came."""
-        self._uploader.wake()
-        self.deliver(
-            30.0
-        )  # packing a model while the next cell is timed would be seen in its times
-        self._show_trouble()
+        self.wake()
+        self.deliver(30.0)  # work of the uploader would be seen in the next cell's times
+        self._show_damage()
+        trouble = self._uploader.trouble
+        if trouble and not self._is_trouble_shown:
+            self._alert(
+                f"the tracking server takes no records now ({trouble}); they wait in {self.folder}"
+            )
+        elif not trouble and self._is_trouble_shown:
+            self.display.say("  the tracking server is back and has all records")
+        self._is_trouble_shown = bool(trouble)
         self.check_stop()
 
     def wake(self) -> None:
-        """Send what is waiting."""
+        """Send waiting records now."""
         self._uploader.wake()
 
     def check_clock(self) -> bool:
-        """Warn if the system's clock was set since the last call: the campaign's times go on by its own."""
+        """Warn if the system's clock was set since the last call: the campaign's times go on."""
         moved = clock.CLOCK.set_back()
         if moved:
             direction = "back" if moved > 0 else "forward"
-            by = durations.told(abs(moved))
             self.warn(
-                (
-                    f"the system clock was set {direction} by {by}; the times of this campaign go on as they began",
-                )
+                [
+                    f"the system clock was set {direction} by {durations.told(abs(moved))}; "
+                    "the times of this campaign go on as they began"
+                ]
             )
         return bool(moved)
 
     def cool_down(self, name: str, limit_seconds: float) -> dict[str, str]:
-        """Wait for the temperature of the start where a sensor has one. Return tags of how that went."""
+        """Wait for the temperature of the start, if there is a sensor. Return tags of the wait."""
         if not (limit_seconds and self.machine.celsius):
             return {}
 
@@ -170,7 +178,7 @@ class Recorder:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Within it a signal ends the running cell and what follows it, in order."""
+        """Delay signals: they end the running cell and what follows it, in order."""
         STOP.hold()
         try:
             yield
@@ -179,7 +187,7 @@ class Recorder:
             STOP.release()
 
     def why_stop(self) -> str:
-        """Return why what runs must end now; empty if nothing speaks against going on."""
+        """Return why what runs must end now; empty if it may go on."""
         return f"{self.called} got {STOP.name}" if STOP.number else self.full_disk
 
     def check_stop(self) -> None:
@@ -194,7 +202,7 @@ class Recorder:
     # ---- delivery
 
     def deliver(self, timeout_seconds: float = 120.0) -> bool:
-        """Send everything measured so far to the server. Return False if it stays away."""
+        """Send everything measured so far to the server. Return False if it is not reachable."""
         deadline = time.monotonic() + timeout_seconds
         while not self._uploader.up_to_date:
             if self._uploader.stuck or time.monotonic() > deadline:
@@ -205,29 +213,34 @@ class Recorder:
     def close(
         self, outcome: RunOutcome, reason: str = "", tags: Mapping[str, str] | None = None
     ) -> bool:
-        """End the run and deliver what can be delivered."""
+        """End the run and deliver its records. Return True if the server has all of them."""
         if tags:
             self.write(Tags(self.run, dict(tags)))
         self.write(RunClosed(self.run, clock.now_ms(), outcome, reason))
         return self.leave()
 
     def leave(self) -> bool:
-        """Deliver what can be delivered and let the journal go; the run stays as it is. Show what is not delivered."""
-        arrived = self._uploader.finish(120.0 if not self._uploader.trouble else 5.0)
+        """Deliver what can be delivered and close the journal; the run stays open.
+
+        Returns:
+            True if the server has all records; what it lacks is shown otherwise.
+        """
+        is_delivered = self._uploader.finish(120.0 if not self._uploader.trouble else 5.0)
         self._show_damage()
         again = shell.command("replay", "--journal", str(self.folder))
         lines = journal.named([f"refused: {line}" for line in self._uploader.refused])
-        if not arrived:
+        if not is_delivered:
             reason = self._uploader.trouble or "it takes longer than this process waits"
             lines.append(
-                f"{self._uploader.undelivered:,} records wait: {self.store.uri}: {reason}; send them when it can: {again}"
+                f"{self._uploader.undelivered:,} records wait: {self.store.uri}: {reason}; "
+                f"send them when it can: {again}"
             )
         elif lines:
             lines.append(f"what was refused stays in the journal; send it again: {again}")
         for line in lines:
             self._alert(line)
         self._journal.close()
-        return arrived
+        return is_delivered
 
     def _show_damage(self) -> None:
         lines = [str(line) for line in tuple(self._uploader.damaged.values())]
@@ -235,20 +248,14 @@ class Recorder:
             self._alert(line)
         self._damage_shown = lines
 
-    def _show_trouble(self) -> None:
-        self._show_damage()
-        trouble = self._uploader.trouble
-        if trouble and not self._trouble_shown:
-            self._alert(
-                f"the tracking server takes no records now ({trouble}); they wait in {self.folder}"
-            )
-        elif not trouble and self._trouble_shown:
-            self.display.say("  the tracking server is back and has all records")
-        self._trouble_shown = bool(trouble)
-
 
 def _resume_command(description: Mapping[str, Any], root: Path) -> str:
-    """Return what continues the work of a description, as a shell takes it. root: the folder of its journal's folder."""
+    """Return the shell command that continues the work of a description.
+
+    Args:
+        description: Of the campaign or sweep.
+        root: The folder of the journals.
+    """
     storage = description["sweep"]["storage"] if "joined" in description else ""
     shared = [f"--storage={storage}"] if storage and not shell.has_password(storage) else []
     return shell.from_anywhere(
@@ -257,9 +264,6 @@ def _resume_command(description: Mapping[str, Any], root: Path) -> str:
 
 
 def journal_option(root: Path) -> list[str]:
-    """Return the option that names the folder of the journals, where it is not the default."""
-    return (
-        []
-        if root.resolve() == Path(CampaignSettings.journal).resolve()
-        else [f"--journal={root.resolve()}"]
-    )
+    """Return the option that names the folder of the journals, if it is not the default."""
+    is_default = root.resolve() == Path(CampaignSettings.journal).resolve()
+    return [] if is_default else [f"--journal={root.resolve()}"]

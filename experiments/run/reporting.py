@@ -1,4 +1,4 @@
-"""What is asked of a campaign's runs, how they are judged, and what its run's description is."""
+"""Question about a campaign's runs, their verdict, and the description of the campaign's run."""
 
 from __future__ import annotations
 
@@ -10,24 +10,17 @@ from experiments.comparison.report import rendering
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
-from experiments.config.settings import CampaignSettings
 from experiments.contract import Progress
 from experiments.planning.length import is_rate
 from experiments.run import journal_runs, resume
 from experiments.run.campaign import Campaign
-from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from tracking.store import Unreachable, note
 
 
 def question(prepared: PreparedCampaign) -> ComparisonSpec:
-    """Return what is asked of a campaign's runs, at every look and at the end."""
-    return question_of(prepared.study, prepared.settings, prepared.plan)
-
-
-def question_of(study: str, settings: CampaignSettings, plan: Plan) -> ComparisonSpec:
-    """Return what would be asked of the runs of a campaign."""
-    module = studies.load(study)
+    """Return the question about a campaign's runs, at every look and at the end."""
+    module, settings, plan = prepared.module, prepared.settings, prepared.plan
     outcomes = [
         outcome
         for outcome in studies.outcomes(module, settings)
@@ -47,17 +40,21 @@ def question_of(study: str, settings: CampaignSettings, plan: Plan) -> Compariso
 
 
 def judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
-    """Compare the finished runs, from the server or, while it is away, from the journal; write the report."""
+    """Compare the finished runs and write the report.
+
+    They come from the server or, while that is not reachable, from the journal.
+    """
     prepared, recorder = campaign.prepared, campaign.recorder
     settings, plan, study = prepared.settings, prepared.plan, prepared.module
-    online = recorder.deliver()
-    runs = (
-        recorder.store.children(recorder.run_id, recorder.experiment)
-        if online
-        else journal_runs.stored(recorder.folder)
-    )
-    is_own_design = plan.factor == study.factor  # what a study adds is about what it compares
+    is_own_design = plan.factor == study.factor  # what a study adds is about its own factor
     also = study.also if is_own_design else None
+    link = None
+    if recorder.deliver():
+        runs = list(recorder.store.children(recorder.run_id, recorder.experiment))
+        steps, link = partial(raw.fetch, recorder.store), recorder.store.address
+    else:
+        runs = list(journal_runs.stored(recorder.folder))
+        steps = partial(raw.from_files, paths=journal_runs.step_files(recorder.folder))
     options = ReportOptions(
         f"{plan.title} · {settings.preset}",
         study.published if is_own_design else (),
@@ -65,35 +62,28 @@ def judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
         also=(lambda comparison: also(settings, comparison, progress)) if also else None,
         figures=settings.figures,
         more_blocks=partial(resume.advice, campaign),
-        link=recorder.store.address if online else None,
+        link=link,
     )
-    steps = (
-        partial(raw.fetch, recorder.store)
-        if online
-        else partial(raw.from_files, paths=journal_runs.step_files(recorder.folder))
-    )
-    return answer(question(prepared), table(list(runs)), recorder.folder / "report", options, steps)
+    return answer(question(prepared), table(runs), recorder.folder / "report", options, steps)
 
 
 def description(
     campaign: Campaign, sentences: list[str], result: ComparisonResult | None
 ) -> dict[str, str]:
-    """Return the description of a campaign's run. The card stands first: MLflow shows the first lines only."""
+    """Return the description of a campaign's run. The card stands first: MLflow shows few lines."""
     prepared, recorder = campaign.prepared, campaign.recorder
     settings, info = prepared.settings, prepared.data.dataset
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info.counts.items())
-    blocks = (
-        f"{settings.blocks} to {settings.max_blocks}"
-        if settings.until_settled
-        else str(settings.blocks)
-    )
+    blocks = str(settings.blocks)
+    if settings.until_settled:
+        blocks = f"{settings.blocks} to {settings.max_blocks}"
     frameworks = ", ".join(f"`{name}`" for name in settings.frameworks)
     try:
-        cells = f"[all runs of this campaign]({recorder.store.list_of(recorder.experiment, recorder.run_id)})"
+        link = recorder.store.list_of(recorder.experiment, recorder.run_id)
+        cells = f"[all runs of this campaign]({link})"
     except Unreachable:
         cells = f"tag `campaign = {recorder.run_id}`"
     parts = [
-        *([rendering.description_card(result.card)] if result else []),
         f"**{prepared.plan.title}**, preset `{settings.preset}`: {frameworks} in "
         f"{blocks} random blocks of fresh processes on `{', '.join(campaign.devices)}`.",
         f"Data: `{info.name}` ({counts}).",
@@ -101,4 +91,6 @@ def description(
         "### Found\n" + "\n".join(f"- {line}" for line in sentences),
         f"The whole report is the artifact `report.html`. Every cell is a run of its own: {cells}.",
     ]
+    if result:
+        parts.insert(0, rendering.description_card(result.card))
     return note("\n\n".join(parts))

@@ -1,4 +1,4 @@
-"""A campaign that was begun before: found by its journal, with the settings of its beginning, and perhaps more blocks."""
+"""Campaigns that were begun before: read from their journal, and continued, perhaps with more blocks."""
 
 from __future__ import annotations
 
@@ -16,70 +16,125 @@ from experiments.run import journal_runs
 from experiments.run import plan as plan_
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import environment_digest
+from experiments.run.plan import Plan
 from experiments.run.recorder import journal_option
+from models import own as own_models
 from tracking import journal, provenance
 from tracking.errors import WrongCall
 from tracking.journal import Journal
+from tracking.records import Tags
 
-# No campaigns, though their folders lie among the campaigns' journals.
+# Folders among the campaigns' journals that are no campaigns.
 OTHERS = ("sweep", "export")
 
 
-def find(option: str, wanted: str, root: Path, study: str = "") -> Path:
+@dataclass(frozen=True)
+class PreviousLaunch:
+    """Campaign as earlier launches left it.
+
+    Attributes:
+        records: Its journal, which this process has locked.
+        description: As the journal has it.
+        plan: What is compared, where that is not the study's own design.
+    """
+
+    study: str
+    records: Journal
+    description: Mapping[str, Any]
+    plan: Plan | None
+
+    def settings(self, given: Mapping[str, str]) -> CampaignSettings:
+        """Return its settings with those of this call that may change.
+
+        Raises:
+            WrongCall: If others would change, or if its runs could not be judged together.
+        """
+        before = self.description["settings"]
+        for path, digest in self.description.get("own_models", {}).values():
+            if own_models.digest(own_models.add(Path(path))) != digest:
+                raise WrongCall(
+                    f"resume: the model in {path} has changed since the campaign began; start anew"
+                )
+        settings = same_settings(self.study, before, given)
+        require_extendable(settings, before, self.records.folder, self.description["run"])
+        return settings
+
+    def record_length(self, settings: CampaignSettings) -> None:
+        """Record how long the campaign goes on from now, and the looks that it has had."""
+        before, run = self.description["settings"], self.description["run"]
+        now = {name: getattr(settings, name) for name in open_ended(settings)}
+        if {**before, **now} == before:
+            return
+        if not settings.until_settled and settings.blocks != before["blocks"]:
+            looks = reported_looks(self.records.folder, run, before["blocks"])
+            if looks:
+                self.records.append(Tags(run, {"looks": journal_runs.as_text(looks)}))
+        changed = {**self.description, "settings": {**before, **now}}
+        journal.write_campaign(self.records.folder, changed)
+
+
+def load(study: str, run_id: str, root: Path) -> PreviousLaunch:
+    """Return a campaign of a study with its journal locked. Raises WrongCall."""
+    folder = find("resume", run_id, root, study)
+    description = journal.read_campaign(folder)
+    plan = plan_.from_values(description["plan"]) if "plan" in description else None
+    return PreviousLaunch(study, Journal(folder), description, plan)
+
+
+def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
     """Return the journal folder of a campaign.
 
     Args:
         option: What the user set, for the error.
-        wanted: The campaign's run id, or `last`.
+        run_id: The campaign's run id, or `last`.
         root: The folder of the journals.
         study: Of which it has to be, if any.
 
     Raises:
         WrongCall: If there is none.
     """
-    descriptions = journal.descriptions(root, wanted)
     folders = [
         folder
-        for folder, kept in descriptions
-        if kept["study"] == study or (not study and kept["study"] not in OTHERS)
+        for folder, description in journal.descriptions(root, run_id)
+        if description["study"] == study or (not study and description["study"] not in OTHERS)
     ]
     if not folders:
-        what = f"no campaign of {study}" if study else "no campaign"
+        noun = f"no campaign of {study}" if study else "no campaign"
         raise WrongCall(
-            f"{option}: {what} has its journal in {root}; give journal=DIR of the machine that ran it"
+            f"{option}: {noun} has its journal in {root}; "
+            "give journal=DIR of the machine that ran it"
         )
-    if wanted == "last":
+    if run_id == "last":
         return folders[-1]
     for folder in folders:
-        if folder.name == wanted:
+        if folder.name == run_id:
             return folder
-    raise WrongCall(
-        f"{option}: no campaign {wanted} in {root}; have {', '.join(folder.name for folder in folders[-5:])}"
-    )
+    names = ", ".join(folder.name for folder in folders[-5:])
+    raise WrongCall(f"{option}: no campaign {run_id} in {root}; have {names}")
 
 
 def same_settings(
     study: str, recorded: Mapping[str, Any], given: Mapping[str, str]
 ) -> CampaignSettings:
-    """Return the settings as they were, except for where their folders are now.
+    """Return the recorded settings, except for folders, length and cluster, which may be new.
 
     Raises:
-        WrongCall: For others than those recorded, and for a newer setting whose value they may not have had.
+        WrongCall: For other changes, and for a setting that is newer than the record.
     """
     module = studies.load(study)
     settings = settings_.from_values(module.settings, recorded)
-    wanted = settings_.parse(module.settings, module.presets, given)
+    requested = settings_.parse(module.settings, module.presets, given)
     for name in set(given) - settings_.silent(settings) - open_ended(settings):
-        before, now = getattr(settings, name), getattr(wanted, name)
-        if before != now:
-            was = settings_.to_text(before)
+        before = getattr(settings, name)
+        if before != getattr(requested, name):
             raise WrongCall(
-                f"resume: {name} was {was} at the beginning and cannot become {given[name]}; start anew"
+                f"resume: {name} was {settings_.to_text(before)} at the beginning "
+                f"and cannot become {given[name]}; start anew"
             )
     changed = set(given) & {"cache", "journal", *open_ended(settings)}
-    if given.get("executor") == "local":  # what a cluster was asked for goes with it
+    if given.get("executor") == "local":  # options of the cluster go with it
         changed |= settings_.of_group(settings, "cluster")
-    return dataclasses.replace(settings, **{name: getattr(wanted, name) for name in changed})
+    return dataclasses.replace(settings, **{name: getattr(requested, name) for name in changed})
 
 
 def open_ended(settings: CampaignSettings) -> set[str]:
@@ -91,9 +146,9 @@ def open_ended(settings: CampaignSettings) -> set[str]:
 def require_extendable(
     settings: CampaignSettings, before: Mapping[str, Any], folder: Path, run: str
 ) -> None:
-    """Raise WrongCall if the blocks that settings ask for cannot be judged together with those there are.
+    """Raise WrongCall if the requested blocks cannot be judged together with the existing ones.
 
-    What looks have spent of the error rate is gone, and blocks have to come from where the first ones did.
+    Looks have spent some of the error rate, and all blocks have to come from the same origin.
 
     Args:
         settings: As they would be.
@@ -108,47 +163,54 @@ def require_extendable(
         return
     if settings.until_settled and looks and looks[-1] >= was:
         raise WrongCall(
-            f"max_blocks was {was}, and the last look has spent all of the error rate; start anew with max_blocks={now}"
+            f"max_blocks was {was}, and the last look has spent all of the error rate; "
+            f"start anew with max_blocks={now}"
         )
     if settings.until_settled and looks and now <= looks[-1]:
         raise WrongCall(f"max_blocks={now}: {looks[-1]} blocks have been judged; choose more")
     if not settings.until_settled and now < was:
         raise WrongCall(
-            f"resume: blocks was {was} at the beginning and cannot become {now}; choose more, or start anew"
+            f"resume: blocks was {was} at the beginning and cannot become {now}; "
+            "choose more, or start anew"
         )
     if now > was:
         _require_same_origin(folder, run, settings)
 
 
 def _require_same_origin(folder: Path, run: str, settings: CampaignSettings) -> None:
-    """Raise WrongCall where machine, packages or code are not those of the first blocks, as far as the journal has them."""
+    """Raise WrongCall where machine, packages or code are not those of the first blocks."""
     first = journal_runs.tags(folder, run)
-    here = {
-        "machine": (provenance.fingerprint(), "measure them there"),
-        "environment": (environment_digest(settings), "install its packages and set its variables"),
-        "commit": (provenance.commit(), "check it out"),
-    }
-    for name, (now, remedy) in here.items():
+    environment = environment_digest(settings)
+    origins = (
+        ("machine", provenance.fingerprint(), "measure them there"),
+        ("environment", environment, "install its packages and set its variables"),
+        ("commit", provenance.commit(), "check it out"),
+    )
+    for name, now, remedy in origins:
         was = first.get(name, "")
         if was and was != now:
             raise WrongCall(
-                f"more blocks need the {name} of the first, {was}; here it is {now or 'unknown'}: {remedy}, or start anew"
+                f"more blocks need the {name} of the first, {was}; "
+                f"here it is {now or 'unknown'}: {remedy}, or start anew"
             )
 
 
 def reported_looks(folder: Path, run: str, blocks: int) -> tuple[int, ...]:
-    """Return the looks of a campaign of a fixed number of blocks: after how many of them a report was written.
+    """Return the blocks after which a campaign of a fixed number of blocks wrote a report.
 
-    blocks: their number until now, which its last report was about if there was one since the last look.
+    Args:
+        folder: Of the campaign's journal.
+        run: The campaign's run in it.
+        blocks: The number until now, to which its last report belongs if it had one.
     """
-    tagged_at, looks = journal_runs.read(folder)[run].tagged_at, journal_runs.looks(folder, run)
+    looks, tagged_at = journal_runs.looks(folder, run), journal_runs.read(folder)[run].tagged_at
     reported, looked = (tagged_at.get(name, journal_runs.NEVER) for name in ("verdict", "looks"))
     return tuple(sorted({*looks, blocks})) if reported > looked else looks
 
 
 @dataclass(frozen=True)
 class Extension:
-    """What `pipeline.restart` is called with, and the last block that it runs."""
+    """Arguments of `pipeline.restart`, and the last block to run."""
 
     study: str
     run_id: str
@@ -156,14 +218,14 @@ class Extension:
     last_block: int
 
 
-def request(wanted: str, blocks: int, budget: str, root: Path) -> Extension:
-    """Ask for so many more blocks of a campaign.
+def request(run_id: str, blocks: int, budget: str, root: Path) -> Extension:
+    """Return the extension of a campaign by a number of blocks.
 
-    A campaign of a fixed number gets that many on top of its number; one that goes on until it is
+    Of a fixed number of blocks it gets that many on top; a campaign that goes on until it is
     settled, on top of those that it has run.
 
     Args:
-        wanted: Its run id, or `last`.
+        run_id: Id of its run, or `last`.
         blocks: How many.
         budget: How long the launch may take.
         root: The folder of the journals.
@@ -171,7 +233,7 @@ def request(wanted: str, blocks: int, budget: str, root: Path) -> Extension:
     Raises:
         WrongCall: If there is no such campaign, or it is still running.
     """
-    folder = find(f"run={wanted}", wanted, root)
+    folder = find(f"run={run_id}", run_id, root)
     description = journal.read_campaign(folder)
     Journal(folder).close()  # raises while another process writes it
     settings: CampaignSettings = settings_.from_values(
@@ -182,94 +244,57 @@ def request(wanted: str, blocks: int, budget: str, root: Path) -> Extension:
         raise WrongCall(
             f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}"
         )
-    given = (
-        {"max_blocks": str(max(last, settings.max_blocks))}
-        if settings.until_settled
-        else {"blocks": str(last)}
-    )
-    if settings.until_settled or budget != CampaignSettings.budget:
-        given["budget"] = budget
+    if settings.until_settled:
+        given = {"max_blocks": str(max(last, settings.max_blocks)), "budget": budget}
+    else:
+        given = {"blocks": str(last)}
+        if budget != CampaignSettings.budget:
+            given["budget"] = budget
     return Extension(description["study"], folder.name, {**given, "journal": str(root)}, last)
 
 
 def _blocks_run(folder: Path) -> int:
-    """Return the last block that any cell has ended well in."""
+    """Return the last block in which a cell succeeded."""
     results = journal_runs.cell_results(folder).items()
-    return max(
-        (
-            int(key.split("-")[1])
-            for key, result in results
-            if result.ok and key.startswith("block-")
-        ),
-        default=0,
-    )
+    blocks = [
+        journal_runs.block_of(key)
+        for key, result in results
+        if result.ok and key.startswith("block-")
+    ]
+    return max(blocks, default=0)
 
 
 def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None:
-    """Return how so many more blocks are measured: by this campaign or, where looks have spent the error rate, a new one."""
-    settings, study, root = (
-        campaign.settings,
-        campaign.prepared.study,
-        campaign.recorder.folder.parent,
-    )
-    spent = settings.until_settled and campaign.looks[-1:] == (settings.max_blocks,)
-    if not spent:
-        return _extended(campaign.recorder.run_id, blocks, root) if blocks <= MAX_BLOCKS else None
-    most = settings.max_blocks + blocks
-    if most <= MAX_BLOCKS and campaign.prepared.plan == plan_.of_study(
-        campaign.prepared.module, settings
-    ):
-        return Advice(
-            f"A new campaign of at most {most:,} blocks, since the looks at this one have spent the error rate",
-            (study, *options({**settings_.as_text(settings), "max_blocks": str(most)}, study)),
-        )
-    return None
+    """Return the command that measures more blocks.
 
-
-def _extended(run_id: str, blocks: int, root: Path) -> Advice:
-    more = f"{blocks:,} more block{'s' * (blocks > 1)}"
-    return Advice(more, ("extend", run_id, f"--blocks={blocks}"), tuple(journal_option(root)))
-
-
-def advice_of_ended(
-    campaigns: Mapping[str, str], root: Path, blocks: int, stratum: str
-) -> Advice | None:
-    """Return how so many more blocks are measured by one of several campaigns that have ended: that of the stratum.
-
-    campaigns: run id → its name in the report. None where it is not known which, or where `extend` would
-    refuse: its journal is not here, its looks have spent the error rate, or machine, packages or code changed.
+    It extends this campaign or, if looks have spent the error rate, starts a new one.
     """
-    name = next(
-        (part.partition("=")[2] for part in stratum.split(", ") if part.startswith("campaign=")), ""
+    settings, recorder = campaign.settings, campaign.recorder
+    is_spent = settings.until_settled and campaign.looks[-1:] == (settings.max_blocks,)
+    if not is_spent:
+        if blocks > MAX_BLOCKS:
+            return None
+        command = ("extend", recorder.run_id, f"--blocks={blocks}")
+        more = f"{blocks:,} more block{'s' * (blocks > 1)}"
+        return Advice(more, command, tuple(journal_option(recorder.folder.parent)))
+    most, study = settings.max_blocks + blocks, campaign.prepared.study
+    own_plan = plan_.of_study(campaign.prepared.module, settings)
+    if most > MAX_BLOCKS or campaign.prepared.plan != own_plan:
+        return None
+    return Advice(
+        f"A new campaign of at most {most:,} blocks, since the looks at this one have spent "
+        "the error rate",
+        (study, *options({**settings_.as_text(settings), "max_blocks": str(most)}, study)),
     )
-    meant = [run_id for run_id, title in campaigns.items() if title == name]
-    meant = meant or [run_id for run_id in campaigns if run_id.startswith(name)]
-    if len(meant) != 1 or not (root / meant[0]).is_dir():
-        return None
-    try:
-        extension = request(meant[0], blocks, CampaignSettings.budget, root)
-        description = journal.read_campaign(root / extension.run_id)
-        before = description["settings"]
-        settings = settings_.from_values(studies.load(extension.study).settings, before)
-        lengths: dict[str, Any] = {
-            name: int(text)
-            for name, text in extension.given.items()
-            if name in ("blocks", "max_blocks")
-        }
-        settings = dataclasses.replace(settings, **lengths)
-        require_extendable(settings, before, root / extension.run_id, description["run"])
-    except WrongCall:
-        return None
-    return _extended(meant[0], blocks, root)
 
 
-def options(wanted: Mapping[str, str], study: str) -> list[str]:
+def options(texts: Mapping[str, str], study: str) -> list[str]:
     """Return the options that make these settings, where the preset does not."""
     module = studies.load(study)
-    preset = {"preset": wanted["preset"]}
-    otherwise = settings_.as_text(settings_.parse(module.settings, module.presets, preset))
+    preset = {"preset": texts["preset"]}
+    defaults = settings_.as_text(settings_.parse(module.settings, module.presets, preset))
     names = {field.name for field in settings_.for_users(module.settings)} - {"settings", "resume"}
-    differ = {
-        name: text for name, text in wanted.items() if text != otherwise[name] and name in names
+    different = {
+        name: text for name, text in texts.items() if text != defaults[name] and name in names
     }
-    return [f"--{name}={text}" for name, text in {**preset, **differ}.items()]
+    return [f"--{name}={text}" for name, text in {**preset, **different}.items()]

@@ -1,11 +1,10 @@
-"""Which cells of a campaign are missing, in which order they run, which run once more, and when to stop. No I/O."""
+"""Schedule of a campaign: missing cells, their order, repetitions and stopping. No I/O."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,15 +21,20 @@ from tracking.errors import WrongCall
 from tracking.records import RepeatCause, RunOutcome
 
 PHASES = "phases"
+Pair = tuple[Cell, Treatment]
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """How a cell ended.
+    """Result of a cell.
 
-    phase: where it ran out of memory, or empty. metrics: their latest values. disturbed: why it is to
-    be run once more, though it ended well, or empty; cause: code of that reason. repeat: whether it is
-    such a repetition. machine: the fingerprint of the one it ran on, where that was read back.
+    Attributes:
+        phase: Where it ran out of memory, or empty.
+        metrics: Their latest values.
+        disturbed: Why it has to run once more, though it succeeded, or empty.
+        repeat: True if it is such a repetition.
+        machine: Fingerprint of the machine that it ran on, if that was read back.
+        cause: Code of the reason to run it once more.
     """
 
     outcome: RunOutcome
@@ -49,7 +53,7 @@ class CellResult:
 
 @dataclass(frozen=True)
 class Skip:
-    """Why a cell is not run: its result is known before."""
+    """Result of a cell that is not run because it is known before."""
 
     outcome: RunOutcome
     reason: str
@@ -58,23 +62,25 @@ class Skip:
 
 @dataclass(frozen=True)
 class Step:
-    """What runs next: one cell, or several that take turns; each with its treatment.
+    """Next cell, or several that take turns, each with its treatment.
 
-    repeats: the result because of which they run once more. unplanned: why there are more cells than
-    the plan has, or empty.
+    Attributes:
+        repeats: The result because of which they run once more.
+        unplanned: Why there are more cells than the plan has, or empty.
     """
 
-    cells: tuple[tuple[Cell, Treatment], ...]
+    cells: tuple[Pair, ...]
     skip: Skip | None = None
     repeats: CellResult | None = None
     unplanned: str = ""
 
 
 class MemoryFrontier:
-    """Where memory ends: what did not fit once is not tried again, nor anything larger of its series.
+    """Limit of the memory: nothing larger of a series is tried after a cell that did not fit.
 
-    along: the setting that memory grows with; empty for a study in which running out of memory is a
-    failure like any other.
+    Args:
+        along: The setting that memory grows with; empty for a study in which running out of
+            memory is a failure like any other.
     """
 
     def __init__(self, along: str) -> None:
@@ -82,15 +88,14 @@ class MemoryFrontier:
         self._least_too_large: dict[tuple[Any, ...], tuple[int, str]] = {}
 
     def note(self, treatment: Treatment, phase: str) -> None:
-        """Take in that a treatment ran out of memory in that phase."""
+        """Record that a treatment ran out of memory in that phase."""
         if self.along:
-            series, value = self._series(treatment), treatment.settings[self.along]
-            self._least_too_large[series] = min(
-                (value, phase), self._least_too_large.get(series, (value, phase))
-            )
+            limit = (treatment.settings[self.along], phase)
+            series = self._series(treatment)
+            self._least_too_large[series] = min(limit, self._least_too_large.get(series, limit))
 
     def skip(self, treatment: Treatment) -> Skip | None:
-        """Return why there is no need to run a treatment, with the phase that would not fit."""
+        """Return why a treatment need not run, with the phase that would not fit."""
         if not (limit := self._limit_below(treatment)):
             return None
         reason = f"implied: {self.along} {limit[0]} did not fit"
@@ -100,34 +105,33 @@ class MemoryFrontier:
         """Return the phases of a treatment before the one in which memory ran out."""
         limit = self._limit_below(treatment)
         phases: tuple[str, ...] = treatment.settings.get(PHASES, ())
-        if not limit or limit[1] not in phases or not (before := phases[: phases.index(limit[1])]):
+        before = phases[: phases.index(limit[1])] if limit and limit[1] in phases else ()
+        if not before:
             return None
         name = f"{treatment.name} · {', '.join(before)} alone"
-        return dataclasses.replace(
-            treatment, name=name, settings={**treatment.settings, PHASES: before}
-        )
+        return replace(treatment, name=name, settings={**treatment.settings, PHASES: before})
 
     def _limit_below(self, treatment: Treatment) -> tuple[int, str] | None:
         limit = self._least_too_large.get(self._series(treatment)) if self.along else None
         return limit if limit and treatment.settings[self.along] >= limit[0] else None
 
     def _series(self, treatment: Treatment) -> tuple[Any, ...]:
-        others = sorted(
-            (name, value) for name, value in treatment.settings.items() if name != self.along
-        )
-        return treatment.framework, treatment.stage, *others, *sorted(treatment.environment.items())
+        settings = {name: value for name, value in treatment.settings.items() if name != self.along}
+        variables = sorted(treatment.environment.items())
+        return treatment.framework, treatment.stage, *sorted(settings.items()), *variables
 
 
 class Schedule:
-    """The cells of a campaign, in the order in which they run, and what is known of each.
+    """Cells of a campaign in their order, and their results so far.
 
-    refused: treatments that the parity gate does not call equal → what differs.
+    Args:
+        refused: Treatments that the parity gate does not call equal, with what differs.
     """
 
     def __init__(self, plan: Plan, settings: CampaignSettings, refused: Mapping[str, str]) -> None:
         self.cells = cells_of(plan, settings)
         self.treatments = {treatment.name: treatment for treatment in plan.treatments}
-        self._in_turns = settings.pairing == "interleaved"
+        self._is_interleaved = settings.pairing == "interleaved"
         self._refused = refused
         self._frontier = MemoryFrontier(plan.along)
         self._done: set[str] = set()
@@ -135,17 +139,16 @@ class Schedule:
 
     @property
     def blocks(self) -> list[tuple[Cell, ...]]:
-        return [
-            tuple(block) for _, block in itertools.groupby(self.cells, key=lambda cell: cell.block)
-        ]
+        blocks = itertools.groupby(self.cells, key=lambda cell: cell.block)
+        return [tuple(block) for _, block in blocks]
 
     def recall(self, results: Mapping[str, CellResult]) -> None:
-        """Take in how cells of earlier launches ended, by key."""
+        """Load results of cells of earlier launches, by key."""
         self._done = {key for key, result in results.items() if self.counts(result.outcome)}
         self._disturbed = {
             key: result for key, result in results.items() if result.ok and result.disturbed
         }
-        if self._in_turns:
+        if self._is_interleaved:
             for group in self._groups(self.cells):
                 if not (keys := {cell.key for cell in group}) <= self._done:
                     self._done -= keys
@@ -155,7 +158,7 @@ class Schedule:
                     self._frontier.note(treatment, result.phase)
 
     def note(self, cell: Cell, treatment: Treatment, result: CellResult) -> bool:
-        """Take in how a cell ended. Return whether that is well."""
+        """Record the result of a cell. Return True if it need not run again."""
         if result.ok and result.disturbed:
             self._disturbed[cell.key] = result
         if result.outcome == RunOutcome.OUT_OF_MEMORY:
@@ -163,12 +166,12 @@ class Schedule:
         return self.counts(result.outcome)
 
     def counts(self, outcome: RunOutcome | None) -> bool:
-        """Return whether a cell that ended so need not be run again."""
-        too_large = outcome == RunOutcome.OUT_OF_MEMORY and bool(self._frontier.along)
-        return outcome in (RunOutcome.OK, RunOutcome.NOT_EQUAL) or too_large
+        """Return True if a cell with this outcome need not run again."""
+        is_limit = outcome == RunOutcome.OUT_OF_MEMORY and bool(self._frontier.along)
+        return outcome in (RunOutcome.OK, RunOutcome.NOT_EQUAL) or is_limit
 
     def is_done(self, cells: Iterable[Cell]) -> bool:
-        """Return whether no cell of these is still to be run, or to be run once more."""
+        """Return True if no cell of these has to run, or to run once more."""
         return all(cell.key in self._done and not self._is_owed(cell) for cell in cells)
 
     def missing(self) -> int:
@@ -176,55 +179,50 @@ class Schedule:
         return sum(cell.key not in self._done for cell in self.cells)
 
     def steps(self, block: Sequence[Cell]) -> Iterator[Step]:
-        """Yield what is missing of a block, then what others disturbed, each at most once more.
+        """Yield what is missing of a block, then repetitions of disturbed cells, each at most once.
 
         The results of a step have to be noted before the next is taken.
         """
-        return self._steps_in_turns(block) if self._in_turns else self._steps(block)
+        return self._interleaved_steps(block) if self._is_interleaved else self._steps(block)
 
     def _steps(self, block: Sequence[Cell]) -> Iterator[Step]:
         for cell in block:
-            whole = self.treatments[cell.treatment]
+            treatment = self.treatments[cell.treatment]
             if cell.key not in self._done:
-                yield self._step(cell, whole)
-            if part := self._frontier.fitting_part(whole):
-                smaller = dataclasses.replace(cell, treatment=part.name)
+                yield self._step(cell, treatment)
+            if part := self._frontier.fitting_part(treatment):
+                smaller = replace(cell, treatment=part.name)
                 if smaller.key not in self._done:
                     why = f"{part.name} · block {cell.block}, since the whole ran out of memory"
-                    yield dataclasses.replace(self._step(smaller, part), unplanned=why)
-        again = [
-            (part, treatment)
-            for cell in block
-            for part, treatment in self._parts(cell)
-            if self._is_owed(part)
-        ]
+                    yield replace(self._step(smaller, part), unplanned=why)
+        parts = [pair for cell in block for pair in self._parts(cell)]
+        again = [(cell, treatment) for cell, treatment in parts if self._is_owed(cell)]
         for number, (cell, treatment) in enumerate(again):
             first = self._disturbed[cell.key]
             why = f"{cell.treatment} · block {cell.block} runs once more: {first.disturbed}"
-            repeated = dataclasses.replace(cell, order_in_block=len(block) + number)
-            yield dataclasses.replace(self._step(repeated, treatment), repeats=first, unplanned=why)
+            repeated = replace(cell, order_in_block=len(block) + number)
+            yield replace(self._step(repeated, treatment), repeats=first, unplanned=why)
 
     def _step(self, cell: Cell, treatment: Treatment) -> Step:
-        return Step(
-            ((cell, treatment),), self._refusal(treatment) or self._frontier.skip(treatment)
-        )
+        skip = self._refusal(treatment) or self._frontier.skip(treatment)
+        return Step(((cell, treatment),), skip)
 
-    def _steps_in_turns(self, block: Sequence[Cell]) -> Iterator[Step]:
-        """Yield groups whole or not at all: what is missing one cell runs again."""
+    def _interleaved_steps(self, block: Sequence[Cell]) -> Iterator[Step]:
+        """Yield whole groups: one that is missing a cell runs again."""
         groups = self._groups(block)
         for group in groups:
-            if not {cell.key for cell in group} <= self._done:
-                for cell in group:
-                    if refusal := self._refusal(self.treatments[cell.treatment]):
-                        yield Step(((cell, self.treatments[cell.treatment]),), refusal)
-                if equal := self._equal(group):
-                    yield Step(equal)
+            if {cell.key for cell in group} <= self._done:
+                continue
+            for cell in group:
+                if refusal := self._refusal(self.treatments[cell.treatment]):
+                    yield Step(((cell, self.treatments[cell.treatment]),), refusal)
+            if equal := self._equal(group):
+                yield Step(equal)
         for group in groups:
-            if owed := [cell for cell in group if self._is_owed(cell)]:
-                first = self._disturbed[owed[0].key]
+            if disturbed := [cell for cell in group if self._is_owed(cell)]:
+                first = self._disturbed[disturbed[0].key]
                 again = [
-                    dataclasses.replace(cell, order_in_block=len(block) + cell.order_in_block)
-                    for cell in group
+                    replace(cell, order_in_block=len(block) + cell.order_in_block) for cell in group
                 ]
                 why = f"block {group[0].block} runs once more: {first.disturbed}"
                 yield Step(self._equal(again), repeats=first, unplanned=why)
@@ -236,7 +234,7 @@ class Schedule:
             groups.setdefault((cell.block, self.treatments[cell.treatment].group), []).append(cell)
         return list(groups.values())
 
-    def _equal(self, cells: Iterable[Cell]) -> tuple[tuple[Cell, Treatment], ...]:
+    def _equal(self, cells: Iterable[Cell]) -> tuple[Pair, ...]:
         return tuple(
             (cell, self.treatments[cell.treatment])
             for cell in cells
@@ -247,34 +245,33 @@ class Schedule:
         difference = self._refused.get(treatment.name)
         return Skip(RunOutcome.NOT_EQUAL, difference) if difference else None
 
-    def _parts(self, cell: Cell) -> Iterator[tuple[Cell, Treatment]]:
-        """Yield a cell as a whole, then what was left of it where it did not fit."""
+    def _parts(self, cell: Cell) -> Iterator[Pair]:
+        """Yield a cell as a whole, then the part of it that fits."""
         treatment: Treatment | None = self.treatments[cell.treatment]
         while treatment:
-            yield dataclasses.replace(cell, treatment=treatment.name), treatment
+            yield replace(cell, treatment=treatment.name), treatment
             treatment = self._frontier.fitting_part(treatment)
 
     def _is_owed(self, cell: Cell) -> bool:
-        """Return whether a cell that ended well is to be run once more."""
+        """Return True if a cell that succeeded has to run once more."""
         result = self._disturbed.get(cell.key)
         return result is not None and not result.repeat
 
 
 def cells_of(plan: Plan, settings: CampaignSettings) -> list[Cell]:
-    """Return every cell there can be, in the order in which they run."""
+    """Return every possible cell, in the order in which they run."""
     rng = np.random.default_rng([settings.seed, 1])
     return design.blocks(treatments.groups(plan.treatments), settings.most_blocks, rng)
 
 
 def planned_looks(settings: CampaignSettings) -> tuple[int, ...]:
-    """Return the blocks after which a campaign that goes on until it is settled is judged."""
-    return tuple(
-        (batches if settings.on_cluster else schedule)(settings.blocks, settings.max_blocks)
-    )
+    """Return the blocks after which a campaign with `until=settled` is judged."""
+    looks = batches if settings.on_cluster else schedule
+    return tuple(looks(settings.blocks, settings.max_blocks))
 
 
 def check_stopping(settings: CampaignSettings) -> None:
-    """Raise WrongCall for settings of how long a campaign goes on that do not go together."""
+    """Raise WrongCall for settings of the campaign's length that contradict each other."""
     durations.seconds("budget", settings.budget)
     if not settings.until_settled:
         for name, value, default in (
@@ -287,9 +284,11 @@ def check_stopping(settings: CampaignSettings) -> None:
                 )
     elif settings.blocks < MINIMUM_BLOCKS:
         raise WrongCall(
-            f"until=settled: blocks={settings.blocks}, the first look, is too few; at least {MINIMUM_BLOCKS}"
+            f"until=settled: blocks={settings.blocks}, the first look, is too few; "
+            f"at least {MINIMUM_BLOCKS}"
         )
     elif settings.max_blocks < settings.blocks:
         raise WrongCall(
-            f"max_blocks={settings.max_blocks} is fewer than blocks={settings.blocks}, the first look; at least {settings.blocks}"
+            f"max_blocks={settings.max_blocks} is fewer than blocks={settings.blocks}, "
+            f"the first look; at least {settings.blocks}"
         )

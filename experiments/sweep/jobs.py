@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from experiments.run.backends.slurm_task import prepare_node
 from experiments.run.recorder import Recorder
 from experiments.sweep.settings import Sweep
 from tracking.errors import EvenhandError
-
-POLL_SECONDS = 1.0
 
 
 @dataclass
@@ -55,13 +53,10 @@ def work(
     sent = cluster.submit(
         settings, folder, name_of(runner.run_id), [work] * min(settings.nodes, max(1, total))
     )
-    try:
-        while any(not job.is_over for job in sent):
+    with closing(cluster.follow(sent)) as rounds:
+        for _ in rounds:
             runner.check_stop()
             runner.display.step("trials of jobs", total - missing(), total)
-            time.sleep(POLL_SECONDS)
-    finally:
-        cluster.cancel(sent)
     if missing():
         for one in sent:
             one.result()  # raises the reason

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from models.bert.spec import EPSILON, Spec
-from models.layers.pytorch import attend, gelu
+from models.layers.pytorch import attend, gelu, mask
 
 
 class Embeddings(nn.Module):  # type: ignore[misc]
@@ -31,7 +31,7 @@ class Embeddings(nn.Module):  # type: ignore[misc]
 
 
 class SelfAttention(nn.Module):  # type: ignore[misc]
-    """forward(x (n, length, width), seen (n · heads, 1, length)) -> what each position takes from those that are seen."""
+    """forward(x (n, length, width), seen (n · heads, 1, length)) -> (n, length, width)."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class SelfAttention(nn.Module):  # type: ignore[misc]
 
 
 class Output(nn.Module):  # type: ignore[misc]
-    """The end of a sub-layer: forward(x (n, length, inputs), before (n, length, width)) -> (n, length, width)."""
+    """End of a sub-layer: forward(x (n, length, inputs), before (n, length, width))."""
 
     def __init__(self, spec: Spec, inputs: int) -> None:
         super().__init__()
@@ -76,7 +76,10 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class Bert(nn.Module):  # type: ignore[misc]
-    """forward(tokens (n, length), lengths (n,), types (n, length)) -> logits (n, classes), or pooled vectors (n, width)."""
+    """forward(tokens (n, length), lengths (n,), types (n, length)) -> logits (n, classes).
+
+    Without classes it returns pooled vectors (n, width).
+    """
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -91,8 +94,7 @@ class Bert(nn.Module):  # type: ignore[misc]
             self.classifier = nn.Linear(spec.width, spec.classes)
 
     def forward(self, tokens: Tensor, lengths: Tensor, types: Tensor) -> Tensor:
-        inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-        seen = inside.repeat_interleave(self.heads, 0)[:, None]
+        seen = mask(lengths, tokens.shape[1]).repeat_interleave(self.heads, 0)[:, None]
         x = self.embeddings(tokens, types)
         for layer in self.encoder["layer"]:
             x = layer(x, seen)

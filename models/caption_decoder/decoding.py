@@ -22,15 +22,23 @@ def decode(
     words: int,
     beams: int,
 ) -> Array:
-    """Captions of a batch of features, exactly `words` LSTM steps with the state kept.
+    """Return captions of a batch of features in exactly `words` LSTM steps.
 
-    features: float32 (n, size). Returns int32 (n, words), without the start, finished captions filled with `end`.
-    beams=1 is greedy; more keep the best sums of log-probabilities.
+    Args:
+        framework: Adapter of the network.
+        network: Caption decoder.
+        features: float32 (n, size).
+        start: Token that begins a caption.
+        end: Token that ends a caption, and fills it up.
+        words: Tokens of a caption.
+        beams: 1 is greedy; more keep the best sums of log-probabilities.
+
+    Returns:
+        int32 (n, words), without the start.
     """
     options = {"start": start, "end": end, "words": words, "beams": beams}
-    return framework.apply(_search(framework.architecture), network, (features,), **options).astype(
-        np.int32, copy=False
-    )
+    search = _search(framework.architecture)
+    return framework.apply(search, network, (features,), **options).astype(np.int32, copy=False)
 
 
 @cache  # requests are timed: no folder is listed in one

@@ -1,4 +1,4 @@
-"""The caption decoder in Keras, on any of its backends; pytorch.py is its twin."""
+"""Caption decoder in Keras, on any of its backends; pytorch.py is its twin."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from keras import layers, ops
 
 from models.caption_decoder.spec import CaptionDecoderSpec
+from models.layers.keras import built
 from models.lstms import keras as lstms
 
 State = tuple[Any, Any, Any]
@@ -17,50 +18,43 @@ State = tuple[Any, Any, Any]
 class CaptionDecoder(keras.Model):  # type: ignore[misc]
     """call((features (R, F), tokens (R, T), positions (N,))) -> logits (N, V).
 
-    The image vector is the first LSTM step, the tokens follow. positions are flat indices r·T + t of the states after token t
-    of caption r, so one row per prefix and one row per caption are the same call. Tokens are right-padded: the LSTM is causal,
-    a state at a real token sees no padding.
+    The image vector is the first LSTM step, the tokens follow. positions are flat indices r·T + t
+    of the states after token t of caption r, so one row per prefix and one row per caption are the
+    same call. Tokens are right-padded: the LSTM is causal, a state at a real token sees no padding.
     """
 
     def __init__(self, spec: CaptionDecoderSpec) -> None:
         super().__init__(name="caption_decoder")
-        self.spec = spec
-        self.image = layers.Dense(spec.width, activation="relu", name="image")
-        self.embedding = layers.Embedding(spec.vocabulary, spec.width, name="embedding")
-        self.lstm = layers.LSTM(spec.width, return_sequences=True, name="lstm")
-        self.merge = layers.Dense(spec.hidden, activation="relu", name="merge")
-        self.words = layers.Dense(spec.vocabulary, name="words")
+        self.spec, width = spec, spec.width
+        relu = {"activation": "relu"}
+        self.image = built(layers.Dense(width, name="image", **relu), None, spec.features)
+        self.embedding = built(layers.Embedding(spec.vocabulary, width, name="embedding"), None)
+        lstm = layers.LSTM(width, return_sequences=True, name="lstm")
+        self.lstm = built(lstm, None, None, width)
+        self.merge = built(layers.Dense(spec.hidden, name="merge", **relu), None, width)
+        self.words = built(layers.Dense(spec.vocabulary, name="words"), None, spec.hidden)
         self.state_dropout = layers.Dropout(spec.dropout, name="state_dropout")
         self.merged_dropout = layers.Dropout(spec.dropout, name="merged_dropout")
-
-    def build(self, input_shape: Any = None) -> None:
-        spec = self.spec
-        self.image.build((None, spec.features))
-        self.embedding.build((None, None))
-        self.lstm.build((None, None, spec.width))
-        self.merge.build((None, spec.width))
-        self.words.build((None, spec.hidden))
         self.built = True
 
     def call(self, inputs: tuple[Any, Any, Any], training: bool = False) -> Any:
         features, tokens, positions = inputs
         image = self.image(features)
         steps = ops.concatenate([ops.expand_dims(image, 1), self.embedding(tokens)], axis=1)
-        said = lstms.outputs(self.spec.lstm, self.lstm, steps, training=training)
-        states = ops.reshape(said[:, 1:], (-1, self.spec.width))
-        rows = positions // ops.shape(tokens)[1]
-        return self._logits(
-            ops.take(states, positions, axis=0), ops.take(image, rows, axis=0), training
-        )
+        outputs = lstms.outputs(self.spec.lstm, self.lstm, steps, training=training)
+        states = ops.reshape(outputs[:, 1:], (-1, self.spec.width))
+        states = ops.take(states, positions, axis=0)
+        image = ops.take(image, positions // ops.shape(tokens)[1], axis=0)
+        return self._logits(states, image, training)
 
     def begin(self, features: Any) -> State:
-        """The state after the image step: (image vector, h, c), each (n, width)."""
+        """Return the state after the image step: (image vector, h, c), each (n, width)."""
         image = self.image(features)
         zeros = ops.zeros_like(image)
         return image, *self._cell(image, zeros, zeros)
 
     def advance(self, state: State, tokens: Any) -> tuple[Any, State]:
-        """One word further: tokens (n,) -> logits (n, V) and the state after them."""
+        """Advance by one word: tokens (n,) -> logits (n, V) and the state after them."""
         image, h, c = state
         h, c = self._cell(self.embedding(tokens), h, c)
         return self._logits(h, image, training=False), (image, h, c)
@@ -75,20 +69,18 @@ class CaptionDecoder(keras.Model):  # type: ignore[misc]
 
 
 def build(spec: CaptionDecoderSpec) -> keras.Model:
-    network = CaptionDecoder(spec)
-    network.build()
-    return network
+    return CaptionDecoder(spec)
 
 
 def search(network: Any, features: Any, *, start: int, end: int, words: int, beams: int) -> Any:
-    """(n, words) int32 tokens by greedy or beam search: one LSTM step a word, in a loop that a compiler sees once."""
+    """Return tokens, int32 (n, words), by greedy or beam search in a loop that is compiled once."""
     if beams == 1:
         return _greedy(network, features, start=start, end=end, words=words)
     return _beam(network, features, start=start, end=end, words=words, beams=beams)
 
 
 def _greedy(network: Any, features: Any, *, start: int, end: int, words: int) -> Any:
-    """(n, words) tokens, each the likeliest after those before it; a finished caption goes on with `end`."""
+    """Return the likeliest token after those before it; a finished caption goes on with `end`."""
 
     def body(word: Any, carried: Any) -> Any:
         captions, tokens, finished, state = carried
@@ -98,17 +90,18 @@ def _greedy(network: Any, features: Any, *, start: int, end: int, words: int) ->
         return captions, tokens, ops.equal(tokens, end), state
 
     n = ops.shape(features)[0]
-    captions, tokens = (
-        ops.full((n, words), end, dtype="int32"),
-        ops.full((n,), start, dtype="int32"),
-    )
-    return ops.fori_loop(
-        0, words, body, (captions, tokens, ops.zeros((n,), dtype="bool"), network.begin(features))
-    )[0]
+    captions = ops.full((n, words), end, dtype="int32")
+    tokens = ops.full((n,), start, dtype="int32")
+    finished = ops.zeros((n,), dtype="bool")
+    first = (captions, tokens, finished, network.begin(features))
+    return ops.fori_loop(0, words, body, first)[0]
 
 
 def _beam(network: Any, features: Any, *, start: int, end: int, words: int, beams: int) -> Any:
-    """(n, words) tokens of each image's best beam, over rows n·beams + beam; a finished beam goes on with `end` for free."""
+    """Return each image's best beam, over rows n·beams + beam.
+
+    A finished beam goes on with `end` for free.
+    """
     vocabulary = network.spec.vocabulary
     n = ops.shape(features)[0]
     first_row = ops.expand_dims(ops.arange(n, dtype="int32") * beams, 1)
@@ -131,9 +124,8 @@ def _beam(network: Any, features: Any, *, start: int, end: int, words: int, beam
         return captions, tokens, ops.equal(tokens, end), scores, state
 
     rows = n * beams
-    first_beam = ops.equal(
-        ops.arange(beams), 0
-    )  # all beams begin alike: let only the first bear children
+    # All beams begin alike: only the first has children.
+    first_beam = ops.equal(ops.arange(beams), 0)
     carried = (
         ops.full((rows, words), end, dtype="int32"),
         ops.full((rows,), start, dtype="int32"),
@@ -146,5 +138,5 @@ def _beam(network: Any, features: Any, *, start: int, end: int, words: int, beam
 
 
 def _column(words: int, word: Any) -> Any:
-    """(1, words) mask of one column: a write by `where`, as every backend compiles it."""
+    """Return the mask of one column, (1, words), for a write by `where`."""
     return ops.expand_dims(ops.equal(ops.arange(words, dtype="int32"), word), 0)

@@ -1,4 +1,4 @@
-"""The caption decoder in PyTorch; keras.py is its twin."""
+"""Caption decoder in PyTorch; keras.py is its twin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.caption_decoder.spec import CaptionDecoderSpec
-from models.lstms.pytorch import lstm
+from models.lstms.pytorch import WEIGHTS, lstm
 
 State = tuple[Tensor, Tensor, Tensor]
 
@@ -18,9 +18,7 @@ State = tuple[Tensor, Tensor, Tensor]
 class CaptionDecoder(nn.Module):  # type: ignore[misc]
     """forward(features (R, F), tokens (R, T), positions (N,)) -> logits (N, V).
 
-    The image vector is the first LSTM step, the tokens follow. positions are flat indices r·T + t of the states after token t
-    of caption r, so one row per prefix and one row per caption are the same call. Tokens are right-padded: the LSTM is causal,
-    a state at a real token sees no padding.
+    keras.py describes the arguments.
     """
 
     def __init__(self, spec: CaptionDecoderSpec) -> None:
@@ -37,18 +35,17 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
         image = self._image_vector(features)
         steps = torch.cat([image.unsqueeze(1), self.embedding(tokens)], dim=1)
         states = self.lstm(steps)[:, 1:].flatten(0, 1)
-        return self._logits(
-            states.index_select(0, positions), image.index_select(0, positions // tokens.shape[1])
-        )
+        rows = positions // tokens.shape[1]
+        return self._logits(states.index_select(0, positions), image.index_select(0, rows))
 
     def begin(self, features: Tensor) -> State:
-        """The state after the image step: (image vector, h, c), each (n, width)."""
+        """Return the state after the image step: (image vector, h, c), each (n, width)."""
         image = self._image_vector(features)
         zeros = torch.zeros_like(image)
         return image, *self._cell(image, zeros, zeros)
 
     def advance(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
-        """One word further: tokens (n,) -> logits (n, V) and the state after them."""
+        """Advance by one word: tokens (n,) -> logits (n, V) and the state after them."""
         image, h, c = state
         h, c = self._cell(self.embedding(tokens), h, c)
         return self._logits(h, image), (image, h, c)
@@ -57,10 +54,8 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
         return torch.relu(self.image(features))
 
     def _cell(self, step: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        own = self.lstm
-        h, c = torch.lstm_cell(
-            step, (h, c), own.weight_ih_l0, own.weight_hh_l0, own.bias_ih_l0, own.bias_hh_l0
-        )
+        weights = [getattr(self.lstm, name) for name in WEIGHTS]
+        h, c = torch.lstm_cell(step, (h, c), *weights)
         return h, c
 
     def _logits(self, states: Tensor, image: Tensor) -> Tensor:
@@ -82,7 +77,7 @@ def search(
     beams: int,
     compiled: Callable[..., Any],
 ) -> Tensor:
-    """(n, words) int32 tokens by greedy or beam search: one LSTM step a word, the step compiled."""
+    """Return tokens, int32 (n, words), by greedy or beam search; the step of a word is compiled."""
     advance, tokens = compiled(_advance), {"start": start, "end": end, "words": words}
     if beams == 1:
         return _greedy(network, advance, features, **tokens)
@@ -99,7 +94,7 @@ def _advance(
 def _greedy(
     network: Any, advance: Callable[..., Any], features: Tensor, *, start: int, end: int, words: int
 ) -> Tensor:
-    """(n, words) tokens, each the likeliest after those before it; a finished caption goes on with `end`."""
+    """Return the likeliest token after those before it; a finished caption goes on with `end`."""
     n, device = features.shape[0], features.device
     state = network.begin(features)
     tokens = torch.full((n,), start, dtype=torch.int32, device=device)
@@ -123,23 +118,25 @@ def _beam(
     words: int,
     beams: int,
 ) -> Tensor:
-    """(n, words) tokens of each image's best beam, over rows n·beams + beam; a finished beam goes on with `end` for free."""
+    """Return each image's best beam, over rows n·beams + beam.
+
+    A finished beam goes on with `end` for free.
+    """
     n, rows, device = features.shape[0], features.shape[0] * beams, features.device
     state = tuple(tensor.repeat_interleave(beams, dim=0) for tensor in network.begin(features))
     tokens = torch.full((rows,), start, dtype=torch.int32, device=device)
     finished = torch.zeros(rows, dtype=torch.bool, device=device)
     captions = torch.full((rows, words), end, dtype=torch.int32, device=device)
     scores = torch.full((n, beams), -torch.inf, dtype=features.dtype, device=device)
-    scores[:, 0] = 0  # all beams begin alike: let only the first bear children
+    scores[:, 0] = 0  # all beams begin alike: only the first has children
     first_row = torch.arange(0, rows, beams, device=device).unsqueeze(1)
     for word in range(words):
         logits, state = advance(network, state, tokens)
         vocabulary = logits.shape[1]
         steps = functional.log_softmax(logits, dim=1).masked_fill(finished.unsqueeze(1), -torch.inf)
         steps[:, end] = steps[:, end].masked_fill(finished, 0)
-        scores, best = (
-            (scores.unsqueeze(2) + steps.view(n, beams, vocabulary)).view(n, -1).topk(beams)
-        )
+        totals = scores.unsqueeze(2) + steps.view(n, beams, vocabulary)
+        scores, best = totals.view(n, -1).topk(beams)
         parents = (first_row + best // vocabulary).flatten()
         tokens = (best % vocabulary).flatten().int()
         state = tuple(tensor[parents] for tensor in state)

@@ -1,8 +1,9 @@
-"""The CTC loss on Keras' backends: one that is exact in float64, and those that Keras and TensorFlow bring.
+"""CTC losses on Keras' backends: one that is exact in float64, and Keras' and TensorFlow's own.
 
-Source: Graves et al., Connectionist temporal classification, ICML 2006, section 4.1: the forward variable in logarithms.
-Each takes logits (n, frames, symbols), targets (n, labels) padded with the blank, frames (n,) and labels (n,) of each row, and
-returns (n,): minus the logarithm of the probability.
+Source: Graves et al., Connectionist temporal classification, ICML 2006, section 4.1: the forward
+variable in logarithms. Each takes logits (n, frames, symbols), targets (n, labels) padded with the
+blank, frames (n,) and labels (n,) of each row, and returns (n,): minus the logarithm of the
+probability.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from keras import ops
 
 from models.deepspeech2.spec import BLANK
 from models.frameworks.tensorflow import operators
+from models.layers import NEVER
 from models.layers.scan import outputs_of
-
-NEVER = -1e30  # the logarithm of a probability of zero; an infinite one would make gradients NaN
 
 
 def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
-    """The recursion over frames, in the type of the logits."""
+    """Recur over the frames, in the type of the logits."""
     likely = ops.log_softmax(logits, axis=-1)
     states = _with_blanks(targets)
     emitted = ops.take_along_axis(
@@ -31,8 +31,8 @@ def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
     skips = ops.logical_and(ops.not_equal(states, BLANK), other)
     at_start = ops.where(ops.arange(ops.shape(states)[1]) < 2, emitted[:, 0], NEVER)
 
-    def step(alpha: Any, given: Any) -> Any:
-        frame, now = given
+    def step(alpha: Any, inputs: Any) -> Any:
+        frame, now = inputs
         before = _shifted(alpha, NEVER)
         two_before = ops.where(skips, _shifted(before, NEVER), NEVER)
         moved = ops.logsumexp(ops.stack([alpha, before, two_before]), axis=0) + now
@@ -49,7 +49,7 @@ def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
 
 
 def keras(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
-    """Keras' operator; it computes in float32 on TensorFlow."""
+    """Call Keras' operator; it computes in float32 on TensorFlow."""
     return ops.ctc_loss(targets, logits, labels, frames, mask_index=BLANK)
 
 
@@ -62,12 +62,12 @@ LOSSES: dict[str, Callable[..., Any]] = {
 
 
 def _with_blanks(targets: Any) -> Any:
-    """(n, 2 · labels + 1): a blank before, between and behind the labels."""
+    """Put a blank before, between and behind the labels, (n, 2 · labels + 1)."""
     blanks = ops.full_like(targets, BLANK)
     pairs = ops.reshape(ops.stack([blanks, targets], axis=2), (-1, 2 * ops.shape(targets)[1]))
     return ops.concatenate([pairs, blanks[:, :1]], axis=1)
 
 
 def _shifted(values: Any, first: Any) -> Any:
-    """One to the right, along the second axis."""
+    """Shift by one to the right, along the second axis."""
     return ops.concatenate([ops.full_like(values[:, :1], first), values[:, :-1]], axis=1)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from models.deepspeech2.spec import BLANK, CLIPPED_AT, KERNELS, STRIDES, Spec, frames_left
+from models.layers.pytorch import mask
 from models.lstms.pytorch import lstm
 
 
 class DeepSpeech2(nn.Module):  # type: ignore[misc]
-    """forward(features (n, frames, bins), lengths (n,)) -> logits (n, frames behind the convolutions, symbols)."""
+    """forward(features (n, frames, bins), lengths (n,)) -> logits (n, frames left, symbols)."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -39,8 +39,8 @@ class DeepSpeech2(nn.Module):  # type: ignore[misc]
         x = features.unsqueeze(1)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = norm(convolution(x)).clamp(0, CLIPPED_AT)
-            mask = _mask(lengths, x.shape[2]).to(x.dtype)
-            x = x * mask[:, None, :, None]
+            inside = mask(lengths, x.shape[2]).to(x.dtype)
+            x = x * inside[:, None, :, None]
         x = x.permute(0, 2, 3, 1).flatten(2)
         for layer, norm in zip(self.lstms, self.sequence_norms, strict=True):
             both = layer(x, lengths).unflatten(2, (2, -1)).sum(2)
@@ -50,17 +50,13 @@ class DeepSpeech2(nn.Module):  # type: ignore[misc]
     def example_losses(
         self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor
     ) -> Tensor:
-        """(n,): minus the logarithm of the probability of each transcript, over all of its alignments."""
+        """Return minus the logarithm of each transcript's probability, over its alignments."""
         likely = functional.log_softmax(outputs, dim=-1).transpose(0, 1)
-        spoken = (targets != BLANK).sum(1)
+        symbols = (targets != BLANK).sum(1)
         return functional.ctc_loss(
-            likely, targets, frames_left(inputs[1]), spoken, BLANK, reduction="none"
+            likely, targets, frames_left(inputs[1]), symbols, BLANK, reduction="none"
         )
 
 
 def build(spec: Spec) -> nn.Module:
     return DeepSpeech2(spec)
-
-
-def _mask(lengths: Tensor, frames: int) -> Tensor:
-    return torch.arange(frames, device=lengths.device) < lengths[:, None]

@@ -1,8 +1,9 @@
-"""Sizes of Deep Speech 2, its parameter count, its initial weights and batches of random speech. NumPy only.
+"""Sizes of Deep Speech 2, its initial weights and batches of random speech. NumPy only.
 
-Source: Amodei et al., Deep Speech 2: end-to-end speech recognition in English and Mandarin, ICML 2016, sections 3.1 to 3.4:
-two-dimensional convolutions (41 × 11 with strides 2 × 2, 21 × 11 with 2 × 1; bins × frames), sequence-wise BatchNorm, ReLU
-clipped at 20, bidirectional layers whose directions are summed, one linear layer, CTC. Its recurrent layers are LSTMs here.
+Source: Amodei et al., Deep Speech 2: end-to-end speech recognition in English and Mandarin, ICML
+2016, sections 3.1 to 3.4: two-dimensional convolutions (41 × 11 with strides 2 × 2, 21 × 11 with
+2 × 1; bins × frames), sequence-wise BatchNorm, ReLU clipped at 20, bidirectional layers whose
+directions are summed, one linear layer, CTC. Its recurrent layers are LSTMs here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from models.contract import Array, Batch, ModelError, Reads, Weights
 from models.layers.images import Shapes
-from models.layers.sequences import check_sizes
+from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
 KERNELS = ((11, 41), (11, 21))  # frames × bins
 STRIDES = ((2, 2), (1, 2))
@@ -26,10 +27,16 @@ CTC = ("scan", "sparse", "dense", "keras")
 
 @dataclass(frozen=True)
 class Spec:
-    """features: bins of the spectrogram. channels: of both convolutions. width, layers: of the LSTMs.
+    """Sizes of Deep Speech 2.
 
-    symbols: letters, space, apostrophe and the blank, which is 0. ctc: which loss TensorFlow and Keras take, one of `CTC`;
-    PyTorch has one alone. lstm: one of `models.lstms.IMPLEMENTATIONS`. Neither shapes a weight.
+    Attributes:
+        features: Bins of the spectrogram.
+        channels: Channels of both convolutions.
+        width: Width of the LSTMs.
+        layers: Number of LSTMs.
+        symbols: Letters, space, apostrophe and the blank, which is 0.
+        ctc: Loss of TensorFlow and Keras, one of `CTC`; PyTorch has one only.
+        lstm: One of `models.lstms.IMPLEMENTATIONS`.
     """
 
     features: int = 161
@@ -47,7 +54,7 @@ class Spec:
 
     @property
     def bins(self) -> int:
-        """Bins that are left behind the convolutions."""
+        """Bins behind the convolutions."""
         return -(-self.features // 4)
 
 
@@ -55,87 +62,86 @@ SIZES = {"paper": Spec(), "tiny": Spec(features=33, channels=4, width=24, layers
 
 
 def sized(size: str, *, ctc: str = "scan", lstm: str = "layer") -> Spec:
-    """size: `paper` or `tiny`."""
+    """Return the `paper` or the `tiny` network."""
     return replace(SIZES[size], ctc=ctc, lstm=lstm)
 
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
-    """int (count,): frames of so many utterances, log-normal around 10 s and between 1 and 17 s; `tiny`: a tenth of that."""
-    seconds = np.clip(10 * np.exp(0.5 * rng.standard_normal(count)), 1, 17)
-    frames: Array = np.round(seconds * (100 if size == "paper" else 10)).astype(np.int64)
-    return frames
+    """Draw frames of utterances: around 10 s, from 1 to 17 s; `tiny`: a tenth of that."""
+    seconds = log_normal(rng, count, 10, 0.5, 1, 17)
+    return np.round(seconds * (100 if size == "paper" else 10)).astype(np.int64)
 
 
 def frames_left(frames: Any) -> Any:
-    """Frames behind the convolutions, of so many before: an array of any framework."""
+    """Return the number of frames behind the convolutions, in an array of any framework."""
     return (frames + 1) // 2
 
 
 def shapes(spec: Spec) -> Shapes:
-    """Name -> shape of every weight and running statistic, PyTorch's names and layouts. One bias vector per LSTM gate."""
-    found = Shapes()
+    """Return the shapes in PyTorch's names and layouts, one bias vector for each LSTM gate."""
+    arrays = Shapes()
     for index, kernel in enumerate(KERNELS):
-        found.convolution(
+        arrays.convolution(
             f"convolutions.{index}", spec.channels, spec.channels if index else 1, kernel
         )
-        found.norm(f"norms.{index}", spec.channels)
+        arrays.norm(f"norms.{index}", spec.channels)
     for index in range(spec.layers):
         inputs = spec.width if index else spec.channels * spec.bins
-        found.lstm(f"lstms.{index}", spec.width, inputs, bidirectional=True)
-        found.norm(f"sequence_norms.{index}", spec.width)
-    found.linear("symbols", spec.symbols, spec.width)
-    return found
+        arrays.lstm(f"lstms.{index}", spec.width, inputs, bidirectional=True)
+        arrays.norm(f"sequence_norms.{index}", spec.width)
+    arrays.linear("symbols", spec.symbols, spec.width)
+    return arrays
 
 
 def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
-    """He-normal convolutions (fan in), identity norms, LSTM U(±1/√width), linear U(±1/√fan_in)."""
-    weights: Weights = {}
-    for name, shape in shapes(spec).items():
+    """Draw He-normal convolutions (fan in); LSTMs and the linear layer U(±1/√width)."""
+
+    def draw(name: str, shape: tuple[int, ...]) -> Array:
         if name.startswith("convolutions"):
-            values = rng.standard_normal(shape) * sqrt(2 / prod(shape[1:]))
-        elif name.startswith(("lstms", "symbols")):
-            values = rng.uniform(-1, 1, shape) / sqrt(spec.width)
-        else:
-            values = (
-                np.ones(shape) if name.endswith((".weight", ".running_var")) else np.zeros(shape)
-            )
-        weights[name] = values.astype(np.float32)
-    return weights
+            return rng.standard_normal(shape) * sqrt(2 / prod(shape[1:]))
+        return rng.uniform(-1, 1, shape) / sqrt(spec.width)
+
+    return draw_weights(shapes(spec), draw)
 
 
 def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
-    """Random spectrograms and transcripts, padded to the longest.
+    """Return random spectrograms and transcripts, padded to the longest.
 
-    lengths: int (n,), frames; a transcript has a symbol every six frames or so: 10 ms a frame, 16 symbols a second.
-    inputs: features (n, frames, bins), lengths (n,). targets: int32 (n, symbols), 0 where a transcript is shorter.
+    A transcript has a symbol every six frames: 10 ms a frame, 16 symbols a second.
     """
-    rows, frames = len(lengths), int(lengths.max())
-    features = rng.standard_normal((rows, frames, spec.features)).astype(np.float32)
-    features[np.arange(frames) >= lengths[:, None]] = 0
-    spoken = np.maximum(lengths // 6, 1)
-    targets = rng.integers(1, spec.symbols, (rows, int(spoken.max())), dtype=np.int32)
-    targets[np.arange(targets.shape[1]) >= spoken[:, None]] = BLANK
-    return batch_of(spec, rng, (features, lengths), (targets, spoken))
+    inside = is_inside(lengths)
+    features = rng.standard_normal((*inside.shape, spec.features)).astype(np.float32)
+    features[~inside] = 0
+    symbols = np.maximum(lengths // 6, 1)
+    inside = is_inside(symbols)
+    targets = rng.integers(1, spec.symbols, inside.shape, dtype=np.int32)
+    targets[~inside] = BLANK
+    return batch_of(spec, rng, (features, lengths), (targets, symbols))
 
 
 def reads(spec: Spec) -> Reads:
-    """Recorded speech with its letters."""
+    """Return the kind of recorded speech with its letters."""
     return Reads("spectrograms", {"bins": spec.features})
 
 
 def batch_of(
-    _: Spec, __: np.random.Generator, heard: tuple[Array, Array], said: tuple[Array, Array]
+    _: Spec, __: np.random.Generator, speech: tuple[Array, Array], target: tuple[Array, Array]
 ) -> Batch:
-    """heard: features (n, frames, bins), padded, and the frames of each row. said: symbols int32 (n, symbols), and how many."""
-    features, lengths = heard
-    return Batch((features, lengths.astype(np.int32)), said[0], np.ones(len(features), np.float32))
+    """Return a batch of speech.
+
+    Args:
+        speech: Features (n, frames, bins), padded, and the frames of each row.
+        target: int32 (n, symbols), 0 behind the end, and the symbols of each row.
+    """
+    features, lengths = speech
+    ones = np.ones(len(features), np.float32)
+    return Batch((features, lengths.astype(np.int32)), target[0], ones)
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """A small version, or the paper's, and a batch of several lengths for the parity gate, with letters said twice."""
+    """Return a small version, or the paper's, and utterances with a repeated letter."""
     spec = SIZES["paper" if full else "tiny"]
-    lengths = np.array([31, 24, 12, 7, 18])
-    found = batch(spec, lengths, rng)
-    found.targets[0, 1:3] = found.targets[0, 1]
-    found.weights[-1] = 0
-    return spec, found
+    utterances = batch(spec, np.array([31, 24, 12, 7, 18]), rng)
+    utterances.targets[0, 1:3] = utterances.targets[0, 1]
+    utterances.weights[-1] = 0
+    return spec, utterances

@@ -1,4 +1,4 @@
-"""DenseNet-201 in PyTorch: torchvision's, the reference; keras.py mirrors it."""
+"""DenseNet-201 in PyTorch: torchvision's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.layers.pytorch import of_images
 
 
 def build(spec: Spec) -> nn.Module:
-    """forward(images (n, height, width, 3), normalised) -> (n, classes), or pooled features (n, 1920) without classes."""
+    """Return a network: forward(images (n, height, width, 3)) -> (n, classes)."""
     network = DenseNet(
         spec.growth, spec.blocks, spec.stem, spec.bottleneck, num_classes=spec.classes or 1
     )

@@ -1,20 +1,20 @@
-"""Sizes of DenseNet-201 and what is expected of them. NumPy only."""
+"""Sizes and layers of DenseNet-201. NumPy only."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from models.contract import Batch, ModelError
-from models.layers.images import ImageSpec, Shapes, probe_batch
+from models.layers.images import MirroredSpec, probe_batch
 
 
 @dataclass(frozen=True)
-class Spec(ImageSpec):
-    """classes: None gives the pooled features (n, 1920) without a classifier. The rest: the paper's table 1."""
+class Spec(MirroredSpec):
+    """Paper's table 1; without classes the network returns pooled features (n, 1920)."""
 
     classes: int | None = 1000  # type: ignore[assignment]
     growth: int = 32
@@ -28,35 +28,35 @@ class Spec(ImageSpec):
         if self.classes is not None and self.classes < 1:
             raise ModelError(f"densenet201: classes must be at least 1 or None, not {self.classes}")
 
-    def shapes(self) -> Shapes:
-        found = Shapes()
+    def network(self, x: Any, nn: Any) -> Any:
         channels, wide = self.stem, self.bottleneck * self.growth
-        found.convolution("features.conv0", channels, self.channels, 7)
-        found.norm("features.norm0", channels)
+        x = nn.convolution(x, channels, 7, "features.conv0", strides=2, padding=3)
+        x = nn.relu(nn.norm(x, "features.norm0"))
+        x = nn.max_pool(x, 3, strides=2, padding=1)
         for block, count in enumerate(self.blocks, 1):
             for layer in range(1, count + 1):
                 path = f"features.denseblock{block}.denselayer{layer}"
-                found.norm(f"{path}.norm1", channels)
-                found.convolution(f"{path}.conv1", wide, channels, 1)
-                found.norm(f"{path}.norm2", wide)
-                found.convolution(f"{path}.conv2", self.growth, wide, 3)
+                new = nn.relu(nn.norm(x, f"{path}.norm1"))
+                new = nn.relu(
+                    nn.norm(nn.convolution(new, wide, 1, f"{path}.conv1"), f"{path}.norm2")
+                )
+                new = nn.convolution(new, self.growth, 3, f"{path}.conv2", padding=1)
+                x = nn.concatenate(x, new)
                 channels += self.growth
             if block < len(self.blocks):
-                found.norm(f"features.transition{block}.norm", channels)
-                found.convolution(f"features.transition{block}.conv", channels // 2, channels, 1)
-                channels //= 2
-        found.norm("features.norm5", channels)
-        if self.classes is not None:
-            found.linear("classifier", self.classes, channels)
-        return found
+                path, channels = f"features.transition{block}", channels // 2
+                x = nn.convolution(nn.relu(nn.norm(x, f"{path}.norm")), channels, 1, f"{path}.conv")
+                x = nn.average_pool(x, 2, strides=2)
+        x = nn.global_average(nn.relu(nn.norm(x, "features.norm5")))
+        return x if self.classes is None else nn.linear(x, self.classes, "classifier")
 
 
 def checkpoint_name(name: str) -> str:
-    """torchvision's published file still says `norm.1` where its modules say `norm1`."""
+    """Return the name of an array here: torchvision's published file has `norm.1` for `norm1`."""
     return re.sub(r"(denselayer\d+\.(?:norm|conv))\.(\d)", r"\1\2", name)
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """A shallow version with every kind of layer in it, or all of it, and a batch of small images for the parity gate."""
+    """Return a shallow version with each kind of layer, or the whole, and small images."""
     spec = Spec() if full else Spec(classes=5, growth=4, blocks=(2, 1, 2, 1), stem=8)
     return spec, probe_batch(spec, 64, rng)

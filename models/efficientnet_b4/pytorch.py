@@ -1,4 +1,4 @@
-"""EfficientNet-B4 in PyTorch: torchvision's, the reference; keras.py mirrors it."""
+"""EfficientNet-B4 in PyTorch: torchvision's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from models.layers.pytorch import of_images
 
 
 def build(spec: Spec) -> nn.Module:
-    """forward(images (n, height, width, 3), normalised) -> (n, classes)."""
+    """Return a network: forward(images (n, height, width, 3)) -> (n, classes)."""
     stages = [MBConvConfig(*stage, spec.width, spec.depth) for stage in STAGES]
     return of_images(EfficientNet(stages, spec.dropout, spec.stochastic_depth, spec.classes))

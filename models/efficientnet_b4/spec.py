@@ -1,106 +1,105 @@
-"""Sizes of EfficientNet-B4 and what is expected of them. NumPy only."""
+"""Sizes and layers of EfficientNet-B4. NumPy only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, probe_batch
+from models.layers.images import MirroredSpec, probe_batch
 
-# Of B0, the paper's table 1: expansion, kernel, strides of the first, input channels, output channels, units.
+# Of B0, the paper's table 1: expansion, kernel, strides of the first, inputs, outputs, units.
 STAGES = (
-    *((1, 3, 1, 32, 16, 1), (6, 3, 2, 16, 24, 2), (6, 5, 2, 24, 40, 2), (6, 3, 2, 40, 80, 3)),
-    *((6, 5, 1, 80, 112, 3), (6, 5, 2, 112, 192, 4), (6, 3, 1, 192, 320, 1)),
+    (1, 3, 1, 32, 16, 1),
+    (6, 3, 2, 16, 24, 2),
+    (6, 5, 2, 24, 40, 2),
+    (6, 3, 2, 40, 80, 3),
+    (6, 5, 1, 80, 112, 3),
+    (6, 5, 2, 112, 192, 4),
+    (6, 3, 1, 192, 320, 1),
 )
 
 
-class Unit(NamedTuple):
-    """One mobile inverted residual with squeeze and excitation. `drop`: rate at which training leaves it out for an image."""
-
-    path: str
-    inputs: int
-    hidden: int
-    squeezed: int
-    outputs: int
-    kernel: int
-    strides: int
-    drop: float
-
-    @property
-    def depthwise(self) -> int:
-        """Which part of the unit the depthwise convolution is."""
-        return int(self.hidden != self.inputs)
-
-
 @dataclass(frozen=True)
-class Spec(ImageSpec):
-    """width, depth: B4's factors on B0's channels and units. stochastic_depth: `drop` of a unit after the last."""
+class Spec(MirroredSpec):
+    """Sizes of EfficientNet-B4.
+
+    Attributes:
+        width: B4's factor on B0's channels.
+        depth: B4's factor on B0's units.
+        dropout: Rate before the classifier.
+        stochastic_depth: Rate at which training leaves out a unit behind the last one.
+    """
 
     width: float = 1.4
     depth: float = 1.8
     dropout: float = 0.4
     stochastic_depth: float = 0.2
 
-    @property
-    def stem(self) -> int:
-        return rounded(STAGES[0][3] * self.width)
-
-    @property
-    def last(self) -> int:
-        return 4 * rounded(STAGES[-1][4] * self.width)
-
-    def units(self) -> Iterator[Unit]:
-        """Every MBConv block, from the image on."""
+    def network(self, x: Any, nn: Any) -> Any:
+        x = nn.convolution(x, self._channels(STAGES[0][3]), 3, "features.0.0", strides=2, padding=1)
+        x = nn.silu(nn.norm(x, "features.0.1"))
         counts = [ceil(count * self.depth) for *_, count in STAGES]
         done = 0
-        for stage, (expansion, kernel, strides, inputs, outputs, _) in enumerate(STAGES):
-            inputs, outputs = rounded(inputs * self.width), rounded(outputs * self.width)
+        for stage, (expansion, kernel, first_strides, inputs, outputs, _) in enumerate(STAGES):
+            inputs, outputs = self._channels(inputs), self._channels(outputs)
             for number in range(counts[stage]):
-                path, drop = (
-                    f"features.{stage + 1}.{number}",
-                    self.stochastic_depth * done / sum(counts),
-                )
-                hidden, squeezed = rounded(inputs * expansion), max(1, inputs // 4)
-                yield Unit(
-                    path, inputs, hidden, squeezed, outputs, kernel, 1 if number else strides, drop
-                )
+                path, shortcut = f"features.{stage + 1}.{number}", x
+                strides = 1 if number else first_strides
+                x = _unit(x, nn, path, inputs, expansion, outputs, kernel, strides)
+                if strides == 1 and inputs == outputs:
+                    rate = self.stochastic_depth * done / sum(counts)
+                    x = nn.drop_images(x, rate, f"{path}.stochastic_depth")
+                    x = nn.add(x, shortcut)
                 inputs, done = outputs, done + 1
+        path = f"features.{len(STAGES) + 1}"
+        x = nn.convolution(x, 4 * self._channels(STAGES[-1][4]), 1, f"{path}.0")
+        x = nn.global_average(nn.silu(nn.norm(x, f"{path}.1")))
+        return nn.linear(nn.dropout(x, self.dropout, "classifier.0"), self.classes, "classifier.1")
 
-    def shapes(self) -> Shapes:
-        found = Shapes()
-        found.convolution("features.0.0", self.stem, self.channels, 3)
-        found.norm("features.0.1", self.stem)
-        outputs = self.stem
-        for unit in self.units():
-            path, part, outputs = f"{unit.path}.block", unit.depthwise, unit.outputs
-            if part:
-                found.convolution(f"{path}.0.0", unit.hidden, unit.inputs, 1)
-                found.norm(f"{path}.0.1", unit.hidden)
-            found.convolution(f"{path}.{part}.0", unit.hidden, 1, unit.kernel)
-            found.norm(f"{path}.{part}.1", unit.hidden)
-            found.convolution(f"{path}.{part + 1}.fc1", unit.squeezed, unit.hidden, 1, bias=True)
-            found.convolution(f"{path}.{part + 1}.fc2", unit.hidden, unit.squeezed, 1, bias=True)
-            found.convolution(f"{path}.{part + 2}.0", outputs, unit.hidden, 1)
-            found.norm(f"{path}.{part + 2}.1", outputs)
-        last = f"features.{len(STAGES) + 1}"
-        found.convolution(f"{last}.0", self.last, outputs, 1)
-        found.norm(f"{last}.1", self.last)
-        found.linear("classifier.1", self.classes, self.last)
-        return found
+    def _channels(self, channels: int) -> int:
+        return rounded(channels * self.width)
+
+
+def _unit(
+    x: Any,
+    nn: Any,
+    path: str,
+    inputs: int,
+    expansion: int,
+    outputs: int,
+    kernel: int,
+    strides: int,
+) -> Any:
+    """Apply a mobile inverted bottleneck with squeeze and excitation."""
+    hidden, path = rounded(inputs * expansion), f"{path}.block"
+    part = int(hidden != inputs)
+    if part:
+        x = nn.silu(nn.norm(nn.convolution(x, hidden, 1, f"{path}.0.0"), f"{path}.0.1"))
+    x = nn.depthwise(x, kernel, f"{path}.{part}.0", strides=strides)
+    x = nn.silu(nn.norm(x, f"{path}.{part}.1"))
+    # Each channel times a share that its mean over the image decides.
+    squeeze, squeezed = f"{path}.{part + 1}", max(1, inputs // 4)
+    share = nn.global_average(x, keepdims=True)
+    share = nn.silu(nn.convolution(share, squeezed, 1, f"{squeeze}.fc1", bias=True))
+    share = nn.sigmoid(nn.convolution(share, hidden, 1, f"{squeeze}.fc2", bias=True))
+    x = nn.convolution(nn.multiply(x, share), outputs, 1, f"{path}.{part + 2}.0")
+    return nn.norm(x, f"{path}.{part + 2}.1")
 
 
 def rounded(channels: float) -> int:
-    """To a multiple of 8, and never by more than a tenth down (Sandler et al., 2018, in the authors' code)."""
+    """Round to a multiple of 8, and at most a tenth down.
+
+    Source: Sandler et al., 2018, in the authors' code.
+    """
     nearest = max(8, int(channels + 4) // 8 * 8)
     return nearest + 8 if nearest < 0.9 * channels else nearest
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """A narrow and short version, or all of it, and a batch of small images for the parity gate."""
+    """Return a narrow and short version, or the whole, and small images."""
     spec = Spec() if full else Spec(5, 0.25, 0.6)
     return spec, probe_batch(spec, 64, rng)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.gnmt.spec import NEVER, RESIDUAL_FROM, Spec
+from models.gnmt.spec import RESIDUAL_FROM, Spec
+from models.layers import NEVER
+from models.layers.pytorch import mask
 from models.lstms.pytorch import lstm
 
 
@@ -31,30 +33,32 @@ class GNMT(nn.Module):  # type: ignore[misc]
         self.words = nn.Linear(spec.width, spec.vocabulary)
 
     def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-        memory = self._encoded(source, lengths)
-        there = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
-        return self.words(self._decoded(target, memory, there)).flatten(0, 1)
+        memory = self._encode(source, lengths)
+        inside = mask(lengths, source.shape[1])
+        return self.words(self._decode(target, memory, inside)).flatten(0, 1)
 
-    def _encoded(self, source: Tensor, lengths: Tensor) -> Tensor:
+    def _encode(self, source: Tensor, lengths: Tensor) -> Tensor:
         x = self.encoder_dropout[0](self.embedding(source))
         x = self.encoder[0](x, lengths)
         for index in range(1, len(self.encoder)):
-            found = self.encoder[index](self.encoder_dropout[index](x))
-            x = found + x if index >= RESIDUAL_FROM else found
+            output = self.encoder[index](self.encoder_dropout[index](x))
+            x = output + x if index >= RESIDUAL_FROM else output
         return x
 
-    def _decoded(self, target: Tensor, memory: Tensor, there: Tensor) -> Tensor:
+    def _decode(self, target: Tensor, memory: Tensor, inside: Tensor) -> Tensor:
         x = self.decoder[0](self.decoder_dropout[0](self.embedding(target)))
-        context = self._attended(x, memory, there)
+        context = self._attend(x, memory, inside)
         for index in range(1, len(self.decoder)):
-            found = self.decoder[index](torch.cat([self.decoder_dropout[index](x), context], dim=2))
-            x = found + x if index >= RESIDUAL_FROM else found
+            output = self.decoder[index](
+                torch.cat([self.decoder_dropout[index](x), context], dim=2)
+            )
+            x = output + x if index >= RESIDUAL_FROM else output
         return x
 
-    def _attended(self, asking: Tensor, memory: Tensor, there: Tensor) -> Tensor:
-        """(n, T, width): for each word that asks, the memory's mean weighted by what fits."""
-        hidden = torch.tanh(self.query(asking).unsqueeze(2) + self.key(memory).unsqueeze(1))
-        scores = self.score(hidden).squeeze(3).masked_fill(~there.unsqueeze(1), NEVER)
+    def _attend(self, x: Tensor, memory: Tensor, inside: Tensor) -> Tensor:
+        """Return the memory's mean for each word, weighted by what fits, (n, T, width)."""
+        hidden = torch.tanh(self.query(x).unsqueeze(2) + self.key(memory).unsqueeze(1))
+        scores = self.score(hidden).squeeze(3).masked_fill(~inside.unsqueeze(1), NEVER)
         return scores.softmax(2) @ memory
 
 

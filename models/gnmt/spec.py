@@ -1,8 +1,9 @@
-"""Sizes of GNMT, its parameter count, its initial weights and random sentences. NumPy only.
+"""Sizes of GNMT, its initial weights and random sentences. NumPy only.
 
-Source: Wu et al., Google's neural machine translation system, 2016, sections 3 to 3.2 and 4: eight LSTM layers on either side,
-the encoder's first bidirectional, residual connections from the third layer on, attention by a network of one hidden layer whose
-context goes to every layer above the decoder's first, from whose output it is found. Both languages share one embedding.
+Source: Wu et al., Google's neural machine translation system, 2016, sections 3 to 3.2 and 4: eight
+LSTM layers on either side, the encoder's first bidirectional, residual connections from the third
+layer on, attention by a network of one hidden layer. It takes the output of the decoder's first
+layer, and its context goes to each layer above. Both languages share one embedding.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ import numpy as np
 
 from models.contract import Array, Batch, Reads, Weights
 from models.layers.images import Shapes
-from models.layers.sequences import check_sizes
+from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
 PADDING, START = 0, 1
 LONGEST = 50  # word pieces of a sentence
 RESIDUAL_FROM = 2
-NEVER = -1e9  # the score of a word that is not there: its share is 0 in every precision
 
 
 @dataclass(frozen=True)
 class Spec:
-    """vocabulary: word pieces, 0 is padding and 1 begins a sentence. width: of every layer. layers: on either side.
+    """Sizes of GNMT.
 
-    lstm: one of `models.lstms.IMPLEMENTATIONS`; it shapes no weight.
+    Attributes:
+        vocabulary: Number of word pieces; 0 is padding, 1 begins a sentence.
+        width: Width of each layer.
+        layers: Layers on either side.
+        dropout: Rate before each layer.
+        lstm: One of `models.lstms.IMPLEMENTATIONS`; it shapes no weight.
     """
 
     vocabulary: int = 32_000
@@ -40,7 +45,7 @@ class Spec:
 
     @property
     def inputs(self) -> dict[str, list[int]]:
-        """Numbers that each layer is given a word, by side."""
+        """Width of each layer's inputs, by side."""
         return {
             "encoder": [self.width, 2 * self.width, *[self.width] * (self.layers - 2)],
             "decoder": [self.width, *[2 * self.width] * (self.layers - 1)],
@@ -51,77 +56,78 @@ SIZES = {"paper": Spec(), "tiny": Spec(vocabulary=50, width=16, layers=3)}
 
 
 def sized(size: str, *, lstm: str = "layer", **_: str) -> Spec:
-    """size: `paper` or `tiny`."""
+    """Return the `paper` or the `tiny` network."""
     return replace(SIZES[size], lstm=lstm)
 
 
 def shapes(spec: Spec) -> Shapes:
-    """Name -> shape of every weight, PyTorch's names and layouts. One bias vector per LSTM gate."""
-    found = Shapes()
-    found.embedding("embedding", spec.vocabulary, spec.width)
+    """Return the shapes in PyTorch's names and layouts, one bias vector for each LSTM gate."""
+    arrays = Shapes()
+    arrays.embedding("embedding", spec.vocabulary, spec.width)
     for side, inputs in spec.inputs.items():
         for index, size in enumerate(inputs):
-            both_ways = (side, index) == ("encoder", 0)
-            found.lstm(f"{side}.{index}", spec.width, size, bidirectional=both_ways)
-    found["query.weight"] = found["key.weight"] = (spec.width, spec.width)
-    found["score.weight"] = (1, spec.width)
-    found.linear("words", spec.vocabulary, spec.width)
-    return found
+            is_bidirectional = (side, index) == ("encoder", 0)
+            arrays.lstm(f"{side}.{index}", spec.width, size, bidirectional=is_bidirectional)
+    arrays["query.weight"] = arrays["key.weight"] = (spec.width, spec.width)
+    arrays["score.weight"] = (1, spec.width)
+    arrays.linear("words", spec.vocabulary, spec.width)
+    return arrays
 
 
 def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
-    """Embeddings N(0, 1/width), everything else U(±1/√width)."""
-    weights: Weights = {}
-    for name, shape in shapes(spec).items():
-        drawn = (
-            rng.standard_normal(shape) if name == "embedding.weight" else rng.uniform(-1, 1, shape)
-        )
-        weights[name] = (drawn / sqrt(spec.width)).astype(np.float32)
-    return weights
+    """Draw embeddings N(0, 1/width), everything else U(±1/√width)."""
+
+    def draw(name: str, shape: tuple[int, ...]) -> Array:
+        is_embedding = name == "embedding.weight"
+        values = rng.standard_normal(shape) if is_embedding else rng.uniform(-1, 1, shape)
+        return values / sqrt(spec.width)
+
+    return draw_weights(shapes(spec), draw)
 
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
-    """int (count,): word pieces of so many sentences, log-normal around 25 and between 3 and 50; `tiny`: a fifth of that."""
-    pieces = np.clip(25 * np.exp(0.5 * rng.standard_normal(count)), 3, LONGEST) / (
-        1 if size == "paper" else 5
-    )
-    found: Array = np.maximum(np.round(pieces), 2).astype(np.int64)
-    return found
+    """Draw word pieces of sentences: around 25, from 3 to 50; `tiny`: a fifth of that."""
+    pieces = log_normal(rng, count, 25, 0.5, 3, LONGEST) / (1 if size == "paper" else 5)
+    return np.maximum(np.round(pieces), 2).astype(np.int64)
 
 
 def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
-    """Random pairs of sentences, padded to the longest; both of a pair are of one length.
-
-    inputs: source int32 (n, words), lengths int32 (n,), target int32 (n, words), one word behind what is to be said.
-    targets: int32 (n · words,), weights 0 where a sentence has ended.
-    """
-    shape = (len(lengths), int(lengths.max()))
-    there = np.arange(shape[1]) < lengths[:, None]
-    source, said = (
-        np.where(there, rng.integers(2, spec.vocabulary, shape), PADDING).astype(np.int32)
+    """Return random pairs of sentences of equal lengths, padded to the longest."""
+    inside = is_inside(lengths)
+    source, target = (
+        np.where(inside, rng.integers(2, spec.vocabulary, inside.shape), PADDING).astype(np.int32)
         for _ in range(2)
     )
-    return batch_of(spec, rng, (source, lengths), (said, lengths))
+    return batch_of(spec, rng, (source, lengths), (target, lengths))
 
 
 def reads(spec: Spec) -> Reads:
-    """Pairs of sentences, neither longer than the longest random one: attention is of length × length × width."""
+    """Return the bound of pairs of sentences: attention is of length × length × width."""
     return Reads("sentence_pairs", {"vocabulary": spec.vocabulary}, longest=LONGEST)
 
 
 def batch_of(
-    _: Spec, __: np.random.Generator, source: tuple[Array, Array], said: tuple[Array, Array]
+    _: Spec, __: np.random.Generator, source: tuple[Array, Array], target: tuple[Array, Array]
 ) -> Batch:
-    """Either: int32 (n, words), padded, and how many there are in each row; of `said` each is to be predicted."""
-    (words, lengths), (targets, spoken) = source, said
-    behind = np.insert(targets[:, :-1], 0, START, axis=1)
-    there = np.arange(targets.shape[1]) < spoken[:, None]
-    return Batch(
-        (words, lengths.astype(np.int32), behind), targets.ravel(), there.ravel().astype(np.float32)
-    )
+    """Return a batch of pairs of sentences.
+
+    Args:
+        source: int32 (n, words), padded, and the length of each row.
+        target: The same, of the translations, which are predicted.
+
+    Returns:
+        inputs: source, lengths int32 (n,), target one word behind; targets int32 (n · words,),
+        weights 0 behind the end of a sentence.
+    """
+    words, lengths = source
+    targets, target_lengths = target
+    shifted = np.insert(targets[:, :-1], 0, START, axis=1)
+    inside = is_inside(target_lengths, targets.shape[1])
+    inputs = (words, lengths.astype(np.int32), shifted)
+    return Batch(inputs, targets.ravel(), inside.ravel().astype(np.float32))
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """A small version, or the paper's, and a batch of several lengths for the parity gate."""
+    """Return a small version, or the paper's, and a batch of several lengths."""
     spec = SIZES["paper" if full else "tiny"]
     return spec, batch(spec, np.array([7, 3, 5, 2]), rng)

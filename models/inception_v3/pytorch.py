@@ -1,4 +1,4 @@
-"""Inception-V3 in PyTorch: torchvision's, the reference; keras.py mirrors it."""
+"""Inception-V3 in PyTorch: torchvision's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCKS = (
 
 
 def build(spec: Spec) -> nn.Module:
-    """forward(images (n, height, width, 3), normalised) -> (n, classes)."""
+    """Return a network: forward(images (n, height, width, 3)) -> (n, classes)."""
     unit = partial(_narrower, spec.narrower)
     network = inception.Inception3(
         num_classes=spec.classes,
@@ -40,7 +40,6 @@ def build(spec: Spec) -> nn.Module:
 
 
 def _narrower(narrower: int, inputs: int, outputs: int, **sizes: Any) -> nn.Module:
-    """torchvision's unit with that many times fewer channels; an image has three whatever the width."""
-    return inception.BasicConv2d(
-        inputs if inputs == 3 else inputs // narrower, outputs // narrower, **sizes
-    )
+    """Return torchvision's unit with fewer channels; an image has three at any width."""
+    inputs = inputs if inputs == 3 else inputs // narrower
+    return inception.BasicConv2d(inputs, outputs // narrower, **sizes)

@@ -1,11 +1,11 @@
-"""Sizes, counts, initial weights and probes of networks that classify images. NumPy only."""
+"""Sizes, shapes, initial weights and probes of networks that classify images. NumPy only."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ Size = int | tuple[int, int]
 
 
 class Shapes(dict[str, tuple[int, ...]]):
-    """Name -> shape of every weight and running statistic, in PyTorch's names and layouts, filled layer by layer."""
+    """Shapes of weights and running statistics, in PyTorch's names and layouts."""
 
     def convolution(
         self, path: str, outputs: int, inputs: int, size: Size, *, bias: bool = False
@@ -39,7 +39,6 @@ class Shapes(dict[str, tuple[int, ...]]):
         self[f"{path}.weight"] = (width,)
 
     def embedding(self, path: str, rows: int, width: int) -> None:
-        """Of tokens or positions."""
         self[f"{path}.weight"] = (rows, width)
 
     def attention(self, path: str, width: int) -> None:
@@ -47,7 +46,7 @@ class Shapes(dict[str, tuple[int, ...]]):
             self.linear(f"{path}.{part}", width, width)
 
     def lstm(self, path: str, width: int, inputs: int, *, bidirectional: bool = False) -> None:
-        """One bias vector a gate."""
+        """Add an LSTM with one bias vector for each gate."""
         for direction in ("", "_reverse") if bidirectional else ("",):
             self[f"{path}.weight_ih_l0{direction}"] = (4 * width, inputs)
             self[f"{path}.weight_hh_l0{direction}"] = (4 * width, width)
@@ -55,22 +54,66 @@ class Shapes(dict[str, tuple[int, ...]]):
 
     @property
     def parameters(self) -> tuple[int, int]:
-        """(trainable, non-trainable)."""
+        """Number of trainable parameters, and of running statistics."""
         sizes = {name: prod(shape) for name, shape in self.items()}
         running = sum(size for name, size in sizes.items() if ".running_" in name)
         return sum(sizes.values()) - running, running
 
 
 def pair(size: Size) -> tuple[int, int]:
-    """(height, width) of a size that may be given once for both."""
+    """Return height and width of a size."""
     return (size, size) if isinstance(size, int) else size
+
+
+class ShapeRecorder:
+    """Layers that record the shapes of their weights; a tensor is its number of channels.
+
+    Its methods are those of `models.layers.keras`, so that a network is written once.
+    """
+
+    def __init__(self) -> None:
+        self.shapes = Shapes()
+
+    def convolution(
+        self, x: int, filters: int, size: Size, path: str, *, bias: bool = False, **_: Any
+    ) -> int:
+        self.shapes.convolution(path, filters, x, size, bias=bias)
+        return filters
+
+    def depthwise(self, x: int, size: int, path: str, **_: Any) -> int:
+        self.shapes.convolution(path, x, 1, size)
+        return x
+
+    def norm(self, x: int, path: str, **_: Any) -> int:
+        self.shapes.norm(path, x)
+        return x
+
+    def linear(self, x: int, outputs: int, path: str) -> int:
+        self.shapes.linear(path, outputs, x)
+        return outputs
+
+    def flatten(self, x: int, pixels: int) -> int:
+        return x * pixels
+
+    def concatenate(self, *tensors: int) -> int:
+        return sum(tensors)
+
+    def _keep_channels(self, x: int, *_: Any, **__: Any) -> int:
+        return x
+
+    add = multiply = rescale = max_pool = average_pool = adaptive_average = _keep_channels
+    global_average = relu = relu6 = silu = sigmoid = dropout = drop_images = _keep_channels
 
 
 @dataclass(frozen=True)
 class ImageSpec(ABC):
-    """A network from images (n, height, width, channels) to logits (n, classes).
+    """Network from images (n, height, width, channels) to logits (n, classes).
 
-    least_side: the smallest height and width, in pixels, that it takes; only_side: the one that it takes.
+    Attributes:
+        classes: Number of classes.
+        least_side: Smallest height and width of an image, in pixels.
+        only_side: The only height and width of an image, None if there are several.
+        channels: Channels of an image.
     """
 
     classes: int = 1000
@@ -84,35 +127,55 @@ class ImageSpec(ABC):
             raise ModelError(f"classes must be at least 1, not {self.classes}")
 
     def refuses(self, side: int) -> str:
-        """Why square images of this side do not go through; empty where they do."""
+        """Return the reason for which square images of this side do not go through, or ""."""
         if self.only_side and side != self.only_side:
-            return f"takes images of {self.only_side} × {self.only_side} alone"
-        return (
-            f"needs images of at least {self.least_side} × {self.least_side}"
-            if side < self.least_side
-            else ""
-        )
+            return f"takes only images of {self.only_side} × {self.only_side}"
+        if side < self.least_side:
+            return f"needs images of at least {self.least_side} × {self.least_side}"
+        return ""
 
     def least_rows(self, side: int) -> int:
-        """Images that one training step needs: BatchNorm wants two values a channel, and the last may see one pixel an image."""
+        """Return the smallest batch of a training step: BatchNorm needs two values a channel."""
         return 1 if self.last_norm(side) > 1 else 2
 
     def last_norm(self, side: int) -> int:
-        """Pixels a side that the last BatchNorm sees of an image."""
+        """Return the pixels a side that the last BatchNorm gets of an image."""
         return -(-side // 32)
 
     @abstractmethod
     def shapes(self) -> Shapes:
-        """Shape of every array of the network, by name."""
+        """Return the shape of each array of the network, by name."""
+
+
+@dataclass(frozen=True)
+class MirroredSpec(ImageSpec):
+    """Network that is written once, for `models.layers.keras` and for `ShapeRecorder`."""
+
+    @abstractmethod
+    def network(self, x: Any, nn: Any) -> Any:
+        """Return the logits of images.
+
+        Args:
+            x: Images, or their number of channels.
+            nn: `models.layers.keras` or a `ShapeRecorder`.
+        """
+
+    def shapes(self) -> Shapes:
+        recorder = ShapeRecorder()
+        self.network(self.channels, recorder)
+        return recorder.shapes
 
 
 def shapes(spec: ImageSpec) -> Shapes:
-    """Name -> shape of every weight and running statistic, in PyTorch's names and layouts."""
+    """Return the shapes of weights and running statistics, in PyTorch's names and layouts."""
     return spec.shapes()
 
 
 def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:
-    """He-normal convolutions (fan in), identity norms, linear U(±1/√fan_in): however deep, activations stay of order one."""
+    """Draw He-normal convolutions (fan in), identity norms, and linear layers U(±1/√fan_in).
+
+    Activations stay of order one at any depth.
+    """
     weights: Weights = {}
     for name, shape in spec.shapes().items():
         if len(shape) == 4:
@@ -120,23 +183,20 @@ def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:
         elif len(shape) == 2:
             values = rng.uniform(-1, 1, shape) / sqrt(shape[1])
         else:
-            values = (
-                np.ones(shape) if name.endswith((".weight", ".running_var")) else np.zeros(shape)
-            )
+            values = np.full(shape, name.endswith((".weight", ".running_var")))
         weights[name] = values.astype(np.float32)
     return weights
 
 
 def batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int) -> Batch:
-    """Random images and classes."""
+    """Return random images and classes."""
     images = rng.standard_normal((rows, side, side, spec.channels)).astype(np.float32)
-    return Batch(
-        (images,), rng.integers(0, spec.classes, rows, dtype=np.int32), np.ones(rows, np.float32)
-    )
+    classes = rng.integers(0, spec.classes, rows, dtype=np.int32)
+    return Batch((images,), classes, np.ones(rows, np.float32))
 
 
 def probe_batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int = 6) -> Batch:
-    """The same for the parity gate, the last row padding."""
-    found = batch(spec, side, rng, rows)
-    found.weights[-1] = 0
-    return found
+    """Return random images and classes for the parity gate, the last row padding."""
+    images = batch(spec, side, rng, rows)
+    images.weights[-1] = 0
+    return images

@@ -1,7 +1,8 @@
-"""PyTorch's layers in Keras, on any of its backends; each weighted one is named by its torch module path."""
+"""PyTorch's layers in Keras, on any backend; a weighted one is named by its torch path."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from math import sqrt
 from typing import Any
@@ -12,13 +13,40 @@ from keras import layers, ops
 
 from models.contract import Array
 from models.layers import NEVER
-from models.layers.images import Size, pair
+from models.layers.images import MirroredSpec, Size, pair
 from models.transfer import AS_IS, Arrays, layer_name, weight_rule
 
+add, multiply = ops.add, ops.multiply
+relu, relu6, silu, sigmoid = ops.relu, ops.relu6, ops.silu, ops.sigmoid
 
-def images(channels: int = 3) -> Any:
-    """The input: images (n, height, width, channels) of any size."""
-    return keras.Input((None, None, channels))
+
+def images(channels: int = 3, side: int | None = None) -> Any:
+    """Return the input: images (n, height, width, channels), of any size without a side."""
+    return keras.Input((side, side, channels))
+
+
+def build_mirror(spec: MirroredSpec) -> keras.Model:
+    """Return a network: call(images (n, height, width, channels)) -> (n, classes)."""
+    inputs = images(spec.channels, spec.only_side)
+    name = type(spec).__module__.split(".")[-2]
+    return network(inputs, spec.network(inputs, sys.modules[__name__]), name)
+
+
+def built(layer: Any, *shape: int | None) -> Any:
+    """Return a layer with its weights, for inputs of a shape."""
+    layer.build(shape)
+    return layer
+
+
+def sequence_norm(path: str, *shape: int | None) -> Any:
+    """Return a layer of `norm`, built."""
+    layer = layers.BatchNormalization(epsilon=1e-5, momentum=0.9, name=layer_name(path))
+    return built(layer, *shape)
+
+
+def mask(lengths: Any, longest: Any) -> Any:
+    """Return which positions lie inside the lengths, (n, longest)."""
+    return ops.arange(longest, dtype="int32") < ops.cast(lengths, "int32")[:, None]
 
 
 def convolution(
@@ -31,17 +59,17 @@ def convolution(
     padding: Size = 0,
     bias: bool = False,
 ) -> Any:
-    """`padding` zeros on both sides of height and width: Keras' own `same` puts more on one side where it strides."""
-    same = strides == 1 and pair(size) == tuple(2 * one + 1 for one in pair(padding))
-    if not same:
+    """Pad with zeros on both sides: Keras' own `same` puts more on one side where it strides."""
+    is_same = strides == 1 and pair(size) == tuple(2 * half + 1 for half in pair(padding))
+    if not is_same:
         x = _padded(x, padding)
     return layers.Conv2D(
-        filters, size, strides, "same" if same else "valid", use_bias=bias, name=layer_name(path)
+        filters, size, strides, "same" if is_same else "valid", use_bias=bias, name=layer_name(path)
     )(x)
 
 
 def depthwise(x: Any, size: int, path: str, *, strides: int = 1, bias: bool = False) -> Any:
-    """A convolution of every channel alone, padded by half its size."""
+    """Convolve each channel separately, padded by half the size."""
     if strides > 1:
         x = _padded(x, size // 2)
     padding = "valid" if strides > 1 else "same"
@@ -49,23 +77,39 @@ def depthwise(x: Any, size: int, path: str, *, strides: int = 1, bias: bool = Fa
 
 
 def norm(x: Any, path: str, *, epsilon: float = 1e-5) -> Any:
-    """torch's momentum 0.1 is the share of the new value; Keras' 0.9 that of the old."""
+    """Normalise: torch's momentum 0.1 is the share of the new value, Keras' 0.9 of the old."""
     return layers.BatchNormalization(epsilon=epsilon, momentum=0.9, name=layer_name(path))(x)
 
 
 def max_pool(x: Any, size: int, *, strides: int, padding: int = 0) -> Any:
-    """After a ReLU: zeros are then as good as torch's padding with -inf."""
+    """Pool after a ReLU: zeros are then as good as torch's padding with -inf."""
     return layers.MaxPooling2D(size, strides)(_padded(x, padding))
 
 
 def average_pool(x: Any, size: int, *, strides: int, padding: int = 0) -> Any:
-    """Zeros of the padding count in the mean, as in torch."""
+    """Pool; zeros of the padding count in the mean, as in torch."""
     return layers.AveragePooling2D(size, strides)(_padded(x, padding))
 
 
-def flatten(x: Any) -> Any:
-    """Flattens in channel-first order, as PyTorch does."""
+def adaptive_average(x: Any, side: int) -> Any:
+    return AdaptiveAverage(side)(x)
+
+
+def global_average(x: Any, *, keepdims: bool = False) -> Any:
+    return layers.GlobalAveragePooling2D(keepdims=keepdims)(x)
+
+
+def flatten(x: Any, pixels: int = 0) -> Any:
+    """Flatten in channel-first order, as PyTorch does."""
     return layers.Flatten()(layers.Permute((3, 1, 2))(x))
+
+
+def rescale(x: Any, scales: Any, offsets: Any) -> Any:
+    return layers.Rescaling(scales, offsets)(x)
+
+
+def concatenate(*tensors: Any) -> Any:
+    return layers.Concatenate()(list(tensors))
 
 
 def linear(x: Any, outputs: int, path: str) -> Any:
@@ -76,8 +120,14 @@ def dropout(x: Any, rate: float, path: str) -> Any:
     return layers.Dropout(rate, name=layer_name(path))(x) if rate else x
 
 
+def drop_images(x: Any, rate: float, path: str) -> Any:
+    """Drop whole images (stochastic depth)."""
+    shape = (None, 1, 1, 1)
+    return layers.Dropout(rate, noise_shape=shape, name=layer_name(path))(x) if rate else x
+
+
 def gelu(x: Any) -> Any:
-    """The exact one, written out: TensorFlow's own takes the root of two in float32."""
+    """Apply the exact GELU, written out: TensorFlow's own takes the root of two in float32."""
     return 0.5 * x * (1 + ops.erf(x * sqrt(0.5)))
 
 
@@ -86,7 +136,7 @@ def layer_norm(x: Any, path: str, *, epsilon: float = 1e-5) -> Any:
 
 
 def scale(x: Any, path: str) -> Any:
-    """Every channel times a learned factor."""
+    """Multiply each channel by a learned factor."""
     return Scale(name=layer_name(path))(x)
 
 
@@ -95,12 +145,12 @@ def embedding(tokens: Any, rows: int, width: int, path: str) -> Any:
 
 
 def position_embedding(x: Any, rows: int, path: str) -> Any:
-    """Adds a learned vector to each position of (n, length, width); length is at most `rows`."""
+    """Add a learned vector to each position of (n, length, width), at most `rows` of them."""
     return PositionEmbedding(rows, name=layer_name(path))(x)
 
 
 def attention(x: Any, heads: int, path: str, *, dropout: float = 0.0) -> Any:
-    """Self-attention of (n, length, width); `query`, `key`, `value` and `output` are its parts."""
+    """Apply self-attention to (n, length, width); its parts: `query`, `key`, `value`, `output`."""
     return Attention(heads, dropout, name=layer_name(path))(x)
 
 
@@ -113,14 +163,20 @@ def attend(
     seen: Any = None,
     drop: Callable[[Any], Any] = lambda scores: scores,
 ) -> Any:
-    """What each position takes from those that are seen, (n, length, width).
+    """Return what each position takes from the visible ones, (n, length, width).
 
-    seen: None for all, or a mask (n · heads, 1 or length, length).
+    Args:
+        query: Of each position, (n, length, width).
+        key: Of each position, (n, length, width).
+        value: Of each position, (n, length, width).
+        heads: Number of heads.
+        seen: Mask of the visible ones (n · heads, 1 or length, length), None for all.
+        drop: Dropout of the attention's shares.
     """
     shape, size = ops.shape(query), query.shape[-1] // heads
 
     def split(x: Any) -> Any:
-        """(n · heads, length, size of a head)"""
+        """Return (n · heads, length, size of a head)."""
         length = ops.shape(x)[1]
         by_head = ops.transpose(ops.reshape(x, (-1, length, heads, size)), (0, 2, 1, 3))
         return ops.reshape(by_head, (-1, length, size))
@@ -142,7 +198,7 @@ def _padded(x: Any, padding: Size) -> Any:
 
 
 class Scale(layers.Layer):  # type: ignore[misc]
-    """A factor for every channel, the last axis."""
+    """Factor for each channel, the last axis."""
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.weight = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="weight")
@@ -152,10 +208,10 @@ class Scale(layers.Layer):  # type: ignore[misc]
 
 
 class PositionEmbedding(layers.Layer):  # type: ignore[misc]
-    """A vector for every position, added to (n, length, width)."""
+    """Vector for each position, added to (n, length, width)."""
 
-    def __init__(self, rows: int, **named: Any) -> None:
-        super().__init__(**named)
+    def __init__(self, rows: int, **options: Any) -> None:
+        super().__init__(**options)
         self.rows = rows
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -171,8 +227,8 @@ class PositionEmbedding(layers.Layer):  # type: ignore[misc]
 class Attention(layers.Layer):  # type: ignore[misc]
     """Self-attention; its name is the path of the four projections and of the layer that drops."""
 
-    def __init__(self, heads: int, dropout: float, **named: Any) -> None:
-        super().__init__(**named)
+    def __init__(self, heads: int, dropout: float, **options: Any) -> None:
+        super().__init__(**options)
         self.heads = heads
         self.dropout = layers.Dropout(dropout, name=f"{self.name}-dropout")
 
@@ -200,7 +256,7 @@ def _weight(layer: Any) -> Arrays:
 
 
 class AdaptiveAverage(layers.Layer):  # type: ignore[misc]
-    """Means over windows, as torch.nn.AdaptiveAvgPool2d cuts them: (n, height, width, channels) -> (n, side, side, channels).
+    """Means over windows as torch.nn.AdaptiveAvgPool2d cuts them: (n, side, side, channels).
 
     Window i begins at ⌊i·h / side⌋ and ends at ⌈(i+1)·h / side⌉. Keras' own fails for one pixel on TensorFlow.
     """
@@ -223,9 +279,9 @@ class AdaptiveAverage(layers.Layer):  # type: ignore[misc]
         return ops.einsum("oh,nhwc,pw->nopc", rows, inputs, columns)
 
     def _windows(self, size: int) -> Array:
-        """(side, size): the weight of every input in every mean."""
-        found = np.zeros((self.side, size))
+        """Return the weight of each input in each mean, (side, size)."""
+        weights = np.zeros((self.side, size))
         for window in range(self.side):
             start, end = window * size // self.side, -(-(window + 1) * size // self.side)
-            found[window, start:end] = 1 / (end - start)
-        return found
+            weights[window, start:end] = 1 / (end - start)
+        return weights

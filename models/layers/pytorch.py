@@ -1,4 +1,4 @@
-"""What networks need to be like their siblings in Keras."""
+"""Layers of PyTorch that are like their siblings in Keras."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ gelu, layer_norm, embedding = functional.gelu, nn.LayerNorm, nn.Embedding
 
 
 class Scale(nn.Module):  # type: ignore[misc]
-    """A factor for every channel, the last axis."""
+    """Factor for each channel, the last axis."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Scale(nn.Module):  # type: ignore[misc]
 
 
 class PositionEmbedding(nn.Module):  # type: ignore[misc]
-    """A vector for every position, added to (n, length, width); length is at most `rows`."""
+    """Vector for each position, added to (n, length, width); length is at most `rows`."""
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()
@@ -65,13 +65,19 @@ def attend(
     seen: Tensor | None = None,
     drop: Callable[[Tensor], Tensor] = lambda scores: scores,
 ) -> Tensor:
-    """What each position takes from those that are seen, (n, length, width).
+    """Return what each position takes from the visible ones, (n, length, width).
 
-    seen: None for all, or a mask (n · heads, 1 or length, length).
+    Args:
+        query: Of each position, (n, length, width).
+        key: Of each position, (n, length, width).
+        value: Of each position, (n, length, width).
+        heads: Number of heads.
+        seen: Mask of the visible ones (n · heads, 1 or length, length), None for all.
+        drop: Dropout of the attention's shares.
     """
 
     def split(x: Tensor) -> Tensor:
-        """(n · heads, length, size of a head)"""
+        """Return (n · heads, length, size of a head)."""
         return x.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1)
 
     scores = split(query) @ split(key).transpose(1, 2) * (1 / sqrt(query.shape[2] // heads))
@@ -81,8 +87,13 @@ def attend(
     return taken.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
 
 
+def mask(lengths: Tensor, longest: int) -> Tensor:
+    """Return which positions lie inside the lengths, (n, longest)."""
+    return torch.arange(longest, device=lengths.device) < lengths[:, None]
+
+
 class OneBiasLSTM(nn.LSTM):  # type: ignore[misc]
-    """nn.LSTM with one bias vector per gate: with two trained, the bias would move twice as far as in Keras."""
+    """nn.LSTM with one bias a gate: with two trained, it would move twice as far as in Keras."""
 
     def __init__(self, inputs: int, size: int, *, bidirectional: bool = False) -> None:
         super().__init__(inputs, size, batch_first=True, bidirectional=bidirectional)
@@ -90,13 +101,11 @@ class OneBiasLSTM(nn.LSTM):  # type: ignore[misc]
             name, zeros = f"bias_hh_l0{direction}", torch.zeros(4 * size)
             delattr(self, name)
             self.register_buffer(name, zeros, persistent=False)
-            setattr(
-                self, name, zeros
-            )  # assigning, too, puts it among the flat weights that the kernel reads
+            setattr(self, name, zeros)  # puts it among the flat weights that the kernel reads
 
 
 class OneBiasCell(nn.LSTMCell):  # type: ignore[misc]
-    """nn.LSTMCell with one bias vector per gate, for the same reason."""
+    """nn.LSTMCell with one bias a gate, for the same reason."""
 
     def __init__(self, inputs: int, size: int) -> None:
         super().__init__(inputs, size)
@@ -105,10 +114,10 @@ class OneBiasCell(nn.LSTMCell):  # type: ignore[misc]
 
 
 def of_images(network: nn.Module) -> nn.Module:
-    """torchvision's network, made to take images as the contract has them, (n, height, width, channels), without a copy."""
-    network.register_forward_pre_hook(_channels_first)
+    """Make a network take images as the contract has them, (n, height, width, channels)."""
+
+    def permute(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (inputs[0].permute(0, 3, 1, 2),)
+
+    network.register_forward_pre_hook(permute)
     return network
-
-
-def _channels_first(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (inputs[0].permute(0, 3, 1, 2),)

@@ -1,17 +1,22 @@
-"""What networks of sequences check of their sizes. NumPy only."""
+"""Checks, lengths and weights that networks of sequences share. NumPy only."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from models import lstms
+from models.contract import Array, Weights
 from models.errors import ModelError
 
 
 def check_sizes(model: str, spec: Any, **least: int) -> None:
-    """Check the sizes of a spec against their least, its rate of dropout and its LSTM, if it has them.
+    """Check the sizes of a spec, its rate of dropout and its LSTM, if it has them.
 
-    Raises ModelError naming the first that cannot be.
+    Raises:
+        ModelError: One is not possible.
     """
     sizes = vars(spec)
     for name, smallest in least.items():
@@ -20,3 +25,31 @@ def check_sizes(model: str, spec: Any, **least: int) -> None:
     if not 0 <= sizes.get("dropout", 0) < 1:
         raise ModelError(f"{model}: dropout must be in [0, 1), not {sizes['dropout']}")
     lstms.check(model, sizes.get("lstm", "layer"))
+
+
+def log_normal(
+    rng: np.random.Generator, count: int, median: float, sigma: float, least: float, most: float
+) -> Array:
+    """Draw log-normal sizes between two bounds."""
+    drawn: Array = np.clip(median * np.exp(sigma * rng.standard_normal(count)), least, most)
+    return drawn
+
+
+def is_inside(lengths: Array, longest: int | None = None) -> Array:
+    """Return which positions of padded rows lie inside their lengths, (n, longest)."""
+    inside: Array = np.arange(longest or int(lengths.max())) < lengths[:, None]
+    return inside
+
+
+def draw_weights(
+    shapes: Mapping[str, tuple[int, ...]], draw: Callable[[str, tuple[int, ...]], Array]
+) -> Weights:
+    """Draw each array by its name and shape; norms begin as identities."""
+    weights: Weights = {}
+    for name, shape in shapes.items():
+        if "norm" in name.lower():
+            values: Array = np.full(shape, name.endswith((".weight", ".running_var")))
+        else:
+            values = draw(name, shape)
+        weights[name] = values.astype(np.float32)
+    return weights

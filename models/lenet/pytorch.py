@@ -1,4 +1,4 @@
-"""LeNet-5 in PyTorch; keras.py reads in parallel."""
+"""LeNet-5 in PyTorch."""
 
 from __future__ import annotations
 
@@ -30,5 +30,4 @@ class LeNet(nn.Module):  # type: ignore[misc]
 
 
 def build(spec: Spec) -> nn.Module:
-    """forward(images (n, 28, 28, 1)) -> (n, classes)."""
     return of_images(LeNet(spec))

@@ -1,9 +1,9 @@
-"""One LSTM in several implementations: the framework's layer, its block operators, a loop of basic operators. NumPy only.
+"""LSTM in several implementations: a framework's layer, block operators, or a loop. NumPy only.
 
-`cells`: a loop over the steps, in which a cell of basic operators multiplies its input and its state. `scan`: the same, the
-inputs of all steps multiplied before the loop. `block`: a cell, or a whole sequence, as one operator of the framework's.
-`block-v2`: TensorFlow's second such operator. `layer`: what the framework's own layer takes: cuDNN on a GPU, oneDNN for PyTorch
-on a CPU.
+`cells`: a loop over the steps, in which a cell of basic operators multiplies its input and its
+state. `scan`: the same, the inputs of all steps multiplied before the loop. `block`: a cell, or a
+whole sequence, as one operator of the framework's. `block-v2`: TensorFlow's second such operator.
+`layer`: the framework's own layer, which takes cuDNN on a GPU and oneDNN for PyTorch on a CPU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ FLOAT32_ALONE = ("block", "block-v2")
 
 
 def check(model: str, implementation: str) -> None:
-    """Raises ModelError for one that there is not."""
+    """Raise ModelError for an unknown implementation."""
     if implementation not in IMPLEMENTATIONS:
         raise ModelError(f"{model}: no lstm {implementation!r}; have {', '.join(IMPLEMENTATIONS)}")

@@ -1,6 +1,6 @@
 """LSTMs over padded sequences on Keras' backends, in several implementations; pytorch.py is its twin.
 
-Weights are those of a Keras layer, whatever the implementation.
+Weights are those of a Keras layer in each of them.
 """
 
 from __future__ import annotations
@@ -17,48 +17,55 @@ from models.layers.scan import outputs_of
 
 
 def outputs(
-    implementation: str, layer: Any, steps: Any, there: Any = None, *, training: bool = False
+    implementation: str, layer: Any, steps: Any, inside: Any = None, *, training: bool = False
 ) -> Any:
-    """(n, T, inputs) -> (n, T, width or twice), zeros where nothing is `there` (n, T), which is so behind the end of a row.
+    """Return the outputs of an LSTM, (n, T, width or twice), zeros outside the rows.
 
-    layer: an LSTM or a Bidirectional one, which returns sequences. Raises ModelError for what the backend lacks.
+    Args:
+        implementation: One of `models.lstms.IMPLEMENTATIONS`.
+        layer: An LSTM or a Bidirectional one, which returns sequences.
+        steps: Padded rows (n, T, inputs).
+        inside: Mask of the positions before the end of each row (n, T), None for all.
+        training: Whether it trains.
+
+    Raises:
+        ModelError: The backend lacks the implementation.
     """
     if implementation == "layer":
-        found = layer(steps, mask=there, training=training)
+        states = layer(steps, mask=inside, training=training)
     elif isinstance(layer, layers.Bidirectional):
-        run, order = _run(implementation), _backwards(steps, there)
-        back = _taken(run(_taken(steps, order), layer.backward_layer.cell), order)
-        ways = [run(steps, layer.forward_layer.cell), back]
-        found = ops.add(*ways) if layer.merge_mode == "sum" else ops.concatenate(ways, axis=2)
+        run, order = _run(implementation), _reversed_order(steps, inside)
+        backward = run(_take(steps, order), layer.backward_layer.cell)
+        directions = [run(steps, layer.forward_layer.cell), _take(backward, order)]
+        is_sum = layer.merge_mode == "sum"
+        states = ops.add(*directions) if is_sum else ops.concatenate(directions, axis=2)
     else:
-        found = _run(implementation)(steps, layer.cell)
-    return found if there is None else found * ops.cast(there, found.dtype)[:, :, None]
+        states = _run(implementation)(steps, layer.cell)
+    return states if inside is None else states * ops.cast(inside, states.dtype)[:, :, None]
 
 
 def _run(implementation: str) -> Callable[[Any, Any], Any]:
     if implementation in tensorflow.LSTMS and backend() != "tensorflow":
-        raise ModelError(
-            f"lstm {implementation!r} is TensorFlow's; on {backend()} Keras has layer, cells, scan"
-        )
+        other = f"on {backend()} Keras has layer, cells, scan"
+        raise ModelError(f"lstm {implementation!r} is TensorFlow's; {other}")
     return RUNS[implementation]
 
 
 def _cells(steps: Any, cell: Any) -> Any:
-    def step(state: Any, now: Any) -> Any:
+    def step(state: Any, x: Any) -> Any:
         h, c = state
-        return _gated(
-            ops.matmul(now, cell.kernel) + ops.matmul(h, cell.recurrent_kernel) + cell.bias, c
-        )
+        gates = ops.matmul(x, cell.kernel) + ops.matmul(h, cell.recurrent_kernel) + cell.bias
+        return _apply_gates(gates, c)
 
-    return _looped(step, steps, cell)
+    return _loop(step, steps, cell)
 
 
 def _scan(steps: Any, cell: Any) -> Any:
-    def step(state: Any, now: Any) -> Any:
+    def step(state: Any, x: Any) -> Any:
         h, c = state
-        return _gated(now + ops.matmul(h, cell.recurrent_kernel), c)
+        return _apply_gates(x + ops.matmul(h, cell.recurrent_kernel), c)
 
-    return _looped(step, ops.matmul(steps, cell.kernel) + cell.bias, cell)
+    return _loop(step, ops.matmul(steps, cell.kernel) + cell.bias, cell)
 
 
 def _block(steps: Any, cell: Any) -> Any:
@@ -77,26 +84,28 @@ RUNS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _looped(step: Callable[[Any, Any], Any], given: Any, cell: Any) -> Any:
-    zeros = ops.zeros((ops.shape(given)[0], cell.units), dtype=given.dtype)
-    h, _ = outputs_of(step, (zeros, zeros), ops.transpose(given, (1, 0, 2)))
+def _loop(step: Callable[[Any, Any], Any], inputs: Any, cell: Any) -> Any:
+    zeros = ops.zeros((ops.shape(inputs)[0], cell.units), dtype=inputs.dtype)
+    h, _ = outputs_of(step, (zeros, zeros), ops.transpose(inputs, (1, 0, 2)))
     return ops.transpose(h, (1, 0, 2))
 
 
-def _gated(gates: Any, c: Any) -> tuple[Any, Any]:
-    """The next (h, c)."""
+def _apply_gates(gates: Any, c: Any) -> tuple[Any, Any]:
+    """Return the next (h, c)."""
     i, f, g, o = ops.split(gates, 4, axis=1)
     c = ops.sigmoid(f) * c + ops.sigmoid(i) * ops.tanh(g)
     return ops.sigmoid(o) * ops.tanh(c), c
 
 
-def _backwards(steps: Any, there: Any) -> Any:
-    """(n, T): of every row its steps from its last to its first, then what is padding; taken twice, all are as they were."""
-    n, most = ops.shape(steps)[:2]
-    at = ops.broadcast_to(ops.arange(most, dtype="int32"), (n, most))
-    ends = most if there is None else ops.sum(ops.cast(there, "int32"), axis=1, keepdims=True)
+def _reversed_order(steps: Any, inside: Any) -> Any:
+    """Return the indices that reverse each row and keep its padding, (n, T)."""
+    n, longest = ops.shape(steps)[:2]
+    at = ops.broadcast_to(ops.arange(longest, dtype="int32"), (n, longest))
+    ends = longest
+    if inside is not None:
+        ends = ops.sum(ops.cast(inside, "int32"), axis=1, keepdims=True)
     return ops.where(at < ends, ends - 1 - at, at)
 
 
-def _taken(steps: Any, order: Any) -> Any:
+def _take(steps: Any, order: Any) -> Any:
     return ops.take_along_axis(steps, order[:, :, None], axis=1)

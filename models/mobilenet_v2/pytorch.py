@@ -1,4 +1,4 @@
-"""MobileNetV2 in PyTorch: torchvision's, the reference; keras.py mirrors it."""
+"""MobileNetV2 in PyTorch: torchvision's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.mobilenet_v2.spec import Spec
 
 
 def build(spec: Spec) -> nn.Module:
-    """forward(images (n, height, width, 3), normalised) -> (n, classes)."""
+    """Return a network: forward(images (n, height, width, 3)) -> (n, classes)."""
     stages = [list(stage) for stage in spec.stages]
     return of_images(
         MobileNetV2(

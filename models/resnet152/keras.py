@@ -1,7 +1,5 @@
 """ResNet-152 in Keras, on any of its backends."""
 
-from __future__ import annotations
-
-from models.resnets.keras import build
+from models.layers.keras import build_mirror as build
 
 __all__ = ["build"]

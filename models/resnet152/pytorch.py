@@ -1,7 +1,5 @@
 """ResNet-152 in PyTorch: torchvision's."""
 
-from __future__ import annotations
-
 from models.resnets.pytorch import build
 
 __all__ = ["build"]

@@ -1,4 +1,4 @@
-"""Sizes of ResNet-152 and what is expected of them. NumPy only."""
+"""Sizes of ResNet-152. NumPy only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of ResNet-18 and what is expected of them. NumPy only."""
+"""Sizes of ResNet-18. NumPy only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of ResNet-50 and what is expected of them. NumPy only."""
+"""Sizes of ResNet-50. NumPy only."""
 
 from __future__ import annotations
 

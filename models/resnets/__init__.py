@@ -1,1 +1,1 @@
-"""What ResNet-18, ResNet-50 and ResNet-152 (He et al., 2016) share: torchvision's networks and their Keras mirror."""
+"""Sizes and layers that ResNet-18, ResNet-50 and ResNet-152 share (He et al., 2016)."""

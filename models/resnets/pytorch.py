@@ -1,4 +1,4 @@
-"""A ResNet in PyTorch: torchvision's, the reference; keras.py mirrors it."""
+"""ResNets in PyTorch: torchvision's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from models.resnets.sizes import ResNetSpec
 
 
 def build(spec: ResNetSpec) -> nn.Module:
-    """forward(images (n, height, width, 3), normalised) -> (n, classes)."""
+    """Return a network: forward(images (n, height, width, 3)) -> (n, classes)."""
     unit = Bottleneck if spec.bottleneck else BasicBlock
     return of_images(ResNet(unit, list(spec.blocks), num_classes=spec.classes))

@@ -1,77 +1,60 @@
-"""Sizes of a ResNet. NumPy only."""
+"""Sizes and layers of ResNets. NumPy only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, probe_batch
+from models.layers.images import MirroredSpec, probe_batch
 
 STEM = 64
 
 
-class Unit(NamedTuple):
-    """One residual unit. `convolutions`: (outputs, size, strides) in order; `projected`: whether the shortcut has its own."""
-
-    path: str
-    inputs: int
-    outputs: int
-    strides: int
-    convolutions: tuple[tuple[int, int, int], ...]
-    projected: bool
-
-
 @dataclass(frozen=True)
-class ResNetSpec(ImageSpec):
-    """blocks: residual units a stage (table 1); bottleneck: 1×1, 3×3, 1×1 instead of 3×3, 3×3, strides on the 3×3."""
+class ResNetSpec(MirroredSpec):
+    """Sizes of a ResNet of the paper's table 1.
+
+    Attributes:
+        blocks: Residual units of each stage.
+        bottleneck: Whether a unit is 1×1, 3×3, 1×1 instead of 3×3, 3×3; the first 3×3 strides.
+    """
 
     blocks: tuple[int, int, int, int] = (2, 2, 2, 2)
     bottleneck: bool = False
 
-    def units(self) -> Iterator[Unit]:
-        """Every residual unit, from the image on."""
+    def network(self, x: Any, nn: Any) -> Any:
+        x = nn.convolution(x, STEM, 7, "conv1", strides=2, padding=3)
+        x = nn.max_pool(nn.relu(nn.norm(x, "bn1")), 3, strides=2, padding=1)
         inputs = STEM
         for stage, count in enumerate(self.blocks):
             width = STEM * 2**stage
             outputs = width * (4 if self.bottleneck else 1)
             for number in range(count):
                 strides = 2 if stage and not number else 1
-                convolutions: tuple[tuple[int, int, int], ...] = (
-                    (width, 3, strides),
-                    (width, 3, 1),
-                )
+                convolutions = [(width, 3, strides), (width, 3, 1)]
                 if self.bottleneck:
-                    convolutions = ((width, 1, 1), (width, 3, strides), (outputs, 1, 1))
-                projected = strides > 1 or inputs != outputs
-                yield Unit(
-                    f"layer{stage + 1}.{number}", inputs, outputs, strides, convolutions, projected
-                )
-                inputs = outputs
-
-    def shapes(self) -> Shapes:
-        found = Shapes()
-        found.convolution("conv1", STEM, 3, 7)
-        found.norm("bn1", STEM)
-        outputs = STEM
-        for unit in self.units():
-            inputs, outputs = unit.inputs, unit.outputs
-            for number, (width, size, _) in enumerate(unit.convolutions, 1):
-                found.convolution(f"{unit.path}.conv{number}", width, inputs, size)
-                found.norm(f"{unit.path}.bn{number}", width)
-                inputs = width
-            if unit.projected:
-                found.convolution(f"{unit.path}.downsample.0", outputs, unit.inputs, 1)
-                found.norm(f"{unit.path}.downsample.1", outputs)
-        found.linear("fc", self.classes, outputs)
-        return found
+                    convolutions = [(width, 1, 1), (width, 3, strides), (outputs, 1, 1)]
+                path, shortcut = f"layer{stage + 1}.{number}", x
+                for at, (filters, size, stride) in enumerate(convolutions, 1):
+                    options = {"strides": stride, "padding": size // 2}
+                    x = nn.convolution(x, filters, size, f"{path}.conv{at}", **options)
+                    x = nn.norm(x, f"{path}.bn{at}")
+                    if at < len(convolutions):
+                        x = nn.relu(x)
+                if strides > 1 or inputs != outputs:
+                    path = f"{path}.downsample"
+                    shortcut = nn.convolution(shortcut, outputs, 1, f"{path}.0", strides=strides)
+                    shortcut = nn.norm(shortcut, f"{path}.1")
+                x, inputs = nn.relu(nn.add(x, shortcut)), outputs
+        return nn.linear(nn.global_average(x), self.classes, "fc")
 
 
 def probe_of(sizes: type[ResNetSpec]) -> Callable[..., tuple[ResNetSpec, Batch]]:
-    """Return the `probe` of a ResNet: one unit a stage, or all of it, and a batch of small images."""
+    """Return the `probe` of a ResNet: one unit a stage, or the whole, and small images."""
 
     def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[ResNetSpec, Batch]:
         spec = sizes() if full else sizes(classes=5, blocks=(1, 1, 1, 1))

@@ -7,189 +7,154 @@ from typing import Any
 import keras
 from keras import layers, ops
 
+from models.layers import NEVER
+from models.layers.keras import built, mask, sequence_norm
 from models.layers.scan import outputs_of
 from models.lstms import keras as lstms
-from models.tacotron2.spec import CONVOLUTIONS, KERNEL, NEVER, Spec
+from models.tacotron2.spec import CONVOLUTIONS, KERNEL, Spec
 from models.transfer import layer_name
 
 
 class Tacotron2(keras.Model):  # type: ignore[misc]
-    """(characters (n, C), their number (n,), frames before (n, F, bins), frames (n,)) -> (n, F, 2 · bins + 1).
+    """(characters (n, C), their number (n,), frames before (n, F, bins), frames (n,)) -> outputs.
 
-    The last axis holds a frame, the frame as corrected, and the logit of its being the last.
+    The last axis of the outputs (n, F, 2 · bins + 1) holds a frame, the corrected frame, and the
+    logit of its being the last.
     """
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
-        self.embedding = layers.Embedding(spec.characters, spec.width, name="embedding")
-        self.convolutions = _convolutions("convolutions", [(spec.width, spec.width)] * CONVOLUTIONS)
-        self.norms = [_norm(f"norms.{index}") for index, _ in enumerate(self.convolutions)]
-        self.dropouts = [
-            _dropout(spec, f"dropouts.{index}") for index, _ in enumerate(self.convolutions)
+        embedding = layers.Embedding(spec.characters, spec.width, name="embedding")
+        self.embedding = built(embedding, None, None)
+        sizes = [(spec.width, spec.width)] * CONVOLUTIONS
+        self.convolutions, self.norms, self.dropouts = _convolutions(spec, sizes, "convolutions")
+        encoder = layers.LSTM(spec.width // 2, return_sequences=True)
+        encoder = layers.Bidirectional(encoder, "concat", name="encoder")
+        self.encoder = built(encoder, None, None, spec.width)
+        self.prenet = [
+            _linear(f"prenet.{index}", spec.prenet, size)
+            for index, size in enumerate((spec.bins, spec.prenet))
         ]
-        self.encoder = layers.Bidirectional(
-            layers.LSTM(spec.width // 2, return_sequences=True), "concat", name="encoder"
-        )
-        self.prenet = [_linear(spec.prenet, f"prenet.{index}") for index in range(2)]
-        self.prenet_dropouts = [
-            _dropout(spec, f"prenet_dropouts.{index}") for index, _ in enumerate(self.prenet)
-        ]
+        self.prenet_dropouts = [_dropout(spec, f"prenet_dropouts.{index}") for index in range(2)]
         self.asking, self.speaking = (
-            layers.LSTMCell(width, name=name) for name, (_, width) in spec.lstms.items()
+            built(layers.LSTMCell(width, name=name), None, inputs)
+            for name, (inputs, width) in spec.lstms.items()
         )
-        self.query, self.key = _linear(spec.attention, "query"), _linear(spec.attention, "key")
-        self.place = layers.Conv1D(
-            spec.filters, spec.reach, padding="same", use_bias=False, name="place"
+        self.query = _linear("query", spec.attention, spec.decoder)
+        self.key = _linear("key", spec.attention, spec.width)
+        options = {"padding": "same", "use_bias": False, "name": "place"}
+        self.place = built(layers.Conv1D(spec.filters, spec.reach, **options), None, None, 1)
+        self.where = _linear("where", spec.attention, spec.filters)
+        self.score = _linear("score", 1, spec.attention)
+        self.frame, self.stop = (
+            built(layers.Dense(size, name=name), None, None, spec.decoder + spec.width)
+            for name, size in {"frame": spec.bins, "stop": 1}.items()
         )
-        self.where, self.score = _linear(spec.attention, "where"), _linear(1, "score")
-        self.frame, self.stop = layers.Dense(spec.bins, name="frame"), layers.Dense(1, name="stop")
-        self.postnet = _convolutions("postnet", spec.postnet)
-        self.postnet_norms = [
-            _norm(f"postnet_norms.{index}") for index, _ in enumerate(self.postnet)
-        ]
-        self.postnet_dropouts = [
-            _dropout(spec, f"postnet_dropouts.{index}") for index, _ in enumerate(self.postnet)
-        ]
-
-    def build(self, input_shape: Any = None) -> None:
-        spec = self.spec
-        self.embedding.build((None, None))
-        pairs = [(spec.width, spec.width)] * CONVOLUTIONS + spec.postnet
-        for (inputs, outputs), convolution, norm in zip(
-            pairs, self.convolutions + self.postnet, self.norms + self.postnet_norms, strict=True
-        ):
-            convolution.build((None, None, inputs))
-            norm.build((None, None, outputs))
-        for layer, size in zip(self.prenet, (spec.bins, spec.prenet), strict=True):
-            layer.build((None, None, size))
-        for name, (inputs, _) in spec.lstms.items():
-            getattr(self, name).build((None, inputs))
-        self.encoder.build((None, None, spec.width))
-        self.query.build((None, spec.decoder))
-        self.key.build((None, None, spec.width))
-        self.place.build((None, None, 1))
-        self.where.build((None, None, spec.filters))
-        self.score.build((None, None, spec.attention))
-        for layer in (self.frame, self.stop):
-            layer.build((None, None, spec.decoder + spec.width))
+        self.postnet, self.postnet_norms, self.postnet_dropouts = _convolutions(
+            spec, spec.postnet, "postnet", "postnet_"
+        )
         self.built = True
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        characters, spoken, before, frames = inputs
-        there = _mask(spoken, ops.shape(characters)[1])
-        spoken_frames = self._spoken(
-            self._encoded(characters, there, training), there, before, training
-        )
-        timed = ops.cast(_mask(frames, ops.shape(before)[1]), spoken_frames.dtype)[:, :, None]
-        mel = self.frame(spoken_frames) * timed
-        return ops.concatenate(
-            [mel, mel + self._correction(mel, timed, training), self.stop(spoken_frames)], axis=2
-        )
+        characters, counts, before, frames = inputs
+        inside = mask(counts, ops.shape(characters)[1])
+        memory = self._encode(characters, inside, training)
+        states = self._decode(memory, inside, before, training)
+        timed = ops.cast(mask(frames, ops.shape(before)[1]), states.dtype)[:, :, None]
+        mel = self.frame(states) * timed
+        corrected = mel + self._correct(mel, timed, training)
+        return ops.concatenate([mel, corrected, self.stop(states)], axis=2)
 
     def example_losses(self, inputs: Any, outputs: Any, targets: Any) -> Any:
-        """(n,): squared errors of the frames, before and after the correction, and the cross-entropy of the end, each a mean."""
-        bins, frames = self.spec.bins, inputs[3]
-        most = ops.shape(targets)[1]
-        timed = ops.cast(_mask(frames, most), outputs.dtype)
-        errors = (
-            ops.square(ops.subtract(outputs[..., part], targets))
+        """Return the mean squared errors of both frames and the cross-entropy of the end, (n,)."""
+        bins, frames, longest = self.spec.bins, inputs[3], ops.shape(targets)[1]
+        timed = ops.cast(mask(frames, longest), outputs.dtype)
+        squared = sum(
+            ops.mean(ops.square(ops.subtract(outputs[..., part], targets)), axis=2)
             for part in (slice(bins), slice(bins, 2 * bins))
         )
-        squared = sum(ops.mean(one, axis=2) for one in errors)
-        last = ops.cast(
-            ops.equal(ops.arange(most, dtype="int32"), ops.cast(frames, "int32")[:, None] - 1),
-            outputs.dtype,
-        )
-        ends = ops.softplus(outputs[..., -1]) - last * outputs[..., -1]
-        return ops.sum((squared + ends) * timed, axis=1) / ops.cast(frames, outputs.dtype)
+        ends = ops.cast(frames, "int32")[:, None] - 1
+        is_last = ops.equal(ops.arange(longest, dtype="int32"), ends)
+        logits = outputs[..., -1]
+        entropies = ops.softplus(logits) - ops.cast(is_last, outputs.dtype) * logits
+        return ops.sum((squared + entropies) * timed, axis=1) / ops.cast(frames, outputs.dtype)
 
-    def _encoded(self, characters: Any, there: Any, training: bool) -> Any:
+    def _encode(self, characters: Any, inside: Any, training: bool) -> Any:
         x = self.embedding(characters)
-        kept = ops.cast(there, x.dtype)[:, :, None]
-        x = x * kept
-        for convolution, norm, dropout in zip(
-            self.convolutions, self.norms, self.dropouts, strict=True
+        timed = ops.cast(inside, x.dtype)[:, :, None]
+        x = x * timed
+        for index, (convolution, norm) in enumerate(
+            zip(self.convolutions, self.norms, strict=True)
         ):
-            x = dropout(ops.relu(norm(convolution(x), training=training)), training=training) * kept
-        return lstms.outputs(self.spec.lstm, self.encoder, x, there, training=training)
+            x = ops.relu(norm(convolution(x), training=training))
+            x = self.dropouts[index](x, training=training) * timed
+        return lstms.outputs(self.spec.lstm, self.encoder, x, inside, training=training)
 
-    def _spoken(self, memory: Any, there: Any, before: Any, training: bool) -> Any:
-        """(n, F, decoder + width): what the decoder says and what it attended to, frame by frame."""
-        given = before
+    def _decode(self, memory: Any, inside: Any, before: Any, training: bool) -> Any:
+        """Return the decoder's output and its context, frame by frame, (n, F, decoder + width)."""
+        x = before
         for layer, dropout in zip(self.prenet, self.prenet_dropouts, strict=True):
-            given = dropout(ops.relu(layer(given)), training=training)
+            x = dropout(ops.relu(layer(x)), training=training)
         keys = self.key(memory)
 
-        def step(state: Any, now: Any) -> Any:
-            context, so_far, asking, speaking = state
-            _, asking = self.asking(
-                ops.concatenate([now, context], axis=1), asking, training=training
-            )
-            shares = self._shares(asking[0], keys, so_far, there)
-            context, so_far = ops.einsum("nc,ncw->nw", shares, memory), so_far + shares
+        def step(state: Any, frame: Any) -> Any:
+            context, total, asking, speaking = state
+            both = ops.concatenate([frame, context], axis=1)
+            _, asking = self.asking(both, asking, training=training)
+            shares = self._attend(asking[0], keys, total, inside)
+            context, total = ops.einsum("nc,ncw->nw", shares, memory), total + shares
             _, speaking = self.speaking(asking[0], speaking, training=training)
-            return context, so_far, asking, speaking
+            return context, total, asking, speaking
 
-        zeros = ops.zeros((ops.shape(given)[0], self.spec.decoder), dtype=given.dtype)
-        first = (
-            ops.zeros_like(memory[:, 0]),
-            ops.zeros_like(memory[:, :, 0]),
-            [zeros, zeros],
-            [zeros, zeros],
-        )
-        context, _, _, speaking = outputs_of(step, first, ops.transpose(given, (1, 0, 2)))
+        zeros = ops.zeros((ops.shape(x)[0], self.spec.decoder), dtype=x.dtype)
+        context, total = ops.zeros_like(memory[:, 0]), ops.zeros_like(memory[:, :, 0])
+        first = (context, total, [zeros, zeros], [zeros, zeros])
+        context, _, _, speaking = outputs_of(step, first, ops.transpose(x, (1, 0, 2)))
         return ops.transpose(ops.concatenate([speaking[0], context], axis=2), (1, 0, 2))
 
-    def _shares(self, asking: Any, keys: Any, so_far: Any, there: Any) -> Any:
-        """(n, C): how much of the attention each character gets."""
-        # products written out: the layers' own are by shapes that XLA does not know inside a loop
-        places = ops.einsum(
-            "ncf,fa->nca", self.place(ops.expand_dims(so_far, 2)), self.where.kernel
-        )
+    def _attend(self, asking: Any, keys: Any, total: Any, inside: Any) -> Any:
+        """Return each character's share of the attention, (n, C)."""
+        # Products written out: the layers' own are by shapes that XLA does not know in a loop.
+        places = self.place(ops.expand_dims(total, 2))
+        places = ops.einsum("ncf,fa->nca", places, self.where.kernel)
         hidden = ops.tanh(ops.expand_dims(self.query(asking), 1) + keys + places)
         scores = ops.einsum("nca,ao->nc", hidden, self.score.kernel)
-        return ops.softmax(ops.where(there, scores, NEVER), axis=1)
+        return ops.softmax(ops.where(inside, scores, NEVER), axis=1)
 
-    def _correction(self, mel: Any, timed: Any, training: bool) -> Any:
+    def _correct(self, mel: Any, timed: Any, training: bool) -> Any:
         x, last = mel, len(self.postnet) - 1
         for index, (convolution, norm) in enumerate(
             zip(self.postnet, self.postnet_norms, strict=True)
         ):
             x = norm(convolution(x), training=training)
-            x = (
-                self.postnet_dropouts[index](x if index == last else ops.tanh(x), training=training)
-                * timed
-            )
+            if index < last:
+                x = ops.tanh(x)
+            x = self.postnet_dropouts[index](x, training=training) * timed
         return x
 
 
 def build(spec: Spec) -> keras.Model:
-    network = Tacotron2(spec)
-    network.build()
-    return network
+    return Tacotron2(spec)
 
 
-def _convolutions(path: str, sizes: list[tuple[int, int]]) -> list[Any]:
-    return [
-        layers.Conv1D(
-            outputs, KERNEL, padding="same", use_bias=False, name=layer_name(f"{path}.{index}")
-        )
-        for index, (_, outputs) in enumerate(sizes)
-    ]
-
-
-def _norm(path: str) -> Any:
-    return layers.BatchNormalization(epsilon=1e-5, momentum=0.9, name=layer_name(path))
+def _convolutions(
+    spec: Spec, sizes: list[tuple[int, int]], name: str, prefix: str = ""
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return convolutions with their norms and dropouts."""
+    convolutions, norms, dropouts = [], [], []
+    for index, (inputs, outputs) in enumerate(sizes):
+        options = {"padding": "same", "use_bias": False, "name": layer_name(f"{name}.{index}")}
+        convolutions.append(built(layers.Conv1D(outputs, KERNEL, **options), None, None, inputs))
+        norms.append(sequence_norm(f"{prefix}norms.{index}", None, None, outputs))
+        dropouts.append(_dropout(spec, f"{prefix}dropouts.{index}"))
+    return convolutions, norms, dropouts
 
 
 def _dropout(spec: Spec, path: str) -> Any:
     return layers.Dropout(spec.dropout, name=layer_name(path))
 
 
-def _linear(outputs: int, path: str) -> Any:
-    return layers.Dense(outputs, use_bias=False, name=layer_name(path))
-
-
-def _mask(lengths: Any, most: Any) -> Any:
-    return ops.less(ops.arange(most, dtype="int32"), ops.cast(lengths, "int32")[:, None])
+def _linear(path: str, outputs: int, inputs: int) -> Any:
+    layer = layers.Dense(outputs, use_bias=False, name=layer_name(path))
+    return built(layer, None, None, inputs)

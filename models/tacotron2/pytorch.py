@@ -6,15 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.layers.pytorch import OneBiasCell
+from models.layers import NEVER
+from models.layers.pytorch import OneBiasCell, mask
 from models.lstms.pytorch import lstm
-from models.tacotron2.spec import CONVOLUTIONS, KERNEL, NEVER, Spec
+from models.tacotron2.spec import CONVOLUTIONS, KERNEL, Spec
 
 
 class Tacotron2(nn.Module):  # type: ignore[misc]
-    """forward(characters (n, C), their number (n,), frames before (n, F, bins), frames (n,)) -> (n, F, 2 · bins + 1).
+    """forward(characters (n, C), their number (n,), frames before, frames (n,)) -> outputs.
 
-    The last axis holds a frame, the frame as corrected, and the logit of its being the last.
+    keras.py describes the outputs (n, F, 2 · bins + 1).
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -41,71 +42,70 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         self.postnet_norms = nn.ModuleList(nn.BatchNorm1d(outputs) for _, outputs in spec.postnet)
         self.postnet_dropouts = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.postnet)
 
-    def forward(self, characters: Tensor, spoken: Tensor, before: Tensor, frames: Tensor) -> Tensor:
-        there = _mask(spoken, characters.shape[1])
-        spoken_frames = self._spoken(self._encoded(characters, spoken, there), there, before)
-        timed = _mask(frames, before.shape[1]).to(before.dtype).unsqueeze(2)
-        mel = self.frame(spoken_frames) * timed
-        return torch.cat([mel, mel + self._correction(mel, timed), self.stop(spoken_frames)], dim=2)
+    def forward(self, characters: Tensor, counts: Tensor, before: Tensor, frames: Tensor) -> Tensor:
+        inside = mask(counts, characters.shape[1])
+        states = self._decode(self._encode(characters, counts, inside), inside, before)
+        timed = mask(frames, before.shape[1]).to(before.dtype).unsqueeze(2)
+        mel = self.frame(states) * timed
+        return torch.cat([mel, mel + self._correct(mel, timed), self.stop(states)], dim=2)
 
     def example_losses(
         self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor
     ) -> Tensor:
-        """(n,): squared errors of the frames, before and after the correction, and the cross-entropy of the end, each a mean."""
-        bins, frames = self.spec.bins, inputs[3]
-        timed = _mask(frames, targets.shape[1]).to(outputs.dtype)
-        squared = (outputs[..., :bins] - targets).square().mean(2) + (
-            outputs[..., bins:-1] - targets
-        ).square().mean(2)
-        last = (torch.arange(targets.shape[1], device=frames.device) == frames[:, None] - 1).to(
-            outputs.dtype
+        """Return the mean squared errors of both frames and the cross-entropy of the end, (n,)."""
+        bins, frames, longest = self.spec.bins, inputs[3], targets.shape[1]
+        timed = mask(frames, longest).to(outputs.dtype)
+        squared = (outputs[..., :bins] - targets).square().mean(2)
+        squared = squared + (outputs[..., bins:-1] - targets).square().mean(2)
+        is_last = torch.arange(longest, device=frames.device) == frames[:, None] - 1
+        entropies = functional.binary_cross_entropy_with_logits(
+            outputs[..., -1], is_last.to(outputs.dtype), reduction="none"
         )
-        ends = functional.binary_cross_entropy_with_logits(outputs[..., -1], last, reduction="none")
-        return ((squared + ends) * timed).sum(1) / frames
+        return ((squared + entropies) * timed).sum(1) / frames
 
-    def _encoded(self, characters: Tensor, spoken: Tensor, there: Tensor) -> Tensor:
+    def _encode(self, characters: Tensor, counts: Tensor, inside: Tensor) -> Tensor:
         x = self.embedding(characters)
-        kept = there.to(x.dtype).unsqueeze(2)
-        x = x * kept
-        for convolution, norm, dropout in zip(
-            self.convolutions, self.norms, self.dropouts, strict=True
+        timed = inside.to(x.dtype).unsqueeze(2)
+        x = x * timed
+        for index, (convolution, norm) in enumerate(
+            zip(self.convolutions, self.norms, strict=True)
         ):
-            x = dropout(torch.relu(norm(convolution(x.transpose(1, 2))).transpose(1, 2))) * kept
-        return self.encoder(x, spoken)
+            x = torch.relu(norm(convolution(x.transpose(1, 2))).transpose(1, 2))
+            x = self.dropouts[index](x) * timed
+        return self.encoder(x, counts)
 
-    def _spoken(self, memory: Tensor, there: Tensor, before: Tensor) -> Tensor:
-        """(n, F, decoder + width): what the decoder says and what it attended to, frame by frame."""
-        given = before
+    def _decode(self, memory: Tensor, inside: Tensor, before: Tensor) -> Tensor:
+        """Return the decoder's output and its context, frame by frame, (n, F, decoder + width)."""
+        x = before
         for layer, dropout in zip(self.prenet, self.prenet_dropouts, strict=True):
-            given = dropout(torch.relu(layer(given)))
-        keys, context, so_far = (
-            self.key(memory),
-            torch.zeros_like(memory[:, 0]),
-            torch.zeros_like(memory[:, :, 0]),
-        )
-        zeros = given.new_zeros(len(given), self.spec.decoder)
-        asking, speaking, said = (zeros, zeros), (zeros, zeros), []
-        for now in given.unbind(1):
-            asking = self.asking(torch.cat([now, context], dim=1), asking)
-            shares = self._shares(asking[0], keys, so_far, there)
-            context, so_far = (shares.unsqueeze(1) @ memory).squeeze(1), so_far + shares
+            x = dropout(torch.relu(layer(x)))
+        keys = self.key(memory)
+        context, total = torch.zeros_like(memory[:, 0]), torch.zeros_like(memory[:, :, 0])
+        zeros = x.new_zeros(len(x), self.spec.decoder)
+        asking, speaking, outputs = (zeros, zeros), (zeros, zeros), []
+        for frame in x.unbind(1):
+            asking = self.asking(torch.cat([frame, context], dim=1), asking)
+            shares = self._attend(asking[0], keys, total, inside)
+            context, total = (shares.unsqueeze(1) @ memory).squeeze(1), total + shares
             speaking = self.speaking(asking[0], speaking)
-            said.append(torch.cat([speaking[0], context], dim=1))
-        return torch.stack(said, dim=1)
+            outputs.append(torch.cat([speaking[0], context], dim=1))
+        return torch.stack(outputs, dim=1)
 
-    def _shares(self, asking: Tensor, keys: Tensor, so_far: Tensor, there: Tensor) -> Tensor:
-        """(n, C): how much of the attention each character gets."""
-        places = self.where(self.place(so_far.unsqueeze(1)).transpose(1, 2))
+    def _attend(self, asking: Tensor, keys: Tensor, total: Tensor, inside: Tensor) -> Tensor:
+        """Return each character's share of the attention, (n, C)."""
+        places = self.where(self.place(total.unsqueeze(1)).transpose(1, 2))
         scores = self.score(torch.tanh(self.query(asking).unsqueeze(1) + keys + places)).squeeze(2)
-        return scores.masked_fill(~there, NEVER).softmax(1)
+        return scores.masked_fill(~inside, NEVER).softmax(1)
 
-    def _correction(self, mel: Tensor, timed: Tensor) -> Tensor:
+    def _correct(self, mel: Tensor, timed: Tensor) -> Tensor:
         x, last = mel, len(self.postnet) - 1
         for index, (convolution, norm) in enumerate(
             zip(self.postnet, self.postnet_norms, strict=True)
         ):
             x = norm(convolution(x.transpose(1, 2))).transpose(1, 2)
-            x = self.postnet_dropouts[index](x if index == last else torch.tanh(x)) * timed
+            if index < last:
+                x = torch.tanh(x)
+            x = self.postnet_dropouts[index](x) * timed
         return x
 
 
@@ -114,10 +114,5 @@ def build(spec: Spec) -> nn.Module:
 
 
 def _convolutions(sizes: list[tuple[int, int]]) -> nn.ModuleList:
-    return nn.ModuleList(
-        nn.Conv1d(*size, KERNEL, padding=KERNEL // 2, bias=False) for size in sizes
-    )
-
-
-def _mask(lengths: Tensor, most: int) -> Tensor:
-    return torch.arange(most, device=lengths.device) < lengths[:, None]
+    options = {"padding": KERNEL // 2, "bias": False}
+    return nn.ModuleList(nn.Conv1d(*size, KERNEL, **options) for size in sizes)

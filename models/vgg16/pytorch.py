@@ -1,4 +1,4 @@
-"""VGG-16 in PyTorch: torchvision's, the reference; keras.py mirrors it."""
+"""VGG-16 in PyTorch: torchvision's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.vgg16.spec import POOLED, Spec
 
 
 def build(spec: Spec) -> nn.Module:
-    """forward(images (n, height, width, 3), normalised) -> (n, classes)."""
+    """Return a network: forward(images (n, height, width, 3)) -> (n, classes)."""
     stages: list[str | int] = []
     for count, channels in spec.stages:
         stages += [channels] * count + ["M"]

@@ -1,22 +1,22 @@
-"""Sizes of VGG-16 and what is expected of them. NumPy only."""
+"""Sizes and layers of VGG-16. NumPy only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, probe_batch
+from models.layers.images import MirroredSpec, probe_batch
 
-# Whatever the image's size, the classifier sees 7 × 7: the mean over as many parts of what is left of it.
+# The classifier gets 7 × 7 of an image of any size: means over as many parts.
 POOLED = 7
 
 
 @dataclass(frozen=True)
-class Spec(ImageSpec):
-    """Configuration D of the paper's table 1. stages: (convolutions, channels) between two poolings."""
+class Spec(MirroredSpec):
+    """Configuration D of the paper's table 1; stages: (convolutions, channels) between poolings."""
 
     stages: tuple[tuple[int, int], ...] = ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))
     hidden: int = 4096
@@ -25,36 +25,26 @@ class Spec(ImageSpec):
     least_side: ClassVar[int] = 32
 
     def least_rows(self, side: int) -> int:
-        """Smallest batch: 1, since there is no BatchNorm."""
+        """Return 1: there is no BatchNorm."""
         return 1
 
-    def shapes(self) -> Shapes:
-        found = Shapes()
-        inputs = self.channels
-        for stage in self.convolutions():
-            for path, outputs in stage:
-                found.convolution(path, outputs, inputs, 3, bias=True)
-                inputs = outputs
-        inputs *= POOLED**2
-        for path, outputs in (
-            ("classifier.0", self.hidden),
-            ("classifier.3", self.hidden),
-            ("classifier.6", self.classes),
-        ):
-            found.linear(path, outputs, inputs)
-            inputs = outputs
-        return found
-
-    def convolutions(self) -> list[list[tuple[str, int]]]:
-        """(module path, channels) of every convolution, stage by stage: each is followed by a ReLU, a stage by a pooling."""
-        found, at = [], 0
+    def network(self, x: Any, nn: Any) -> Any:
+        at = 0
         for count, channels in self.stages:
-            found.append([(f"features.{at + 2 * number}", channels) for number in range(count)])
-            at += 2 * count + 1
-        return found
+            for _ in range(count):
+                path = f"features.{at}"
+                x = nn.relu(nn.convolution(x, channels, 3, path, padding=1, bias=True))
+                at += 2
+            x = nn.max_pool(x, 2, strides=2)
+            at += 1
+        x = nn.flatten(nn.adaptive_average(x, POOLED), POOLED**2)
+        for at in (0, 3):
+            x = nn.relu(nn.linear(x, self.hidden, f"classifier.{at}"))
+            x = nn.dropout(x, self.dropout, f"classifier.{at + 2}")
+        return nn.linear(x, self.classes, "classifier.6")
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """A narrow version or all of it, and a batch whose pooling has parts of unequal size, for the parity gate."""
+    """Return a narrow version or the whole, and images whose pooling has parts of unequal size."""
     spec = Spec() if full else Spec(classes=5, stages=((1, 4), (2, 6), (1, 8)), hidden=10)
     return spec, probe_batch(spec, 72, rng)

@@ -1,22 +1,26 @@
-"""Sizes of VGG-16 for CIFAR and what is expected of them. NumPy only."""
+"""Sizes and layers of VGG-16 for CIFAR. NumPy only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from models.contract import Batch
-from models.layers.images import ImageSpec, Shapes, probe_batch
+from models.layers.images import MirroredSpec, probe_batch
 
 
 @dataclass(frozen=True)
-class Spec(ImageSpec):
-    """VGG-16's convolutions, each with BatchNorm, and two linear layers (Liu and Deng, 2015, section 3).
+class Spec(MirroredSpec):
+    """VGG-16's convolutions, each with BatchNorm, and two linear layers.
 
-    stages: (convolutions, channels) between two poolings. dropouts: rate inside the first stage, inside the others, and around
-    the hidden linear layer.
+    Source: Liu and Deng, 2015, section 3.
+
+    Attributes:
+        stages: (convolutions, channels) between two poolings.
+        hidden: Width of the hidden linear layer.
+        dropouts: Rates in the first stage, in the others, and around the hidden layer.
     """
 
     classes: int = 10
@@ -27,24 +31,25 @@ class Spec(ImageSpec):
     least_side: ClassVar[int] = 32
 
     def last_norm(self, side: int) -> int:
-        """The one of the hidden layer sees a value an image."""
+        """Return 1: the hidden layer's BatchNorm gets one value of an image."""
         return 1
 
-    def shapes(self) -> Shapes:
-        found = Shapes()
-        inputs = self.channels
-        for stage, (count, outputs) in enumerate(self.stages, 1):
+    def network(self, x: Any, nn: Any) -> Any:
+        first, later, hidden = self.dropouts
+        for stage, (count, channels) in enumerate(self.stages, 1):
             for number in range(1, count + 1):
-                found.convolution(f"conv{stage}_{number}", outputs, inputs, 3)
-                found.norm(f"norm{stage}_{number}", outputs)
-                inputs = outputs
-        found.linear("hidden", self.hidden, inputs)
-        found.norm("hidden_norm", self.hidden)
-        found.linear("classifier", self.classes, self.hidden)
-        return found
+                x = nn.convolution(x, channels, 3, f"conv{stage}_{number}", padding=1)
+                x = nn.relu(nn.norm(x, f"norm{stage}_{number}"))
+                if number < count:
+                    x = nn.dropout(x, first if stage == 1 else later, f"drop{stage}_{number}")
+            x = nn.max_pool(x, 2, strides=2)
+        x = nn.dropout(nn.global_average(x), hidden, "hidden_drop")
+        x = nn.relu(nn.norm(nn.linear(x, self.hidden, "hidden"), "hidden_norm"))
+        x = nn.dropout(x, hidden, "classifier_drop")
+        return nn.linear(x, self.classes, "classifier")
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """A narrow version or all of it, and a batch of small images for the parity gate."""
+    """Return a narrow version or the whole, and small images for the parity gate."""
     spec = Spec() if full else Spec(classes=5, stages=((2, 4), (1, 6), (2, 8)), hidden=10)
     return spec, probe_batch(spec, 32, rng)

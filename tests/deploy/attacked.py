@@ -29,11 +29,11 @@ os.environ["MLFLOW_FLASK_SERVER_SECRET_KEY"] = "a key of this test"
 security.DEFAULT_PBKDF2_ITERATIONS = 1
 security.generate_password_hash.__defaults__ = ("pbkdf2", 16)
 
-from deploy.guard import inside  # noqa: E402
+from deploy.guard import backend  # noqa: E402
 from deploy.guard.logins import Logins  # noqa: E402
 from deploy.guard.refusal import Refusal  # noqa: E402
 
-HOME, STEP, GUESSES = "192.0.2.1", 5, 12
+HOME, STEP, GUESSES = "192.0.2.1", 20, 12
 now = 0.0
 
 
@@ -86,18 +86,18 @@ async def main() -> dict[str, object]:
     first = await attack(logins, ("alice", "admin"), 600)
 
     # As after a restart, and as in another worker: nothing is remembered but the history.
-    inside._remembered.clear()
-    inside.auth._USER_AUTH_CACHE.clear()
-    second = await attack(Logins(clock), ("alice",), 60)
+    backend._remembered.clear()
+    backend.auth._USER_AUTH_CACHE.clear()
+    second = await attack(Logins(clock), ("alice",), 200)
 
     # What is withdrawn is noticed within a minute, though it is in use.
     assert await status(logins, "alice", "right-password-of-alice", HOME) == 200
-    inside.auth.store.update_user("alice", password="another-password-of-alice")
+    backend.auth.store.update_user("alice", password="another-password-of-alice")
     before = await status(logins, "alice", "right-password-of-alice", HOME)
     now += 61
     after = await status(logins, "alice", "right-password-of-alice", HOME)
     changed = await status(logins, "alice", "another-password-of-alice", HOME)
-    inside.auth.store.delete_user("alice")
+    backend.auth.store.delete_user("alice")
     now += 61
     removed = await status(logins, "alice", "another-password-of-alice", HOME)
     withdrawn = [before, after, changed, removed]
@@ -116,8 +116,8 @@ async def main() -> dict[str, object]:
     }
 
 
-inside.prepare(str(folder))
-inside.auth.store.create_user("alice", "right-password-of-alice")
-inside.auth._USER_AUTH_CACHE = TTLCache(10_000, 60, clock)
-inside._remembered = TTLCache(10_000, 86_400, clock)
+backend.prepare(str(folder))
+backend.auth.store.create_user("alice", "right-password-of-alice")
+backend.auth._USER_AUTH_CACHE = TTLCache(10_000, 60, clock)
+backend._remembered = TTLCache(10_000, 86_400, clock)
 print("answers " + json.dumps(asyncio.run(main())))

@@ -1,4 +1,4 @@
-"""Copies: old ones go, what a dead one left goes, a full disk holds nothing of one, a restore is whole or not there."""
+"""Backups: old and unfinished ones are removed; a backup or a restore is complete or missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -15,8 +14,8 @@ import psutil
 import pytest
 
 from deploy import copies
-from deploy.native import backup
-from deploy.native.folder import Folder, Refused, Settings, locked
+from deploy.native.__main__ import parse_metadata
+from deploy.native.folder import DeployError, Folder, Settings, locked
 from tests.deploy.group import Group, native
 
 
@@ -33,38 +32,34 @@ def folder(tmp_path: Path) -> Folder:
     return made
 
 
-def copy_in(folder: Path, name: str) -> Path:
+def add_backup(folder: Path, name: str) -> Path:
     made = folder / name
     made.mkdir(parents=True)
     (made / "about.json").write_text("{}")
     return made
 
 
-def test_the_newest_copies_stay_and_what_dead_ones_left_goes(folder: Folder) -> None:
-    old = [copy_in(folder.backups, f"2020-01-0{day}T00-00-00") for day in (1, 2, 3)]
-    mine = copy_in(folder.backups, "before-the-move")
-    dead = folder.backups / ".2020-02-01T00-00-00.unfinished"
-    at_work = folder.backups / ".2020-02-02T00-00-00.unfinished"
-    for one in (dead, at_work):
-        one.mkdir()
-        (one / "database.dump").touch()
-    with locked(at_work.with_name(".2020-02-02T00-00-00.lock")) as alone:
-        assert alone
-        done = native("backup", folder.path, "--keep", "2")
+def test_backup_keeps_the_newest_and_removes_unfinished_ones(folder: Folder) -> None:
+    old = [add_backup(folder.backups, f"2020-01-0{day}T00-00-00") for day in (1, 2, 3)]
+    other = add_backup(folder.backups, "before-the-move")
+    dead = folder.backups / f".2020-02-01T00-00-00{copies.UNFINISHED}"
+    dead.mkdir()
+    with locked(folder.backups / copies.LOCK):
+        refused = native("backup", folder.path)
+    assert refused.returncode == 2
+    assert "another backup is being made" in refused.stderr
+    done = native("backup", folder.path, "--keep", "2")
     assert done.returncode == 0, done.stderr
-    assert f"deleted the old copy {old[0]}" in done.stdout
-    assert [one.exists() for one in old] == [False, False, True]
-    assert mine.exists()
-    assert not dead.exists()
-    assert at_work.exists()
-    assert len(list(folder.backups.glob("[!.]*"))) == 3
+    assert f"deleted the old backup {old[0]}" in done.stdout
+    assert [path.exists() for path in (*old, other, dead)] == [False, False, True, True, False]
+    assert len(list(folder.backups.iterdir())) == 3
     refused = native("backup", folder.path, "--keep", "0")
     assert refused.returncode == 2
-    assert "--keep 0: at least 1 copy stays" in refused.stderr
+    assert "--keep 0: at least 1 backup stays" in refused.stderr
 
 
 @pytest.mark.parametrize("small_disk", ["128k"], indirect=True)
-def test_a_full_disk_is_one_line_and_holds_nothing_of_the_copy(
+def test_full_disk_is_one_line_and_holds_no_part_of_a_backup(
     folder: Folder, group: Group, small_disk: Path
 ) -> None:
     for server in (folder.path, group.folder):
@@ -75,21 +70,7 @@ def test_a_full_disk_is_one_line_and_holds_nothing_of_the_copy(
         assert list(small_disk.iterdir()) == []
 
 
-def test_a_backup_that_is_killed_leaves_what_the_next_removes(folder: Folder) -> None:
-    (folder.artifacts / "1" / "large.bin").write_bytes(bytes(200_000_000))
-    command = ["python", "-m", "deploy.native", "backup", "--folder", str(folder.path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    while not (left := list(folder.backups.glob(".*.unfinished/artifacts.tar"))):
-        assert process.poll() is None
-    process.kill()
-    process.wait()
-    assert left[0].exists()
-    (folder.artifacts / "1" / "large.bin").unlink()
-    assert native("backup", folder.path).returncode == 0
-    assert [one.name.startswith(".") for one in folder.backups.iterdir()] == [False]
-
-
-def test_a_link_among_the_artifacts_is_refused_when_copied(folder: Folder) -> None:
+def test_backup_refuses_a_link_among_the_artifacts(folder: Folder) -> None:
     (folder.artifacts / "link").symlink_to("/etc/passwd")
     done = native("backup", folder.path)
     assert done.returncode == 2
@@ -112,7 +93,7 @@ def redone(copy: Path) -> None:
     (copy / "about.json").write_text(json.dumps(about))
 
 
-def test_a_restore_that_fails_leaves_no_server(folder: Folder, tmp_path: Path) -> None:
+def test_failed_restore_leaves_no_server(folder: Folder, tmp_path: Path) -> None:
     assert native("backup", folder.path, str(tmp_path / "copy")).returncode == 0
     spoiled(tmp_path / "copy")
     target = tmp_path / "new"
@@ -122,29 +103,19 @@ def test_a_restore_that_fails_leaves_no_server(folder: Folder, tmp_path: Path) -
     assert not [one.name for one in target.iterdir() if one.name != "at-work.lock"]
     assert "there is no server in" in native("status", target).stderr
 
-    (target / "restoring").write_text("sqlite")  # as a restore that was killed
-    (target / "sqlite").mkdir()
-    for action in ("start", "status", "stop", "backup"):
-        told = native(action, target)
-        assert told.returncode == 2
-        assert "a copy was not wholly restored into" in told.stderr
-    again = native("restore", target, str(tmp_path / "copy"))
-    assert "which is no file of the artifacts" in again.stderr
-    assert not [one.name for one in target.iterdir() if one.name != "at-work.lock"]
-
 
 @pytest.mark.parametrize(
     "about",
     ["", "[]", "{}", '{"settings": {"color": 1}, "sha256": {}}', '{"settings": 3, "sha256": 4}'],
 )
-def test_what_is_no_copy_is_refused(tmp_path: Path, about: str) -> None:
+def test_load_refuses_metadata_of_no_backup(tmp_path: Path, about: str) -> None:
     (tmp_path / "about.json").write_text(about)
-    with pytest.raises(Refused, match=r"is no backup: it has no readable about\.json"):
-        copies.load(tmp_path, backup.parse)
+    with pytest.raises(DeployError, match=r"is no backup: it has no readable about\.json"):
+        copies.load(tmp_path, parse_metadata)
 
 
 @pytest.mark.debian(package="postgresql")
-def test_a_dump_that_cannot_be_read_leaves_no_database_behind(group: Group, place: Path) -> None:
+def test_restore_of_a_broken_dump_leaves_no_database(group: Group, place: Path) -> None:
     assert native("backup", group.folder, str(place / "copy")).returncode == 0
     dump = (place / "copy" / "database.dump").read_bytes()
     (place / "copy" / "database.dump").write_bytes(dump[: len(dump) // 2])

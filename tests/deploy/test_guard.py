@@ -47,15 +47,40 @@ def addresses_of(kinds: list[str]) -> Iterator[tuple[str, str]]:
 # Which routes there are
 
 
+LIST_ROUTES = r"""
+import os, re, sys
+from pathlib import Path
+from deploy import authentication
+
+settings, store = Path(sys.argv[1], "auth.ini"), f"sqlite:///{sys.argv[1]}/store.db"
+authentication.write_settings(settings, store)
+os.environ |= authentication.environment(settings, store, "a password", "a key")
+from deploy.guard import backend
+from deploy.guard.routes import line
+from fastapi.routing import iter_route_contexts
+from mlflow.server import app
+from starlette.routing import Mount
+
+for rule in app.url_map.iter_rules():
+    print(*(line(method, rule.rule) for method in rule.methods), sep="\n")
+native = [route for route in backend.application().routes if not isinstance(route, Mount)]
+for route in iter_route_contexts(native):
+    path = re.sub(r"\{(\w+):path\}", r"<path:\1>", route.path or "")
+    path = path.replace("{", "<").replace("}", ">")
+    print(*(line(method, path) for method in route.methods or ()), sep="\n")
+"""
+
+
 def test_every_route_of_mlflow_is_classified(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "deploy.guard", "routes"]
+    """After an upgrade of MLflow: classify new routes in routes.toml, remove old ones."""
+    command = [sys.executable, "-W", "ignore", "-c", LIST_ROUTES, str(tmp_path)]
     environment = {"PATH": "", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout == ""
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert list(tmp_path.iterdir()) == [], "it asks, and leaves nothing behind"
+    lines = set(done.stdout.splitlines())
+    offered = {line for line in lines if line and not line.startswith(("HEAD ", "OPTIONS "))}
+    classified = {line for lines in routes.classes().values() for line in lines}
+    assert (offered - classified, classified - offered) == (set(), set())
 
 
 def test_a_route_that_nobody_has_classified_is_refused(group: Group) -> None:
@@ -245,23 +270,6 @@ def test_what_is_ones_own_is_written_as_ever(hers: Team) -> None:
         model_id=hers.model,
     )
     hers.post("runs/log-inputs", run_id=hers.run, models=[{"model_id": hers.model}])
-
-
-@pytest.mark.parametrize(
-    ("kind", "entry"),
-    [
-        ("params", {"key": "k" * 251, "value": "v"}),
-        ("tags", {"key": "t" * 251, "value": "v"}),
-        ("params", {"key": "<script>", "value": "v"}),
-        ("metrics", {"key": "../../m", "value": 1.0, "timestamp": 1, "step": 0}),
-    ],
-)
-def test_oversized_and_malformed_entries_are_refused(
-    hers: Team, kind: str, entry: dict[str, object]
-) -> None:
-    assert (
-        hers.tries("POST", f"{API}/runs/log-batch", {"run_id": hers.run, kind: [entry]})[0] == 400
-    )
 
 
 # Where files lie

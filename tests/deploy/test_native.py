@@ -18,7 +18,7 @@ from deploy import copies
 from deploy.copies import ArtifactFolder
 from deploy.native import database
 from deploy.native.database import PostgreSQL, Sqlite
-from deploy.native.folder import Folder, Refused, Secrets, Settings
+from deploy.native.folder import DeployError, Folder, Secrets, Settings
 from tests.deploy.group import Group, free_port, native
 
 
@@ -76,11 +76,7 @@ def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(
     check_kept()
     full = native("restore", second, str(place / "copy"))
     assert full.returncode == 2
-    assert "holds a server already" in full.stderr
-    upgraded = native("upgrade", second)
-    assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
-    assert "MLflow answers" in upgraded.stdout
-    check_kept()
+    assert "restore into an empty --folder" in full.stderr
     assert native("stop", second).returncode == 0
     assert native("status", second).returncode == 1
 
@@ -100,8 +96,7 @@ def test_a_database_is_served_by_the_version_that_made_it(
     for version in (16, 18):
         initdb = tmp_path / str(version) / "bin" / "initdb"
         initdb.parent.mkdir(parents=True)
-        initdb.write_text(f"#!/bin/sh\necho 'initdb (PostgreSQL) {version}.4'\n")
-        initdb.chmod(0o755)
+        initdb.touch()
     monkeypatch.setattr(database, "DEBIAN", tmp_path)
     folder = Folder(tmp_path / "server")
     cluster = folder.path / "postgres" / "data"
@@ -109,12 +104,12 @@ def test_a_database_is_served_by_the_version_that_made_it(
     for made_by, serves in ((None, 18), (16, 16), (18, 18)):
         if made_by:
             (cluster / "PG_VERSION").write_text(f"{made_by}\n")
-        server = database.chosen(folder, Settings(), Secrets())
+        server = database.create(folder, Settings(), Secrets())
         assert isinstance(server, PostgreSQL)
         assert server.binaries == tmp_path / str(serves) / "bin"
     (cluster / "PG_VERSION").write_text("9\n")
-    with pytest.raises(Refused, match=r"is of PostgreSQL 9, here is 16, 18; install 9"):
-        database.chosen(folder, Settings(), Secrets())
+    with pytest.raises(DeployError, match=r"is of PostgreSQL 9, not of 16, 18; install 9"):
+        database.create(folder, Settings(), Secrets())
 
 
 @pytest.mark.parametrize(
@@ -137,7 +132,7 @@ def test_a_copy_writes_nothing_but_artifacts(tmp_path: Path, name: str, link: st
         tar.addfile(member)
     folder.set_up(Settings(database="sqlite"))
     before = folder.secrets()
-    with pytest.raises(Refused, match="which is no file of the artifacts"):
+    with pytest.raises(DeployError, match="which is no file of the artifacts"):
         copies.restore(copy, Sqlite(folder.sqlite), ArtifactFolder(folder.artifacts))
     assert folder.secrets() == before
     assert not (tmp_path / "escaped").exists()
@@ -191,9 +186,12 @@ def test_a_wrong_call_is_one_line(tmp_path: Path, arguments: tuple[str, ...], sa
 
 
 @pytest.mark.slow
-def test_sqlite_is_for_one_person_and_says_so(place: Path) -> None:
-    done = native("start", place / "one", "--database", "sqlite", "--port", str(free_port()))
+def test_upgrade_copies_and_starts_again(place: Path) -> None:
+    server = place / "one"
+    done = native("start", server, "--database", "sqlite", "--port", str(free_port()))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "for one person" in done.stdout
-    copied = native("backup", place / "one")
-    assert copied.returncode == 0, copied.stderr
+    upgraded = native("upgrade", server)
+    assert upgraded.returncode == 0, upgraded.stdout + upgraded.stderr
+    assert "MLflow answers" in upgraded.stdout
+    assert len(list((server / "backups").iterdir())) == 1

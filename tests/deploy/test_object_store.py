@@ -135,7 +135,6 @@ def test_database_and_bucket_are_copied_and_made_anew(postgres: Postgres, tmp_pa
         f"http://127.0.0.1:{free_port()}",
     )
     ask(first, "CREATE TABLE kept (value integer); INSERT INTO kept VALUES (7)")
-    assert backup(tmp_path, first, nowhere, "check").returncode == 1, "there is no copy yet"
     sent = {
         f"artifacts/{number}/run/values {number}.bin": os.urandom(10_000) for number in range(3)
     }
@@ -154,8 +153,7 @@ def test_database_and_bucket_are_copied_and_made_anew(postgres: Postgres, tmp_pa
         assert "the database and 3 objects" in made.stdout
         assert old.exists()
         assert not older.exists()
-        assert backup(tmp_path, first, store, "check").returncode == 0
-        name = backup(tmp_path, first, store, "list").stdout.split()[-1]
+        name = max(path.name for path in (tmp_path / "backups").iterdir())
         full = backup(tmp_path, second, store, "restore", name)
         assert full.returncode == 2
         assert "the store holds artifacts already" in full.stderr

@@ -19,7 +19,7 @@ import requests
 
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import Group, free_port
-from tests.deploy.proxy import NGINX, started
+from tests.deploy.proxy import started
 from tests.deploy.test_files import WITH_CAPABILITIES, confined
 
 pytestmark = pytest.mark.debian(package="nginx-light")
@@ -207,16 +207,3 @@ def test_too_large_an_upload_and_a_foreign_name_are_refused(
         address, headers={"Host": "evil.example"}, verify=certificate, timeout=30
     )
     assert foreign.status_code == 421
-
-
-def test_nginx_itself_judges_the_template(nginx: tuple[str, Path]) -> None:
-    folder = nginx[1].parent.parent.parent
-    wrong = folder / "wrong.conf"
-    (folder / "wrong.d").mkdir()
-    text = (folder / "conf.d" / "default.conf").read_text()
-    (folder / "wrong.d" / "default.conf").write_text(text.replace("ssl_protocols", "ssl_protocol"))
-    wrong.write_text((folder / "nginx.conf").read_text().replace("/conf.d/", "/wrong.d/"))
-    judged = subprocess.run(
-        [str(NGINX), "-c", str(wrong), "-p", str(folder), "-t"], capture_output=True, text=True
-    )
-    assert "unknown directive" in judged.stderr

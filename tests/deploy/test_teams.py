@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.conftest import QUICK, ROOT
+from tests.conftest import QUICK
 from tests.deploy.group import Group
 from tracking.records import Metrics, Point, Record, RunClosed, RunKind, RunOpened
 from tracking.store import Store
@@ -212,67 +210,6 @@ def test_only_an_administrator_administers(group: Group) -> None:
     assert done.returncode == 2
     assert "bob is no administrator" in done.stderr
     assert "vision" in group.admin(action="list").stdout
-
-
-@pytest.mark.slow
-def test_mlflow_run_opens_its_run_among_the_launches_of_the_team(
-    group: Group, tmp_path: Path
-) -> None:
-    small = {
-        "data": "synthetic",
-        "vocabulary": "100",
-        "length": "6",
-        "epochs": "1",
-        "blocks": "1",
-        "frameworks": "toy",
-    }
-    small |= {
-        "bleu_images": "1",
-        "beams": "1",
-        "journal": str(tmp_path / "journal"),
-        "cache": str(tmp_path / "cache"),
-    }
-    parameters = [
-        part for name, text in {**QUICK, **small}.items() for part in ("-P", f"{name}={text}")
-    ]
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "run",
-        str(ROOT),
-        "-e",
-        "captioning",
-        "--env-manager",
-        "local",
-        *parameters,
-    ]
-    own = group.environment("alice")
-    without = subprocess.run(
-        command, env=own, cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert without.returncode != 0
-    assert "MLFLOW_EXPERIMENT_NAME=vision/launches" in without.stderr
-    named = re.search("MLFLOW_EXPERIMENT_NAME='(.*)'", (group.accounts / "alice.env").read_text())
-    assert named is not None
-    own["MLFLOW_EXPERIMENT_NAME"] = named[1]
-    done = subprocess.run(
-        command, env=own, cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = group.ask(
-        "bob",
-        "GET",
-        "/api/2.0/mlflow/experiments/get-by-name",
-        params={"experiment_name": "vision/launches"},
-    )
-    sought = {
-        "experiment_ids": [found.json()["experiment"]["experiment_id"]],
-        "filter": "tags.kind = 'launch'",
-    }
-    (launch,) = group.ask("bob", "POST", "/api/2.0/mlflow/runs/search", json=sought).json()["runs"]
-    tags = {tag["key"]: tag["value"] for tag in launch["data"]["tags"]}
-    assert "in the experiment **vision/captioning**" in tags["mlflow.note.content"]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from google.protobuf.json_format import MessageToDict
 from mlflow.protos.service_pb2 import SearchDatasets
 from mlflow.server import app, handlers
 
-from deploy.guard import asked, inside, routes
+from deploy.guard import backend, content, routes
 from deploy.guard.refusal import Refusal
 from deploy.guard.routes import WRITE, Route
 
@@ -249,9 +249,9 @@ def check(number: int) -> dict[str, Any]:
             for text in valid.variations(variation, number):
                 try:
                     if valid.is_query:
-                        authorised, sent = asked.read_query(route, text, may_have_one=True)
+                        authorised, sent = content.read_query(route, text, is_allowed=True)
                     else:
-                        authorised, sent = asked.read_body(route, text)
+                        authorised, sent = content.read_body(route, text)
                 except Refusal as refusal:
                     counts[f"{variation}: {refusal.status}"] += 1
                     continue
@@ -259,7 +259,7 @@ def check(number: int) -> dict[str, Any]:
                     seen[sent] = handed_over(method, sent, message)
                 is_equal = seen[sent] == authorised
                 if is_equal and kind == WRITE and not rule.endswith("/log-inputs"):
-                    is_equal = ids(seen[sent]) <= {one for _, one in asked.ids(route, authorised)}
+                    is_equal = ids(seen[sent]) <= {one for _, one in content.ids(route, authorised)}
                 counts[f"{variation}: {'equal' if is_equal else 'different'}"] += 1
                 if not is_equal and len(wrong) < 20:
                     wrong.append(f"{method} {rule} {text!r}: {authorised} is not {seen[sent]}")
@@ -298,6 +298,6 @@ def parsed_by_handlers() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    known = {line: message.DESCRIPTOR.full_name for line, message in inside._messages().items()}
+    known = {line: message.DESCRIPTOR.full_name for line, message in backend.messages().items()}
     parsed = {"parsed": parsed_by_handlers(), "known": known}
     print(json.dumps({**check(int(sys.argv[1])), **parsed}))

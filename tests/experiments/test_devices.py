@@ -11,10 +11,12 @@ from experiments.config import devices, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.contract import DatasetInfo, Prepared, Treatment
+from experiments.contract import Treatment
 from experiments.metrics import FREELY
 from experiments.planning.treatments import require_single_steps
 from experiments.run import cell_run, preflight, preparation
+from experiments.run.plan import of_study
+from experiments.run.preparation import PreparedCampaign
 from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank
 from tracking.errors import WrongCall
@@ -143,11 +145,10 @@ def test_auto_asks_the_frameworks_where_nvml_does_not_answer(
     assert devices.to_open("auto", settings) == "cpu"
     driver.touch()
     assert devices.to_open("auto", settings) == "auto"
-    prepared = Prepared(DatasetInfo("none", "", "", {}, {}), {})
-    found = preflight.check_devices("captioning", settings, prepared, Display())
-    assert found.settings.device == {"auto to cpu": "cpu"}.get(device, device)
+    plan = of_study(studies.load("captioning"), settings)
+    found = preflight.check_devices(PreparedCampaign("captioning", settings, plan), Display())
+    assert found.prepared.settings.device == {"auto to cpu": "cpu"}.get(device, device)
     assert found.warning == warning
-    assert all(result.ok for result in found.results)
     assert devices.resolve("cuda", settings) == "cuda"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices.to_open("auto", settings) == "cpu"

@@ -411,18 +411,6 @@ def test_every_workers_steps_are_kept_and_one_block_tells_no_speed_up(killed: Hi
             if (rank, of) == (0, "train")
         ]
         assert run.data.metrics["train/step_seconds"] == pytest.approx(np.median(steps[10:]))
-        of_sensors = tables.read(
-            Path(run.info.artifact_uri, "rank_sensors.parquet"),
-            ("rank", "time_ms", "sensor", "value"),
-        )
-        rows = list(zip(of_sensors["rank"], of_sensors["sensor"], of_sensors["value"], strict=True))
-        ranks = {*range(workers)}
-        assert {
-            rank for rank, sensor, value in rows if sensor == "process_rss_megabytes" and value > 50
-        } == ranks
-        assert {
-            rank for rank, sensor, value in rows if sensor == "process_cpu_percentage" and value > 0
-        } == ranks
     report = killed.report("report.md")
     assert "Workers against one, before measuring" in report
     assert [

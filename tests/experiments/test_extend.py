@@ -92,7 +92,6 @@ def test_a_campaign_that_did_not_record_a_setting_is_not_extended(
     assert main(["extend", "last", f"--journal={tmp_path}"]) == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()
     assert "did not record conv_algorithm" in line
-    assert resume.advice_of_ended({"f00d": "night"}, tmp_path, 4, "") is None, "nor advised"
 
 
 # ---- what cannot be
@@ -304,37 +303,6 @@ def test_an_extension_of_a_settled_campaign_measures_what_was_asked_for(tmp_path
 
 
 # ---- the command that is printed
-
-
-def test_a_campaign_that_has_ended_is_extended_where_its_journal_is(tmp_path: Path) -> None:
-    """What `compare` prints; nothing where `extend` would refuse."""
-    folder = campaign_folder(tmp_path)
-    campaign_folder(tmp_path, "beef")
-
-    def printed(campaigns: list[str], stratum: str = "", blocks: int = 20) -> list[str]:
-        called = {one: f"night of {one}" for one in campaigns}
-        found = resume.advice_of_ended(called, tmp_path, blocks, stratum)
-        words = shlex.split(found.pasted.partition("&& ")[2]) if found else []
-        return words[words.index("extend") :] if found else []
-
-    assert printed(["f00d"]) == ["extend", "f00d", "--blocks=20", f"--journal={tmp_path}"]
-    assert printed(["beef", "f00d"], "machine=m, campaign=night of f00d") == printed(["f00d"]), (
-        "the campaign of the stratum"
-    )
-    assert printed(["beef", "f00d"]) == [], "nobody knows which"
-    assert printed(["cafe"]) == [], "its journal is elsewhere"
-    assert printed(["f00d"], blocks=20_000) == [], "more than a campaign may have"
-    running = Journal(folder)
-    assert printed(["f00d"]) == [], "it is still running"
-    running.close()
-    run = journal.read_campaign(folder)["run"]
-    with (folder / journal.RECORDS).open("wb") as file:
-        file.write(
-            journal._line(
-                RunOpened(run, 0, "e", "c", {"kind": "campaign", "machine": "another"}, {})
-            )
-        )
-    assert printed(["f00d"]) == [], "it ran on another machine"
 
 
 @pytest.mark.usefixtures("often")

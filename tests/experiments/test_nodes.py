@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from experiments.run.backends.cluster import node_addresses
 from experiments.studies import distributed
 from experiments.workloads.distributed import group, rank
 from tests import slurm
@@ -189,15 +188,6 @@ def test_a_rendezvous_that_nobody_reaches_is_one_line_within_the_patience(
         "patience_seconds": "3",
     }  # reserved: RFC 5737
     refused(place, "does not reach the first at 192.0.2.1:", **given)
-
-
-def test_addresses_of_nodes_are_those_that_slurm_has() -> None:
-    # two lines of Slurm 22.05, shortened
-    text = (
-        "NodeName=n1 Arch=x86_64 CoresPerSocket=1 NodeAddr=10.0.0.1 NodeHostName=h1 Port=6819\n"
-        "NodeName=n2 CoresPerSocket=1 NodeAddr=h2.cluster NodeHostName=h2 State=IDLE\n"
-    )
-    assert node_addresses(text) == {"n1": "10.0.0.1", "n2": "h2.cluster"}
 
 
 def test_what_differs_from_the_first_is_told_with_the_node_it_is_on() -> None:

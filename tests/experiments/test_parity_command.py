@@ -17,6 +17,8 @@ from experiments.cli.main import main
 from experiments.config.console import Display
 from experiments.contract import Treatment
 from experiments.run import parity_cache, preflight
+from experiments.run.plan import Plan
+from experiments.run.preparation import PreparedCampaign
 from experiments.studies import captioning, classification
 from models.parity import QUANTITIES, RULES, ParityRequest, Row, Side
 from tests.conftest import Place
@@ -229,9 +231,10 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prove(settings: classification.Settings) -> preflight.ParityCheck:
-    treatments = [Treatment(name, name) for name in settings.frameworks]
+    treatments = tuple(Treatment(name, name) for name in settings.frameworks)
+    plan = Plan("", "framework", "", treatments)
     with Display() as display:
-        return preflight.prove("classification", settings, treatments, display)
+        return preflight.prove(PreparedCampaign("classification", settings, plan), display)
 
 
 @pytest.mark.parametrize(

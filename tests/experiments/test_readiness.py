@@ -58,12 +58,10 @@ def test_the_idle_gpu_and_who_else_is_on_it(driver: Driver) -> None:
     driver.answers(pid=1, celsius=38, milliwatts=60_000)
     idle, troubles, metrics = json.loads(driver.python(LOOK))
     assert idle["celsius"]["gpu_0"] == 38
-    assert idle["watts"]["gpu_0"] == pytest.approx(60, rel=0.05)
     assert any(
         line.startswith("the GPU was not free at the start: ") and "(1) computed there" in line
         for line in troubles
     )
-    assert metrics["idle/watts"] == pytest.approx(60, rel=0.05)
     assert metrics["idle/gpu_0/temperature_celsius"] == 38
 
 
@@ -78,11 +76,6 @@ def test_every_gpu_in_use_is_looked_at(driver: Driver) -> None:
     assert [name for name in alone[0]["celsius"] if name.startswith("gpu")] == ["gpu_0"]
     assert len(pair[0]["on_gpu"]) == 1
     assert (pair[0]["celsius"]["gpu_0"], pair[0]["celsius"]["gpu_1"]) == (61, 45)
-    watts = [
-        sum(value for name, value in idle["watts"].items() if name.startswith("gpu"))
-        for idle in (alone[0], pair[0])
-    ]
-    assert watts == pytest.approx([60, 120], rel=0.05), "the counters move every 20 ms of 2 s"
 
 
 WAIT = """

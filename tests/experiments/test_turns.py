@@ -21,7 +21,7 @@ import pytest
 
 from experiments.cell import turns as childs
 from experiments.contract import CellSpec
-from experiments.run.backends import interleaved as parents
+from experiments.run.backends import local as parents
 from experiments.run.cell_process import CellProcess
 from experiments.studies import overhead
 from experiments.workloads.grid.measure import Budget

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models import parity
-from models.contract import Array, ModelError, Weights
+from models.contract import Array, Weights
 from models.lstms import FLOAT32_ALONE
 from models.parity import ParityRequest, Side
 from tests.models import plain
@@ -21,7 +21,13 @@ import sys
 import numpy as np
 import torch
 from models.lstms.pytorch import lstm
+from models.errors import ModelError
 given, out = np.load(sys.argv[1]), {}
+try:
+    lstm("block-v2", 4, 3)
+    raise AssertionError("PyTorch has no block-v2")
+except ModelError as error:
+    assert "have layer, cells, scan, block" in str(error)
 torch.set_default_dtype(torch.float64)
 for name in sys.argv[3:]:
     layer = lstm(name, 4, 3, bidirectional=True)
@@ -48,12 +54,12 @@ for name in sys.argv[3:]:
     layer = layers.Bidirectional(layers.LSTM(3, return_sequences=True), "concat", name="x")
     layer.build((None, None, 4))
     to_keras(entries(layer), {key: given[key] for key in given if key.startswith("x.")})
-    there = np.arange(5) < given["lengths"][:, None]
+    inside = np.arange(5) < given["lengths"][:, None]
 
     @tf.function
     def run():  # called before the next is made
         with tf.GradientTape() as tape:
-            found = outputs(name, layer, tf.constant(given["steps"], kind), tf.constant(there))
+            found = outputs(name, layer, tf.constant(given["steps"], kind), tf.constant(inside))
             total = tf.reduce_sum(found * tf.constant(given["slopes"], kind))
         return found, tape.gradient(total, layer.trainable_variables)
 
@@ -136,7 +142,7 @@ def apart(a: Array, b: Array) -> float:
 
 
 @pytest.mark.parametrize("framework", SCRIPTS)
-def test_every_implementation_is_the_plain_loop_in_outputs_and_slopes(
+def test_implementations_equal_the_plain_loop_in_outputs_and_slopes(
     framework: str, tmp_path: Path
 ) -> None:
     """1e-12 in float64, whose rounding is 1e-16; 1e-8 for what is as exact as the differences; 1e-5 in float32 (6e-8)."""
@@ -152,32 +158,14 @@ def test_every_implementation_is_the_plain_loop_in_outputs_and_slopes(
             )
 
 
-@pytest.mark.slow
-def test_the_second_block_operator_of_tensorflow_has_wrong_slopes(tmp_path: Path) -> None:
-    """Its outputs are right; by the differences its slopes are not even near."""
-    found = computed("tensorflow", "block-v2", folder=tmp_path)
-    assert apart(found["block-v2"], looped(drawn())) < 1e-5
-    for weight, slope in slopes().items():
-        assert apart(found[f"block-v2/{weight}"], slope) > 0.1, weight
-
-
 WRONG_SLOPES = {
     ("tensorflow, lstm=block-v2, float32", quantity)
     for quantity in ("gradient", "step", "statistics")
 }
 
 
-def test_the_gate_refuses_wrong_slopes() -> None:
-    sides = [
-        Side("pytorch", (("lstm", "cells"),)),
-        Side("tensorflow", (("lstm", "block-v2"),), "float32"),
-    ]
-    rows = parity.gate(ParityRequest("deepspeech2"), sides)
-    assert {(row.framework, row.quantity) for row in rows if not row.equal} == WRONG_SLOPES
-
-
 @pytest.mark.slow
-def test_the_gate_calls_every_implementation_equal_and_refuses_wrong_slopes() -> None:
+def test_gate_refuses_wrong_slopes_only() -> None:
     sides = [Side("pytorch", (("lstm", "cells"),)), Side("tensorflow", (("lstm", "scan"),))]
     blocks = [Side("tensorflow", (("lstm", name),), "float32") for name in ("block", "block-v2")]
     rows = parity.gate(ParityRequest("deepspeech2"), [*sides, *blocks])
@@ -186,10 +174,3 @@ def test_the_gate_calls_every_implementation_equal_and_refuses_wrong_slopes() ->
         "tensorflow, lstm=scan",
         *(f"tensorflow, lstm={name}, float32" for name in FLOAT32_ALONE),
     }
-
-
-def test_implementations_that_there_are_not_are_refused() -> None:
-    with pytest.raises(
-        ModelError, match="lstm 'block-v2': PyTorch has none; have layer, cells, scan, block"
-    ):
-        parity.gate(ParityRequest("gnmt"), [Side("pytorch", (("lstm", "block-v2"),))])

@@ -13,7 +13,6 @@ import pytest
 
 import models
 from models.contract import Array, Weights
-from models.deepspeech2 import spec as deepspeech2
 from models.gnmt import spec as gnmt
 from models.tacotron2 import spec as tacotron2
 from models.testing import check_initial_weights, check_sizes
@@ -320,16 +319,6 @@ def test_what_comes_before_is_given_and_what_comes_next_is_taught() -> None:
     assert (before[:, 0] == 0).all()
     np.testing.assert_array_equal(before[:, 1:], spoken.targets[:, :-1])
     assert (spoken.targets[1, 7:] == 0).all()
-
-
-def test_random_speech_has_frames_for_its_transcript() -> None:
-    """Each letter, and a blank between two that are the same."""
-    lengths = np.array([40, 7, 100])
-    batch = deepspeech2.batch(deepspeech2.sized("tiny"), lengths, np.random.default_rng(0))
-    for labels, frames in zip(batch.targets, deepspeech2.frames_left(lengths), strict=True):
-        letters = labels[labels > 0]
-        assert (labels[len(letters) :] == 0).all()
-        assert len(letters) + int((np.diff(letters) == 0).sum()) <= frames
 
 
 @pytest.mark.parametrize(

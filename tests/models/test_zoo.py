@@ -53,27 +53,6 @@ with torch.device("meta"):
 shapes = {name: {key: list(value.shape) for key, value in model.state_dict().items()} for name, model in found.items()}
 json.dump(shapes, open(sys.argv[1], "w"))
 """
-TRAINS = """
-import sys, numpy as np, models
-from models.contract import OptimizerConfig
-from models.frameworks import open_framework
-from models.layers.images import probe_batch
-framework = open_framework(sys.argv[1], device="cpu", threads=2, precision="float32", seed=0)
-rng = np.random.default_rng(0)
-for name in sys.argv[2:]:
-    module = models.spec(name)
-    spec = module.Spec(classes=4)
-    network = framework.build(name, spec)
-    framework.load_weights(network, module.initial_weights(spec, rng))
-    batch = probe_batch(spec, max(32, spec.least_side), rng, rows=9)
-    optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-4))
-    losses = [float(framework.train_step(network, optimizer, batch)) for _ in range(12)]
-    assert np.isfinite(losses).all(), (name, losses)
-    assert np.mean(losses[-3:]) < np.mean(losses[:3]), (name, losses)
-    for rows in (1, 3):
-        outputs = framework.infer(network, (batch.inputs[0][:rows],))
-        assert outputs.shape == (rows, 4) and np.isfinite(outputs).all(), name
-"""
 
 
 @pytest.mark.parametrize("model", sorted(PUBLISHED))
@@ -176,15 +155,3 @@ def test_whole_networks_pass_the_gate(model: str) -> None:
         parity.ParityRequest(model, full=True), ["pytorch", "tensorflow"], at_once=1, threads=2
     )
     assert not [row for row in rows if not row.equal]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3_600)
-@pytest.mark.parametrize(
-    "framework", ["pytorch", "tensorflow", "keras-tensorflow", "keras-torch", "keras-jax"]
-)
-def test_they_learn_with_everything_that_they_drop(framework: str) -> None:
-    """Dropout and stochastic depth on, at their smallest image, batches of other sizes in between."""
-    if reason := missing(framework):
-        pytest.skip(reason)
-    run_in(framework, "-c", TRAINS, framework, *sorted(PUBLISHED.keys() - LARGE), timeout=3_000)

@@ -1,4 +1,4 @@
-"""Where the cells of a campaign run: on this machine one by one or in turns, or as jobs of a cluster."""
+"""Backends that run the cells of a campaign: on this machine, or as jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ from tracking.journal import Journal
 if TYPE_CHECKING:
     from experiments.run.campaign import Campaign
 
-JOBS = "jobs"  # below a campaign's folder: a journal for each of its jobs, and what submitit needs
+JOBS = "jobs"  # below a campaign's folder: a journal for each of its jobs, and submitit's files
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo")
 
 
 @dataclass(frozen=True)
 class BlockResult:
-    """How a block ended. ran_now: whether any of its cells ran in this launch. ok: whether all of these ended well."""
+    """Result of a block.
+
+    Attributes:
+        ran_now: True if any of its cells ran in this launch.
+        ok: True if all of these succeeded.
+    """
 
     block: int
     ran_now: bool
@@ -33,17 +38,17 @@ class BlockResult:
 
 
 class Backend(Protocol):
-    """Where the work of a campaign is done."""
+    """Place where the cells of a campaign run."""
 
     def extract(self, jobs: Sequence[Job]) -> list[bool]:
-        """Do pieces of work that cells need, in this order. Return whether each ended well."""
+        """Run jobs that cells need, in this order. Return whether each succeeded."""
 
     def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[BlockResult]:
-        """Run every missing cell, block by block. Closed before its end, it stops what still runs."""
+        """Run every missing cell by block. Closed before its end, it stops what still runs."""
 
 
 def of(campaign: Campaign) -> Backend:
-    """Return what the settings ask for."""
+    """Return the backend that the settings require."""
     if not campaign.settings.on_cluster:
         return local(campaign)
     from experiments.run.backends.slurm import Slurm
@@ -52,9 +57,8 @@ def of(campaign: Campaign) -> Backend:
 
 
 def local(campaign: Campaign) -> Backend:
-    """Return what runs cells on this machine."""
-    from experiments.run.backends.interleaved import Interleaved
-    from experiments.run.backends.sequential import Sequential
+    """Return the backend that runs cells on this machine."""
+    from experiments.run.backends.local import Interleaved, Sequential
 
     return (Interleaved if campaign.settings.pairing == "interleaved" else Sequential)(campaign)
 
@@ -69,7 +73,7 @@ def gather(records: Journal, run_id: str) -> None:
 
 
 def check(settings: CampaignSettings) -> None:
-    """Raise WrongCall for settings that do not go together, and where this machine cannot send such jobs."""
+    """Raise WrongCall for settings that contradict each other, or that no job can have."""
     if not settings.on_cluster:
         defaults = CampaignSettings()
         for name in sorted(settings_.of_group(settings, "cluster") - {"executor"}):
@@ -86,12 +90,13 @@ def check(settings: CampaignSettings) -> None:
 
 
 def _require_cluster() -> None:
-    """Raise WrongCall where this machine cannot ask a cluster for anything."""
+    """Raise WrongCall where this machine has no access to a cluster."""
     if importlib.util.find_spec("submitit") is None:
         raise WrongCall(
             "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'"
         )
     if missing := [name for name in COMMANDS if shutil.which(name) is None]:
         raise WrongCall(
-            f"executor=slurm: {', '.join(missing)} not found on this machine; start on a login node, or with executor=local"
+            f"executor=slurm: {', '.join(missing)} not found on this machine; "
+            "start on a login node, or with executor=local"
         )

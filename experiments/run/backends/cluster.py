@@ -1,4 +1,4 @@
-"""The only module that talks to Slurm: submitit submits jobs, and squeue lists their states."""
+"""Access to Slurm: submitit submits jobs, and squeue lists their states."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,14 +29,14 @@ from tracking.errors import EvenhandError, WrongCall
 
 # A controller that is down keeps its clients waiting for minutes.
 PATIENCE_SECONDS = 20.0
-LIST_SECONDS = (2.0, 10.0)
-POLL_SECONDS = 0.5
+LIST_SECONDS, POLL_SECONDS = 3.0, 0.5
 # A file system that nodes write to may show a result late.
 RESULT_SECONDS = 15.0
-# Before a job's time is over Slurm sends a signal, up to a minute early; then the job asks to be put back into the queue.
+# Slurm signals a job before its time is over, up to a minute early; then the job is requeued.
 NOTICE_SECONDS = 90
+# `SlurmTask` gives up where requeued jobs make no progress; submitit must not before.
+MAX_REQUEUES = 10_000
 PENDING, VANISHED = "PENDING", "VANISHED"
-SHARED = "give journal=DIR and cache=DIR on a file system that this machine and all nodes share"
 OVER = {
     "BOOT_FAIL",
     "CANCELLED",
@@ -49,7 +49,7 @@ OVER = {
     "TIMEOUT",
     VANISHED,
 }
-# Why Slurm lets a job wait that it will never start. It takes such jobs, unless its configuration enforces limits.
+# Reasons for which a job waits forever. Slurm takes such jobs, unless configured otherwise.
 HOPELESS = (
     "PartitionTimeLimit",
     "PartitionNodeLimit",
@@ -57,9 +57,14 @@ HOPELESS = (
     "InvalidAccount",
     "InvalidQOS",
 )
-# A job that Slurm requeues without end would never end: `SlurmTask` gives up where requeued jobs get nothing done.
-MAX_REQUEUES = 10_000
-
+REASONS = {
+    "CANCELLED": "was cancelled",
+    "NODE_FAIL": "ended because its node failed",
+    "TIMEOUT": "reached its time limit (time_limit=…)",
+    "OUT_OF_MEMORY": "used more memory than Slurm allows it",
+    "PREEMPTED": "gave way to another",
+    VANISHED: "is not in Slurm's queue any more and left no result",
+}
 
 logging.getLogger("submitit").setLevel(logging.ERROR)
 
@@ -80,15 +85,12 @@ class Queue:
     """
 
     states: dict[str, JobState]
-    created_seconds: float = field(default_factory=time.monotonic)
     listed_seconds: float = float("-inf")
 
     def state(self, job_id: str, *, now: bool = False) -> JobState:
-        """Return a job's state, listed at most 2 s ago for new jobs, 10 s for older ones."""
-        age_seconds = time.monotonic() - self.created_seconds
-        interval_seconds = min(max(age_seconds / 2, LIST_SECONDS[0]), LIST_SECONDS[1])
+        """Return a job's state, listed a few seconds ago at most."""
         waiting = [job for job, row in self.states.items() if row.state not in OVER]
-        if waiting and (now or time.monotonic() > self.listed_seconds + interval_seconds):
+        if waiting and (now or time.monotonic() > self.listed_seconds + LIST_SECONDS):
             numbers = ",".join(sorted({job.partition("_")[0] for job in waiting}))
             columns = ("--noheader", "--states=all", "--array", "--format=%i|%T|%N|%r")
             done = _run(["squeue", *columns, f"--jobs={numbers}"])
@@ -102,7 +104,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """A job, its task, and the queue that lists it."""
+    """Job with its task and the queue that lists it."""
 
     job: SlurmJob
     task: Any
@@ -121,26 +123,25 @@ class SubmittedJob:
 
     @property
     def is_over(self) -> bool:
-        """Return whether it has left its result, or will not any more."""
         return self.has_result or self.state in OVER
 
     @property
     def state(self) -> str:
-        """Slurm's word for it: PENDING, RUNNING, COMPLETED, CANCELLED, NODE_FAIL …"""
+        """State in Slurm's terms: PENDING, RUNNING, COMPLETED, CANCELLED, NODE_FAIL …"""
         return self.queue.state(self.id).state
 
     @property
     def waits_for(self) -> str:
-        """Return why Slurm has not started it, empty if it has."""
+        """Reason why Slurm has not started it; empty if it has."""
         state = self.queue.states[self.id]
         return state.reason if state.state == PENDING else ""
 
     def result(self) -> Any:
-        """Return what its task returned. Raises EvenhandError with the reason if it did not."""
+        """Return the result of its task. Raises EvenhandError with the reason if there is none."""
         deadline = time.monotonic() + RESULT_SECONDS
         while not self.has_result:
             if time.monotonic() > deadline:
-                raise EvenhandError(self._ended())
+                raise EvenhandError(self._reason())
             time.sleep(POLL_SECONDS)
         try:
             return self.job.result()
@@ -149,30 +150,29 @@ class SubmittedJob:
             last = _last_line(trace[0]) if trace else str(error)
             reason = f"failed: {last.rpartition('tracking.errors.')[2]}"
             if last.endswith("checkpoint function returned None."):
-                reason = "reached its time limit again and again without a checkpoint; give it a longer time_limit"
+                reason = (
+                    "reached its time limit again and again without a checkpoint; "
+                    "give it a longer time_limit"
+                )
             raise EvenhandError(f"job {self.id} {reason}") from None
 
     @property
-    def saw_nothing(self) -> bool:
-        """Return whether it failed before its first line: its node cannot write to its folder."""
-        return self.state == "FAILED" and not Path(self.job.paths.stdout).exists()
+    def has_started(self) -> bool:
+        """False if it failed before its first line: its node cannot write to its folder."""
+        return self.state != "FAILED" or Path(self.job.paths.stdout).exists()
 
-    def _ended(self) -> str:
+    def _reason(self) -> str:
         state = self.queue.state(self.id, now=True)
-        where = f" on {state.node}" if state.node else ""
-        if self.saw_nothing:
-            return f"job {self.id} could not write to {self.job.paths.folder}{where}: {SHARED}"
-        reasons = {
-            "CANCELLED": f"was cancelled{where}",
-            "NODE_FAIL": f"ended because its node failed ({state.node or 'unknown'})",
-            "TIMEOUT": f"reached its time limit{where} (time_limit=…)",
-            "OUT_OF_MEMORY": f"used more memory than Slurm allows it{where}",
-            "PREEMPTED": f"gave way to another{where}",
-            VANISHED: "is not in Slurm's queue any more and left no result",
-        }
+        place = f" on {state.node}" if state.node else ""
+        if not self.has_started:
+            return (
+                f"job {self.id} could not write to {self.job.paths.folder}{place}: give "
+                "journal=DIR and cache=DIR on a file system that this machine and all nodes share"
+            )
+        if state.state in REASONS:
+            return f"job {self.id} {REASONS[state.state]}{place}"
         last = _last_line(self.job.stderr() or self.job.stdout() or "")
-        other = f"ended as {state.state}{where}: {last[:300]}"
-        return f"job {self.id} {reasons.get(state.state, other)}"
+        return f"job {self.id} ended as {state.state}{place}: {last[:300]}"
 
 
 def check(settings: CampaignSettings) -> None:
@@ -180,13 +180,13 @@ def check(settings: CampaignSettings) -> None:
     listed = _run(["sinfo", "--noheader", "--format=%R"])
     if listed.returncode:
         raise WrongCall(
-            f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}; ask for it where `sinfo` works"
+            f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}; "
+            "ask for it where `sinfo` works"
         )
     partitions = dict.fromkeys(listed.stdout.split())
     if settings.partition and settings.partition not in partitions:
-        raise WrongCall(
-            f"partition={settings.partition} does not exist{suggestion(settings.partition, partitions)}"
-        )
+        close = suggestion(settings.partition, partitions)
+        raise WrongCall(f"partition={settings.partition} does not exist{close}")
     options = [f"--{name}={value}" for name, value in _options(settings).items()]
     tried = _run(["sbatch", "--test-only", "--exclusive", *options, "--wrap=true"])
     if tried.returncode:
@@ -209,15 +209,14 @@ def submit(
         settings: Whose options of sbatch the jobs have.
         folder: On a file system that all nodes share.
         name: Of the jobs in the queue.
-        tasks: What each job does.
+        tasks: Of each job.
         more: Options of sbatch in addition to those of the settings.
 
     Raises:
         WrongCall: If Slurm does not take them.
     """
-    executor = SlurmExecutor(
-        folder, max_num_timeout=MAX_REQUEUES, python=f"{shlex.quote(sys.executable)} -P"
-    )
+    python = f"{shlex.quote(sys.executable)} -P"
+    executor = SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES, python=python)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     options = _options(settings)
     parameters: dict[str, Any] = {
@@ -225,7 +224,7 @@ def submit(
         "time": options["time"],
         "array_parallelism": len(tasks),
         "signal_delay_s": min(NOTICE_SECONDS, 15 * options["time"]),
-        # the first node alone is told what to do, in one task; a cell's threads go where they would without Slurm
+        # one task on the first node; a cell's threads go where they would without Slurm
         "srun_args": ["--nodes=1", "--ntasks=1", "--cpu-bind=none"],
         # the runner's run is the campaign's
         "setup": [
@@ -244,6 +243,24 @@ def submit(
     return [SubmittedJob(job, task, queue) for job, task in zip(jobs, tasks, strict=True)]
 
 
+def follow(jobs: Sequence[SubmittedJob]) -> Generator[list[SubmittedJob]]:
+    """Yield the jobs that are not over, again and again, and at last an empty list.
+
+    Jobs that still run or wait when it is closed are cancelled.
+    """
+    running = list(jobs)
+    try:
+        while True:
+            running = [job for job in running if not job.is_over]
+            yield running
+            if not running:
+                return
+            time.sleep(POLL_SECONDS)
+    finally:
+        if ids := [job.id for job in jobs if not job.job.paths.result_pickle.exists()]:
+            _run(["scancel", *ids])
+
+
 def call(
     settings: CampaignSettings,
     folder: Path,
@@ -251,43 +268,47 @@ def call(
     task: Callable[[], Any],
     step: Callable[[str], None],
 ) -> Any:
-    """Return what a function returns on a node. step: shows what is waited for. Raises EvenhandError, KeyboardInterrupt."""
+    """Return what a function returns on a node.
+
+    Args:
+        settings: Whose options of sbatch the job has.
+        folder: On a file system that all nodes share.
+        name: Of the job in the queue.
+        task: The function.
+        step: Shows what is waited for.
+
+    Raises:
+        EvenhandError: If it fails.
+        KeyboardInterrupt: If a signal came.
+    """
     (job,) = submit(settings, folder, name, [task])
-    try:
-        while not job.is_over:
+    with closing(follow([job])) as rounds:
+        for _ in rounds:
             if job.waits_for in HOPELESS:
                 raise WrongCall(
-                    f"executor=slurm: Slurm would never start a job as {_as_requested(settings)}: {job.waits_for}"
+                    "executor=slurm: Slurm would never start a job as "
+                    f"{_as_requested(settings)}: {job.waits_for}"
                 )
             step(f"job {job.id} {job.waits_for}".strip())
-            time.sleep(POLL_SECONDS)
             if STOP.number:
                 raise KeyboardInterrupt
-        return job.result()
-    except EvenhandError as error:
-        raise WrongCall(f"executor=slurm: {error}") if job.saw_nothing else error from None
-    finally:
-        cancel([job])
-
-
-def cancel(jobs: Sequence[SubmittedJob]) -> None:
-    """End jobs that may still run or wait."""
-    waiting = [job.id for job in jobs if not job.job.paths.result_pickle.exists()]
-    if waiting:
-        _run(["scancel", *waiting])
+        try:
+            return job.result()
+        except EvenhandError as error:
+            if job.has_started:
+                raise
+            raise WrongCall(f"executor=slurm: {error}") from None
 
 
 def cancel_by_name(name: str) -> None:
-    """End what an earlier process has submitted, and wait for its end. Raises WrongCall where Slurm does not answer."""
+    """Cancel the jobs of an earlier process and wait. Raises WrongCall if Slurm does not answer."""
     _run(["scancel", f"--name={name}", "--me"])
     deadline = time.monotonic() + 3 * PATIENCE_SECONDS
-    while (
-        listed := _run(["squeue", "--noheader", "--me", f"--name={name}", "--format=%i"])
-    ).stdout.strip():
+    query = ["squeue", "--noheader", "--me", f"--name={name}", "--format=%i"]
+    while (listed := _run(query)).stdout.strip():
         if time.monotonic() > deadline:
-            raise WrongCall(
-                f"jobs of this campaign are still ending: {', '.join(listed.stdout.split())}; try again in a minute"
-            )
+            ids = ", ".join(listed.stdout.split())
+            raise WrongCall(f"jobs of this campaign are still ending: {ids}; try again in a minute")
         time.sleep(POLL_SECONDS)
     if listed.returncode:
         raise WrongCall(f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}")
@@ -300,59 +321,56 @@ def here() -> dict[str, str]:
 
 
 def nodes() -> tuple[Node, ...]:
-    """Return those of the job that this process runs in, this one first; none where it has one.
+    """Return the nodes of the job that this process runs in, this one first; none if it has one.
 
-    Raises EvenhandError where Slurm does not say.
+    Raises:
+        EvenhandError: If Slurm does not list them.
     """
     if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) < 2:
         return ()
-    here = os.environ["SLURMD_NODENAME"]
+    this = os.environ["SLURMD_NODENAME"]
     shown = _run(["scontrol", "show", "node", "--oneliner", os.environ["SLURM_JOB_NODELIST"]])
-    addresses = node_addresses(shown.stdout)
-    if shown.returncode or here not in addresses:
+    addresses = dict(re.findall(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)", shown.stdout))
+    if shown.returncode or this not in addresses:
         raise EvenhandError(
             f"Slurm does not say which nodes this job has: {_first_line(shown.stderr)}"
         )
     step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--unbuffered")
     others = (
-        Node(name, at, (*step, f"--nodelist={name}"))
-        for name, at in addresses.items()
-        if name != here
+        Node(name, address, (*step, f"--nodelist={name}"))
+        for name, address in addresses.items()
+        if name != this
     )
-    return (Node(here, addresses[here]), *others)
-
-
-def node_addresses(text: str) -> dict[str, str]:
-    """Return name -> address, of `scontrol show node --oneliner`."""
-    return dict(re.findall(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)", text))
+    return (Node(this, addresses[this]), *others)
 
 
 def requeued(task: Callable[[], Any]) -> Any:
-    """Return what submitit takes from a job whose time is over, to go on with after it was requeued."""
+    """Return what submitit takes from a job whose time is over, to go on after it is requeued."""
     return submitit.helpers.DelayedSubmission(task)
 
 
 def _as_requested(settings: CampaignSettings) -> str:
-    given = {name: getattr(settings, name) for name in ("partition", "gres", "time_limit")}
-    more = _options(settings) if settings.cpus_of_a_node else {}
-    given |= {name: more.get(name) for name in ("nodes", "mincpus")}
-    return ", ".join(f"{name}={text}" for name, text in given.items() if text)
+    values = {name: getattr(settings, name) for name in ("partition", "gres", "time_limit")}
+    if settings.cpus_of_a_node:
+        options = _options(settings)
+        values |= {name: options.get(name) for name in ("nodes", "mincpus")}
+    return ", ".join(f"{name}={value}" for name, value in values.items() if value)
 
 
 def _options(settings: CampaignSettings) -> dict[str, Any]:
-    """Return options of sbatch: minutes, nodes of a job, and CPUs of each if the study knows."""
+    """Return options of sbatch: minutes, nodes of a job, and CPUs of each if the study sets them."""
     options = {
         "time": max(1, math.ceil(durations.seconds("time_limit", settings.time_limit) / 60)),
         "nodes": settings.nodes_of_a_job,
         "partition": settings.partition,
         "gres": settings.gres,
-        "mincpus": max(cell.cpus_of_a_node for cell in variation.each(settings)),
+        "mincpus": max(level.cpus_of_a_node for level in variation.each(settings)),
     }
     return {name: value for name, value in options.items() if value}
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's commands, to its end or that of our patience."""
+    """Run one of Slurm's commands, for a limited time."""
     try:
         return subprocess.run(
             command,
@@ -362,13 +380,12 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(
-            command, 1, "", f"{command[0]} got no answer for {PATIENCE_SECONDS:.0f} s"
-        )
+        reason = f"{command[0]} got no answer for {PATIENCE_SECONDS:.0f} s"
+        return subprocess.CompletedProcess(command, 1, "", reason)
 
 
 def _first_line(text: str) -> str:
-    """Return the first thing that is wrong, without the command's name."""
+    """Return the first error of one of Slurm's commands, without the command's name."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "it says nothing")
     return re.sub(r"^(sbatch|sinfo|squeue): (error: )?", "", line)
 
@@ -376,7 +393,5 @@ def _first_line(text: str) -> str:
 def _last_line(text: str) -> str:
     """Return the last line of a job's own output."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next(
-        (line for line in reversed(lines) if not line.startswith(("srun: ", "slurmstepd: "))),
-        "it said nothing",
-    )
+    own = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
+    return own[-1] if own else "it said nothing"

@@ -1,10 +1,11 @@
-"""A campaign on a cluster: blocks are dealt to jobs, and what these write in their journals is collected."""
+"""Campaign on a cluster: blocks are dealt to jobs, whose journals are collected."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,32 +17,35 @@ from experiments.run.backends import JOBS, BlockResult, cluster
 from experiments.run.backends.cluster import SubmittedJob
 from experiments.run.backends.slurm_task import SlurmTask
 from experiments.run.campaign import Campaign
+from experiments.run.journal_runs import block_of
 from experiments.run.scheduler import Skip, planned_looks
 from tracking import clock, journal
 from tracking.errors import EvenhandError
 from tracking.journal import Journal
-from tracking.records import BETWEEN_WARNINGS, Record, RunClosed, RunKind, RunOpened, RunOutcome
+from tracking.records import BETWEEN_WARNINGS, RunClosed, RunKind, RunOpened, RunOutcome
 
 SUBMITTED = "submitted"
 COLLECT_SECONDS = 0.5
 # A file system that other machines write to may show their last lines late.
 SHOWN_WITHIN_SECONDS = 60.0
-# What jobs that are to end are given for it.
+# Time for cancelled jobs to end.
 END_SECONDS = 60.0
 
 
 @dataclass
 class JobTail:
-    """A job's journal as far as it has been collected.
+    """Job's journal as far as it has been collected.
 
-    open: runs that have not ended. ended: how each cell did at last; extracted: each extraction, by framework.
+    Attributes:
+        open: Runs that have not ended.
+        outcomes: Last outcome of each cell; extracted: of each extraction, by framework.
     """
 
     job: SubmittedJob
     offset: int = 0
     block: int = 0
     open: dict[str, RunOpened] = field(default_factory=dict)
-    ended: dict[str, RunOutcome] = field(default_factory=dict)
+    outcomes: dict[str, RunOutcome] = field(default_factory=dict)
     extracted: dict[str, RunOutcome] = field(default_factory=dict)
     node: str = ""
     is_over: bool = False
@@ -51,57 +55,41 @@ class JobTail:
         task: SlurmTask = self.job.task
         return task
 
-    def has_left(self, block: int) -> bool:
-        """Return whether the job is over, or has gone on to a later block."""
-        return self.is_over or self.block > block
+    def note_opened(self, record: RunOpened) -> None:
+        self.open[record.run] = record
+        self.block = int(record.tags.get("block", 0))
+        self.node = record.tags.get("slurm.nodes") or record.tags.get("slurm.node", "")
 
-    def collect(self) -> list[Record]:
-        """Return what the job has written since."""
-        if not (self.task.own / journal.RECORDS).exists():
-            return []
-        records, self.offset = journal.read(self.task.own, self.offset)
-        return records
-
-    def note(self, record: Record) -> RunOpened | None:
-        """Note where the job stands, and return the run that the record ends, if any."""
-        if isinstance(record, RunOpened):
-            self.open[record.run] = record
-            self.block = int(record.tags.get("block", 0))
-            self.node = record.tags.get("slurm.nodes") or record.tags.get("slurm.node", "")
-        if not isinstance(record, RunClosed) or not (opened := self.open.pop(record.run, None)):
-            return None
-        outcome, tags = RunOutcome(record.outcome), opened.tags
-        if tags.get("kind") == RunKind.EXTRACTION:
-            self.extracted[tags["framework"]] = outcome
-        else:
-            self.ended[tags.get("cell", "")] = outcome
+    def note_closed(self, record: RunClosed) -> RunOpened | None:
+        """Return the run that the record ends, if it is open."""
+        if opened := self.open.pop(record.run, None):
+            outcome, tags = RunOutcome(record.outcome), opened.tags
+            if tags.get("kind") == RunKind.EXTRACTION:
+                self.extracted[tags["framework"]] = outcome
+            else:
+                self.outcomes[tags.get("cell", "")] = outcome
         return opened
 
 
 class Slurm:
-    """An array of jobs with a whole node each, to which the blocks are dealt."""
+    """Array of jobs with a whole node each, to which the blocks are dealt."""
 
     def __init__(self, campaign: Campaign) -> None:
-        self._campaign, self._recorder, self._schedule = (
-            campaign,
-            campaign.recorder,
-            campaign.schedule,
-        )
-        self._settings = campaign.settings
+        self._campaign, self._recorder = campaign, campaign.recorder
+        self._schedule, self._settings = campaign.schedule, campaign.settings
         self._folder = campaign.recorder.folder.resolve() / JOBS
         self._node = ""
 
     def extract(self, jobs: Sequence[Job]) -> list[bool]:
-        """See `Backend`."""
         if not jobs:
             return []
         (tail,) = self._submit([self._task(before=tuple(jobs))])
-        for _ in self._while_running([tail]):
+        for _ in self._follow([tail]):
             pass
         return [tail.extracted.get(job.framework) == RunOutcome.OK for job in jobs]
 
     def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[BlockResult]:
-        """See `Backend`. What is to be judged before there are more blocks is submitted by itself."""
+        """Run blocks as jobs; those up to the next look are submitted together."""
         looks = planned_looks(self._settings) if self._settings.until_settled else ()
         waiting: list[Sequence[Cell]] = []
         for block in blocks:
@@ -116,11 +104,11 @@ class Slurm:
         tails = self._submit([self._task(tuple(missing[start::count])) for start in range(count)])
         tail_of = {block[0].block: tail for tail in tails for block in tail.task.blocks}
         waiting = list(blocks)
-        for _ in self._while_running(tails):
+        for _ in self._follow(tails):
             while waiting:
                 number = waiting[0][0].block
                 tail = tail_of.get(number)
-                if tail and not tail.has_left(number):
+                if tail and not tail.is_over and tail.block <= number:
                     break
                 yield self._block_result(waiting.pop(0), tail)
 
@@ -129,104 +117,103 @@ class Slurm:
         if not tail:
             return BlockResult(number, ran_now=False, ok=True)
         counts, is_done = self._schedule.counts, self._schedule.is_done
-        return BlockResult(
-            number, True, all(is_done([cell]) or counts(tail.ended.get(cell.key)) for cell in block)
-        )
+        ok = [is_done([cell]) or counts(tail.outcomes.get(cell.key)) for cell in block]
+        return BlockResult(number, ran_now=True, ok=all(ok))
 
     # ---- jobs
 
     def _task(
         self, blocks: tuple[tuple[Cell, ...], ...] = (), before: tuple[Job, ...] = ()
     ) -> SlurmTask:
-        """Return a job's part of the campaign, with how its cells did in earlier launches."""
-        own = self._folder / uuid.uuid4().hex[:8]
+        """Return a job's part of the campaign, with results of its cells in earlier launches."""
         numbers = {block[0].block for block in blocks}
         results = {
-            key: end
-            for key, end in self._campaign.results.items()
-            if int(key.split("-")[1]) in numbers
+            key: result
+            for key, result in self._campaign.results.items()
+            if block_of(key) in numbers
         }
-        return SlurmTask(
-            self._recorder.folder.resolve(), own, self._campaign.prepared, blocks, before, results
-        )
+        own = self._folder / uuid.uuid4().hex[:8]
+        folder, prepared = self._recorder.folder.resolve(), self._campaign.prepared
+        return SlurmTask(folder, own, prepared, blocks, before, results)
 
     def _submit(self, tasks: Sequence[SlurmTask]) -> list[JobTail]:
         """Submit an array. A campaign that has the nodes of one job keeps them."""
         if not tasks:
             return []
-        stays = self._settings.nodes == self._settings.nodes_of_a_job
-        more: dict[str, Any] = {"nodelist": self._node} if self._node and stays else {}
-        name = name_of(self._recorder.run_id)
-        return [
-            JobTail(job)
-            for job in cluster.submit(self._settings, self._folder / SUBMITTED, name, tasks, **more)
-        ]
+        is_single = self._settings.nodes == self._settings.nodes_of_a_job
+        more: dict[str, Any] = {"nodelist": self._node} if self._node and is_single else {}
+        name, folder = name_of(self._recorder.run_id), self._folder / SUBMITTED
+        return [JobTail(job) for job in cluster.submit(self._settings, folder, name, tasks, **more)]
 
-    def _while_running(self, tails: Sequence[JobTail]) -> Generator[None]:
-        """Collect again and again until every job is over; left before that, or on a signal, jobs are ended first."""
+    def _follow(self, tails: Sequence[JobTail]) -> Generator[None]:
+        """Collect until every job is over; left before, or on a signal, jobs are ended first."""
         self._recorder.display.begin("jobs")
         try:
-            while running := [tail for tail in tails if not tail.is_over]:
-                for tail in running:
-                    self._collect(tail)
-                    if tail.job.is_over:
-                        self._end(tail)
-                self._show(tails)
-                yield
-                if STOP.number:
-                    break
-                time.sleep(COLLECT_SECONDS)
-            else:
-                yield
+            with closing(cluster.follow([tail.job for tail in tails])) as rounds:
+                for running in rounds:
+                    ids = {job.id for job in running}
+                    for tail in tails:
+                        if tail.is_over:
+                            continue
+                        self._collect(tail)
+                        if tail.job.id not in ids:
+                            self._end(tail)
+                    self._show(tails)
+                    yield
+                    if STOP.number:
+                        break
         finally:
             self._stop([tail for tail in tails if not tail.is_over])
         self._recorder.check_stop()
 
     def _collect(self, tail: JobTail) -> None:
-        """Copy to the campaign's journal. Killed in between, the next process takes some twice, which changes nothing."""
+        """Copy records to the campaign's journal; after a kill the next process repeats some."""
+        own = tail.task.own
+        if not (own / journal.RECORDS).exists():
+            return
         before = tail.offset
-        for record in tail.collect():
+        records, tail.offset = journal.read(own, before)
+        for record in records:
             if isinstance(record, RunOpened):
+                tail.note_opened(record)
                 self._warn(record)
             self._recorder.write(record)
-            if (opened := tail.note(record)) and isinstance(record, RunClosed):
+            if isinstance(record, RunClosed) and (opened := tail.note_closed(record)):
                 seconds = (record.time_ms - opened.time_ms) / 1_000
                 why = f" ({record.reason})" if record.reason else ""
                 is_good = record.outcome in (RunOutcome.OK, RunOutcome.PRUNED)
                 text = f"{opened.name}: {record.outcome}{why}, {seconds:.0f} s, {tail.node}"
                 self._recorder.display.finish(text, good=is_good)
         if tail.offset != before:
-            journal.mark_delivered(tail.task.own, tail.offset, "")
+            journal.mark_delivered(own, tail.offset, "")
             self._node = tail.node or self._node
 
     def _end(self, tail: JobTail) -> None:
-        """Take in that a job is over: what it has left open ends with the reason, and so does what it did not come to."""
+        """Close the runs of a job that is over, and record the cells that it did not begin."""
         try:
             self._collect_all(tail, tail.job.result())
-            outcome, reason = (
-                RunOutcome.FAILED,
-                f"job {tail.job.id} ended without a record of this cell",
-            )
+            outcome = RunOutcome.FAILED
+            reason = f"job {tail.job.id} ended without a record of this cell"
         except EvenhandError as error:
             self._collect(tail)
             outcome = RunOutcome.INTERRUPTED if tail.job.state == "CANCELLED" else RunOutcome.FAILED
             reason = self._recorder.full_disk or str(error)
         tail.is_over = True
         self._close(tail, outcome, reason)
-        if not STOP.number:
-            for cell in (cell for block in tail.task.blocks for cell in block):
-                if cell.key not in tail.ended and not self._schedule.is_done([cell]):
-                    tail.ended[cell.key] = outcome
-                    task = self._campaign.task(cell, self._schedule.treatments[cell.treatment])
-                    cell_run.leave_out(
-                        self._recorder, self._campaign.prepared, task, Skip(outcome, reason)
-                    )
+        if STOP.number:
+            return
+        for cell in (cell for block in tail.task.blocks for cell in block):
+            if cell.key not in tail.outcomes and not self._schedule.is_done([cell]):
+                tail.outcomes[cell.key] = outcome
+                task = self._campaign.task(cell, self._schedule.treatments[cell.treatment])
+                skip = Skip(outcome, reason)
+                cell_run.leave_out(self._recorder, self._campaign.prepared, task, skip)
 
     def _close(self, tail: JobTail, outcome: RunOutcome, reason: str) -> None:
         for run, opened in list(tail.open.items()):
             closed = RunClosed(run, clock.now_ms(), outcome, reason[:1_000])
             self._recorder.write(closed)
-            tail.note(closed)
+            tail.note_closed(closed)
             self._recorder.display.finish(f"{opened.name}: {outcome} ({reason})", good=False)
 
     def _collect_all(self, tail: JobTail, size: int) -> None:
@@ -241,9 +228,8 @@ class Slurm:
             self._collect(tail)
 
     def _stop(self, tails: Sequence[JobTail]) -> None:
-        """End jobs, and wait until they have written why."""
+        """Wait until cancelled jobs have written why, and close their runs."""
         why = f"the campaign got {STOP.name}" if STOP.number else "the campaign ended first"
-        cluster.cancel([tail.job for tail in tails])
         deadline = time.monotonic() + END_SECONDS
         while any(not tail.job.is_over for tail in tails) and time.monotonic() < deadline:
             self._recorder.display.step("jobs end", 0, None)
@@ -254,15 +240,15 @@ class Slurm:
             self._close(tail, RunOutcome.INTERRUPTED, why)
 
     def _warn(self, opened: RunOpened) -> None:
-        """Show once what a node warns of."""
+        """Show a node's warnings once."""
         lines = filter(None, opened.tags.get("warnings", "").split(BETWEEN_WARNINGS))
         self._recorder.warn([line for line in lines if line not in self._recorder.warnings])
 
     def _show(self, tails: Sequence[JobTail]) -> None:
-        left = [tail for tail in tails if not tail.is_over]
-        reasons = {why for tail in left if (why := tail.job.waits_for)}
-        text = f"over; some wait for {', '.join(sorted(reasons))}" if reasons else "over"
-        self._recorder.display.step(text, len(tails) - len(left), len(tails))
+        running = [tail for tail in tails if not tail.is_over]
+        reasons = sorted({tail.job.waits_for for tail in running} - {""})
+        text = f"over; some wait for {', '.join(reasons)}" if reasons else "over"
+        self._recorder.display.step(text, len(tails) - len(running), len(tails))
 
 
 def name_of(run_id: str) -> str:
@@ -271,15 +257,14 @@ def name_of(run_id: str) -> str:
 
 
 def gather(records: Journal, run_id: str) -> None:
-    """Collect what jobs have written since their campaign's process ended; those that still run end first."""
+    """Cancel the jobs of an earlier process of the campaign, and collect what they have written."""
     cluster.cancel_by_name(name_of(run_id))
     for own in sorted(path.parent for path in (records.folder / JOBS).glob(f"*/{journal.RECORDS}")):
         offset, _ = journal.delivered(own, "")
-        while True:
-            found, after = journal.read(own, offset)
-            if after == offset:
-                break
-            for record in found:
+        collected, after = journal.read(own, offset)
+        while after != offset:
+            for record in collected:
                 records.append(record)
             offset = after
+            collected, after = journal.read(own, offset)
         journal.mark_delivered(own, offset, "")

@@ -1,4 +1,4 @@
-"""A job's part of a campaign, on the node that it was given: blocks, each run whole, by the code that runs them anywhere."""
+"""Job's part of a campaign on its node: whole blocks, run by the code that runs them anywhere."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from experiments.run import backends, journal_runs
 from experiments.run.backends import cluster
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import checkpoint_of
+from experiments.run.journal_runs import block_of
 from experiments.run.machine_state import MachineProbe
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
@@ -28,17 +29,20 @@ from tracking.errors import EvenhandError
 from tracking.journal import Journal
 from tracking.records import RunClosed, RunOutcome
 
-# A job that was requeued so often without an end of a cell, or a checkpoint, would go on for ever.
+# A job that is requeued so often without the end of a cell, or a checkpoint, makes no progress.
 MAX_FRUITLESS = 3
 
 
 @dataclass
 class SlurmTask:
-    """What a job does, and again after its time was over or its node failed: it goes on with what is missing.
+    """Task of a job; after it was requeued, it goes on with what is missing.
 
-    campaign: the folder of the campaign. own: that of the job's journal, which the campaign's process
-    collects. results: of cells of these blocks in earlier launches, by key. fruitless: how often in a row
-    its time was over with nothing to show for it. interruption: why it was interrupted before.
+    Attributes:
+        campaign: Folder of the campaign.
+        own: Folder of the job's journal, which the campaign's process collects.
+        results: Of cells of these blocks in earlier launches, by key.
+        fruitless: How often in a row its time was over without progress.
+        interruption: Why it was interrupted before.
     """
 
     campaign: Path
@@ -50,8 +54,12 @@ class SlurmTask:
     fruitless: int = 0
     interruption: str = "its node failed, or Slurm put the job back into the queue"
 
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for block in self.blocks for cell in block]
+
     def __call__(self) -> int:
-        """Return the bytes of its journal when all is done."""
+        """Run the task. Return the bytes of its journal."""
         STOP.hold()
         STOP.watch()
         records = Journal(self.own)
@@ -59,23 +67,20 @@ class SlurmTask:
         journal_runs.close_open_runs(records, self.interruption)
         with Display() as display:
             campaign = Campaign(self.prepared, records, display, part_of=self.campaign)
+            recorder = campaign.recorder
             try:
                 self._run(campaign)
-            except (
-                Interrupted
-            ):  # no result: whoever waits for one asks Slurm what became of the job
-                campaign.recorder.leave()
+            except Interrupted:  # no result: the campaign's process asks Slurm for the reason
+                recorder.leave()
                 sys.exit(128 + STOP.number)
-            if left := len(records.waiting()):
-                raise EvenhandError(
-                    f"{left} records could not be written: {campaign.recorder.full_disk}"
-                )
+            if lost := len(records.waiting()):
+                raise EvenhandError(f"{lost} records could not be written: {recorder.full_disk}")
             size = records.size
-            campaign.recorder.leave()
+            recorder.leave()
         return size
 
     def checkpoint(self) -> Any:
-        """Return what goes on after this job, which Slurm ends shortly; None where that is in vain. For submitit."""
+        """Return the task that goes on after this job's time; None without progress. For submitit."""
         fruitless = 0 if self._progress() != self._progress_before else self.fruitless + 1
         if fruitless >= MAX_FRUITLESS:
             return None
@@ -86,43 +91,38 @@ class SlurmTask:
         prepare_node(campaign.recorder, self.prepared.settings)
         backend = backends.local(campaign)
         with campaign.recorder.signals():
-            campaign.schedule.recall(
-                self._results([cell for block in self.blocks for cell in block])
-            )
+            campaign.schedule.recall(self._results(self.cells))
             backend.extract(self.before)
             for _ in backend.blocks(self.blocks):
                 pass
 
     def _progress(self) -> tuple[int, ...]:
-        """Return what changes when a cell ends by itself, or has trained an epoch more."""
-        ends = (record for record in journal.read_all(self.own) if isinstance(record, RunClosed))
-        folders = [
-            checkpoint_of(self.campaign, cell.key) for block in self.blocks for cell in block
-        ]
+        """Return numbers that change when a cell ends by itself, or has trained one more epoch."""
+        records = journal.read_all(self.own)
+        ends = [record.outcome for record in records if isinstance(record, RunClosed)]
+        folders = [checkpoint_of(self.campaign, cell.key) for cell in self.cells]
         saved = [folder.stat().st_mtime_ns for folder in folders if folder.exists()]
-        return sum(end.outcome != RunOutcome.INTERRUPTED for end in ends), *saved
+        return sum(outcome != RunOutcome.INTERRUPTED for outcome in ends), *saved
 
     def _results(self, cells: Sequence[Cell]) -> dict[str, CellResult]:
-        """Return how cells ended, without blocks that another machine began: they begin anew."""
+        """Return results of cells, without blocks that another machine began: they begin anew."""
         results = {**self.results, **journal_runs.cell_results(self.own)}
-        here = machine()
+        this = machine()
         begun = [run.tags for run in journal_runs.read(self.own).values() if "cell" in run.tags]
-        elsewhere = {key for key, result in results.items() if result.machine not in ("", here)}
-        elsewhere |= {tags["cell"] for tags in begun if tags.get("machine", here) != here}
-        blocks = {int(key.split("-")[1]) for key in elsewhere}
+        elsewhere = {key for key, result in results.items() if result.machine not in ("", this)}
+        elsewhere |= {tags["cell"] for tags in begun if tags.get("machine", this) != this}
+        blocks = set(map(block_of, elsewhere))
         for cell in cells:
             if cell.block in blocks:
                 shutil.rmtree(checkpoint_of(self.campaign, cell.key), ignore_errors=True)
-        return {
-            key: result for key, result in results.items() if int(key.split("-")[1]) not in blocks
-        }
+        return {key: result for key, result in results.items() if block_of(key) not in blocks}
 
 
 def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
-    """Tell a recorder of the node where its cells run."""
+    """Set a recorder's node and machine state."""
     recorder.nodes, recorder.place_tags = cluster.nodes(), cluster.here()
     job = recorder.place_tags["slurm.job"]
-    if recorder.nodes:  # all of them together are the machine: with others it is another one
+    if recorder.nodes:  # together they are the machine
         names = ",".join(node.name for node in recorder.nodes)
         recorder.place_tags |= {"slurm.nodes": names, "machine": machine()}
     recorder.called = f"job {job}"

@@ -1,0 +1,299 @@
+"""MLflow's server: its application, messages, accounts and owners. No other module reaches in."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cachetools import TTLCache
+from google.protobuf.json_format import Error, MessageToDict
+from google.protobuf.message import Message
+
+from deploy import readiness
+from deploy.guard.refusal import Refusal
+from deploy.guard.routes import Route, line
+
+# MLflow reads these when it is imported.
+os.environ["_MLFLOW_SGI_NAME"] = "uvicorn"
+os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# MLflow, too, denies a route that has no rule.
+os.environ["MLFLOW_BASIC_AUTH_FAIL_CLOSED"] = "true"
+os.environ["MLFLOW_ENABLE_WORKSPACES"] = "false"
+
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from mlflow.protos.service_pb2 import SearchDatasets
+from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
+from mlflow.utils.proto_json_utils import parse_dict
+from mlflow.utils.workspace_utils import DEFAULT_WORKSPACE_NAME
+from sqlalchemy import text
+from werkzeug.security import check_password_hash, generate_password_hash
+
+BACKEND, ARTIFACTS = "MLFLOW_BACKEND_STORE_URI", ARTIFACTS_DESTINATION_ENV_VAR
+# MLflow puts runs here that name no experiment.
+DEFAULT_EXPERIMENT = "0"
+PERSONAL_ROLE = "__user_"
+MANAGE = "MANAGE"
+ARTIFACT_SCHEME = "mlflow-artifacts:/"
+# Route that no service of MLflow's lists.
+SEARCH_DATASETS = "POST {api}/2.0/mlflow/experiments/search-datasets"
+# Log-ins that are remembered after their minute in MLflow's cache, while they are used.
+REMEMBERED, REMEMBERED_SECONDS = 10_000, 86_400
+LOGINS = "evenhand_logins"
+LOG_CONFIG = Path(handlers.__file__).with_name("uvicorn_log_config.yaml")
+
+
+@dataclass(frozen=True)
+class Account:
+    """Account whose name and password were right."""
+
+    user: str
+    id: int
+    is_admin: bool
+
+
+def prepare(artifacts: str) -> None:
+    """Make tables and administrator, once, before the first worker.
+
+    Args:
+        artifacts: Folder or s3:// address.
+    """
+    backend = os.environ[BACKEND]
+    os.environ |= {
+        constants.BACKEND_STORE_URI_ENV_VAR: backend,
+        constants.REGISTRY_STORE_URI_ENV_VAR: backend,
+        constants.ARTIFACT_ROOT_ENV_VAR: ARTIFACT_SCHEME,
+        constants.ARTIFACTS_DESTINATION_ENV_VAR: artifacts,
+        constants.SERVE_ARTIFACTS_ENV_VAR: "true",
+    }
+    handlers.initialize_backend_stores(backend, backend, ARTIFACT_SCHEME)
+    auth.bootstrap_admin_user()
+    with auth.store.engine.begin() as connection:
+        columns = "pair VARCHAR(64) PRIMARY KEY, day INTEGER NOT NULL"
+        connection.execute(text(f"CREATE TABLE IF NOT EXISTS {LOGINS} ({columns})"))
+        connection.execute(text(readiness.CREATE))
+
+
+def application() -> Any:
+    """Return MLflow's own application with names and passwords."""
+    return auth.create_app()
+
+
+def message_of_body(route: Route, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the fields of the message that MLflow's handler reads from a body.
+
+    Returns None if the handler reads the object itself.
+
+    Raises:
+        Refusal: It is no such message; MLflow would use the fields before the wrong one.
+    """
+    kind = messages().get(f"{route.method} {route.rule}")
+    return _fields(kind, body) if kind else None
+
+
+def message_of_query(route: Route, entries: Iterable[tuple[str, str]]) -> dict[str, Any] | None:
+    """Return the same for a query, whose names MLflow looks up as they are."""
+    kind = messages().get(f"{route.method} {route.rule}")
+    if kind is None:
+        return None
+    fields = {field.name: field for field in kind.DESCRIPTOR.fields}  # fields_by_name stops at NUL
+    values = dict[str, Any]()
+    for name, value in entries:
+        field = fields.get(name)
+        if field is not None and field.is_repeated:
+            values.setdefault(name, []).append(value)
+        elif field is not None:
+            is_flag = field.type == field.TYPE_BOOL and value.lower() in ("true", "false")
+            values.setdefault(name, value.lower() == "true" if is_flag else value)
+    return _fields(kind, values)
+
+
+def _fields(kind: type[Message], values: Mapping[str, Any]) -> dict[str, Any]:
+    message = kind()
+    options = {"preserving_proto_field_name": True, "unquote_int64_if_possible": True}
+    try:
+        parse_dict(values, message)
+        fields: dict[str, Any] = MessageToDict(message, **options)
+    except OverflowError:
+        raise Refusal(400, "a number is larger than any float64; write at most 1.8e308") from None
+    except Error as error:
+        reason = ascii(str(error).strip("."))[1:-1]
+        raise Refusal(400, f"the request is no {kind.DESCRIPTOR.name}: {reason[:300]}") from None
+    return fields
+
+
+@lru_cache(1)
+def messages() -> dict[str, type[Message]]:
+    """Return the class of the message that each route's handler parses, by method and rule."""
+    classes: dict[str, type[Message]] = {SEARCH_DATASETS: SearchDatasets}
+    for path, request, methods in handlers.get_endpoints(lambda request: request):
+        if isinstance(request, type):  # the others are functions, which parse no message
+            classes |= {line(method, path): request for method in methods}
+    return classes
+
+
+_remembered: TTLCache[tuple[str, bytes], Any] = TTLCache(REMEMBERED, REMEMBERED_SECONDS)
+
+
+def cached_account(user: str, password: str) -> Account | None:
+    """Return an account that was checked within a minute; no hashing, no database."""
+    with auth._USER_AUTH_CACHE_LOCK:
+        stored = auth._USER_AUTH_CACHE.get(auth._auth_cache_key(user, password))
+    return _account(stored) if stored else None
+
+
+def verify_password(user: str, password: str) -> Account | None:
+    """Return the account of a name and a password, None if they are wrong.
+
+    It is as slow for an unknown name as for any other.
+    """
+    stored = auth._authenticate_cached(user, password)
+    if stored:
+        with auth._USER_AUTH_CACHE_LOCK:
+            _remembered[auth._auth_cache_key(user, password)] = stored
+        return _account(stored)
+    if not auth.store.has_user(user):
+        check_password_hash(_dummy_hash(), password)
+    return None
+
+
+def is_remembered(user: str, password: str) -> bool:
+    """Return whether a name and a password were right before; no database."""
+    with auth._USER_AUTH_CACHE_LOCK:
+        return auth._auth_cache_key(user, password) in _remembered
+
+
+def renew(user: str, password: str) -> Account | None:
+    """Give a remembered log-in another minute if the database has the same hash; no hashing."""
+    if account := cached_account(user, password):
+        return account
+    key, stored = auth._auth_cache_key(user, password), None
+    with suppress(LookupError), _lookup_errors():
+        stored = auth.store.get_user(user)
+    with auth._USER_AUTH_CACHE_LOCK:
+        before = _remembered.pop(key, None)
+        if not (before and stored):
+            return None
+        if (before.id, before.password_hash) != (stored.id, stored.password_hash):
+            return None
+        auth._USER_AUTH_CACHE[key] = _remembered[key] = stored
+    return _account(stored)
+
+
+def last_login(pair: str) -> int:
+    """Return the day on which a pair of `add_login` logged in last, 0 for an unknown one."""
+    with auth.store.engine.connect() as connection:
+        query = text(f"SELECT day FROM {LOGINS} WHERE pair = :pair")
+        return int(connection.execute(query, {"pair": pair}).scalar() or 0)
+
+
+def add_login(pair: str, day: int, oldest: int) -> None:
+    """Record that a pair of name and address logged in, and delete those up to the oldest day."""
+    on_conflict = "ON CONFLICT (pair) DO UPDATE SET day = :day"
+    upsert = f"INSERT INTO {LOGINS} VALUES (:pair, :day) {on_conflict}"
+    with auth.store.engine.begin() as connection:
+        connection.execute(text(f"DELETE FROM {LOGINS} WHERE day <= :day"), {"day": oldest})
+        connection.execute(text(upsert), {"pair": pair, "day": day})
+
+
+def teams(account: Account) -> frozenset[str]:
+    """Return the names of the teams that an account belongs to."""
+    roles = auth.store.list_user_roles(account.id)
+    return frozenset(role.name for role in roles if not role.name.startswith(PERSONAL_ROLE))
+
+
+def may_write(account: Account, experiment: str) -> bool:
+    """Return whether a role of the account permits changes in an experiment."""
+    permission = auth.store.get_role_permission_for_resource(
+        account.id, "experiment", experiment, DEFAULT_WORKSPACE_NAME
+    )
+    return permission is not None and bool(permission.can_update)
+
+
+@lru_cache(100_000)
+def locate_run(run: str) -> tuple[str, str]:
+    """Return the experiment of a run, and the address of its files. Raises LookupError."""
+    with _lookup_errors():
+        info = _client().get_run(run).info
+    return str(info.experiment_id), str(info.artifact_uri)
+
+
+@lru_cache(100_000)
+def locate_model(model: str) -> tuple[str, str]:
+    """Return the experiment of a logged model, and the address of its files. Raises LookupError."""
+    with _lookup_errors():
+        logged = _client().get_logged_model(model)
+    return str(logged.experiment_id), str(logged.artifact_location)
+
+
+def relative_path(uri: str) -> str:
+    """Return the path of files below the server's artifacts. Raises LookupError."""
+    if not uri.startswith(ARTIFACT_SCHEME):
+        raise LookupError(uri)
+    return uri.removeprefix(ARTIFACT_SCHEME).strip("/")
+
+
+@lru_cache(1)
+def _client() -> MlflowClient:
+    """Return a client of the database, which has the engine that MLflow's handlers use."""
+    return MlflowClient(os.environ[BACKEND])
+
+
+def hand_over(account: Account, kind: str, pattern: str, team: str) -> None:
+    """Give a new experiment or registered model to a team: MLflow gives it to its maker.
+
+    Args:
+        account: Its maker.
+        kind: `experiment` or `registered_model`.
+        pattern: Id of the experiment, or name of the model.
+        team: Its team.
+    """
+    with suppress(LookupError), _lookup_errors():  # it may have been handed over already
+        auth.store.revoke_user_resource_permission(account.user, kind, pattern)
+    (role,) = (role for role in auth.store.list_user_roles(account.id) if role.name == team)
+    permissions = {(item.resource_type, item.resource_pattern) for item in role.permissions}
+    if (kind, pattern) not in permissions:
+        auth.store.add_role_permission(role.id, kind, pattern, MANAGE)
+
+
+def check_upload(path: str) -> None:
+    """Raise Refusal for a file in the place of a folder or below a file.
+
+    An object store has no folders.
+    """
+    root = os.environ[ARTIFACTS]
+    if "://" in root:
+        return
+    place = Path(root, path)
+    if path.endswith("/") or place.is_dir():
+        raise Refusal(400, f"{path} is a folder; name the file in it")
+    for parent in place.relative_to(root).parents:
+        if Path(root, parent).is_file():
+            raise Refusal(400, f"{parent} is a file; no file lies below it")
+
+
+@contextmanager
+def _lookup_errors() -> Iterator[None]:
+    """Raise LookupError for what does not exist; other errors of the database stay errors."""
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise LookupError(str(error)) from error
+        raise
+
+
+@lru_cache(1)
+def _dummy_hash() -> str:
+    return str(generate_password_hash(secrets.token_urlsafe()))
+
+
+def _account(stored: Any) -> Account:
+    return Account(stored.username, stored.id, stored.is_admin)

@@ -1,0 +1,245 @@
+"""Cells on this machine: one by one, or in turns, where one works while all others wait."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass, fields, replace
+from time import monotonic
+
+import numpy as np
+
+from experiments.config import devices
+from experiments.contract import CellSpec, Job
+from experiments.planning.design import Cell
+from experiments.run import cell_run
+from experiments.run.backends import BlockResult
+from experiments.run.campaign import Campaign
+from experiments.run.cell_process import POLL_SECONDS, CellProcess
+from experiments.run.cell_run import CellRun, CellTask
+from experiments.run.scheduler import CellResult, Step
+from tracking import clock, spreadsheet
+from tracking.records import Artifact, RunClosed, RunOutcome
+
+FILE = "turns.csv"
+TURN_STEPS = 5  # fewest steps or requests of a turn
+
+
+class Sequential:
+    """One block after the other, and in it one cell after the other."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        self._campaign = campaign
+        self._recorder, self._prepared = campaign.recorder, campaign.prepared
+
+    def extract(self, jobs: Sequence[Job]) -> list[bool]:
+        return [cell_run.extract(self._recorder, self._prepared, job) for job in jobs]
+
+    def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[BlockResult]:
+        schedule = self._campaign.schedule
+        for block in blocks:
+            ran_now = not schedule.is_done(block)
+            results = [self._run(step) for step in schedule.steps(block)]
+            yield BlockResult(block[0].block, ran_now, all(results))
+
+    def _run(self, step: Step) -> bool:
+        """Run a step, unless its result is known. Return True if it succeeded."""
+        recorder, prepared = self._recorder, self._prepared
+        tasks = [
+            self._campaign.task(cell, treatment, step.repeats) for cell, treatment in step.cells
+        ]
+        if step.unplanned:
+            recorder.display.expect_more(len(tasks), step.unplanned)
+        if step.skip:
+            cell_run.leave_out(recorder, prepared, tasks[0], step.skip)
+            return True
+        merged = [task.treatment.merged(prepared.settings) for task in tasks]
+        cooled = recorder.cool_down(tasks[0].name, max(map(devices.cool_down_seconds, merged)))
+        tasks = [replace(task, tags={**task.tags, **cooled}) for task in tasks]
+        results = self._measure(tasks, step.cells[0][0])
+        pairs, note = zip(step.cells, results, strict=True), self._campaign.schedule.note
+        are_done = [note(*cell, result) for cell, result in pairs]
+        return all(are_done)
+
+    def _measure(self, tasks: Sequence[CellTask], first: Cell) -> list[CellResult]:
+        """Measure the cells of a step. first: its first cell."""
+        del first
+        return [cell_run.measure(self._recorder, self._prepared, task) for task in tasks]
+
+
+class Interleaved(Sequential):
+    """One block after the other; the cells of a group take turns, and all succeed or none does."""
+
+    def _measure(self, tasks: Sequence[CellTask], first: Cell) -> list[CellResult]:
+        recorder, settings = self._recorder, self._prepared.settings
+        rng = np.random.default_rng([settings.seed, 2, first.block, first.order_in_block])
+        group = uuid.uuid4().hex[:8]
+        names = [task.treatment.name for task in tasks]
+        recorder.begin(f"block {first.block}: {', '.join(names)}")
+        tasks = [replace(task, tags={**task.tags, "turns": group}) for task in tasks]
+        runs = [CellRun(recorder, self._prepared, task, in_turns=True) for task in tasks]
+        cells = [run.process for run in runs]
+        sensors = {run.spec.run: run.sensor_seconds for run in runs}
+        turns = Turns(cells, rng, TURN_STEPS, recorder.why_stop)
+        trouble = ""
+        with ExitStack() as running, recorder.sparing([run.settings for run in runs]):
+            for cell in cells:
+                running.enter_context(cell)
+            try:
+                turns.play(lambda cell: cell.start(sensors[cell.spec.run]))
+            except OSError as error:
+                trouble = f": {error}"
+        ends = []
+        for run in runs:
+            if closed := run.process.end():
+                ends.append(run.explain(closed))
+            else:
+                ends.append(cell_run.failed(run.spec.run, f"the cell was not started{trouble}"))
+        ends = end_together(ends, names, cells.index(turns.failed) if turns.failed else None)
+        for cell, turns_of_cell in zip(cells, turns.taken, strict=True):
+            if turns_of_cell:
+                self._keep_turns(cell.spec, turns_of_cell)
+        results = [run.close(end) for run, end in zip(runs, ends, strict=True)]
+        recorder.settle()
+        return results
+
+    def _keep_turns(self, spec: CellSpec, turns: Sequence[Turn]) -> None:
+        rows = [[field.name for field in fields(Turn)], *map(astuple, turns)]
+        try:
+            (spec.path / FILE).write_text(spreadsheet.as_csv(rows), encoding="utf-8")
+        except OSError as error:  # a full disk ends the cell by other records
+            self._recorder.full_disk = self._recorder.full_disk or str(error)
+        else:
+            self._recorder.write(Artifact(spec.run, f"{spec.folder}/{FILE}"))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Turn of one cell.
+
+    Attributes:
+        round: 0 is the start of its process.
+        place: In the round, from 0.
+        phase: 0 before the first that is timed.
+        steps: None if the process ended.
+        seconds: Of work, by its own clock.
+    """
+
+    round: int
+    place: int
+    phase: int
+    steps: int | None
+    began_ms: int
+    seconds: float
+
+
+class Turns:
+    """Rounds, in a random order each, until every cell has ended or one fails.
+
+    A cell works from the start of its process to its first timed phase. There it waits for the
+    others, as at every later phase. All cells of a round take the same number of steps: so many
+    that the quickest has a turn that is long enough.
+
+    Args:
+        why_stop: Called again and again; an answer that is not empty ends the rounds.
+
+    Attributes:
+        taken: The turns of each cell.
+        failed: The first cell that failed.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[CellProcess],
+        rng: np.random.Generator,
+        least_steps: int,
+        why_stop: Callable[[], str],
+    ) -> None:
+        self._cells, self._rng, self._least, self._why_stop = cells, rng, least_steps, why_stop
+        self._steps: dict[int, int] = {}
+        self.taken: list[list[Turn]] = [[] for _ in cells]
+        self.failed: CellProcess | None = None
+
+    def play(self, start: Callable[[CellProcess], None]) -> None:
+        """Play all rounds.
+
+        Args:
+            start: Starts a cell's process.
+
+        Raises:
+            OSError: If a process cannot be started.
+        """
+        number, order = 0, list(range(len(self._cells)))
+        while order:
+            for place, index in enumerate(order):
+                self._turn(index, number, place, start)
+                if self._is_over:
+                    return
+            number += 1
+            members = self._waiting()
+            order = [members[chosen] for chosen in self._rng.permutation(len(members)).tolist()]
+
+    @property
+    def _is_over(self) -> bool:
+        self.failed = self.failed or next((cell for cell in self._cells if not cell.ok), None)
+        return bool(self.failed or self._why_stop())
+
+    def _waiting(self) -> list[int]:
+        """Return the cells that wait in the earliest phase that any of them waits in."""
+        reports = {index: cell.turn_report for index, cell in enumerate(self._cells) if cell.open}
+        phases = {index: report.phase for index, report in reports.items() if report}
+        return [index for index, phase in phases.items() if phase == min(phases.values())]
+
+    def _turn(
+        self, index: int, number: int, place: int, start: Callable[[CellProcess], None]
+    ) -> None:
+        """Let a cell work until it passes the token or ends; the others may be killed meanwhile."""
+        cell = self._cells[index]
+        phase, began_ms, began = 0, clock.now_ms(), monotonic()
+        if not number:
+            start(cell)
+        if cell.turn_report:
+            phase, cell.turn_report = cell.turn_report.phase, None
+            cell.give_turn(self._steps.get(phase, self._least))
+        while cell.open and not cell.turn_report and not self._is_over:
+            cell.poll(POLL_SECONDS)
+            for other in self._cells:
+                if other is not cell and other.open:
+                    other.poll(0.0)
+        steps, seconds = None, monotonic() - began
+        if report := cell.turn_report:
+            cell.suspend()
+            steps, seconds = report.steps, report.seconds
+            self._steps[phase] = max(self._steps.get(phase, self._least), steps)
+        self.taken[index].append(Turn(number, place, phase, steps, began_ms, seconds))
+
+
+def end_together(
+    ends: Sequence[RunClosed], names: Sequence[str], failed: int | None
+) -> list[RunClosed]:
+    """Return the ends of all cells of a group: if one failed, the block is incomplete and all do.
+
+    Args:
+        ends: Of each cell.
+        names: Of their treatments.
+        failed: The first that failed, if any did by itself.
+    """
+    bad = [index for index, end in enumerate(ends) if end.outcome != RunOutcome.OK]
+    if not bad:
+        return list(ends)
+    first = bad[0] if failed is None else failed
+    outcome, reason = RunOutcome(ends[first].outcome), ends[first].reason
+    if outcome == RunOutcome.INTERRUPTED:
+        return [replace(end, outcome=outcome, reason=reason) for end in ends]
+    if outcome == RunOutcome.OUT_OF_MEMORY:  # not the limit of one cell
+        reason += (
+            f" (out of memory while {len(ends)} cells were alive; "
+            "with pairing=sequential each has it alone)"
+        )
+    reasons = [f"took turns with {names[first]}, which failed: {reason}"] * len(ends)
+    reasons[first] = reason
+    return [
+        replace(end, outcome=RunOutcome.FAILED, reason=text)
+        for end, text in zip(ends, reasons, strict=True)
+    ]
