@@ -67,7 +67,7 @@ WRONG = {
         ({"aa": "true", "input": "memory,stream"}, "several groups of cells have no controls"),
     ],
     "grid": [
-        ({"models": "lenet"}, "lenet takes images of 28"),
+        ({"models": "lenet"}, "lenet takes only images of 28"),
         (
             {"models": "caption_decoder"},
             "models=caption_decoder: it takes no images; have densenet201",
@@ -181,7 +181,6 @@ def test_one_line_names_what_is_wrong(
     [
         {"data": "/nowhere"},
         {"device": "cuda"},
-        {"precision": "tf32", "device": "cpu"},
         {"resume": "last"},
         {"preset": "huge"},
     ],
