@@ -180,7 +180,6 @@ def test_one_line_names_what_is_wrong(
     [
         {"data": "/nowhere"},
         {"device": "cuda"},
-        {"precision": "tf32", "device": "cpu"},
         {"resume": "last"},
         {"preset": "huge"},
     ],
