@@ -130,6 +130,11 @@ def test_the_reference_has_every_metric_that_is_judged(site: Path) -> None:
     assert "headline" in words(site / "reference" / "metrics.html")
 
 
+def test_schema_has_every_metric_of_the_catalogue() -> None:
+    text = (ROOT / "docs" / "schema.md").read_text()
+    assert [metric.metric for metric in catalogue.KNOWN if f"`{metric.metric}`" not in text] == []
+
+
 def test_links_to_source_code_are_text_and_those_to_pages_stay(site: Path) -> None:
     """The site has no copy of the checkout: a link into it would lead nowhere."""
     reliability = (site / "reliability.html").read_text()

@@ -24,17 +24,8 @@ from deploy.native.folder import DeployError, Folder, Secrets, Settings
 from tracking import plain
 
 DONE, DOWN, WRONG_CALL = 0, 1, 2
-# Entries of a folder that a restore makes.
-RESTORED = [
-    "postgres",
-    "sqlite",
-    "artifacts",
-    "settings.json",
-    "secrets.json",
-    "auth.ini",
-    "server.log",
-    "server.pid",
-]
+# Folders that a restore fills; settings come last, so that half of it is no server.
+RESTORED = ("postgres", "sqlite", "artifacts")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -247,6 +238,7 @@ def _restore(folder: Folder, args: argparse.Namespace) -> int:
     folder.path.mkdir(parents=True, exist_ok=True, mode=0o711)
     with folder.exclusive():
         database = databases.create(folder, settings, secrets)
+        folder.artifacts.mkdir(mode=0o700)
         try:
             database.start()
             copies.restore(source, database, ArtifactFolder(folder.artifacts))
@@ -255,6 +247,7 @@ def _restore(folder: Folder, args: argparse.Namespace) -> int:
             database.stop()
             for name in RESTORED:
                 shutil.rmtree(folder.path / name, ignore_errors=True)
+            folder.secrets_file.unlink(missing_ok=True)
             raise
         _launch(folder, settings)
     return DONE

@@ -1,4 +1,4 @@
-"""Campaigns on the command line: started, resumed or extended, and their result in the terminal."""
+"""Start, continuation and result of campaigns on the command line."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def run_study(name: str, given: Mapping[str, str]) -> int:
     """Run a campaign of an experiment, new or resumed, and return the exit code.
 
     Raises:
-        WrongCall: for a call that cannot be.
-        Interrupted: where a signal ended it.
+        WrongCall: for settings that the experiment cannot have.
+        Interrupted: if a signal ended it.
     """
     from experiments.config.console import Display
 
@@ -44,25 +44,24 @@ def run_study(name: str, given: Mapping[str, str]) -> int:
         from experiments.run import pipeline
 
         if settings.resume:
-            campaign = pipeline.restart(
-                name, settings.resume, given, Path(settings.journal).resolve(), display
-            )
+            journal = Path(settings.journal).resolve()
+            campaign = pipeline.restart(name, settings.resume, given, journal, display)
         else:
             campaign = pipeline.start(name, settings, display)
         return conclude(campaign, display)
 
 
 def end_in_order() -> None:
-    """From here on a signal that ends this process ends its run with a reason."""
+    """Let a signal end the run of this process with a reason."""
     from experiments.cell.lifetime import die_with_parent
 
     if is_by_mlflow():
-        die_with_parent(signal.SIGTERM)  # a killed `mlflow run` must not leave a campaign behind
+        die_with_parent(signal.SIGTERM)  # a killed `mlflow run` ends its campaign
     STOP.watch()
 
 
 def is_by_mlflow() -> bool:
-    """Return whether `mlflow run` started this process; it takes every exit code but 0 for a failure."""
+    """Return whether `mlflow run` started this process: for it, all codes but 0 are failures."""
     return "MLFLOW_RUN_ID" in os.environ
 
 
@@ -94,15 +93,13 @@ def exit_code(conclusion: Conclusion | None) -> int:
 def print_tables(conclusion: Conclusion, display: Display) -> None:
     from experiments.comparison.report import rendering, writing
 
-    if conclusion.answer:
-        display.console.print(rendering.terminal_card(conclusion.answer.card), "")
-        display.console.print(
-            writing.terminal(conclusion.answer.comparison), *conclusion.answer.extra.tables
-        )
+    if answer := conclusion.answer:
+        display.console.print(rendering.terminal_card(answer.card), "")
+        display.console.print(writing.terminal(answer.comparison), *answer.extra.tables)
 
 
 def print_page(recorder: Recorder, display: Display, *, delivered: bool) -> None:
-    if delivered:  # if not, the recorder has said so
+    if delivered:  # if not, the recorder has reported it
         display.say(f"MLflow UI  {recorder.store.page(recorder.experiment, recorder.run_id)}")
 
 

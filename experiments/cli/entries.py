@@ -1,4 +1,4 @@
-"""What a call can name: the experiments and the commands, with the settings that each takes."""
+"""Experiments and commands that a call can name, with their settings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from experiments.config import settings as settings_
 
 @dataclass(frozen=True)
 class Entry:
-    """An experiment or a command.
+    """Experiment or command.
 
-    run: does it with settings as text, and returns the exit code.
-    others: settings that it takes besides its own, as a search takes those of every experiment.
+    run: gets the settings of the call as text, and returns the exit code.
+    bare: settings whose values may be the first words of the call, without their names.
+    others: further settings that it accepts, as a search accepts those of every experiment.
     """
 
     name: str
@@ -31,13 +32,11 @@ class Entry:
 
     @property
     def fields(self) -> dict[str, dataclasses.Field[Any]]:
-        """Every setting that a user may give, by its name."""
         kinds = (*self.others, self.settings)
         return {field.name: field for kind in kinds for field in settings_.for_users(kind)}
 
     @property
     def flags(self) -> set[str]:
-        """Names of the settings that are true or false."""
         return {name for name, field in self.fields.items() if field.type in ("bool", bool)}
 
 
@@ -49,30 +48,28 @@ def load(name: str) -> Entry:
     """Return an experiment or a command.
 
     Raises:
-        WrongCall: with what there is, for a name that is neither.
+        WrongCall: for a name that is neither, with those that exist.
     """
     if name not in commands.available():
         study = studies.load(name)
         return Entry(name, study.title, study.settings, partial(_run_study, name), study.presets)
     command = commands.load(name)
-    others = (
-        [studies.load(one).settings for one in studies.available()] if command.of_experiment else []
-    )
     run = partial(_run_command, command)
-    return Entry(
-        name, command.title, command.settings, run, bare=command.bare, others=tuple(others)
-    )
+    with_others = studies.available() if command.of_experiment else ()
+    others = tuple(studies.load(study).settings for study in with_others)
+    return Entry(name, command.title, command.settings, run, bare=command.bare, others=others)
 
 
-def _run_command(command: commands.Command, given: Mapping[str, str]) -> int:
+def _run_command(command: commands.Command, texts: Mapping[str, str]) -> int:
+    if not command.of_experiment:
+        return command.run(settings_.parse(command.settings, {}, texts))
     names = {field.name for field in dataclasses.fields(command.settings)}
-    own = {name: text for name, text in given.items() if name in names or not command.of_experiment}
-    settings = settings_.parse(command.settings, {}, own)
-    rest = {name: text for name, text in given.items() if name not in own}
-    return command.run(settings, rest) if command.of_experiment else command.run(settings)
+    of_command = {name: text for name, text in texts.items() if name in names}
+    rest = {name: text for name, text in texts.items() if name not in names}
+    return command.run(settings_.parse(command.settings, {}, of_command), rest)
 
 
-def _run_study(name: str, given: Mapping[str, str]) -> int:
+def _run_study(name: str, texts: Mapping[str, str]) -> int:
     from experiments.cli import campaign
 
-    return campaign.run_study(name, given)
+    return campaign.run_study(name, texts)

@@ -1,4 +1,4 @@
-"""The command line: the only place that reads the call, writes error lines and decides exit codes."""
+"""Entry point of the command line: dispatch, error lines and exit codes."""
 
 from __future__ import annotations
 
@@ -23,33 +23,32 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def run() -> int:
-    """Entry point of the console script."""
-    _print_plainly()
-    gc.set_threshold(
-        50_000, 20, 20
-    )  # what imports and comparisons make stays: looking through it takes a tenth of the time
+    """Run the console script."""
+    _escape_output()
+    # objects of imports and comparisons stay alive: fewer collections take a tenth of the time
+    gc.set_threshold(50_000, 20, 20)
     return main(sys.argv[1:])
 
 
 def main(words: Sequence[str]) -> int:
-    """Does what the words ask for and returns the exit code; every way in which that can end is one line of text."""
+    """Run a call and return its exit code; every failure is one line of text."""
     mlflow_defaults.apply()
     try:
         return _dispatch(words)
     except Interrupted as error:
-        _complain(f"{error}. Continue with: {error.command}")
+        _print_error(f"{error}. Continue with: {error.command}")
         return 128 + (STOP.number or signal.SIGINT)
     except KeyboardInterrupt:
-        _complain(f"stopped by {STOP.name}")
+        _print_error(f"stopped by {STOP.name}")
         return 128 + (STOP.number or signal.SIGINT)
     except (WrongCall, ModelError) as error:
-        _complain(str(error))
+        _print_error(str(error))
         return WRONG_CALL
     except EvenhandError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return FAILED
-    except BaseException as error:  # code of the user's runs here too, and may raise anything
-        return _unforeseen(error)
+    except BaseException as error:  # the user's code runs here too, and may raise anything
+        return _report_unexpected(error)
 
 
 def _dispatch(words: Sequence[str]) -> int:
@@ -58,57 +57,51 @@ def _dispatch(words: Sequence[str]) -> int:
 
         print(completion.answer(os.environ[shell.COMPLETING]))
         return DONE
-    if not words or words[0] in ("-h", "--help"):
+    name, *rest = words or ["--help"]
+    if name in ("-h", "--help"):
         print(help.overview())
-        return DONE
-    name, *rest = words
-    if name == "--version":
+    elif name == "--version":
         print(f"evenhand {shell.version()}")
-        return DONE
-    if name == "--completion":
+    elif name == "--completion":
         from experiments.cli import completion
 
         print(completion.script(rest))
-        return DONE
-    entry = entries.load(name)
-    if set(rest) & {"-h", "--help"}:
-        print(help.page(entry, rest))
-        return DONE
-    return entry.run(arguments.with_named_models(arguments.options(rest, entry)))
+    elif {"-h", "--help"} & set(rest):
+        print(help.page(entries.load(name), rest))
+    else:
+        entry = entries.load(name)
+        return entry.run(arguments.with_named_models(arguments.options(rest, entry)))
+    return DONE
 
 
-def _unforeseen(error: BaseException) -> int:
-    """What no part of the product expects is a fault of its own, but for a full disk and a reader who has seen enough."""
-    if isinstance(error, BrokenPipeError) and _reader_left():
+def _report_unexpected(error: BaseException) -> int:
+    """Report an error that no module expects: a closed pipe, a full disk, or a fault."""
+    if isinstance(error, BrokenPipeError) and _is_output_closed():
+        sys.stdout = None  # or flushing it at the end fails again
         return DONE
     if isinstance(error, OSError) and error.errno in FULL:
-        _complain(
-            f"{error.strerror}: {error.filename or os.getcwd()}; make room, or choose another folder"
-        )
+        path = error.filename or os.getcwd()
+        _print_error(f"{error.strerror}: {path}; free some space, or choose another folder")
         return WRONG_CALL
     path = shell.keep_traceback(error)
-    _complain(
-        f"a fault of evenhand's own: {type(error).__name__}: {plain.short(str(error))}; the traceback is in {path}"
-    )
+    text = f"{type(error).__name__}: {plain.short(str(error))}"
+    _print_error(f"a fault of evenhand: {text}; the traceback is in {path}")
     return FAILED
 
 
-def _reader_left() -> bool:
-    """Whether nobody reads standard output any more, as behind `| head`."""
+def _is_output_closed() -> bool:
+    """Return whether the reader of standard output has ended, as in `| head`."""
     output = select.poll()
     output.register(sys.stdout)
-    if not any(event & select.POLLERR for _, event in output.poll(0)):
-        return False
-    sys.stdout = None  # or its last words would fail once more at the end
-    return True
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"evenhand: {plain.line(text)}", file=sys.stderr)
 
 
-def _print_plainly() -> None:
-    """What a terminal cannot write is escaped; so is what libraries quote in their warnings, as names in a figure."""
+def _escape_output() -> None:
+    """Escape characters that a terminal cannot write, in output and in warnings of libraries."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    formatted = warnings.formatwarning
-    warnings.formatwarning = lambda *told, **more: plain.visible(formatted(*told, **more))
+    format_warning = warnings.formatwarning
+    warnings.formatwarning = lambda *args, **kwargs: plain.visible(format_warning(*args, **kwargs))

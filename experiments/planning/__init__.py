@@ -1,1 +1,1 @@
-"""Which cells there are, and in which order: pure functions of settings and a seed."""
+"""Design of a campaign: pure functions of settings and a seed."""

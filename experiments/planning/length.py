@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from experiments import metrics
@@ -24,7 +23,7 @@ class Length:
 
     Attributes:
         examples: Of an epoch.
-        kept: Settings that are searched themselves, and so never changed here.
+        searched: Settings that are searched themselves, and so never changed here.
     """
 
     batch_size: int
@@ -32,16 +31,16 @@ class Length:
     epochs: int
     least_steps: int
     what: str
-    kept: Collection[str] = ()
+    searched: Collection[str] = ()
 
     def settings(self, batch_size: int) -> dict[str, int]:
         """Return `steps_per_epoch` and `epochs` at a batch size; nothing at the default's."""
-        if batch_size == self.batch_size or "steps_per_epoch" in self.kept:
+        if batch_size == self.batch_size or "steps_per_epoch" in self.searched:
             return {}
         steps = max(1, self.examples // batch_size)
         epochs = max(self.epochs, math.ceil(self.least_steps / steps))
         values = {"steps_per_epoch": steps, "epochs": epochs}
-        return {name: value for name, value in values.items() if name not in self.kept}
+        return {name: value for name, value in values.items() if name not in self.searched}
 
     def steps(self, batch_size: int) -> int:
         """Return the steps of a whole training at a batch size."""
@@ -52,24 +51,24 @@ class Length:
     def difference(self, batch_sizes: Iterable[int], margin: float) -> str:
         """Return how the trainings at these batch sizes differ; empty if within the margin."""
         examples = [size * self.steps(size) for size in batch_sizes]
-        least, most = min(examples), max(examples)
-        if most <= least * (1 + margin):
+        if max(examples) <= min(examples) * (1 + margin):
             return ""
-        return (
-            f"one training sees {least:,} {self.what}, another {most:,}: only rates can be compared"
-        )
+        return rates_only(examples, self.what)
 
     def remedy(self, batch_sizes: Iterable[int], margin: float) -> str:
         """Return settings with which trainings at all these batch sizes do the same work."""
         sizes = list(batch_sizes)
         epochs = max(self.settings(size).get("epochs", self.epochs) for size in sizes)
-        if dataclasses.replace(self, epochs=epochs).difference(sizes, margin):
+        if replace(self, epochs=epochs).difference(sizes, margin):
             return f"batch sizes that divide {self.examples:,}, and epochs={epochs}"
         return f"epochs={epochs}"
 
 
 def of(
-    study: Study, settings: CampaignSettings, counts: Mapping[str, int], kept: Collection[str] = ()
+    study: Study,
+    settings: CampaignSettings,
+    counts: Mapping[str, int],
+    searched: Collection[str] = (),
 ) -> Length | None:
     """Return the length of a training; None if the study has none. counts: of its data."""
     scaling = study.scaling
@@ -84,7 +83,15 @@ def of(
         values.epochs,
         values.warmup_steps + measured,
         scaling.examples.replace("_", " "),
-        kept,
+        searched,
+    )
+
+
+def rates_only(examples: Collection[int], noun: str) -> str:
+    """Return the warning for trainings with these numbers of examples."""
+    return (
+        f"one training sees {min(examples):,} {noun}, another {max(examples):,}: "
+        "only rates can be compared"
     )
 
 

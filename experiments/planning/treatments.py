@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from experiments.config import devices, variation
@@ -36,9 +36,7 @@ def of(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]:
                 raise WrongCall(f"vary: {study.name} sets {varied.name} itself, cell by cell")
             name = f"{treatment.name} · {level.label}"
             treatments.append(
-                dataclasses.replace(
-                    treatment, name=name, settings=values, environment=level.environment
-                )
+                replace(treatment, name=name, settings=values, environment=level.environment)
             )
     check_count(settings, treatments)
     return tuple(treatments)
@@ -87,7 +85,6 @@ def models_of(study: Study, settings: CampaignSettings) -> tuple[str, ...]:
 
 
 def groups(treatments: Iterable[Treatment]) -> list[list[str]]:
-    """Return the names of the treatments of each group, in their order."""
     names: dict[str, list[str]] = {}
     for treatment in treatments:
         names.setdefault(treatment.group, []).append(treatment.name)

@@ -1,4 +1,4 @@
-"""Campaign in one launch: what was prepared, the records of its run, and the schedule of its cells."""
+"""Campaign in one launch: its preparation, the records of its run, and its schedule."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ class Campaign:
         return self.prepared.settings
 
     def recall(self) -> None:
-        """Load results and looks of this and of earlier launches from the journal."""
         folder = self.recorder.folder
         self.looks = journal_runs.looks(folder, self.recorder.run)
         self.results = journal_runs.cell_results(folder)
@@ -61,7 +60,7 @@ class Campaign:
         """Record a look at the runs up to this block, before its result is computed."""
         if block not in self.looks:
             self.looks = tuple(sorted({*self.looks, block}))
-            self.recorder.tag(looks=journal_runs.as_text(self.looks))
+            self.recorder.tag(looks=",".join(map(str, self.looks)))
 
     def task(self, cell: Cell, treatment: Treatment, repeats: CellResult | None = None) -> CellTask:
         """Return the task that runs a cell.
@@ -85,7 +84,7 @@ class Campaign:
         if treatment.control:
             tags["control"] = treatment.control
         if self.looks:
-            tags["looks"] = journal_runs.as_text(self.looks)
+            tags["looks"] = ",".join(map(str, self.looks))
         if repeats:
             tags |= {"repeats": repeats.disturbed, "repeats.cause": repeats.cause}
         inputs = self.prepared.data_for(treatment).inputs

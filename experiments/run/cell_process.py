@@ -90,13 +90,13 @@ class CellProcess:
         # the runner's run is the parent's: MLflow's autologging in the child would continue it
         ours = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID")
         inherited = {name: text for name, text in os.environ.items() if name not in ours}
-        inherited, own = devices.changed(inherited, spec.environment), dict(spec.environment)
+        inherited, varied = devices.changed(inherited, spec.environment), dict(spec.environment)
         self.gpus = devices.gpus_of_cell(spec.device, _local_workers(spec), inherited)
         named = self.gpus if len(spec.nodes) < 2 else ()  # other nodes' GPUs have other names
-        placed = devices.variables_of_cell(spec.device, named, own)
+        placed = devices.variables_of_cell(spec.device, named, varied)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         # the cell checks what is varied: a GPU's number is its UUID there
-        sent = replace(spec, environment=own | {k: placed[k] for k in own if k in placed})
+        sent = replace(spec, environment=varied | {k: placed[k] for k in varied if k in placed})
         self._kills_before = memory.kernel_kills()
         # -P: not from the working folder, whose `models` may be the user's
         python = interpreters.executable(spec.framework, spec.settings.get("pythons", ()))
@@ -113,7 +113,7 @@ class CellProcess:
         if sensor_seconds:
             sensors = Sensors(self._child.pid, spec.device, self.gpus)
             sensing = Sensing(
-                spec.run, sensors, sensor_seconds, self._write, alone=not spec.in_turns
+                spec.run, sensors, sensor_seconds, self._write, is_alone=not spec.in_turns
             )
             self._sensing = self._while_open.enter_context(sensing)
 
@@ -124,12 +124,10 @@ class CellProcess:
 
     @property
     def open(self) -> bool:
-        """True while the process may still report something."""
         return self._child is not None and self._child.open
 
     @property
     def ok(self) -> bool:
-        """True if nothing is wrong with it so far."""
         has_succeeded = self.closed is not None and self.closed.outcome == RunOutcome.OK
         return self._child is None or self.open or has_succeeded
 
@@ -171,7 +169,6 @@ class CellProcess:
             self.turn_report = TurnReport(**message["turn"])
 
     def give_turn(self, steps: int) -> None:
-        """Let the process work for that many steps at least."""
         assert self._child is not None
         self._child.resume()
         self._child.send(json.dumps({"steps": steps}))
@@ -221,7 +218,6 @@ class CellProcess:
         return self.closed or by_exit
 
     def _exit(self) -> RunClosed:
-        """Return the end of a process that did not report it."""
         assert self._child is not None
         code, last = self._child.wait(), self._child.last_lines()
         exhausted = memory.ran_out("\n".join(last))
@@ -241,7 +237,7 @@ class CellProcess:
 
 
 def _local_workers(spec: CellSpec) -> int:
-    """Return how many workers, a GPU each, a cell has here; a check has those of the largest cell."""
+    """Return the workers, a GPU each, of a cell here; a check has those of the largest cell."""
     if "worker_count" not in spec.settings:
         return 1
     count = int(spec.settings["worker_count"] or max(spec.settings["workers"]))

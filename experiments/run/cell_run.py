@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -10,7 +9,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ class CellRun:
         self.settings = task.treatment.merged(prepared.settings)
         self._data = prepared.data_for(task.treatment)
         self._began = time.monotonic()
-        self.spec = dataclasses.replace(cell_spec(recorder, prepared, task), in_turns=in_turns)
+        self.spec = replace(cell_spec(recorder, prepared, task), in_turns=in_turns)
         recorder.write(_run_opened(recorder, prepared, self.spec, task))
         info = self._data.dataset
         columns, counts = schema(info.columns), json.dumps(dict(info.counts))
@@ -85,10 +84,7 @@ class CellRun:
             recorder.display.step(f"{prefix}{phase}", done, total)
 
         self.process = CellProcess(self.spec, recorder.write, show, watch)
-
-    @property
-    def sensor_seconds(self) -> float:
-        return sensor_seconds(self._prepared.settings, self.task.treatment)
+        self.sensor_seconds = sensor_seconds(prepared.settings, task.treatment)
 
     def explain(self, closed: RunClosed) -> RunClosed:
         """Describe the run. Return its end, with the reason as far as the parent has one."""
@@ -100,12 +96,12 @@ class CellRun:
             return failed(spec.run, recorder.full_disk)
         if STOP.number:
             reason = recorder.why_stop()
-            return dataclasses.replace(closed, outcome=RunOutcome.INTERRUPTED, reason=reason)
+            return replace(closed, outcome=RunOutcome.INTERRUPTED, reason=reason)
         if process.pruned:
-            return dataclasses.replace(closed, outcome=RunOutcome.PRUNED, reason=process.pruned)
+            return replace(closed, outcome=RunOutcome.PRUNED, reason=process.pruned)
         recorder.write(Artifact(spec.run, f"{spec.folder}/output.log"))
         if closed.outcome == RunOutcome.OUT_OF_MEMORY and process.phase:
-            return dataclasses.replace(closed, reason=f"{process.phase}: {closed.reason}")
+            return replace(closed, reason=f"{process.phase}: {closed.reason}")
         return closed
 
     def close(self, closed: RunClosed) -> CellResult:
@@ -184,7 +180,7 @@ def leave_out(recorder: Recorder, prepared: PreparedCampaign, task: CellTask, sk
     """Record a run for a cell that is not run because its result is known."""
     recorder.check_stop()
     spec = cell_spec(recorder, prepared, task)
-    task = dataclasses.replace(task, tags={**task.tags, **skip.tags})
+    task = replace(task, tags={**task.tags, **skip.tags})
     recorder.write(_run_opened(recorder, prepared, spec, task))
     recorder.write(RunClosed(spec.run, clock.now_ms(), skip.outcome, skip.reason[:1_000]))
     recorder.display.finish(f"{task.name}: {skip.outcome} ({skip.reason})")
@@ -195,7 +191,6 @@ def failed(run: str, reason: str) -> RunClosed:
 
 
 def cell_spec(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) -> CellSpec:
-    """Return all that the process of a cell is sent."""
     treatment = task.treatment
     settings = treatment.merged(prepared.settings)
     # a checkpoint goes on wherever that is
@@ -254,7 +249,6 @@ def _run_opened(
 
 
 def checkpoint_of(folder: Path, key: str) -> Path:
-    """Return the checkpoint folder of a cell of the campaign in this folder."""
     return (folder / "cells" / key / "checkpoint").resolve()
 
 
@@ -279,7 +273,6 @@ def origin_tags(study: str, settings: CampaignSettings, framework: str = "") -> 
 
 
 def environment_digest(settings: CampaignSettings) -> str:
-    """Return a digest of machine and packages, also those of other interpreters."""
     packages = interpreters.all_packages(settings.pythons)
     return provenance.environment_digest(frameworks.distributions(), packages)
 
@@ -303,7 +296,6 @@ def distinguishing_settings(
 
 
 def _threads(settings: CampaignSettings) -> int:
-    """Return the CPU threads of every framework: the number set, or one for each CPU of a cell."""
     limit, cpus = quota(), len(devices.placement(settings).cells)
     return settings.threads or max(1, cpus if limit is None else min(cpus, math.floor(limit)))
 

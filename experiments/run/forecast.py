@@ -26,9 +26,8 @@ from experiments.config import settings as settings_
 from experiments.config import variation
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.contract import DatasetInfo
 from experiments.planning.design import Cell
-from experiments.run import journal_runs, preparation, reporting
+from experiments.run import journal_runs, pipeline, preparation
 from experiments.run import plan as plan_
 from experiments.run.cell_run import logged_settings, settings_hash
 from experiments.run.plan import Plan
@@ -87,7 +86,6 @@ class Forecast:
 
     @property
     def unknown(self) -> list[str]:
-        """Treatments without an earlier cell."""
         names = [treatment.name for treatment in self.plan.treatments]
         return [name for name in names if not self.seconds.get(name)]
 
@@ -122,16 +120,20 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     display.rest()
     warnings = [plan.nothing_to_compare, plan.rates_only]
     warnings += [line for data in datasets for line in data.warnings]
+    texts = []
+    for data in datasets:
+        counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in data.dataset.counts.items() if n)
+        texts.append(f"{data.dataset.name}: {', '.join(counts)}")
     earlier = _earlier_cells(study, settings, plan)
     seconds: dict[str, list[float]] = {treatment.name: [] for treatment in plan.treatments}
     for run in (run for runs in earlier for run in runs):
         seconds[run.tags["treatment"]].append(((run.end_ms or 0) - run.start_ms) / 1_000)
-    question = reporting.question(PreparedCampaign(study, settings, plan))
+    question = pipeline.question(PreparedCampaign(study, settings, plan))
     return Forecast(
         settings,
         plan,
         cells_of(plan, settings),
-        " | ".join(dict.fromkeys(_described(data.dataset) for data in datasets)),
+        " | ".join(dict.fromkeys(texts)),
         list(dict.fromkeys(filter(None, warnings))),
         provenance.fingerprint(),
         len(earlier),
@@ -172,11 +174,6 @@ def _is_same(run: StoredRun, hashes: Mapping[str, str], machine: str) -> bool:
     )
 
 
-def _described(data: DatasetInfo) -> str:
-    counts = (f"{count:,} {name.replace('_', ' ')}" for name, count in data.counts.items() if count)
-    return f"{data.name}: {', '.join(counts)}"
-
-
 def _detectable(
     question: ComparisonSpec, settings: CampaignSettings, earlier: Iterable[Sequence[StoredRun]]
 ) -> list[Detectable]:
@@ -198,7 +195,6 @@ def _detectable(
 
 
 def _has_spread(finding: Finding) -> bool:
-    """Return True if the differences of its blocks vary, however few blocks there are."""
     has_estimate = finding.row.no_estimate in ("", NoEstimate.TOO_FEW_BLOCKS)
     is_exact = finding.row.minimum_detectable == 0 or is_constant(finding.shifts)
     return has_estimate and len(finding.pairs) > 1 and not is_exact
@@ -229,7 +225,6 @@ def _of_outcome(
 
 
 def _looks(settings: CampaignSettings) -> tuple[Looks, ...]:
-    """Return the first look and all looks; none if the number of blocks is fixed."""
     if not settings.until_settled:
         return (FIXED,)
     planned = planned_looks(settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,7 +59,6 @@ class JournalRun:
 
 
 def read(folder: Path) -> dict[str, JournalRun]:
-    """Return all runs of a journal by name, in their order."""
     runs: dict[str, JournalRun] = {}
     for number, record in enumerate(journal.read_all(folder)):
         if record.run not in runs:
@@ -85,7 +84,6 @@ def stored(folder: Path) -> Iterator[StoredRun]:
 
 
 def step_files(folder: Path) -> dict[str, Path]:
-    """Return the file of the steps of every run, in the journal's own folder."""
     files = (record for record in journal.read_all(folder) if isinstance(record, Artifact))
     return {file.run: folder / file.path for file in files if file.path.endswith(f"/{raw.VALUES}")}
 
@@ -134,13 +132,7 @@ def looks(folder: Path, campaign: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(","))) if text else ()
 
 
-def as_text(blocks: Iterable[int]) -> str:
-    """Return looks as a tag has them."""
-    return ",".join(map(str, blocks))
-
-
 def open_runs(folder: Path) -> dict[str, RunOpened]:
-    """Return the runs that a journal has not closed, by name."""
     return {name: run.opened for name, run in read(folder).items() if run.opened and not run.closed}
 
 

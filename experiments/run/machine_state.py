@@ -1,4 +1,4 @@
-"""State of the machine: load by others before the campaign, its setup, and cool-down between cells."""
+"""State of the machine: load by others, its setup, and cool-down between cells."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from experiments.config import devices
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
 from tracking import tuning
 from tracking.sensors import Sensors, load
+from tracking.sensors.load import Moment
 
 IDLE_SECONDS = 0.5
 BAND_CELSIUS = 3.0
@@ -33,7 +34,7 @@ class MachineState:
         celsius: Temperature by sensor.
         setup: Governor, turbo and so on.
         not_available: Parts of the setup that the kernel does not report, with the reason.
-        memory_pressure_percent: Share of the last ten seconds; None if the kernel does not count it.
+        memory_pressure_percent: Share of the last ten seconds; None if not counted.
     """
 
     others_percent: float = 0.0
@@ -46,7 +47,6 @@ class MachineState:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Reasons to doubt what is measured now, one line each."""
         lines = []
         if self.others_percent > OTHERS_LIMIT_PERCENT:
             process = f", most of it by {self.busiest}" if self.busiest else ""
@@ -71,7 +71,6 @@ class MachineState:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics of the campaign's run."""
         heat = {f"idle/{name}/temperature_celsius": value for name, value in self.celsius.items()}
         return {"idle/others_cpu_percent": self.others_percent, **heat}
 
@@ -80,33 +79,30 @@ class MachineState:
         return ", ".join([f"CPU {self.others_percent:.0f} % used by others", *heat])
 
 
-class MachineProbe:
-    """Observation of the machine from its creation to `idle`, without this process and its children.
+def observe(began: Moment, device: str, workers: int = 1) -> MachineState:
+    """Return the state since a moment, half a second ago at least.
+
+    Work of this process and its children does not count.
 
     Args:
+        began: When the observation began.
+        device: Of the cells.
         workers: Of the largest cell, which has a GPU for each.
     """
-
-    def __init__(self, device: str, workers: int = 1) -> None:
-        gpus = devices.gpus_of_cell(device, workers, os.environ)
-        self._sensors = Sensors(device=device, gpus=gpus)
-        self._began = load.look()
-
-    def idle(self) -> MachineState:
-        """Return the state, observed for half a second at least."""
-        time.sleep(max(0.0, self._began.at + IDLE_SECONDS - time.monotonic()))
-        others = load.between(self._began, load.look())
-        on_gpu = tuple(f"{_name(pid)} ({pid})" for pid in self._sensors.on_gpu())
-        setup, not_available = tuning.look()
-        return MachineState(
-            others.others_percent,
-            others.culprit(),
-            on_gpu,
-            celsius(self._sensors),
-            setup,
-            not_available,
-            tuning.memory_pressure(),
-        )
+    time.sleep(max(0.0, began.at + IDLE_SECONDS - time.monotonic()))
+    others = load.between(began, load.look())
+    sensors = Sensors(device=device, gpus=devices.gpus_of_cell(device, workers, os.environ))
+    on_gpu = tuple(f"{_name(pid)} ({pid})" for pid in sensors.on_gpu())
+    setup, not_available = tuning.look()
+    return MachineState(
+        others.others_percent,
+        others.culprit(),
+        on_gpu,
+        celsius(sensors),
+        setup,
+        not_available,
+        tuning.memory_pressure(),
+    )
 
 
 def celsius(sensors: Sensors) -> dict[str, float]:

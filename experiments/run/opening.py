@@ -59,12 +59,22 @@ def open_journal(
         for name, text in settings_.as_text(settings).items()
         if text and name not in not_logged
     }
+    machine, models = prepared.machine, treatments.models_of(prepared.module, settings)
+    own_tags = {
+        "dataset": prepared.data.dataset.name,
+        "model": ",".join(map(own_models.labelled, models)),
+        **cell_run.origin_tags(prepared.study, settings),
+        **prepared.data.tags,
+        **machine.tags,
+        **{f"not_available.machine_{name}": why for name, why in machine.not_available.items()},
+        **whereabouts.here(),
+    }
     run = RunOpened(
         uuid.uuid4().hex,
         clock.now_ms(),
         experiment,
         name,
-        {**_tags(prepared), **tags},
+        {**own_tags, **tags},
         {**own_params, **(params or {})},
     )
     opened, run_id = mlflow_run.open_run(store, run, adopt=not parent_run)
@@ -95,20 +105,6 @@ def open_journal(
     return records
 
 
-def _tags(prepared: PreparedCampaign) -> dict[str, str]:
-    settings, machine = prepared.settings, prepared.machine
-    models = treatments.models_of(prepared.module, settings)
-    return {
-        "dataset": prepared.data.dataset.name,
-        "model": ",".join(map(own_models.labelled, models)),
-        **cell_run.origin_tags(prepared.study, settings),
-        **prepared.data.tags,
-        **machine.tags,
-        **{f"not_available.machine_{name}": why for name, why in machine.not_available.items()},
-        **whereabouts.here(),
-    }
-
-
 def record_preparation(recorder: Recorder, prepared: PreparedCampaign) -> None:
     """Record the files and metrics from before the first cell in the campaign's run."""
     for name in prepared.data.files:
@@ -117,7 +113,7 @@ def record_preparation(recorder: Recorder, prepared: PreparedCampaign) -> None:
 
 
 def reopen(description: Mapping[str, Any], records: Journal) -> None:
-    """Set the run back to running, with signals held from here on, and end what is open below it."""
+    """Set the run back to running, with signals held, and end what is open below it."""
     STOP.hold()
     store, run_id = Store(), description["run_id"]
     store.adopt(run_id, description["run"])
@@ -130,6 +126,14 @@ def reopen(description: Mapping[str, Any], records: Journal) -> None:
             clock.CLOCK.not_before(record.time_ms / 1_000)
     for run, opened in journal_runs.open_runs(records.folder).items():
         kind = opened.tags.get("kind", RunKind.CELL)
-        if kind not in (RunKind.CAMPAIGN, RunKind.SWEEP):
+        if kind in (RunKind.CAMPAIGN, RunKind.SWEEP):
+            continue
+        stored_id = store.run_id(run)
+        stored = store.run(stored_id) if stored_id else None
+        if stored and stored.end_ms:  # the server has an end that a full disk kept out of here
+            outcome = stored.tags.get("outcome", RunOutcome.FAILED)
+            reason = stored.tags.get("outcome_reason", "")
+            records.append(RunClosed(run, stored.end_ms, outcome, reason))
+        else:
             outcome = RunOutcome.FAILED if kind == RunKind.TRIAL else RunOutcome.INTERRUPTED
             records.append(RunClosed(run, clock.now_ms(), outcome, VANISHED))

@@ -85,9 +85,7 @@ def difference(rows: Sequence[Row]) -> str:
 
 
 def _described(row: Row) -> str:
-    place = f", first in layer {row.layer}" if row.layer else ""
-    if row.behind:
-        place = f", first between {row.behind} and {row.layer}"
+    place = f", first in the output of {row.layer}, behind {row.behind}" if row.layer else ""
     name = f"{row.quantity} of {row.tensor}"
     if math.isinf(row.error):
         return f"{name} is missing on one side, of another shape or not finite{place}"
@@ -109,7 +107,6 @@ def _file(request: ParityRequest, reference: Side, side: Side, cache: Path) -> P
 
 
 def _code() -> str:
-    """Return a digest of all code that decides what a model computes."""
     total = hashlib.sha256()
     for path in _sources():
         total.update(path.read_bytes())
@@ -125,7 +122,6 @@ def _sources() -> Iterator[Path]:
 
 
 def _read(path: Path) -> list[Row]:
-    """Return cached rows; an empty list if there are none, or some are cut off or missing."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         rows = [Row(**{name: row[name] for name in Row.__annotations__}) for row in values]

@@ -6,33 +6,42 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
-from experiments import workloads
-from experiments.comparison.judgement import ComparisonResult
+from experiments import studies, workloads
+from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
+from experiments.comparison.report import rendering
+from experiments.comparison.runs import raw
+from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import Interrupted
 from experiments.contract import Progress
 from experiments.planning.design import Cell
+from experiments.planning.length import is_rate
 from experiments.run import (
     backends,
     cell_run,
+    journal_runs,
     mlflow_run,
     opening,
     preparation,
-    reporting,
     resume,
     rules,
 )
+from experiments.run import plan as plan_
 from experiments.run.backends import Backend
 from experiments.run.campaign import Campaign
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.rules import StoppingRule
+from tracking import journal
 from tracking.errors import EvenhandError, WrongCall
+from tracking.journal import Journal
 from tracking.records import RunKind, RunOutcome
+from tracking.store import Unreachable, note
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,6 @@ def start(
 
 
 def _name(prepared: PreparedCampaign, title: str) -> str:
-    """Return the run's name: preset, the first settings that differ from it, and the time."""
     settings = prepared.settings
     left_out = settings_.immaterial(settings) - {"frameworks", "blocks", "vary"}
     different = cell_run.distinguishing_settings(prepared.study, settings, left_out)
@@ -97,32 +105,34 @@ def _name(prepared: PreparedCampaign, title: str) -> str:
 
 
 def restart(
-    study: str, run_id: str, given: Mapping[str, str], root: Path, display: Display
+    study: str, run_id: str, overrides: Mapping[str, str], root: Path, display: Display
 ) -> Campaign:
     """Prepare a campaign again with the settings that it began with, and reopen its run.
 
     Args:
         study: Name of the experiment.
         run_id: Id of the campaign's run, or `last`.
-        given: Settings of this call, as text.
+        overrides: Settings of this call, as text.
         root: Folder of the journals.
         display: Shows the progress.
 
     Raises:
         WrongCall: If it is not found, or its settings cannot become those of this call.
     """
-    # locked before minutes of preparation: another process may be running it
-    previous = resume.load(study, run_id, root)
+    folder = resume.find("resume", run_id, root, study)
+    records = Journal(folder)  # locked before minutes of preparation
     try:
-        settings = previous.settings(given)
-        prepared = preparation.prepare(study, settings, display, previous.plan)
-        backends.gather(previous.records, previous.description["run_id"])
-        opening.reopen(previous.description, previous.records)
-        previous.record_length(settings)
+        description = journal.read_campaign(folder)
+        settings = resume.settings_of(description, folder, overrides)
+        plan = plan_.from_values(description["plan"]) if "plan" in description else None
+        prepared = preparation.prepare(study, settings, display, plan)
+        backends.gather(records, description["run_id"])
+        opening.reopen(description, records)
+        resume.record_length(records, description, settings)
     except BaseException:
-        previous.records.close()
+        records.close()
         raise
-    return Campaign(prepared, previous.records, display)
+    return Campaign(prepared, records, display)
 
 
 def run(campaign: Campaign, progress: Progress, last_block: int = 0) -> Conclusion:
@@ -138,7 +148,7 @@ def run(campaign: Campaign, progress: Progress, last_block: int = 0) -> Conclusi
     """
     recorder = campaign.recorder
     try:
-        rule = StoppingRule(campaign, reporting.question(campaign.prepared), last_block)
+        rule = StoppingRule(campaign, question(campaign.prepared), last_block)
         all_ok = _measure(campaign, rule)
         return _judge_and_report(campaign, progress, all_ok=all_ok, stopped=rule.stopped)
     except Interrupted as error:
@@ -153,7 +163,6 @@ def run(campaign: Campaign, progress: Progress, last_block: int = 0) -> Conclusi
 
 
 def _measure(campaign: Campaign, rule: StoppingRule) -> bool:
-    """Run the extractions, then every missing cell. Return True if all succeeded."""
     recorder, schedule, data = campaign.recorder, campaign.schedule, campaign.prepared.data
     with recorder.signals():
         recorder.check_stop()
@@ -193,14 +202,15 @@ def _run_blocks(
 def _warnings_after_extraction(prepared: PreparedCampaign) -> Sequence[str]:
     if not (after_extraction := workloads.load(prepared.module.workload).after_extraction):
         return ()
-    treatment_of_data = {
-        id(prepared.data_for(treatment)): treatment for treatment in prepared.plan.treatments
-    }
-    warnings: dict[str, None] = {}
-    for treatment in treatment_of_data.values():
-        data, settings = prepared.data_for(treatment), treatment.merged(prepared.settings)
-        warnings |= dict.fromkeys(after_extraction(settings, data))
-    return tuple(warnings)
+    treatment_of = {id(prepared.data_for(each)): each for each in prepared.plan.treatments}
+    warnings = [
+        line
+        for treatment in treatment_of.values()
+        for line in after_extraction(
+            treatment.merged(prepared.settings), prepared.data_for(treatment)
+        )
+    ]
+    return list(dict.fromkeys(warnings))
 
 
 def _judge_and_report(
@@ -217,12 +227,12 @@ def _judge_and_report(
     recorder = campaign.recorder
     result: ComparisonResult | None = None
     try:
-        result = reporting.judge(campaign, progress)
+        result = _judge(campaign, progress)
     except WrongCall as error:  # a single framework was compared, or a single one succeeded
-        answer = f"No verdict: {error}."
-        sentences = [answer]
+        headline = f"No verdict: {error}."
+        sentences = [headline]
     else:
-        sentences, answer = list(result.sentences), result.card.told
+        sentences, headline = list(result.sentences), result.card.told
         recorder.keep_metrics({**result.extra.metrics, **result.card.figures})
         if result.report is None:
             sentences.append(f"{result.trouble}; resume writes it later.")
@@ -230,9 +240,9 @@ def _judge_and_report(
             recorder.keep_file(result.report.parent)
     sentences += filter(None, [stopped])
     tags = {
-        "answer": answer[:1_000],
+        "answer": headline[:1_000],
         "verdict": " ".join(sentences)[:1_000],
-        **reporting.description(campaign, sentences, result),
+        **_description(campaign, sentences, result),
     }
     outcome, reason = RunOutcome.OK, ""
     if not all_ok:
@@ -243,3 +253,80 @@ def _judge_and_report(
         place = (recorder.store, recorder.experiment, recorder.run_id, campaign.prepared.plan.title)
         mlflow_run.announce(*place, sentences, verdict=conclusion.has_verdict)
     return conclusion
+
+
+def question(prepared: PreparedCampaign) -> ComparisonSpec:
+    module, settings, plan = prepared.module, prepared.settings, prepared.plan
+    outcomes = [
+        outcome
+        for outcome in studies.outcomes(module, settings)
+        if is_rate(outcome.metric) or not plan.rates_only
+    ]
+    metrics = {outcome.metric for outcome in outcomes}
+    return ComparisonSpec(
+        factor=plan.factor,
+        baseline=plan.baseline,
+        outcomes=outcomes,
+        primary=[metric for metric in studies.primary(module, settings) if metric in metrics],
+        margin=settings.margin,
+        strata=plan.strata,
+        allowed_to_differ=(*plan.allowed_to_differ, *settings_.immaterial(settings)),
+        protocol=settings.protocol,
+    )
+
+
+def _judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
+    """Compare the finished runs and write the report.
+
+    They come from the server or, while that is not reachable, from the journal.
+    """
+    prepared, recorder = campaign.prepared, campaign.recorder
+    settings, plan, study = prepared.settings, prepared.plan, prepared.module
+    is_own_design = plan.factor == study.factor  # what a study adds is about its own factor
+    also = study.also if is_own_design else None
+    link = None
+    if recorder.deliver():
+        runs = list(recorder.store.children(recorder.run_id, recorder.experiment))
+        steps, link = partial(raw.fetch, recorder.store), recorder.store.address
+    else:
+        runs = list(journal_runs.stored(recorder.folder))
+        steps = partial(raw.from_files, paths=journal_runs.step_files(recorder.folder))
+    options = ReportOptions(
+        f"{plan.title} · {settings.preset}",
+        study.published if is_own_design else (),
+        study.source if is_own_design else "",
+        also=(lambda comparison: also(settings, comparison, progress)) if also else None,
+        figures=settings.figures,
+        more_blocks=partial(resume.advice, campaign),
+        link=link,
+    )
+    return answer(question(prepared), table(runs), recorder.folder / "report", options, steps)
+
+
+def _description(
+    campaign: Campaign, sentences: list[str], result: ComparisonResult | None
+) -> dict[str, str]:
+    """Return the description of a campaign's run. The card stands first: MLflow shows few lines."""
+    prepared, recorder = campaign.prepared, campaign.recorder
+    settings, info = prepared.settings, prepared.data.dataset
+    counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in info.counts.items())
+    blocks = str(settings.blocks)
+    if settings.until_settled:
+        blocks = f"{settings.blocks} to {settings.max_blocks}"
+    frameworks = ", ".join(f"`{name}`" for name in settings.frameworks)
+    try:
+        link = recorder.store.list_of(recorder.experiment, recorder.run_id)
+        cells = f"[all runs of this campaign]({link})"
+    except Unreachable:
+        cells = f"tag `campaign = {recorder.run_id}`"
+    parts = [
+        f"**{prepared.plan.title}**, preset `{settings.preset}`: {frameworks} in "
+        f"{blocks} random blocks of fresh processes on `{', '.join(campaign.devices)}`.",
+        f"Data: `{info.name}` ({counts}).",
+        "\n".join(f"- ⚠ {line}" for line in recorder.warnings),
+        "### Found\n" + "\n".join(f"- {line}" for line in sentences),
+        f"The whole report is the artifact `report.html`. Every cell is a run of its own: {cells}.",
+    ]
+    if result:
+        parts.insert(0, rendering.description_card(result.card))
+    return note("\n\n".join(parts))

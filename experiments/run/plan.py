@@ -1,4 +1,4 @@
-"""Plan of a campaign: its treatments and the question about them, by the study's design or a sweep."""
+"""Plan of a campaign: its treatments and the question about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from experiments.config.variation import Variation
 from experiments.contract import Study, Treatment
-from experiments.planning import treatments
+from experiments.planning import length, treatments
 from tracking.errors import WrongCall
 
 
@@ -19,7 +19,7 @@ class Plan:
     """Treatments of every block, and the question about them in the terms of `compare`.
 
     Attributes:
-        own_inputs: True if settings of treatments may change their data: each is prepared separately.
+        own_inputs: True if settings of treatments may change their data.
         along: The setting that memory grows with, where running out of it is a result.
         rates_only: Reason why totals and accuracies are not judged; empty if they are.
     """
@@ -106,15 +106,10 @@ def _rates_only(study: Study, varied: Variation, settings: CampaignSettings) -> 
         return ""
     steps = values.epochs * values.steps_per_epoch
     examples = [steps * level.settings["batch_size"] for level in varied.levels]
-    noun = study.scaling.examples.replace("_", " ")
-    return (
-        f"one training sees {min(examples):,} {noun}, another {max(examples):,}: "
-        "only rates can be compared"
-    )
+    return length.rates_only(examples, study.scaling.examples.replace("_", " "))
 
 
 def on_the_cpu(plan: Plan) -> Plan:
-    """Return the plan with `device=auto` of its treatments replaced by the CPU."""
     placed = [
         replace(treatment, settings={**treatment.settings, "device": "cpu"})
         if treatment.settings.get("device") == "auto"
@@ -125,7 +120,6 @@ def on_the_cpu(plan: Plan) -> Plan:
 
 
 def from_values(values: Mapping[str, Any]) -> Plan:
-    """Return the plan whose `asdict` went through JSON, which has no tuples."""
     compared = []
     for fields in values["treatments"]:
         settings = {

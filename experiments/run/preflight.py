@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,16 +59,8 @@ class CheckResult:
         return self.closed.outcome == RunOutcome.OK
 
 
-@dataclass(frozen=True)
-class DeviceCheck:
-    """Campaign whose device every framework sees, with a warning or an empty text."""
-
-    prepared: PreparedCampaign
-    warning: str
-
-
-def check_devices(prepared: PreparedCampaign, display: Display) -> DeviceCheck:
-    """Open every framework on the device.
+def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
+    """Open every framework, and return the campaign on a device that all of them see.
 
     A GPU that only some of them see would decide the comparison: where the device is chosen
     automatically, none gets it.
@@ -107,11 +100,10 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> DeviceCheck:
     if after_checks := workloads.load(prepared.module.workload).after_checks:
         data = after_checks(prepared.data, [result.findings for result in results])
         prepared = replace(prepared, data=data)
-    return DeviceCheck(prepared, warning)
+    return prepared.with_data(warnings=[warning]) if warning else prepared
 
 
 def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
-    """Return the campaign on this device; a study's own design may differ there."""
     before = prepared.settings
     settings = replace(before, device=device)
     plan = prepared.plan
@@ -123,7 +115,6 @@ def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
 
 
 def _check_where_cells_run(prepared: PreparedCampaign, display: Display) -> list[CheckResult]:
-    """Check all frameworks, here or on a node of the cluster."""
     settings = prepared.settings
     display.begin("check")
     if not settings.on_cluster:
@@ -147,8 +138,6 @@ def _check_on_a_node(prepared: PreparedCampaign) -> list[CheckResult]:
 def _check_frameworks(
     prepared: PreparedCampaign, progress: Any, nodes: tuple[Node, ...] = ()
 ) -> list[CheckResult]:
-    """Open all frameworks on this machine, each in a separate process."""
-    results: list[CheckResult] = []
     with tempfile.TemporaryDirectory() as folder:
         specs = []
         for number, (treatment, settings) in enumerate(_distinct(prepared)):
@@ -171,44 +160,33 @@ def _check_frameworks(
                 nodes=nodes,
             )
             specs.append(spec)
-        for number in range(0, len(specs), CONCURRENT_CHECKS):
-            batch = specs[number : number + CONCURRENT_CHECKS]
-            names = ", ".join(spec.framework for spec in batch)
-            progress(f"check {names}", number, len(specs))
-            results += _check_side_by_side(batch)
-    return results
+        progress(f"check {', '.join(spec.framework for spec in specs)}", 0, len(specs))
+        stop = threading.Event()
+        with ThreadPoolExecutor(CONCURRENT_CHECKS) as pool:
+            try:
+                return list(pool.map(partial(_check, stop=stop), specs))
+            except BaseException:
+                stop.set()
+                raise
 
 
-def _check_side_by_side(specs: Sequence[CellSpec]) -> list[CheckResult]:
-    findings: list[dict[str, str]] = [{} for _ in specs]
-    cells = [
-        CellProcess(spec, partial(_add_tags, tags))
-        for spec, tags in zip(specs, findings, strict=True)
-    ]
-    with ExitStack() as running:
-        for cell in cells:
-            running.enter_context(cell).start()
-        for cell in cells:
-            while cell.open:
-                cell.poll(1.0)
-    results = []
-    for cell, tags in zip(cells, findings, strict=True):
-        closed = cell.end()
-        assert closed is not None
-        results.append(CheckResult(cell.spec.framework, closed, cell.sees_device, tags))
-    return results
+def _check(spec: CellSpec, stop: threading.Event) -> CheckResult:
+    findings: dict[str, str] = {}
 
+    def write(record: Record) -> None:
+        if isinstance(record, Tags):
+            findings.update(record.values)
 
-def _add_tags(findings: dict[str, str], record: Record) -> None:
-    if isinstance(record, Tags):
-        findings |= record.values
+    process = CellProcess(spec, write)
+    closed = process.run(why_stop=lambda: "interrupted" if stop.is_set() else "")
+    return CheckResult(spec.framework, closed, process.sees_device, findings)
 
 
 def _distinct(prepared: PreparedCampaign) -> list[tuple[Treatment, CampaignSettings]]:
     """Return one treatment of a framework for each of the settings that it is opened with."""
     opening: dict[tuple[Any, ...], tuple[Treatment, CampaignSettings]] = {}
     for name in prepared.settings.frameworks:
-        compared = [one for one in prepared.plan.treatments if one.framework == name]
+        compared = [each for each in prepared.plan.treatments if each.framework == name]
         for treatment in compared or [Treatment(name, name)]:
             settings = treatment.merged(prepared.settings)
             values = [getattr(settings, field) for field in OPENING]
@@ -220,22 +198,12 @@ def _distinct(prepared: PreparedCampaign) -> list[tuple[Treatment, CampaignSetti
 # ---- the parity gate
 
 
-@dataclass(frozen=True)
-class ParityCheck:
-    """Warnings, tags and files that the parity gate adds to a campaign's run.
+def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
+    """Compare the networks numerically, and return the campaign with the result.
 
-    Attributes:
-        refused: Treatments that are not measured, with what differs.
+    Raises:
+        WrongCall: For what is not the same network.
     """
-
-    warnings: tuple[str, ...] = ()
-    tags: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-
-def prove(prepared: PreparedCampaign, display: Display) -> ParityCheck:
-    """Compare the networks numerically. Raises WrongCall for what is not the same network."""
     module, settings, compared = prepared.module, prepared.settings, prepared.plan.treatments
     optimizers, proof_devices = training_rules(settings, compared), _proof_devices(settings)
     all_rows, refused = list[Row](), dict[str, str]()
@@ -253,7 +221,7 @@ def prove(prepared: PreparedCampaign, display: Display) -> ParityCheck:
                 refused[treatment] = difference
         all_rows += rows
     if not all_rows:
-        return ParityCheck()
+        return prepared
     different = parity_cache.differences(all_rows)
     is_unequal = False
     if module.side and not settings.allow_unequal:
@@ -277,13 +245,13 @@ def prove(prepared: PreparedCampaign, display: Display) -> ParityCheck:
         "parity.device": ",".join(proof_devices),
     }
     files = {"parity.json": parity_cache.as_json(all_rows)}
-    return ParityCheck(tuple(warnings), tags, files, refused)
+    return prepared.with_data(warnings=warnings, tags=tags, files=files, refused=refused)
 
 
 def _proof_devices(settings: CampaignSettings) -> tuple[str, ...]:
     """Return the devices on which the gate computes: those of the cells.
 
-    A cluster's cells may have GPUs that the machine of the launch lacks; then it is this machine's CPU.
+    If only a cluster's nodes have GPUs, it is this machine's CPU.
     """
     compared = devices.of(settings)
     is_elsewhere = settings.on_cluster and "cuda" in compared and not provenance.gpus()
@@ -322,7 +290,7 @@ def _sides(
 def training_rules(
     settings: CampaignSettings, compared: Sequence[Treatment]
 ) -> tuple[OptimizerConfig, ...]:
-    """Return the optimizers that train the networks, each once; Adam where a study has no choice."""
+    """Return the optimizers that train the networks; Adam where a study has no choice."""
     rules = []
     for treatment in compared:
         values = vars(treatment.merged(settings))

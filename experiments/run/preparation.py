@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from experiments import studies, workloads
 from experiments.config import devices, interpreters, memory, variation
@@ -13,14 +15,15 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.contract import DatasetInfo, Prepared, Study, Treatment
 from experiments.planning import treatments
-from experiments.run import backends, preflight, scheduler
+from experiments.run import backends, machine_state, preflight, scheduler
 from experiments.run import plan as plan_
-from experiments.run.machine_state import MachineProbe, MachineState
+from experiments.run.machine_state import MachineState
 from experiments.run.plan import Plan
 from models import frameworks
 from models import own as own_models
 from tracking import accounts
 from tracking.errors import WrongCall
+from tracking.sensors import load
 from tracking.store import Store
 
 NO_DATA = Prepared(DatasetInfo("", "", "", {}, {}), {})
@@ -52,6 +55,16 @@ class PreparedCampaign:
     def data_for(self, treatment: Treatment) -> Prepared:
         return self.data.of_treatment.get(treatment.name, self.data)
 
+    def with_data(
+        self, warnings: Iterable[str] = (), **more: Mapping[str, str]
+    ) -> PreparedCampaign:
+        """Return the campaign with more warnings, and more tags, files and refusals of its data."""
+        merged: dict[str, Any] = {
+            name: {**getattr(self.data, name), **values} for name, values in more.items()
+        }
+        lines = tuple(dict.fromkeys([*self.data.warnings, *warnings]))
+        return replace(self, data=replace(self.data, warnings=lines, **merged))
+
 
 def prepare(
     study: str, settings: CampaignSettings, display: Display, plan: Plan | None = None
@@ -69,17 +82,16 @@ def prepare(
     """
     plan = plan or plan_.of_study(studies.load(study), settings)
     draft = PreparedCampaign(study, settings, plan)
-    # jobs of a cluster check their nodes themselves
-    probe = None
-    if not draft.settings.on_cluster:
-        device = devices.of(draft.settings)[0]
-        probe = MachineProbe(device, draft.settings.workers_of_a_cell)
+    began = load.look()
     data = prepare_data(study, draft.settings, display)
     store = Store()
     store.check()
     account = accounts.current(store)
     team = accounts.team_of(account, draft.settings.team)
-    machine = probe.idle() if probe else MachineState()
+    machine = MachineState()
+    if not draft.settings.on_cluster:  # jobs of a cluster check their nodes themselves
+        device, workers = devices.of(draft.settings)[0], draft.settings.workers_of_a_cell
+        machine = machine_state.observe(began, device, workers)
     draft = replace(
         draft,
         settings=replace(draft.settings, team=team),
@@ -88,27 +100,13 @@ def prepare(
         experiment=accounts.place(account, team, study),
         launches=accounts.launches(account, team),
     )
-    checked = preflight.check_devices(draft, display)
-    prepared = checked.prepared
-    data_of_treatment = _prepare_data_of_treatments(prepared, display)
-    parity = preflight.prove(prepared, display)
-    data = prepared.data
-    jobs, warnings = list(data.before), list(data.warnings)
-    for more in data_of_treatment.values():
-        baseline = prepared.settings.frameworks[0]
-        jobs += [job for job in more.before if job.framework == baseline]
-        warnings += more.warnings
-    warnings = [*dict.fromkeys(warnings), *parity.warnings, *machine.troubles]
-    data = replace(
-        data,
-        before=tuple({repr(job): job for job in jobs}.values()),
-        warnings=(*warnings, *filter(None, [checked.warning, prepared.plan.rates_only])),
-        tags={**data.tags, **parity.tags, **accounts.tags(account)},
-        files={**data.files, **parity.files, **_sources_of_own_models(prepared)},
-        of_treatment=data_of_treatment,
-        refused=parity.refused,
+    prepared = preflight.check_devices(draft, display)
+    prepared = preflight.prove(_with_data_of_treatments(prepared, display), display)
+    return replace(prepared, plan=_by_machine(prepared)).with_data(
+        warnings=[*machine.troubles, *filter(None, [prepared.plan.rates_only])],
+        tags=accounts.tags(account),
+        files=_sources_of_own_models(prepared),
     )
-    return replace(prepared, plan=_by_machine(prepared), data=data)
 
 
 def prepare_data(study: str, settings: CampaignSettings, display: Display) -> Prepared:
@@ -120,7 +118,7 @@ def prepare_data(study: str, settings: CampaignSettings, display: Display) -> Pr
 
 
 def read_data(study: str, settings: CampaignSettings, display: Display) -> Prepared:
-    """Return the data, read or made in the cache, checked against the settings. Raises WrongCall."""
+    """Return the data, read or made in the cache, and checked. Raises WrongCall."""
     module = studies.load(study)
     data = workloads.load(module.workload).prepare(settings, display.step)
     treatments.of(module, settings)  # raises for what it does not know
@@ -148,21 +146,29 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
     studies.primary(studies.load(study), settings)  # raises for what it does not judge
 
 
-def _prepare_data_of_treatments(
-    prepared: PreparedCampaign, display: Display
-) -> dict[str, Prepared]:
-    """Return the data of each treatment where their settings may change it, made once for each."""
+def _with_data_of_treatments(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
+    """Return the campaign with the data of each treatment, if their settings may change it."""
     if not prepared.plan.own_inputs:
-        return {}
+        return prepared
     settings_of = {
         treatment.name: treatment.merged(prepared.settings)
         for treatment in prepared.plan.treatments
     }
-    data = {
+    data_of = {
         settings: prepare_data(prepared.study, settings, display)
         for settings in dict.fromkeys(settings_of.values())
     }
-    return {name: data[settings] for name, settings in settings_of.items()}
+    jobs = [
+        job
+        for data in data_of.values()
+        for job in data.before
+        if job.framework == prepared.settings.frameworks[0]
+    ]
+    before = {repr(job): job for job in (*prepared.data.before, *jobs)}
+    of_treatment = {name: data_of[settings] for name, settings in settings_of.items()}
+    data = replace(prepared.data, before=tuple(before.values()), of_treatment=of_treatment)
+    warnings = [line for data in data_of.values() for line in data.warnings]
+    return replace(prepared, data=data).with_data(warnings=warnings)
 
 
 def _by_machine(prepared: PreparedCampaign) -> Plan:
@@ -175,7 +181,6 @@ def _by_machine(prepared: PreparedCampaign) -> Plan:
 
 
 def _sources_of_own_models(prepared: PreparedCampaign) -> dict[str, str]:
-    """Return the sources of the user's own models by file name: no commit has them."""
     measured = treatments.models_of(prepared.module, prepared.settings)
     return {
         f"{name}.{path.name}": path.read_text(encoding="utf-8")

@@ -68,8 +68,6 @@ class Recorder:
         self._sensors = Sensors(device=device)
         self._is_trouble_shown = False
         self._damage_shown: list[str] = []
-        if self._uploader.doubt:
-            self._alert(self._uploader.doubt)
 
     # ---- records
 
@@ -81,7 +79,6 @@ class Recorder:
             self.full_disk = str(error)
 
     def tag(self, **tags: str) -> None:
-        """Record tags of the campaign's run."""
         self.write(Tags(self.run, tags))
 
     def keep_file(self, path: Path) -> None:
@@ -89,7 +86,6 @@ class Recorder:
         self.write(Artifact(self.run, str(path.relative_to(self.folder))))
 
     def keep_metrics(self, values: Mapping[str, float]) -> None:
-        """Record metrics of the campaign's run."""
         if values:
             now = clock.now_ms()
             points = tuple(Point(key, value, 0, now) for key, value in values.items())
@@ -130,7 +126,7 @@ class Recorder:
             self._uploader.sparing = False
 
     def settle(self) -> None:
-        """Deliver what was measured before anything else is. Raises Interrupted if a signal came."""
+        """Deliver records before the next cell. Raises Interrupted if a signal came."""
         self.wake()
         self.deliver(30.0)  # work of the uploader would be seen in the next cell's times
         self._show_damage()
@@ -145,7 +141,6 @@ class Recorder:
         self.check_stop()
 
     def wake(self) -> None:
-        """Send waiting records now."""
         self._uploader.wake()
 
     def check_clock(self) -> bool:
@@ -191,7 +186,6 @@ class Recorder:
         return f"{self.called} got {STOP.name}" if STOP.number else self.full_disk
 
     def check_stop(self) -> None:
-        """Raise Interrupted if a signal came."""
         if STOP.number:
             raise self.interrupted("; finished cells are kept")
 
@@ -243,7 +237,7 @@ class Recorder:
         return is_delivered
 
     def _show_damage(self) -> None:
-        lines = [str(line) for line in tuple(self._uploader.damaged.values())]
+        lines = list(self._uploader.damaged.values())
         for line in journal.named([line for line in lines if line not in self._damage_shown]):
             self._alert(line)
         self._damage_shown = lines

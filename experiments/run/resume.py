@@ -1,10 +1,9 @@
-"""Campaigns that were begun before: read from their journal, and continued, perhaps with more blocks."""
+"""Campaigns that are continued, from their journal, perhaps with more blocks."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ from experiments.comparison.report.remarks import Advice
 from experiments.config import settings as settings_
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings
 from experiments.run import journal_runs
-from experiments.run import plan as plan_
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import environment_digest
-from experiments.run.plan import Plan
 from experiments.run.recorder import journal_option
 from models import own as own_models
 from tracking import journal, provenance
@@ -28,57 +25,43 @@ from tracking.records import Tags
 OTHERS = ("sweep", "export")
 
 
-@dataclass(frozen=True)
-class PreviousLaunch:
-    """Campaign as earlier launches left it.
+def settings_of(
+    description: Mapping[str, Any], folder: Path, overrides: Mapping[str, str]
+) -> CampaignSettings:
+    """Return a campaign's settings with those of this call that may change.
 
-    Attributes:
-        records: Its journal, which this process has locked.
-        description: As the journal has it.
-        plan: What is compared, where that is not the study's own design.
+    Args:
+        description: Of the campaign, as its journal has it.
+        folder: Of the journal.
+        overrides: Settings of this call, as text.
+
+    Raises:
+        WrongCall: If others would change, or if its runs could not be judged together.
     """
-
-    study: str
-    records: Journal
-    description: Mapping[str, Any]
-    plan: Plan | None
-
-    def settings(self, given: Mapping[str, str]) -> CampaignSettings:
-        """Return its settings with those of this call that may change.
-
-        Raises:
-            WrongCall: If others would change, or if its runs could not be judged together.
-        """
-        before = self.description["settings"]
-        for path, digest in self.description.get("own_models", {}).values():
-            if own_models.digest(own_models.add(Path(path))) != digest:
-                raise WrongCall(
-                    f"resume: the model in {path} has changed since the campaign began; start anew"
-                )
-        settings = same_settings(self.study, before, given)
-        require_extendable(settings, before, self.records.folder, self.description["run"])
-        return settings
-
-    def record_length(self, settings: CampaignSettings) -> None:
-        """Record how long the campaign goes on from now, and the looks that it has had."""
-        before, run = self.description["settings"], self.description["run"]
-        now = {name: getattr(settings, name) for name in open_ended(settings)}
-        if {**before, **now} == before:
-            return
-        if not settings.until_settled and settings.blocks != before["blocks"]:
-            looks = reported_looks(self.records.folder, run, before["blocks"])
-            if looks:
-                self.records.append(Tags(run, {"looks": journal_runs.as_text(looks)}))
-        changed = {**self.description, "settings": {**before, **now}}
-        journal.write_campaign(self.records.folder, changed)
+    before = description["settings"]
+    for path, digest in description.get("own_models", {}).values():
+        if own_models.digest(own_models.add(Path(path))) != digest:
+            raise WrongCall(
+                f"resume: the model in {path} has changed since the campaign began; start anew"
+            )
+    settings = same_settings(description["study"], before, overrides)
+    require_extendable(settings, before, folder, description["run"])
+    return settings
 
 
-def load(study: str, run_id: str, root: Path) -> PreviousLaunch:
-    """Return a campaign of a study with its journal locked. Raises WrongCall."""
-    folder = find("resume", run_id, root, study)
-    description = journal.read_campaign(folder)
-    plan = plan_.from_values(description["plan"]) if "plan" in description else None
-    return PreviousLaunch(study, Journal(folder), description, plan)
+def record_length(
+    records: Journal, description: Mapping[str, Any], settings: CampaignSettings
+) -> None:
+    """Record how long a campaign goes on from now, and the looks that it has had."""
+    before, run = description["settings"], description["run"]
+    now = {name: getattr(settings, name) for name in open_ended(settings)}
+    if {**before, **now} == before:
+        return
+    if not settings.until_settled and settings.blocks != before["blocks"]:
+        looks = reported_looks(records.folder, run, before["blocks"])
+        if looks:
+            records.append(Tags(run, {"looks": ",".join(map(str, looks))}))
+    journal.write_campaign(records.folder, {**description, "settings": {**before, **now}})
 
 
 def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
@@ -114,7 +97,7 @@ def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
 
 
 def same_settings(
-    study: str, recorded: Mapping[str, Any], given: Mapping[str, str]
+    study: str, recorded: Mapping[str, Any], overrides: Mapping[str, str]
 ) -> CampaignSettings:
     """Return the recorded settings, except for folders, length and cluster, which may be new.
 
@@ -123,18 +106,18 @@ def same_settings(
     """
     module = studies.load(study)
     settings = settings_.from_values(module.settings, recorded)
-    requested = settings_.parse(module.settings, module.presets, given)
-    for name in set(given) - settings_.silent(settings) - open_ended(settings):
+    requested = settings_.parse(module.settings, module.presets, overrides)
+    for name in set(overrides) - settings_.silent(settings) - open_ended(settings):
         before = getattr(settings, name)
         if before != getattr(requested, name):
             raise WrongCall(
                 f"resume: {name} was {settings_.to_text(before)} at the beginning "
-                f"and cannot become {given[name]}; start anew"
+                f"and cannot become {overrides[name]}; start anew"
             )
-    changed = set(given) & {"cache", "journal", *open_ended(settings)}
-    if given.get("executor") == "local":  # options of the cluster go with it
+    changed = set(overrides) & {"cache", "journal", *open_ended(settings)}
+    if overrides.get("executor") == "local":  # options of the cluster go with it
         changed |= settings_.of_group(settings, "cluster")
-    return dataclasses.replace(settings, **{name: getattr(requested, name) for name in changed})
+    return replace(settings, **{name: getattr(requested, name) for name in changed})
 
 
 def open_ended(settings: CampaignSettings) -> set[str]:
@@ -214,7 +197,7 @@ class Extension:
 
     study: str
     run_id: str
-    given: Mapping[str, str]
+    overrides: Mapping[str, str]
     last_block: int
 
 
@@ -239,62 +222,29 @@ def request(run_id: str, blocks: int, budget: str, root: Path) -> Extension:
     settings: CampaignSettings = settings_.from_values(
         studies.load(description["study"]).settings, description["settings"]
     )
-    last = (_blocks_run(folder) if settings.until_settled else settings.blocks) + blocks
+    last = settings.blocks + blocks
+    if settings.until_settled:
+        results = journal_runs.cell_results(folder).items()
+        succeeded = [key for key, result in results if result.ok and key.startswith("block-")]
+        last = max(map(journal_runs.block_of, succeeded), default=0) + blocks
     if last > MAX_BLOCKS:
         raise WrongCall(
             f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}"
         )
     if settings.until_settled:
-        given = {"max_blocks": str(max(last, settings.max_blocks)), "budget": budget}
+        overrides = {"max_blocks": str(max(last, settings.max_blocks)), "budget": budget}
     else:
-        given = {"blocks": str(last)}
+        overrides = {"blocks": str(last)}
         if budget != CampaignSettings.budget:
-            given["budget"] = budget
-    return Extension(description["study"], folder.name, {**given, "journal": str(root)}, last)
-
-
-def _blocks_run(folder: Path) -> int:
-    """Return the last block in which a cell succeeded."""
-    results = journal_runs.cell_results(folder).items()
-    blocks = [
-        journal_runs.block_of(key)
-        for key, result in results
-        if result.ok and key.startswith("block-")
-    ]
-    return max(blocks, default=0)
+            overrides["budget"] = budget
+    return Extension(description["study"], folder.name, {**overrides, "journal": str(root)}, last)
 
 
 def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None:
-    """Return the command that measures more blocks.
-
-    It extends this campaign or, if looks have spent the error rate, starts a new one.
-    """
     settings, recorder = campaign.settings, campaign.recorder
     is_spent = settings.until_settled and campaign.looks[-1:] == (settings.max_blocks,)
-    if not is_spent:
-        if blocks > MAX_BLOCKS:
-            return None
-        command = ("extend", recorder.run_id, f"--blocks={blocks}")
-        more = f"{blocks:,} more block{'s' * (blocks > 1)}"
-        return Advice(more, command, tuple(journal_option(recorder.folder.parent)))
-    most, study = settings.max_blocks + blocks, campaign.prepared.study
-    own_plan = plan_.of_study(campaign.prepared.module, settings)
-    if most > MAX_BLOCKS or campaign.prepared.plan != own_plan:
+    if is_spent or blocks > MAX_BLOCKS:
         return None
-    return Advice(
-        f"A new campaign of at most {most:,} blocks, since the looks at this one have spent "
-        "the error rate",
-        (study, *options({**settings_.as_text(settings), "max_blocks": str(most)}, study)),
-    )
-
-
-def options(texts: Mapping[str, str], study: str) -> list[str]:
-    """Return the options that make these settings, where the preset does not."""
-    module = studies.load(study)
-    preset = {"preset": texts["preset"]}
-    defaults = settings_.as_text(settings_.parse(module.settings, module.presets, preset))
-    names = {field.name for field in settings_.for_users(module.settings)} - {"settings", "resume"}
-    different = {
-        name: text for name, text in texts.items() if text != defaults[name] and name in names
-    }
-    return [f"--{name}={text}" for name, text in {**preset, **different}.items()]
+    command = ("extend", recorder.run_id, f"--blocks={blocks}")
+    more = f"{blocks:,} more block{'s' * (blocks > 1)}"
+    return Advice(more, command, tuple(journal_option(recorder.folder.parent)))

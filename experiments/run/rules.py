@@ -1,4 +1,4 @@
-"""Rules, fixed before the first block: when a campaign stops, and which block is measured once more."""
+"""Rules, fixed before the first block, of when to stop and which block to repeat."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ class StoppingRule:
 
     @property
     def _block_seconds(self) -> float:
-        """Median duration of the blocks of this launch."""
         return statistics.median(self._seconds) if self._seconds else 0.0
 
     def _look(self, block: int, *, ran_now: bool, is_over: bool) -> None:
@@ -92,7 +91,6 @@ class StoppingRule:
         self.stopped = self._why_stop(block, is_settled=is_settled, is_over=is_over)
 
     def _why_stop(self, block: int, *, is_settled: bool, is_over: bool) -> str:
-        """Return a sentence; empty if more blocks are to come."""
         settings, state = self.campaign.settings, "settled" if is_settled else "not settled"
         is_newest = block == self.campaign.looks[-1]
         if is_settled and is_newest and not self._settled_before:
@@ -110,7 +108,6 @@ class StoppingRule:
 
 
 def _to_settle(comparison: Comparison) -> list[Finding]:
-    """Return the findings of the primary outcomes or, if none were declared, all."""
     primary = [finding for finding in comparison.findings if finding.primary]
     return primary or list(comparison.findings)
 

@@ -171,11 +171,9 @@ class Schedule:
         return outcome in (RunOutcome.OK, RunOutcome.NOT_EQUAL) or is_limit
 
     def is_done(self, cells: Iterable[Cell]) -> bool:
-        """Return True if no cell of these has to run, or to run once more."""
         return all(cell.key in self._done and not self._is_owed(cell) for cell in cells)
 
     def missing(self) -> int:
-        """Return how many cells have not been run yet."""
         return sum(cell.key not in self._done for cell in self.cells)
 
     def steps(self, block: Sequence[Cell]) -> Iterator[Step]:
@@ -228,7 +226,6 @@ class Schedule:
                 yield Step(self._equal(again), repeats=first, unplanned=why)
 
     def _groups(self, cells: Iterable[Cell]) -> list[list[Cell]]:
-        """Return the cells of each block that are compared with each other, in their order."""
         groups: dict[tuple[int, str], list[Cell]] = {}
         for cell in cells:
             groups.setdefault((cell.block, self.treatments[cell.treatment].group), []).append(cell)
@@ -253,13 +250,11 @@ class Schedule:
             treatment = self._frontier.fitting_part(treatment)
 
     def _is_owed(self, cell: Cell) -> bool:
-        """Return True if a cell that succeeded has to run once more."""
         result = self._disturbed.get(cell.key)
         return result is not None and not result.repeat
 
 
 def cells_of(plan: Plan, settings: CampaignSettings) -> list[Cell]:
-    """Return every possible cell, in the order in which they run."""
     rng = np.random.default_rng([settings.seed, 1])
     return design.blocks(treatments.groups(plan.treatments), settings.most_blocks, rng)
 
@@ -271,7 +266,6 @@ def planned_looks(settings: CampaignSettings) -> tuple[int, ...]:
 
 
 def check_stopping(settings: CampaignSettings) -> None:
-    """Raise WrongCall for settings of the campaign's length that contradict each other."""
     durations.seconds("budget", settings.budget)
     if not settings.until_settled:
         for name, value, default in (

@@ -33,7 +33,7 @@ class Sensing:
 
     Args:
         write: Takes the records of the run.
-        alone: False if other cells work in between; then only the process's memory is summarised.
+        is_alone: False if other cells work in between; then only its memory is summarised.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class Sensing:
         period_seconds: float,
         write: Callable[[Record], None],
         *,
-        alone: bool = True,
+        is_alone: bool = True,
     ) -> None:
-        self._run, self._write, self._is_alone = run, write, alone
+        self._run, self._write, self._is_alone = run, write, is_alone
         self._began = clock.now()
         self._waiting: list[Point] = []
         self._sampler = Sampler(sensors, period_seconds, self._keep)
@@ -91,7 +91,6 @@ class Sensing:
         return metrics
 
     def _summary(self, window: Window) -> Summary:
-        """Return the summary of a window, with the seconds until the GPUs in use were steady."""
         sensors, samples = self._sampler.sensors, self._sampler.samples
         summary = summarise(samples, window, gpus=sensors.gpus, ranges_joules=sensors.ranges_joules)
         if sensors.device == "cuda" and sensors.gpus:
@@ -104,9 +103,9 @@ class Sensing:
                 summary = replace(summary, metrics=metrics)
         if self._is_alone:
             return summary
-        own = {key: value for key, value in summary.metrics.items() if "memory/" in key}
-        others = (*summary.missing, *(summary.metrics.keys() - own))
-        return Summary(own, dict.fromkeys(others, SHARED))
+        of_process = {key: value for key, value in summary.metrics.items() if "memory/" in key}
+        others = (*summary.missing, *(summary.metrics.keys() - of_process))
+        return Summary(of_process, dict.fromkeys(others, SHARED))
 
     def others_on_gpu(self, windows: Sequence[Window]) -> tuple[float | None, str]:
         """Return how often others computed on the cell's GPUs while something was timed, and who.
@@ -160,7 +159,6 @@ class BackgroundLoad:
         self._began = load.look()
 
     def end(self) -> None:
-        """End a window, if one began."""
         if self._began:
             self._loads.append(load.between(self._began, load.look()))
             self._began = None

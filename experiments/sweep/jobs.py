@@ -12,8 +12,7 @@ from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
 from experiments.run.backends import JOBS, cluster
-from experiments.run.backends.slurm import SUBMITTED, name_of
-from experiments.run.backends.slurm_task import prepare_node
+from experiments.run.backends.slurm import SUBMITTED, name_of, prepare_node
 from experiments.run.recorder import Recorder
 from experiments.sweep.settings import Sweep
 from tracking.errors import EvenhandError

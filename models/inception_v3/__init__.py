@@ -1,1 +1,1 @@
-"""Inception-V3 (Szegedy et al., 2016) without its auxiliary head, torchvision's network and its Keras mirror."""
+"""Inception-V3 (Szegedy et al., 2016) without its auxiliary head."""

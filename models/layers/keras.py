@@ -258,7 +258,8 @@ def _weight(layer: Any) -> Arrays:
 class AdaptiveAverage(layers.Layer):  # type: ignore[misc]
     """Means over windows as torch.nn.AdaptiveAvgPool2d cuts them: (n, side, side, channels).
 
-    Window i begins at ⌊i·h / side⌋ and ends at ⌈(i+1)·h / side⌉. Keras' own fails for one pixel on TensorFlow.
+    Window i begins at ⌊i·h / side⌋ and ends at ⌈(i+1)·h / side⌉. Keras' own fails for one pixel
+    on TensorFlow.
     """
 
     def __init__(self, side: int) -> None:

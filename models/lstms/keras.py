@@ -1,4 +1,4 @@
-"""LSTMs over padded sequences on Keras' backends, in several implementations; pytorch.py is its twin.
+"""LSTMs over padded sequences on Keras' backends; pytorch.py is its twin.
 
 Weights are those of a Keras layer in each of them.
 """

@@ -57,7 +57,7 @@ async def attack(
 ) -> dict[str, dict[int, int]]:
     """Let each user ask every 5 s among guesses, each of which comes from another address."""
     global now
-    found: dict[str, Counter[int]] = {}
+    results: dict[str, Counter[int]] = {}
     number = 0
     end = now + seconds
     while now < end:
@@ -67,15 +67,15 @@ async def attack(
                 number += 1
                 address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
                 guesses.append(status(logins, user, f"guess {number}", address))
-            answers = found.setdefault(f"guesses for {user}", Counter())
+            answers = results.setdefault(f"guesses for {user}", Counter())
             answers.update(await asyncio.gather(*guesses))
             right = await status(logins, user, f"right-password-of-{user}", HOME)
-            found.setdefault(user, Counter())[right] += 1
+            results.setdefault(user, Counter())[right] += 1
         elsewhere = (logins, "alice", "right-password-of-alice", "198.51.100.7")
         if now + STEP >= end:
-            found["alice elsewhere"] = Counter([await status(*elsewhere)])
+            results["alice elsewhere"] = Counter([await status(*elsewhere)])
         now += STEP
-    return {name: dict(answers) for name, answers in found.items()}
+    return {name: dict(answers) for name, answers in results.items()}
 
 
 async def main() -> dict[str, object]:
@@ -105,7 +105,7 @@ async def main() -> dict[str, object]:
     # A network of IPv6 is one address, and another network is another.
     now += 10_000
     addresses = {f"nobody{number}": f"2001:db8::{number:x}" for number in range(1, 25)}
-    of_network = [await status(logins, name, "guess", one) for name, one in addresses.items()]
+    of_network = [await status(logins, name, "guess", item) for name, item in addresses.items()]
     other = await status(logins, "nobody", "guess", "2001:db8:0:1::1")
     return {
         "first": first,

@@ -1,4 +1,4 @@
-"""What the tests of servers share: a place for one and its end, and two teams of the group's."""
+"""Fixtures of servers: a folder whose servers are stopped, and two teams of the group's."""
 
 from __future__ import annotations
 

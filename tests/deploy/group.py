@@ -20,18 +20,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import requests
 
 from tests import warm
 from tests.conftest import PYTHONPATH, ROOT
 
 API = "/api/2.0/mlflow"
-# The copy of Python of the group's server, where it needs one: others use it too, since one takes a gigabyte.
+# Copy of Python of the group's server, if it needs one: others use it too, to save time.
 _copies: list[Path] = []
 
 
 def free_port() -> int:
-    """One below those that the kernel hands out by itself: it is still free when it is used, minutes later."""
+    """Return a port below the kernel's own: it is still free minutes later."""
     while True:
         port = 15_000 + secrets.randbelow(15_000)
         with socket.socket() as probe, suppress(OSError):
@@ -40,7 +41,7 @@ def free_port() -> int:
 
 
 def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """As whoever keeps the server calls it: with none of a client's settings in the environment."""
+    """Call the server's command, without a client's settings in the environment."""
     borrowed = (
         folder / "python"
         if action in ("start", "restore") and _copies and not folder.exists()
@@ -50,11 +51,19 @@ def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedPr
         folder.mkdir(mode=0o711)
         borrowed.symlink_to(_copies[0])
     command = [sys.executable, "-m", "deploy.native", action, *arguments, "--folder", str(folder)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-    done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300)
+    stored = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    done = subprocess.run(
+        command, cwd=ROOT, env=stored, capture_output=True, text=True, timeout=300
+    )
     if borrowed and done.returncode:  # what a failed call leaves is looked at
         borrowed.unlink()
     return done
+
+
+def cluster_processes(folder: Path) -> list[psutil.Process]:
+    """Return the processes of a server's PostgreSQL, the main one first."""
+    main = (folder / "postgres" / "data" / "postmaster.pid").read_text().split()[0]
+    return [psutil.Process(int(main)), *psutil.Process(int(main)).children(recursive=True)]
 
 
 @dataclass(frozen=True)
@@ -68,8 +77,8 @@ class Group:
 
     @property
     def secrets(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads((self.folder / "secrets.json").read_text())
-        return found
+        results: dict[str, str] = json.loads((self.folder / "secrets.json").read_text())
+        return results
 
     def password(self, user: str) -> str:
         if user == "admin":
@@ -78,14 +87,16 @@ class Group:
         return next(line.split("'")[1] for line in lines if "PASSWORD" in line)
 
     def environment(self, user: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-        own = {"MLFLOW_TRACKING_URI": self.uri, "PYTHONPATH": PYTHONPATH, "COLUMNS": "200"}
+        stored = {
+            name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")
+        }
+        local = {"MLFLOW_TRACKING_URI": self.uri, "PYTHONPATH": PYTHONPATH, "COLUMNS": "200"}
         named = (
             {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": self.password(user)}
             if user
             else {}
         )
-        return {**kept, **own, **named}
+        return {**stored, **local, **named}
 
     def call(
         self, user: str, *arguments: str, cwd: Path | None = None
@@ -93,17 +104,18 @@ class Group:
         command = [sys.executable, "-m", "experiments", *arguments]
         return warm.run(command, self.environment(user), cwd or self.accounts)
 
-    def admin(self, **given: str) -> subprocess.CompletedProcess[str]:
+    def admin(self, **values: str) -> subprocess.CompletedProcess[str]:
         return self.call(
             "admin",
             "admin",
             f"--output={self.accounts}",
-            *(f"--{name}={text}" for name, text in given.items()),
+            *(f"--{name}={text}" for name, text in values.items()),
         )
 
     def ask(self, user: str, method: str, address: str, **named: object) -> requests.Response:
         words = (user, self.password(user)) if user else None
-        return requests.request(method, f"{self.uri}{address}", auth=words, timeout=30, **named)  # type: ignore[arg-type]
+        options: Any = {"auth": words, "timeout": 30, **named}
+        return requests.request(method, f"{self.uri}{address}", **options)
 
 
 @contextmanager
@@ -125,10 +137,9 @@ def running() -> Iterator[Group]:
     with ThreadPoolExecutor(len(of_team)) as at_once:
         for done in at_once.map(lambda team: made.admin(action="add_team", team=team), of_team):
             assert done.returncode == 0, done.stdout + done.stderr
-        for done in at_once.map(
-            lambda team: made.admin(action="add_user", user=of_team[team], team=team), of_team
-        ):
-            assert done.returncode == 0, done.stdout + done.stderr
+    for team, user in of_team.items():  # one after the other: each reads the list of users
+        done = made.admin(action="add_user", user=user, team=team)
+        assert done.returncode == 0, done.stdout + done.stderr
     yield made
     _copies.clear()
     native("stop", folder)
@@ -157,13 +168,13 @@ def ask(
 
 
 def raw(group: Group, head: str, body: bytes) -> int:
-    """Return the status of a request whose headers are as they stand. head: without those that name it."""
+    """Return the status of a request with exactly these headers, and those that name its sender."""
     words = b64encode(f"bob:{group.password('bob')}".encode()).decode()
     netloc = urlsplit(group.uri).netloc
     with socket.create_connection(("127.0.0.1", int(netloc.rpartition(":")[2])), 30) as connection:
         first, _, headers = head.partition("\n")
-        own = f"Host: {netloc}\nAuthorization: Basic {words}\nConnection: close\n"
-        text = f"{first} HTTP/1.1\n{own}{headers}\n\n".replace("\n", "\r\n")
+        local = f"Host: {netloc}\nAuthorization: Basic {words}\nConnection: close\n"
+        text = f"{first} HTTP/1.1\n{local}{headers}\n\n".replace("\n", "\r\n")
         connection.sendall(text.encode() + body)
         return int(connection.makefile("rb").readline().split()[1])
 
@@ -174,8 +185,8 @@ class Team:
     def __init__(self, group: Group, user: str, team: str) -> None:
         self.group, self.user, self.team = group, user, team
         named = {"experiment_name": f"{team}/captioning"}
-        found = group.ask(user, "GET", f"{API}/experiments/get-by-name", params=named)
-        self.experiment = str(found.json()["experiment"]["experiment_id"])
+        results = group.ask(user, "GET", f"{API}/experiments/get-by-name", params=named)
+        self.experiment = str(results.json()["experiment"]["experiment_id"])
         self.run = self.post("runs/create", experiment_id=self.experiment)["run"]["info"]["run_id"]
         model = {"name": "kept", "source_run_id": self.run}
         made = self.post("logged-models", experiment_id=self.experiment, **model)

@@ -21,8 +21,8 @@ NGINX = debian.path_of("nginx")
 @contextmanager
 def running(group: Group, folder: Path) -> Iterator[tuple[str, Path]]:
     """Address and certificate."""
-    with started(folder, group.uri.removeprefix("http://"), group.proxy_port) as found:
-        yield found
+    with started(folder, group.uri.removeprefix("http://"), group.proxy_port) as results:
+        yield results
 
 
 @contextmanager
@@ -63,13 +63,13 @@ def started(
     )
     (folder / "conf.d" / "default.conf").write_text(server)
     main = (folder / "compose" / "nginx.conf").read_text()
-    for place, own in {
+    for place, local in {
         "/etc/nginx/conf.d": "conf.d",
         "/tmp/nginx.pid": "nginx.pid",
         "/dev/stderr": "error.log",
     }.items():
         assert place in main
-        main = main.replace(place, f"{folder}/{own}")
+        main = main.replace(place, f"{folder}/{local}")
     (folder / "nginx.conf").write_text(main.replace("/dev/stdout", f"{folder}/access.log"))
     command = [*confined, str(NGINX), "-c", str(folder / "nginx.conf"), "-p", str(folder)]
     checked = subprocess.run([*command, "-t"], capture_output=True, text=True)

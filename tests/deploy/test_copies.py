@@ -21,7 +21,7 @@ from tests.deploy.group import Group, native
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """Of a server that does not run: with a database, and artifacts of 300 KB."""
+    """Return the folder of a stopped server with a database and artifacts of 300 KB."""
     made = Folder(tmp_path / "server")
     made.set_up(Settings(database="sqlite"))
     with sqlite3.connect(made.sqlite) as database:
@@ -79,7 +79,7 @@ def test_backup_refuses_a_link_among_the_artifacts(folder: Folder) -> None:
 
 
 def spoiled(copy: Path) -> None:
-    """With checksums that fit: as whoever may write to the copies would."""
+    """Add a file to the archive, with checksums that fit."""
     with tarfile.open(copy / "artifacts.tar", "a") as tar:
         tar.addfile(tarfile.TarInfo("secrets.json"))
     redone(copy)
@@ -100,7 +100,7 @@ def test_failed_restore_leaves_no_server(folder: Folder, tmp_path: Path) -> None
     failed = native("restore", target, str(tmp_path / "copy"))
     assert failed.returncode == 2
     assert "holds 'secrets.json', which is no file of the artifacts" in failed.stderr
-    assert not [one.name for one in target.iterdir() if one.name != "at-work.lock"]
+    assert not [item.name for item in target.iterdir() if item.name != "at-work.lock"]
     assert "there is no server in" in native("status", target).stderr
 
 
@@ -123,11 +123,11 @@ def test_restore_of_a_broken_dump_leaves_no_database(group: Group, place: Path) 
     failed = native("restore", place / "new", str(place / "copy"))
     assert failed.returncode == 2
     assert "pg_restore failed" in failed.stderr
-    assert not [one.name for one in (place / "new").iterdir() if one.name != "at-work.lock"]
+    assert not [item.name for item in (place / "new").iterdir() if item.name != "at-work.lock"]
     left = [
-        one.info
-        for one in psutil.process_iter(["cmdline"])
-        if str(place / "new") in " ".join(one.info["cmdline"] or [])
+        item.info
+        for item in psutil.process_iter(["cmdline"])
+        if str(place / "new") in " ".join(item.info["cmdline"] or [])
     ]
     assert not left
     shutil.rmtree(place / "copy")

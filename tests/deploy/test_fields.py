@@ -27,7 +27,7 @@ def registered(hers: Team, his: Team) -> None:
 
 
 def state(hers: Team, his: Team) -> dict[str, Any]:
-    """What an attack of his would change."""
+    """Return everything that an attack would change."""
     alice = hers.group
     addresses = {
         "run": f"{API}/runs/get?run_id={hers.run}",
@@ -161,7 +161,7 @@ def test_a_nul_in_a_field_name_reaches_nothing_of_another_team(
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What `variations.py` prints. In a process of its own: MLflow's server reads its settings when imported."""
+    """Return the output of `variations.py`; importing MLflow's server fixes its settings."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.deploy.variations", str(OF_EACH_CLASS)],
         cwd=tmp_path_factory.mktemp("variations"),
@@ -188,14 +188,14 @@ def test_a_handler_reads_the_message_that_was_authorised(report: Any) -> None:
 
 
 def test_the_guard_parses_the_message_that_the_handler_parses(report: Any) -> None:
-    parsed, known = report["parsed"], report["known"]
+    parsed, catalogue = report["parsed"], report["known"]
     assert len(parsed) > 60
     by_path = [line for line, message in parsed.items() if not message]
     assert len(by_path) < 8, "they read their path"
-    assert {line: known.get(line) for line in parsed if line not in by_path} == {
+    assert {line: catalogue.get(line) for line in parsed if line not in by_path} == {
         line: message for line, message in parsed.items() if message
     }
-    assert set(routes.classes()[routes.WRITE]) <= set(known)
+    assert set(routes.classes()[routes.WRITE]) <= set(catalogue)
 
 
 JSON = "Content-Type: application/json"
@@ -285,7 +285,8 @@ def test_a_query_is_read_in_one_way(group: Group, hers: Team, his: Team, query: 
 
 
 def test_a_nul_in_graphql_variables_is_refused(hers: Team, his: Team) -> None:
-    query = "query q($data: MlflowGetRunInput!) { mlflowGetRun(input: $data) { run { info { runUuid } } } }"
+    query = "query q($data: MlflowGetRunInput!) { mlflowGetRun(input: $data) "
+    query += "{ run { info { runUuid } } } }"
     sent = {"query": query, "operationName": "q", "variables": {"data": {"runId": his.run}}}
     status, text = his.tries("POST", "/graphql", sent)
     assert status == 200

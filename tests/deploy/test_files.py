@@ -1,4 +1,4 @@
-"""The files for compose, Kubernetes and systemd, as far as they can be judged without what they are for."""
+"""Files for compose, Kubernetes and systemd, checked without running them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ WITH_CAPABILITIES = shutil.which("setpriv") if os.getuid() == 0 else None
 
 
 def services() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
-    return found
+    results: dict[str, dict[str, Any]] = yaml.safe_load(COMPOSE)["services"]
+    return results
 
 
 def confined(service: str) -> list[str]:
@@ -46,13 +47,26 @@ def test_compose_follows_its_specification_and_names_what_there_is() -> None:
     PyCompose.from_yaml(COMPOSE).validate()
     with pytest.raises(ValueError, match=r"\w"):
         PyCompose.from_yaml(COMPOSE.replace("healthcheck:", "healthchek:", 1)).validate()
-    found = yaml.safe_load(COMPOSE)
-    for service in found["services"].values():
+    results = yaml.safe_load(COMPOSE)
+    for service in results["services"].values():
         named = {volume.partition(":")[0] for volume in service.get("volumes", [])}
-        assert {name for name in named if not name.startswith(".")} <= set(found["volumes"])
+        assert {name for name in named if not name.startswith(".")} <= set(results["volumes"])
         for kind in ("secrets", "networks"):
-            assert set(service.get(kind, [])) <= set(found[kind])
-        assert set(service.get("depends_on", {})) <= set(found["services"])
+            assert set(service.get(kind, [])) <= set(results[kind])
+        assert set(service.get("depends_on", {})) <= set(results["services"])
+
+
+def test_backup_is_healthy_for_26_hours(tmp_path: Path) -> None:
+    kind, command = services()["backup"]["healthcheck"]["test"]
+    assert kind == "CMD-SHELL"
+    command = command.replace("/backups", str(tmp_path / "backups"))
+    metadata = tmp_path / "backups" / "2026-01-31T03-00-00" / "about.json"
+    metadata.parent.mkdir(parents=True)
+    assert subprocess.run(command, shell=True).returncode == 1
+    metadata.touch()
+    for hours, code in ((25, 0), (27, 1)):
+        os.utime(metadata, (time.time() - hours * 3_600,) * 2)
+        assert subprocess.run(command, shell=True).returncode == code
 
 
 @pytest.mark.skipif(not WITH_CAPABILITIES, reason="capabilities are dropped as root, by setpriv")

@@ -1,4 +1,4 @@
-"""The guard before MLflow, attacked on a running server: commands, other teams' files, paths, names, floods."""
+"""Guard in front of MLflow, attacked on a running server: routes, teams, paths, names, floods."""
 
 from __future__ import annotations
 
@@ -29,13 +29,20 @@ from tests.deploy.group import API, Group, Team, ask
 ADDRESSES = count(10)
 
 
+def check(group: Group, *steps: tuple[str, str, str, object, int]) -> None:
+    """Send requests of (user, method, path, JSON), and compare their statuses."""
+    for user, method, path, sent, status in steps:
+        answer = group.ask(user, method, f"{API}/{path}", json=sent)
+        assert answer.status_code == status, (user, path, sent, answer.text)
+
+
 def address() -> str:
-    """Where nobody has asked from before: wrong passwords make others at the same address wait."""
+    """Return an unused address: wrong passwords make others at the same address wait."""
     return f"127.0.{next(ADDRESSES)}.1"
 
 
 def addresses_of(kinds: list[str]) -> Iterator[tuple[str, str]]:
-    """Method and an address of every route of these kinds, under each of its prefixes."""
+    """Yield method and address of the routes of some kinds, under each prefix."""
     for kind in kinds:
         for line in routes.classes()[kind]:
             method, rule = line.split(" ", 1)
@@ -54,16 +61,17 @@ from deploy import authentication
 
 settings, store = Path(sys.argv[1], "auth.ini"), f"sqlite:///{sys.argv[1]}/store.db"
 authentication.write_settings(settings, store)
-os.environ |= authentication.environment(settings, store, "a password", "a key")
+os.environ |= authentication.environment(settings, store, "a password of this test", "a key")
 from deploy.guard import backend
 from deploy.guard.routes import line
 from fastapi.routing import iter_route_contexts
 from mlflow.server import app
 from starlette.routing import Mount
 
+application = backend.application()
 for rule in app.url_map.iter_rules():
     print(*(line(method, rule.rule) for method in rule.methods), sep="\n")
-native = [route for route in backend.application().routes if not isinstance(route, Mount)]
+native = [route for route in application.routes if not isinstance(route, Mount)]
 for route in iter_route_contexts(native):
     path = re.sub(r"\{(\w+):path\}", r"<path:\1>", route.path or "")
     path = path.replace("{", "<").replace("}", ">")
@@ -83,7 +91,7 @@ def test_every_route_of_mlflow_is_classified(tmp_path: Path) -> None:
     assert (offered - classified, classified - offered) == (set(), set())
 
 
-def test_a_route_that_nobody_has_classified_is_refused(group: Group) -> None:
+def test_unclassified_routes_are_refused(group: Group) -> None:
     unknown = (
         f"{API}/runs/invent",
         "/ajax-api/9.0/mlflow/anything",
@@ -99,8 +107,8 @@ def test_a_route_that_nobody_has_classified_is_refused(group: Group) -> None:
     assert routes.Routes(fewer).match("GET", f"{API}/runs/get") is None
 
 
-def test_what_is_refused_is_refused_to_administrators_too(group: Group) -> None:
-    """The assistant takes a provider's address from its user, and runs what the provider asks for."""
+def test_refused_routes_are_refused_to_administrators(group: Group) -> None:
+    """Refuse the assistant, which runs commands of a provider that its user chooses."""
     refused = list(addresses_of([routes.REFUSED]))
     statuses = {line: group.ask("admin", *line, json={}).status_code for line in refused}
     assert len(statuses) > 250
@@ -109,13 +117,13 @@ def test_what_is_refused_is_refused_to_administrators_too(group: Group) -> None:
     assert group.ask("alice", *refused[0], json={}).status_code == 403
 
 
-def test_without_a_name_there_is_nothing_but_health_and_the_pages_own_files(group: Group) -> None:
+def test_without_a_password_only_health_and_ready_are_open(group: Group) -> None:
     closed = [kind for kind in routes.classes() if kind != routes.OPEN]
-    found = {
+    results = {
         (method, path): ask(group, None, method, path)[0] for method, path in addresses_of(closed)
     }
-    assert len(found) > 500
-    assert {line: status for line, status in found.items() if status != 401} == {}
+    assert len(results) > 500
+    assert {line: status for line, status in results.items() if status != 401} == {}
     assert ask(group, None, "GET", "/health") == (200, "OK")
     assert ask(group, None, "GET", "/ready") == (200, "ready\n")
 
@@ -131,7 +139,7 @@ def test_without_a_name_there_is_nothing_but_health_and_the_pages_own_files(grou
         {"Origin": "http://127.0.0.1:9"},
     ],
 )
-def test_forged_hosts_and_foreign_pages_are_refused(group: Group, headers: dict[str, str]) -> None:
+def test_forged_hosts_and_origins_are_refused(group: Group, headers: dict[str, str]) -> None:
     sent = {"experiment_ids": ["0"]}
     answer = group.ask("alice", "POST", f"{API}/runs/search", json=sent, headers=headers)
     assert answer.status_code == 403
@@ -140,7 +148,7 @@ def test_forged_hosts_and_foreign_pages_are_refused(group: Group, headers: dict[
 # Whose things are whose
 
 
-def test_a_second_name_of_a_run_does_not_lead_to_another_teams_files(hers: Team, his: Team) -> None:
+def test_synonyms_of_a_run_lead_to_no_file_of_another_team(hers: Team, his: Team) -> None:
     for query in (
         f"run_id={his.run}&run_uuid={hers.run}",
         f"run_uuid={hers.run}",
@@ -234,57 +242,45 @@ PASSWORD = "long enough password"
         ("PATCH", "users/update-admin", {"username": "bob", "is_admin": True}),
     ],
 )
-def test_what_a_request_names_is_its_accounts_to_write(
+def test_requests_that_name_things_of_another_team_change_nothing(
     hers: Team, his: Team, method: str, path: str, sent: dict[str, Any]
 ) -> None:
     ids = {"MY_MODEL": his.model, "HER_MODEL": hers.model, "MY_RUN": his.run, "HER_RUN": hers.run}
     ids |= {"HERS": hers.experiment, "MINE": his.experiment}
-    own = [f"{API}/logged-models/{hers.model}", f"{API}/runs/get?run_id={hers.run}"]
-    own += [f"{API}/experiments/get?experiment_id={hers.experiment}", f"{API}/users/current"]
+    local = [f"{API}/logged-models/{hers.model}", f"{API}/runs/get?run_id={hers.run}"]
+    local += [f"{API}/experiments/get?experiment_id={hers.experiment}", f"{API}/users/current"]
 
     def filled(text: str) -> str:
         return re.sub("|".join(ids), lambda match: ids[match[0]], text)
 
-    before = [hers.group.ask("alice", "GET", place).text for place in own]
+    before = [hers.group.ask("alice", "GET", place).text for place in local]
     status, text = his.tries(method, filled(f"{API}/{path}"), json.loads(filled(json.dumps(sent))))
     assert status in (400, 403), text
-    assert [hers.group.ask("alice", "GET", place).text for place in own] == before
+    assert [hers.group.ask("alice", "GET", place).text for place in local] == before
 
 
-def test_what_is_ones_own_is_written_as_ever(hers: Team) -> None:
+def test_a_team_writes_its_own_things(group: Group, hers: Team) -> None:
     metric = {"key": "m", "value": 1.0, "timestamp": 1, "step": 0, "model_id": hers.model}
-    hers.post(
-        "runs/log-batch", run_id=hers.run, metrics=[metric], tags=[{"key": "a", "value": "b"}]
+    batch = {"run_id": hers.run, "metrics": [metric], "tags": [{"key": "a", "value": "b"}]}
+    ready = {"model_id": hers.model, "status": "LOGGED_MODEL_READY"}
+    version = {"source": f"models:/{hers.model}", "model_id": hers.model}
+    inputs = {"run_id": hers.run, "models": [{"model_id": hers.model}]}
+    check(
+        group,
+        ("alice", "POST", "runs/log-batch", batch, 200),
+        ("alice", "PATCH", f"logged-models/{hers.model}", ready, 200),
+        ("alice", "POST", "registered-models/create", {"name": "vision.captioner"}, 200),
+        ("alice", "POST", "model-versions/create", {"name": "vision.captioner", **version}, 200),
+        ("alice", "POST", "runs/log-inputs", inputs, 200),
     )
-    done = hers.tries(
-        "PATCH",
-        f"{API}/logged-models/{hers.model}",
-        {"model_id": hers.model, "status": "LOGGED_MODEL_READY"},
-    )
-    assert done[0] == 200, done
-    hers.post("registered-models/create", name="vision.captioner")
-    hers.post(
-        "model-versions/create",
-        name="vision.captioner",
-        source=f"models:/{hers.model}",
-        model_id=hers.model,
-    )
-    hers.post("runs/log-inputs", run_id=hers.run, models=[{"model_id": hers.model}])
 
 
 # Where files lie
 
 
-def test_files_lie_where_the_server_keeps_them(group: Group, hers: Team) -> None:
-    for user in ("alice", "admin"):
-        for place in ("/etc", "file:///etc", "mlflow-artifacts:/1", "s3://bucket"):
-            for name in ("artifact_location", "artifactLocation"):
-                sent = {"name": "vision/elsewhere", name: place}
-                assert (
-                    group.ask(user, "POST", f"{API}/experiments/create", json=sent).status_code
-                    == 400
-                )
-    sources = (
+@pytest.mark.parametrize(
+    "source",
+    [
         "/etc",
         "file:///etc",
         "mlflow-artifacts:/1/../../etc",
@@ -292,16 +288,21 @@ def test_files_lie_where_the_server_keeps_them(group: Group, hers: Team) -> None
         "dbfs:/x",
         "runs:/x",
         "models:/a",
-    )
-    for source in sources:
-        sent = {"name": "vision.captioner", "source": source}
-        assert (
-            group.ask("alice", "POST", f"{API}/model-versions/create", json=sent).status_code == 400
-        )
-    tag = {"experiment_id": hers.experiment, "key": "mlflow.artifactLocation", "value": "/etc"}
-    assert (
-        group.ask("alice", "POST", f"{API}/experiments/set-experiment-tag", json=tag).status_code
-        == 400
+    ],
+)
+def test_files_lie_in_the_servers_artifacts_only(group: Group, hers: Team, source: str) -> None:
+    tag = {"experiment_id": hers.experiment, "key": "mlflow.artifactLocation", "value": source}
+    places = [{name: source} for name in ("artifact_location", "artifactLocation")]
+    creations = [
+        (user, "POST", "experiments/create", {"name": "vision/elsewhere", **place}, 400)
+        for user in ("alice", "admin")
+        for place in places
+    ]
+    check(
+        group,
+        *creations,
+        ("alice", "POST", "model-versions/create", {"name": "vision.m", "source": source}, 400),
+        ("alice", "POST", "experiments/set-experiment-tag", tag, 400),
     )
 
 
@@ -327,9 +328,7 @@ def test_files_lie_where_the_server_keeps_them(group: Group, hers: Team) -> None
         *("a//b", "a/./b", "a\\b", "a%00b", "a%250ab", "a" * 300, "a/" * 70 + "a"),
     ],
 )
-def test_a_path_of_a_file_is_what_it_says_and_leads_nowhere_else(
-    group: Group, hers: Team, path: str
-) -> None:
+def test_paths_lead_to_no_other_file(group: Group, hers: Team, path: str) -> None:
     words, secrets = ("alice", group.password("alice")), group.folder / "secrets.json"
     artifacts, before = "/api/2.0/mlflow-artifacts/artifacts", secrets.read_bytes()
     inside = f"{artifacts}/{hers.experiment}/{hers.run}/artifacts"
@@ -380,7 +379,9 @@ def test_a_path_of_a_file_is_what_it_says_and_leads_nowhere_else(
     ],
     ids=ascii,
 )
-def test_a_name_is_of_the_team_that_gives_it(group: Group, hers: Team, name: str) -> None:
+def test_names_of_other_teams_and_look_alikes_are_refused(
+    group: Group, hers: Team, name: str
+) -> None:
     assert hers.tries("POST", f"{API}/experiments/create", {"name": name})[0] in (400, 403)
     mine = group.ask(
         "alice", "GET", f"{API}/experiments/get-by-name", params={"experiment_name": "vision/grid"}
@@ -392,102 +393,61 @@ def test_a_name_is_of_the_team_that_gives_it(group: Group, hers: Team, name: str
     ] in (400, 403)
 
 
-def test_what_a_member_makes_is_the_teams(group: Group, hers: Team) -> None:
+def test_things_that_a_member_makes_are_the_teams(group: Group) -> None:
     done = group.admin(action="add_user", user="anna", team="vision")
     assert done.returncode == 0, done.stderr
-    assert (
-        "export MLFLOW_EXPERIMENT_NAME='vision/launches'"
-        in (group.accounts / "anna.env").read_text()
-    )
-    made = group.ask(
-        "anna", "POST", f"{API}/experiments/create", json={"name": "vision/my study"}
-    ).json()["experiment_id"]
-    tag = {"experiment_id": made, "key": "a", "value": "b"}
-    assert hers.tries("POST", f"{API}/experiments/set-experiment-tag", tag)[0] == 200
-    group.ask(
-        "anna", "POST", f"{API}/registered-models/create", json={"name": "vision.anna"}
-    ).raise_for_status()
-    named = {"name": "vision.anna", "key": "a", "value": "b"}
-    assert hers.tries("POST", f"{API}/registered-models/set-tag", named)[0] == 200
-    renamed = {"name": "vision.anna", "new_name": "vision.anna2"}
-    group.ask("anna", "POST", f"{API}/registered-models/rename", json=renamed).raise_for_status()
-    named["name"] = "vision.anna2"
-    assert hers.tries("POST", f"{API}/registered-models/set-tag", named)[0] == 200
-    group.ask(
-        "anna", "POST", f"{API}/registered-models/create", json={"name": "vision.anna"}
-    ).raise_for_status()
-    prompt = {
-        "name": "vision.prompt",
-        "tags": [{"key": "mlflow.prompt.is_prompt", "value": "true"}],
-    }
-    assert (
-        group.ask("anna", "POST", f"{API}/registered-models/create", json=prompt).status_code == 400
+    name = {"name": "vision/my study"}
+    made = group.ask("anna", "POST", f"{API}/experiments/create", json=name).json()
+    tag = {"experiment_id": made["experiment_id"], "key": "a", "value": "b"}
+    model, renamed = {"name": "vision.anna"}, {"name": "vision.anna2"}
+    prompt = {"name": "vision.p", "tags": [{"key": "mlflow.prompt.is_prompt", "value": "true"}]}
+    rename = {**model, "new_name": "vision.anna2"}
+    check(
+        group,
+        ("alice", "POST", "experiments/set-experiment-tag", tag, 200),
+        ("anna", "POST", "registered-models/create", model, 200),
+        ("alice", "POST", "registered-models/set-tag", {**tag, **model}, 200),
+        ("anna", "POST", "registered-models/rename", rename, 200),
+        ("alice", "POST", "registered-models/set-tag", {**tag, **renamed}, 200),
+        ("anna", "POST", "registered-models/create", model, 200),
+        ("anna", "POST", "registered-models/create", prompt, 400),
     )
     assert group.admin(action="leave", user="anna", team="vision").returncode == 0
-    assert (
-        group.ask("anna", "POST", f"{API}/registered-models/set-tag", json=named).status_code == 403
-    )
-    assert (
-        group.ask(
-            "anna", "DELETE", f"{API}/registered-models/delete", json={"name": "vision.anna"}
-        ).status_code
-        == 403
-    )
-    assert (
-        group.ask("anna", "POST", f"{API}/experiments/set-experiment-tag", json=tag).status_code
-        == 403
-    )
-    assert (
-        group.ask(
-            "anna", "POST", f"{API}/experiments/create", json={"name": "vision/again"}
-        ).status_code
-        == 403
-    )
-    assert (
-        group.ask("anna", "POST", f"{API}/experiments/create", json={"name": "anna/x"}).status_code
-        == 403
+    check(
+        group,
+        ("anna", "POST", "registered-models/set-tag", {**tag, **renamed}, 403),
+        ("anna", "DELETE", "registered-models/delete", model, 403),
+        ("anna", "POST", "experiments/set-experiment-tag", tag, 403),
+        ("anna", "POST", "experiments/create", {"name": "vision/again"}, 403),
+        ("anna", "POST", "experiments/create", {"name": "anna/x"}, 403),
     )
 
 
-def test_a_name_that_somebody_took_before_is_not_made_a_teams(group: Group) -> None:
-    """As it could be done on a server without the guard."""
-    made = group.ask(
-        "admin", "POST", f"{API}/experiments/create", json={"name": "future/captioning"}
-    ).json()["experiment_id"]
-    granted = {
-        "username": "carol",
-        "resource_type": "experiment",
-        "resource_id": made,
-        "permission": "MANAGE",
-    }
-    group.ask(
-        "admin", "POST", "/api/3.0/mlflow/users/permissions/grant", json=granted
-    ).raise_for_status()
+def test_add_team_refuses_a_name_that_a_stranger_owns(group: Group) -> None:
+    name = {"name": "future/captioning"}
+    made = group.ask("admin", "POST", f"{API}/experiments/create", json=name).json()
+    grant = {"username": "carol", "resource_type": "experiment", "permission": "MANAGE"}
+    grant["resource_id"] = made["experiment_id"]
+    permissions = "/api/3.0/mlflow/users/permissions"
+    group.ask("admin", "POST", f"{permissions}/grant", json=grant).raise_for_status()
     refused = group.admin(action="add_team", team="future")
     assert refused.returncode == 2
     assert "experiment future/captioning is carol's, who is not of the team" in refused.stderr
     assert "future" not in group.admin(action="list").stdout.replace("future/captioning", "")
-    group.ask(
-        "admin", "POST", "/api/3.0/mlflow/users/permissions/revoke", json=granted
-    ).raise_for_status()
-    assert group.admin(action="add_team", team="future").returncode == 0
 
 
-def test_default_is_to_be_read(group: Group, hers: Team) -> None:
+def test_default_is_read_only(group: Group, hers: Team) -> None:
     status, text = hers.tries("POST", f"{API}/runs/create", {"experiment_id": "0"})
     assert status == 403
     assert "MLFLOW_EXPERIMENT_NAME=vision/launches" in text
     assert hers.tries("PUT", "/api/2.0/mlflow-artifacts/artifacts/0/x/artifacts/y")[0] == 403
-    assert (
-        group.ask("alice", "POST", f"{API}/runs/search", json={"experiment_ids": ["0"]}).status_code
-        == 200
-    )
+    check(group, ("alice", "POST", "runs/search", {"experiment_ids": ["0"]}, 200))
 
 
 @pytest.mark.parametrize(
     "name", ["Vision", "vision ", "ѵision", "__user_1__", "a", "x" * 41, "../x"], ids=ascii
 )
-def test_teams_and_users_have_names_that_cannot_be_mistaken(group: Group, name: str) -> None:
+def test_names_of_teams_and_users_are_plain(group: Group, name: str) -> None:
     role = {"name": name, "workspace": "default"}
     assert group.ask("admin", "POST", "/api/3.0/mlflow/roles/create", json=role).status_code == 400
     if not re.fullmatch("Vision|x+", name):
@@ -495,7 +455,7 @@ def test_teams_and_users_have_names_that_cannot_be_mistaken(group: Group, name: 
         assert group.ask("admin", "POST", f"{API}/users/create", json=user).status_code == 400
 
 
-def test_files_are_read_by_whatever_name_the_ui_has_for_them(hers: Team) -> None:
+def test_files_are_read_by_each_address_of_the_ui(hers: Team) -> None:
     sent = b"<p>100% sure</p>"
     path = quote("100% sure.html")
     hers.group.ask(
@@ -506,7 +466,8 @@ def test_files_are_read_by_whatever_name_the_ui_has_for_them(hers: Team) -> None
         assert (answer.status_code, answer.content) == (200, sent)
     model = f"mlflow-artifacts/artifacts/{hers.experiment}/models/{hers.model}/artifacts/MLmodel"
     hers.group.ask("alice", "PUT", f"/api/2.0/{model}", data=sent).raise_for_status()
-    files = f"/ajax-api/2.0/mlflow/logged-models/{hers.model}/artifacts/files?artifact_file_path=MLmodel"
+    files = f"/ajax-api/2.0/mlflow/logged-models/{hers.model}/artifacts/files"
+    files += "?artifact_file_path=MLmodel"
     assert hers.group.ask("bob", "GET", files).content == sent
     for wrong in (
         f"run_id={hers.run}&path=../x",
@@ -517,7 +478,7 @@ def test_files_are_read_by_whatever_name_the_ui_has_for_them(hers: Team) -> None
         assert hers.group.ask("bob", "GET", f"/get-artifact?{wrong}").status_code in (400, 404)
 
 
-def test_a_slow_reader_of_a_large_file_costs_no_memory(group: Group, hers: Team) -> None:
+def test_slow_readers_of_a_large_file_cost_no_memory(group: Group, hers: Team) -> None:
     large = f"{hers.file.rpartition('/')[0]}/large.bin"
     group.ask("alice", "PUT", large, data=bytes(64 * 2**20)).raise_for_status()
     before, words = (
@@ -529,7 +490,8 @@ def test_a_slow_reader_of_a_large_file_costs_no_memory(group: Group, hers: Team)
             reader = held.enter_context(
                 socket.create_connection(("127.0.0.1", int(group.uri.rpartition(":")[2])), 10)
             )
-            head = f"GET /get-artifact?run_id={hers.run}&path=large.bin HTTP/1.1\r\nHost: {urlsplit(group.uri).netloc}\r\n"
+            head = f"GET /get-artifact?run_id={hers.run}&path=large.bin HTTP/1.1\r\n"
+            head += f"Host: {urlsplit(group.uri).netloc}\r\n"
             reader.sendall(f"{head}Authorization: Basic {words}\r\n\r\n".encode())
         time.sleep(3)
         assert resident_bytes(group) - before < 32 * 2**20
@@ -540,16 +502,17 @@ def test_a_slow_reader_of_a_large_file_costs_no_memory(group: Group, hers: Team)
 
 def resident_bytes(group: Group) -> int:
     main = psutil.Process(int((group.folder / "server.pid").read_text()))
-    return sum(one.memory_info().rss for one in (main, *main.children(recursive=True)))
+    return sum(item.memory_info().rss for item in (main, *main.children(recursive=True)))
 
 
-def test_a_body_is_not_read_before_the_password(group: Group) -> None:
+def test_body_is_not_read_before_the_password(group: Group) -> None:
     before, chunk = resident_bytes(group), b"x" * 2**20
     for words in ("", f"Authorization: Basic {b64encode(b'nobody:guess').decode()}\r\n"):
         with socket.create_connection(
             ("127.0.0.1", int(group.uri.rpartition(":")[2])), 10, (address(), 0)
         ) as connection:
-            head = f"PUT /api/2.0/mlflow-artifacts/artifacts/0/x HTTP/1.1\r\nHost: {urlsplit(group.uri).netloc}\r\n"
+            head = "PUT /api/2.0/mlflow-artifacts/artifacts/0/x HTTP/1.1\r\n"
+            head += f"Host: {urlsplit(group.uri).netloc}\r\n"
             connection.sendall(f"{head}{words}Content-Length: {500 * 2**20}\r\n\r\n".encode())
             sent = 0
             try:
@@ -601,15 +564,13 @@ COSTLY: dict[str, tuple[str, object]] = {
 
 
 @pytest.mark.parametrize(("path", "sent"), COSTLY.values(), ids=COSTLY.keys())
-def test_a_request_that_would_cost_much_is_refused_before_it_does(
-    hers: Team, path: str, sent: object
-) -> None:
+def test_costly_requests_are_refused_early(hers: Team, path: str, sent: object) -> None:
     begun = time.monotonic()
     assert hers.tries("POST", f"{API}/{path}", sent)[0] in (400, 404, 413)
     assert time.monotonic() - begun < 5
 
 
-def test_many_wrong_passwords_at_once_are_counted_too(group: Group) -> None:
+def test_many_wrong_passwords_at_once_are_counted(group: Group) -> None:
     source = address()
     with ThreadPoolExecutor(40) as crowd:
         guesses = list(
@@ -624,19 +585,19 @@ def test_many_wrong_passwords_at_once_are_counted_too(group: Group) -> None:
     assert set(guesses) <= {401, 429, 503}
 
 
-def test_one_right_password_on_many_connections_at_once_is_no_guess(group: Group) -> None:
+def test_right_password_on_many_connections_is_accepted(group: Group) -> None:
     """A machine's campaigns, all of one account, after its minute in the cache is over."""
     words, source = ("newcomer", "long enough for it"), address()
     sent = {"username": words[0], "password": words[1]}
     group.ask("admin", "POST", f"{API}/users/create", json=sent).raise_for_status()
     with ThreadPoolExecutor(24) as crowd:
-        found = list(
+        results = list(
             crowd.map(
                 lambda _: ask(group, words, "GET", f"{API}/users/current", source=source)[0],
                 range(24),
             )
         )
-    assert set(found) == {200}
+    assert set(results) == {200}
 
 
 @pytest.mark.parametrize(
@@ -644,11 +605,11 @@ def test_one_right_password_on_many_connections_at_once_is_no_guess(group: Group
     [("a\0b", "c"), ("a" * 300, "c"), ("alice", "\x1b"), ("", "c"), ("alice", "")],
     ids=ascii,
 )
-def test_what_is_no_name_or_password_is_not_looked_up(group: Group, words: tuple[str, str]) -> None:
+def test_malformed_names_and_passwords_are_refused(group: Group, words: tuple[str, str]) -> None:
     assert ask(group, words, "GET", "/", source=address())[0] == 401
 
 
-def test_a_flood_of_wrong_passwords_stops_nobody(group: Group) -> None:
+def test_flood_of_wrong_passwords_stops_no_user(group: Group) -> None:
     words = ("alice", group.password("alice"))
     assert {ask(group, words, "GET", f"{API}/users/current")[0] for _ in range(4)} == {
         200
@@ -660,16 +621,16 @@ def test_a_flood_of_wrong_passwords_stops_nobody(group: Group) -> None:
     with ThreadPoolExecutor(16) as crowd:
         flood = [crowd.submit(guess, n) for n in range(48)]
         waits = []
-        while not all(one.done() for one in flood):
+        while not all(item.done() for item in flood):
             begun = time.monotonic()
             assert ask(group, words, "GET", f"{API}/users/current")[0] == 200
             waits.append(time.monotonic() - begun)
-        assert {one.result() for one in flood} <= {401, 503}
+        assert {item.result() for item in flood} <= {401, 503}
     assert max(waits) < 5, "sixteen guesses at once stopped the server for fifteen seconds"
 
 
-def test_a_name_that_nobody_has_takes_as_long_as_any_other(group: Group) -> None:
-    """Interleaved, so that a busy machine slows both; without hashing for nobody the ratio is about 10."""
+def test_unknown_names_take_as_long_as_wrong_passwords(group: Group) -> None:
+    """Interleave both, so that a busy machine slows both; without the dummy hash it is 10."""
     taken: dict[str, list[float]] = {"bob": [], "nobody": []}
     for n in range(8):
         for user, times in taken.items():
@@ -679,24 +640,24 @@ def test_a_name_that_nobody_has_takes_as_long_as_any_other(group: Group) -> None
     assert 0.5 < statistics.median(taken["bob"]) / statistics.median(taken["nobody"]) < 2
 
 
-def test_connections_that_say_nothing_end(group: Group) -> None:
+def test_silent_connections_end(group: Group) -> None:
     port, source = int(group.uri.rpartition(":")[2]), address()
     with ExitStack() as held:
         silent = [
             held.enter_context(socket.create_connection(("127.0.0.1", port), 10, (source, 0)))
             for _ in range(300)
         ]
-        for one in silent[::2]:
-            one.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
+        for item in silent[::2]:
+            item.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
         assert ask(group, None, "GET", "/health")[0] == 200
 
-        def ended(one: socket.socket) -> bool:
-            one.setblocking(False)
+        def ended(item: socket.socket) -> bool:
+            item.setblocking(False)
             try:
-                return one.recv(1) == b""
+                return item.recv(1) == b""
             except BlockingIOError:
                 return False
             except OSError:
                 return True
 
-        wait_for(lambda: all(ended(one) for one in silent), 20)
+        wait_for(lambda: all(ended(item) for item in silent), 20)

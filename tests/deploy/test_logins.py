@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What came of ten simulated minutes, with MLflow's own accounts and hashes."""
+    """Return the answers of ten simulated minutes, with MLflow's own accounts and hashes."""
     script, folder = Path(__file__).with_name("attacked.py"), tmp_path_factory.mktemp("attacked")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), str(folder)],
@@ -28,8 +28,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("answers "))
-    found: dict[str, Any] = json.loads(line.removeprefix("answers "))
-    return found
+    results: dict[str, Any] = json.loads(line.removeprefix("answers "))
+    return results
 
 
 def test_ten_minutes_of_guesses_refuse_no_user_and_stay_throttled(answers: dict[str, Any]) -> None:

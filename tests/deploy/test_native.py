@@ -1,16 +1,22 @@
-"""One command starts a server with PostgreSQL and passwords; it can be stopped, copied, restored and upgraded."""
+"""Server of one command: backed up, restored, mended after deaths, stopped, upgraded."""
 
 from __future__ import annotations
 
 import grp
 import os
 import shutil
+import socket
 import sqlite3
 import stat
 import subprocess
 import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import requests
 
@@ -19,78 +25,98 @@ from deploy.copies import ArtifactFolder
 from deploy.native import database
 from deploy.native.database import PostgreSQL, Sqlite
 from deploy.native.folder import DeployError, Folder, Secrets, Settings
-from tests.deploy.group import Group, free_port, native
+from tests.deploy.group import API, Group, Team, cluster_processes, free_port, native
 
 
-def ask(uri: str, words: tuple[str, str], address: str, **sent: object) -> requests.Response:
-    return requests.post(f"{uri}/api/2.0/mlflow/{address}", auth=words, json=sent, timeout=30)
+@dataclass
+class Restored:
+    """Server that was restored from a backup of the group's, with a run and its file."""
+
+    folder: Path
+    port: int
+    run: str
+    file: str
 
 
-def test_a_server_is_copied_while_it_works_and_made_anew_from_the_copy(
-    group: Group, place: Path
-) -> None:
-    first, second = group.folder, place / "second"
-    words = ("admin", group.password("admin"))
-    experiment = ask(group.uri, words, "experiments/create", name="kept").json()["experiment_id"]
-    run = ask(group.uri, words, "runs/create", experiment_id=experiment).json()["run"]["info"][
-        "run_id"
-    ]
-    ask(
-        group.uri,
-        words,
-        "runs/log-metric",
-        run_id=run,
-        key="val/loss",
-        value=1.5,
-        timestamp=1,
-        step=0,
-    )
-    artifact = f"mlflow-artifacts/artifacts/{experiment}/{run}/artifacts/note.txt"
-    requests.put(
-        f"{group.uri}/api/2.0/{artifact}", auth=words, data=b"kept too", timeout=30
-    ).raise_for_status()
+@pytest.fixture(scope="module")
+def restored(group: Group) -> Iterator[Restored]:
+    run = Team(group, "alice", "vision")
+    point = {"key": "val/loss", "value": 1.5, "timestamp": 1, "step": 0}
+    run.post("runs/log-metric", run_id=run.run, **point)
+    place, port = Path(tempfile.mkdtemp(prefix="evenhand-native-", dir="/tmp")), free_port()
+    place.chmod(0o711)
+    copied = native("backup", group.folder, str(place / "copy"))
+    assert copied.returncode == 0, copied.stderr
+    options = ("--port", str(port), "--workers", "1")
+    done = native("restore", place / "second", str(place / "copy"), *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    yield Restored(place / "second", port, run.run, run.file)
+    native("stop", place / "second")
+    shutil.rmtree(place)
 
-    again = native("start", first, "--port", "1")
+
+def test_backup_of_a_working_server_is_restored(group: Group, restored: Restored) -> None:
+    again = native("start", group.folder, "--port", "1")
     assert again.returncode == 2
     assert "is running already" in again.stderr
-    assert native("status", first).returncode == 0, "what was refused has changed nothing"
-    copied = native("backup", first, str(place / "copy"))
-    assert copied.returncode == 0, copied.stderr
+    assert native("status", group.folder).returncode == 0, "a refused start changes nothing"
 
-    port = free_port()
-    restored = native("restore", second, str(place / "copy"), "--port", str(port), "--workers", "1")
-    assert restored.returncode == 0, restored.stdout + restored.stderr
+    def get(path: str) -> requests.Response:
+        uri, user = f"http://127.0.0.1:{restored.port}", ("alice", group.password("alice"))
+        return requests.get(f"{uri}{path}", auth=user, timeout=30)
 
-    def check_kept() -> None:
-        uri = f"http://127.0.0.1:{port}"
-        found = requests.get(
-            f"{uri}/api/2.0/mlflow/runs/get", params={"run_id": run}, auth=words, timeout=30
-        ).json()
-        assert [(one["key"], one["value"]) for one in found["run"]["data"]["metrics"]] == [
-            ("val/loss", 1.5)
-        ]
-        assert (
-            requests.get(f"{uri}/api/2.0/{artifact}", auth=words, timeout=30).content == b"kept too"
-        )
+    run = get(f"{API}/runs/get?run_id={restored.run}").json()["run"]
+    assert [metric["value"] for metric in run["data"]["metrics"]] == [1.5]
+    assert get(restored.file).content == b"kept"
 
-    check_kept()
-    full = native("restore", second, str(place / "copy"))
+    copy, damaged = restored.folder.parent / "copy", restored.folder.parent / "damaged"
+    full = native("restore", restored.folder, str(copy))
     assert full.returncode == 2
     assert "restore into an empty --folder" in full.stderr
-    assert native("stop", second).returncode == 0
-    assert native("status", second).returncode == 1
-
-    shutil.copytree(place / "copy", place / "damaged")
-    with (place / "damaged" / "artifacts.tar").open("r+b") as file:
+    shutil.copytree(copy, damaged)
+    with (damaged / "artifacts.tar").open("r+b") as file:
         file.write(b"x")
-    damaged = native("restore", place / "third", str(place / "damaged"))
-    assert damaged.returncode == 2
-    assert "is damaged" in damaged.stderr
-    shutil.rmtree(place / "damaged")
-    shutil.rmtree(place / "copy")
+    refused = native("restore", restored.folder.parent / "third", str(damaged))
+    assert refused.returncode == 2
+    assert "is damaged" in refused.stderr
 
 
-def test_a_database_is_served_by_the_version_that_made_it(
+@pytest.mark.debian(package="postgresql")
+def test_start_mends_a_dead_database_and_stop_ends_workers(restored: Restored) -> None:
+    folder = restored.folder
+    first = psutil.Process(int((folder / "server.pid").read_text()))
+    old = [first, *first.children(recursive=True)]
+    for process in cluster_processes(folder):
+        process.kill()
+    time.sleep(3)  # the server's knowledge of itself is at most two seconds old
+    status = native("status", folder)
+    assert status.returncode == 1
+    assert "is not ready: the database cannot be written and read: " in status.stdout
+    assert "system is down" in status.stdout
+    for headers in ({}, {"Authorization": "Bearer guessed"}):
+        address = f"http://127.0.0.1:{restored.port}/ready"
+        answer = requests.get(address, headers=headers, timeout=20)
+        assert (answer.status_code, answer.text) == (503, "not ready\n"), "no reason for strangers"
+    assert "not ready: the database cannot be" in (folder / "server.log").read_text()
+    mended = native("start", folder)
+    assert mended.returncode == 0, mended.stdout + mended.stderr
+    assert "it is started again" in mended.stdout
+    assert native("status", folder).returncode == 0
+    assert not [process for process in old if process.is_running()]
+
+    main = psutil.Process(int((folder / "server.pid").read_text()))
+    workers = main.children(recursive=True)
+    main.kill()
+    psutil.wait_procs([main], timeout=10)
+    assert native("status", folder).returncode == 1
+    assert native("stop", folder).returncode == 0
+    running = [process for process in workers if process.is_running()]
+    assert {process.status() for process in running} <= {psutil.STATUS_ZOMBIE}
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", restored.port)) != 0
+
+
+def test_database_is_served_by_the_version_that_made_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for version in (16, 18):
@@ -122,7 +148,7 @@ def test_a_database_is_served_by_the_version_that_made_it(
         ("artifacts/../secrets.json", ""),
     ],
 )
-def test_a_copy_writes_nothing_but_artifacts(tmp_path: Path, name: str, link: str) -> None:
+def test_restore_writes_only_artifacts(tmp_path: Path, name: str, link: str) -> None:
     copy, folder = tmp_path / "copy", Folder(tmp_path / "server")
     copy.mkdir()
     sqlite3.connect(copy / "database.sqlite").close()
@@ -139,7 +165,7 @@ def test_a_copy_writes_nothing_but_artifacts(tmp_path: Path, name: str, link: st
     assert not list(folder.artifacts.iterdir())
 
 
-def test_secrets_are_their_owners_alone(group: Group) -> None:
+def test_only_owners_read_secrets(group: Group) -> None:
     for name in ("secrets.json", "server.log", "settings.json", "server.pid"):
         assert stat.S_IMODE((group.folder / name).stat().st_mode) == 0o600
     auth = (group.folder / "auth.ini").stat()
@@ -166,7 +192,7 @@ def test_secrets_are_their_owners_alone(group: Group) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (
             ("start", "--database", "mysql://x/y"),
@@ -177,10 +203,10 @@ def test_secrets_are_their_owners_alone(group: Group) -> None:
         (("restore", "nowhere"), "is no backup"),
     ],
 )
-def test_a_wrong_call_is_one_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_call_is_one_line(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
     done = native(arguments[0], tmp_path / "server", *arguments[1:])
     assert done.returncode == 2
-    assert said in done.stderr
+    assert text in done.stderr
     assert "Traceback" not in done.stderr
     assert "secret" not in done.stderr
 

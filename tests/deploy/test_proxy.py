@@ -1,4 +1,4 @@
-"""nginx with TLS before a real server: the template that compose uses, a self-signed certificate, a bound on uploads."""
+"""nginx with TLS in front of a server: compose's template, certificate, bound of uploads."""
 
 from __future__ import annotations
 
@@ -38,9 +38,12 @@ def test_the_drawn_secrets_are_their_owners_alone_and_not_drawn_twice(
 
 
 def secrets(folder: Path, *words: str, **named: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: text for name, text in os.environ.items() if name != "SERVER_NAME"}
+    stored = {name: text for name, text in os.environ.items() if name != "SERVER_NAME"}
     return subprocess.run(
-        ["sh", str(folder / "secrets.sh"), *words], env=kept | named, capture_output=True, text=True
+        ["sh", str(folder / "secrets.sh"), *words],
+        env=stored | named,
+        capture_output=True,
+        text=True,
     )
 
 
@@ -86,9 +89,9 @@ class Names:
 
     def _answer(self) -> None:
         while True:
-            asked, client = self._socket.recvfrom(512)
-            question = asked[12 : asked.index(b"\0", 12) + 5]
-            header = asked[:2] + b"\x81\x80" + b"\0\1\0\1\0\0\0\0"
+            query, client = self._socket.recvfrom(512)
+            question = query[12 : query.index(b"\0", 12) + 5]
+            header = query[:2] + b"\x81\x80" + b"\0\1\0\1\0\0\0\0"
             ten_minutes = (600).to_bytes(4, "big")  # as Docker's own name server says
             answer = b"\xc0\x0c\0\1\0\1" + ten_minutes + b"\0\4" + socket.inet_aton(self.address)
             self._socket.sendto(header + question + answer, client)
@@ -125,12 +128,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path,
 
 
 def test_a_server_that_was_started_anew_at_another_address_is_found(
-    alone: tuple[str, Path, Names],
+    is_free: tuple[str, Path, Names],
 ) -> None:
-    address, certificate, names = alone
+    address, certificate, names = is_free
 
     def reached() -> set[str]:
-        """By every one of nginx's workers, each of which remembers names for itself; slower than the limit of requests."""
+        """Return the servers that nginx's workers reach, below the limit of requests."""
         time.sleep(1)
         return {requests.get(address, verify=certificate, timeout=10).text for _ in range(20)}
 
@@ -149,26 +152,26 @@ def half_open(port: int, context: ssl.SSLContext, number: int) -> socket.socket:
 
 
 def test_connections_that_do_not_go_on_are_dropped_and_block_nobody(
-    alone: tuple[str, Path, Names],
+    is_free: tuple[str, Path, Names],
 ) -> None:
-    address, certificate, _ = alone
+    address, certificate, _ = is_free
     context = ssl.create_default_context(cafile=str(certificate))
     began = time.monotonic()
     waiting = [half_open(int(address.rpartition(":")[2]), context, number) for number in range(600)]
     for _ in range(20):
-        asked = time.monotonic()
+        query = time.monotonic()
         assert requests.get(address, verify=certificate, timeout=10).status_code == 200
-        assert time.monotonic() - asked < 5
-    for one in waiting:
-        one.settimeout(30)
+        assert time.monotonic() - query < 5
+    for item in waiting:
+        item.settimeout(30)
         with suppress(ConnectionResetError, ssl.SSLError):
-            while one.recv(1_000):  # 408, then the end
+            while item.recv(1_000):  # 408, then the end
                 pass
     assert time.monotonic() - began < 30, (
         "10 s after each began, on a machine that has other work too"
     )
-    for one in waiting:
-        one.close()
+    for item in waiting:
+        item.close()
 
 
 def test_names_and_passwords_go_through_tls(group: Group, nginx: tuple[str, Path]) -> None:
@@ -185,7 +188,8 @@ def test_names_and_passwords_go_through_tls(group: Group, nginx: tuple[str, Path
         "headers": {"Origin": address},
         "verify": certificate,
     }
-    changed = requests.post(f"{address}/api/2.0/mlflow/runs/search", timeout=30, **sent)  # type: ignore[arg-type]
+    search = f"{address}/api/2.0/mlflow/runs/search"
+    changed = requests.post(search, timeout=30, **sent)  # type: ignore[arg-type]
     assert changed.status_code == 200, "the UI's own requests come from the proxy's address"
     with pytest.raises(requests.exceptions.SSLError):
         requests.get(search, timeout=30)  # a certificate that nobody vouches for

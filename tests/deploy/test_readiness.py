@@ -1,4 +1,4 @@
-"""Whether a server can work: the database and the artifacts are written and read, and what fails is said in one line."""
+"""Readiness: database and artifacts are written and read; a failure is one line."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_a_database_that_is_read_only_dead_or_unknown_is_told(
         f"postgresql+psycopg2://evenhand:{password}@127.0.0.1:{free_port()}/x",
         f"nonsense://evenhand:{password}@x/y",
     ):
-        told = readiness.problem(uri, str(tmp_path))
-        assert told.startswith("the database cannot be written and read: ")
-        assert "drawn" not in told
-        assert "\n" not in told
+        output = readiness.problem(uri, str(tmp_path))
+        assert output.startswith("the database cannot be written and read: ")
+        assert "drawn" not in output
+        assert "\n" not in output
 
 
 def test_a_database_that_hangs_is_not_waited_for(
@@ -71,7 +71,9 @@ def test_a_database_that_hangs_is_not_waited_for(
 ) -> None:
     everyone = psutil.process_iter(["cmdline"])
     main = next(
-        one for one in everyone if f"-p {postgres.port} -k" in " ".join(one.info["cmdline"] or [])
+        item
+        for item in everyone
+        if f"-p {postgres.port} -k" in " ".join(item.info["cmdline"] or [])
     )
     os.kill(main.pid, signal.SIGSTOP)
     try:
@@ -93,6 +95,6 @@ def test_a_full_disk_and_a_missing_folder_are_told(small_disk: Path, tmp_path: P
     assert readiness.problem(uri, str(small_disk)) == (
         f"the artifacts cannot be written and read: {small_disk}: No space left on device"
     )
-    assert [one.name for one in small_disk.iterdir()] == ["ballast"]
+    assert [item.name for item in small_disk.iterdir()] == ["ballast"]
     (small_disk / "ballast").unlink()
     assert "No such file or directory" in readiness.problem(uri, str(tmp_path / "missing"))

@@ -1,4 +1,4 @@
-"""Raw files of old cells go where a report was made of them; metrics stay; what was deleted in the UI is collected."""
+"""Retention: raw files of old cells with a report are pruned; deleted runs are collected."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def test_files_of_old_cells_with_a_report_go_and_nothing_else(
     for name in ("old", "cell of unreported", "new", "cell of new"):
         assert files(store, name)
     run_id = store.run_id("cell of old")
-    kept = store.run(run_id) if run_id else None
-    assert kept is not None
-    assert kept.metrics == {"val/loss": 1.5}
-    assert "pruned_files" in kept.tags
+    stored = store.run(run_id) if run_id else None
+    assert stored is not None
+    assert stored.metrics == {"val/loss": 1.5}
+    assert "pruned_files" in stored.tags
     again = group.admin(action="prune", experiment=PLACE, days="30")
     assert "no run that ended 30 days ago or more" in again.stdout
 
@@ -83,11 +83,11 @@ def test_what_was_deleted_is_collected(group: Group, store: Store, tmp_path: Pat
     group.ask(
         "admin", "POST", "/api/2.0/mlflow/runs/delete", json={"run_id": run_id}
     ).raise_for_status()
-    kept = list(group.folder.glob(f"artifacts/*/{run_id}/artifacts/values.parquet"))
-    assert kept
+    stored = list(group.folder.glob(f"artifacts/*/{run_id}/artifacts/values.parquet"))
+    assert stored
     done = native("gc", group.folder)
     assert done.returncode == 0, done.stderr
-    assert not kept[0].exists()
+    assert not stored[0].exists()
     assert (
         group.ask("admin", "GET", "/api/2.0/mlflow/runs/get", params={"run_id": run_id}).status_code
         == 404

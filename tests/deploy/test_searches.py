@@ -26,8 +26,8 @@ RUNS, METRICS, DATA_SETS = 40, 30, 4
 def filled(group: Group) -> str:
     """An experiment of alice's whose runs make joins grow: each has several data sets."""
     named = {"experiment_name": "vision/captioning"}
-    found = group.ask("alice", "GET", f"{API}/experiments/get-by-name", params=named).json()
-    experiment = str(found["experiment"]["experiment_id"])
+    found_items = group.ask("alice", "GET", f"{API}/experiments/get-by-name", params=named).json()
+    experiment = str(found_items["experiment"]["experiment_id"])
 
     def post(action: str, **sent: object) -> Any:
         answer = group.ask("alice", "POST", f"{API}/{action}", json=sent)

@@ -1,4 +1,4 @@
-"""Teams on one server: everybody reads everything, each writes its own; whose a run is, the account says."""
+"""Teams on one server: each reads everything and writes its own; accounts name the owners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import QUICK
-from tests.deploy.group import Group
+from tests.deploy.group import API, Group
 from tracking.records import Metrics, Point, Record, RunClosed, RunKind, RunOpened
 from tracking.store import Store
 
@@ -39,7 +39,7 @@ def campaign(team: str, user: str, machine: str, faster: float, seed: int) -> li
             {"pytorch": 900.0, "tensorflow": 900.0 * faster}.items()
         ):
             run = f"{owner}-{block}-{framework}"
-            own = {
+            local = {
                 "kind": RunKind.CELL,
                 "campaign": f"run:{owner}",
                 "framework": framework,
@@ -54,7 +54,7 @@ def campaign(team: str, user: str, machine: str, faster: float, seed: int) -> li
                     time_ms,
                     place,
                     f"{framework} · block {block}",
-                    {**tags, **own},
+                    {**tags, **local},
                     {"batch_size": "32"},
                 ),
                 Metrics(run, (Point("train/examples_per_second", value, 0, time_ms),)),
@@ -84,18 +84,18 @@ def test_a_campaign_goes_where_its_account_may_write_and_says_whose_it_is(
     options = [f"--{name}={text}" for name, text in settings.items()]
     done = group.call("alice", "captioning", *options, cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
-    found = group.ask(
+    results = group.ask(
         "bob",
         "GET",
-        "/api/2.0/mlflow/experiments/get-by-name",
+        f"{API}/experiments/get-by-name",
         params={"experiment_name": "vision/captioning"},
     )
-    wanted = {
-        "experiment_ids": [found.json()["experiment"]["experiment_id"]],
+    expected = {
+        "experiment_ids": [results.json()["experiment"]["experiment_id"]],
         "filter": "tags.kind = 'cell' and params.vocabulary = '100'",
     }
-    (run,) = group.ask("bob", "POST", "/api/2.0/mlflow/runs/search", json=wanted).json()["runs"]
-    tags = {one["key"]: one["value"] for one in run["data"]["tags"]}
+    (run,) = group.ask("bob", "POST", f"{API}/runs/search", json=expected).json()["runs"]
+    tags = {item["key"]: item["value"] for item in run["data"]["tags"]}
     assert (tags["team"], tags["user"], tags["mlflow.user"]) == ("vision", "alice", "alice")
 
     claimed = group.call("alice", "captioning", *options, "--team=speech", cwd=tmp_path)
@@ -107,74 +107,42 @@ def test_a_campaign_goes_where_its_account_may_write_and_says_whose_it_is(
     assert group.password("alice") not in journal + done.stdout + done.stderr
 
 
-def test_three_teams_on_two_machines_are_compared_on_one_server(
+def test_teams_on_two_machines_are_compared_on_one_server(
     group: Group, as_user: Callable[[str], Store], tmp_path: Path
 ) -> None:
-    for at, (team, user) in enumerate(
-        {"vision": "alice", "speech": "bob", "text": "carol"}.items()
-    ):
+    ratios, users = {"m1": 1.2, "m2": 1.25}, {"vision": "alice", "text": "carol"}
+    for seed, (team, user) in enumerate(users.items()):
         store = as_user(user)
-        for machine in ("m1", "m2"):
-            assert (
-                store.apply(
-                    campaign(team, user, machine, 1.2 if machine == "m1" else 1.25, seed=at),
-                    tmp_path,
-                )
-                == []
-            )
-    places = ",".join(f"{team}/captioning" for team in ("vision", "speech", "text"))
-    common = (
-        f"--experiment={places}",
-        "--filter=tags.model = 'drawn'",
-        "--format=json",
-        "--figures=false",
-        f"--output={tmp_path}",
-    )
+        for machine, ratio in ratios.items():
+            assert store.apply(campaign(team, user, machine, ratio, seed), tmp_path) == []
+    places = ",".join(f"{team}/captioning" for team in users)
+    options = [f"--experiment={places}", "--filter=tags.model = 'drawn'", "--format=json"]
+    options += ["--figures=false", f"--output={tmp_path}"]
 
-    by_framework = group.call(
-        "carol", "compare", *common, "--strata=machine,team", "--outcomes=train/examples_per_second"
-    )
+    strata = ("--strata=machine,team", "--outcomes=train/examples_per_second")
+    by_framework = group.call("carol", "compare", *options, *strata)
     assert by_framework.returncode == 0, by_framework.stderr
-    rows = json.loads(by_framework.stdout)["rows"]
-    assert {row["stratum"] for row in rows} == {
-        f"machine={m}, team={t}" for m in ("m1", "m2") for t in ("vision", "speech", "text")
-    }
-    assert {row["verdict"] for row in rows} == {"faster"}
-    for row in rows:
-        assert row["estimate"] == pytest.approx(1.2 if "m1" in row["stratum"] else 1.25, rel=0.02)
+    rows = {row["stratum"]: row for row in json.loads(by_framework.stdout)["rows"]}
+    assert rows.keys() == {f"machine={m}, team={t}" for m in ratios for t in users}
+    for stratum, row in rows.items():
+        assert row["verdict"] == "faster"
+        assert row["estimate"] == pytest.approx(ratios[stratum[8:10]], rel=0.02)
 
-    by_team = group.call(
-        "carol",
-        "compare",
-        *common,
-        "--factor=team",
-        "--strata=machine,framework",
-        "--baseline=text",
-    )
+    factor = ("--factor=team", "--strata=machine,framework", "--baseline=text")
+    by_team = group.call("carol", "compare", *options, *factor)
     assert by_team.returncode in (0, 3), by_team.stderr
-    told = json.loads(by_team.stdout)
-    assert {(row["a"], row["b"]) for row in told["rows"]} == {
-        ("text", "vision"),
-        ("text", "speech"),
-    }
-    assert {row["n_blocks"] for row in told["rows"]} == {6}
-    # the report went where carol's team may write
-    wanted = {"experiment_name": "text/comparisons"}
-    place = group.ask(
-        "carol", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=wanted
-    ).json()["experiment"]
-    assert (
-        "Newest result"
-        in {tag["key"]: tag["value"] for tag in place["tags"]}["mlflow.note.content"]
-    )
-    sought = {"experiment_ids": [place["experiment_id"]]}
-    runs = group.ask("carol", "POST", "/api/2.0/mlflow/runs/search", json=sought).json()["runs"]
-    assert {
-        tag["value"]
-        for run in runs
-        for tag in run["data"]["tags"]
-        if tag["key"] in ("user", "team")
-    } == {"carol", "text"}
+    rows = json.loads(by_team.stdout)["rows"]
+    assert {(row["a"], row["b"], row["n_blocks"]) for row in rows} == {("text", "vision", 6)}
+    # The report goes where carol's team may write.
+    query = {"experiment_name": "text/comparisons"}
+    place = group.ask("carol", "GET", f"{API}/experiments/get-by-name", params=query)
+    experiment = place.json()["experiment"]
+    notes = {tag["key"]: tag["value"] for tag in experiment["tags"]}
+    assert "Newest result" in notes["mlflow.note.content"]
+    query = {"experiment_ids": [experiment["experiment_id"]]}
+    runs = group.ask("carol", "POST", f"{API}/runs/search", json=query).json()["runs"]
+    tags = [(tag["key"], tag["value"]) for run in runs for tag in run["data"]["tags"]]
+    assert {value for key, value in tags if key in ("user", "team")} == {"carol", "text"}
 
 
 def test_another_teams_experiment_is_read_and_not_written(
@@ -186,7 +154,7 @@ def test_another_teams_experiment_is_read_and_not_written(
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("values", "message"),
     [
         ({"action": "add_team", "team": "Vision Team"}, "team=Vision Team is no name"),
         ({"action": "add_user", "user": "alice"}, "the server refuses"),
@@ -197,10 +165,12 @@ def test_another_teams_experiment_is_read_and_not_written(
         ({"action": "burn"}, "action=burn is not known; choose list, add_team"),
     ],
 )
-def test_a_wrong_action_is_told_in_one_line(group: Group, given: dict[str, str], said: str) -> None:
-    done = group.admin(**given)
+def test_a_wrong_action_is_told_in_one_line(
+    group: Group, values: dict[str, str], message: str
+) -> None:
+    done = group.admin(**values)
     assert done.returncode == 2, done.stdout
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not (group.accounts / "erin.env").exists()
 

@@ -1,4 +1,4 @@
-"""Variations of field names in requests, and what the guard and MLflow's own functions make of them.
+"""Variations of field names in requests, read by the guard and by MLflow's own functions.
 
 `python -m tests.deploy.variations NUMBER` prints that for NUMBER of each class and offered route.
 """
@@ -87,7 +87,9 @@ CLASSES: dict[str, Rename] = {
 def _json_name(name: str, rng: random.Random, *, escaped: bool) -> str:
     if not escaped:
         return json.dumps(name, ensure_ascii=rng.random() < 0.5)
-    letters = (f"\\u{ord(one):04{rng.choice('xX')}}" if rng.random() < 0.5 else one for one in name)
+    letters = (
+        f"\\u{ord(item):04{rng.choice('xX')}}" if rng.random() < 0.5 else item for item in name
+    )
     return f'"{"".join(letters)}"'
 
 
@@ -95,7 +97,7 @@ def _query_name(name: str, rng: random.Random, *, escaped: bool) -> str:
     if not escaped:
         return quote(name)
     return "".join(
-        f"%{ord(one):02{rng.choice('xX')}}" if rng.random() < 0.5 else one for one in name
+        f"%{ord(item):02{rng.choice('xX')}}" if rng.random() < 0.5 else item for item in name
     )
 
 
@@ -127,8 +129,8 @@ class Template:
             renamed = CLASSES[kind](slot.name, rng)
             other = write(renamed, rng, escaped=kind == "escapes") + sign
             other += slot.value.replace(MINE, HERS) if rng.random() < 0.8 else slot.value
-            own = write(slot.name, rng, escaped=False) + sign + slot.value
-            pairs = rng.choice(([own, other], [other, own], [other], [own, other, other]))
+            local = write(slot.name, rng, escaped=False) + sign + slot.value
+            pairs = rng.choice(([local, other], [other, local], [other], [local, other, other]))
             texts.append(f"{slot.before}{joint.join(pairs)}{slot.behind}".encode())
         return tuple(texts)
 
@@ -152,7 +154,7 @@ def _slots(value: Any, before: str = "", behind: str = "") -> Iterator[Slot]:
 OBJECTS: dict[str, dict[str, Any]] = {
     "/graphql": {
         "operationName": "MlflowGetRunQuery",
-        "query": "query q($data: MlflowGetRunInput!) { mlflowGetRun(input: $data) { run { info { runId } } } }",
+        "query": "query q($data: MlflowGetRunInput!) { mlflowGetRun(input: $data) { run { tag } } }",
         "variables": {"data": {"runId": MINE, "inner": [{"name": MINE}]}},
     },
     "": {
@@ -166,7 +168,7 @@ QUERIES = ("run_id", "run_uuid", "path", "username", "allow_deleted")
 
 def _example(descriptor: Any) -> dict[str, Any]:
     """Return an object with every field of a message."""
-    found = dict[str, Any]()
+    results = dict[str, Any]()
     for field in descriptor.fields:
         if field.message_type:
             value: Any = _example(field.message_type)
@@ -176,15 +178,15 @@ def _example(descriptor: Any) -> dict[str, Any]:
             value = True
         else:
             value = f"{MINE}_{field.name}" if field.type == field.TYPE_STRING else 7
-        found[field.name] = [value] if field.is_repeated else value
-    for one in descriptor.oneofs:
-        for field in one.fields[1:]:
-            del found[field.name]
-    return found
+        results[field.name] = [value] if field.is_repeated else value
+    for item in descriptor.oneofs:
+        for field in item.fields[1:]:
+            del results[field.name]
+    return results
 
 
 def template(method: str, rule: str, message: Any) -> Template:
-    """Return the valid request of a route. message: the class that its handler parses, None for none."""
+    """Return the valid request of a route whose handler parses a message, if it does."""
     example = _example(message.DESCRIPTOR) if message else {}
     if method != "GET":
         return Template(tuple(_slots(example or OBJECTS.get(rule, OBJECTS[""]))), is_query=False)
@@ -193,8 +195,8 @@ def template(method: str, rule: str, message: Any) -> Template:
     texts = [(name, quote(str(value))) for name, value in flat.items()]
     slots = []
     for place, (name, text) in enumerate(texts):
-        before = "".join(f"{one}={value}&" for one, value in texts[:place])
-        behind = "".join(f"&{one}={value}" for one, value in texts[place + 1 :])
+        before = "".join(f"{item}={value}&" for item, value in texts[:place])
+        behind = "".join(f"&{item}={value}" for item, value in texts[place + 1 :])
         slots.append(Slot(before, name, text, behind))
     return Template(tuple(slots), is_query=True)
 
@@ -215,7 +217,7 @@ def offered() -> Iterator[tuple[str, str, str, Any]]:
 
 
 def handed_over(method: str, sent: bytes, message: Any) -> Any:
-    """Return what a handler of MLflow gets from a query or a body: by its own functions, from bytes."""
+    """Return what a handler of MLflow gets from a query or a body, by its own functions."""
     is_query = method == "GET"
     environ = {"REQUEST_METHOD": method, "QUERY_STRING": sent.decode() if is_query else ""}
     if not is_query:
@@ -230,11 +232,11 @@ def handed_over(method: str, sent: bytes, message: Any) -> Any:
 def ids(read: Any) -> set[str]:
     """Return the ids that a handler would write to, wherever they stand in what it reads."""
     if isinstance(read, list):
-        return {one for inner in read for one in ids(inner)}
+        return {item for inner in read for item in ids(inner)}
     if not isinstance(read, dict):
         return set()
-    own = {str(read[name]) for name in IDS & read.keys()}
-    return own | {one for inner in read.values() for one in ids(inner)}
+    local = {str(read[name]) for name in IDS & read.keys()}
+    return local | {item for inner in read.values() for item in ids(inner)}
 
 
 def check(number: int) -> dict[str, Any]:
@@ -259,7 +261,9 @@ def check(number: int) -> dict[str, Any]:
                     seen[sent] = handed_over(method, sent, message)
                 is_equal = seen[sent] == authorised
                 if is_equal and kind == WRITE and not rule.endswith("/log-inputs"):
-                    is_equal = ids(seen[sent]) <= {one for _, one in content.ids(route, authorised)}
+                    is_equal = ids(seen[sent]) <= {
+                        item for _, item in content.ids(route, authorised)
+                    }
                 counts[f"{variation}: {'equal' if is_equal else 'different'}"] += 1
                 if not is_equal and len(wrong) < 20:
                     wrong.append(f"{method} {rule} {text!r}: {authorised} is not {seen[sent]}")
@@ -271,7 +275,7 @@ class _Parsing(Exception):
 
 
 def parsed_by_handlers() -> dict[str, str]:
-    """Return the message that each offered route's handler parses, by running it until it does so."""
+    """Run the handlers of offered routes until they parse a message, and return its name."""
 
     def stop(message: Any = None, *_: object, **__: object) -> None:
         raise _Parsing(message.DESCRIPTOR.full_name if message else "")
@@ -298,6 +302,6 @@ def parsed_by_handlers() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    known = {line: message.DESCRIPTOR.full_name for line, message in backend.messages().items()}
-    parsed = {"parsed": parsed_by_handlers(), "known": known}
+    listed = {line: message.DESCRIPTOR.full_name for line, message in backend.messages().items()}
+    parsed = {"parsed": parsed_by_handlers(), "known": listed}
     print(json.dumps({**check(int(sys.argv[1])), **parsed}))

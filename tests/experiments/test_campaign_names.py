@@ -13,9 +13,8 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from experiments.cli.codes import DONE, FAILED, NO_VERDICT, WRONG_CALL
+from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.cli.main import main
-from experiments.comparison import compare
 from experiments.comparison.runs import names
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, runs
@@ -44,7 +43,7 @@ ANSWER = "TensorFlow trains 1.20× slower than PyTorch (95 % interval 1.18–1.2
         ),
     ],
 )
-def test_a_name_is_as_short_as_tells_campaigns_apart(
+def test_campaign_names_are_short_and_distinct(
     given: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert names.told(given) == expected
@@ -103,7 +102,7 @@ def two_nights(store: Store) -> dict[str, str]:
     return {origin: store.run_id(origin) or "" for origin in ("c1", "c2")}
 
 
-def test_campaigns_as_levels_are_told_by_their_names(
+def test_compare_shows_campaign_names(
     store: Store, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ids = two_nights(store)
@@ -142,36 +141,7 @@ def test_campaigns_as_levels_are_told_by_their_names(
     assert not RUN_ID.search(page.partition("## Campaigns")[0])
 
 
-def test_strata_of_campaigns_are_told_by_their_names(
-    store: Store, place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    two_nights(store)
-    assert main(["compare", "--figures=false", f"--output={place.folder}/out"]) == NO_VERDICT, (
-        "two strata are too few to be summarised"
-    )
-    capsys.readouterr()
-    (page,) = (path.read_text() for path in (place.folder / "out").glob("*/report.md"))
-    assert "campaign=demo · first night" in page
-
-
-def test_a_notebook_has_the_names_too(store: Store) -> None:
-    ids = list(two_nights(store).values())
-    found = mlflow.search_runs(experiment_names=["captioning"])
-    for given in (ids, found):
-        result = compare(
-            given, factor="campaign", baseline=ids[1], strata=["framework"], outcomes=[STEP]
-        )
-        assert {(row.a, row.b) for row in result.rows} == {
-            ("demo · second night", "demo · first night")
-        }
-        assert [row.stratum for row in result.rows if row.verdict == "faster"] == [
-            "framework=pytorch"
-        ]
-
-
-def test_the_campaigns_of_a_server_are_listed_the_newest_first(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_campaigns_lists_newest_first(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     ids = two_nights(store)
     told(store, campaign("c3", "lenet, demo · now", int(time.time() * 1_000), ended=False), "lenet")
     assert main(["campaigns"]) == DONE
@@ -192,14 +162,14 @@ def test_the_campaigns_of_a_server_are_listed_the_newest_first(
 
 
 @pytest.mark.usefixtures("store")
-def test_an_empty_server_has_no_campaigns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_campaigns_of_empty_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["campaigns"]) == DONE
     assert capsys.readouterr().out.strip() == "no campaigns yet"
     assert main(["campaigns", "--experiment=captoning"]) == WRONG_CALL
     assert "captoning" in capsys.readouterr().err
 
 
-def test_campaigns_of_a_server_that_is_down(
+def test_campaigns_of_unreachable_server_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
@@ -211,7 +181,7 @@ def test_campaigns_of_a_server_that_is_down(
 @pytest.mark.parametrize(
     "words", [["compare"], ["campaigns"], ["compare", f"--experiment={'a' * 32}"], ["export"]]
 )
-def test_who_only_reads_makes_no_store(
+def test_reading_commands_create_no_store(
     words: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -147,8 +147,8 @@ def test_auto_asks_the_frameworks_where_nvml_does_not_answer(
     assert devices.to_open("auto", settings) == "auto"
     plan = of_study(studies.load("captioning"), settings)
     found = preflight.check_devices(PreparedCampaign("captioning", settings, plan), Display())
-    assert found.prepared.settings.device == {"auto to cpu": "cpu"}.get(device, device)
-    assert found.warning == warning
+    assert found.settings.device == {"auto to cpu": "cpu"}.get(device, device)
+    assert found.data.warnings == tuple(filter(None, [warning]))
     assert devices.resolve("cuda", settings) == "cuda"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices.to_open("auto", settings) == "cpu"

@@ -57,13 +57,6 @@ def test_a_launch_in_an_experiment_of_the_users_choice_is_the_campaign(place: Pl
     assert runs["campaign"].params["learning_rate"] == "0.001"
 
 
-def test_a_wrong_parameter_is_one_line(place: Place) -> None:
-    done = place.call(*command(place, epohcs="3"))
-    assert done.returncode == 1  # the runner's own code for any failure
-    assert "evenhand: there is no setting 'epohcs'; did you mean epochs?" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_killed_runner_takes_the_campaign_along(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,9 +70,7 @@ def refused(place: Place, said: str, **given: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_the_workers_of_a_cell_are_on_several_nodes_and_all_blocks_on_the_same(
-    on_cluster: Place, cluster: Slurm, framework: str
-) -> None:
+def test_workers_run_on_several_nodes(on_cluster: Place, cluster: Slurm, framework: str) -> None:
     done = on_cluster.call(
         *command(on_cluster, **{**ON_TWO_NODES, "frameworks": framework, "blocks": "2"})
     )
@@ -117,7 +115,7 @@ def workers_on(place: Place, node: str) -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("blow", "said"), [(signal.SIGKILL, "worker 1 was killed by SIGKILL"), (signal.SIGSTOP, "")]
 )
-def test_a_worker_on_another_node_that_dies_or_freezes_fails_the_cell(
+def test_dead_worker_on_another_node_fails_cell(
     on_cluster: Place, cluster: Slurm, blow: signal.Signals, said: str
 ) -> None:
     given = {**ON_TWO_NODES, "steps": "4000", "patience_seconds": "8"}
@@ -152,18 +150,17 @@ def test_a_worker_on_another_node_that_dies_or_freezes_fails_the_cell(
         ({"workers": "1"}, "nodes=2 are more than the workers=1 that use them"),
     ],
 )
-def test_nodes_that_cannot_be_are_one_line(
+def test_impossible_nodes_are_one_line(
     on_cluster: Place, cluster: Slurm, given: dict[str, str], said: str
 ) -> None:
     refused(on_cluster, said, **{**ON_TWO_NODES, **given})
     assert cluster.jobs() == {}
 
 
+@pytest.mark.slow
 @with_slurm
 @pytest.mark.timeout(400)
-def test_nodes_with_different_versions_are_refused_with_what_differs_where(
-    on_cluster: Place, cluster: Slurm
-) -> None:
+def test_nodes_with_different_versions_are_refused(on_cluster: Place, cluster: Slurm) -> None:
     other = on_cluster.folder / "other" / "torch-0.1.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 0.1\n")
@@ -174,13 +171,12 @@ def test_nodes_with_different_versions_are_refused_with_what_differs_where(
         cluster.export("n2", "PYTHONPATH", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)]
 )
 @two_cpus
-def test_a_rendezvous_that_nobody_reaches_is_one_line_within_the_patience(
-    place: Place, framework: str
-) -> None:
+def test_unreachable_rendezvous_is_one_line(place: Place, framework: str) -> None:
     given = {
         **SETTINGS,
         "frameworks": framework,
@@ -190,7 +186,7 @@ def test_a_rendezvous_that_nobody_reaches_is_one_line_within_the_patience(
     refused(place, "does not reach the first at 192.0.2.1:", **given)
 
 
-def test_what_differs_from_the_first_is_told_with_the_node_it_is_on() -> None:
+def test_version_check_names_node_and_package() -> None:
     first = {"python": "3.11.2", "torch": "2.15.0"}
     rank.check_versions(first, dict(first), "n2")
     with pytest.raises(EvenhandError, match=r"on n2: torch 2\.14\.1, 2\.15\.0 on the first;"):
@@ -200,7 +196,7 @@ def test_what_differs_from_the_first_is_told_with_the_node_it_is_on() -> None:
 
 
 @pytest.mark.parametrize(("workers", "nodes"), [(1, 2), (2, 2), (3, 2), (4, 2), (5, 3), (8, 3)])
-def test_workers_are_spread_evenly_and_neighbours_share_a_node(workers: int, nodes: int) -> None:
+def test_workers_are_spread_evenly(workers: int, nodes: int) -> None:
     places = [group.node_of(rank, workers, nodes) for rank in range(workers)]
     assert places == sorted(places)
     assert places[0] == 0

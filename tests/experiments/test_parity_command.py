@@ -15,7 +15,7 @@ import pytest
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
 from experiments.config.console import Display
-from experiments.contract import Treatment
+from experiments.contract import Prepared, Treatment
 from experiments.run import parity_cache, preflight
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
@@ -230,11 +230,11 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "gpus", lambda: ["NVIDIA H100 (driver 580)"])
 
 
-def prove(settings: classification.Settings) -> preflight.ParityCheck:
+def prove(settings: classification.Settings) -> Prepared:
     treatments = tuple(Treatment(name, name) for name in settings.frameworks)
     plan = Plan("", "framework", "", treatments)
     with Display() as display:
-        return preflight.prove(PreparedCampaign("classification", settings, plan), display)
+        return preflight.prove(PreparedCampaign("classification", settings, plan), display).data
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def machine(root: Path, cores: Sequence[str]) -> Path:
 FOUR_WITH_TWO = ("0,4", "1,5", "2,6", "3,7")
 
 
-def test_cpus_are_grouped_by_their_core(tmp_path: Path) -> None:
+def test_cpus_are_grouped_by_core(tmp_path: Path) -> None:
     assert cpus.cores(range(8), machine(tmp_path / "far", FOUR_WITH_TWO)) == [
         (0, 4),
         (1, 5),
@@ -77,7 +77,7 @@ def test_no_core_is_shared(
     assert placement(settings, mine, machine(tmp_path, cores)) == expected
 
 
-def test_a_thread_of_every_core_cannot_be_reserved(tmp_path: Path) -> None:
+def test_reserving_every_core_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         WrongCall, match="pin=auto: reserve_cores=4 has a thread of every core; reserve fewer of 8"
     ):
@@ -88,7 +88,7 @@ def test_a_thread_of_every_core_cannot_be_reserved(tmp_path: Path) -> None:
         )
 
 
-def test_all_threads_stay_where_they_are_put_and_what_they_start_too() -> None:
+def test_pinning_applies_to_threads_and_children() -> None:
     mine, go_on, inside = os.sched_getaffinity(0), threading.Event(), list[set[int]]()
     waiting = threading.Thread(
         target=lambda: (go_on.wait(60), inside.append(os.sched_getaffinity(0)))
@@ -109,7 +109,7 @@ def test_all_threads_stay_where_they_are_put_and_what_they_start_too() -> None:
         assert os.sched_getaffinity(0) == mine
 
 
-def test_a_pinned_campaign_says_where_it_ran(place: Place) -> None:
+def test_pinned_campaign_records_cpus(place: Place) -> None:
     done = place.run(**{**TOYS, "frameworks": "toy", "threads": "0"}, blocks="1", pin="auto")
     assert done.returncode == 3, done.stdout + done.stderr
     (cell,) = (run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell")
@@ -142,7 +142,7 @@ LAPTOP = {
 }
 
 
-def test_what_a_kernel_says_is_told(tmp_path: Path) -> None:
+def test_kernel_setup_is_read(tmp_path: Path) -> None:
     told, missing = tuning.look(written(tmp_path, LAPTOP))
     assert told == {
         "governor": "performance, powersave",
@@ -155,20 +155,7 @@ def test_what_a_kernel_says_is_told(tmp_path: Path) -> None:
     assert tuning.memory_pressure(tmp_path) == 12.5
 
 
-def test_what_a_kernel_does_not_say_is_missing_with_its_reason(tmp_path: Path) -> None:
-    told, missing = tuning.look(tmp_path)
-    assert told == {}
-    assert missing.keys() == {"governor", "turbo", "aslr", "swap", "memory_pressure"}
-    assert missing["governor"] == "the kernel shows no cpufreq"
-    amd = {
-        "sys/devices/system/cpu/cpufreq/boost": "0\n",
-        "proc/meminfo": "SwapTotal: 0 kB\nSwapFree: 0 kB\n",
-    }
-    told, _ = tuning.look(written(tmp_path, amd))
-    assert told == {"turbo": "off", "swap": "none"}
-
-
-def test_short_memory_is_a_trouble() -> None:
+def test_memory_pressure_is_a_trouble() -> None:
     short = MachineState(memory_pressure_percent=12.5)
     assert short.troubles == (
         "memory was short at the start: processes waited for it 12 % of the time",

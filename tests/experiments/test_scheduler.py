@@ -49,7 +49,7 @@ def played(schedule: Schedule, results: Mapping[str, CellResult], block: int = 0
 A, B, C = (Treatment(name, name) for name in "abc")
 
 
-def test_what_others_disturbed_runs_once_more_at_the_end_of_its_block() -> None:
+def test_disturbed_cell_repeats_at_end_of_block() -> None:
     schedule = schedule_of(A, B)
     order = [cell.treatment for cell in schedule.blocks[0]]
     assert played(schedule, {"a": BUSY, "b": BUSY}) == [
@@ -59,7 +59,7 @@ def test_what_others_disturbed_runs_once_more_at_the_end_of_its_block() -> None:
     assert played(schedule_of(A, B), {"b": BUSY})[2:] == ["b again"]
 
 
-def test_what_is_done_is_not_run_again_and_what_is_owed_is() -> None:
+def test_recall_skips_finished_and_repeats_disturbed_cells() -> None:
     schedule = schedule_of(A, B)
     first, second = schedule.blocks[0]
     schedule.recall({first.key: OK, second.key: BUSY})
@@ -74,7 +74,7 @@ def test_what_is_done_is_not_run_again_and_what_is_owed_is() -> None:
 @pytest.mark.parametrize(
     "outcome", [RunOutcome.FAILED, RunOutcome.INTERRUPTED, RunOutcome.OUT_OF_MEMORY]
 )
-def test_what_did_not_end_well_runs_again(outcome: RunOutcome) -> None:
+def test_unsuccessful_cells_run_again(outcome: RunOutcome) -> None:
     schedule = schedule_of(A, B)
     schedule.recall({schedule.blocks[0][0].key: CellResult(outcome)})
     assert len(played(schedule, {})) == 2
@@ -86,9 +86,7 @@ def sized(size: int) -> Treatment:
     )
 
 
-def test_what_is_larger_than_what_did_not_fit_is_implied_and_the_phases_that_fit_are_measured() -> (
-    None
-):
+def test_larger_cells_are_skipped_but_fitting_phases_run() -> None:
     schedule = schedule_of(sized(8), sized(16), along="batch_size")
     results = {"a 8": TOO_LARGE, "a 16": TOO_LARGE}
     assert sorted(played(schedule, results) + played(schedule, results, block=1)) == sorted(
@@ -100,13 +98,13 @@ def test_what_is_larger_than_what_did_not_fit_is_implied_and_the_phases_that_fit
     )
 
 
-def test_what_the_parity_gate_refuses_is_skipped_and_counts() -> None:
+def test_unequal_treatment_is_skipped() -> None:
     schedule = schedule_of(A, B, refused={"b": "weights differ"})
     assert sorted(played(schedule, {})) == ["a", "b: not_equal"]
     assert schedule.counts(RunOutcome.NOT_EQUAL)
 
 
-def test_a_group_that_takes_turns_runs_whole_or_not_at_all() -> None:
+def test_interleaved_group_runs_as_a_whole() -> None:
     schedule = schedule_of(A, B, C, pairing="interleaved", refused={"c": "weights differ"})
     both = ", ".join(cell.treatment for cell in schedule.blocks[0] if cell.treatment != "c")
     assert played(schedule, {"b": BUSY}) == ["c: not_equal", both, f"{both} again"]

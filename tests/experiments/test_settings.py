@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,24 @@ def test_a_mistake_is_one_line_that_says_what_would_be_right(
         parse(**given)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        {"primary": ("train/step_second",)},
+        {"grows_with": "batch_sizes"},
+        {"factor": "framewrok"},
+        {"allowed_to_differ": ("optimiser",)},
+        {"presets": {"demo": {"epoch": 5}}},
+        {"presets": {}},
+        {"baselin": None},
+    ],
+    ids=lambda attribute: next(iter(attribute)),
+)
+def test_misspelt_study_is_refused(attribute: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        dataclasses.replace(captioning.STUDY, **attribute)
 
 
 def test_every_setting_becomes_text_and_comes_back() -> None:

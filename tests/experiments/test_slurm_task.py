@@ -16,7 +16,7 @@ from tracking.records import RunClosed, RunOpened, RunOutcome
 
 pytest.importorskip("submitit", reason="extra slurm")
 from experiments.run import journal_runs
-from experiments.run.backends.slurm_task import MAX_FRUITLESS, SlurmTask
+from experiments.run.backends.slurm import MAX_FRUITLESS, SlurmTask
 
 CELLS = [Cell(treatment, block, 0) for block in (1, 2) for treatment in ("a", "b")]
 
@@ -31,7 +31,7 @@ def a_task(folder: Path, **more: Any) -> SlurmTask:
 
 
 def write(work: SlurmTask, cell: Cell, machine: str, outcome: RunOutcome | None) -> None:
-    records = Journal(work.own)
+    records = Journal(work.journal_folder)
     tags = {"cell": cell.key, "block": str(cell.block), "machine": machine}
     records.append(RunOpened(cell.key, 1, "none", cell.key, tags))
     if outcome:
@@ -43,7 +43,7 @@ def kept(folder: Path) -> list[str]:
     return [cell.key for cell in CELLS if checkpoint_of(folder, cell.key).exists()]
 
 
-def test_on_the_same_machine_what_has_ended_is_known_and_checkpoints_stay(tmp_path: Path) -> None:
+def test_task_keeps_results_and_checkpoints_of_same_machine(tmp_path: Path) -> None:
     here = provenance.fingerprint()
     work = a_task(tmp_path, results={CELLS[0].key: CellResult(RunOutcome.OK, machine=here)})
     write(work, CELLS[2], here, RunOutcome.OK)
@@ -53,7 +53,7 @@ def test_on_the_same_machine_what_has_ended_is_known_and_checkpoints_stay(tmp_pa
 
 
 @pytest.mark.parametrize("outcome", [RunOutcome.OK, None], ids=["ended there", "begun there"])
-def test_a_block_that_another_machine_began_begins_anew_and_others_do_not(
+def test_task_restarts_blocks_of_another_machine(
     tmp_path: Path, outcome: RunOutcome | None
 ) -> None:
     work = a_task(
@@ -65,13 +65,13 @@ def test_a_block_that_another_machine_began_begins_anew_and_others_do_not(
     assert kept(tmp_path) == [cell.key for cell in CELLS[:2]]
 
 
-def test_what_an_earlier_launch_measured_elsewhere_is_measured_anew(tmp_path: Path) -> None:
+def test_task_restarts_blocks_of_earlier_launch_elsewhere(tmp_path: Path) -> None:
     work = a_task(tmp_path, results={CELLS[0].key: CellResult(RunOutcome.OK, machine="elsewhere")})
     assert work._results(CELLS) == {}
     assert kept(tmp_path) == [cell.key for cell in CELLS[2:]]
 
 
-def test_a_job_is_sent_again_while_it_gets_on_and_given_up_when_it_does_not(tmp_path: Path) -> None:
+def test_task_is_requeued_while_it_makes_progress(tmp_path: Path) -> None:
     work = a_task(tmp_path)
     for life in range(1, MAX_FRUITLESS + 1):
         work._progress_before = work._progress()
@@ -84,14 +84,14 @@ def test_a_job_is_sent_again_while_it_gets_on_and_given_up_when_it_does_not(tmp_
     assert work.checkpoint().function.fruitless == 0
 
 
-def test_a_cell_that_was_open_ends_with_the_reason(tmp_path: Path) -> None:
+def test_open_cell_is_closed_with_reason(tmp_path: Path) -> None:
     work = a_task(tmp_path)
     write(work, CELLS[0], "elsewhere", None)
-    records = Journal(work.own)
+    records = Journal(work.journal_folder)
     journal_runs.close_open_runs(records, "its node failed")
     journal_runs.close_open_runs(records, "again")
     records.close()
-    closed = [one for one in journal.read_all(work.own) if isinstance(one, RunClosed)]
+    closed = [one for one in journal.read_all(work.journal_folder) if isinstance(one, RunClosed)]
     assert [(one.run, one.outcome, one.reason) for one in closed] == [
         (CELLS[0].key, "interrupted", "its node failed")
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -41,7 +40,7 @@ TOYS |= {"epochs": "1", "steps_per_epoch": "12", "bleu_images": "1", "others_lim
 SETTLED = {"until": "settled", "blocks": "6", "primary": "train/examples_per_second"}
 
 
-def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(
+def test_resume_continues_after_budget_until_settled(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
@@ -63,32 +62,19 @@ def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(
     assert f"Stopped after {last} blocks: settled." in done.stdout
     assert journal.read_campaign(folder)["settings"]["max_blocks"] == 12
 
-    runs = Store(place.uri).runs("captioning")
-    cells = [run for run in runs if run.tags["kind"] == "cell"]
+    cells = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
     campaign = Store(place.uri).run(folder.name)
     assert campaign is not None
     assert {run.tags["block"] for run in cells} == set(map(str, range(1, last + 1)))
-    looks = [*(one["blocks"] for one in early), *range(6, last + 1)]
-    assert " slower than toy" in campaign.tags["answer"]
-    assert campaign.tags["mlflow.note.content"].startswith("**")
-    (ratio,) = (
-        value
-        for key, value in campaign.metrics.items()
-        if key.startswith("verdict/") and key.endswith("/ratio")
-    )
-    estimate = json.loads((folder / "report" / "comparison.json").read_text())["rows"][0][
-        "estimate"
-    ]
-    assert ratio == pytest.approx(estimate, rel=1e-3), "four digits for the eye"
+    looks = [*(look["blocks"] for look in early), *range(6, last + 1)]
     assert campaign.tags["looks"] == ",".join(map(str, looks))
+    assert " slower than toy" in campaign.tags["answer"]
     report = json.loads((folder / "report" / "comparison.json").read_text())
-    assert [one["blocks"] for one in report["looks"]] == looks
-    assert [one["max_blocks"] for one in report["looks"]] == [9] * len(early) + [12] * (
-        len(looks) - len(early)
-    )
-    row = next(one for one in report["rows"] if one["family"] == "primary")
+    assert [look["blocks"] for look in report["looks"]] == looks
+    maxima = [9] * len(early) + [12] * (len(looks) - len(early))
+    assert [look["max_blocks"] for look in report["looks"]] == maxima
+    row = next(row for row in report["rows"] if row["family"] == "primary")
     assert row["verdict"] in ("slower", "lower")
-    assert "Jennison and Turnbull" in (folder / "report" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -116,23 +102,14 @@ def test_a_campaign_out_of_time_is_resumed_and_stops_when_it_knows(
         ),
     ],
 )
-def test_settings_that_do_not_go_together_are_one_line(given: dict[str, Any], said: str) -> None:
+def test_contradicting_settings_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(WrongCall, match=f"^{said}$"):
         scheduler.check_stopping(replace(CampaignSettings(), **given))
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90s", 90), ("30m", 1_800), ("1.5h", 5_400), ("2d", 172_800), ("none", math.inf)],
-)
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("1.5h", 5_400), ("none", math.inf)])
 def test_durations(text: str, seconds: float) -> None:
     assert durations.seconds("budget", text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "0s", "-1h", "2 hours", "1e3s", "nan", "999d", "h"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(WrongCall, match="is not a duration"):
-        durations.seconds("budget", text)
 
 
 def kept(folder: Path, shifts: Sequence[float]) -> Iterator[int]:
@@ -203,16 +180,7 @@ def noise(sd: float, mean: float = 0.0) -> list[float]:
     return [mean + sd * float(one) for one in drawn]
 
 
-def test_a_clear_case_stops_at_the_first_look(tmp_path: Path) -> None:
-    block, look, campaign = stops(tmp_path, noise(0.02, mean=0.3))
-    assert (block, look.stopped, campaign.looks) == (6, "Stopped after 6 blocks: settled.", (6,))
-    assert campaign.said[0] == "look after 6 of at most 18 blocks: 1 of 1 settled"
-    assert campaign.said[1].startswith(
-        "  median training step, b against a: 1.35× slower (95 % CI "
-    )
-
-
-def test_a_close_case_goes_on_and_tells_what_is_left(tmp_path: Path) -> None:
+def test_open_campaign_continues_and_shows_progress(tmp_path: Path) -> None:
     block, look, campaign = stops(tmp_path, noise(0.035))
     assert 6 < block < 18
     assert look.stopped.endswith("settled.")
@@ -225,19 +193,13 @@ def test_a_close_case_goes_on_and_tells_what_is_left(tmp_path: Path) -> None:
     assert campaign.said[-1].endswith(": equivalent")
 
 
-@pytest.mark.usefixtures("often")
-def test_a_look_tells_how_many_more_blocks_where_that_is_predicted(tmp_path: Path) -> None:
-    _, _, campaign = stops(tmp_path, noise(0.05, mean=0.09))
-    assert re.search(r"; at most \d+ more blocks?, ", campaign.said[1])
-
-
-def test_a_hopeless_case_ends_with_the_most_blocks(tmp_path: Path) -> None:
+def test_unsettled_campaign_ends_at_max_blocks(tmp_path: Path) -> None:
     block, look, campaign = stops(tmp_path, noise(0.2))
     assert (block, campaign.looks) == (18, tuple(range(6, 19)))
     assert look.stopped == "Stopped after 18 blocks, the most allowed: not settled."
 
 
-def test_what_a_look_decides_is_what_a_report_says(tmp_path: Path) -> None:
+def test_repeated_look_has_the_same_result(tmp_path: Path) -> None:
     """Looked at again after a resumption, when there are more runs: a look counts those up to its block."""
     shifts = noise(0.035)
     block, _, first = stops(tmp_path / "a", shifts)
@@ -252,7 +214,7 @@ def test_what_a_look_decides_is_what_a_report_says(tmp_path: Path) -> None:
     ]
 
 
-def test_error_that_is_spent_is_not_spent_again(tmp_path: Path) -> None:
+def test_spent_error_rate_is_not_spent_again(tmp_path: Path) -> None:
     _, _, campaign = stops(tmp_path, noise(0.2))
     before = {"max_blocks": 18}
     with pytest.raises(
@@ -269,7 +231,7 @@ def test_error_that_is_spent_is_not_spent_again(tmp_path: Path) -> None:
     )  # the report may be written again
 
 
-def test_only_what_a_campaign_leaves_open_may_be_given_when_it_is_resumed() -> None:
+def test_resume_changes_only_length() -> None:
     begun = studies.load("captioning").settings()
     settings = asdict(replace(begun, until="settled", max_blocks=18, budget="1h"))
     resumed = resume.same_settings("captioning", settings, {"max_blocks": "40", "budget": "2h"})

@@ -46,9 +46,7 @@ def statuses(place: Place, *experiments: str) -> dict[str, str]:
     }
 
 
-def test_what_is_printed_can_be_pasted_and_a_users_models_stay_out(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_printed_resume_command_works(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = place.folder / "a user's own"
     (folder / "models").mkdir(parents=True)
     (folder / "models" / "__init__.py").write_text("raise SystemExit('not these')")
@@ -62,7 +60,7 @@ def test_what_is_printed_can_be_pasted_and_a_users_models_stay_out(
         monkeypatch.setenv(name, text)
     settings = {
         **SHORT,
-        "epochs": "20",
+        "epochs": "10",
         "blocks": "1",
         "cache": str(place.cache),
         "journal": "my journal",
@@ -105,7 +103,7 @@ def half_imported(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("reached", ["launch", "campaign"])
-def test_no_run_is_left_open_below_mlflow_run(place: Place, reached: str) -> None:
+def test_interrupted_mlflow_run_leaves_no_open_run(place: Place, reached: str) -> None:
     """launch: our process is at its imports, below the runner's run; campaign: our run has just been made, and has no cell yet.
 
     Before it starts our process, MLflow itself leaves its run open: that is not ours to end.

@@ -50,9 +50,7 @@ def outcomes(place: Place) -> dict[str, Counter[str]]:
 
 
 @pytest.mark.timeout(1_500)
-def test_of_200_cells_none_is_lost_and_none_counted_twice_though_nodes_die_and_the_controller_restarts(
-    on_cluster: Place, cluster: Slurm
-) -> None:
+def test_200_cells_survive_dead_nodes_and_controller(on_cluster: Place, cluster: Slurm) -> None:
     parent = on_cluster.start(**{**TOYS, "blocks": "100", "nodes": "4", "epochs": "1"})
     try:
         wait_for_ends(on_cluster, parent, 20)
@@ -84,7 +82,7 @@ def wait_for_state(cluster: Slurm, state: str) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("moment", ["queued", "running", "over"])
-def test_a_killed_parent_loses_no_cell_and_its_resumption_does_none_twice(
+def test_resume_after_killed_parent_runs_no_cell_twice(
     on_cluster: Place, cluster: Slurm, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """moment: what its jobs do when the campaign is resumed."""
@@ -119,7 +117,7 @@ def test_a_killed_parent_loses_no_cell_and_its_resumption_does_none_twice(
 
 
 @pytest.mark.timeout(600)
-def test_a_job_whose_time_is_over_is_requeued_and_its_cell_goes_on_from_its_checkpoint(
+def test_requeued_job_continues_from_checkpoint(
     on_cluster: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in toy_costs(step=0.25).items():
@@ -148,7 +146,7 @@ def test_a_job_whose_time_is_over_is_requeued_and_its_cell_goes_on_from_its_chec
 
 
 @pytest.mark.parametrize("small_disk", ["24m"], indirect=True)
-def test_a_full_shared_disk_ends_cells_with_the_reason_and_resume_runs_them(
+def test_resume_after_full_shared_disk(
     on_cluster: Place, cluster: Slurm, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in toy_costs(step=0.1).items():

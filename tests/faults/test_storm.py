@@ -73,7 +73,7 @@ def writers(
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("small_disk", ["400m"], indirect=True)
-def test_whatever_is_killed_every_finished_cell_is_there_once_with_all_its_values(
+def test_storm_loses_no_finished_cell(
     tmp_path: Path,
     shared_cache: Path,
     server: Server,

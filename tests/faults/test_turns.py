@@ -57,7 +57,8 @@ def gone(*cells: psutil.Process) -> bool:
     return not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in cells)
 
 
-def test_a_killed_cell_ends_its_block_whether_it_waited_or_worked_and_resume_runs_that_block_again(
+@pytest.mark.slow
+def test_killed_cell_fails_its_block_and_resume_repeats_it(
     place: Place,
 ) -> None:
     parent = place.start(**TOYS, blocks="3")
@@ -86,7 +87,7 @@ def test_a_killed_cell_ends_its_block_whether_it_waited_or_worked_and_resume_run
         assert {run.tags["outcome"] for run in again[f"{name} · block 1"]} == {"failed", "ok"}
 
 
-def test_a_stopped_campaign_ends_the_cells_that_wait_too_and_resume_runs_them(place: Place) -> None:
+def test_sigterm_ends_waiting_cells_and_resume_runs_them(place: Place) -> None:
     parent = place.start(**TOYS, blocks="1")
     cells = in_turns(parent)
     parent.send_signal(signal.SIGTERM)
@@ -104,7 +105,7 @@ def test_a_stopped_campaign_ends_the_cells_that_wait_too_and_resume_runs_them(pl
     )
 
 
-def test_a_killed_parent_takes_cells_along_that_are_halted(place: Place) -> None:
+def test_killed_parent_ends_halted_cells(place: Place) -> None:
     parent = place.start(**TOYS, blocks="1")
     cells = in_turns(parent)
     parent.kill()

@@ -1,4 +1,4 @@
-"""BERT: its size by hand, every number it computes against a plain one in NumPy, checkpoints of Hugging Face's names."""
+"""BERT: its size by hand, its numbers against plain NumPy, checkpoints of Hugging Face."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_the_papers_size_and_initial_weights() -> None:
 
 
 class Plain:
-    """The paper's formulas, a row and a head at a time. given: what stands where training drops, by its path."""
+    """Formulas of the paper, a row and a head at a time; `given` holds the inputs of dropouts."""
 
     def __init__(self, spec: bert.Spec, weights: Mapping[str, Array]) -> None:
         self.spec, self.weights, self.given = spec, weights, dict[str, list[Array]]()
 
     def logits(self, batch: Batch) -> Array:
-        return np.array([self.row(*one) for one in zip(*batch.inputs, strict=True)])
+        return np.array([self.row(*item) for item in zip(*batch.inputs, strict=True)])
 
     def row(self, tokens: Array, length: int, types: Array) -> Array:
         word, position, kind = (
@@ -107,7 +107,7 @@ class Plain:
 
 @pytest.fixture(scope="module")
 def probed() -> tuple[bert.Spec, Batch, dict[str, Array]]:
-    """What the parity gate gives to every framework."""
+    """Return the inputs of the parity gate."""
     rng = np.random.default_rng(0)
     spec, batch = bert.probe(rng)
     return spec, batch, parity._perturbed(bert.initial_weights(spec, rng), rng)
@@ -117,33 +117,33 @@ def probed() -> tuple[bert.Spec, Batch, dict[str, Array]]:
 def test_every_number_is_that_of_the_formulas(
     framework: str, probed: tuple[bert.Spec, Batch, dict[str, Array]]
 ) -> None:
-    """Outputs, loss, slopes, and what is given to each layer that drops, and at which rate it does."""
-    spec, batch, given = probed
-    found, plain = contract_run(framework, ("bert",)).parity("bert"), Plain(spec, given)
-    np.testing.assert_allclose(found["forward/outputs"], plain.logits(batch), rtol=1e-12)
+    """Compare outputs, loss, slopes, and inputs and rate of each dropout."""
+    spec, batch, values = probed
+    results, plain = contract_run(framework, ("bert",)).parity("bert"), Plain(spec, values)
+    np.testing.assert_allclose(results["forward/outputs"], plain.logits(batch), rtol=1e-12)
     for path, arrays in plain.given.items():
         np.testing.assert_allclose(
-            found[f"place/{path}"],
-            np.concatenate([one.ravel() for one in arrays]),
+            results[f"place/{path}"],
+            np.concatenate([item.ravel() for item in arrays]),
             rtol=1e-11,
             atol=1e-14,
         )
-        np.testing.assert_allclose(found[f"mask/{path}"][:2], 1 / 0.9)
-        dropped, drawn = found[f"dropout/{path}"]
+        np.testing.assert_allclose(results[f"mask/{path}"][:2], 1 / 0.9)
+        dropped, drawn = results[f"dropout/{path}"]
         assert dropped / drawn == pytest.approx(
             0.1, abs=6 * sqrt(0.1 * 0.9 / drawn)
         )  # six deviations
-    assert len([name for name in found if name.startswith("dropout/")]) == len(plain.given) == 8
-    assert found["loss/mean"] == pytest.approx(plain.loss(batch), rel=1e-12)
+    assert len([name for name in results if name.startswith("dropout/")]) == len(plain.given) == 8
+    assert results["loss/mean"] == pytest.approx(plain.loss(batch), rel=1e-12)
     rng = np.random.default_rng(1)
-    for name, array in given.items():
+    for name, array in values.items():
         direction = rng.standard_normal(array.shape)
         ends = [
-            Plain(spec, given | {name: array + step * direction}).loss(batch)
+            Plain(spec, values | {name: array + step * direction}).loss(batch)
             for step in (1e-5, -1e-5)
         ]
-        slope = float((found[f"gradient/{name}"] * direction).sum())
-        # central differences are right to the square of their step and to the rounding of the loss over it
+        slope = float((results[f"gradient/{name}"] * direction).sum())
+        # Central differences: right to the square of the step, and to the loss's rounding over it.
         assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6, abs=1e-8), name
 
 
@@ -153,19 +153,20 @@ SMALL = bert.Spec(
 
 
 def published(path: Path, **changed: Array | None) -> str:
-    """A file as Hugging Face publishes BERT: old names of LayerNorm, the prefix, the heads of pre-training, position numbers."""
+    """Write a file as Hugging Face publishes BERT, with old names and arrays of pre-training."""
     drawn = bert.initial_weights(SMALL, np.random.default_rng(0))
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    found: dict[str, Array] = {}
+    results: dict[str, Array] = {}
     for name, array in drawn.items():
         last_two = ".".join(name.split(".")[-2:])
-        found[f"bert.{name.removesuffix(last_two)}{old.get(last_two, last_two)}"] = array
-    found["bert.embeddings.position_ids"] = np.arange(5)[None]
-    found["cls.predictions.bias"] = np.zeros(11, np.float32)
-    found["cls.seq_relationship.weight"] = np.zeros((2, 8), np.float32)
-    found |= {name: array for name, array in changed.items() if array is not None}
+        results[f"bert.{name.removesuffix(last_two)}{old.get(last_two, last_two)}"] = array
+    results["bert.embeddings.position_ids"] = np.arange(5)[None]
+    results["cls.predictions.bias"] = np.zeros(11, np.float32)
+    results["cls.seq_relationship.weight"] = np.zeros((2, 8), np.float32)
+    results |= {name: array for name, array in changed.items() if array is not None}
     weights.write_safetensors(
-        {name: array for name, array in found.items() if changed.get(name, array) is not None}, path
+        {name: array for name, array in results.items() if changed.get(name, array) is not None},
+        path,
     )
     return str(path)
 
@@ -189,7 +190,7 @@ KEY = "encoder.layer.0.attention.self.key.bias"
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "output"),
     [
         ({f"bert.{KEY}": None}, rf"not a bert of these sizes: weights: '{KEY}' is missing"),
         (
@@ -205,9 +206,9 @@ KEY = "encoder.layer.0.attention.self.key.bias"
     ],
 )
 def test_a_file_that_does_not_fit_is_refused_in_one_line(
-    changed: dict[str, Array | None], told: str, tmp_path: Path
+    changed: dict[str, Array | None], output: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ModelError, match=told) as refused:
+    with pytest.raises(ModelError, match=output) as refused:
         weights.load(published(tmp_path / "model.safetensors", **changed), "bert", SMALL)
     assert "\n" not in str(refused.value)
 

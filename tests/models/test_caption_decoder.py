@@ -1,6 +1,6 @@
 """The caption decoder: what it computes, and its search against naive ones, on PyTorch.
 
-That every framework computes the same and finds the same captions is what the contract suite proves.
+The contract suite proves that each framework finds the same captions.
 `python -m tests.models.test_caption_decoder` runs the checks in the process that it starts.
 """
 
@@ -55,7 +55,7 @@ def check_padding_changes_nothing(framework: Framework) -> None:
 
 
 def check_prefixes_equal_sequences(framework: Framework) -> None:
-    """One row a prefix, read at its last token, against one row a caption, read at all its tokens."""
+    """Compare one row for each prefix with one row for each caption."""
     network, _, batch = small_network(framework)
     features, tokens, _ = batch.inputs
     length = tokens.shape[1]
@@ -114,13 +114,13 @@ def check_finished_captions_are_filled_with_end(framework: Framework) -> None:
     end = int(naive_greedy(framework, network, features, 6)[0, 2])
     for beams in (1, 3):
         captions = decode(framework, network, features, start=START, end=end, words=6, beams=beams)
-        ended = np.cumsum(captions == end, axis=1) > 0
-        assert ended.any()
-        assert (captions[ended] == end).all()
+        finished = np.cumsum(captions == end, axis=1) > 0
+        assert finished.any()
+        assert (captions[finished] == end).all()
 
 
 def check_beams_find_the_best_pair(framework: Framework) -> None:
-    """As many beams as words in the vocabulary are exact for two words: against all pairs."""
+    """Search with a beam for each word, which is exact for two words, and compare with all pairs."""
     network, features = lively_network(framework)
     vocabulary = 61
     first = next_log_probabilities(framework, network, features, np.full((6, 1), START, np.int32))
@@ -133,7 +133,7 @@ def check_beams_find_the_best_pair(framework: Framework) -> None:
             np.arange(vocabulary) == END, 0, -np.inf
         )  # what has ended stays ended, for free
         best = np.unravel_index((first[image][:, None] + second).argmax(), second.shape)
-        found = decode(
+        results = decode(
             framework,
             network,
             features[image : image + 1],
@@ -142,11 +142,11 @@ def check_beams_find_the_best_pair(framework: Framework) -> None:
             words=2,
             beams=vocabulary,
         )
-        np.testing.assert_array_equal(found[0], best)
+        np.testing.assert_array_equal(results[0], best)
 
 
 def check_decoding_keeps_the_state(framework: Framework) -> None:
-    """One LSTM step a word, where the naive loop runs all words before it again."""
+    """Take one LSTM step a word; the naive loop runs earlier words again."""
     network, features = lively_network(framework)
     with patch.object(network, "advance", wraps=network.advance) as advance:
         decode(framework, network, features, start=START, end=0, words=20, beams=1)

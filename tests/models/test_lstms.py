@@ -1,4 +1,4 @@
-"""Every implementation of an LSTM against plain loops in NumPy and their finite differences; and what the gate says of each."""
+"""Implementations of an LSTM against plain loops in NumPy and their finite differences."""
 
 from __future__ import annotations
 
@@ -97,30 +97,30 @@ def drawn() -> dict[str, Array]:
 
 def looped(weights: Weights) -> Array:
     """(n, T, both ways), zeros behind the end of a row."""
-    found = np.zeros_like(drawn()["slopes"])
+    results = np.zeros_like(drawn()["slopes"])
     for row, length in enumerate(LENGTHS):
         steps = drawn()["steps"][row, :length]
-        found[row, :length] = np.hstack(
+        results[row, :length] = np.hstack(
             [plain.lstm(weights, "x", steps, way) for way in ("", "_reverse")]
         )
-    return found
+    return results
 
 
 @cache
 def slopes() -> Weights:
-    """By central differences of 1e-5 in float64: exact to 1e-9 or so."""
+    """Return central differences of 1e-5 in float64: exact to about 1e-9."""
     weights = {name: array.copy() for name, array in drawn().items() if name.startswith("x.")}
-    found = {}
+    results = {}
     for name, array in weights.items():
-        found[name] = np.zeros_like(array)
+        results[name] = np.zeros_like(array)
         for at in np.ndindex(array.shape):
-            kept, totals = array[at], []
+            stored, totals = array[at], []
             for step in (1e-5, -1e-5):
-                array[at] = kept + step
+                array[at] = stored + step
                 totals.append((looped(weights) * drawn()["slopes"]).sum())
-            array[at] = kept
-            found[name][at] = (totals[0] - totals[1]) / 2e-5
-    return found
+            array[at] = stored
+            results[name][at] = (totals[0] - totals[1]) / 2e-5
+    return results
 
 
 def computed(framework: str, *names: str, folder: Path) -> dict[str, Array]:
@@ -133,8 +133,8 @@ def computed(framework: str, *names: str, folder: Path) -> dict[str, Array]:
         str(folder / "found.npz"),
         *names,
     )
-    with np.load(folder / "found.npz") as found:
-        return dict(found)
+    with np.load(folder / "found.npz") as results:
+        return dict(results)
 
 
 def apart(a: Array, b: Array) -> float:
@@ -145,14 +145,14 @@ def apart(a: Array, b: Array) -> float:
 def test_implementations_equal_the_plain_loop_in_outputs_and_slopes(
     framework: str, tmp_path: Path
 ) -> None:
-    """1e-12 in float64, whose rounding is 1e-16; 1e-8 for what is as exact as the differences; 1e-5 in float32 (6e-8)."""
+    """Compare to 1e-12 in float64, 1e-8 with differences, 1e-5 in float32 (rounding 6e-8)."""
     names = SCRIPTS[framework][1]
-    found, right = computed(framework, *names, folder=tmp_path), looped(drawn())
+    results, right = computed(framework, *names, folder=tmp_path), looped(drawn())
     for name in names:
         single = framework == "tensorflow" and name in FLOAT32_ALONE
-        assert apart(found[name], right) < (1e-5 if single else 1e-12), name
+        assert apart(results[name], right) < (1e-5 if single else 1e-12), name
         for weight, slope in slopes().items():
-            assert apart(found[f"{name}/{weight}"], slope) < (1e-5 if single else 1e-8), (
+            assert apart(results[f"{name}/{weight}"], slope) < (1e-5 if single else 1e-8), (
                 name,
                 weight,
             )

@@ -1,4 +1,4 @@
-"""Networks of sequences: sizes by hand, outputs by plain loops, losses by enumeration, random batches."""
+"""Networks of sequences: sizes by hand, outputs by plain loops, losses by enumeration."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def translated(weights: Weights, source: Array, length: int, target: Array) -> A
         context.append(sum(share * m for share, m in zip(shares, memory, strict=True)))
     x = lstm(weights, "decoder.1", np.hstack([x, context]))
     x = x + lstm(weights, "decoder.2", np.hstack([x, context]))
-    return np.array([weights["words.weight"] @ one + weights["words.bias"] for one in x])
+    return np.array([weights["words.weight"] @ item + weights["words.bias"] for item in x])
 
 
 def along(kernel: Array, x: Array) -> Array:
@@ -120,12 +120,12 @@ def spoken(weights: Weights, characters: Array, count: int, before: Array, frame
     )
     context, so_far = np.zeros(memory.shape[1]), np.zeros(len(memory))
     asking = speaking = (np.zeros(12), np.zeros(12))
-    found = []
+    results = []
     for frame in before[:frames]:
-        given = frame
+        arguments = frame
         for index in range(2):
-            given = np.maximum(weights[f"prenet.{index}.weight"] @ given, 0)
-        asking = cell(weights, "asking", np.concatenate([given, context]), asking)
+            arguments = np.maximum(weights[f"prenet.{index}.weight"] @ arguments, 0)
+        asking = cell(weights, "asking", np.concatenate([arguments, context]), asking)
         places = along(weights["place.weight"], so_far[:, None]) @ weights["where.weight"].T
         hidden = np.tanh(
             weights["query.weight"] @ asking[0] + memory @ weights["key.weight"].T + places
@@ -134,9 +134,9 @@ def spoken(weights: Weights, characters: Array, count: int, before: Array, frame
         shares /= shares.sum()
         context, so_far = shares @ memory, so_far + shares
         speaking = cell(weights, "speaking", asking[0], speaking)
-        found.append(np.concatenate([speaking[0], context]))
-    mel = np.array(found) @ weights["frame.weight"].T + weights["frame.bias"]
-    stop = np.array(found) @ weights["stop.weight"].T + weights["stop.bias"]
+        results.append(np.concatenate([speaking[0], context]))
+    mel = np.array(results) @ weights["frame.weight"].T + weights["frame.bias"]
+    stop = np.array(results) @ weights["stop.weight"].T + weights["stop.bias"]
     x = mel
     for index in range(5):
         x = norm(weights, f"postnet_norms.{index}", along(weights[f"postnet.{index}.weight"], x))
@@ -145,17 +145,17 @@ def spoken(weights: Weights, characters: Array, count: int, before: Array, frame
 
 
 def loss(outputs: Array, targets: Array) -> float:
-    """Return Tacotron 2's loss of a sentence: mean squared errors of both spectrograms, and the cross-entropy of the end."""
+    """Return Tacotron 2's loss of a sentence: errors of both spectrograms, and of the end."""
     bins = targets.shape[1]
     last = np.arange(len(targets)) == len(targets) - 1
-    said = np.where(last, sigmoid(outputs[:, -1]), 1 - sigmoid(outputs[:, -1]))
+    text = np.where(last, sigmoid(outputs[:, -1]), 1 - sigmoid(outputs[:, -1]))
     squared = ((outputs[:, :bins] - targets) ** 2).mean() + (
         (outputs[:, bins:-1] - targets) ** 2
     ).mean()
-    return float(squared - np.log(said).mean())
+    return float(squared - np.log(text).mean())
 
 
-# Without padding, of one row of the inputs. Behind a shorter sentence's end convolutions see zeros, as at its end here.
+# Each takes one row of the inputs without padding: convolutions see zeros behind an end.
 LOOPS: dict[str, tuple[Callable[..., Array], float]] = {
     "deepspeech2": (recognised, 1e-10),
     "gnmt": (translated, 1e-10),
@@ -168,14 +168,14 @@ def test_outputs_are_those_of_plain_loops(model: str, tmp_path: Path) -> None:
     """PyTorch's; the gate proves that the other frameworks' are equal to them."""
     run_in("pytorch", "-c", FORWARD, model, "pytorch", str(tmp_path / "found.npz"))
     with np.load(tmp_path / "found.npz") as file:
-        found = dict(file)
+        results = dict(file)
     weights = {
         name.removeprefix("weights/"): array
-        for name, array in found.items()
+        for name, array in results.items()
         if name.startswith("weights/")
     }
-    inputs = [array for name, array in found.items() if name.startswith("inputs/")]
-    outputs = found["outputs"].reshape(len(inputs[0]), -1, found["outputs"].shape[-1])
+    inputs = [array for name, array in results.items() if name.startswith("inputs/")]
+    outputs = results["outputs"].reshape(len(inputs[0]), -1, results["outputs"].shape[-1])
     loops, tolerance = LOOPS[model]
     expected = [loops(weights, *row) for row in zip(*inputs, strict=True)]
     for row, values in zip(outputs, expected, strict=True):
@@ -183,10 +183,10 @@ def test_outputs_are_those_of_plain_loops(model: str, tmp_path: Path) -> None:
     if model == "tacotron2":
         losses = [
             loss(values, targets[: len(values)])
-            for values, targets in zip(expected, found["targets"], strict=True)
+            for values, targets in zip(expected, results["targets"], strict=True)
         ]
         np.testing.assert_allclose(
-            found["loss"], np.average(losses, weights=found["row_weights"]), rtol=1e-9
+            results["loss"], np.average(losses, weights=results["row_weights"]), rtol=1e-9
         )
 
 
@@ -217,12 +217,12 @@ else:
         found[name] = [losses.numpy().tolist(), tape.gradient(losses, given).numpy().tolist()]
 print(json.dumps(found))
 """
-# The type that an implementation computes in: float64, TensorFlow's kernel with exponentials of its own, float32.
+# By the type of an implementation: float64, TensorFlow's kernel, float32.
 TOLERANCES = {"torch": 1e-12, "scan": 1e-12, "sparse": 1e-6, "dense": 1e-5, "keras": 1e-5}
 
 
 def spelled(alignment: tuple[int, ...]) -> tuple[int, ...]:
-    """What a path of symbols says: runs of one symbol are one, blanks are nothing."""
+    """Return the symbols of an alignment: runs of one symbol are one, blanks are nothing."""
     return tuple(symbol for symbol, _ in itertools.groupby(alignment) if symbol)
 
 
@@ -230,13 +230,13 @@ def by_enumeration(logits: Array, targets: Array, frames: int) -> float:
     """Minus the logarithm of the summed probability of all paths that spell the targets."""
     likely = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     paths = itertools.product(range(logits.shape[1]), repeat=frames)
-    wanted = tuple(int(one) for one in targets if one)
+    target_values = tuple(int(item) for item in targets if item)
     return -float(
         np.log(
             sum(
                 np.prod([likely[t, s] for t, s in enumerate(path)])
                 for path in paths
-                if spelled(path) == wanted
+                if spelled(path) == target_values
             )
         )
     )
@@ -246,7 +246,7 @@ def by_enumeration(logits: Array, targets: Array, frames: int) -> float:
 def losses(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[dict[str, list[Array]], list[float], Array]:
-    """Losses and gradients by implementation; the losses by enumeration, and gradients by differences of these."""
+    """Return losses and gradients by implementation, by enumeration, and by its differences."""
     folder = tmp_path_factory.mktemp("ctc")
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((4, 6, 3))
@@ -255,29 +255,29 @@ def losses(
     )  # a letter twice needs a blank between
     frames, labels = np.array([6, 2, 5, 3], np.int32), np.array([2, 1, 3, 2], np.int32)
     np.savez(folder / "case.npz", logits=logits, targets=targets, frames=frames, labels=labels)
-    found: dict[str, list[Array]] = {}
+    results: dict[str, list[Array]] = {}
     for framework in ("pytorch", "tensorflow"):
         computed = answer(framework, LOSSES, framework, str(folder / "case.npz"))
-        found |= {name: [np.array(one) for one in both] for name, both in computed.items()}
-    wanted = [by_enumeration(*one) for one in zip(logits, targets, frames, strict=True)]
+        results |= {name: [np.array(item) for item in both] for name, both in computed.items()}
+    target_values = [by_enumeration(*item) for item in zip(logits, targets, frames, strict=True)]
     slopes = np.zeros_like(logits)
     for at in np.ndindex(logits.shape):
         moved = [logits[at[0]].copy(), logits[at[0]].copy()]
-        for one, step in zip(moved, (1e-5, -1e-5), strict=True):
-            one[at[1:]] += step
-        above, below = (by_enumeration(one, targets[at[0]], frames[at[0]]) for one in moved)
+        for item, step in zip(moved, (1e-5, -1e-5), strict=True):
+            item[at[1:]] += step
+        above, below = (by_enumeration(item, targets[at[0]], frames[at[0]]) for item in moved)
         slopes[at] = (above - below) / 2e-5
-    return found, wanted, slopes
+    return results, target_values, slopes
 
 
 @pytest.mark.parametrize("name", TOLERANCES)
 def test_a_ctc_loss_sums_over_every_alignment(
     name: str, losses: tuple[dict[str, list[Array]], list[float], Array]
 ) -> None:
-    found, wanted, slopes = losses
-    np.testing.assert_allclose(found[name][0], wanted, rtol=TOLERANCES[name])
-    # central differences of step 1e-5 are right to their square and to the rounding of the loss over the step
-    np.testing.assert_allclose(found[name][1], slopes, atol=max(1e-8, TOLERANCES[name]))
+    results, target_values, slopes = losses
+    np.testing.assert_allclose(results[name][0], target_values, rtol=TOLERANCES[name])
+    # Central differences: right to the square of the step, and to the loss's rounding over it.
+    np.testing.assert_allclose(results[name][1], slopes, atol=max(1e-8, TOLERANCES[name]))
 
 
 @pytest.mark.parametrize(

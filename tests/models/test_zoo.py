@@ -1,4 +1,4 @@
-"""The vision models: published sizes, torchvision's own checkpoints, and every framework through the gate."""
+"""Vision models: published sizes, torchvision's checkpoints, frameworks in the parity gate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models.frameworks import available, missing
 from models.testing import check_equality, check_initial_weights, check_sizes
 from tests.models.children import answer, run_in
 
-# Trainable and non-trainable parameters: torchvision's tables and the papers'; of vgg16_cifar and lenet by hand.
+# Trainable and other parameters by torchvision's tables; of vgg16_cifar and lenet by hand.
 PUBLISHED = {
     "resnet18": (11_689_512, 9_600),
     "resnet50": (25_557_032, 53_120),
@@ -70,8 +70,8 @@ def test_models_keep_their_contract(model: str) -> None:
     ],
 )
 def test_networks_have_the_published_sizes(framework: str, tmp_path: Path) -> None:
-    wanted = sorted(PUBLISHED.keys() - (LARGE if framework != "tensorflow" else set()))
-    run_in(framework, "-c", SIZES, framework, str(tmp_path / "sizes.json"), *wanted)
+    expected = sorted(PUBLISHED.keys() - (LARGE if framework != "tensorflow" else set()))
+    run_in(framework, "-c", SIZES, framework, str(tmp_path / "sizes.json"), *expected)
     for model, (counts, shapes) in json.loads((tmp_path / "sizes.json").read_text()).items():
         module = models.spec(model)
         assert tuple(counts) == PUBLISHED[model], model
@@ -84,9 +84,9 @@ def test_checkpoints_of_torchvision_have_our_names_and_shapes(tmp_path: Path) ->
     run_in("pytorch", "-c", CHECKPOINTS, str(tmp_path / "shapes.json"), *OF_TORCHVISION)
     for model, shapes in json.loads((tmp_path / "shapes.json").read_text()).items():
         published = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
-        found = {name: array.shape for name, array in weights.renamed(model, published).items()}
+        results = {name: array.shape for name, array in weights.renamed(model, published).items()}
         module = models.spec(model)
-        assert found == module.shapes(module.Spec()), model
+        assert results == module.shapes(module.Spec()), model
 
 
 def test_initial_weights_are_of_order_one_however_deep() -> None:
@@ -119,17 +119,17 @@ print(json.dumps(found))
 
 @cache
 def pooled(framework: str) -> dict[str, list[list[float]]]:
-    found: dict[str, list[list[float]]] = answer(framework, POOLS, framework)
-    return found
+    results: dict[str, list[list[float]]] = answer(framework, POOLS, framework)
+    return results
 
 
 @pytest.mark.parametrize(
     "framework", [pytest.param("tensorflow", marks=pytest.mark.slow), "keras-torch"]
 )
 def test_the_pooling_before_vgg16s_classifier_takes_any_side(framework: str) -> None:
-    found = pooled(framework)
+    results = pooled(framework)
     for side, logits in pooled("pytorch").items():
-        np.testing.assert_allclose(found[side], logits, rtol=1e-10, atol=1e-12, err_msg=side)
+        np.testing.assert_allclose(results[side], logits, rtol=1e-10, atol=1e-12, err_msg=side)
 
 
 def test_nonsense_sizes_are_refused() -> None:

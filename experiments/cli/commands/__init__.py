@@ -1,6 +1,6 @@
-"""Commands: one module each, whose `COMMAND` declares its settings and its function. No list is edited.
+"""Commands: one module each, whose `COMMAND` declares its settings and its function.
 
-A module imports what computes within its function: help imports all of them.
+A module imports what computes within its function, because help imports all of them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the name of its module.
+    """Command with the name of its module.
 
-    run: gets the settings, and as text those of the experiment, if `of_experiment`; returns the exit code.
-    bare: the settings whose values may be the first words of the call, without their names.
+    run: gets the settings, and with `of_experiment` those of the experiment as text; returns the
+    exit code.
+    bare: settings whose values may be the first words of the call, without their names.
     """
 
     title: str
@@ -28,7 +29,7 @@ class Command:
 
 
 def available() -> list[str]:
-    """Names of the commands; a module of the name of a keyword has an underscore behind it."""
+    """Return the names of the commands: those of their modules, without a final underscore."""
     return sorted(module.name.rstrip("_") for module in pkgutil.iter_modules(__path__))
 
 

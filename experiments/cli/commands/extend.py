@@ -12,15 +12,15 @@ from experiments.config.settings import MAX_BLOCKS, CampaignSettings, setting
 
 @dataclass(frozen=True)
 class Extend:
-    """Which campaign goes on, and how far."""
+    """Campaign that continues, and its further blocks."""
 
     run: str = setting("last", "the campaign: its run id, or last", group="campaign")
     blocks: int = setting(
-        6, "how many more blocks are measured", minimum=1, maximum=MAX_BLOCKS, group="campaign"
+        6, "number of further blocks", minimum=1, maximum=MAX_BLOCKS, group="campaign"
     )
     budget: str = setting(
         "none",
-        "of a campaign with until=settled, how long it may take, such as 90s, 30m or 2h; none: as long as it takes",
+        "with until=settled, longest time, such as 90s, 30m or 2h; none: no limit",
         group="campaign",
     )
     journal: str = setting(
@@ -39,7 +39,7 @@ def run(settings: Extend) -> int:
     root = Path(settings.journal).resolve()
     with Display() as display:
         more = resume.request(settings.run, settings.blocks, settings.budget, root)
-        campaign = pipeline.restart(more.study, more.run_id, more.given, root, display)
+        campaign = pipeline.restart(more.study, more.run_id, more.overrides, root, display)
         return conclude(campaign, display, more.last_block)
 
 

@@ -13,7 +13,7 @@ from tracking import plain
 
 @dataclass(frozen=True)
 class Moved:
-    """Which local store was moved with its folder."""
+    """Local store that was moved with its folder."""
 
     database: str = setting(
         "mlflow.db", "the store's file, in its new place beside mlruns", path=True, group="store"
@@ -26,9 +26,8 @@ def run(settings: Moved) -> int:
     former = moved.rebase(Path(settings.database))
     for folder in former:
         where = plain.visible(str(folder))
-        print(
-            f"paths below {where} lead here now; the database as it was: {settings.database}{moved.KEPT}"
-        )
+        copy = f"{settings.database}{moved.KEPT}"
+        print(f"paths below {where} lead here now; the database as it was: {copy}")
     if not former:
         print("all artifacts are where the store says; nothing to change")
     return DONE

@@ -1,4 +1,4 @@
-"""`evenhand new`: the folder of a model or a data set of one's own, to begin with."""
+"""`evenhand new`: folder of a user-defined model or data set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True)
 class New:
-    """What is begun: a folder that the user then fills."""
+    """New folder, which the user then fills."""
 
     kind: str = setting("model", "what it is", choices=("model", "dataset"), group="folder")
     name: str = setting(

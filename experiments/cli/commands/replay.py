@@ -12,7 +12,7 @@ from experiments.config.settings import setting
 
 @dataclass(frozen=True)
 class Replay:
-    """Settings of `replay` and `import`: which records a tracking server gets."""
+    """Records that `replay` and `import` upload to a tracking server."""
 
     journal: str = setting(
         ".evenhand/journal",

@@ -48,15 +48,14 @@ class Backend(Protocol):
 
 
 def of(campaign: Campaign) -> Backend:
-    """Return the backend that the settings require."""
     if not campaign.settings.on_cluster:
-        return local(campaign)
+        return local_backend(campaign)
     from experiments.run.backends.slurm import Slurm
 
     return Slurm(campaign)
 
 
-def local(campaign: Campaign) -> Backend:
+def local_backend(campaign: Campaign) -> Backend:
     """Return the backend that runs cells on this machine."""
     from experiments.run.backends.local import Interleaved, Sequential
 
@@ -90,7 +89,6 @@ def check(settings: CampaignSettings) -> None:
 
 
 def _require_cluster() -> None:
-    """Raise WrongCall where this machine has no access to a cluster."""
     if importlib.util.find_spec("submitit") is None:
         raise WrongCall(
             "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'"

@@ -132,7 +132,6 @@ class SubmittedJob:
 
     @property
     def waits_for(self) -> str:
-        """Reason why Slurm has not started it; empty if it has."""
         state = self.queue.states[self.id]
         return state.reason if state.state == PENDING else ""
 
@@ -158,7 +157,6 @@ class SubmittedJob:
 
     @property
     def has_started(self) -> bool:
-        """False if it failed before its first line: its node cannot write to its folder."""
         return self.state != "FAILED" or Path(self.job.paths.stdout).exists()
 
     def _reason(self) -> str:
@@ -358,7 +356,6 @@ def _as_requested(settings: CampaignSettings) -> str:
 
 
 def _options(settings: CampaignSettings) -> dict[str, Any]:
-    """Return options of sbatch: minutes, nodes of a job, and CPUs of each if the study sets them."""
     options = {
         "time": max(1, math.ceil(durations.seconds("time_limit", settings.time_limit) / 60)),
         "nodes": settings.nodes_of_a_job,
@@ -370,7 +367,6 @@ def _options(settings: CampaignSettings) -> dict[str, Any]:
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's commands, for a limited time."""
     try:
         return subprocess.run(
             command,
@@ -391,7 +387,6 @@ def _first_line(text: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    """Return the last line of a job's own output."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
-    return own[-1] if own else "it said nothing"
+    own_lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
+    return own_lines[-1] if own_lines else "it said nothing"

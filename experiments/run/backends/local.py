@@ -27,7 +27,7 @@ TURN_STEPS = 5  # fewest steps or requests of a turn
 
 
 class Sequential:
-    """One block after the other, and in it one cell after the other."""
+    """Blocks in their order, and their cells one by one."""
 
     def __init__(self, campaign: Campaign) -> None:
         self._campaign = campaign
@@ -44,7 +44,6 @@ class Sequential:
             yield BlockResult(block[0].block, ran_now, all(results))
 
     def _run(self, step: Step) -> bool:
-        """Run a step, unless its result is known. Return True if it succeeded."""
         recorder, prepared = self._recorder, self._prepared
         tasks = [
             self._campaign.task(cell, treatment, step.repeats) for cell, treatment in step.cells
@@ -57,26 +56,25 @@ class Sequential:
         merged = [task.treatment.merged(prepared.settings) for task in tasks]
         cooled = recorder.cool_down(tasks[0].name, max(map(devices.cool_down_seconds, merged)))
         tasks = [replace(task, tags={**task.tags, **cooled}) for task in tasks]
-        results = self._measure(tasks, step.cells[0][0])
+        results = self._measure(tasks)
         pairs, note = zip(step.cells, results, strict=True), self._campaign.schedule.note
         are_done = [note(*cell, result) for cell, result in pairs]
         return all(are_done)
 
-    def _measure(self, tasks: Sequence[CellTask], first: Cell) -> list[CellResult]:
-        """Measure the cells of a step. first: its first cell."""
-        del first
+    def _measure(self, tasks: Sequence[CellTask]) -> list[CellResult]:
         return [cell_run.measure(self._recorder, self._prepared, task) for task in tasks]
 
 
 class Interleaved(Sequential):
-    """One block after the other; the cells of a group take turns, and all succeed or none does."""
+    """Blocks in their order; the cells of a group take turns, and all succeed or none does."""
 
-    def _measure(self, tasks: Sequence[CellTask], first: Cell) -> list[CellResult]:
+    def _measure(self, tasks: Sequence[CellTask]) -> list[CellResult]:
         recorder, settings = self._recorder, self._prepared.settings
-        rng = np.random.default_rng([settings.seed, 2, first.block, first.order_in_block])
+        block, order = tasks[0].block, int(tasks[0].tags["order_in_block"])
+        rng = np.random.default_rng([settings.seed, 2, block, order])
         group = uuid.uuid4().hex[:8]
         names = [task.treatment.name for task in tasks]
-        recorder.begin(f"block {first.block}: {', '.join(names)}")
+        recorder.begin(f"block {block}: {', '.join(names)}")
         tasks = [replace(task, tags={**task.tags, "turns": group}) for task in tasks]
         runs = [CellRun(recorder, self._prepared, task, in_turns=True) for task in tasks]
         cells = [run.process for run in runs]

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from experiments.config.stopping import STOP
+from experiments.config import devices
+from experiments.config.console import Display
+from experiments.config.settings import CampaignSettings
+from experiments.config.stopping import STOP, Interrupted
 from experiments.contract import Job
 from experiments.planning.design import Cell
-from experiments.run import cell_run
+from experiments.run import backends, cell_run, journal_runs, machine_state
 from experiments.run.backends import JOBS, BlockResult, cluster
 from experiments.run.backends.cluster import SubmittedJob
-from experiments.run.backends.slurm_task import SlurmTask
 from experiments.run.campaign import Campaign
+from experiments.run.cell_run import checkpoint_of
 from experiments.run.journal_runs import block_of
-from experiments.run.scheduler import Skip, planned_looks
-from tracking import clock, journal
+from experiments.run.preparation import PreparedCampaign
+from experiments.run.recorder import Recorder
+from experiments.run.scheduler import CellResult, Skip, planned_looks
+from tracking import clock, journal, provenance
 from tracking.errors import EvenhandError
 from tracking.journal import Journal
-from tracking.records import BETWEEN_WARNINGS, RunClosed, RunKind, RunOpened, RunOutcome
+from tracking.records import BETWEEN_WARNINGS, RunClosed, RunOpened, RunOutcome
+from tracking.sensors import load
 
 SUBMITTED = "submitted"
 COLLECT_SECONDS = 0.5
@@ -30,6 +39,114 @@ COLLECT_SECONDS = 0.5
 SHOWN_WITHIN_SECONDS = 60.0
 # Time for cancelled jobs to end.
 END_SECONDS = 60.0
+# A job that is requeued so often without the end of a cell, or a checkpoint, makes no progress.
+MAX_FRUITLESS = 3
+
+
+@dataclass
+class SlurmTask:
+    """Task of a job; after it was requeued, it goes on with what is missing.
+
+    Attributes:
+        campaign: Folder of the campaign.
+        journal_folder: Of the job, which the campaign's process collects.
+        results: Of cells of these blocks in earlier launches, by key.
+        fruitless: How often in a row its time was over without progress.
+        interruption: Why it was interrupted before.
+    """
+
+    campaign: Path
+    journal_folder: Path
+    prepared: PreparedCampaign
+    blocks: tuple[tuple[Cell, ...], ...] = ()
+    before: tuple[Job, ...] = ()
+    results: Mapping[str, CellResult] = field(default_factory=dict)
+    fruitless: int = 0
+    interruption: str = "its node failed, or Slurm put the job back into the queue"
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for block in self.blocks for cell in block]
+
+    def __call__(self) -> int:
+        """Run the task. Return the bytes of its journal."""
+        STOP.hold()
+        STOP.watch()
+        records = Journal(self.journal_folder)
+        self._progress_before = self._progress()
+        journal_runs.close_open_runs(records, self.interruption)
+        with Display() as display:
+            campaign = Campaign(self.prepared, records, display, part_of=self.campaign)
+            recorder = campaign.recorder
+            try:
+                self._run(campaign)
+            except Interrupted:  # no result: the campaign's process asks Slurm for the reason
+                recorder.leave()
+                sys.exit(128 + STOP.number)
+            if lost := len(records.waiting()):
+                raise EvenhandError(f"{lost} records could not be written: {recorder.full_disk}")
+            size = records.size
+            recorder.leave()
+        return size
+
+    def checkpoint(self) -> Any:
+        """Return for submitit the task that goes on after this job; None without progress."""
+        fruitless = 0 if self._progress() != self._progress_before else self.fruitless + 1
+        if fruitless >= MAX_FRUITLESS:
+            return None
+        why = "its job reached the time limit, or gave way to another"
+        return cluster.requeued(replace(self, fruitless=fruitless, interruption=why))
+
+    def _run(self, campaign: Campaign) -> None:
+        prepare_node(campaign.recorder, self.prepared.settings)
+        backend = backends.local_backend(campaign)
+        with campaign.recorder.signals():
+            campaign.schedule.recall(self._results(self.cells))
+            backend.extract(self.before)
+            for _ in backend.blocks(self.blocks):
+                pass
+
+    def _progress(self) -> tuple[int, ...]:
+        """Return numbers that change when a cell ends by itself, or has trained one more epoch."""
+        records = journal.read_all(self.journal_folder)
+        ends = [record.outcome for record in records if isinstance(record, RunClosed)]
+        folders = [checkpoint_of(self.campaign, cell.key) for cell in self.cells]
+        saved = [folder.stat().st_mtime_ns for folder in folders if folder.exists()]
+        return sum(outcome != RunOutcome.INTERRUPTED for outcome in ends), *saved
+
+    def _results(self, cells: Sequence[Cell]) -> dict[str, CellResult]:
+        """Return results of cells, without blocks that another machine began: they begin anew."""
+        results = {**self.results, **journal_runs.cell_results(self.journal_folder)}
+        this = machine()
+        begun = [
+            run.tags
+            for run in journal_runs.read(self.journal_folder).values()
+            if "cell" in run.tags
+        ]
+        elsewhere = {key for key, result in results.items() if result.machine not in ("", this)}
+        elsewhere |= {tags["cell"] for tags in begun if tags.get("machine", this) != this}
+        blocks = set(map(block_of, elsewhere))
+        for cell in cells:
+            if cell.block in blocks:
+                shutil.rmtree(checkpoint_of(self.campaign, cell.key), ignore_errors=True)
+        return {key: result for key, result in results.items() if block_of(key) not in blocks}
+
+
+def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
+    """Set a recorder's node and machine state."""
+    recorder.nodes, recorder.place_tags = cluster.nodes(), cluster.here()
+    if recorder.nodes:  # together they are the machine
+        names = ",".join(node.name for node in recorder.nodes)
+        recorder.place_tags |= {"slurm.nodes": names, "machine": machine()}
+    recorder.called = f"job {recorder.place_tags['slurm.job']}"
+    device, workers = devices.of(settings)[0], settings.workers_of_a_cell
+    recorder.machine = machine_state.observe(load.look(), device, workers)
+    troubles = recorder.machine.troubles
+    recorder.warnings += [line for line in troubles if line not in recorder.warnings]
+
+
+def machine() -> str:
+    return provenance.fingerprint(sorted(node.name for node in cluster.nodes()))
 
 
 @dataclass
@@ -38,7 +155,7 @@ class JobTail:
 
     Attributes:
         open: Runs that have not ended.
-        outcomes: Last outcome of each cell; extracted: of each extraction, by framework.
+        outcomes: Last outcome of each cell by key, and of each extraction by framework.
     """
 
     job: SubmittedJob
@@ -46,7 +163,6 @@ class JobTail:
     block: int = 0
     open: dict[str, RunOpened] = field(default_factory=dict)
     outcomes: dict[str, RunOutcome] = field(default_factory=dict)
-    extracted: dict[str, RunOutcome] = field(default_factory=dict)
     node: str = ""
     is_over: bool = False
 
@@ -55,19 +171,10 @@ class JobTail:
         task: SlurmTask = self.job.task
         return task
 
-    def note_opened(self, record: RunOpened) -> None:
-        self.open[record.run] = record
-        self.block = int(record.tags.get("block", 0))
-        self.node = record.tags.get("slurm.nodes") or record.tags.get("slurm.node", "")
-
     def note_closed(self, record: RunClosed) -> RunOpened | None:
-        """Return the run that the record ends, if it is open."""
         if opened := self.open.pop(record.run, None):
-            outcome, tags = RunOutcome(record.outcome), opened.tags
-            if tags.get("kind") == RunKind.EXTRACTION:
-                self.extracted[tags["framework"]] = outcome
-            else:
-                self.outcomes[tags.get("cell", "")] = outcome
+            key = opened.tags.get("cell") or opened.tags["framework"]
+            self.outcomes[key] = RunOutcome(record.outcome)
         return opened
 
 
@@ -86,7 +193,7 @@ class Slurm:
         (tail,) = self._submit([self._task(before=tuple(jobs))])
         for _ in self._follow([tail]):
             pass
-        return [tail.extracted.get(job.framework) == RunOutcome.OK for job in jobs]
+        return [tail.outcomes.get(job.framework) == RunOutcome.OK for job in jobs]
 
     def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[BlockResult]:
         """Run blocks as jobs; those up to the next look are submitted together."""
@@ -125,16 +232,15 @@ class Slurm:
     def _task(
         self, blocks: tuple[tuple[Cell, ...], ...] = (), before: tuple[Job, ...] = ()
     ) -> SlurmTask:
-        """Return a job's part of the campaign, with results of its cells in earlier launches."""
         numbers = {block[0].block for block in blocks}
         results = {
             key: result
             for key, result in self._campaign.results.items()
             if block_of(key) in numbers
         }
-        own = self._folder / uuid.uuid4().hex[:8]
+        job_folder = self._folder / uuid.uuid4().hex[:8]
         folder, prepared = self._recorder.folder.resolve(), self._campaign.prepared
-        return SlurmTask(folder, own, prepared, blocks, before, results)
+        return SlurmTask(folder, job_folder, prepared, blocks, before, results)
 
     def _submit(self, tasks: Sequence[SlurmTask]) -> list[JobTail]:
         """Submit an array. A campaign that has the nodes of one job keeps them."""
@@ -168,15 +274,19 @@ class Slurm:
 
     def _collect(self, tail: JobTail) -> None:
         """Copy records to the campaign's journal; after a kill the next process repeats some."""
-        own = tail.task.own
-        if not (own / journal.RECORDS).exists():
+        job_folder = tail.task.journal_folder
+        if not (job_folder / journal.RECORDS).exists():
             return
         before = tail.offset
-        records, tail.offset = journal.read(own, before)
+        records, tail.offset = journal.read(job_folder, before)
         for record in records:
             if isinstance(record, RunOpened):
-                tail.note_opened(record)
-                self._warn(record)
+                tags = record.tags
+                tail.open[record.run], tail.block = record, int(tags.get("block", 0))
+                tail.node = tags.get("slurm.nodes") or tags.get("slurm.node", "")
+                warnings = filter(None, tags.get("warnings", "").split(BETWEEN_WARNINGS))
+                seen = self._recorder.warnings
+                self._recorder.warn([line for line in warnings if line not in seen])
             self._recorder.write(record)
             if isinstance(record, RunClosed) and (opened := tail.note_closed(record)):
                 seconds = (record.time_ms - opened.time_ms) / 1_000
@@ -185,7 +295,7 @@ class Slurm:
                 text = f"{opened.name}: {record.outcome}{why}, {seconds:.0f} s, {tail.node}"
                 self._recorder.display.finish(text, good=is_good)
         if tail.offset != before:
-            journal.mark_delivered(own, tail.offset, "")
+            journal.mark_delivered(job_folder, tail.offset, "")
             self._node = tail.node or self._node
 
     def _end(self, tail: JobTail) -> None:
@@ -222,13 +332,13 @@ class Slurm:
         while tail.offset < size:
             if time.monotonic() > deadline:
                 raise EvenhandError(
-                    f"the last records of job {tail.job.id} do not show in {tail.task.own}"
+                    f"the last records of job {tail.job.id} do not show "
+                    f"in {tail.task.journal_folder}"
                 )
             time.sleep(COLLECT_SECONDS)
             self._collect(tail)
 
     def _stop(self, tails: Sequence[JobTail]) -> None:
-        """Wait until cancelled jobs have written why, and close their runs."""
         why = f"the campaign got {STOP.name}" if STOP.number else "the campaign ended first"
         deadline = time.monotonic() + END_SECONDS
         while any(not tail.job.is_over for tail in tails) and time.monotonic() < deadline:
@@ -239,11 +349,6 @@ class Slurm:
             tail.is_over = True
             self._close(tail, RunOutcome.INTERRUPTED, why)
 
-    def _warn(self, opened: RunOpened) -> None:
-        """Show a node's warnings once."""
-        lines = filter(None, opened.tags.get("warnings", "").split(BETWEEN_WARNINGS))
-        self._recorder.warn([line for line in lines if line not in self._recorder.warnings])
-
     def _show(self, tails: Sequence[JobTail]) -> None:
         running = [tail for tail in tails if not tail.is_over]
         reasons = sorted({tail.job.waits_for for tail in running} - {""})
@@ -252,19 +357,20 @@ class Slurm:
 
 
 def name_of(run_id: str) -> str:
-    """Return the name of a campaign's jobs in the queue."""
     return f"evenhand-{run_id[:12]}"
 
 
 def gather(records: Journal, run_id: str) -> None:
     """Cancel the jobs of an earlier process of the campaign, and collect what they have written."""
     cluster.cancel_by_name(name_of(run_id))
-    for own in sorted(path.parent for path in (records.folder / JOBS).glob(f"*/{journal.RECORDS}")):
-        offset, _ = journal.delivered(own, "")
-        collected, after = journal.read(own, offset)
+    for job_folder in sorted(
+        path.parent for path in (records.folder / JOBS).glob(f"*/{journal.RECORDS}")
+    ):
+        offset = journal.delivered(job_folder, "")
+        collected, after = journal.read(job_folder, offset)
         while after != offset:
             for record in collected:
                 records.append(record)
             offset = after
-            collected, after = journal.read(own, offset)
-        journal.mark_delivered(own, offset, "")
+            collected, after = journal.read(job_folder, offset)
+        journal.mark_delivered(job_folder, offset, "")

@@ -25,24 +25,24 @@ class Spec(ImageSpec):
 
     def shapes(self) -> Shapes:
         """Shape of every weight, by PyTorch's names; add a line for each layer that has weights."""
-        found, inputs = Shapes(), self.channels
+        results, inputs = Shapes(), self.channels
         for stage, (width, depth) in enumerate(zip(self.widths, self.depths, strict=True)):
             if stage:
-                found.layer_norm(f"stages.{stage}.norm", inputs)
-            found.convolution(f"stages.{stage}.reduction", width, inputs, 2, bias=True)
+                results.layer_norm(f"stages.{stage}.norm", inputs)
+            results.convolution(f"stages.{stage}.reduction", width, inputs, 2, bias=True)
             if not stage:
-                found.layer_norm(f"stages.{stage}.norm", width)
+                results.layer_norm(f"stages.{stage}.norm", width)
             for index in range(depth):
                 path = f"stages.{stage}.blocks.{index}"
-                found.convolution(f"{path}.depthwise", width, 1, 7, bias=True)
-                found.layer_norm(f"{path}.norm", width)
-                found.linear(f"{path}.linear1", 4 * width, width)
-                found.linear(f"{path}.linear2", width, 4 * width)
-                found.scale(f"{path}.scale", width)
+                results.convolution(f"{path}.depthwise", width, 1, 7, bias=True)
+                results.layer_norm(f"{path}.norm", width)
+                results.linear(f"{path}.linear1", 4 * width, width)
+                results.linear(f"{path}.linear2", width, 4 * width)
+                results.scale(f"{path}.scale", width)
             inputs = width
-        found.layer_norm("norm", inputs)
-        found.linear("classifier", self.classes, inputs)
-        return found
+        results.layer_norm("norm", inputs)
+        results.linear("classifier", self.classes, inputs)
+        return results
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:

@@ -32,20 +32,20 @@ class Spec(ImageSpec):
 
     def shapes(self) -> Shapes:
         """Shape of every weight, by PyTorch's names; add a line for each layer that has weights."""
-        found = Shapes()
-        found.convolution("patches", self.width, self.channels, self.patch, bias=True)
-        found["class_token"] = (1, 1, self.width)
-        found.embedding("positions", self.tokens, self.width)
+        results = Shapes()
+        results.convolution("patches", self.width, self.channels, self.patch, bias=True)
+        results["class_token"] = (1, 1, self.width)
+        results.embedding("positions", self.tokens, self.width)
         for index in range(self.blocks):
             path = f"blocks.{index}"
-            found.layer_norm(f"{path}.norm1", self.width)
-            found.attention(f"{path}.attention", self.width)
-            found.layer_norm(f"{path}.norm2", self.width)
-            found.linear(f"{path}.linear1", 4 * self.width, self.width)
-            found.linear(f"{path}.linear2", self.width, 4 * self.width)
-        found.layer_norm("norm", self.width)
-        found.linear("classifier", self.classes, self.width)
-        return found
+            results.layer_norm(f"{path}.norm1", self.width)
+            results.attention(f"{path}.attention", self.width)
+            results.layer_norm(f"{path}.norm2", self.width)
+            results.linear(f"{path}.linear1", 4 * self.width, self.width)
+            results.linear(f"{path}.linear2", self.width, 4 * self.width)
+        results.layer_norm("norm", self.width)
+        results.linear("classifier", self.classes, self.width)
+        return results
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
