@@ -68,15 +68,12 @@ def raw(cell: mlflow.entities.Run, phase: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "frameworks",
-    [
-        "toy,toy+twin",
-        pytest.param("pytorch,keras-torch", marks=pytest.mark.slow),
-        pytest.param("pytorch,tensorflow", marks=pytest.mark.slow),
-    ],
+    "other", ["keras-torch", pytest.param("tensorflow", marks=pytest.mark.slow)]
 )
-def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place, frameworks: str) -> None:
-    done = run(place, frameworks=frameworks, models="lenet", image_sizes="28", batch_sizes="3")
+def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place, other: str) -> None:
+    done = run(
+        place, frameworks=f"pytorch,{other}", models="lenet", image_sizes="28", batch_sizes="3"
+    )
     assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
     found = cells(place)
     assert len(found) == 2
@@ -94,7 +91,7 @@ def test_every_point_is_timed_in_both_phases_and_frameworks(place: Place, framew
         assert metrics["inference/first_call_seconds"] == pytest.approx(
             seconds[f"inference_batch_{rows}"][0]
         )
-        assert metrics["memory/peak_rss_bytes"] > 3e7
+        assert metrics["memory/peak_rss_bytes"] > 1e8
         assert "train/total_seconds" not in metrics
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert "model=lenet, image\\_size=28, batch\\_size=3" in report
