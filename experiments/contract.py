@@ -13,11 +13,14 @@ from experiments.metrics import Outcome
 
 if TYPE_CHECKING:
     from experiments.cell.checkpoint import TrainingState
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
+    from experiments.comparison.report.sections import Section
+    from experiments.comparison.verdicts.findings import Comparison as Comparison
+    from experiments.config.console import Table
     from models.contract import Array, Batch, Framework, Weights
     from models.parity import Side
     from tracking.records import Record
+else:  # studies annotate with it; importing it would import pandas
+    Comparison = Any
 
 # Message of a child whose framework does not see its device.
 NO_DEVICE = "no_device"
@@ -50,6 +53,21 @@ class Treatment:
     def merged(self, settings: S) -> S:
         """Return the settings of its cells."""
         return settings_.of_cell(settings, self.settings)
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Results that a study adds to its verdicts.
+
+    sentences, tables: for the terminal. files: name -> text, stored with the report.
+    sections: tables of the report.
+    """
+
+    sentences: list[str]
+    tables: Sequence[Table] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    sections: Sequence[Section] = ()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is measured: models as folders, frameworks as adapters. Importing this package imports no framework."""
+"""Models as folders, frameworks as adapters. Importing this package imports no framework."""
 
 from __future__ import annotations
 
@@ -16,49 +16,48 @@ if TYPE_CHECKING:
 
 
 def available() -> dict[str, tuple[str, ...]]:
-    """Model -> the architectures it is written in. A model is a folder with a spec.py and one file an architecture."""
+    """Return the architectures of each model: a folder with a spec.py and a file for each."""
     architectures = frameworks.architectures()
-    folders = sorted(spec.parent for spec in Path(__file__).parent.glob("*/spec.py")) + list(
-        own.folders().values()
-    )
+    folders = sorted(spec.parent for spec in Path(__file__).parent.glob("*/spec.py"))
     return {
-        folder.name: tuple(name for name in architectures if _written(folder, name))
-        for folder in folders
+        folder.name: tuple(name for name in architectures if _exists(folder, name))
+        for folder in (*folders, *own.folders().values())
     }
 
 
-def _written(folder: Path, architecture: str) -> bool:
+def _exists(folder: Path, architecture: str) -> bool:
     if "." in architecture:
         return find_spec(f"{architecture}.{folder.name}") is not None
     return (folder / f"{architecture}.py").is_file()
 
 
 def load(model: str, architecture: str) -> ModuleType:
-    """The module `models.<model>.<architecture>`, whose `build(spec)` makes the network; of a package, its `<model>`."""
-    found = available()
-    if architecture not in found.get(model, ()):
-        have = [name for name, architectures in found.items() if architecture in architectures]
-        raise ModelError(f"no {architecture} model {model!r}; {choices(model, have)}")
-    return _module(
-        model,
-        f"{architecture}.{model}" if "." in architecture else f"{__name__}.{model}.{architecture}",
-    )
+    """Return `models.<model>.<architecture>`, whose `build(spec)` makes the network.
+
+    An architecture with a dot is a package with a module `<model>`.
+    """
+    models = available()
+    if architecture not in models.get(model, ()):
+        names = [name for name, architectures in models.items() if architecture in architectures]
+        raise ModelError(f"no {architecture} model {model!r}; {choices(model, names)}")
+    package = f"{architecture}.{model}" if "." in architecture else ""
+    return _import(model, package or f"{__name__}.{model}.{architecture}")
 
 
 def spec(model: str) -> ModelDefinition:
-    """Return what `models/<model>/spec.py` states. NumPy only."""
+    """Return the definition in `models/<model>/spec.py`. Imports only NumPy."""
     from models.definition import ModelDefinition
 
-    found = available()
-    if model not in found:
-        raise ModelError(f"no model {model!r}; {choices(model, found)}")
-    return ModelDefinition.of(_module(model, f"{__name__}.{model}.spec"))
+    models = available()
+    if model not in models:
+        raise ModelError(f"no model {model!r}; {choices(model, models)}")
+    return ModelDefinition.of(_import(model, f"{__name__}.{model}.spec"))
 
 
-def _module(model: str, name: str) -> ModuleType:
-    """Import a module of a model; a fault in ours stays what it is.
+def _import(model: str, name: str) -> ModuleType:
+    """Import a module of a model.
 
-    Raises ModelError for one of the user's that cannot be imported, ends the process or takes too long.
+    Raise ModelError for a user's module that fails, ends the process or takes too long.
     """
     if model not in own.folders():
         return import_module(name)

@@ -1,4 +1,4 @@
-"""What a model's `spec.py` states, typed: the only place that looks for its functions by name."""
+"""Definition of a model, typed: the only place that looks up the functions of its `spec.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.layers import images
 from models.layers.images import ImageSpec, Shapes
 
 
-def _not_stated(*_: Any, **__: Any) -> Any:
+def _missing(*_: Any, **__: Any) -> Any:
     raise ModelError("the model's spec.py does not state this")
 
 
@@ -23,44 +23,44 @@ def _not_stated(*_: Any, **__: Any) -> Any:
 class ModelDefinition:
     """Sizes, shapes, initial weights and batches of a model.
 
-    Spec: its sizes. shapes: of its weights, by PyTorch's names. probe: a small version, or the whole
-    with `full`, and a batch for the parity gate.
-    sized, lengths, batch: by the name of a size, random inputs of sequences; reads, batch_of: real
-    ones. checkpoint_name: the name here of an array in a published file; None for what is not used.
+    Spec: its sizes. shapes: of its weights, by PyTorch's names. probe: a small version, or the
+    whole with `full`, and a batch for the parity gate. sized, lengths, batch: by the name of a
+    size, random inputs of sequences; reads, batch_of: real ones. checkpoint_name: our name of an
+    array in a published file; None for an array that is not used.
     """
 
     Spec: type[Any]
     probe: Callable[..., tuple[Any, Batch]]
     shapes: Callable[[Any], dict[str, tuple[int, ...]]]
     initial_weights: Callable[[Any, np.random.Generator], Weights]
-    sized: Callable[..., Any] = _not_stated
-    lengths: Callable[[str, int, np.random.Generator], Array] = _not_stated
-    batch: Callable[[Any, Array, np.random.Generator], Batch] = _not_stated
-    reads: Callable[[Any], Reads] = _not_stated
-    batch_of: Callable[..., Batch] = _not_stated
+    sized: Callable[..., Any] = _missing
+    lengths: Callable[[str, int, np.random.Generator], Array] = _missing
+    batch: Callable[[Any, Array, np.random.Generator], Batch] = _missing
+    reads: Callable[[Any], Reads] = _missing
+    batch_of: Callable[..., Batch] = _missing
     checkpoint_name: Callable[[str], str | None] = str
 
     @classmethod
     def of(cls, module: ModuleType) -> ModelDefinition:
-        """Return what a module states; of images, all but sizes and probe is shared.
+        """Return the definition in a module; image models share all but sizes and probe.
 
-        Raises ModelError for what is missing.
+        Raise ModelError for a missing function.
         """
-        stated = vars(module)
-        spec = stated.get("Spec")
-        is_image = isinstance(spec, type) and issubclass(spec, ImageSpec)
-        given = {**(vars(images) if is_image else {}), **stated}
-        own = {"batch"} if is_image else set()  # `images.batch` takes other arguments
-        names = [field.name for field in fields(cls) if field.name not in own]
+        members = dict(vars(module))
+        spec = members.get("Spec")
+        if isinstance(spec, type) and issubclass(spec, ImageSpec):
+            members = {**vars(images), **members}
+            del members["batch"]  # `images.batch` takes other arguments
         required = [field.name for field in fields(cls) if field.default is MISSING]
-        if missing := [name for name in required if name not in given]:
+        if missing := [name for name in required if name not in members]:
             raise ModelError(
                 f"{module.__file__}: there is no {missing[0]}; a spec.py has {', '.join(required)}"
             )
-        return cls(**{name: given[name] for name in names if name in given})
+        names = [field.name for field in fields(cls) if field.name in members]
+        return cls(**{name: members[name] for name in names})
 
     def parameters(self, spec: Any) -> tuple[int, int]:
-        """Return the expected (trainable, others): running statistics are not trained."""
+        """Return the expected (trainable, non-trainable) parameters."""
         return Shapes(self.shapes(spec)).parameters
 
     @property
@@ -69,14 +69,14 @@ class ModelDefinition:
 
     @property
     def has_random_inputs(self) -> bool:
-        return self.takes_images or self.sized is not _not_stated
+        return self.takes_images or self.sized is not _missing
 
     @property
     def has_lengths(self) -> bool:
-        """Whether its random inputs are sequences, whose lengths can vary."""
-        return self.lengths is not _not_stated
+        """Its random inputs are sequences, whose lengths can vary."""
+        return self.lengths is not _missing
 
     @property
     def reads_files(self) -> bool:
-        """Whether it can train on sequences from files."""
-        return self.reads is not _not_stated
+        """It can train on sequences from files."""
+        return self.reads is not _missing

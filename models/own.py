@@ -1,6 +1,6 @@
-"""Models of others: a folder anywhere, with spec.py and a file for each architecture, stands beside those of this package.
+"""Users' models: a folder anywhere, with spec.py and a file for each architecture.
 
-It is known by its own name (`models.NAME`) in this process and in all that it starts: cells, the parity gate, searches.
+Each is the package `models.NAME` in this process and in all that it starts.
 """
 
 from __future__ import annotations
@@ -30,46 +30,42 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def add(folder: Path) -> str:
-    """Makes a model's folder known and returns its name. Raises ModelError for what is none, and for a name that is taken."""
+    """Add a model's folder and return its name. Raise ModelError for others and for taken names."""
     try:
         root = folder.expanduser().resolve()
         is_model = (root / "spec.py").is_file()
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, no permission, a NUL
-        reason = getattr(error, "strerror", None) or error
+        message = getattr(error, "strerror", None) or error
         raise ModelError(
-            f"model={folder} cannot be read: {reason}; give the folder with spec.py in it"
+            f"model={folder} cannot be read: {message}; give the folder with spec.py in it"
         ) from None
     name = root.name
+    others = folders()
     if not is_model:
-        raise ModelError(
-            f"model={folder}: there is no spec.py; `evenhand new model NAME` writes a folder to begin with"
+        problem = "there is no spec.py; `evenhand new model NAME` writes a folder to begin with"
+    elif not _NAME.fullmatch(name):
+        problem = (
+            f"{ascii(name)[:60]} is no name of a model; small letters, digits and _, as in my_net"
         )
-    if not _NAME.fullmatch(name):
-        raise ModelError(
-            f"model={folder}: {ascii(name)[:60]} is no name of a model; small letters, digits and _, as in my_net"
-        )
-    if (OURS / name).exists() or (OURS / f"{name}.py").exists():
-        raise ModelError(
-            f"model={folder}: evenhand has a '{name}' of its own; give the folder another name"
-        )
-    known = folders()
-    if known.get(name, root) != root:
-        raise ModelError(
-            f"model={folder}: {known[name]} is called so too; give one of them another name"
-        )
-    os.environ[FOLDERS] = os.pathsep.join(map(str, {**known, name: root}.values()))
-    _make(name, root)
-    return name
+    elif (OURS / name).exists() or (OURS / f"{name}.py").exists():
+        problem = f"evenhand has a '{name}' of its own; give the folder another name"
+    elif others.get(name, root) != root:
+        problem = f"{others[name]} is called so too; give one of them another name"
+    else:
+        os.environ[FOLDERS] = os.pathsep.join(map(str, {**others, name: root}.values()))
+        begin()
+        return name
+    raise ModelError(f"model={folder}: {problem}")
 
 
 def folders() -> dict[str, Path]:
-    """Name → folder of the models that were added, here or by the process that started this one."""
+    """Return the folders that this process or one before it has added, by name."""
     paths = [Path(text) for text in os.environ.get(FOLDERS, "").split(os.pathsep) if text]
     return {path.name: path for path in paths}
 
 
 def digest(name: str) -> str:
-    """Of the sources of a model that was added: which version of it was measured."""
+    """Return a digest of the sources of an added model: the version that was measured."""
     total = hashlib.sha256()
     for path in sources(name):
         try:
@@ -80,27 +76,27 @@ def digest(name: str) -> str:
 
 
 def sources(name: str) -> list[Path]:
-    """Its Python files, by their names."""
+    """Return the Python files of an added model, sorted."""
     return sorted(path for path in folders()[name].glob("*.py") if path.is_file())
 
 
 def labelled(name: str) -> str:
-    """A model's name as runs bear it: of one that was added with a digest of its sources, since no commit has them."""
+    """Return a model's name in runs; an added one has its digest, since no commit has it."""
     return f"{name}@{digest(name)}" if name in folders() else name
 
 
 def fault(name: str, error: Exception) -> str:
-    """Return one line on an error in the code of a model that was added: file, line, message."""
+    """Return one line on an error in the code of an added model: file, line, message."""
     files, frames = set(map(str, sources(name))), traceback.extract_tb(error.__traceback__)
-    places = [f"{one.filename}, line {one.lineno}: " for one in frames if one.filename in files]
+    places = [f"{at.filename}, line {at.lineno}: " for at in frames if at.filename in files]
     return f"{places[-1] if places else ''}{reason(error)}"
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in the code within, which is the user's, once it has run so long; in the main thread only.
+    """Raise TimeoutError in the user's code within after so many seconds; in the main thread only.
 
-    Ctrl-C interrupts it as ever.
+    Ctrl-C still interrupts it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -109,40 +105,33 @@ def time_limit(seconds: float) -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise TimeoutError(f"it takes longer than {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    left = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, *left)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def reason(error: BaseException) -> str:
-    """Return what the user's code raised, in one line that a terminal can show."""
+    """Return an error of another program's code, in one line that a terminal can show."""
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:  # its own __str__ fails
+    except Exception:  # its __str__ fails
         text = type(error).__name__
     text = text.partition("\n\nArguments received")[0]  # Keras adds a list of them
     text = " ".join(_COLOURS.sub("", text).split())
-    shown = "".join(
-        one if one.isprintable() else ascii(one)[1:-1] for one in text[:ERROR_CHARACTERS]
-    )
-    return shown if len(text) <= ERROR_CHARACTERS else f"{shown}…"
+    characters = (at if at.isprintable() else ascii(at)[1:-1] for at in text[:ERROR_CHARACTERS])
+    return "".join(characters) + "…" * (len(text) > ERROR_CHARACTERS)
 
 
 def begin() -> None:
-    """Makes those known that the process before knew."""
+    """Make the package `models.NAME` of each added folder; its parent stays out of every search."""
     for name, folder in folders().items():
-        _make(name, folder)
-
-
-def _make(name: str, folder: Path) -> None:
-    """The package `models.NAME`, whose modules lie in the folder; its parent folder stays out of every search."""
-    full = f"{__package__}.{name}"
-    if full not in sys.modules:
-        described = ModuleSpec(full, None, is_package=True)
-        described.submodule_search_locations = [str(folder)]
-        sys.modules[full] = module_from_spec(described)
-        setattr(sys.modules[str(__package__)], name, sys.modules[full])
+        full = f"{__package__}.{name}"
+        if full not in sys.modules:
+            spec = ModuleSpec(full, None, is_package=True)
+            spec.submodule_search_locations = [str(folder)]
+            sys.modules[full] = module_from_spec(spec)
+            setattr(sys.modules[str(__package__)], name, sys.modules[full])

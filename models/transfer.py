@@ -18,7 +18,7 @@ from models.contract import Array, ModelError, Weights, check_weights
 
 @dataclass(frozen=True)
 class Layout:
-    """How one PyTorch array is laid out in Keras; the two functions are each other's inverse.
+    """Layout of a PyTorch array in Keras; the two functions are each other's inverse.
 
     to_torch: of the arrays of the Keras variables that hold it, mostly one. to_keras: of the array
     and these variables, whose shapes it may want; as many arrays as there are variables.
@@ -30,26 +30,28 @@ class Layout:
 
 @dataclass(frozen=True)
 class Entry:
-    """One array of a network: its torch name, its Keras variables and the layout between them."""
+    """Array of a network: its torch name, its Keras variables and the layout between them."""
 
     name: str
     variables: tuple[Any, ...]
     layout: Layout
 
     def shape(self) -> tuple[int, ...]:
-        """The shape in PyTorch's layout, without the values."""
-        zeros = (np.broadcast_to(np.float32(0), tuple(one.shape)) for one in self.variables)
+        """Return the shape in PyTorch's layout, without the values."""
+        zeros = (
+            np.broadcast_to(np.float32(0), tuple(variable.shape)) for variable in self.variables
+        )
         return tuple(self.layout.to_torch(*zeros).shape)
 
 
 def _gates(array: Array) -> Array:
-    """Gates of a GRU along the last axis: r z n <-> z r n."""
+    """Exchange the gates of a GRU along the last axis: r z n <-> z r n."""
     first, second, third = np.split(array, 3, axis=-1)
     return np.concatenate([second, first, third], axis=-1)
 
 
 def _row(index: int) -> Layout:
-    """One of the two rows of a GRU's bias."""
+    """Return the layout of a row of a GRU's bias."""
 
     def to_keras(array: Array, bias: Any) -> Array:
         rows = np.array(_numpy(bias))
@@ -74,7 +76,7 @@ SEQUENCE = Layout(
 )  # WIO <-> OIW
 DEPTHWISE = Layout(  # (H, W, C, multiplier) <-> (C·multiplier, 1, H, W)
     lambda kernel: kernel.transpose(2, 3, 0, 1).reshape(-1, 1, *kernel.shape[:2]),
-    lambda kernel, one: kernel.reshape(*one.shape[2:], *one.shape[:2]).transpose(2, 3, 0, 1),
+    lambda kernel, like: kernel.reshape(*like.shape[2:], *like.shape[:2]).transpose(2, 3, 0, 1),
 )
 GATES = Layout(lambda kernel: _gates(kernel).T, lambda kernel, _: _gates(kernel.T))
 # Query, key and value, (inputs, heads, size) each <-> one below the other, (3·heads·size, inputs)
@@ -112,40 +114,40 @@ def weight_rule(kind: type[Any], sibling: str = "") -> Callable[[Callable[[Any],
 
 
 def layer_name(path: str) -> str:
-    """The Keras layer's name of a torch module path."""
+    """Return the Keras layer's name of a torch module path."""
     return path.replace(".", "-")
 
 
 def layer_path(name: str) -> str:
-    """The torch module path of a Keras layer's name."""
+    """Return the torch module path of a Keras layer's name."""
     return name.replace("-", ".")
 
 
 def entries(network: Any) -> dict[str, Entry]:
-    """Torch name -> entry for every array of the network, in the order of its layers."""
-    found: dict[str, Entry] = {}
+    """Return the arrays of a network by torch name, in the order of its layers."""
+    arrays: dict[str, Entry] = {}
     for name, variables, layout in _arrays(network):
-        if name in found and found[name].variables[0] is not variables[0]:
+        if name in arrays and arrays[name].variables[0] is not variables[0]:
             raise ModelError(f"two layers have a {name!r}")
-        found[name] = Entry(name, variables, layout)
-    return found
+        arrays[name] = Entry(name, variables, layout)
+    return arrays
 
 
 def from_keras(
-    found: Mapping[str, Entry], values: Callable[[Any], Any] = lambda variable: variable
+    arrays: Mapping[str, Entry], values: Callable[[Any], Any] = lambda variable: variable
 ) -> Weights:
-    """Torch-layout copies of `values(variable)`, which may turn a variable into, say, its gradient."""
+    """Return copies of `values(variable)`, such as its gradient, in torch's layout."""
     weights: Weights = {}
-    for name, entry in found.items():
-        arrays = (_numpy(values(variable)) for variable in entry.variables)
-        weights[name] = np.array(entry.layout.to_torch(*arrays), order="C")
+    for name, entry in arrays.items():
+        parts = (_numpy(values(variable)) for variable in entry.variables)
+        weights[name] = np.array(entry.layout.to_torch(*parts), order="C")
     return weights
 
 
-def to_keras(found: Mapping[str, Entry], weights: Mapping[str, Array]) -> None:
-    """Assigns weights of PyTorch's names and layouts. Raises ModelError naming the first array that does not fit."""
-    check_weights(weights, {name: entry.shape() for name, entry in found.items()})
-    for name, entry in found.items():
+def to_keras(entries: Mapping[str, Entry], weights: Mapping[str, Array]) -> None:
+    """Assign weights of PyTorch's names and layouts. Raise ModelError for one that does not fit."""
+    check_weights(weights, {name: entry.shape() for name, entry in entries.items()})
+    for name, entry in entries.items():
         arrays = entry.layout.to_keras(weights[name], *entry.variables)
         arrays = arrays if isinstance(arrays, tuple) else (arrays,)
         for variable, array in zip(entry.variables, arrays, strict=True):
@@ -153,7 +155,7 @@ def to_keras(found: Mapping[str, Entry], weights: Mapping[str, Array]) -> None:
 
 
 def supported() -> str:
-    """The table of docs/own-model.md: Keras layers with a rule, and their siblings in PyTorch."""
+    """Return the table of docs/own-model.md: Keras layers with a rule, and PyTorch's siblings."""
     rows = sorted((kind.__name__, sibling) for kind, (sibling, _) in RULES.items())
     lines = (f"| `{kind}` | {sibling} |" for kind, sibling in rows)
     return "\n".join(["| Keras | PyTorch |", "|---|---|", *lines, ""])
@@ -167,9 +169,9 @@ def _numpy(value: Any) -> Array:
 
 
 def _arrays(layer: Any) -> Iterator[tuple[str, tuple[Any, ...], Layout]]:
-    """(name, variables, layout) of each array of a layer, by its rule; without one, of its parts.
+    """Yield (name, variables, layout) of a layer's arrays by its rule, or of its parts' arrays.
 
-    Raises ModelError where no rule moves a variable.
+    Raise ModelError if no rule moves a variable.
     """
     kind = next((kind for kind in type(layer).__mro__ if kind in RULES), None)
     moved = set[int]()
@@ -232,17 +234,16 @@ def _norm(layer: Any) -> Arrays:
 @weight_rule(layers.MultiHeadAttention, "`nn.MultiheadAttention`, its `dropout` 0")
 def _attention(layer: Any) -> Arrays:
     projections = [layer.query_dense, layer.key_dense, layer.value_dense]
-    yield "in_proj_weight", tuple(one.kernel for one in projections), PROJECTIONS
+    yield "in_proj_weight", tuple(dense.kernel for dense in projections), PROJECTIONS
     yield "out_proj.weight", layer.output_dense.kernel, HEADS
     if layer.use_bias:
-        yield "in_proj_bias", tuple(one.bias for one in projections), PROJECTION_BIASES
+        yield "in_proj_bias", tuple(dense.bias for dense in projections), PROJECTION_BIASES
         yield "out_proj.bias", layer.output_dense.bias, AS_IS
 
 
 @weight_rule(layers.LSTMCell, "`OneBiasCell` of `models.layers.pytorch`")
 @weight_rule(layers.GRUCell, "`nn.GRUCell`")
 def _cell(cell: Any, suffix: str = "") -> Arrays:
-    """LSTM: both order the gates i f g o. GRU: PyTorch r z n, Keras z r n."""
     is_gru = isinstance(cell, layers.GRUCell)
     if is_gru and not (cell.reset_after and cell.use_bias):
         right = "PyTorch's GRU has biases, and resets after the product"

@@ -1,4 +1,4 @@
-"""What a framework says of itself before anything of it is imported; without NumPy, so that the command line starts at once."""
+"""Facts about a framework's variant that need no import of the framework, nor of NumPy."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Variant:
-    """What is known of a framework's variant before anything of it is imported.
+    """Facts about a framework's variant, known before it is imported.
 
-    architecture: the file that it reads in a model's folder; with a dot in it, a package that has a module a model.
-    packages: what it imports. imports_if_there: what it imports too where that is installed, and needs for nothing that is
-    measured. looks_for: another framework that it imports where that is installed, later than it is opened, and does not need.
-    distributions: whose versions are recorded, and which a model trained with it needs.
-    has_plain_loop: whether `loops/plain.py` is the loop of its own tutorials.
-    extra: the extra of this project that installs them, if they come with one.
-    has_pipeline: whether `Framework.read` is its own. fits: whether it trains by a `fit` of its own, which MLflow's autologging
-    records. autologging: MLflow's flavour for it; empty for none. trouble: why it cannot run here although its packages are
-    installed; empty if it can. compiles: whether it trains by programs that it traces or compiles.
-    by_xla: the devices on which XLA is to compile these programs.
+    architecture: the file that it reads in a model's folder; with a dot in it, a package with a
+    module for each model. packages: its imports. imports_if_there: optional imports that nothing
+    measured needs. looks_for: another framework that it imports later if that is installed.
+    distributions: packages whose versions are recorded, and which a trained model needs.
+    has_plain_loop: whether `loops/plain.py` is the loop of its tutorials. extra: the extra of this
+    project that installs it. has_pipeline: whether it has a `Framework.read`. trouble: returns why it
+    cannot run although its packages are installed; empty if it can. compiles: whether it traces or
+    compiles its steps. by_xla: devices on which XLA compiles them.
     """
 
     architecture: str
@@ -30,8 +28,6 @@ class Variant:
     extra: str = ""
     has_pipeline: bool = False
     has_plain_loop: bool = False
-    fits: bool = False
-    autologging: str = ""
     trouble: Callable[[], str] | None = None
     compiles: bool = False
     by_xla: tuple[str, ...] = ()

@@ -16,7 +16,6 @@ from tests.conftest import PYTHONPATH, ROOT
 # It drops nothing and decays the one array that it trains.
 NOT_ITS_OWN = {
     "check_dropout_is_on_only_in_training",
-    "check_what_training_drops_is_measured",
     "check_sgd_is_the_textbooks",
 }
 

@@ -1,1 +1,1 @@
-"""What is kept: records, journal, MLflow store, sensors, provenance."""
+"""Records, journal, MLflow store, sensors and provenance of runs."""

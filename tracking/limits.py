@@ -1,15 +1,15 @@
-"""What every tracking server takes, checked before it is asked: what it refuses for what it says is known here.
+"""Bounds of tracking servers, checked before a record is sent.
 
-The bounds are MLflow's (`mlflow/utils/validation.py`) and those of its tables (`mlflow/store/tracking/dbmodels/models.py`).
-Long values of tags and params are not among them: a server cuts them.
+They are MLflow's (`mlflow/utils/validation.py`) and those of its tables
+(`mlflow/store/tracking/dbmodels/models.py`). Servers cut long values of tags and params.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from tracking.records import (
@@ -38,120 +38,97 @@ LARGEST = 2**63 - 1
 _KEY = re.compile(r"[/\w.\- :]+")
 # An origin stands in a filter between quotes.
 _ORIGIN = re.compile(r"[\w.\- :/|@+·]{1,250}")
-# A database keeps no NUL, and no half of a character pair.
-_UNKEPT = re.compile("[\0\ud800-\udfff]")
+# A database stores no NUL, and no half of a surrogate pair.
+_NOT_STORED = re.compile("[\0\ud800-\udfff]")
 
 
 def is_origin(text: str) -> bool:
-    """Whether a text can be the id of a journal's run."""
+    """Return whether a text can be the id of a journal's run."""
     return _ORIGIN.fullmatch(text) is not None
 
 
 def is_experiment(text: str) -> bool:
-    """Whether a text can be the name of an experiment."""
-    return 0 < len(text) <= EXPERIMENT_NAME_CHARACTERS and not _UNKEPT.search(text)
+    """Return whether a text can be the name of an experiment."""
+    return 0 < len(text) <= EXPERIMENT_NAME_CHARACTERS and not _NOT_STORED.search(text)
 
 
 def is_path(text: str) -> bool:
-    """Whether a text can name a folder of a run's artifacts."""
-    return (
-        posixpath.normpath(text) == text
-        and not text.startswith(("/", ".."))
-        and not _UNKEPT.search(text)
-    )
+    """Return whether a text can name a folder of a run's artifacts."""
+    is_inside = posixpath.normpath(text) == text and not text.startswith(("/", ".."))
+    return is_inside and not _NOT_STORED.search(text)
 
 
 def taken(record: Record) -> tuple[Record | None, list[str]]:
-    """What a server takes of a record, None where that is nothing; and, one line each, why the rest is left out."""
+    """Return the part of a record that servers take, or None, and the reasons for the rest."""
     if not is_origin(record.run):
         return None, [f"{ascii(record.run)[:60]} is no id of a run"]
+    if isinstance(record, RunOpened | RunClosed) and not 0 <= record.time_ms <= LARGEST:
+        return None, [f"time_ms={record.time_ms} is out of range"]
     match record:
         case RunOpened():
             return _opened(record)
         case Tags():
-            values, left = _pairs(record.values)
-            return (dataclasses.replace(record, values=values) if values else None), left
+            values, reasons = _pairs(record.values)
+            return (replace(record, values=values) if values else None), reasons
         case Metrics():
-            troubles = [_point(point) for point in record.points]
-            if not any(troubles):
-                return record, []
-            points = tuple(
-                point for point, trouble in zip(record.points, troubles, strict=True) if not trouble
-            )
-            return (dataclasses.replace(record, points=points) if points else None), [
-                one for one in troubles if one
-            ]
+            troubles = [_point_trouble(point) for point in record.points]
+            judged = zip(record.points, troubles, strict=True)
+            points = tuple(point for point, trouble in judged if not trouble)
+            return (replace(record, points=points) if points else None), _texts(troubles)
         case DatasetUsed():
-            texts = {name: _kept(getattr(record, name)) for name in DATASET_CHARACTERS}
+            texts = {name: _storable(getattr(record, name)) for name in DATASET_CHARACTERS}
             long = [name for name, most in DATASET_CHARACTERS.items() if len(texts[name]) > most]
-            return (
-                (None, [f"{name} is too long" for name in long])
-                if long
-                else (dataclasses.replace(record, **texts), [])
-            )
+            reasons = [f"{name} is too long" for name in long]
+            return (None if long else replace(record, **texts)), reasons
         case RunClosed():
-            closed = dataclasses.replace(
-                record, outcome=_kept(record.outcome), reason=_kept(record.reason)
-            )
-            return (
-                (closed, [])
-                if 0 <= record.time_ms <= LARGEST
-                else (None, [f"time_ms={record.time_ms} is out of range"])
-            )
+            outcome, reason = _storable(record.outcome), _storable(record.reason)
+            return replace(record, outcome=outcome, reason=reason), []
         case ModelSaved():
-            trouble = key_trouble(record.name) or (
-                "a name of a model has no / or :" if re.search("[/:]", record.name) else ""
-            )
-            return (None, [trouble]) if trouble else (record, [])
+            trouble = key_trouble(record.name)
+            if re.search("[/:]", record.name):
+                trouble = trouble or "a name of a model has no / or :"
+            return (None if trouble else record), _texts([trouble])
     return record, []
 
 
 def _opened(record: RunOpened) -> tuple[RunOpened | None, list[str]]:
     if not is_experiment(record.experiment):
-        return None, [
-            f"the experiment's name {ascii(record.experiment)[:60]} is empty, too long or no text"
-        ]
-    if not 0 <= record.time_ms <= LARGEST:
-        return None, [f"time_ms={record.time_ms} is out of range"]
-    (tags, wrong_tags), (params, wrong_params) = _pairs(record.tags), _pairs(record.params)
-    short = _kept(record.name)[:RUN_NAME_CHARACTERS]
-    return dataclasses.replace(
-        record, name=short, tags=tags, params=params
-    ), wrong_tags + wrong_params
+        name = ascii(record.experiment)[:60]
+        return None, [f"the experiment's name {name} is empty, too long or no text"]
+    tags, tag_reasons = _pairs(record.tags)
+    params, param_reasons = _pairs(record.params)
+    name = _storable(record.name)[:RUN_NAME_CHARACTERS]
+    return replace(record, name=name, tags=tags, params=params), tag_reasons + param_reasons
 
 
 def _pairs(values: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     troubles = {key: key_trouble(key) for key in values}
-    return {key: _kept(text) for key, text in values.items() if not troubles[key]}, [
-        one for one in troubles.values() if one
-    ]
+    accepted = {key: _storable(text) for key, text in values.items() if not troubles[key]}
+    return accepted, _texts(troubles.values())
 
 
-def _point(point: Point) -> str:
+def _texts(troubles: Iterable[str]) -> list[str]:
+    return [trouble for trouble in troubles if trouble]
+
+
+def _point_trouble(point: Point) -> str:
     if trouble := key_trouble(point.key):
         return trouble
-    in_range = 0 <= point.time_ms <= LARGEST and abs(point.step) <= LARGEST
-    return (
-        ""
-        if in_range
-        else f"{point.key}: step={point.step} or time_ms={point.time_ms} is out of range"
-    )
+    if 0 <= point.time_ms <= LARGEST and abs(point.step) <= LARGEST:
+        return ""
+    return f"{point.key}: step={point.step} or time_ms={point.time_ms} is out of range"
 
 
 @lru_cache(4_096)
 def key_trouble(key: str) -> str:
-    """What is wrong with the name of a metric, a tag or a param, empty if nothing is."""
+    """Return what is wrong with the name of a metric, tag or param; empty if it is right."""
     if len(key) > KEY_CHARACTERS:
         return f"{ascii(key)[:60]}… is longer than {KEY_CHARACTERS} characters"
-    if (
-        not _KEY.fullmatch(key)
-        or posixpath.normpath(key) != key
-        or key.startswith(("/", ".."))
-        or key == "."
-    ):
+    is_plain = _KEY.fullmatch(key) and posixpath.normpath(key) == key
+    if not is_plain or key == "." or key.startswith(("/", "..")):
         return f"{ascii(key)[:60]} is no name: letters, digits, / _ - . : and spaces"
     return ""
 
 
-def _kept(text: str) -> str:
-    return _UNKEPT.sub("\ufffd", text)
+def _storable(text: str) -> str:
+    return _NOT_STORED.sub("\ufffd", text)

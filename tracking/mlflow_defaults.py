@@ -1,4 +1,4 @@
-"""MLflow's settings as evenhand's own commands need them; a notebook that imports evenhand keeps its own."""
+"""MLflow's settings for evenhand's commands; a notebook that imports evenhand keeps its own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 import os
 
 VARIABLES = {
-    # A dead server must cost seconds, not MLflow's four minutes a call: the journal already holds the record.
-    # MLflow itself would also send a creation again whose answer was lost, and make a second run.
+    # A dead server must cost seconds, not MLflow's four minutes a call: the journal has the record.
+    # MLflow would also repeat a creation whose answer was lost, and make a second run.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -17,7 +17,7 @@ VARIABLES = {
 
 
 def apply() -> None:
-    """Set them for this process and those that it starts, where the user has not; before MLflow is imported."""
+    """Set them for this process and its children, unless the user has set them."""
     for name, text in VARIABLES.items():
         os.environ.setdefault(name, text)
     logging.getLogger("alembic").setLevel(logging.WARNING)

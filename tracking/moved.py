@@ -1,4 +1,4 @@
-"""A local store that was moved with its folder: MLflow keeps absolute paths of artifacts in its database."""
+"""Local store whose folder was moved: MLflow stores absolute paths of artifacts."""
 
 from __future__ import annotations
 
@@ -15,28 +15,36 @@ KEPT = ".before-move"
 
 
 def rebase(database: Path) -> list[Path]:
-    """Leads every path below a former `mlruns` to the `mlruns` beside the database; returns the former folders.
+    """Lead paths below a former `mlruns` to the one next to the database.
 
-    A copy of the database as it was stays beside it. Raises WrongCall where there is no such store.
+    A copy of the database stays next to it.
+
+    Returns:
+        The former folders.
+
+    Raises:
+        WrongCall: There is no such store.
     """
     path = database.resolve()
-    here = path.parent / ARTIFACTS
+    current = path.parent / ARTIFACTS
     if not path.is_file():
         raise WrongCall(
-            f"database={database}: there is no such file; give the mlflow.db of the folder that was moved"
+            f"database={database}: there is no such file; "
+            "give the mlflow.db of the folder that was moved"
         )
-    if not here.is_dir():
+    if not current.is_dir():
         raise WrongCall(
-            f"database={database}: there is no folder {ARTIFACTS} beside it; move it there too, then try again"
+            f"database={database}: there is no folder {ARTIFACTS} beside it; "
+            "move it there too, then try again"
         )
     try:
         with closing(sqlite3.connect(path)) as opened:
-            former = _former(opened, here)
+            former = _former(opened, current)
             if former:
                 shutil.copyfile(path, path.with_name(path.name + KEPT))
             with opened:  # all or nothing
                 for folder in former:
-                    _lead(opened, folder, here)
+                    _lead(opened, folder, current)
     except sqlite3.Error as error:
         raise WrongCall(
             f"database={database}: {error}; end what uses it (mlflow ui, campaigns), then try again"
@@ -44,21 +52,21 @@ def rebase(database: Path) -> list[Path]:
     return former
 
 
-def _former(opened: sqlite3.Connection, here: Path) -> list[Path]:
-    """Other folders `mlruns` in which experiments keep their artifacts, and whose experiments lie here now."""
-    found = dict[Path, None]()
+def _former(opened: sqlite3.Connection, current: Path) -> list[Path]:
+    """Return other folders `mlruns` in which experiments store their artifacts."""
+    former = dict[Path, None]()
     for (text,) in opened.execute(
         "SELECT artifact_location FROM experiments WHERE artifact_location IS NOT NULL"
     ):
         folder = Path(unquote(urlsplit(text).path))
         local = urlsplit(text).scheme in ("", "file") and folder.parent.name == ARTIFACTS
-        if local and folder.parent != here:
-            found[folder.parent] = None
-    return list(found)
+        if local and folder.parent != current:
+            former[folder.parent] = None
+    return list(former)
 
 
-def _lead(opened: sqlite3.Connection, former: Path, here: Path) -> None:
-    """In whichever table: artifacts of experiments, runs and models."""
+def _lead(opened: sqlite3.Connection, former: Path, current: Path) -> None:
+    """Change paths in all tables: artifacts of experiments, runs and models."""
     tables = [
         name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     ]
@@ -67,10 +75,11 @@ def _lead(opened: sqlite3.Connection, former: Path, here: Path) -> None:
         columns = [name for _, name, kind, *_ in described if kind.startswith(("VARCHAR", "TEXT"))]
         for column in columns:
             for old, new in (
-                (f"{former}/", f"{here}/"),
-                (f"{former.as_uri()}/", f"{here.as_uri()}/"),
+                (f"{former}/", f"{current}/"),
+                (f"{former.as_uri()}/", f"{current.as_uri()}/"),
             ):
                 opened.execute(
-                    f'UPDATE "{table}" SET "{column}" = ? || substr("{column}", ?) WHERE substr("{column}", 1, ?) = ?',
+                    f'UPDATE "{table}" SET "{column}" = ? || substr("{column}", ?) '
+                    f'WHERE substr("{column}", 1, ?) = ?',
                     (new, len(old) + 1, len(old), old),
                 )

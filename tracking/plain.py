@@ -1,4 +1,4 @@
-"""Text from outside as it may be printed: whatever does not print as itself is shown as its escape."""
+"""Text from outside in printable form: other characters are shown as escapes."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ import json
 import re
 
 SHOWN_CHARACTERS = 80
-# Control characters but for white space, what turns the direction of writing, and halves of characters: in no name on purpose.
+# Control characters except white space, marks of direction, and halves of surrogate pairs.
 CONTROLS = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
-    """The text, its lines and tabs as they are; an escape sequence reads `\\x1b[31m`, a mark of direction `\\u202e`."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(one if one in "\n\t" else _visible(one) for one in text)
-    )
+    """Return a text with its lines and tabs; other controls are escaped, as `\\x1b[31m`."""
+    return "".join(letter if letter in "\n\t" else _visible(letter) for letter in text)
 
 
 def line(text: str) -> str:
-    """The text in a single line, its ends of lines shown too."""
-    return text if text.isprintable() else "".join(map(_visible, text))
+    """Return a text in a single line, line ends escaped too."""
+    return "".join(map(_visible, text))
 
 
 def short(text: str) -> str:
-    """The beginning of a text in a single line, for a message that quotes it."""
+    """Return the beginning of a text in a single line, for a message that quotes it."""
     return line(text) if len(text) <= SHOWN_CHARACTERS else f"{line(text[:SHOWN_CHARACTERS])}…"
 
 
@@ -37,5 +33,5 @@ def _visible(character: str) -> str:
     number = ord(character)
     if number < 0x20:
         return f"\\x{number:02x}"
-    # As JSON writes it, so that JSON that was made visible still is JSON.
+    # as JSON writes it, so that JSON stays JSON
     return f"\\u{number:04x}" if number <= 0xFFFF else json.dumps(character)[1:-1]

@@ -1,4 +1,4 @@
-"""On what, and with what, something was measured: commit, packages, processor, accelerator; and the machine's fingerprint."""
+"""Provenance of a measurement: commit, packages, processor, accelerator, machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -17,24 +18,26 @@ from typing import Any
 from tracking.cpus import cpus
 
 PACKAGES = ("numpy", "mlflow", "scipy", "statsmodels", "sacrebleu")
-# Environment variables that change how fast frameworks compute, or what.
+# Environment variables that change the speed or the results of frameworks.
 VARIABLES = re.compile(
-    r"(CUBLAS|CUDA|CUDNN|DNNL|GOMP|JAX|KERAS|KMP|MALLOC|MKL|NCCL|NVIDIA|OMP|ONEDNN|OPENBLAS|PYTORCH|TF|TORCH\w*|XLA)_\w+"
+    r"(CUBLAS|CUDA|CUDNN|DNNL|GOMP|JAX|KERAS|KMP|MALLOC|MKL|NCCL|NVIDIA|OMP|ONEDNN|OPENBLAS"
+    r"|PYTORCH|TF|TORCH\w*|XLA)_\w+"
     r"|GLIBC_TUNABLES|LD_PRELOAD|NPROC"
 )
-# Of these those that do not: each cell is given its own, or they name folders, kinds of messages and programs.
+# Exceptions: set for each cell, or names of folders, messages and programs.
 IMMATERIAL = re.compile(
-    r"CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|HOME|PATH|CACHE_PATH|VERSION\w*)|KERAS_(BACKEND|TORCH_DEVICE|HOME)|NVIDIA_(?!TF32)\w+"
-    r"|TF_(CONFIG|CPP_\w+)|(TORCH|KERAS)_HOME|XLA_PYTHON_CLIENT_(PREALLOCATE|MEM_FRACTION)|NCCL_(VERSION|DEBUG\w*)"
+    r"CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|HOME|PATH|CACHE_PATH|VERSION\w*)"
+    r"|KERAS_(BACKEND|TORCH_DEVICE|HOME)|NVIDIA_(?!TF32)\w+|TF_(CONFIG|CPP_\w+)|TORCH_HOME"
+    r"|XLA_PYTHON_CLIENT_(PREALLOCATE|MEM_FRACTION)|NCCL_(VERSION|DEBUG\w*)"
 )
-# The devices that a CUDA program sees.
+# Devices that a CUDA program sees.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @cache
 def machine() -> dict[str, Any]:
-    """The hardware and system below the frameworks; the same dictionary on every call."""
+    """Return the hardware and the system; the same dictionary on each call."""
     import psutil
 
     return {
@@ -50,13 +53,18 @@ def machine() -> dict[str, Any]:
 def environment(
     framework: Mapping[str, str], of_frameworks: Sequence[str], threads: int
 ) -> dict[str, Any]:
-    """What `environment.json` holds. framework: its versions and switches; threads: those it was given; see `packages`."""
-    own = {**asdict(cpus()), "threads": threads}
+    """Return the content of `environment.json`.
+
+    Args:
+        framework: Its versions and switches.
+        of_frameworks: Distributions of all frameworks.
+        threads: Number of threads of the framework.
+    """
     return {
         "framework": dict(framework),
         "packages": packages(of_frameworks),
         "machine": machine(),
-        "cpus": own,
+        "cpus": {**asdict(cpus()), "threads": threads},
         "variables": variables(os.environ),
     }
 
@@ -65,91 +73,93 @@ def variables(of_process: Mapping[str, str], *, material: bool = False) -> dict[
     """Return the environment variables of a process that frameworks and their libraries read.
 
     Args:
-        material: whether only those that can change what is measured and that cells inherit as they are.
+        material: Return only those that can change measurements and that cells inherit unchanged.
     """
-    found = {name: text for name, text in sorted(of_process.items()) if VARIABLES.fullmatch(name)}
     return {
-        name: text for name, text in found.items() if not (material and IMMATERIAL.fullmatch(name))
+        name: text
+        for name, text in sorted(of_process.items())
+        if VARIABLES.fullmatch(name) and not (material and IMMATERIAL.fullmatch(name))
     }
 
 
 def fingerprint(nodes: Sequence[str] = ()) -> str:
-    """Eight hexadecimal digits, equal on the same machine: the tag `machine`. nodes: names of all where it is one of several."""
+    """Return the tag `machine`: eight hexadecimal digits, equal on the same machine.
+
+    Args:
+        nodes: Names of all machines, if several measure together.
+    """
     return _digest({"machine": machine(), "nodes": list(nodes)} if nodes else machine())
 
 
 @cache
 def packages(of_frameworks: Sequence[str]) -> dict[str, str]:
-    """Versions of what is installed and matters, without importing any of it. of_frameworks: distributions of all frameworks."""
+    """Return versions of installed packages that matter, without importing any of them."""
     return {"python": platform.python_version(), **versions_of((*of_frameworks, *PACKAGES))}
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:
-    """Versions of those packages that are installed."""
+    """Return versions of those packages that are installed."""
     import importlib.metadata  # a third of what --help may take
 
-    found = {}
+    versions = {}
     for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def environment_digest(
     of_frameworks: Sequence[str], interpreters: Mapping[str, Mapping[str, str]] | None = None
 ) -> str:
-    """Equal where machine, packages and inherited variables are: the tag `environment`, equal inside a block.
+    """Return the tag `environment`, equal if machine, packages and inherited variables are.
 
-    interpreters: the packages of frameworks that other interpreters than this run, by framework.
+    Args:
+        interpreters: Packages of frameworks that other interpreters run, by framework.
     """
     inherited = variables(os.environ, material=True)
-    own = {"variables": inherited} if inherited else {}
-    others = {"interpreters": interpreters} if interpreters else {}
-    return _digest({"machine": machine(), "packages": packages(of_frameworks), **own, **others})
+    parts: dict[str, Any] = {"machine": machine(), "packages": packages(of_frameworks)}
+    if inherited:
+        parts["variables"] = inherited
+    if interpreters:
+        parts["interpreters"] = interpreters
+    return _digest(parts)
 
 
 def environment_tags(
     of_frameworks: Sequence[str], installed: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """What the two digests stand for, as tags that people can read and compare by: `cpu`, `gpu`, `version.torch`, …
+    """Return readable tags of the two digests: `cpu`, `gpu`, `version.torch`, `inherited.NAME`, …
 
-    `inherited.NAME` is an environment variable that cells inherit.
-    installed: the packages of another interpreter than this.
+    Args:
+        installed: Packages of another interpreter than this.
     """
-    here = machine()
-    hardware = {"cpu": f"{here['cores']} × {here['cpu']}", "gpu": ", ".join(here["gpus"])}
-    found = packages(of_frameworks) if installed is None else installed
-    versions = {f"version.{name}": version for name, version in found.items()}
-    inherited = {
-        f"inherited.{name}": text for name, text in variables(os.environ, material=True).items()
-    }
-    return {name: text for name, text in {**hardware, **versions, **inherited}.items() if text}
+    hardware = machine()
+    tags = {"cpu": f"{hardware['cores']} × {hardware['cpu']}", "gpu": ", ".join(hardware["gpus"])}
+    versions = packages(of_frameworks) if installed is None else installed
+    tags |= {f"version.{name}": version for name, version in versions.items()}
+    inherited = variables(os.environ, material=True)
+    tags |= {f"inherited.{name}": text for name, text in inherited.items()}
+    return {name: text for name, text in tags.items() if text}
 
 
 def commit() -> str:
-    """The commit of this checkout; empty outside of git.
+    """Return the commit of this checkout; empty outside of git.
 
-    Where tracked files differ from it, `+changes.` and a digest of how: two states of one commit are not the same code.
+    If tracked files differ from it, `+changes.` and a digest of the differences follow.
     """
     try:
-        head, changes = (
-            _git("rev-parse", "HEAD"),
-            _git("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD"),
-        )
-        return (
-            f"{head}+changes.{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
-            if changes
-            else head
-        )
+        head = _git("rev-parse", "HEAD")
+        options = ("--binary", "--no-ext-diff", "--no-textconv", "--no-color")
+        changes = _git("diff", *options, "HEAD")
+        digest = hashlib.sha256(changes.encode()).hexdigest()[:8]
+        return f"{head}+changes.{digest}" if changes else head
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
 @cache
 def gpus() -> list[str]:
-    """Names of the NVIDIA devices that CUDA sees, with their driver; empty where there is none."""
+    """Return names of CUDA's devices, with their driver."""
     from tracking.sensors import nvml
 
     return nvml.names()

@@ -1,24 +1,24 @@
-"""The records a run is made of, and every tag and metric name: what the journal holds and the server is told."""
+"""Records of a run, as the journal holds them and the server gets them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-# Warnings stand in the tag `warnings` of campaigns and cells, with this between.
+# Separates warnings in the tag `warnings` of campaigns and cells.
 BETWEEN_WARNINGS = " · "
-# MLflow's, and none.
+# MLflow's statuses, and none.
 STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
-# What others used of all CPUs while a cell was timed.
+# Use of all CPUs by other programs while a cell was timed.
 OTHERS_CPU = "machine/others_cpu_percent"
-# The share of samples in which others computed on its GPUs meanwhile.
+# Share of samples in which other programs computed on its GPUs meanwhile.
 OTHERS_GPU = "machine/others_gpu_percent"
-# Tag: which network was to be compiled and was not, or not as a whole.
+# Tag: the network that was to be compiled and was not, or not as a whole.
 RAN_EAGERLY = "ran_eagerly"
 # Tags: whether XLA compiled the training step, and whether the framework's variant is to be.
 JIT_COMPILE, JIT_PLANNED = "jit_compile", "jit_compile.planned"
@@ -26,7 +26,7 @@ VANISHED = "its process ended without a message (killed, or the machine went dow
 
 
 class RunKind(StrEnum):
-    """Tag `kind`: what an MLflow run stands for."""
+    """Tag `kind`: the kind of an MLflow run."""
 
     LAUNCH = "launch"
     CAMPAIGN = "campaign"
@@ -34,20 +34,19 @@ class RunKind(StrEnum):
     TRIAL = "trial"
     EXTRACTION = "extraction"
     CELL = "cell"
-    AUTOLOG = "autolog"
     COMPARISON = "comparison"
     PARITY = "parity"
 
 
 class RepeatCause(StrEnum):
-    """Code of the reason for which a cell that ended well is measured once more."""
+    """Reason code of a cell that ended well and is measured once more."""
 
     BUSY_MACHINE = "busy_machine"
     ODD_BLOCK = "odd_block"
 
 
 class RunOutcome(StrEnum):
-    """Tag `outcome`: how a run ended; everything but `ok` comes with `outcome_reason`."""
+    """Tag `outcome`: the end of a run; all but `ok` come with `outcome_reason`."""
 
     OK = "ok"
     OUT_OF_MEMORY = "out_of_memory"
@@ -59,16 +58,14 @@ class RunOutcome(StrEnum):
     @property
     def status(self) -> str:
         """MLflow's status for this outcome."""
-        return {
-            RunOutcome.OK: "FINISHED",
-            RunOutcome.INTERRUPTED: "KILLED",
-            RunOutcome.PRUNED: "KILLED",
-        }.get(self, "FAILED")
+        if self is RunOutcome.OK:
+            return "FINISHED"
+        return "KILLED" if self in (RunOutcome.INTERRUPTED, RunOutcome.PRUNED) else "FAILED"
 
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a metric; `step` is the update, epoch or second it belongs to."""
+    """Value of a metric. `step`: its update, epoch or second."""
 
     key: str
     value: float
@@ -78,7 +75,7 @@ class Point:
 
 @dataclass(frozen=True)
 class RunOpened:
-    """`run` is the journal's own id; it becomes the tag `origin`, so that a replay finds the run again."""
+    """Beginning of a run. `run`: the journal's id, which becomes the tag `origin`."""
 
     run: str
     time_ms: int
@@ -102,7 +99,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Artifact:
-    """`path`: file or folder below the journal's folder; `folder`: where it goes among the run's artifacts."""
+    """File or folder `path` below the journal's, for the run's artifacts in `folder`."""
 
     run: str
     path: str
@@ -111,7 +108,12 @@ class Artifact:
 
 @dataclass(frozen=True)
 class DatasetUsed:
-    """`schema` is MLflow's JSON for the UI's dataset panel; `context` is `training` or `evaluation`."""
+    """Data set of a run.
+
+    Attributes:
+        schema: MLflow's JSON for the UI's dataset panel.
+        context: `training` or `evaluation`.
+    """
 
     run: str
     name: str
@@ -124,10 +126,14 @@ class DatasetUsed:
 
 @dataclass(frozen=True)
 class ModelSaved:
-    """`data`: a folder below the journal's that `loader`, a module with `_load_pyfunc`, turns into a model; no pickled code.
+    """Model to log. No code is pickled.
 
-    columns: name → MLflow's type of what a client may send, each on its own (a `binary` one is base64 in `example`); none: the
-    names of `example`, all of them texts. outputs: the same of the answer; none: the text `output`.
+    Attributes:
+        loader: Module with `_load_pyfunc`, which turns `data` into a model.
+        data: Folder below the journal's.
+        columns: MLflow's type of what a client may send, by name; a `binary` one is base64 in
+            `example`. If empty, all names of `example` are texts.
+        outputs: The same of the answer. If empty, the answer is the text `output`.
     """
 
     run: str
@@ -144,7 +150,7 @@ class ModelSaved:
 
 @dataclass(frozen=True)
 class RunClosed:
-    """status: MLflow's, where it is not the outcome's own."""
+    """End of a run. `status`: MLflow's, if it is not that of the outcome."""
 
     run: str
     time_ms: int
@@ -154,20 +160,21 @@ class RunClosed:
 
 
 Record = RunOpened | Tags | Metrics | Artifact | DatasetUsed | ModelSaved | RunClosed
-_TYPES: dict[str, Any] = {
-    t.__name__: t for t in (RunOpened, Tags, Metrics, Artifact, DatasetUsed, ModelSaved, RunClosed)
-}
+_TYPES: dict[str, Any] = {kind.__name__: kind for kind in typing.get_args(Record)}
 
 
 def to_line(record: Record) -> str:
-    """A record as one line of JSON, without a newline."""
-    return json.dumps(
-        {"record": type(record).__name__, **dataclasses.asdict(record)}, separators=(",", ":")
-    )
+    """Return a record as one line of JSON, without a newline."""
+    fields = {"record": type(record).__name__, **dataclasses.asdict(record)}
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def from_line(line: str) -> Record:
-    """The inverse of `to_line`. Raises ValueError on anything else, with what is wrong."""
+    """Return the record of a line of JSON.
+
+    Raises:
+        ValueError: It is not a record; the text says what is wrong.
+    """
     try:
         fields = json.loads(line)
     except RecursionError:
@@ -176,80 +183,50 @@ def from_line(line: str) -> Record:
         raise ValueError("it is not JSON") from None
     name = fields.pop("record", None) if isinstance(fields, dict) else None
     if not isinstance(name, str) or name not in _TYPES:
-        raise ValueError("it is no record that is known")
-    return _record(name, fields)
-
-
-def _record(name: str, fields: dict[str, Any]) -> Record:
-    known = _FIELDS[name]
-    if unknown := sorted(fields.keys() - known.keys()):
-        raise ValueError(f"{name} has no field {ascii(unknown[0])[:40]}")
+        raise ValueError("it is not a record")
     try:
-        record: Record = _TYPES[name](**{key: known[key](value) for key, value in fields.items()})
-    except (TypeError, ValueError, RecursionError):  # a field is missing, or is not of its type
-        raise ValueError(f"{name} lacks a field, or one is of another type") from None
-    if isinstance(record, RunClosed) and record.status not in STATUSES:
-        raise ValueError(f"RunClosed has a status that is not known: {ascii(record.status)[:40]}")
-    if isinstance(record, RunClosed) and not (record.status or record.outcome in set(RunOutcome)):
-        raise ValueError(
-            f"RunClosed has an outcome that is not known: {ascii(record.outcome)[:40]}"
-        )
+        types = _FIELD_TYPES[name]
+        values = {key: _checked(value, types[key]) for key, value in fields.items()}
+        record: Record = _TYPES[name](**values)
+    except (KeyError, TypeError):
+        raise ValueError(f"a field of {name} is missing, unknown or of another type") from None
+    if isinstance(record, RunClosed) and not (
+        record.status in STATUSES and (record.status or record.outcome in set(RunOutcome))
+    ):
+        raise ValueError("RunClosed has a status or an outcome that does not exist")
     return record
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
+def _checked(value: Any, kind: Any) -> Any:
+    """Return the value of a field. Raises TypeError if it is of another type."""
+    if kind == tuple[Point, ...]:
+        return tuple(_point(**point) for point in value)
+    if kind == tuple[str, ...]:
+        is_right = isinstance(value, list) and all(isinstance(text, str) for text in value)
+        value = tuple(value)
+    elif kind == dict[str, str]:
+        texts = value.values() if isinstance(value, dict) else [None]
+        is_right = all(isinstance(text, str) for text in texts)
+    else:
+        is_right = type(value) is kind
+    if not is_right:
         raise TypeError
     return value
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int:
+def _point(key: str, value: float, step: int, time_ms: int) -> Point:
+    are_whole = type(step) is int and type(time_ms) is int
+    if not (isinstance(key, str) and type(value) in (float, int) and are_whole):
         raise TypeError
-    return value
+    return Point(key, value, step, time_ms)
 
 
-def _texts(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-        raise TypeError
-    return value
-
-
-def _list(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise TypeError
-    return tuple(map(_text, value))
-
-
-def _points(value: Any) -> tuple[Point, ...]:
-    points = tuple(Point(**one) for one in value)
-    for one in points:
-        if (
-            type(one.value) not in (float, int)
-            or type(one.step) is not int
-            or type(one.time_ms) is not int
-        ):
-            raise TypeError
-        _text(one.key)
-    return points
-
-
-_READERS: dict[Any, Callable[[Any], Any]] = {
-    str: _text,
-    int: _whole,
-    dict[str, str]: _texts,
-    tuple[str, ...]: _list,
-    tuple[Point, ...]: _points,
-}
-_FIELDS = {
-    name: {key: _READERS[hint] for key, hint in typing.get_type_hints(kind).items()}
-    for name, kind in _TYPES.items()
-}
+_FIELD_TYPES = {name: typing.get_type_hints(kind) for name, kind in _TYPES.items()}
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run as a tracking store (or a journal) tells it: the latest value of every metric."""
+    """Run as a tracking store or a journal has it, with the last value of each metric."""
 
     run_id: str
     name: str

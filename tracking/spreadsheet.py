@@ -1,4 +1,4 @@
-"""The only module that writes CSV: a spreadsheet program opens it as text and numbers, never as formulas."""
+"""CSV that a spreadsheet program opens as text and numbers, never as formulas."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from tracking import plain
 
-# What makes a cell a formula in one program or another (OWASP, CSV injection), also in full width.
+# Beginnings of formulas in any program (OWASP, CSV injection), also in full width.
 BEGINNINGS = tuple("=+-@\t\r\n＝＋－＠")
 
 
 def as_csv(rows: Iterable[Sequence[object]]) -> str:
-    """Rows as lines. A text that begins like a formula gets an apostrophe before it; numbers stay what they are."""
+    """Return rows as lines. A text that begins like a formula gets an apostrophe before it."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(map(_cell, row) for row in rows)
     return text.getvalue()

@@ -1,110 +1,110 @@
-"""Which tags the UI shows, and how those that only programs read share one that it does not: JSON in `mlflow.evenhand`."""
+"""Tags for programs, which share the tag `mlflow.evenhand` as JSON that the UI does not show."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 
-TAG = "mlflow.evenhand"  # MLflow's pages leave out what begins with its name
-# MLflow cuts the value of a tag after 8,000 characters, and its hosted stores refuse one of more than 5,000.
+TAG = "mlflow.evenhand"  # MLflow's pages leave out tags that begin with its name
+# MLflow cuts values of tags after 8,000 characters, and hosted stores refuse more than 5,000.
 CHARACTERS = 5_000
-# The server searches runs by it, which it cannot inside JSON.
+# Tags that the server searches runs by, which it cannot inside JSON.
 ALONE = {"origin": f"{TAG}.origin"}
 NAMES = frozenset(
     (
-        *(
-            "cell",
-            "cool_down",
-            "energy_of",
-            "environment",
-            "exported_from",
-            "exported_run_id",
-            "features",
-            "host",
-            "idle",
-        ),
-        *("implied", "jit_compile.planned", "keras.use_cudnn", "looks", "odd_block.rule"),
-        *(
-            "optimizer.implementation",
-            "parity.device",
-            "pid",
-            "pid_started",
-            "trial.params",
-            "turns",
-        ),
+        "cell",
+        "cool_down",
+        "energy_of",
+        "environment",
+        "exported_from",
+        "exported_run_id",
+        "features",
+        "host",
+        "idle",
+        "implied",
+        "jit_compile.planned",
+        "keras.use_cudnn",
+        "looks",
+        "odd_block.rule",
+        "optimizer.implementation",
+        "parity.device",
+        "pid",
+        "pid_started",
+        "trial.params",
+        "turns",
     )
 )
 PREFIXES = ("inherited.", "machine.", "not_available.", "pinned.", "train.", "version.", "warmup.")
 
 
 def is_technical(name: str) -> bool:
-    """Whether a tag has its place among those that share one."""
+    """Return whether a tag is one of those that share one."""
     return name in NAMES or name.startswith(PREFIXES)
 
 
 def packed(values: Mapping[str, str], before: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Tags as they are written to a run. before: those that it has, to be kept where `values` say nothing else.
+    """Return tags as they are written to a run.
 
-    What no tag can hold together with others stays alone; what fills one goes on in `mlflow.evenhand.2` and so on.
+    The shared tag continues in `mlflow.evenhand.2` and so on. A value that is too long for it stays
+    a separate tag.
+
+    Args:
+        before: Tags of the run, whose shared values are preserved.
     """
-    own = {
+    # the page of a run has this order
+    tags = {
         ALONE.get(name, name): values[name] for name in sorted(values) if not is_technical(name)
-    }  # a page has this order
-    more = {name: text for name, text in values.items() if is_technical(name)}
-    if not more:
-        return own
-    before = before or {}
-    entries = {name: _entry(name, text) for name, text in {**_inside(before), **more}.items()}
-    alone = {name: text for name, text in more.items() if len(entries[name]) + 2 > CHARACTERS}
-    chunks = [""]
-    for entry in (entry for name, entry in entries.items() if name not in alone):
+    }
+    shared = {name: text for name, text in values.items() if is_technical(name)}
+    if not shared:
+        return tags
+    before, chunks = before or {}, [""]
+    for name, text in {**_shared(before), **shared}.items():
+        entry = json.dumps({name: text}, ensure_ascii=False, separators=(",", ":"))[1:-1]
+        if len(entry) + 2 > CHARACTERS:
+            if name in shared:
+                tags[name] = text
+            continue
         if chunks[-1] and len(chunks[-1]) + len(entry) + 3 > CHARACTERS:
             chunks.append("")
         chunks[-1] += f",{entry}" if chunks[-1] else entry
-    parts = {_part(number): f"{{{chunk}}}" for number, chunk in enumerate(chunks, start=1) if chunk}
-    return {**own, **alone, **dict.fromkeys(filter(_is_part, before), "{}"), **parts}
+    tags |= dict.fromkeys(filter(_number, before), "{}")
+    for number, chunk in enumerate(filter(None, chunks), start=1):
+        tags[TAG if number == 1 else f"{TAG}.{number}"] = f"{{{chunk}}}"
+    return tags
 
 
 def unpacked(tags: Mapping[str, str]) -> dict[str, str]:
-    """Every tag by its own name, however it is written. What somebody has made of the shared tag by hand is left as it is."""
-    inside = _inside(tags)
-    unread = {name for name in tags if _is_part(name) and _read(tags[name]) is None}
-    own = {name: text for name, text in tags.items() if not _is_part(name) or name in unread}
-    for name, written in ALONE.items():
-        if written in own:
-            own[name] = own.pop(written)
-    return {**own, **inside}
+    """Return each tag by its own name. Shared tags that a user has edited are left unchanged."""
+    names = {name: short for short, name in ALONE.items()}
+    plain = {
+        names.get(name, name): text
+        for name, text in tags.items()
+        if not _number(name) or _parse(text) is None
+    }
+    return {**plain, **_shared(tags)}
 
 
-def _inside(tags: Mapping[str, str]) -> dict[str, str]:
-    parts = sorted((_number(name), text) for name, text in tags.items() if _is_part(name))
-    return {name: text for _, part in parts for name, text in (_read(part) or {}).items()}
+def _shared(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the shared tags, in their order."""
+    parts = sorted((number, text) for name, text in tags.items() if (number := _number(name)))
+    return {name: text for _, part in parts for name, text in (_parse(part) or {}).items()}
 
 
-def _read(part: str) -> dict[str, str] | None:
-    """None for what is not texts by name."""
+def _parse(part: str) -> dict[str, str] | None:
+    """Return texts by name, or None if a part is anything else."""
     try:
-        found = json.loads(part)
+        values = json.loads(part)
     except (ValueError, RecursionError):
         return None
-    return (
-        found
-        if isinstance(found, dict) and all(isinstance(text, str) for text in found.values())
-        else None
-    )
-
-
-def _entry(name: str, text: str) -> str:
-    return json.dumps({name: text}, ensure_ascii=False, separators=(",", ":"))[1:-1]
-
-
-def _part(number: int) -> str:
-    return TAG if number == 1 else f"{TAG}.{number}"
-
-
-def _is_part(name: str) -> bool:
-    return name == TAG or (name.startswith(f"{TAG}.") and name.removeprefix(f"{TAG}.").isdecimal())
+    if not isinstance(values, dict) or not all(isinstance(text, str) for text in values.values()):
+        return None
+    return values
 
 
 def _number(name: str) -> int:
-    return 1 if name == TAG else int(name.removeprefix(f"{TAG}."))
+    """Return the number of a shared tag, 0 for any other tag."""
+    if name == TAG:
+        return 1
+    number = name.removeprefix(f"{TAG}.")
+    return int(number) if number != name and number.isdecimal() else 0

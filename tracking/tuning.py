@@ -1,4 +1,4 @@
-"""Setup of the machine that is measured on, as its kernel reports clocks, addresses and memory. Nothing is changed."""
+"""Setup of the machine, as its kernel reports clocks, addresses and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ASLR = {"0": "off", "1": "partly", "2": "on"}
 
 
 def look(root: Path = Path("/")) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what is set how, and what the kernel does not report, with the reason.
+    """Return the setup by name, and the reason for each part that the kernel does not report.
 
     Args:
         root: Of the file system that holds `proc` and `sys`.
@@ -43,14 +43,12 @@ def look(root: Path = Path("/")) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def memory_pressure(root: Path = Path("/")) -> float | None:
-    """Return the percentage of the last ten seconds in which a process waited for memory, if counted."""
+    """Return the percentage of the last 10 s in which a process waited for memory, or None."""
     for line in cpus.text(root / "proc/pressure/memory").splitlines():
         kind, *fields = line.split()
         if kind == "some":
-            averages = (
-                field.removeprefix("avg10=") for field in fields if field.startswith("avg10=")
-            )
-            return next(map(float, averages), None)
+            averages = dict(field.split("=", 1) for field in fields)
+            return float(averages["avg10"]) if "avg10" in averages else None
     return None
 
 

@@ -1,4 +1,4 @@
-"""From the journal to the tracking store, in a thread of its own: a slow or dead server never delays a measurement."""
+"""Upload of a journal in a thread of its own: a slow server never delays a measurement."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tracking.store import Rejected, Store
 from tracking.whereabouts import HEARTBEAT_SECONDS
 
 IDLE_SECONDS = 1.0
-# While a cell is timed: sending takes CPU time of the same machine, and a page that is this much behind is still live.
+# While a cell is timed: sending takes CPU time of the same machine.
 SPARING_SECONDS = 10.0
 LONGEST_PAUSE_SECONDS = 30.0
 PATIENCE_SECONDS = 15.0
 
 
 class Collected:
-    """In place of an uploader, where another process collects the journal and delivers it: nothing is to be sent from here."""
+    """Stand-in for an uploader where another process collects the journal and delivers it."""
 
     refused: tuple[str, ...] = ()
-    trouble = doubt = ""
+    trouble = ""
     undelivered = 0
     up_to_date, stuck, sparing = True, False, False
 
@@ -40,11 +40,16 @@ class Collected:
 
 
 class Uploader(threading.Thread):
-    """Reads the journal behind the writer and applies it; the journal is the buffer, so memory stays bounded.
+    """Reader of the journal that sends what is new. The journal is the buffer: memory is bounded.
 
-    After each delivery the offset is kept on disk; sending a record twice changes nothing, so a crash in between is harmless.
-    sparing: whether it sends seldom, because something is being timed on this machine.
-    refused: what this server did not take, one line each. damaged: lines that were set aside. trouble: why records wait.
+    After each delivery the offset is saved on disk. Sending a record twice changes nothing, so a
+    crash in between is harmless.
+
+    Attributes:
+        sparing: Whether it sends seldom, because something is being timed on this machine.
+        refused: Records that the server did not take, one line each.
+        damaged: Lines of the journal that were set aside.
+        trouble: Reason for which records wait.
     """
 
     def __init__(self, records: Journal, store: Store, campaign_run_id: str) -> None:
@@ -52,12 +57,12 @@ class Uploader(threading.Thread):
         self._journal = records
         self._store = store
         self._run_id = campaign_run_id
-        self._offset, self.doubt = journal.delivered(records.folder, store.uri)
+        self._offset = journal.delivered(records.folder, store.uri)
         self._knows_runs = self._offset == 0
         self._finish = threading.Event()
         self._wake = threading.Event()
         self._next_beat = 0.0
-        self._asked_at = math.inf
+        self._call_began = math.inf
         self._sent_waiting: list[Record] = []
         self.sparing = False
         self.refused: list[str] = []
@@ -67,79 +72,71 @@ class Uploader(threading.Thread):
     def run(self) -> None:
         pause = IDLE_SECONDS
         while True:
-            finishing = self._finish.is_set()
-            self._asked_at = time.monotonic()
+            is_last = self._finish.is_set()
+            more = True
             try:
-                self._beat()
-                more = self._deliver()
+                while more:
+                    self._call_began = time.monotonic()
+                    self._beat()
+                    more = self._deliver()
                 self.trouble, pause = "", IDLE_SECONDS
-                if more:
-                    continue
-            except (
-                Exception
-            ) as error:  # this thread must outlive whatever MLflow raises: the journal waits for it
+            except Exception as error:  # the thread must outlive any error of MLflow
                 self.trouble = str(error) or type(error).__name__
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            self._asked_at = math.inf
-            if finishing:
+            self._call_began = math.inf
+            if is_last:
                 return
             self._wake.wait(max(pause, SPARING_SECONDS) if self.sparing else pause)
             self._wake.clear()
 
     def finish(self, timeout_seconds: float) -> bool:
-        """Delivers what is left. False if the server did not take it all; the journal still holds it."""
+        """Deliver the rest. Return False if the server did not take it all."""
         self._finish.set()
         self._wake.set()
         self.join(timeout_seconds)
         return not self.is_alive() and not self.trouble and self.up_to_date
 
     def wake(self) -> None:
-        """Delivers now what has been written, instead of within a second."""
+        """Deliver now, instead of within a second."""
         self._wake.set()
 
     @property
     def stuck(self) -> bool:
-        """Whether waiting is in vain: the server failed, or takes long to say anything at all."""
-        return (
-            bool(self.trouble)
-            or not self.is_alive()
-            or time.monotonic() - self._asked_at > PATIENCE_SECONDS
-        )
+        """True if the server failed, or does not answer for long."""
+        silent_seconds = time.monotonic() - self._call_began
+        return bool(self.trouble) or not self.is_alive() or silent_seconds > PATIENCE_SECONDS
 
     @property
     def up_to_date(self) -> bool:
-        """Whether the server has all that was written so far."""
+        """True if the server has all records that were written so far."""
         return self._offset == self._journal.size and self._sent_waiting == self._journal.waiting()
 
     @property
     def undelivered(self) -> int:
-        """How many records the server has not been sent."""
+        """Number of records that the server has not been sent."""
         return journal.count(self._journal.folder, self._offset) + len(self._journal.waiting())
 
     def _deliver(self) -> bool:
+        """Send some records. Return whether there may be more."""
+        folder = self._journal.folder
         if not self._knows_runs:
-            self._store.expect(
-                journal.opened(self._journal.folder, self.damaged),
-                journal.experiment(self._journal.folder),
-            )
+            self._store.expect(journal.opened(folder, self.damaged), journal.experiment(folder))
             self._knows_runs = True
-        records, offset = journal.read(self._journal.folder, self._offset, damaged=self.damaged)
+        records, offset = journal.read(folder, self._offset, damaged=self.damaged)
         if offset != self._offset:
-            self.refused += self._store.apply(records, self._journal.folder)
+            self.refused += self._store.apply(records, folder)
             self._offset = offset
-            with contextlib.suppress(
-                OSError
-            ):  # a full disk: the next process sends these again, which changes nothing
-                journal.mark_delivered(self._journal.folder, offset, self._store.uri)
+            with contextlib.suppress(OSError):  # a full disk: these are sent again, harmlessly
+                journal.mark_delivered(folder, offset, self._store.uri)
             return True
         waiting = self._journal.waiting()
         if waiting != self._sent_waiting:
-            self.refused += self._store.apply(waiting, self._journal.folder)
+            self.refused += self._store.apply(waiting, folder)
             self._sent_waiting = waiting
         return False
 
     def _beat(self) -> None:
         if time.monotonic() >= self._next_beat and not self._finish.is_set():
-            with contextlib.suppress(Rejected):  # somebody deleted the campaign's run
+            with contextlib.suppress(Rejected):  # the campaign's run was deleted
                 self._store.beat(self._run_id)
             self._next_beat = time.monotonic() + HEARTBEAT_SECONDS

@@ -1,4 +1,4 @@
-"""Which process a run belongs to, and whether that process still works on it."""
+"""Process of a run, and whether it still works on it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from collections.abc import Mapping
 HEARTBEAT, STARTED = "heartbeat", "pid_started"
 WHEREABOUTS = ("host", "pid", STARTED, HEARTBEAT)
 HEARTBEAT_SECONDS = 15
-# Heartbeats of a run may come from another process than its own: a dead process alone proves nothing.
+# Another process may send the heartbeats of a run: a dead process proves nothing.
 STALE_SECONDS = 600
 STALE_SECONDS_OF_DEAD = 8 * HEARTBEAT_SECONDS
-SAME_SECONDS = (
-    2.0  # the kernel's clock ticks, and a boot time that moves with corrections of the clock
-)
+# Tolerance of start times: the kernel's ticks, and a boot time that moves with clock corrections.
+SAME_SECONDS = 2.0
 
 
 def here() -> dict[str, str]:
-    """Tags of a run that name this process: host, pid, time of its start."""
+    """Return the tags of a run that name this process: host, pid, time of its start."""
     import psutil
 
     started = psutil.Process().create_time()
@@ -32,19 +31,19 @@ def here() -> dict[str, str]:
 
 
 def is_fresh(tags: Mapping[str, str], start_seconds: float) -> bool:
-    """Whether somebody still works on a run: its process runs on this machine, or its last heartbeat is recent.
+    """Return whether a process still works on a run: it runs here, or its heartbeat is recent.
 
-    start_seconds: when the run began, for one without a heartbeat.
+    Args:
+        start_seconds: Begin of the run, for one without a heartbeat.
     """
     alive = is_alive(tags)
     silent_seconds = time.time() - (_seconds(tags.get(HEARTBEAT, "")) or start_seconds)
-    return bool(alive) or silent_seconds < (
-        STALE_SECONDS if alive is None else STALE_SECONDS_OF_DEAD
-    )
+    limit = STALE_SECONDS if alive is None else STALE_SECONDS_OF_DEAD
+    return bool(alive) or silent_seconds < limit
 
 
 def is_alive(tags: Mapping[str, str]) -> bool | None:
-    """Whether the process that the tags name runs; None where that cannot be known from here."""
+    """Return whether the process in the tags runs; None if that is not known from this machine."""
     import psutil
 
     pid = tags.get("pid", "")

@@ -1,10 +1,11 @@
-"""The tool's own error rates: simulated campaigns, judged by the same code as real ones."""
+"""Error rates of the tool: simulated campaigns, judged by the same code as real ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -22,31 +23,27 @@ from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.estimates import Floats, log_ratios
 from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
-from experiments.config.console import Table, Text, box
 from experiments.planning import design
 from tracking.errors import WrongCall
 from tracking.records import StoredRun
 
-Tails = Literal["normal", "lognormal", "student-t", "bimodal"]
+Tails = Literal["normal", "student-t", "bimodal"]
 BASELINE, OTHER = "a", "b"
 MAIN = "train/step_seconds"
-# The phases of a run that are timed step by step, and the figures that a sensor gives once a run; in their units.
+# Phases that are timed step by step, and values that a sensor gives once a run.
 TRAINING_SECONDS, REQUEST_SECONDS = 0.03, 0.008
 SENSORS = {"memory/peak_rss_bytes": 7e8, "energy/joules_per_example": 0.4, "power/watts_mean": 60.0}
 METRICS = (
-    *(
-        MAIN,
-        "train/step_seconds_p95",
-        "train/examples_per_second",
-        "train/total_seconds",
-        "train/first_step_seconds",
-    ),
-    *(
-        "inference/latency_seconds_p50",
-        "inference/latency_seconds_p95",
-        "inference/examples_per_second",
-    ),
-    *("inference/first_call_seconds", *SENSORS),
+    MAIN,
+    "train/step_seconds_p95",
+    "train/examples_per_second",
+    "train/total_seconds",
+    "train/first_step_seconds",
+    "inference/latency_seconds_p50",
+    "inference/latency_seconds_p95",
+    "inference/examples_per_second",
+    "inference/first_call_seconds",
+    *SENSORS,
 )
 BATCH, WARMUP = 32, 5
 MAX_UNRELATED, PLANNED_BLOCKS = 30, 12
@@ -58,17 +55,17 @@ MAX_WRONG_EQUIVALENT, MAX_WRONG_BEYOND = 0.05, 0.025
 
 @dataclass(frozen=True)
 class Noise:
-    """What a machine does to measurements; all spreads are standard deviations of logarithms (0.03 is 3 %).
+    """Effect of a machine on measurements; spreads are SDs of logarithms (0.03 is 3 %).
 
-    run_sd: between processes of the same kind; step_sd, step_autocorrelation: between the steps of a process.
-    drift: what the machine slows by from the campaign's first run to its last. tails: the shape of both spreads.
-    metric_correlation: between a run's phases (training, inference, each sensor); metrics of one phase share its steps.
-    unrelated: every metric comes from a phase of its own; without correlation the hardest case for Holm's correction.
-    blocks, metrics: where a scenario has its own numbers of them.
-
-    What breaks the exchange of sides, by which every test lives, and must be found out: side_sd befalls the runs of b alone, with
-    a shape and an autocorrelation from block to block of its own; campaign_sd is drawn for b anew in each of `campaigns`;
-    outlier: b's run in one block takes so many times as long. clock: steps are read from one that ticks in such shares of a step.
+    Attributes:
+        run_sd: Between processes of the same kind.
+        step_sd, step_autocorrelation: Between the steps of a process.
+        drift: Slowdown from the campaign's first run to its last.
+        tails: Shape of both spreads.
+        metric_correlation: Between a run's phases; metrics of one phase share its steps.
+        unrelated: Each metric comes from a separate phase; uncorrelated, this is the hardest case
+            for Holm's correction.
+        metrics: Number of them in this scenario.
     """
 
     name: str
@@ -79,20 +76,7 @@ class Noise:
     tails: Tails = "normal"
     metric_correlation: float = 0.5
     unrelated: bool = False
-    blocks: int | None = None
     metrics: int | None = None
-    side_sd: float = 0.0
-    side_tails: Tails = "normal"
-    side_autocorrelation: float = 0.0
-    campaigns: int = 1
-    campaign_sd: float = 0.0
-    outlier: float = 1.0
-    clock: float = 0.0
-
-    @property
-    def one_sided(self) -> bool:
-        """Whether the sides cannot be exchanged: no false alarm is promised all the same, intervals and power are not."""
-        return self.side_sd > 0 or self.campaign_sd > 0 or self.outlier != 1
 
 
 SCENARIOS = (
@@ -102,65 +86,16 @@ SCENARIOS = (
     Noise("drift 5 %", drift=0.05),
     Noise("heavy tails", run_sd=0.03, step_sd=0.05, step_autocorrelation=0.5, tails="student-t"),
     Noise("bimodal", run_sd=0.03, step_autocorrelation=0.5, tails="bimodal"),
-    *(
-        Noise(
-            f"{count} unrelated metric{'s' * (count > 1)}",
-            0.03,
-            metric_correlation=0.0,
-            unrelated=True,
-            metrics=count,
-        )
-        for count in (1, 5, 12, 30)
-    ),
-    Noise(
-        "30 metrics, correlation 0.8",
-        run_sd=0.03,
-        metric_correlation=0.8,
-        unrelated=True,
-        metrics=30,
-    ),
-    Noise(
-        "clock that ticks in 5 %",
-        run_sd=0.03,
-        metric_correlation=0.0,
-        unrelated=True,
-        clock=0.05,
-        blocks=6,
-    ),
-    Noise(
-        "one-sided skew",
-        run_sd=0.003,
-        metric_correlation=0.0,
-        unrelated=True,
-        side_sd=0.03,
-        side_tails="lognormal",
-    ),
-    Noise(
-        "differences with memory",
-        0.003,
-        metric_correlation=0.0,
-        unrelated=True,
-        side_sd=0.03,
-        side_autocorrelation=0.7,
-    ),
-    Noise(
-        "a block twice as slow", run_sd=0.01, metric_correlation=0.0, unrelated=True, outlier=2.0
-    ),
-    Noise(
-        "3 campaigns, each its own",
-        0.01,
-        metric_correlation=0.0,
-        unrelated=True,
-        campaigns=3,
-        campaign_sd=0.01,
-        blocks=24,
-    ),
+    Noise("1 unrelated metric", 0.03, metric_correlation=0.0, unrelated=True, metrics=1),
+    Noise("5 unrelated metrics", 0.03, metric_correlation=0.0, unrelated=True, metrics=5),
+    Noise("12 unrelated metrics", 0.03, metric_correlation=0.0, unrelated=True, metrics=12),
+    Noise("30 metrics, correlation 0.8", 0.03, metric_correlation=0.8, unrelated=True, metrics=30),
 )
 
 
 @dataclass(frozen=True)
 class Share:
-    """A measured share with its 95 % Monte-Carlo interval (Wilson)."""
+    """Measured share with its 95 % Monte-Carlo interval (Wilson)."""
 
     value: float
     low: float
@@ -172,17 +107,21 @@ class Share:
 
 @dataclass(frozen=True)
 class Rates:
-    """How often the tool was right and wrong over simulated campaigns of one scenario.
+    """Error rates of the tool over simulated campaigns of one scenario.
 
-    false_alarms: A/A reports in which any row shows a difference, false_alarm_rows: rows of them; false_verdicts: reports in
-    which any row says faster, slower, lower or higher. At a true ratio of the margin, rows and reports with any of them:
-    wrong_equivalent_rows, wrong_equivalent: called equivalent; wrong_beyond_rows, wrong_beyond: said to lie beyond the margin.
-    coverage: 95 % intervals that hold the true ratio of 1.05. power: campaigns in which that difference is shown for the
-    median training step as the only outcome of a report, power_in_report: among all metrics, after Holm's correction.
-    With the median step declared as primary: primary_false_alarms of that family, exploratory_false_alarms of all others;
-    primary_power: campaigns in which its difference is shown. For comparison, both false alarms too: steps_false_alarms of the
-    papers' signed-rank test on the steps of one run a side, ordered_false_alarms of the main outcome where all runs of a precede
-    all runs of b.
+    Attributes:
+        false_alarms: A/A reports in which any row shows a difference; `…_rows`: such rows.
+        false_verdicts: A/A reports in which any row has a verdict with a direction.
+        wrong_equivalent: Reports at a true ratio of the margin with a row called equivalent.
+        wrong_beyond: The same with a row called beyond the margin.
+        coverage: 95 % intervals that hold the true ratio of 1.05.
+        power: Campaigns in which that difference is shown for the median training step as the
+            only outcome of a report; `power_in_report`: among all metrics, after Holm.
+        primary_false_alarms: The same with the median step declared as primary.
+        exploratory_false_alarms: Of all other metrics then.
+        primary_power: Power for the declared outcome.
+        steps_false_alarms: Of the papers' signed-rank test on the steps of one run a side.
+        ordered_false_alarms: Of a t test if all runs of a precede all runs of b.
     """
 
     noise: Noise
@@ -208,7 +147,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Claim:
-    """What is promised of a scenario's rate, and whether that holds: the measured interval reaches the limits."""
+    """Promise of a scenario's rate, and whether the measured interval reaches the limits."""
 
     claim: str
     limit: str
@@ -218,28 +157,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class _Run:
-    """One simulated process: its cell, its training steps and what they and its other phases are summarised to."""
+    """Simulated process: its cell, its training steps and its metrics."""
 
     cell: design.Cell
     training: timing.PhaseValues
     metrics: dict[str, float]
-
-
-def simulate(
-    noise: Noise,
-    *,
-    blocks: int = 12,
-    metrics: int = 12,
-    steps: int = 100,
-    ratio: float = 1.0,
-    rng: np.random.Generator,
-) -> pd.DataFrame:
-    """A campaign's finished runs as `query.table` tells them: two frameworks, b taking `ratio` times what a takes.
-
-    Steps are drawn, then summarised by the same functions as measured ones; runs are in random order inside blocks.
-    Raises WrongCall for more metrics than there are, or too few steps.
-    """
-    return _table(noise, _campaign(noise, blocks, metrics, steps, ratio, rng))
 
 
 def _campaign(
@@ -251,12 +173,9 @@ def _campaign(
     rng: np.random.Generator,
     shuffled: bool = True,
 ) -> list[_Run]:
-    """The runs of a campaign in their order; not shuffled: all of a, then all of b."""
-    metrics, blocks, most = (
-        noise.metrics or metrics,
-        noise.blocks or blocks,
-        MAX_UNRELATED if noise.unrelated else len(METRICS),
-    )
+    """Return the runs of a campaign in order; if not shuffled, all of a, then all of b."""
+    metrics = noise.metrics or metrics
+    most = MAX_UNRELATED if noise.unrelated else len(METRICS)
     if not 1 <= metrics <= most:
         raise WrongCall(f"metrics={metrics} cannot be simulated; choose 1 to {most}")
     if steps < (least := timing.EARNED_AT[95] + WARMUP):
@@ -269,79 +188,35 @@ def _campaign(
     timed = metrics if noise.unrelated else 2
     apart = timed if noise.unrelated else timed + len(SENSORS)
     shared = math.sqrt(noise.metric_correlation) * _standard(noise.tails, (len(cells), 1), rng)
-    own = math.sqrt(1 - noise.metric_correlation) * _standard(noise.tails, (len(cells), apart), rng)
-    runs = (
-        (shift + drift)[:, None]
-        + noise.run_sd * (shared + own)
-        + _on_one_side(noise, cells, apart, rng)
-    )
-    seconds = np.exp(
-        runs[:, :timed, None] + noise.step_sd * _steps(noise, (len(cells), timed, steps), rng)
-    )
-    if noise.clock:
-        seconds = noise.clock * np.rint(seconds / noise.clock)
+    single = _standard(noise.tails, (len(cells), apart), rng)
+    spread = shared + math.sqrt(1 - noise.metric_correlation) * single
+    runs = (shift + drift)[:, None] + noise.run_sd * spread
+    # steps are AR(1) with SD 1
+    drawn = _standard(noise.tails, (len(cells), timed, steps), rng)
+    drawn[..., 1:] *= math.sqrt(1 - noise.step_autocorrelation**2)
+    of_steps = signal.lfilter([1.0], [1.0, -noise.step_autocorrelation], drawn, axis=-1)
+    seconds = np.exp(runs[:, :timed, None] + noise.step_sd * of_steps)
     summarise = _unrelated if noise.unrelated else _related
-    found = []
+    processes = []
     for at, cell in enumerate(cells):
-        training = _training(seconds[at, 0])
-        found.append(_Run(cell, training, summarise(training, seconds[at], runs[at], metrics)))
-    return found
-
-
-def _on_one_side(
-    noise: Noise, cells: Sequence[design.Cell], apart: int, rng: np.random.Generator
-) -> Floats:
-    """What happens to the runs of b alone: a row a cell, a column for each of what a run has apart."""
-    blocks = max(cell.block for cell in cells)
-    found = (
-        noise.side_sd
-        * _remembering(
-            _standard(noise.side_tails, (apart, blocks), rng), noise.side_autocorrelation
-        ).T
-    )
-    of_campaign = noise.campaign_sd * rng.standard_normal((noise.campaigns, apart))
-    found += of_campaign[[_campaign_of(noise, block + 1, blocks) for block in range(blocks)]]
-    found[rng.integers(blocks)] += math.log(noise.outlier)
-    return np.array(
-        [found[cell.block - 1] if cell.treatment == OTHER else np.zeros(apart) for cell in cells]
-    )
-
-
-def _campaign_of(noise: Noise, block: int, blocks: int) -> int:
-    """Which of a scenario's campaigns a block belongs to: 0, 1, …"""
-    return (block - 1) * noise.campaigns // blocks
+        training = timing.PhaseValues(
+            "train",
+            tuple((TRAINING_SECONDS * seconds[at, 0]).tolist()),
+            (BATCH,) * steps,
+            WARMUP,
+        )
+        processes.append(_Run(cell, training, summarise(training, seconds[at], runs[at], metrics)))
+    return processes
 
 
 def _standard(tails: Tails, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Independent values with mean 0 and SD 1."""
+    """Return independent values with mean 0 and SD 1."""
     if tails == "student-t":
         return rng.standard_t(3, shape) / math.sqrt(3)
     if tails == "bimodal":
-        return math.sqrt(0.9) * rng.choice([-1.0, 1.0], shape) + math.sqrt(
-            0.1
-        ) * rng.standard_normal(shape)
-    if tails == "lognormal":
-        spread = 0.8**2
-        skewed = np.exp(0.8 * rng.standard_normal(shape)) - math.exp(spread / 2)
-        return np.asarray(skewed / math.sqrt(math.expm1(spread) * math.exp(spread)))
+        modes = math.sqrt(0.9) * rng.choice([-1.0, 1.0], shape)
+        return np.asarray(modes + math.sqrt(0.1) * rng.standard_normal(shape))
     return rng.standard_normal(shape)
-
-
-def _steps(noise: Noise, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Steps that remember the step before (AR(1) along the last axis), with SD 1."""
-    return _remembering(_standard(noise.tails, shape, rng), noise.step_autocorrelation)
-
-
-def _remembering(drawn: Floats, autocorrelation: float) -> Floats:
-    """AR(1) along the last axis from independent values, with their SD."""
-    drawn[..., 1:] *= math.sqrt(1 - autocorrelation**2)
-    return np.asarray(signal.lfilter([1.0], [1.0, -autocorrelation], drawn, axis=-1))
-
-
-def _training(seconds: Floats) -> timing.PhaseValues:
-    return timing.PhaseValues(
-        "train", tuple((TRAINING_SECONDS * seconds).tolist()), (BATCH,) * len(seconds), WARMUP
-    )
 
 
 def _requests(seconds: Floats) -> timing.PhaseValues:
@@ -353,49 +228,43 @@ def _requests(seconds: Floats) -> timing.PhaseValues:
 def _related(
     training: timing.PhaseValues, seconds: Floats, run: Floats, metrics: int
 ) -> dict[str, float]:
-    """The metrics of a training, of one series of requests, and of the sensors."""
-    found = timing.summarise_training(training, math.fsum(training.seconds))
-    if not set(METRICS[:metrics]) <= set(found):
-        found |= timing.summarise_requests(_requests(seconds[1]))
-    found |= {
-        name: value * math.exp(run[2 + at]) for at, (name, value) in enumerate(SENSORS.items())
-    }
-    return {name: found[name] for name in METRICS[:metrics]}
+    """Return the metrics of a training, of one series of requests, and of the sensors."""
+    values = timing.summarise_training(training, math.fsum(training.seconds))
+    if not set(METRICS[:metrics]) <= set(values):
+        values |= timing.summarise_requests(_requests(seconds[1]))
+    for at, (name, value) in enumerate(SENSORS.items(), start=2):
+        values[name] = value * math.exp(run[at])
+    return {name: values[name] for name in METRICS[:metrics]}
 
 
 def _unrelated(
     training: timing.PhaseValues, seconds: Floats, _run: Floats, metrics: int
 ) -> dict[str, float]:
-    """One metric of a training, and one of each of the series of requests at several batch sizes."""
-    found = {MAIN: timing.summarise_training(training, math.fsum(training.seconds))[MAIN]}
+    """Return one metric of a training, and one of each series of requests."""
+    values = {MAIN: timing.summarise_training(training, math.fsum(training.seconds))[MAIN]}
     for at in range(1, metrics):
         name = f"inference/batch_{at}"
         metric = f"{name}/latency_seconds_p50"
-        found[metric] = timing.summarise_requests(_requests(seconds[at]), name)[metric]
-    return found
+        values[metric] = timing.summarise_requests(_requests(seconds[at]), name)[metric]
+    return values
 
 
-def _table(noise: Noise, runs: Sequence[_Run]) -> pd.DataFrame:
-    return query.table(_stored(noise, runs))
-
-
-def _stored(noise: Noise, runs: Sequence[_Run]) -> Iterator[StoredRun]:
-    blocks = max(run.cell.block for run in runs)
+def _table(runs: Sequence[_Run]) -> pd.DataFrame:
+    stored = []
     for at, run in enumerate(runs):
-        campaign = f"simulated-{_campaign_of(noise, run.cell.block, blocks)}"
         tags = {
             "kind": "cell",
-            "campaign": campaign,
+            "campaign": "simulated",
             "framework": run.cell.treatment,
             "machine": "simulated",
             "outcome": "ok",
-        }
-        tags |= {
             "block": str(run.cell.block),
             "order_in_block": str(run.cell.order_in_block),
             "settings_hash": "simulated",
         }
-        yield StoredRun(run.cell.key, run.cell.key, "FINISHED", at, at + 1, {}, run.metrics, tags)
+        key = run.cell.key
+        stored.append(StoredRun(key, key, "FINISHED", at, at + 1, {}, run.metrics, tags))
+    return query.table(stored)
 
 
 def calibrate(
@@ -409,10 +278,11 @@ def calibrate(
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Rates]:
-    """The error rates of `compare` under every scenario; the same seed gives the same rates, however many workers there are.
+    """Return the error rates of `compare` in each scenario; the same seed gives the same rates.
 
-    workers: processes; several start anew, so a script that asks for them needs its `if __name__ == "__main__"`.
-    progress: called with the number of campaigns done and of all there are.
+    Args:
+        workers: Processes. They are spawned: a script needs `if __name__ == "__main__"`.
+        progress: Called with the number of campaigns so far and of all.
     """
     tasks = [
         (noise, seeds)
@@ -421,39 +291,29 @@ def calibrate(
     ]
     judge = partial(_judge, blocks=blocks, metrics=metrics, steps=steps)
     results = []
-    for result in _in_order(judge, tasks, workers):
-        results.append(result)
-        if progress:
-            progress(len(results), len(tasks))
+    with ExitStack() as stack:
+        answers: Iterable[dict[str, float]] = map(judge, tasks)
+        if workers > 1:  # spawned, not forked: the caller may have threads (MLflow does)
+            pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+            answers = stack.enter_context(pool).map(judge, tasks, chunksize=10)
+        for answer in answers:
+            results.append(answer)
+            if progress:
+                progress(len(results), len(tasks))
     rates = []
     for at, noise in enumerate(scenarios):
         group = results[at * campaigns : (at + 1) * campaigns]
         shares = {name: share([result[name] for result in group]) for name in COLUMNS}
-        rates.append(
-            Rates(noise, campaigns, noise.blocks or blocks, noise.metrics or metrics, **shares)
-        )
+        rates.append(Rates(noise, campaigns, blocks, noise.metrics or metrics, **shares))
     return rates
-
-
-def _in_order(
-    judge: Callable[[tuple[Noise, np.random.SeedSequence]], dict[str, float]],
-    tasks: Sequence[tuple[Noise, np.random.SeedSequence]],
-    workers: int,
-) -> Iterator[dict[str, float]]:
-    if workers < 2:
-        yield from map(judge, tasks)
-        return
-    # spawned, not forked: whoever asks may have threads (MLflow does)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(judge, tasks, chunksize=10)
 
 
 def _judge(
     task: tuple[Noise, np.random.SeedSequence], *, blocks: int, metrics: int, steps: int
 ) -> dict[str, float]:
-    """Return what four campaigns contribute to each of `COLUMNS`, as a share of a report's rows or as 0 or 1.
+    """Return the results of four campaigns for `COLUMNS`, as shares of rows, or as 0 or 1.
 
-    A/A, a true difference, one of the margin itself, and A/A in the wrong order.
+    The campaigns are A/A, a true difference, one of the margin itself, and A/A in the wrong order.
     """
     noise, seeds = task
     rng = np.random.default_rng(seeds)
@@ -462,7 +322,7 @@ def _judge(
         _campaign(noise, blocks, metrics, steps, ratio, rng) for ratio in (TRUE_RATIO, 1 + MARGIN)
     )
     ordered = _campaign(replace(noise, metrics=1), blocks, 1, steps, 1.0, rng, shuffled=False)
-    tables = [_table(noise, runs) for runs in (alike, *others)]
+    tables = [_table(runs) for runs in (alike, *others)]
     null, report, edge = (compare(table, baseline=BASELINE, margin=MARGIN) for table in tables)
     declared_null, declared = (
         compare(table, baseline=BASELINE, margin=MARGIN, primary=[MAIN]) for table in tables[:2]
@@ -477,7 +337,7 @@ def _judge(
         "false_alarm_rows": false_alarms,
         "false_alarms": false_alarms > 0,
         "false_verdicts": any(
-            finding.row.verdict in finding.outcome.words for finding in _spoken(null)
+            finding.row.verdict in finding.outcome.words for finding in null.findings
         ),
         "wrong_equivalent_rows": equivalent,
         "wrong_equivalent": equivalent > 0,
@@ -487,10 +347,10 @@ def _judge(
         "power": main.row.p is not None and main.row.p <= ALPHA,
         "power_in_report": main.different,
         "primary_false_alarms": any(
-            finding.different and finding.primary for finding in _spoken(declared_null)
+            finding.different and finding.primary for finding in declared_null.findings
         ),
         "exploratory_false_alarms": any(
-            finding.different and not finding.primary for finding in _spoken(declared_null)
+            finding.different and not finding.primary for finding in declared_null.findings
         ),
         "primary_power": _main(declared).different,
         "steps_false_alarms": _papers_way(alike),
@@ -498,33 +358,27 @@ def _judge(
     }
 
 
-def _spoken(report: Comparison) -> Sequence[Finding]:
-    """What a report says of the machine: its rows, or of several campaigns, which are strata, their summaries."""
-    return report.summaries or report.findings
-
-
 def _rows(report: Comparison, wrong: Callable[[Finding], bool]) -> float:
-    """The share of a report's rows that err."""
-    return sum(map(wrong, _spoken(report))) / len(_spoken(report))
+    """Return the share of a report's rows that are wrong."""
+    return sum(map(wrong, report.findings)) / len(report.findings)
 
 
 def _covered(report: Comparison) -> float:
-    """The share of intervals that hold the true ratio; a rate's is the inverse."""
-    told = [finding.row for finding in _spoken(report)]
-    rows = [
-        (row, 1 / TRUE_RATIO if row.metric.endswith("_per_second") else TRUE_RATIO) for row in told
-    ]
-    return sum(
-        (row.ci_low or 0.0) <= true <= (row.ci_high or math.inf) for row, true in rows
-    ) / len(rows)
+    """Return the share of intervals that hold the true ratio; a rate's is the inverse."""
+    rows = [finding.row for finding in report.findings]
+    covered = 0
+    for row in rows:
+        true = 1 / TRUE_RATIO if row.metric.endswith("_per_second") else TRUE_RATIO
+        covered += (row.ci_low or 0.0) <= true <= (row.ci_high or math.inf)
+    return covered / len(rows)
 
 
 def _main(report: Comparison) -> Finding:
-    return next(finding for finding in _spoken(report) if finding.row.metric == MAIN)
+    return next(finding for finding in report.findings if finding.row.metric == MAIN)
 
 
 def _papers_way(runs: Sequence[_Run]) -> bool:
-    """Whether a paired signed-rank test on the steps of one run a side calls a and b different."""
+    """Return whether a signed-rank test on the steps of one run a side rejects equality."""
     a, b = (
         next(run.training.steady[0] for run in runs if run.cell.treatment == side)
         for side in (BASELINE, OTHER)
@@ -533,7 +387,7 @@ def _papers_way(runs: Sequence[_Run]) -> bool:
 
 
 def _in_wrong_order(runs: Sequence[_Run]) -> bool:
-    """Whether the paired t test on run-level figures, sound but for the order of the runs, calls a and b different."""
+    """Return whether the paired t test on runs that are not in random order rejects equality."""
     a, b = (
         [run.metrics[MAIN] for run in runs if run.cell.treatment == side]
         for side in (BASELINE, OTHER)
@@ -542,9 +396,9 @@ def _in_wrong_order(runs: Sequence[_Run]) -> bool:
     return tested is not None and tested.p <= ALPHA
 
 
-def share(found: Sequence[float]) -> Share:
-    """The mean of shares, one a campaign; the interval counts campaigns, since the intervals of one report are alike."""
-    shares = np.asarray(found, dtype=float)
+def share(values: Sequence[float]) -> Share:
+    """Return the mean of shares, one per campaign, since intervals of one report are dependent."""
+    shares = np.asarray(values, dtype=float)
     value, spread = float(shares.mean()), float(shares.var())
     worth = len(shares) * value * (1 - value) / spread if spread else len(shares)
     low, high = proportion_confint(value * worth, worth, method="wilson")
@@ -552,54 +406,36 @@ def share(found: Sequence[float]) -> Share:
 
 
 def meets(rates: Sequence[Rates]) -> list[Claim]:
-    """What is promised, scenario by scenario, and whether it stands."""
+    """Return the promises of each scenario, and whether they hold."""
     claims = []
-    for one in rates:
-        scenario = one.noise.name
-        promised = [
-            (
-                f"{scenario}: any false alarm among {one.metrics} metrics",
-                0.0,
-                MAX_FALSE_ALARMS,
-                one.false_alarms,
-            ),
-            (
-                f"{scenario}: a false alarm of a primary metric",
-                0.0,
-                MAX_FALSE_ALARMS,
-                one.primary_false_alarms,
-            ),
-            (
-                f"{scenario}: any false alarm of exploratory metrics",
-                0.0,
-                MAX_FALSE_ALARMS,
-                one.exploratory_false_alarms,
-            ),
+    for scenario in rates:
+        alarms = {
+            f"any false alarm among {scenario.metrics} metrics": scenario.false_alarms,
+            "a false alarm of a primary metric": scenario.primary_false_alarms,
+            "any false alarm of exploratory metrics": scenario.exploratory_false_alarms,
+        }
+        promises = [(text, 0.0, MAX_FALSE_ALARMS, share) for text, share in alarms.items()]
+        equivalent, beyond = scenario.wrong_equivalent_rows, scenario.wrong_beyond_rows
+        promises += [
+            ("rows at the margin called equivalent", 0.0, MAX_WRONG_EQUIVALENT, equivalent),
+            ("rows at the margin called beyond it", 0.0, MAX_WRONG_BEYOND, beyond),
+            ("95 % intervals hold the true ratio", *COVERAGE, scenario.coverage),
         ]
-        if not one.noise.one_sided:
-            at_the_margin = f"{scenario}: rows at the margin called"
-            promised += [
-                (
-                    f"{at_the_margin} equivalent",
-                    0.0,
-                    MAX_WRONG_EQUIVALENT,
-                    one.wrong_equivalent_rows,
-                ),
-                (f"{at_the_margin} beyond it", 0.0, MAX_WRONG_BEYOND, one.wrong_beyond_rows),
-                (f"{scenario}: 95 % intervals hold the true ratio", *COVERAGE, one.coverage),
+        if scenario.blocks >= PLANNED_BLOCKS:
+            shown = f"a difference of {100 * (TRUE_RATIO - 1):.0f} % is shown, declared"
+            promises += [
+                (f"{shown} alone", MIN_POWER, 1.0, scenario.power),
+                (f"{shown} primary", MIN_POWER, 1.0, scenario.primary_power),
             ]
-        if not one.noise.one_sided and one.blocks >= PLANNED_BLOCKS:
-            shown = f"{scenario}: a difference of {100 * (TRUE_RATIO - 1):.0f} % is shown,"
-            promised.append((f"{shown} declared alone", MIN_POWER, 1.0, one.power))
-            promised.append((f"{shown} declared primary", MIN_POWER, 1.0, one.primary_power))
-        for claim, least, most, share in promised:
+        for text, least, most, share in promises:
+            holds = share.high >= least and share.low <= most
             claims.append(
-                Claim(claim, limit(least, most), share, share.high >= least and share.low <= most)
+                Claim(f"{scenario.noise.name}: {text}", _limit(least, most), share, holds)
             )
     return claims
 
 
-def limit(least: float, most: float) -> str:
+def _limit(least: float, most: float) -> str:
     if least == 0:
         return f"≤ {100 * most:g} %"
     return f"≥ {100 * least:.0f} %" if most == 1 else f"{100 * least:.0f}–{100 * most:.0f} %"
@@ -623,66 +459,38 @@ COLUMNS = {
     "ordered_false_alarms": "all a, then all b",
 }
 NOTE = (
-    "In brackets: 95 % Monte-Carlo intervals. False alarms: A/A rows with a difference, and reports with any; false verdicts: "
-    "reports with any verdict on one. Wrongly equivalent, wrongly beyond: the same at a true ratio of the margin. Coverage: 95 % "
-    "intervals that hold the true ratio. Power: a difference of 5 % in the median step is shown, alone and in the whole report. "
-    "Then that step is declared as the primary metric, and all others are exploratory. The last two columns are false alarms of "
-    "what this tool does not do: a signed-rank test on the steps of one run a side, and runs that are not in random order."
+    "In brackets: 95 % Monte-Carlo intervals. False alarms: A/A rows with a difference, and "
+    "reports with any; false verdicts: reports with any verdict on one. Wrongly equivalent, "
+    "wrongly beyond: the same at a true ratio of the margin. Coverage: 95 % intervals that hold the true "
+    "ratio. Power: a difference of 5 % in the median step is shown, alone and in the whole report. "
+    "Then that step is declared as the primary metric, and all others are exploratory. "
+    "The last two columns are false alarms of what this tool does not do: a signed-rank test on "
+    "the steps of one run a side, and runs that are not in random order."
 )
 
 
-def table(rates: Sequence[Rates]) -> Table:
-    """The rates for a terminal; what breaks a promise is red."""
-    drawn = Table(
-        box=box.SIMPLE_HEAD,
-        title=_title(rates),
-        title_justify="left",
-        title_style="bold",
-        caption=NOTE,
-    )
-    drawn.caption_justify = "left"
-    drawn.add_column("scenario", min_width=14)
-    for name in COLUMNS.values():
-        drawn.add_column(name, justify="right", overflow="fold")
-    broken = [claim.measured for claim in meets(rates) if not claim.holds]
-    for one in rates:
-        cells = [
-            Text(str(share), style="bold red" * any(share is bad for bad in broken))
-            for share in _shares(one)
-        ]
-        drawn.add_row(one.noise.name, *cells)
-    return drawn
-
-
 def as_markdown(rates: Sequence[Rates]) -> str:
-    """The rates, then every promise with whether it stands."""
+    """Return the rates, then the promises and whether they hold."""
+    sizes = {
+        (scenario.campaigns, scenario.metrics, scenario.blocks)
+        for scenario in rates
+        if not scenario.noise.metrics
+    } or {(scenario.campaigns, scenario.metrics, scenario.blocks) for scenario in rates}
+    title = "; ".join(
+        f"{campaigns:,} simulated campaigns a scenario, {metrics} metrics, {blocks} blocks"
+        for campaigns, metrics, blocks in sorted(sizes)
+    )
     lines = [
-        f"**{_title(rates)}**",
+        f"**{title}**",
         "",
         f"| scenario | {' | '.join(COLUMNS.values())} |",
         f"|---|{'--:|' * len(COLUMNS)}",
     ]
-    lines += [f"| {one.noise.name} | {' | '.join(map(str, _shares(one)))} |" for one in rates]
+    for scenario in rates:
+        shares = " | ".join(str(getattr(scenario, name)) for name in COLUMNS)
+        lines.append(f"| {scenario.noise.name} | {shares} |")
     lines += ["", NOTE, "", "| promise | limit | measured | |", "|---|--:|--:|---|"]
-    lines += [
-        f"| {one.claim} | {one.limit} | {one.measured} | {'holds' if one.holds else '**does not hold**'} |"
-        for one in meets(rates)
-    ]
+    for claim in meets(rates):
+        holds = "holds" if claim.holds else "**does not hold**"
+        lines.append(f"| {claim.claim} | {claim.limit} | {claim.measured} | {holds} |")
     return "\n".join(lines) + "\n"
-
-
-def _title(rates: Sequence[Rates]) -> str:
-    sizes = {
-        (one.campaigns, one.metrics, one.blocks)
-        for one in rates
-        if not (one.noise.metrics or one.noise.blocks)
-    }
-    sizes = sizes or {(one.campaigns, one.metrics, one.blocks) for one in rates}
-    return "; ".join(
-        f"{n:,} simulated campaigns a scenario, {metrics} metrics, {blocks} blocks"
-        for n, metrics, blocks in sorted(sizes)
-    )
-
-
-def _shares(rates: Rates) -> list[Share]:
-    return [getattr(rates, name) for name in COLUMNS]

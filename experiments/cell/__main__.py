@@ -1,6 +1,7 @@
-"""The child: one cell in one process with one framework. A JSON in on standard input, records out on standard output.
+"""Child process that measures one cell with one framework.
 
-MLflow is not imported here unless its own autologging is asked for; whatever the frameworks print goes to standard error.
+A JSON comes in on standard input, records go out on standard output, and what frameworks print
+goes to standard error. MLflow is not imported.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import TextIO
 
@@ -32,7 +32,6 @@ from tracking.records import (
     Point,
     Record,
     RunClosed,
-    RunKind,
     RunOutcome,
     Tags,
     to_line,
@@ -40,34 +39,29 @@ from tracking.records import (
 from tracking.sensors import nvml
 
 PROGRESS_SECONDS = 0.2
-LOOK_SECONDS = 0.05  # the parent reads its counters meanwhile, not in the first step
+LOOK_SECONDS = 0.05  # the parent reads its counters in this time, not in the first step
 
 
 class Emitter:
-    """Writes records and progress to the parent as JSON lines. token: where it says whose turn it is, if cells take turns."""
+    """Writer of records and messages to the parent, as JSON lines."""
 
     def __init__(self, spec: CellSpec, stream: TextIO, token: TextIO) -> None:
         self._spec = spec
         self._stream = stream
         self._next_progress = 0.0
-        self._turns = Turns(self._say, token, enabled=spec.in_turns)
+        self._turns = Turns(self._send, token, enabled=spec.in_turns)
 
     @property
     def waited_seconds(self) -> float:
         return self._turns.waited_seconds
 
     def record(self, record: Record) -> None:
-        self._stream.write(to_line(record) + "\n")
-        self._stream.flush()
+        self._write(to_line(record))
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         now = clock.now_ms()
-        self.record(
-            Metrics(
-                self._spec.run,
-                tuple(Point(key, float(value), step, now) for key, value in values.items()),
-            )
-        )
+        points = tuple(Point(key, float(value), step, now) for key, value in values.items())
+        self.record(Metrics(self._spec.run, points))
 
     def artifact(self, name: str, folder: str = "") -> None:
         self.record(Artifact(self._spec.run, f"{self._spec.folder}/{name}", folder))
@@ -76,14 +70,14 @@ class Emitter:
         now = time.monotonic()
         if now >= self._next_progress or done in (0, total):
             self._next_progress = now + PROGRESS_SECONDS
-            self._say({"progress": phase, "done": done, "total": total})
+            self._send({"progress": phase, "done": done, "total": total})
 
     def ranks(self, processes: Mapping[int, int]) -> None:
-        self._say({"ranks": dict(processes)})
+        self._send({"ranks": dict(processes)})
 
     def begin(self, place: int = 1) -> None:
         self._turns.begin(place)
-        self._say({"begin": True})
+        self._send({"begin": True})
         time.sleep(LOOK_SECONDS)
 
     def turn(self, steps: int = 1) -> None:
@@ -98,63 +92,60 @@ class Emitter:
         prefix: str = "",
         pauses: Sequence[tuple[float, float]] = (),
     ) -> None:
-        bounds = {"start_seconds": start_seconds, "end_seconds": end_seconds}
-        self._say(
-            {
-                "phase": phase,
-                "window": {
-                    "prefix": prefix,
-                    **bounds,
-                    "examples": examples,
-                    "pauses": list(pauses),
-                },
-            }
-        )
+        window = {
+            "prefix": prefix,
+            "start_seconds": start_seconds,
+            "end_seconds": end_seconds,
+            "examples": examples,
+            "pauses": list(pauses),
+        }
+        self._send({"phase": phase, "window": window})
 
     def no_device(self) -> None:
-        """The framework sees no such device."""
-        self._say({NO_DEVICE: True})
+        self._send({NO_DEVICE: True})
 
-    def _say(self, message: dict[str, object]) -> None:
-        self._stream.write(json.dumps(message) + "\n")
+    def _send(self, message: dict[str, object]) -> None:
+        self._write(json.dumps(message))
+
+    def _write(self, line: str) -> None:
+        self._stream.write(line + "\n")
         self._stream.flush()
 
 
 def run(spec: CellSpec, output: Emitter) -> RunClosed:
-    """Does the stage; every way it can end becomes an outcome with its reason."""
+    """Run the stage; any way in which it ends becomes an outcome with its reason."""
+    limit_bytes = memory.size(spec.settings.get("memory_limit", "none"))
+    outcome, reason = RunOutcome.FAILED, ""
     try:
-        memory.bound(memory.size(spec.settings.get("memory_limit", "none")))
+        memory.bound(limit_bytes)
         framework = opened(spec)
-        if spec.device == "auto":  # a check that asks the framework what it sees
+        if spec.device == "auto":  # a check that reports which device the framework sees
             output.record(Tags(spec.run, {DEVICE: framework.device}))
-        stage = importlib.import_module(_module(spec))
-        with _autologging(spec):
+        if spec.stage == "check":
+            output.progress("check", 0, None)
+            spec.path.mkdir(parents=True, exist_ok=True)
+            versions = json.dumps(framework.versions(), indent=1)
+            (spec.path / "environment.json").write_text(versions)
+        name = f"experiments.workloads.{spec.workload}.{spec.stage}"
+        if spec.stage != "check" or find_spec(name):  # opening the framework is a check, too
+            stage = importlib.import_module(name)
             stage.run(spec, framework, output)
-        outcome, reason = RunOutcome.OK, ""
+        outcome = RunOutcome.OK
     except KeyboardInterrupt:
         outcome, reason = RunOutcome.INTERRUPTED, "stopped while it ran"
     except NoDevice as error:
         output.no_device()
-        outcome, reason = RunOutcome.FAILED, str(error)
+        reason = str(error)
     except (ModelError, EvenhandError) as error:
-        outcome, reason = RunOutcome.FAILED, str(error)
-    except (
-        BaseException
-    ) as error:  # SystemExit too, in code of the user's: the parent would hear nothing
+        reason = str(error)
+    except BaseException as error:  # user code may raise SystemExit, too
         traceback.print_exc()
-        outcome, reason = _classify(error, memory.size(spec.settings.get("memory_limit", "none")))
+        outcome, reason = _classify(error, limit_bytes)
     return RunClosed(spec.run, clock.now_ms(), outcome, " ".join(reason.split())[:1_000])
 
 
-def _module(spec: CellSpec) -> str:
-    """Return the name of the module that does a stage; a check without one opens the framework."""
-    name = f"experiments.workloads.{spec.workload}.{spec.stage}"
-    own = spec.stage != "check" or find_spec(name)
-    return name if own else "experiments.workloads.opens"
-
-
 def opened(spec: CellSpec) -> Framework:
-    """The framework as the cell's settings ask for it."""
+    """Return the framework, set up by the settings of a cell."""
     if spec.settings["malloc"] == "keep":
         memory.keep_freed()
     with frameworks.lean_import(spec.framework):
@@ -170,37 +161,16 @@ def opened(spec: CellSpec) -> Framework:
     for name, text in spec.environment.items():
         if text is not None and text not in os.environ.get(name, ""):
             raise EvenhandError(
-                f"env.{name}: {spec.framework} sets it to {os.environ.get(name)!r} itself, not to {text!r}"
+                f"env.{name}: {spec.framework} sets it to {os.environ.get(name)!r} itself, "
+                f"not to {text!r}"
             )
     return framework
 
 
-def _autologging(spec: CellSpec) -> AbstractContextManager[None]:
-    """MLflow enters this process only where its own autologging is asked for; its cost is then part of what is measured."""
-    if (
-        spec.stage not in ("train", "measure", "lightning")
-        or spec.settings.get("autolog") != "mlflow"
-    ):
-        return nullcontext()
-    from tracking.store import autologging
-
-    tags = {
-        "kind": RunKind.AUTOLOG,
-        "campaign": spec.campaign,
-        "framework": spec.framework,
-        "block": str(spec.block),
-    }
-    flavour = frameworks.described(spec.framework).autologging
-    return autologging(
-        flavour, spec.experiment, f"autolog · {spec.framework} · block {spec.block}", tags
-    )
-
-
 def _classify(error: BaseException, limit_bytes: int) -> tuple[RunOutcome, str]:
     text = f"{type(error).__name__}: {error}"
-    unclear = (
-        memory.UNCLEAR in text and memory.allocated(os.getpid()) > memory.NEAR * limit_bytes > 0
-    )
+    is_near_limit = memory.allocated(os.getpid()) > memory.NEAR * limit_bytes > 0
+    unclear = memory.UNCLEAR in text and is_near_limit
     ran_out = unclear or memory.ran_out(text) or memory.device_ran_out(text, nvml.free_share)
     return (RunOutcome.OUT_OF_MEMORY if ran_out else RunOutcome.FAILED), text
 
@@ -212,7 +182,7 @@ def _interrupt(*_: object) -> None:
 def main() -> int:
     die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C does
     records = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     spec = CellSpec.of(json.loads(sys.stdin.readline()))

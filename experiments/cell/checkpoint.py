@@ -1,4 +1,4 @@
-"""A training's state after its last whole epoch, so that an interrupted cell continues instead of starting again."""
+"""State of a training after its last whole epoch, from which an interrupted cell continues."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from tracking.errors import EvenhandError
 
 @dataclass
 class TrainingState:
-    """What a training has behind it: seconds of every step, when it ended, where processes began, metrics by epoch, totals.
+    """Progress of a training, whose lists have an entry for each step, process or epoch.
 
-    seconds, ended, starts: of the steps that were timed one by one; windows: of all others. on_device_seconds: of those by the
-    device's own clock. held_up: whether anything waited for the device inside of a window. epoch_seconds: of training alone.
-    input_seconds: waited for batches, where that is outside of the steps. page_faults: of every epoch.
-    warmups: steps of each start that do not count.
+    Attributes:
+        seconds, ended, starts: Of the steps that were timed one by one; `windows` has all others.
+        on_device_seconds: Of the steps of windows, by the device's own clock.
+        held_up: Whether anything waited for the device inside of a window.
+        epoch_seconds: Of training, without validation.
+        input_seconds: Wait for batches outside of the steps.
+        warmups: Steps of each start that do not count.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -42,23 +45,20 @@ class TrainingState:
 
     @property
     def steps(self) -> int:
-        return len(self.seconds) + sum(one.steps for one in self.windows)
+        return len(self.seconds) + sum(window.steps for window in self.windows)
 
 
 class Checkpoint:
-    """One folder, replaced as a whole: a kill at any moment leaves the old or the new state, never half of one."""
+    """Folder that is replaced as a whole: a kill leaves the old or the new state."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self._folder = folder
-        self._settings = settings
+        self._folder, self._settings = folder, settings
 
     def save(
         self, framework: Framework, network: Any, optimizer: Any, state: TrainingState
     ) -> None:
-        new, old = (
-            self._folder.with_name("checkpoint.new"),
-            self._folder.with_name("checkpoint.old"),
-        )
+        new = self._folder.with_name("checkpoint.new")
+        old = self._folder.with_name("checkpoint.old")
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
         write_safetensors(framework.weights(network), new / "weights.safetensors")
@@ -71,41 +71,37 @@ class Checkpoint:
         shutil.rmtree(old, ignore_errors=True)
 
     def load(self, framework: Framework, network: Any, optimizer: Any) -> TrainingState:
-        """The state of the last whole epoch put into network and optimizer; nothing done yet if there is none."""
+        """Load the last whole epoch into network and optimizer; an empty state if there is none."""
         folder = self._folder if self._folder.exists() else self._folder.with_name("checkpoint.old")
         if not folder.exists():
             return TrainingState()
-        kept, state = _state(folder)
-        if kept != json.loads(json.dumps(self._settings)):
-            raise EvenhandError(
-                f"the checkpoint in {folder} belongs to other settings; remove it to start this cell again"
-            )
+        settings, state = _read_state(folder)
+        if settings != json.loads(json.dumps(self._settings)):
+            raise _unusable(folder, "belongs to other settings")
         try:
             framework.load_weights(network, read_safetensors(folder / "weights.safetensors"))
             framework.load_optimizer_state(
                 optimizer, read_safetensors(folder / "optimizer.safetensors")
             )
         except (ModelError, OSError) as error:
-            raise EvenhandError(
-                f"the checkpoint in {folder} does not fit: {error}; remove it to start this cell again"
-            ) from None
+            raise _unusable(folder, f"does not fit: {error}") from None
         return state
 
 
-def _state(folder: Path) -> tuple[Any, TrainingState]:
-    """The settings that a checkpoint belongs to, and what it has behind it."""
+def _read_state(folder: Path) -> tuple[Any, TrainingState]:
     try:
-        kept = json.loads((folder / "past.json").read_text(encoding="utf-8"))
+        content = json.loads((folder / "past.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise EvenhandError(
-            f"the checkpoint in {folder} cannot be read: {error}; remove it to start this cell again"
-        ) from None
-    kinds = {name: type(value) for name, value in asdict(TrainingState()).items()} | {
-        "settings": dict
-    }
-    if not isinstance(kept, dict) or {name: type(value) for name, value in kept.items()} != kinds:
-        raise EvenhandError(
-            f"the checkpoint in {folder} is damaged: past.json; remove it to start this cell again"
-        )
-    settings, windows = kept.pop("settings"), [Window(*one) for one in kept.pop("windows")]
-    return settings, TrainingState(**kept, windows=windows)
+        raise _unusable(folder, f"cannot be read: {error}") from None
+    types = {name: type(value) for name, value in asdict(TrainingState()).items()}
+    types["settings"] = dict
+    is_valid = isinstance(content, dict)
+    if not is_valid or {name: type(value) for name, value in content.items()} != types:
+        raise _unusable(folder, "is damaged: past.json")
+    settings = content.pop("settings")
+    windows = [Window(*window) for window in content.pop("windows")]
+    return settings, TrainingState(**content, windows=windows)
+
+
+def _unusable(folder: Path, reason: str) -> EvenhandError:
+    return EvenhandError(f"the checkpoint in {folder} {reason}; remove it to start this cell again")

@@ -1,4 +1,4 @@
-"""The one way a process is started here: it is sent lines, sends lines, and is suspended, resumed and ended for certain."""
+"""Child process that exchanges lines with its parent and is suspended, resumed and ended."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ LINES_OF_AN_ERROR = 40
 
 
 class Child:
-    """A process whose standard error goes to a file.
+    """Process whose standard error goes to a file.
 
-    log: that file. environment: the variables of the process; None: those of this one. own_session:
-    whether signals are sent to all of its processes, and Ctrl-C reaches this process only.
+    Args:
+        command: Program and arguments.
+        log: File of the standard error.
+        environment: Variables of the process; None: those of this one.
+        own_session: Whether signals are sent to all of its processes, and Ctrl-C reaches only
+            this process.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class Child:
         self._selector.register(self._output, selectors.EVENT_READ)
 
     def send(self, line: str) -> None:
-        """Send a line. A process that has died hears nothing, and its exit status says why."""
+        """Send a line, or nothing if the process has ended."""
         with suppress(BrokenPipeError):
             self._input.write(line.encode() + b"\n")
             self._input.flush()
@@ -62,7 +66,7 @@ class Child:
             self._input.close()
 
     def receive(self, timeout_seconds: float) -> list[str]:
-        """Return the lines that have come, as soon as there are any. `open` turns False at the last."""
+        """Return new lines as soon as there are any; `open` turns False after the last."""
         if not self.open or not self._selector.select(timeout_seconds):
             return []
         data = self._output.read()
@@ -72,18 +76,17 @@ class Child:
         return [line.decode() for line in lines]
 
     def suspend(self) -> None:
-        """Halt the process with its threads and workers."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
     def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Ask the process to end, wait, then kill it. What it writes meanwhile can be received."""
+        """Ask the process to end, wait, then kill it. Its last lines can still be received."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.poll() is None:
                 self.signal(number)
-                self.resume()  # a suspended process hears of nothing else
+                self.resume()  # a suspended process gets no other signal
             deadline = time.monotonic() + grace_seconds
             while time.monotonic() < deadline:
                 self._drain()
@@ -92,12 +95,12 @@ class Child:
                     return
 
     def _drain(self) -> None:
-        """Read what is there: a process that waits for space in its pipe could not end."""
+        """Empty the pipe: a process that waits for space in it could not end."""
         if self.open and self._selector.select(0):
             self._buffer += self._output.read() or b""
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, and to all of its session if it has one."""
+        """Send a signal to the process, or to all of its session."""
         with suppress(ProcessLookupError):
             (os.killpg if self._own_session else os.kill)(self.pid, number)
 
@@ -114,7 +117,7 @@ class Child:
         return code
 
     def last_lines(self) -> list[str]:
-        """Return the end of what the process wrote to its standard error."""
+        """Return the end of the standard error."""
         return self._log.read_text(errors="replace").strip().splitlines()[-LINES_OF_AN_ERROR:] or [
             "no output"
         ]

@@ -1,4 +1,4 @@
-"""How long a process lives: no longer than the one that started it."""
+"""Lifetime of a process: no longer than that of its parent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def die_with_parent(with_signal: int) -> None:
-    """Linux: this process gets a signal when its parent dies, however that happens."""
+    """Ask Linux to send this process a signal when its parent ends."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(1, with_signal)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:

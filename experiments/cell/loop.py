@@ -1,4 +1,4 @@
-"""The loop over training steps: every workload clocks, counts and warms up its steps here."""
+"""Loop over training steps, with what a framework compiles in them."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from experiments.cell.compiling import Compiling
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch
 from experiments.cell.warm_up import WarmUp
 from experiments.config import memory
-from experiments.contract import Output
+from experiments.contract import CellSpec, Output
 from models.contract import Batch, Framework
+from models.frameworks import described
+from tracking.records import RAN_EAGERLY, Tags
+
+MAX_LETTERS = 160
 
 
 def count_step(warm_up: WarmUp | None, peaks: DevicePeaks, *, is_warm: bool = True) -> bool:
-    """Count a step to a GPU's warm-up, and end that of the peaks of memory once all are warm.
+    """Count a step, and end the warm-up of the peaks of memory once enough steps were made.
 
     Args:
-        warm_up: of a GPU; None on the CPU, which counts steps.
-        peaks: of the device's memory.
-        is_warm: whether enough steps were made, whatever the GPU.
+        warm_up: Warm-up of a GPU; None on the CPU, where steps are counted.
+        peaks: Peaks of the device's memory.
+        is_warm: Whether enough steps were made, apart from the GPU.
 
     Returns:
-        Whether the warm-up ended with this step.
+        Whether the warm-up of the GPU ended with this step.
     """
     ends = False
     if warm_up and not warm_up.is_over:
@@ -36,11 +39,11 @@ def count_step(warm_up: WarmUp | None, peaks: DevicePeaks, *, is_warm: bool = Tr
 
 
 class TrainingLoop:
-    """The steps of one network, and what its framework compiles and faults in them.
+    """Steps of one network.
 
     Attributes:
-        compiling: what was compiled since the loop was made.
-        page_faults: of the last `run`.
+        compiling: What was compiled since the loop was made.
+        page_faults: Page faults of the last `run`.
     """
 
     def __init__(self, framework: Framework, network: Any, optimizer: Any, output: Output) -> None:
@@ -61,11 +64,11 @@ class TrainingLoop:
         """Return a clock for the steps that follow.
 
         Args:
-            pace: of the clock, but for the warm-up of a GPU, whose steps are timed one by one.
-            stepped: counts a step, off the clock; returns whether the warm-up ended with it.
-            report: gets the steps so far, the last one's loss and its seconds, off the clock.
-            is_warming: whether a GPU has yet to warm up.
-            delay: see `Stopwatch`.
+            pace: Pace after the warm-up of a GPU, whose steps are timed one by one.
+            stepped: Counts a step, off the clock; returns whether the warm-up ended with it.
+            report: Gets the steps so far, the last loss and its seconds, off the clock.
+            is_warming: Whether a GPU has yet to warm up.
+            delay: See `Stopwatch`.
         """
 
         def on_step(step: int, loss: float, seconds: float) -> None:
@@ -78,14 +81,66 @@ class TrainingLoop:
         return watch
 
     def run(self, batches: Iterable[Batch], clock: Stopwatch) -> float:
-        """Train on batches; return the seconds, without what was reported meanwhile."""
-        with self.compiling.epoch():
-            faults, began, reporting = (
-                memory.page_faults(),
-                time.perf_counter(),
-                clock.telling_seconds,
-            )
-            self._framework.train_epoch(self._network, self._optimizer, batches, clock)
-            seconds = time.perf_counter() - began - (clock.telling_seconds - reporting)
+        """Train on batches; return the seconds without the time for reports."""
+        compiled, faults = self._framework.compilations(), memory.page_faults()
+        began, reporting = time.perf_counter(), clock.telling_seconds
+        self._framework.train_epoch(self._network, self._optimizer, batches, clock)
+        seconds = time.perf_counter() - began - (clock.telling_seconds - reporting)
         self.page_faults = memory.page_faults() - faults
+        self.compiling.in_steps += self._framework.compilations() - compiled
         return seconds
+
+
+class Compiling:
+    """Compilations and graph breaks since the object was made.
+
+    Attributes:
+        in_steps: Compilations in steps of training; those between epochs are no recompilations.
+    """
+
+    def __init__(self, framework: Framework) -> None:
+        self._framework, self.in_steps = framework, 0
+        self._began = framework.compilations()
+        self._earlier_breaks = dict(framework.graph_breaks() or {})
+        self._first: int | None = None
+
+    def stepped(self) -> None:
+        """Count the compilations until the first step has ended, which are necessary."""
+        if self._first is None:
+            self._first = self._framework.compilations() - self._began
+
+    def record(self, spec: CellSpec, model: str, output: Output) -> None:
+        """Record metrics, and tags that the report shows next to the environment.
+
+        Where a variant that compiles ran eagerly, as a whole or in part, the tag `ran_eagerly`
+        gives the reason.
+        """
+        counts = {"compilations": self._framework.compilations() - self._began}
+        if self._first is not None:
+            counts["recompilations"] = self.in_steps - self._first
+        breaks = self._framework.graph_breaks()
+        new_breaks = {
+            reason: count - self._earlier_breaks.get(reason, 0)
+            for reason, count in (breaks or {}).items()
+            if count > self._earlier_breaks.get(reason, 0)
+        }
+        if breaks is not None:
+            counts["graph_breaks"] = sum(new_breaks.values())
+        output.metrics({f"train/{name}": count for name, count in counts.items()})
+        tags = {f"train.{name}": str(count) for name, count in counts.items()}
+        reason = _reason_for_eager(counts["compilations"], new_breaks)
+        if self._first is not None and described(spec.framework).compiles and reason:
+            tags[RAN_EAGERLY] = f"{model}: {reason}"
+        output.record(Tags(spec.run, tags))
+
+
+def _reason_for_eager(compilations: int, breaks: dict[str, int]) -> str:
+    """Return what was not compiled of a training; an empty text if all of it was."""
+    if not compilations:
+        return "nothing was compiled"
+    if not breaks:
+        return ""
+    reason, count = " ".join(next(iter(breaks)).split()), sum(breaks.values())
+    if len(reason) > MAX_LETTERS:
+        reason = f"{reason[: MAX_LETTERS - 1]}…"
+    return f"{count} graph break{'s' * (count > 1)}, first: {reason}"

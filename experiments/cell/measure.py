@@ -1,4 +1,4 @@
-"""The way of one measurement: build, check, time every step, evaluate, time inference; the same for every task and framework."""
+"""Measurement of a training: build, check, time every step, evaluate, time inference."""
 
 from __future__ import annotations
 
@@ -28,69 +28,64 @@ LIVE_SECONDS = 1.0
 
 
 def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) -> Any:
-    """Trains and measures a task, emits every metric and file, and returns the trained network."""
+    """Train and measure a task, record every metric and file, and return the trained network."""
     spec.path.mkdir(parents=True, exist_ok=True)
     settings = spec.settings
     network = framework.build(task.model, task.spec)
     parameters = check_parameters(task.model, task.parameters, framework, network)
     framework.load_weights(network, task.initial_weights())
-    optimizer = make_optimizer(spec, framework, network)
-    output.metrics(
-        {
-            **parameters,
-            "check/initial_loss": mean_loss(framework, network, [next(iter(task.validation()))]),
-        }
-    )
-
+    optimizer = framework.optimizer(network, optimizer_config(settings))
+    initial_loss = mean_loss(framework, network, [next(iter(task.validation()))])
+    output.metrics({**parameters, "check/initial_loss": initial_loss})
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
+
     peaks = DevicePeaks(framework)
     state = _train(task, spec, framework, network, optimizer, peaks, output)
-    training = PhaseValues(
-        "train",
-        tuple(state.seconds),
-        (task.examples_a_step,) * len(state.seconds),
-        settings["warmup_steps"],
-        tuple(state.starts),
-        tuple(state.ended),
-        tuple(state.warmups),
-    )
-    summary = timing.summarise_training(training, state.total_seconds) | timing.summarise_epochs(
-        state, task.steps_per_epoch * task.examples_a_step
-    )
-    windows = timing.of_windows(() if state.held_up else state.windows, task.examples_a_step)
-    on_device = timing.of_device(state.on_device_seconds, task.examples_a_step)
-    waits = framework.waits_in_step(network)
-    summary = as_timed(
-        spec, summary, windows, on_device, output, held_up=state.held_up, waits=waits
-    )
-    summary |= task.derived(summary, state) | memory_peaks(
-        spec, peaks, state.peak_rss_bytes, output
-    )
-    summary["check/page_faults_per_step"] = (
-        float(np.median(state.page_faults)) / task.steps_per_epoch
-    )
+    phases, summary = _summarise(task, spec, state, framework.waits_in_step(network), output)
+    summary |= memory_peaks(spec, peaks, state.peak_rss_bytes, output)
     output.metrics(summary, step=state.steps)
     record_implementation(spec, framework, network, optimizer, output)
 
-    answers = _infer(task, spec, framework, network, output)
+    phases += _infer(task, spec, framework, network, output)
     output.progress("quality", 0, None)
     output.metrics(task.quality(framework, network), step=settings["epochs"])
     task.save_artifacts(framework, network, output)
-    write_run_files(spec, framework, [training, windows, on_device, *answers], summary, output)
+    write_run_files(spec, framework, phases, summary, output)
     if settings.get("profile"):
         profile(spec, framework, network, optimizer, lambda: task.training(0, framework), output)
     return network
 
 
-def make_optimizer(spec: CellSpec, framework: Framework, network: Any) -> Any:
-    """Return the optimizer of the settings."""
-    return framework.optimizer(network, optimizer_config(spec.settings))
+def _summarise(
+    task: Task, spec: CellSpec, state: TrainingState, waits: str, output: Output
+) -> tuple[list[PhaseValues], dict[str, float]]:
+    rows = task.examples_a_step
+    training = PhaseValues(
+        "train",
+        tuple(state.seconds),
+        (rows,) * len(state.seconds),
+        spec.settings["warmup_steps"],
+        tuple(state.starts),
+        tuple(state.ended),
+        tuple(state.warmups),
+    )
+    windows = timing.of_windows(() if state.held_up else state.windows, rows)
+    on_device = timing.of_device(state.on_device_seconds, rows)
+    summary = timing.summarise_training(training, state.total_seconds)
+    summary |= timing.summarise_epochs(state, task.steps_per_epoch * rows)
+    summary = as_timed(
+        spec, summary, windows, on_device, output, held_up=state.held_up, waits=waits
+    )
+    summary |= task.derived(summary, state)
+    faults = float(np.median(state.page_faults)) / task.steps_per_epoch
+    summary["check/page_faults_per_step"] = faults
+    return [training, windows, on_device], summary
 
 
 def record_implementation(
     spec: CellSpec, framework: Framework, network: Any, optimizer: Any, output: Output
 ) -> None:
-    """Record which code ran, as tags of the run and so lines of the report; after its steps."""
+    """Record as tags which code ran; call it after the steps."""
     tags = {"optimizer.implementation": framework.optimizer_implementation(optimizer)}
     by_xla = framework.jit_compile(network)
     if by_xla is not None:
@@ -111,21 +106,21 @@ def as_timed(
     held_up: bool,
     waits: str = "",
 ) -> dict[str, float]:
-    """The summary of a training's steps, with windows where `timing` asks for them; or, as a tag, why there are none.
+    """Return the summary of a training, with windows where `timing` asks for them.
 
-    waits: what makes steps wait for the device, so that windows do not run freely: a tag, too.
+    Tags have the reasons why there are no windows (held_up), or why they do not run freely
+    (waits).
     """
     if spec.settings["timing"] == "step":
         return summary
     if waits:
         output.record(Tags(spec.run, {"waits_in_step": waits}))
     if held_up:
-        output.record(Tags(spec.run, {"not_available.train/examples_per_second": timing.HELD_UP}))
+        output.record(Tags(spec.run, {"not_available.train/examples_per_second": timing.DELAYED}))
     return timing.summarise_windows(summary, windows, on_device)
 
 
 def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:
-    """How weights are updated, as the settings say."""
     return OptimizerConfig(
         settings["optimizer"],
         settings["learning_rate"],
@@ -137,13 +132,18 @@ def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:
 def check_parameters(
     model: str, expected: tuple[int, int], framework: Framework, network: Any
 ) -> dict[str, float]:
-    """The counts as metrics. Raises EvenhandError where they are not those expected of the model."""
-    counted = framework.parameter_counts(network)
-    if counted != expected:
+    """Return the counts of parameters as metrics.
+
+    Raises:
+        EvenhandError: If they are not those expected of the model.
+    """
+    counts = framework.parameter_counts(network)
+    if counts != expected:
         raise EvenhandError(
-            f"{model} has {counted} (trainable, other) parameters in {framework.name}, should have {expected}"
+            f"{model} has {counts} (trainable, other) parameters in {framework.name}, "
+            f"should have {expected}"
         )
-    return {"model/trainable_parameters": counted[0], "model/non_trainable_parameters": counted[1]}
+    return {"model/trainable_parameters": counts[0], "model/non_trainable_parameters": counts[1]}
 
 
 def _train(
@@ -155,70 +155,63 @@ def _train(
     peaks: DevicePeaks,
     output: Output,
 ) -> TrainingState:
-    epochs = spec.settings["epochs"]
-    warmup = spec.settings["warmup_steps"]
+    epochs, warmup = spec.settings["epochs"], spec.settings["warmup_steps"]
     checkpoint = Checkpoint(Path(spec.checkpoint), spec.settings)
     state = checkpoint.load(framework, network, optimizer)
     for step, values in enumerate(state.by_epoch, start=1):
         output.metrics(values, step=step)
     output.begin()
-    began, already = clock.now(), state.steps
+    began, earlier_steps = clock.now(), state.steps
     loop = TrainingLoop(framework, network, optimizer, output)
     pauses: list[tuple[float, float]] = []
     state.starts.append(len(state.seconds))
-    # processes of earlier versions have recorded none
-    state.warmups += [warmup] * (len(state.starts) - len(state.warmups))
+    state.warmups.append(warmup)
     half = (epochs * task.steps_per_epoch - state.steps) // 2
     warm_up = of_gpu(framework, output, warmup, max(warmup, half))
     for epoch in range(len(state.by_epoch), epochs):
         if (rate := task.learning_rate(epoch)) is not None:
             framework.set_learning_rate(optimizer, rate)
         peak_memory.restart()
-        feed = timing.Feed(task.training(epoch, framework))
-        losses, seconds = _epoch(task, spec, loop, feed, epoch, state, peaks, output, warm_up)
-        if warm_up:
-            state.warmups[-1] = warm_up.steps
+        batches = timing.TimedIterator(task.training(epoch, framework))
+        loss = _train_epoch(task, spec, loop, batches, epoch, state, peaks, output, warm_up)
         trained, validating = clock.now(), time.perf_counter()
         values = task.validate(framework, network)
         state.validation_seconds += time.perf_counter() - validating
-        state.by_epoch.append({"train/loss": float(np.mean(losses)), **values})
-        state.epoch_seconds.append(seconds)
-        state.total_seconds += seconds
+        state.by_epoch.append({"train/loss": loss, **values})
         state.peak_rss_bytes = max(state.peak_rss_bytes, peak_memory.rss_bytes())
-        if np.isfinite(values["val/loss"]):
+        is_finite = np.isfinite(values["val/loss"])
+        if is_finite:
             checkpoint.save(framework, network, optimizer, state)
-        output.metrics(
-            state.by_epoch[-1], step=epoch + 1
-        )  # told once it is kept: a resumed cell trains no told epoch again
-        if not np.isfinite(values["val/loss"]):
-            loss = values["val/loss"]
+        # after it is saved: a resumed cell trains no recorded epoch again
+        output.metrics(state.by_epoch[-1], step=epoch + 1)
+        if not is_finite:
             raise EvenhandError(
-                f"the validation loss of epoch {epoch + 1} is {loss}; a smaller learning_rate may help"
+                f"the validation loss of epoch {epoch + 1} is {values['val/loss']}; "
+                "a smaller learning_rate may help"
             )
         pauses.append((trained, clock.now()))
-    output.window(
-        "train", began, clock.now(), (state.steps - already) * task.examples_a_step, pauses=pauses
-    )
-    loop.compiling.tell(spec, task.model, output)
+    examples = (state.steps - earlier_steps) * task.examples_a_step
+    output.window("train", began, clock.now(), examples, pauses=pauses)
+    loop.compiling.record(spec, task.model, output)
     if warm_up:
         warm_up.record(spec, "train", output)
     return state
 
 
-def _epoch(
+def _train_epoch(
     task: Task,
     spec: CellSpec,
     loop: TrainingLoop,
-    feed: timing.Feed,
+    batches: timing.TimedIterator,
     epoch: int,
     state: TrainingState,
     peaks: DevicePeaks,
     output: Output,
-    warm_up: WarmUp | None = None,
-) -> tuple[list[float], float]:
-    """Train one epoch, add its steps to the state, and return their losses and its seconds."""
+    warm_up: WarmUp | None,
+) -> float:
+    """Train one epoch, add its steps to the state, and return their mean loss."""
     last_live = time.monotonic()
-    done_before = state.steps
+    earlier_steps = state.steps
     warming = max(0, state.starts[-1] + spec.settings["warmup_steps"] - len(state.seconds))
     pace = timing.pace(spec.settings, 0 if warm_up else warming, windows_first=epoch % 2 == 0)
 
@@ -228,11 +221,9 @@ def _epoch(
         if time.monotonic() - last_live >= LIVE_SECONDS:
             last_live = time.monotonic()
             rate = task.examples_a_step / seconds
-            live = {"live/loss": loss, "live/examples_per_second": rate}  # for the eye alone
-            output.metrics(
-                {name: float(f"{value:.4g}") for name, value in live.items()},
-                step=done_before + step,
-            )
+            live = {"live/loss": loss, "live/examples_per_second": rate}
+            rounded = {name: float(f"{value:.4g}") for name, value in live.items()}
+            output.metrics(rounded, step=earlier_steps + step)
 
     watch = loop.clock(
         pace,
@@ -241,15 +232,19 @@ def _epoch(
         is_warming=warm_up is not None and not warm_up.is_over,
         delay=spec.settings["inject_delay"],
     )
-    seconds = loop.run(feed, watch)
+    seconds = loop.run(batches, watch)
+    if warm_up:
+        state.warmups[-1] = warm_up.steps
+    state.epoch_seconds.append(seconds)
+    state.total_seconds += seconds
     state.page_faults.append(loop.page_faults)
     state.seconds.extend(watch.seconds)
     state.ended.extend(watch.ended)
     state.windows.extend(watch.windows)
     state.on_device_seconds.extend(watch.on_device_seconds)
     state.held_up |= watch.held_up
-    state.input_seconds += feed.seconds
-    return watch.losses, seconds
+    state.input_seconds += batches.seconds
+    return float(np.mean(watch.losses))
 
 
 def check_losses(losses: list[float]) -> None:
@@ -269,11 +264,11 @@ def mean_loss(framework: Framework, network: Any, batches: Any) -> float:
 def _infer(
     task: Task, spec: CellSpec, framework: Framework, network: Any, output: Output
 ) -> list[PhaseValues]:
-    """Requests one after the other, each timed from inputs on the device until its answer is in host memory.
+    """Answer requests, each timed from inputs on the device until its answer is in host memory.
 
     The first batch size gives the plain keys.
     """
-    found: list[PhaseValues] = []
+    phases: list[PhaseValues] = []
     warmup = spec.settings["warmup_requests"]
     count = warmup + spec.settings["inference_requests"]
     for place, size in enumerate(spec.settings["inference_batch_sizes"], start=2):
@@ -286,29 +281,26 @@ def _infer(
             framework.synchronise()
             start = time.perf_counter()
             task.answer(framework, network, request)
-            timing.hold_up(start, spec.settings["inject_delay"])
+            timing.inject_delay(start, spec.settings["inject_delay"])
             seconds.append(time.perf_counter() - start)
             ended.append(clock.now())
             output.progress(f"inference, batch {size}", index + 1, count)
             output.turn()
+        examples = (size,) * count
         values = PhaseValues(
-            f"inference_batch_{size}",
-            tuple(seconds),
-            (size,) * len(seconds),
-            warmup,
-            ended=tuple(ended),
+            f"inference_batch_{size}", tuple(seconds), examples, warmup, ended=tuple(ended)
         )
-        prefix = "inference" if not found else f"inference/batch_{size}"
+        prefix = f"inference/batch_{size}" if phases else "inference"
         output.metrics(timing.summarise_requests(values, prefix))
-        output.window("inference", began, clock.now(), size * len(seconds), f"{prefix}/")
-        found.append(values)
-    return found
+        output.window("inference", began, clock.now(), size * count, f"{prefix}/")
+        phases.append(values)
+    return phases
 
 
 def memory_peaks(
     spec: CellSpec, device: DevicePeaks, rss_bytes: float, output: Output
 ) -> dict[str, float]:
-    """Return the peaks as metrics; why one of the device is missing becomes a tag."""
+    """Return the peaks as metrics, and record a tag if one of the device is missing."""
     if missing := device.missing():
         output.record(Tags(spec.run, missing))
     return {"memory/peak_rss_bytes": rss_bytes, **device.metrics()}
@@ -321,7 +313,7 @@ def write_run_files(
     summary: Mapping[str, float],
     output: Output,
 ) -> None:
-    """What stays of a run beside its metrics: raw values, the environment, the settings with the summary."""
+    """Write raw values, the environment, and the settings with the summary."""
     write_values(spec.path / "values.parquet", phases)
     write_environment(spec.path / "environment.json", framework, spec.threads)
     record = {
@@ -337,22 +329,14 @@ def write_run_files(
 
 
 def write_environment(path: Path, framework: Framework, threads: int) -> None:
-    """On what, and with what, this process measured."""
-    path.write_text(
-        json.dumps(provenance.environment(framework.versions(), distributions(), threads), indent=1)
-    )
+    environment = provenance.environment(framework.versions(), distributions(), threads)
+    path.write_text(json.dumps(environment, indent=1))
 
 
 def write_values(path: Path, phases: list[PhaseValues]) -> None:
-    """Raw values, a row a step or window: phase, step, seconds, examples, warmup, ended_ms (null where it is not known)."""
-    columns: dict[str, list[Any]] = {
-        "phase": [],
-        "step": [],
-        "seconds": [],
-        "examples": [],
-        "warmup": [],
-        "ended_ms": [],
-    }
+    """Write raw values, a row for each step or window; `ended_ms` is null if it is unknown."""
+    names = ("phase", "step", "seconds", "examples", "warmup", "ended_ms")
+    columns: dict[str, list[Any]] = {name: [] for name in names}
     for values in phases:
         count = len(values.seconds)
         columns["phase"] += [values.phase] * count
@@ -360,9 +344,7 @@ def write_values(path: Path, phases: list[PhaseValues]) -> None:
         columns["seconds"] += values.seconds
         columns["examples"] += values.examples
         columns["warmup"] += values.is_warmup
-        columns["ended_ms"] += (
-            (1_000 * ended for ended in values.ended)
-            if len(values.ended) == count
-            else [None] * count
-        )
+        is_complete = len(values.ended) == count
+        ended_ms = [1_000 * ended for ended in values.ended]
+        columns["ended_ms"] += ended_ms if is_complete else [None] * count
     tables.write(path, columns)

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes: operators, copies, launching, Python, waiting for input."""
+"""Parts of a training step's time: operators, copies, launching, Python, waiting for input."""
 
 from __future__ import annotations
 
@@ -12,27 +12,36 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 
-from experiments.cell.timing import Feed, Stopwatch, pace
+from experiments.cell.timing import Stopwatch, TimedIterator, pace
 from experiments.contract import CellSpec, Output
 from models.contract import Batch, Framework, Mark, ModelError, Profile, Span
 from tracking.records import Tags
 
 STEPS = 8
-# A cost is shown where chance, by which a profiled step is as often quicker as slower, makes so many slower in 5 % of cases.
+# Significance level of the sign test that shows a cost of profiling.
 ALPHA = 0.05
 MAX_KINDS = 20
-NOTHING = "the profiler saw no kernels: CUPTI may lack the privilege (NVreg_RestrictProfilingToAdminUsers)"
+NOTHING = (
+    "the profiler saw no kernels: "
+    "CUPTI may lack the privilege (NVreg_RestrictProfilingToAdminUsers)"
+)
 TOO_FEW = "an epoch of a single step: the first step is never counted"
-NO_COST = "{slower} of {count} profiled steps or windows are slower than without the profiler: no cost beyond chance"
+NO_COST = (
+    "{slower} of {count} profiled steps or windows are slower than without the profiler: "
+    "no cost beyond chance"
+)
 # A moment of a step belongs to the first of these that goes on then.
 PARTS = ("op", "copy", "unrecorded", "dispatch", "python")
 GAPS = ("dispatch", "python")
 COUNTS = ("ops", "launches")
-Round = tuple[Stopwatch, Feed]
+Round = tuple[Stopwatch, TimedIterator]
 
 
-class Marked:
-    """A step clock that marks what it times for a profiler, but for the first step: it pays for the profiler's own start."""
+class MarkedClock:
+    """Step clock that marks for a profiler what it times, but for the first step.
+
+    The first step pays for the profiler's own start.
+    """
 
     def __init__(self, watch: Stopwatch, mark: Mark) -> None:
         self._watch, self._mark = watch, mark
@@ -64,56 +73,57 @@ def profile(
     batches: Callable[[], Iterable[Batch]],
     output: Output,
 ) -> None:
-    """A few more steps, as they are and then under the framework's profiler; what cannot be profiled is said.
+    """Make a few more steps, plain and then under the framework's profiler, and record both.
 
-    batches: of a training, from its first; the same in every call. Nothing of this is in any other metric of the run.
+    No other metric of the run contains them. `batches` returns those of a training from its
+    first, the same in every call.
     """
     rounds: list[Round] = []
 
     def work(mark: Mark = nullcontext) -> None:
-        feed = Feed(islice(batches(), 1 + STEPS))
+        timed = TimedIterator(islice(batches(), 1 + STEPS))
         watch = Stopwatch(
             lambda step, *_: output.progress("profile", step, 1 + STEPS),
             pace=pace(spec.settings, first=1),
         )
-        framework.train_epoch(network, optimizer, feed, Marked(watch, mark))
-        rounds.append((watch, feed))
+        framework.train_epoch(network, optimizer, timed, MarkedClock(watch, mark))
+        rounds.append((watch, timed))
 
     folder = spec.path / "profile"
     folder.mkdir()
     try:
         work()
-        found = framework.profile(folder, work)
+        result = framework.profile(folder, work)
     except (ModelError, OSError, RuntimeError) as error:
         output.record(Tags(spec.run, {"not_available.profile": str(error)[:200]}))
         return
-    if not (found.operators and found.steps):
-        output.record(
-            Tags(spec.run, {"not_available.profile": NOTHING if found.steps else TOO_FEW})
-        )
+    if result.operators and result.steps:
+        _record(spec, result, rounds[0], rounds[1], output)
     else:
-        _tell(spec, found, rounds[0], rounds[1], output)
+        reason = NOTHING if result.steps else TOO_FEW
+        output.record(Tags(spec.run, {"not_available.profile": reason}))
     output.artifact("profile", "profile")
 
 
-def parts(found: Profile) -> dict[str, float]:
-    """Seconds of all steps by part, which add up to them. Spans that overlap count once, in the part that comes first.
+def parts(result: Profile) -> dict[str, float]:
+    """Return the seconds of all steps by part, which add up to them.
 
-    op: an operator or kernel goes on; copy: nothing but copies; unrecorded: operators that are not shown one by one; dispatch:
-    other code of the framework; python: none of these, so Python, and what the framework does without saying so.
+    Spans that overlap count once, in the part that comes first: an operator or kernel (op), only
+    copies (copy), operators that are not shown one by one (unrecorded), other code of the
+    framework (dispatch), and the rest (python).
     """
-    operators = chain(*found.operators.values(), found.composed)
-    layers = (operators, found.copies, found.unrecorded, found.framework, found.steps)
-    seconds, so_far, before = dict[str, float](), list[Span](), 0.0
-    for part, spans in zip(PARTS, layers, strict=True):
-        so_far += _inside(spans, found.steps)
-        reached = covered(so_far)
-        seconds[part], before = reached - before, reached
+    operators = chain(*result.operators.values(), result.composed)
+    layers = (operators, result.copies, result.unrecorded, result.framework, result.steps)
+    seconds, spans, before = dict[str, float](), list[Span](), 0.0
+    for part, layer in zip(PARTS, layers, strict=True):
+        spans += _inside(layer, result.steps)
+        total = covered(spans)
+        seconds[part], before = total - before, total
     return seconds
 
 
 def covered(spans: Iterable[Span]) -> float:
-    """Seconds covered by at least one of the spans."""
+    """Return the seconds covered by at least one of the spans."""
     total, reach = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reach))
@@ -122,7 +132,7 @@ def covered(spans: Iterable[Span]) -> float:
 
 
 def _inside(spans: Iterable[Span], steps: Sequence[Span]) -> Iterable[Span]:
-    """What of the spans lies in a step. Steps follow one another."""
+    """Yield the parts of the spans that lie in a step; steps do not overlap."""
     steps = sorted(steps)
     starts = [start for start, _ in steps]
     for start, end in spans:
@@ -133,63 +143,61 @@ def _inside(spans: Iterable[Span], steps: Sequence[Span]) -> Iterable[Span]:
                 yield max(start, step_start), min(end, step_end)
 
 
-def _tell(spec: CellSpec, found: Profile, plain: Round, profiled: Round, output: Output) -> None:
-    """As metrics, seconds and counts of a step, and as `profile.json`, which has the kinds of operators besides."""
-    watch, feed = profiled
-    steps, batches = len(watch.losses) - 1, len(watch.losses)
-    seconds = {part: value / steps for part, value in parts(found).items()}
+def _record(spec: CellSpec, result: Profile, plain: Round, profiled: Round, output: Output) -> None:
+    """Record metrics by step, and `profile.json`, which also has the kinds of operators."""
+    watch, batches = profiled
+    steps = len(watch.losses) - 1
+    seconds = {part: value / steps for part, value in parts(result).items()}
     metrics = {f"{part}_seconds": value for part, value in seconds.items()}
-    metrics |= {
-        "step_seconds": sum(seconds.values()),
-        "gap_seconds": sum(seconds[part] for part in GAPS),
-    }
-    metrics |= {"input_seconds": feed.seconds / batches}
-    cost, no_cost = _cost(plain[0], watch)
-    metrics |= {} if cost is None else {"profiler_cost_ratio": cost}
-    metrics |= {f"{name}_per_step": count / steps for name, count in found.counts.items()}
+    metrics["step_seconds"] = sum(seconds.values())
+    metrics["gap_seconds"] = sum(seconds[part] for part in GAPS)
+    metrics["input_seconds"] = batches.seconds / len(watch.losses)
+    missing = {f"{name}_per_step": reason for name, reason in result.uncounted.items()}
+    cost, reason = _profiler_cost(plain[0], watch)
+    if cost is None:
+        missing["profiler_cost_ratio"] = reason
+    else:
+        metrics["profiler_cost_ratio"] = cost
+    metrics |= {f"{name}_per_step": count / steps for name, count in result.counts.items()}
     output.metrics({f"profile/{name}": value for name, value in metrics.items()})
-    why = {
-        f"not_available.profile/{name}_per_step": reason for name, reason in found.uncounted.items()
-    }
-    why |= {"not_available.profile/profiler_cost_ratio": no_cost} if no_cost else {}
-    if why:
-        output.record(Tags(spec.run, why))
-    told = {
+    if missing:
+        tags = {f"not_available.profile/{name}": reason for name, reason in missing.items()}
+        output.record(Tags(spec.run, tags))
+    content = {
         "steps": steps,
         **metrics,
-        "not_counted": dict(found.uncounted),
-        "operators": _kinds(found, steps),
+        "not_counted": dict(result.uncounted),
+        "operators": _slowest_kinds(result, steps),
     }
-    (spec.path / "profile.json").write_text(json.dumps(told, indent=1))
+    (spec.path / "profile.json").write_text(json.dumps(content, indent=1))
     output.artifact("profile.json")
 
 
-def _cost(plain: Stopwatch, profiled: Stopwatch) -> tuple[float | None, str]:
-    """Return a step with the profiler over the same step without, or why there is none.
+def _profiler_cost(plain: Stopwatch, profiled: Stopwatch) -> tuple[float | None, str]:
+    """Return a step with the profiler over the same step without, or None and the reason.
 
-    The median of the steps, or of the windows, where a sign test shows that they take longer with it.
+    It is the median of the steps, or windows, if a sign test shows that they take longer.
     """
-    pairs = zip(_readings(profiled), _readings(plain), strict=True)
-    ratios = [with_it / without for with_it, without in pairs]
-    slower, count = sum(ratio > 1 for ratio in ratios), len(ratios)
-    chance = sum(math.comb(count, at) for at in range(slower, count + 1)) / 2**count
-    if chance > ALPHA:
+    with_profiler, without = (
+        np.array([*watch.seconds[1:], *(window.seconds for window in watch.windows)])
+        for watch in (profiled, plain)
+    )
+    ratios = with_profiler / without
+    slower, count = int((ratios > 1).sum()), len(ratios)
+    p = sum(math.comb(count, k) for k in range(slower, count + 1)) / 2**count
+    if p > ALPHA:
         return None, NO_COST.format(slower=slower, count=count)
     return float(np.median(ratios)), ""
 
 
-def _readings(watch: Stopwatch) -> list[float]:
-    return [*watch.seconds[1:], *(one.seconds for one in watch.windows)]
-
-
-def _kinds(found: Profile, steps: int) -> list[dict[str, Any]]:
-    """The kinds of operators that took the most time between them. Two that ran side by side count both."""
-    totals = {
-        kind: (len(spans), sum(end - start for start, end in spans))
-        for kind, spans in found.operators.items()
-    }
-    most = sorted(totals.items(), key=lambda one: -one[1][1])[:MAX_KINDS]
-    return [
-        {"kind": kind, "per_step": count / steps, "seconds_per_step": total / steps}
-        for kind, (count, total) in most
+def _slowest_kinds(result: Profile, steps: int) -> list[dict[str, Any]]:
+    """Return the kinds of operators that took the most time; parallel operators all count."""
+    kinds: list[dict[str, Any]] = [
+        {
+            "kind": kind,
+            "per_step": len(spans) / steps,
+            "seconds_per_step": sum(end - start for start, end in spans) / steps,
+        }
+        for kind, spans in result.operators.items()
     ]
+    return sorted(kinds, key=lambda kind: -kind["seconds_per_step"])[:MAX_KINDS]

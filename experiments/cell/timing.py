@@ -1,4 +1,4 @@
-"""The step clock, raw values, and the summaries that a run is known by."""
+"""Step clock, raw values, and the metrics that summarise them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ if TYPE_CHECKING:
     from experiments.cell.checkpoint import TrainingState
     from models.contract import Batch
 
-# Requests a percentile needs before a distribution-free 95 % interval for it exists: max(q, 1 - q)^n <= 0.025.
+# Requests that a distribution-free 95 % interval of a percentile needs: max(q, 1 - q)^n <= 0.025.
 EARNED_AT = {50: 6, 95: 72, 99: 368}
 WINDOWS, ON_DEVICE = "train_windows", "train_on_device"
-HELD_UP = "its way of training waits for the device inside of a window: its steps do not run freely"
+DELAYED = "its way of training waits for the device inside of a window: its steps do not run freely"
 
 
 @dataclass(frozen=True)
 class PhaseValues:
-    """Raw times of one phase, in order: seconds and examples a step, or a window of steps.
+    """Raw times of one phase, in order: seconds and examples of each step or window of steps.
 
-    `warmup` steps after each of `starts` (the steps at which a process began: a resumed training has several) are not summarised.
-    ended: the clock time at which each step ended, in seconds since 1970; empty where it is not known.
-    warmups: of each start, where they differ.
+    Attributes:
+        warmup: Steps after each of `starts` that are not summarised.
+        starts: Steps at which a process began; a resumed training has several.
+        ended: Clock time at which each step ended, in seconds since 1970; empty if unknown.
+        warmups: Warm-up of each start, where they differ.
     """
 
     phase: str
@@ -46,14 +48,14 @@ class PhaseValues:
 
     @property
     def steady(self) -> tuple[list[float], list[int]]:
-        """Seconds and examples of the steps that count."""
-        kept = [step for step, warm in enumerate(self.is_warmup) if not warm]
-        return [self.seconds[step] for step in kept], [self.examples[step] for step in kept]
+        """Seconds and examples of the steps after the warm-up."""
+        steps = [step for step, is_warm in enumerate(self.is_warmup) if not is_warm]
+        return [self.seconds[step] for step in steps], [self.examples[step] for step in steps]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often the clock is read and the device waited for: after each of the `first` steps, and from then on by windows.
+    """Readings of the clock: after each of the `first` steps, and from then on after windows.
 
     A window has `window_steps`; after each, `between` more steps are timed one by one.
     """
@@ -67,9 +69,13 @@ EVERY_STEP = Pace()
 
 
 def pace(settings: Mapping[str, Any], first: int, *, windows_first: bool = True) -> Pace:
-    """As `timing` and `window_steps` say. first: steps that are timed one by one whatever they say.
+    """Return the pace that the settings `timing` and `window_steps` ask for.
 
-    windows_first: which of the two comes first where they take turns. What follows a validation is slower: epochs change it.
+    Args:
+        settings: Settings of the cell.
+        first: Steps that are timed one by one in any case.
+        windows_first: Whether windows come first where they alternate with single steps. Steps
+            after a validation are slower, so epochs alternate this.
     """
     kind, steps = settings["timing"], settings["window_steps"]
     if kind == "step":
@@ -80,7 +86,7 @@ def pace(settings: Mapping[str, Any], first: int, *, windows_first: bool = True)
 
 
 class Window(NamedTuple):
-    """Steps between two readings of the clock, in which nothing waited for the device. ended: seconds since 1970."""
+    """Steps between two readings of the clock, in which nothing waited for the device."""
 
     steps: int
     seconds: float
@@ -88,13 +94,20 @@ class Window(NamedTuple):
 
 
 class Stopwatch:
-    """Times steps, or windows of them, between `begin` and `end`; the caller has synchronised the device.
+    """Clock of steps, or of windows of them, between `begin` and `end`.
 
-    on_step: is told the steps so far, the last one's loss and the seconds a step; what it takes, `telling_seconds`, is not timed.
-    turn: is told the steps of every step or window, and may wait; that is not timed either.
-    delay: what is timed is made longer by this share of it, for a control that must be found.
-    seconds, ended: of the steps that were timed one by one; `windows` has all others. on_device_seconds: of the steps of windows,
-    by the device's own clock, where it has one.
+    The caller has synchronised the device.
+
+    Args:
+        on_step: Gets the steps so far, the last loss and the seconds of a step, off the clock.
+        delay: Share by which every timed step is made longer, for a control.
+        pace: Readings of the clock.
+        turn: Gets the steps of every step or window, and may wait, off the clock.
+
+    Attributes:
+        telling_seconds: Time spent in `on_step` and `turn`.
+        seconds, ended: Of the steps that were timed one by one; `windows` has all others.
+        on_device_seconds: Of the steps of windows, by the device's clock, where it has one.
     """
 
     def __init__(
@@ -105,7 +118,7 @@ class Stopwatch:
         turn: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._on_step, self._delay, self._pace, self._turn = on_step, delay, pace, turn
-        self._singly = pace.first
+        self._single_steps = pace.first
         self._began = 0.0
         self.telling_seconds = 0.0
         self.seconds: list[float] = []
@@ -116,44 +129,44 @@ class Stopwatch:
 
     @property
     def window_steps(self) -> int:
-        """Of the window that comes next."""
-        return 1 if self._singly else self._pace.window_steps
+        """Steps of the next window."""
+        return 1 if self._single_steps else self._pace.window_steps
 
     @property
     def held_up(self) -> bool:
-        """Whether a window but the last was cut short: the device was waited for more often than the clock asks to."""
-        return any(one.steps < self._pace.window_steps for one in self.windows[:-1])
+        """True if a window but the last was cut short by something that waited for the device."""
+        return any(window.steps < self._pace.window_steps for window in self.windows[:-1])
 
     def begin(self) -> None:
         self._began = time.perf_counter()
 
     def end(self, *losses: SupportsFloat) -> None:
         last = float(losses[-1])
-        hold_up(self._began, self._delay)
+        inject_delay(self._began, self._delay)
         seconds, ended = time.perf_counter() - self._began, time.time()
-        if self._singly:
-            self._singly -= 1
+        if self._single_steps:
+            self._single_steps -= 1
             self.seconds.append(seconds)
             self.ended.append(ended)
         else:
-            self._singly = self._pace.between
+            self._single_steps = self._pace.between
             self.windows.append(Window(len(losses), seconds, ended))
-        told = time.perf_counter()
+        reporting = time.perf_counter()
         self.losses += [*map(float, losses[:-1]), last]
         self._on_step(len(self.losses), last, seconds / len(losses))
         self._turn(len(losses))
-        self.telling_seconds += time.perf_counter() - told
+        self.telling_seconds += time.perf_counter() - reporting
 
     def go_on_with(self, pace: Pace) -> None:
         """Take the clock at another pace from the next step on, such as after a warm-up."""
-        self._pace, self._singly = pace, pace.first
+        self._pace, self._single_steps = pace, pace.first
 
     def on_device(self, seconds: Sequence[float]) -> None:
         self.on_device_seconds += seconds
 
 
-class Feed:
-    """Batches, and how many seconds their making or loading took between them."""
+class TimedIterator:
+    """Batches, with the seconds that making or loading them took."""
 
     def __init__(self, batches: Iterable[Batch]) -> None:
         self._batches = batches
@@ -167,8 +180,8 @@ class Feed:
             began = time.perf_counter()
 
 
-def hold_up(began: float, share: float) -> None:
-    """Waits for this share of the time since `began`, awake: a sleep would let the processor rest."""
+def inject_delay(began: float, share: float) -> None:
+    """Wait for a share of the time since `began`, awake: a sleep would let the processor rest."""
     if share:
         until = time.perf_counter() + share * (time.perf_counter() - began)
         while time.perf_counter() < until:
@@ -176,86 +189,97 @@ def hold_up(began: float, share: float) -> None:
 
 
 def percentiles(seconds: Sequence[float]) -> dict[int, float]:
-    """The percentiles for which there are enough values; median-unbiased (Hyndman & Fan 1996, definition 8)."""
+    """Return the percentiles for which there are enough values.
+
+    They are median-unbiased (Hyndman & Fan 1996, definition 8).
+    """
     earned = [q for q, least in EARNED_AT.items() if len(seconds) >= least]
     return {q: float(np.quantile(seconds, q / 100, method="median_unbiased")) for q in earned}
 
 
-def found_warmup(seconds: Sequence[float]) -> int:
-    """Steps to leave out: the first, and as many as narrow the standard error of the rest's mean most, at most half.
+def estimate_warmup(seconds: Sequence[float]) -> int:
+    """Return the number of first steps to leave out, at most half.
 
-    The marginal standard error rule (White, 1997). Single late outliers are capped, or they would count as warm-up's end.
+    The marginal standard error rule (White, 1997): as many as narrow the standard error of the
+    mean of the rest most, after the first. Single late outliers are capped, or the warm-up would
+    reach up to them.
     """
     half = len(seconds) // 2
     if half < 2:
         return min(1, len(seconds))
     values = np.minimum(seconds, np.quantile(seconds[half:], 0.9))
-    errors = [
-        float(values[left_out:].var()) / (len(values) - left_out) for left_out in range(1, half + 1)
-    ]
+    errors = [float(values[step:].var()) / (len(values) - step) for step in range(1, half + 1)]
     return 1 + int(np.argmin(errors))
 
 
 def of_windows(windows: Sequence[Window], examples_a_step: int, warmup: int = 0) -> PhaseValues:
-    """Their raw values, a row a window."""
-    seconds, ended = tuple(one.seconds for one in windows), tuple(one.ended for one in windows)
+    """Return the raw values of windows, a row for each."""
     return PhaseValues(
-        WINDOWS, seconds, tuple(one.steps * examples_a_step for one in windows), warmup, ended=ended
+        WINDOWS,
+        tuple(window.seconds for window in windows),
+        tuple(window.steps * examples_a_step for window in windows),
+        warmup,
+        ended=tuple(window.ended for window in windows),
     )
 
 
 def of_device(seconds: Sequence[float], examples_a_step: int, warmup: int = 0) -> PhaseValues:
-    """Raw values of the steps of windows, by the device's own clock."""
+    """Return the raw values of the steps of windows, by the device's own clock."""
     return PhaseValues(ON_DEVICE, tuple(seconds), (examples_a_step,) * len(seconds), warmup)
 
 
 def summarise_training(values: PhaseValues, total_seconds: float) -> dict[str, float]:
-    """Metrics of a training's steps: the first apart, median and p95 of the rest, throughput as total over total."""
+    """Return the first step, median and p95 of the rest, and throughput as total over total."""
     metrics = {"train/first_step_seconds": values.seconds[0], "train/total_seconds": total_seconds}
-    metrics |= _of_steps(values, "train/step_seconds")
-    if values.steady[0]:
-        metrics["train/examples_per_second"] = _throughput(values)
-    return metrics
+    metrics |= _summarise_steps(values, "train/step_seconds")
+    return metrics | _throughput(values, "train/examples_per_second")
 
 
 def summarise_windows(
     metrics: Mapping[str, float], windows: PhaseValues, on_device: PhaseValues
 ) -> dict[str, float]:
-    """The metrics of a training that has windows: the throughput is theirs, and that of its single steps stands beside it.
+    """Return the metrics of a training that has windows, whose throughput replaces that of steps.
 
-    A window has no median step and no percentile: they are of the steps that were timed one by one, or by the device's clock.
+    A window has no median step and no percentile: they are of the steps that were timed one by
+    one, or by the device's clock.
     """
-    found = {name: value for name, value in metrics.items() if name != "train/examples_per_second"}
-    if alone := metrics.get("train/examples_per_second"):
-        found["train/stepped_examples_per_second"] = alone
-    if windows.steady[0]:
-        found["train/examples_per_second"] = _throughput(windows)
-    return found | _of_steps(on_device, "train/on_device_step_seconds")
+    summary = {
+        name: value for name, value in metrics.items() if name != "train/examples_per_second"
+    }
+    if "train/examples_per_second" in metrics:
+        summary["train/stepped_examples_per_second"] = metrics["train/examples_per_second"]
+    summary |= _throughput(windows, "train/examples_per_second")
+    return summary | _summarise_steps(on_device, "train/on_device_step_seconds")
 
 
-def _of_steps(values: PhaseValues, name: str) -> dict[str, float]:
-    steady, _ = values.steady
-    metrics = {name: float(np.median(steady))} if steady else {}
-    return metrics | {f"{name}_p{q}": value for q, value in percentiles(steady).items() if q == 95}
+def _summarise_steps(values: PhaseValues, name: str) -> dict[str, float]:
+    seconds, _ = values.steady
+    metrics = {name: float(np.median(seconds))} if seconds else {}
+    return metrics | {f"{name}_p{q}": value for q, value in percentiles(seconds).items() if q == 95}
 
 
-def _throughput(values: PhaseValues) -> float:
+def _throughput(values: PhaseValues, name: str) -> dict[str, float]:
     seconds, examples = values.steady
-    return sum(examples) / sum(seconds)
+    return {name: sum(examples) / sum(seconds)} if seconds else {}
 
 
 def summarise_epochs(state: TrainingState, examples: int) -> dict[str, float]:
-    """Metrics of whole epochs: the first apart, the median of the rest; validation and the wait for batches apart from both.
+    """Return the first epoch, the median of the rest, validation, and the wait for batches.
 
-    examples: of an epoch. Throughput is total over total, of all epochs where there is but one, else without the first.
+    Throughput is total over total, without the first epoch where there are several.
+
+    Args:
+        state: State after the last epoch.
+        examples: Examples of an epoch.
     """
+    later = state.epoch_seconds[1:]
+    counted = later or state.epoch_seconds
     metrics = {
         "train/first_epoch_seconds": state.epoch_seconds[0],
         "val/total_seconds": state.validation_seconds,
+        "train/epoch_examples_per_second": len(counted) * examples / sum(counted),
     }
-    counted = state.epoch_seconds[1:] or state.epoch_seconds
-    metrics["train/epoch_examples_per_second"] = len(counted) * examples / sum(counted)
-    if later := state.epoch_seconds[1:]:
+    if later:
         metrics["train/epoch_seconds"] = float(np.median(later))
     if state.input_seconds:
         metrics["input/seconds_mean"] = state.input_seconds / state.steps
@@ -264,10 +288,8 @@ def summarise_epochs(state: TrainingState, examples: int) -> dict[str, float]:
 
 
 def summarise_requests(values: PhaseValues, prefix: str = "inference") -> dict[str, float]:
-    """Metrics of answered requests: the first call; of the rest, percentiles with enough samples and total over total."""
-    steady, examples = values.steady
-    metrics = {f"{prefix}/latency_seconds_p{q}": value for q, value in percentiles(steady).items()}
+    """Return the first call, and of the rest percentiles and throughput as total over total."""
+    seconds, _ = values.steady
+    metrics = {f"{prefix}/latency_seconds_p{q}": value for q, value in percentiles(seconds).items()}
     metrics[f"{prefix}/first_call_seconds"] = values.seconds[0]
-    if steady:
-        metrics[f"{prefix}/examples_per_second"] = sum(examples) / sum(steady)
-    return metrics
+    return metrics | _throughput(values, f"{prefix}/examples_per_second")

@@ -1,4 +1,4 @@
-"""The child's side of the token: it works while it has it, and waits for it at a read that blocks."""
+"""Child's side of the token, for which a cell waits in a blocking read."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from typing import TextIO
 
 from tracking.errors import EvenhandError
 
-# A turn is long against what others leave in the caches, and short against what slows a machine: neighbours, heat, clocks.
+# Long against what other cells leave in the caches, short against changes of the machine's speed.
 MIN_SECONDS = 0.2
 
 
 class Turns:
-    """Counts the steps of a turn, and passes the token on when there are enough. A process begins with the token.
+    """Count of the steps of a turn, which passes the token on after enough of them.
 
-    enabled: False never waits. say: tells the parent. token: where the parent gives it back, a line a turn.
-    waited_seconds: for the token, so far.
+    A process begins with the token.
+
+    Args:
+        say: Sends a message to the parent.
+        token: Stream from which the parent's lines, one a turn, are read.
+        enabled: False never waits.
+
+    Attributes:
+        waited_seconds: Wait for the token so far.
     """
 
     def __init__(
@@ -26,32 +33,28 @@ class Turns:
         self.waited_seconds = 0.0
         self._say, self._token, self._enabled = say, token, enabled
         self._began = time.perf_counter()
-        self._phase = self._steps = self._asked = 0
+        self._phase = self._steps = self._target = 0
 
     def begin(self, place: int) -> None:
-        """A phase begins, in which cells take turns. place: see `Output.begin`."""
+        """Begin a phase in which cells take turns; place: see `Output.begin`."""
         self._phase = place
         if self._enabled:
             self._pass()
 
     def step(self, count: int = 1) -> None:
-        """So many steps, or requests, are over, and the device has nothing to do."""
+        """Count steps or requests after which the device is idle."""
         self._steps += count
-        if (
-            self._enabled
-            and self._steps >= self._asked
-            and time.perf_counter() - self._began >= MIN_SECONDS
-        ):
+        seconds = time.perf_counter() - self._began
+        if self._enabled and self._steps >= self._target and seconds >= MIN_SECONDS:
             self._pass()
 
     def _pass(self) -> None:
         passed = time.perf_counter()
-        self._say(
-            {"turn": {"phase": self._phase, "steps": self._steps, "seconds": passed - self._began}}
-        )
+        turn = {"phase": self._phase, "steps": self._steps, "seconds": passed - self._began}
+        self._say({"turn": turn})
         line = self._token.readline()
         if not line:
             raise EvenhandError("the campaign gave no further turn")
         self._began = time.perf_counter()
         self.waited_seconds += self._began - passed
-        self._steps, self._asked = 0, int(json.loads(line)["steps"])
+        self._steps, self._target = 0, int(json.loads(line)["steps"])

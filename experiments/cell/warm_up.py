@@ -1,4 +1,4 @@
-"""Warm-up of a GPU: by time, until its clock and its temperature are steady."""
+"""Warm-up of a GPU by time, until its clock and its temperature are steady."""
 
 from __future__ import annotations
 
@@ -12,52 +12,31 @@ from tracking import sensors
 from tracking.records import Tags
 from tracking.sensors import Sample, nvml
 
-# The longest warm-up, and its length where no clock can be read.
+# Longest warm-up, and its length where no clock can be read.
 LIMIT_SECONDS, BLIND_SECONDS = 30.0, 5.0
 READ_SECONDS = 0.1
-# Why a warm-up ended.
+# Reasons why a warm-up ended.
 STEADY, LIMIT, BLIND, STEPS = "steady", "limit", "no clock", "steps"
 NOT_OVER = "phase ended"
-
-
-def reason_to_end(
-    steps: int,
-    seconds: float,
-    samples: Sequence[Sample],
-    gpus: Sequence[str],
-    *,
-    least: int,
-    most: float,
-) -> str:
-    """Return why a warm-up is over, or an empty text while it goes on.
-
-    Args:
-        seconds: since its first step ended.
-        samples: readings of the GPUs since then.
-        least: steps that it has at least.
-        most: steps that it has at most.
-    """
-    if steps < least:
-        return ""
-    if steps >= most:
-        return STEPS
-    keys = [f"system/{gpu}_clock_megahertz" for gpu in gpus]
-    if not any(key in sample.values for key in keys for sample in samples):
-        return BLIND if seconds >= BLIND_SECONDS else ""
-    if sensors.is_steady(samples, gpus):
-        return STEADY
-    return LIMIT if seconds >= LIMIT_SECONDS else ""
 
 
 class WarmUp:
     """Steps or requests that do not count, until the GPU is steady.
 
-    The first one is on its own account: it compiles and tries algorithms while the GPU may idle.
+    The time begins after the first one, which compiles and tries algorithms while the GPU may
+    idle.
+
+    Args:
+        least: Fewest steps.
+        most: Most steps.
+        gpus: Keys of the GPUs.
+        read: Returns readings of the GPUs.
+        now: Returns the time in seconds.
 
     Attributes:
-        steps: how many there were.
-        seconds: how long they took after the first.
-        ended_by: why it is over, or empty.
+        steps: Steps so far.
+        seconds: Their duration after the first.
+        ended_by: Reason why it is over, or an empty text.
     """
 
     def __init__(
@@ -80,23 +59,31 @@ class WarmUp:
         return bool(self.ended_by)
 
     def step(self) -> None:
-        """Count a step, and decide whether it was the last; the clock of the measurement is not running."""
+        """Count a step, off the clock, and decide whether it was the last."""
         if self.is_over:
             return
         now = self._now()
         self.steps += 1
-        self._began = self._began if self.steps > 1 else now
+        if self.steps == 1:
+            self._began = now
         self.seconds = now - self._began
         if not self._samples or now - self._samples[-1].time_seconds >= READ_SECONDS:
             self._samples.append(Sample(now, self._read(), {}))
-        self.ended_by = reason_to_end(
-            *(self.steps, self.seconds, self._samples, self._gpus),
-            least=self._least,
-            most=self._most,
-        )
+        self.ended_by = self._reason_to_end()
+
+    def _reason_to_end(self) -> str:
+        if self.steps < self._least:
+            return ""
+        if self.steps >= self._most:
+            return STEPS
+        keys = [f"system/{gpu}_clock_megahertz" for gpu in self._gpus]
+        if not any(key in sample.values for key in keys for sample in self._samples):
+            return BLIND if self.seconds >= BLIND_SECONDS else ""
+        if sensors.is_steady(self._samples, self._gpus):
+            return STEADY
+        return LIMIT if self.seconds >= LIMIT_SECONDS else ""
 
     def record(self, spec: CellSpec, phase: str, output: Output) -> None:
-        """Record how long it was, and why it ended."""
         prefix = f"check/{phase}_warmup"
         output.metrics({f"{prefix}_steps": self.steps, f"{prefix}_seconds": self.seconds})
         output.record(Tags(spec.run, {f"warmup.{phase}": self.ended_by or NOT_OVER}))
@@ -109,7 +96,7 @@ def of_gpu(
     most: float = math.inf,
     now: Callable[[], float] = time.monotonic,
 ) -> WarmUp | None:
-    """Return the warm-up of a phase on the GPU that this process sees first; None on the CPU, which counts steps.
+    """Return the warm-up of a phase on the first visible GPU; None on the CPU.
 
     Time in which the cell waits for its turn does not pass.
     """

@@ -1,4 +1,4 @@
-"""Finished runs of a tracking server, whoever made them: selected, judged, and the report logged as a run of its own."""
+"""Comparison of finished runs of a tracking server, logged with its report as a separate run."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from tracking.records import (
 from tracking.store import Rejected, Store, Unreachable, note, source
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from experiments.comparison.judgement import ComparisonResult
     from experiments.comparison.report.sections import Section
     from experiments.comparison.runs.sets import Choice, Kind
 
 # Kinds of campaigns whose commands are printed.
 MAX_KINDS = 5
+TEXT_CHARACTERS = 1_000
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Experiments by name, and what MLflow is asked to filter their runs by: whatever matches one of `conditions`.
+    """Experiments by name, and MLflow's filters of their runs, any of which may match.
 
-    campaigns: those that were named by their ids.
+    Attributes:
+        campaigns: Campaigns that were named by their run ids.
     """
 
     experiments: tuple[str, ...]
@@ -62,9 +62,12 @@ class Selection:
 
 @dataclass(frozen=True)
 class Compared:
-    """The answer, and the run that holds it: its page in the UI, or why the server does not have it.
+    """Result of a comparison.
 
-    notes: which runs it does not rest on, and how they are compared.
+    Attributes:
+        page: Address of its run in the UI.
+        trouble: Reason for which the server does not have it.
+        notes: Lines about runs that it does not rest on.
     """
 
     answer: ComparisonResult
@@ -74,65 +77,117 @@ class Compared:
 
 
 def compare(settings: Compare, progress: Progress) -> Compared:
-    """Raises WrongCall for a call or a selection that cannot be compared, Unreachable if the server goes away."""
+    """Compare runs, and log the result.
+
+    Raises:
+        WrongCall: The call or the selection cannot be compared.
+        Unreachable: The server does not answer.
+    """
     began_ms = clock.now_ms()
     store = Store(to_read=True)
     store.check()
     selection = select(store, settings)
-    with ThreadPoolExecutor(1) as beside:
-        tools = beside.submit(
-            _import_tools
-        )  # two seconds of imports, while the server looks for runs
-        found = read(store, selection, progress)
-        tools.result()
-    found, told = _ended(store, selection, found)
-    answer, left_out = _judged(settings, store, selection, found, told, progress)
+    with ThreadPoolExecutor(1) as background:
+        # two seconds of imports, while the server looks for runs
+        imports = background.submit(_import_tools)
+        runs = read(store, selection, progress)
+        imports.result()
+    runs, notes = _without_running(store, selection, runs)
+    answer, notes = _judge(settings, store, selection, runs, notes, progress)
     if answer.report is None:
         raise EvenhandError(f"{answer.trouble}; choose another folder (output=DIR)")
     try:
-        return Compared(
-            answer, _logged(store, settings, selection, answer, began_ms), notes=left_out
-        )
+        page = _log(store, settings, selection, answer, began_ms)
     except (Unreachable, Rejected) as error:
-        return Compared(answer, "", str(error), left_out)
+        return Compared(answer, "", str(error), tuple(notes))
+    return Compared(answer, page, notes=tuple(notes))
 
 
-def _ended(
-    store: Store, selection: Selection, found: Sequence[StoredRun]
+def _import_tools() -> None:
+    for name in ("comparison.judgement", "comparison.analyses.steadiness"):
+        importlib.import_module(f"experiments.{name}")
+
+
+def select(store: Store, settings: Compare) -> Selection:
+    """Return the experiments and filters of names or run ids. Raises WrongCall for unknown ones."""
+    campaigns = tuple(name for name in settings.experiment if _RUN_ID.fullmatch(name))
+    names = list(settings.experiment)
+    conditions: tuple[str, ...] = (settings.filter,)
+    if campaigns:
+        for run_id in campaigns:
+            if store.run(run_id) is None:
+                right = "give a campaign's run id, or experiments by name"
+                raise WrongCall(f"no run {run_id} on {store.uri}; {right}")
+        if len(campaigns) < len(names):
+            right = "give one kind, and narrow names down with filter"
+            raise WrongCall(f"experiment: names and campaigns' run ids do not mix; {right}")
+        names = [store.experiment_name(run_id) for run_id in campaigns]
+        narrowed = f" and {settings.filter}" if settings.filter else ""
+        conditions = tuple(f"tags.campaign = '{run_id}'{narrowed}" for run_id in campaigns)
+    store.experiment_ids(names)
+    return Selection(tuple(dict.fromkeys(names)), conditions, campaigns)
+
+
+def read(store: Store, selection: Selection, progress: Progress) -> list[StoredRun]:
+    """Return the selected runs. Raises WrongCall if a filter does not parse or matches nothing."""
+    runs: list[StoredRun] = []
+    progress("runs", 0, None)
+    for condition in selection.conditions:
+        before = len(runs)
+
+        def report(done: int, total: int | None, before: int = before) -> None:
+            progress("runs", before + done, total)
+
+        try:
+            runs.extend(store.runs(selection.experiments, condition, progress=report))
+        except Rejected as error:
+            example = "tags.team = 'vision' and params.batch_size = '32'"
+            raise WrongCall(
+                f"filter {condition}: {error}; write it in MLflow's language: {example}"
+            ) from None
+        if len(runs) == before:
+            where = f"{', '.join(selection.experiments)} on {store.uri}"
+            reason = f"matches {condition}" if condition else "is there at all"
+            raise WrongCall(f"no run in {where} {reason}; nothing to compare")
+    return runs
+
+
+def _without_running(
+    store: Store, selection: Selection, runs: Sequence[StoredRun]
 ) -> tuple[list[StoredRun], list[str]]:
-    """The runs without those of campaigns at work, and what is said of these: only who names one by its id compares it."""
-    at_work = {run.run_id: run for run in store.at_work(selection.experiments)}
-    theirs = {run.tags["campaign"] for run in found if run.tags.get("campaign") in at_work}
-    if not theirs:
-        return list(found), []
-    names = ", ".join(f"{at_work[run_id].name} ({run_id})" for run_id in sorted(theirs))
+    """Return the runs without those of running campaigns, which only their run ids select."""
+    running = {run.run_id: run for run in store.at_work(selection.experiments)}
+    affected = {run.tags["campaign"] for run in runs if run.tags.get("campaign") in running}
+    if not affected:
+        return list(runs), []
+    names = ", ".join(f"{running[run_id].name} ({run_id})" for run_id in sorted(affected))
     if selection.campaigns:
-        return list(found), [
-            f"Still running: {names}. Only the cells that have ended are compared."
-        ]
-    left = [run for run in found if run.tags.get("campaign") not in theirs]
-    again = shell.command("compare", "--experiment", ",".join(sorted(theirs)))
-    if not any(run.tags.get("kind") == RunKind.CELL for run in left):
+        line = f"Still running: {names}. Only the cells that have ended are compared."
+        return list(runs), [line]
+    rest = [run for run in runs if run.tags.get("campaign") not in affected]
+    again = shell.command("compare", "--experiment", ",".join(sorted(affected)))
+    if not any(run.tags.get("kind") == RunKind.CELL for run in rest):
         raise WrongCall(
-            f"nothing but campaigns that are still running: {names}; what they have measured so far: {again}"
+            f"nothing but campaigns that are still running: {names}; "
+            f"what they have measured so far: {again}"
         )
-    return left, [
-        f"Left out, since still running: {names}. What they have measured so far: {again}"
-    ]
+    line = f"Left out, since still running: {names}. What they have measured so far: {again}"
+    return rest, [line]
 
 
-def _judged(
+def _judge(
     settings: Compare,
     store: Store,
     selection: Selection,
     runs: Sequence[StoredRun],
-    told: Sequence[str],
+    notes: Sequence[str],
     progress: Progress,
-) -> tuple[ComparisonResult, tuple[str, ...]]:
-    """The answer, and what is said of the runs that it does not rest on."""
-    from experiments.comparison.judgement import ComparisonSpec, Extra, ReportOptions, answer
+) -> tuple[ComparisonResult, list[str]]:
+    """Return the answer, and the notes about runs that it does not rest on."""
+    from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
     from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table
+    from experiments.contract import Extra
 
     spec = ComparisonSpec(
         factor=settings.factor,
@@ -144,217 +199,134 @@ def _judged(
         all_pairs=settings.all_pairs,
         protocol=settings.protocol,
     )
-    chosen = sets.Choice(table(runs))
+    choice = sets.Choice(table(runs))
     if not selection.campaigns:
-        free = spec.allowed_to_differ
-        chosen = sets.newest(
-            chosen.table, factor=spec.factor, strata=spec.strata, allowed_to_differ=free
+        choice = sets.newest(
+            choice.table,
+            factor=spec.factor,
+            strata=spec.strata,
+            allowed_to_differ=spec.allowed_to_differ,
         )
-    notes = (*told, *_other_kinds(settings, chosen))
-    asked_of = names.added(chosen.table, _names(store, selection, chosen.table))
-    campaigns = names.in_table(asked_of)
+    notes = [*notes, *_other_kinds(settings, choice)]
+    frame = choice.table
+    if "campaign" in frame.columns and frame["campaign"].nunique() > 1:
+        parents = store.runs(selection.experiments, f"tags.kind = '{RunKind.CAMPAIGN}'")
+        frame = names.added(frame, {run.run_id: run.name for run in parents})
+    campaigns = names.in_table(frame)
     spec = replace(spec, baseline=campaigns.get(settings.baseline, settings.baseline) or None)
     options = ReportOptions(
         f"Comparison: {_title(settings)}",
         figures=settings.figures,
-        notes=notes,
-        also=lambda _: Extra([], sections=_of_campaigns(campaigns, store.address)),
+        notes=tuple(notes),
+        also=lambda _: Extra([], sections=_campaign_section(campaigns, store.address)),
         link=store.address,
     )
     folder = Path(settings.output).resolve() / uuid.uuid4().hex
     steps = partial(raw.fetch, store, progress=partial(progress, "steps of the runs shown"))
-    return answer(spec, asked_of, folder, options, steps), notes
+    return answer(spec, frame, folder, options, steps), notes
 
 
-def _names(store: Store, selection: Selection, runs: pd.DataFrame) -> dict[str, str]:
-    """Run id → name of the campaigns, where the runs are of several."""
-    if "campaign" not in runs.columns or runs["campaign"].nunique() < 2:
-        return {}
-    found = store.runs(selection.experiments, f"tags.kind = '{RunKind.CAMPAIGN}'")
-    return {run.run_id: run.name for run in found}
-
-
-def _of_campaigns(called: Mapping[str, str], link: Callable[[str], str]) -> list[Section]:
-    """Which run each campaign is, where several are compared or summarised."""
+def _campaign_section(names: Mapping[str, str], link: Callable[[str], str]) -> list[Section]:
+    """Return the table of the campaigns' runs, if there are several."""
     from experiments.comparison.report.sections import Cell, Section
 
+    if len(names) < 2:
+        return []
     rows = [
         (name, Cell(run_id, link=link(run_id)))
-        for run_id, name in sorted(called.items(), key=lambda one: one[1])
+        for run_id, name in sorted(names.items(), key=lambda item: item[1])
     ]
-    return (
-        [Section("Campaigns", "What stands for which run in MLflow.", ("campaign", "run"), rows)]
-        if len(rows) > 1
-        else []
-    )
+    return [Section("Campaigns", "What stands for which run in MLflow.", ("campaign", "run"), rows)]
 
 
-def _other_kinds(settings: Compare, chosen: Choice) -> list[str]:
-    """Which campaigns were taken of several kinds, and how each of the others is compared."""
-    if chosen.kind is None:
+def _other_kinds(settings: Compare, choice: Choice) -> list[str]:
+    """Return lines that name the compared kind of campaigns, and commands for the others."""
+    if choice.kind is None:
         return []
-    taken = _counted(chosen.kind)
-    found = [
-        f"Compared: the newest {taken}. Campaigns with other settings are not pooled with it; each can be compared:"
+    lines = [
+        f"Compared: the newest {_described(choice.kind)}. Campaigns with other settings "
+        "are not pooled with it; each can be compared:"
     ]
-    changed = {
-        name: text
-        for name, text in settings_.as_text(settings).items()
-        if text != settings_.as_text(Compare())[name]
+    defaults = settings_.as_text(Compare())
+    options = {
+        name: text for name, text in settings_.as_text(settings).items() if text != defaults[name]
     }
-    for kind in chosen.others[:MAX_KINDS]:
-        words = [
-            part
-            for name, text in {**changed, "experiment": ",".join(kind.campaigns)}.items()
-            for part in (f"--{name}", text)
-        ]
-        found.append(f"  {_counted(kind)}: {shell.command('compare', *words)}")
-    more = len(chosen.others) - MAX_KINDS
-    return [*found, f"  and {more} more kinds; narrow them down with filter"] if more > 0 else found
+    for kind in choice.others[:MAX_KINDS]:
+        options["experiment"] = ",".join(kind.campaigns)
+        words = [word for name, text in options.items() for word in (f"--{name}", text)]
+        lines.append(f"  {_described(kind)}: {shell.command('compare', *words)}")
+    more = len(choice.others) - MAX_KINDS
+    return [*lines, f"  and {more} more kinds; narrow them down with filter"] if more > 0 else lines
 
 
-def _counted(kind: Kind) -> str:
+def _described(kind: Kind) -> str:
     count = len(kind.campaigns)
-    return f"{'campaign' if count == 1 else f'{count} campaigns'} ({kind.differs}; {_when(kind.newest_ms)})"
+    campaigns = "campaign" if count == 1 else f"{count} campaigns"
+    return f"{campaigns} ({kind.differs}; {_local_time(kind.newest_ms)})"
 
 
-def _when(time_ms: float) -> str:
-    """On this machine's clock, to the minute."""
+def _local_time(time_ms: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(time_ms / 1_000))
 
 
 def _title(settings: Compare) -> str:
-    return f"{', '.join(settings.experiment)} by {settings.factor.removeprefix('tags.').removeprefix('params.')}"
+    factor = settings.factor.removeprefix("tags.").removeprefix("params.")
+    return f"{', '.join(settings.experiment)} by {factor}"
 
 
-def _import_tools() -> None:
-    comparison = ("judgement", "analyses.steadiness")
-    for name in (*(f"comparison.{room}" for room in comparison), "run.resume"):
-        importlib.import_module(f"experiments.{name}")
-
-
-def select(store: Store, settings: Compare) -> Selection:
-    """The experiments and the filter behind the names and run ids that were given. Raises WrongCall for one that is not there."""
-    names: list[str] = []
-    campaigns: list[str] = []
-    for wanted in settings.experiment:
-        if not _RUN_ID.fullmatch(wanted):
-            names.append(wanted)
-            continue
-        if store.run(wanted) is None:
-            raise WrongCall(
-                f"no run {wanted} on {store.uri}; give a campaign's run id, or experiments by name"
-            )
-        campaigns.append(wanted)
-        names.append(store.experiment_name(wanted))
-    if campaigns and len(campaigns) < len(settings.experiment):
-        raise WrongCall(
-            "experiment: names and campaigns' run ids do not mix; give one kind, and narrow names down with filter"
-        )
-    store.experiment_ids(names)
-    own = [settings.filter] if settings.filter else []
-    conditions = tuple(
-        " and ".join([f"tags.campaign = '{run_id}'", *own]) for run_id in campaigns
-    ) or ("".join(own),)
-    return Selection(tuple(dict.fromkeys(names)), conditions, tuple(campaigns))
-
-
-def read(store: Store, selection: Selection, progress: Progress) -> list[StoredRun]:
-    """All selected runs. Raises WrongCall if the filter does not parse or nothing matches."""
-    found: list[StoredRun] = []
-    progress("runs", 0, None)
-    for condition in selection.conditions:
-        before = len(found)
-        told = partial(_tell, progress, before)
-        try:
-            found.extend(store.runs(selection.experiments, condition, progress=told))
-        except Rejected as error:
-            example = "tags.team = 'vision' and params.batch_size = '32'"
-            raise WrongCall(
-                f"filter {condition}: {error}; write it in MLflow's language: {example}"
-            ) from None
-        if len(found) == before:
-            which = f" matches {condition}" if condition else " is there at all"
-            raise WrongCall(
-                f"no run in {', '.join(selection.experiments)} on {store.uri}{which}; nothing to compare"
-            )
-    return found
-
-
-def _tell(progress: Progress, before: int, done: int, total: int | None) -> None:
-    progress("runs", before + done, total)
-
-
-def _logged(
-    store: Store, settings: Compare, selection: Selection, found: ComparisonResult, began_ms: int
+def _log(
+    store: Store, settings: Compare, selection: Selection, answer: ComparisonResult, began_ms: int
 ) -> str:
-    """The comparison as a run of the experiment of comparisons, with its report; returns its page."""
+    """Log the comparison as a run with its report. Return the run's page."""
     from experiments.comparison.report import rendering
 
-    assert found.report is not None
-    origin, title = found.report.parent.name, _title(settings)
+    assert answer.report is not None
+    origin = answer.report.parent.name
+    name = f"comparison · {_title(settings)} · {_local_time(began_ms)}"
     account = accounts.current(store)
     team = accounts.team_of(account, settings.team)
-    tags = {
-        "kind": RunKind.COMPARISON,
-        "machine": provenance.fingerprint(),
-        **({"team": team} if team else {}),
-        **source("compare", provenance.commit()),
-        **accounts.tags(account),
-    }
+    tags = {"kind": RunKind.COMPARISON, "machine": provenance.fingerprint()}
+    tags |= {"team": team} if team else {}
+    tags |= source("compare", provenance.commit()) | accounts.tags(account)
     params = {
         name: text
         for name, text in settings_.as_text(settings).items()
         if text and name not in ("output", "format")
     }
     place = accounts.place(account, team, accounts.COMPARISONS)
-    wanted = RunOpened(
-        origin, began_ms, place, f"comparison · {title} · {_when(began_ms)}", tags, params
-    )
-    card = rendering.description_card(found.card)
-    text = "\n".join(
-        [
-            card,
-            "",
-            "### Found",
-            *(f"- {line}" for line in found.sentences),
-            "",
-            "The whole report: artifact `report.html`.",
-        ]
-    )
+    lines = [rendering.description_card(answer.card), "", "### Found"]
+    lines += [f"- {sentence}" for sentence in answer.sentences]
+    lines += ["", "The whole report: artifact `report.html`."]
+    points = tuple(Point(key, value, 0, began_ms) for key, value in answer.card.figures.items())
+    verdict = {
+        "answer": answer.card.told[:TEXT_CHARACTERS],
+        "verdict": " ".join(answer.sentences)[:TEXT_CHARACTERS],
+    }
     records: list[Record] = [
         Artifact(origin, ".", ""),
-        Metrics(
-            origin,
-            tuple(Point(key, value, 0, began_ms) for key, value in found.card.figures.items()),
-        ),
-        Tags(
-            origin,
-            {
-                "answer": found.card.told[:1_000],
-                "verdict": " ".join(found.sentences)[:1_000],
-                **note(text),
-            },
-        ),
+        Metrics(origin, points),
+        Tags(origin, verdict | note("\n".join(lines))),
         RunClosed(origin, clock.now_ms(), RunOutcome.OK, ""),
     ]
-    page = keep(store, wanted, records, found.report.parent, "comparison")
-    first = selection.experiments[0]
-    own = account is None or not team or first.startswith(f"{team}/")
-    _told(store, store.run_id(origin) or "", wanted.name, found, [first] if own else [])
+    opened = RunOpened(origin, began_ms, place, name, tags, params)
+    page = keep(store, opened, records, answer.report.parent, "comparison")
+    compared = selection.experiments[0]
+    may_describe = account is None or not team or compared.startswith(f"{team}/")
+    described = [compared] if may_describe and answer.comparison.has_verdict else []
+    _describe(store, store.run_id(origin) or "", name, answer, described)
     return page
 
 
-def _told(
-    store: Store, run_id: str, name: str, found: ComparisonResult, compared: Sequence[str]
+def _describe(
+    store: Store, run_id: str, name: str, answer: ComparisonResult, compared: Sequence[str]
 ) -> None:
-    """In the descriptions of the comparisons and, where there is a verdict, of the experiments that were compared."""
-    holds, verdict = store.experiment_name(run_id), found.comparison.has_verdict
-    if holds.rpartition("/")[2] == accounts.COMPARISONS:  # not the one that a user chose
+    """Link the run from the experiment of comparisons and from those that were compared."""
+    experiment, verdict = store.experiment_name(run_id), answer.comparison.has_verdict
+    if experiment.rpartition("/")[2] == accounts.COMPARISONS:  # not the one that a user chose
         with suppress(Rejected, Unreachable):
-            store.describe_experiment(holds, ABOUT_COMPARISONS)
-    for place in dict.fromkeys([holds, *(compared if verdict else [])]):
-        announce(store, holds, run_id, name, found.sentences, verdict=verdict, told_in=place)
+            store.describe_experiment(experiment, ABOUT_COMPARISONS)
+    for place in dict.fromkeys([experiment, *compared]):
+        announce(store, experiment, run_id, name, answer.sentences, verdict=verdict, told_in=place)
 
 
 __all__ = ["Compared", "Selection", "compare", "read", "select"]

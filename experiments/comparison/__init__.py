@@ -1,4 +1,4 @@
-"""From finished runs to an honest verdict. `compare` is all that a notebook needs; statistics are imported by calling it."""
+"""Comparison of finished runs; `compare` imports the statistics when it is called."""
 
 from __future__ import annotations
 
@@ -22,18 +22,29 @@ def compare(
     allowed_to_differ: Sequence[str] = (),
     all_pairs: bool = False,
 ) -> Result:
-    """Compare the levels of a factor over paired blocks; every outcome gets a verdict with its reason.
+    """Compare the levels of a factor over paired blocks.
 
-    runs: what `mlflow.search_runs()` returns; or run ids, of campaigns or of their cells, on MLflow's tracking server; or a
-    table, one row a run: run_id, status, framework, block, settings_hash, machine, params.*, tags.*, and metrics under their
-    own names (seconds, bytes, examples per second), as `query.table` makes it.
-    factor, strata: columns, or bare names of params or tags; strata are never pooled.
-    baseline: the level that the others are judged against, by default the first in order; all_pairs judges every pair.
-    allowed_to_differ: settings that differ with the factor by its nature, as a harness comes with its framework.
-    outcomes: metric names or `Outcome`s; default: all that the runs have.
-    primary: one to three of them, declared before looking; they are a family of tests of their own, all others another.
-    margin: the smallest ratio that matters; 0.03 is 3 %.
-    Raises WrongCall where the call is at fault or no run can be used; runs that cannot be compared give rows that say why.
+    Args:
+        runs: what `mlflow.search_runs()` returns; or run ids, of campaigns or of their cells, on
+            MLflow's tracking server; or a table, one row a run: run_id, status, framework, block,
+            settings_hash, machine, params.*, tags.*, and metrics under their own names (seconds,
+            bytes, examples per second), as `query.table` makes it.
+        factor: column, or bare name of a param or tag.
+        baseline: the level that the others are judged against, by default the first in order.
+        outcomes: metric names or `Outcome`s; default: those that the runs have.
+        primary: one to three outcomes, declared before looking; a separate family of tests.
+        margin: the smallest ratio that matters; 0.03 is 3 %.
+        strata: columns, or bare names of params or tags, whose values are never pooled.
+        allowed_to_differ: settings that differ with the factor by its nature, as a harness comes
+            with its framework.
+        all_pairs: judge every pair of levels.
+
+    Returns:
+        The verdict of every outcome with its reason; runs that cannot be compared give rows with
+        the reason.
+
+    Raises:
+        WrongCall: if the call is at fault or no run can be used.
     """
     from experiments.comparison import notebook
     from experiments.comparison.judgement import ComparisonSpec

@@ -1,25 +1,18 @@
-"""From finished runs to a verdict and its report: the call that every campaign ends with, and `compare` is."""
+"""Verdict and report of finished runs, for campaigns and `compare`."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import pandas as pd
 
 from experiments.comparison import analyses
-from experiments.comparison.analyses import (
-    BELOW,
-    STUDY,
-    Evidence,
-    controls,
-    memory_limits,
-    precision,
-)
+from experiments.comparison.analyses import BELOW, STUDY, Evidence, controls, memory_limits
 from experiments.comparison.report import canvas, remarks, tables, wording, writing
 from experiments.comparison.report import card as cards
 from experiments.comparison.report.card import AnswerCard
@@ -30,7 +23,7 @@ from experiments.comparison.runs import environment, pairing, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.comparison.verdicts.verdict import ComparisonSpec, judge
-from experiments.config.console import Table
+from experiments.contract import Extra
 from tracking.errors import EvenhandError
 
 T = TypeVar("T")
@@ -39,25 +32,14 @@ TEXTS = {"markdown": "report.md", "csv": "comparison.csv", "json": "comparison.j
 
 
 @dataclass(frozen=True)
-class Extra:
-    """What a study adds to its verdicts: sentences, tables for the terminal, files (name → text) beside the report, metrics.
-
-    sections: tables of its own in the report.
-    """
-
-    sentences: list[str]
-    tables: Sequence[Table] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    sections: Sequence[Section] = ()
-
-
-@dataclass(frozen=True)
 class ReportOptions:
-    """How a report is headed, and what it sets beside the verdicts. `also`: what a study has to add to them.
+    """Options of a report.
 
-    figures: whether there are any. notes: said quietly, at the end.
-    more_blocks: how so many more blocks are measured, where they can be. link: run → its page in MLflow.
+    Attributes:
+        also: returns what a study adds to the verdicts.
+        notes: lines at the end.
+        more_blocks: returns how more blocks are measured.
+        link: run → its page in MLflow.
     """
 
     title: str
@@ -72,9 +54,11 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """What was found. `report`: the HTML file, None if it could not be written (`trouble` says why).
+    """Result of a comparison.
 
-    card: the answer at one look.
+    Attributes:
+        report: the HTML file; None if it could not be written.
+        trouble: why it could not be written.
     """
 
     comparison: Comparison
@@ -85,7 +69,7 @@ class ComparisonResult:
     trouble: str = ""
 
     def text(self, form: str) -> str:
-        """The report as `markdown`, `csv` or `json`."""
+        """Return the report as `markdown`, `csv` or `json`."""
         assert self.report is not None
         return (self.report.parent / TEXTS[form]).read_text(encoding="utf-8")
 
@@ -93,9 +77,13 @@ class ComparisonResult:
 def answer(
     spec: ComparisonSpec, runs: pd.DataFrame, folder: Path, options: ReportOptions, steps: Steps
 ) -> ComparisonResult:
-    """Judges a table of runs and writes the report into the folder. Raises WrongCall where there is nothing to compare.
+    """Judge a table of runs and write the report into a folder.
 
-    steps: fetches what lies behind the metrics, for the few runs that figures show.
+    Args:
+        steps: fetches steps and sensors of the few runs that figures show.
+
+    Raises:
+        WrongCall: if there is nothing to compare.
     """
     with ThreadPoolExecutor(1) as meanwhile:
         fetching = meanwhile.submit(steps_or_why, steps, spec, runs)
@@ -113,8 +101,7 @@ def answer(
     advice = (
         remarks.on_more_blocks(comparison, options.more_blocks) if options.more_blocks else None
     )
-    smallest = precision.smallest(precision.of_evidence(evidence))
-    card = cards.of(comparison, options.title, smallest, environment.span(runs), advice)
+    card = cards.of(comparison, options.title, environment.span(runs), advice)
     told = _all(analyses.in_order([one.sentences for one in parts], evidence))
     found = [*loud, *wording.sentences(comparison), *told, *extra.sentences]
     unasked = [] if options.figures else ["Without figures, as asked for (figures=false)."]
@@ -152,9 +139,8 @@ def write(
         The path of the HTML file.
     """
     comparison, parts = evidence.comparison, analyses.load()
-    limits = precision.of_evidence(evidence)
     if isinstance(card, str):
-        card = cards.of(comparison, card, precision.smallest(limits))
+        card = cards.of(comparison, card)
     of_tables = [*(one.tables for one in parts), {STUDY: lambda _: sections}]
 
     def placed(start: int, end: int) -> list[Section]:
@@ -181,7 +167,6 @@ def write(
     document = Document(
         card,
         writing.subtitle(comparison),
-        precision.sentence(limits),
         comparison.warnings,
         wording.sentences(comparison),
         body,
@@ -195,7 +180,11 @@ def _all(several: Iterable[Sequence[T]]) -> list[T]:
 
 
 def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
-    """The verdicts alone, controls and memory limits with them. Raises WrongCall where there is nothing to compare."""
+    """Return the verdicts with controls and memory limits, without a report.
+
+    Raises:
+        WrongCall: if there is nothing to compare.
+    """
     own, asked = _against_itself(spec, runs)
     return replace(
         judge(asked, own),
@@ -209,7 +198,7 @@ def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
 def _against_itself(
     spec: ComparisonSpec, runs: pd.DataFrame
 ) -> tuple[ComparisonSpec, pd.DataFrame]:
-    """What a verdict is asked of: the runs without controls; but where these have a single level, that against its controls."""
+    """Drop the controls, but compare a single level with its controls."""
     asked = pairing.without_controls(runs)
     cells = asked[pairing.are_cells(asked)]
     levels = set(cells[spec.factor]) if spec.factor in cells else set()
@@ -227,7 +216,7 @@ def _against_itself(
 def steps_or_why(
     steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame
 ) -> tuple[list[RawRun], list[str]]:
-    """The steps of the runs that figures show; without them the verdicts stand, and the report says what is missing."""
+    """Return the steps of the runs that figures show, or the line on what is missing."""
     try:
         return steps(raw.shown(runs, factor=spec.factor, strata=spec.strata)), []
     except EvenhandError as error:

@@ -1,4 +1,4 @@
-"""A comparison as an object of a notebook: shown by itself, as a table, as figures, as files."""
+"""Comparison as an object of a notebook: a table, figures and files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Result(Comparison):
-    """What `compare` returns. spec, runs: what was asked of which table; on_server: whether its raw values can be fetched."""
+    """Result of `compare`.
+
+    Attributes:
+        runs: the table that was compared.
+        on_server: whether raw values can be fetched.
+    """
 
     spec: ComparisonSpec = field(default=ComparisonSpec(), repr=False, compare=False)
     runs: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False, compare=False)
@@ -34,16 +39,20 @@ class Result(Comparison):
 
     @property
     def sentences(self) -> list[str]:
-        """What was found in words, the most important first."""
+        """Results as text, the most important first."""
         return wording.sentences(self)
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """The names that `figure` takes."""
+        """Names that `figure` takes."""
         return tuple(self._drawings)
 
     def figure(self, name: str) -> Figure:
-        """One figure of the report, which a notebook shows; `.svg` and `.png` hold it. Raises WrongCall for an unknown name."""
+        """Return a figure of the report, with `.svg` and `.png`.
+
+        Raises:
+            WrongCall: for an unknown name.
+        """
         if name not in self._drawings:
             raise WrongCall(
                 f"no figure '{name}' of this comparison; have {', '.join(self._drawings) or 'none'}"
@@ -53,9 +62,13 @@ class Result(Comparison):
     def save(
         self, folder: str | Path = "comparison", *, title: str = "Comparison", figures: bool = True
     ) -> Path:
-        """Write the report into a folder: report.html, report.md, comparison.csv, comparison.json, figures/.
+        """Write report.html, report.md, comparison.csv, comparison.json and figures/ into a folder.
 
-        Returns the path of report.html. Raises EvenhandError where the folder cannot be written.
+        Returns:
+            The path of report.html.
+
+        Raises:
+            EvenhandError: if the folder cannot be written.
         """
         options = ReportOptions(title, figures=figures)
         written = judgement.answer(
@@ -75,12 +88,10 @@ class Result(Comparison):
         )
 
     def _repr_html_(self) -> str:
-        """Sentences and the table of verdicts, as a notebook shows them."""
         return rendering.fragment([*self.warnings], self.sentences, tables.verdicts(self))
 
     @cached_property
     def _drawings(self) -> dict[str, Drawing]:
-        """Every figure that there is something to show in, with steps and sensors of some runs."""
         raw = judgement.steps_or_why(self._fetched, self.spec, self.runs)[0]
         return {one.name: one for one in analyses.drawings(Evidence(self, self.runs, raw))}
 
@@ -93,7 +104,11 @@ class Result(Comparison):
 
 
 def result(spec: ComparisonSpec, runs: Any) -> Result:
-    """Judges what was given. Raises WrongCall where the call is at fault, or no run can be used."""
+    """Judge the runs that `compare` received.
+
+    Raises:
+        WrongCall: if the call is at fault or no run can be used.
+    """
     table = given.table(runs)
     called = names.in_table(table)
     spec = replace(spec, baseline=called.get(spec.baseline or "", spec.baseline))
@@ -114,7 +129,6 @@ def result(spec: ComparisonSpec, runs: Any) -> Result:
 
 
 def _reasons(found: Comparison) -> str:
-    """The commonest reasons, with how many runs each."""
     counted = Counter(one.reason for one in found.excluded if not one.metric).most_common(3)
     return ", ".join(f"{reason} ({count:,})" for reason, count in counted)
 

@@ -1,4 +1,4 @@
-"""One file a data set or format; NumPy batches, the same bytes for every framework, in a recorded order."""
+"""Data sets: one file for each format; NumPy batches, the same bytes for every framework."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def marked_modules(package: str, mark: str) -> dict[str, ModuleType]:
-    """Return the modules of a package with a constant of that name: a format is found by its module."""
+    """Return the modules of a package with a constant of that name."""
     path = importlib.import_module(package).__path__
     modules = {
         info.name: importlib.import_module(f"{package}.{info.name}")

@@ -1,7 +1,8 @@
-"""Captions to training batches, in two formulations that hold the same (words so far, next word) pairs.
+"""Training batches of captions, in two formulations of the same (words so far, next word) pairs.
 
-`prefix`: a row for every beginning of a caption, as the captioning study feeds them. `sequence`: a row a caption, a prediction at
-every word. Row and prediction counts are rounded up with weight 0, so that few shapes occur and compiled steps are reused.
+`prefix`: a row for every beginning of a caption, as in the captioning study. `sequence`: a row for
+each caption, a prediction at every word. Numbers of rows and predictions are rounded up with
+weight 0, so that few shapes occur and compiled steps are reused.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ _SPLIT_WORDS: dict[Split, str] = {"train": "training", "validation": "validation
 
 
 def steps_per_epoch(captions: int, batch_size: int) -> int:
-    """Number of whole batches in an epoch; a last smaller one is dropped."""
+    """Return the number of whole batches in an epoch; a last smaller one is dropped."""
     return captions // batch_size
 
 
 def check_batch_size(data: CaptionData, split: Split, captions: int, batch_size: int) -> None:
-    """Raises WrongCall where not even one batch can be filled."""
     if batch_size < 1:
         raise WrongCall(f"batch_size {batch_size} is no batch; at least 1")
     if batch_size > captions:
-        what = f"{captions} {_SPLIT_WORDS[split]} captions of {data.name}"
-        raise WrongCall(f"batch_size {batch_size} is more than the {what}; at most {captions}")
+        raise WrongCall(
+            f"batch_size {batch_size} is more than the {captions} {_SPLIT_WORDS[split]} "
+            f"captions of {data.name}; at most {captions}"
+        )
 
 
 def epoch(
@@ -52,12 +54,19 @@ def epoch(
     steps: int | None = None,
     drop_last: bool = True,
 ) -> Iterator[Batch]:
-    """Batches of `batch_size` captions.
+    """Yield batches of `batch_size` captions.
 
-    features: (images, n). order: the captions to go through; without, the split's in file order.
-    steps: at most so many batches. drop_last: leave out a last batch that is not full; otherwise it is filled with weight 0.
-    inputs: features float32 (rows, n), tokens int32 (rows, words), positions int32 (predictions,). A position is
-    row * words + word, where the network's output predicts the target. Raises WrongCall where no batch can be filled.
+    Their inputs are features float32 (rows, n), tokens int32 (rows, words) and positions int32
+    (predictions,). A position is row * words + word, where the output predicts the target.
+
+    Args:
+        features: (images, n).
+        order: Captions to go through; by default the split's, in file order.
+        steps: Largest number of batches.
+        drop_last: Leave out a last batch that is not full; otherwise it is filled with weight 0.
+
+    Raises:
+        WrongCall: No batch can be filled.
     """
     captions = data.captions_of(split) if order is None else order
     if drop_last:
@@ -73,8 +82,8 @@ def epoch(
 def _prefix_batch(
     tokens: NDArray[np.int32], features: NDArray[np.float32], batch_size: int
 ) -> Batch:
-    """As many rows as predictions; `words` is always the data set's length."""
-    del batch_size  # rows are counted in prefixes here
+    """Return as many rows as predictions; `words` is always the data set's length."""
+    del batch_size  # rows are prefixes
     caption, last = _predictions(tokens)
     rows = _up(len(caption), _PREDICTIONS_MULTIPLE)
     length = tokens.shape[1]
@@ -95,11 +104,11 @@ def _prefix_batch(
 def _sequence_batch(
     tokens: NDArray[np.int32], features: NDArray[np.float32], batch_size: int
 ) -> Batch:
-    """A row a caption; `words` is the longest in the batch, rounded up."""
+    """Return a row for each caption; `words` is the longest in the batch, rounded up."""
     caption, last = _predictions(tokens)
     length = min(_up(int(last.max()) + 1, _WORDS_MULTIPLE), tokens.shape[1])
     predictions = _up(len(caption), _PREDICTIONS_MULTIPLE)
-    # The end mark is only ever predicted: it is no input.
+    # The end mark is predicted only: it is no input.
     inputs = tokens[:, :length].copy()
     inputs[np.arange(length) >= np.count_nonzero(tokens, axis=1)[:, None] - 1] = 0
     positions = (caption * length + last).astype(np.int32)
@@ -115,7 +124,6 @@ def _sequence_batch(
 
 
 def _predictions(tokens: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(caption, index of the last known word) of every word that can be predicted, caption by caption."""
     caption, following = np.nonzero(tokens[:, 1:])
     return caption, following
 

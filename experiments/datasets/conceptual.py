@@ -1,7 +1,8 @@
 """Conceptual Captions: lines `caption<TAB>url`, joined with the images that were fetched.
 
-An image belongs to a line if its file's stem is the line's number from 0 (with leading zeros or without), else if its name is the
-last part of the url's path. Images may lie in subfolders. Lines whose image is not there are counted and not used.
+An image belongs to a line if its file's stem is the line's number from 0 (with leading zeros or
+without), else if its name is the last part of the url's path. Images may lie in subfolders. Lines
+whose image is missing are counted and not used.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LOOKED_AT_LINES = 5
 
 
 def detect(folder: Path) -> Layout | None:
-    """Several files (training, validation) have their images in folders named like the files' stems."""
+    """Recognise one file, or several with image folders named like the files' stems."""
     files = tuple(
         path for path in sorted(folder.glob("*.tsv")) if path.is_file() and _has_urls(path)
     )
@@ -80,7 +81,6 @@ def _file_name(url: str) -> str:
 
 
 def _fetched(images: Path, below: Path) -> tuple[dict[int, str], dict[str, str]]:
-    """Paths of the images by line number, and by name where the stem is no number."""
     by_number: dict[int, str] = {}
     by_name: dict[str, str] = {}
     for folder, folders, names in os.walk(images):

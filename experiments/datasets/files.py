@@ -1,4 +1,4 @@
-"""Reading text and JSON a piece at a time, and folders that appear whole or not at all."""
+"""Foreign files, read within bounds and with errors of one line; files written in one move."""
 
 from __future__ import annotations
 
@@ -7,131 +7,179 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
+import struct
 import tempfile
-from collections.abc import Iterator
+import tokenize
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+from tracking import plain
 from tracking.errors import WrongCall
 
-_WINDOW_CHARACTERS = 1 << 20
-_LINE_CHARACTERS = 1 << 20
-_ITEM_CHARACTERS = 1 << 26
-_NUMBER_TAIL = len("e+")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-# The mark of little-endian UTF-32 begins like that of UTF-16.
-_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32-le",
-    codecs.BOM_UTF32_BE: "utf-32-be",
-    codecs.BOM_UTF16_LE: "utf-16-le",
-    codecs.BOM_UTF16_BE: "utf-16-be",
-}
+Progress = Callable[[str, int, int | None], None]
+
+MAX_LINE_CHARACTERS = 1 << 20
+MAX_JSON_BYTES = 1 << 30
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+# Python's `surrogateescape` stands for a byte that the encoding does not have.
+_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
+_UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# Errors of parsers on bytes that are not their format. TypeError, AttributeError and NameError are
+# mistakes of this program.
+_UNREADABLE = (OSError, EOFError, zlib.error)
+_MALFORMED = (
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    NotImplementedError,
+    RuntimeError,
+    SyntaxError,
+    struct.error,
+    zipfile.BadZipFile,
+    tokenize.TokenError,
+)
 
 
-def lines(path: Path) -> Iterator[str]:
-    """The lines of a text file without their ends.
-
-    The encoding is that of its byte order mark, which is dropped; without one UTF-8. Raises WrongCall for other bytes,
-    and for a line that is none.
-    """
-    with _opened(path) as file:
-        for number, line in enumerate(
-            iter(lambda: file.readline(_LINE_CHARACTERS + 1), ""), start=1
-        ):
-            if len(line) > _LINE_CHARACTERS:
-                raise WrongCall(
-                    f"{path}, line {number} has more than {_LINE_CHARACTERS:,} characters; write a row on each line"
-                )
-            yield line.rstrip("\n")
-
-
-def first_lines(path: Path, count: int) -> list[str]:
-    """The first lines of any file, as far as they are text: to find out what it is."""
-    try:
-        with path.open(encoding=_marked(path) or "utf-8", errors="replace") as file:
-            return [
-                line.rstrip("\n")
-                for line in islice(iter(lambda: file.readline(_LINE_CHARACTERS), ""), count)
-            ]
-    except OSError as error:
-        raise WrongCall(f"cannot read {path}: {error.strerror}") from error
+def refused(path: Path | str, why: str) -> WrongCall:
+    return WrongCall(plain.line(f"{path}: {why}"))
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
-    """The file as text after its byte order mark. Raises WrongCall where it cannot be read or decoded."""
+def reading(path: Path, expected: str) -> Iterator[None]:
+    """Turn a parser's error into a WrongCall that names the file and the expected format."""
     try:
-        encoding = _marked(path) or "utf-8"
-        with path.open(encoding=encoding) as file:
-            if file.read(1) != "\N{ZERO WIDTH NO-BREAK SPACE}":
-                file.seek(0)
-            yield file
-    except UnicodeDecodeError:
-        raise _undecodable(path, encoding) from None
-    except OSError as error:
-        raise WrongCall(f"cannot read {path}: {error.strerror}") from error
+        yield
+    except MemoryError:
+        raise refused(path, "needs more memory than there is") from None
+    except _UNREADABLE as error:
+        raise refused(path, f"cannot be read: {_first_line(error)}") from None
+    except _MALFORMED as error:
+        raise refused(path, f"is no {expected}: {_first_line(error)}") from None
 
 
-def _marked(path: Path) -> str:
-    """The encoding that a byte order mark names, or empty."""
+def _first_line(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return (text.strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def is_text(text: str) -> bool:
+    """Return whether a text has no control characters and no lone surrogates (undecoded bytes)."""
+    return not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
+
+
+def check_path(path: Path) -> None:
+    """Raise WrongCall for a data set whose path cannot be recorded."""
+    if not is_text(str(path)):
+        raise refused(
+            f"data={path}", "a path must be UTF-8 text without control characters; rename it"
+        )
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file without their ends.
+
+    The encoding is UTF-8, or UTF-16 after its byte order mark.
+
+    Raises:
+        WrongCall: The file has other bytes, or a line of more than `MAX_LINE_CHARACTERS`.
+    """
+    with reading(path, "text file"):
+        encoding = _encoding(path)
+        with path.open(encoding=encoding, errors="surrogateescape") as file:
+            for number, line in enumerate(_pieces(file), start=1):
+                where = f"{path}, line {number}"
+                if len(line) > MAX_LINE_CHARACTERS:
+                    raise refused(
+                        where,
+                        f"has more than {MAX_LINE_CHARACTERS:,} characters; write a row on "
+                        "each line",
+                    )
+                if undecoded := _ESCAPED_BYTE.search(line):
+                    byte = ord(undecoded[0]) - 0xDC00
+                    name = encoding.removesuffix("-sig").upper()
+                    raise refused(
+                        where,
+                        f"byte 0x{byte:02x} is not {name}; save the file as UTF-8 "
+                        "(one in Windows' Latin letters: iconv -f WINDOWS-1252 -t UTF-8)",
+                    )
+                yield line.rstrip("\n")
+
+
+def first_lines(path: Path, count: int) -> list[str]:
+    with reading(path, "text file"), path.open(encoding=_encoding(path), errors="replace") as file:
+        return [line.rstrip("\n") for line in islice(_pieces(file), count)]
+
+
+def _pieces(file: Any) -> Iterator[str]:
+    return iter(lambda: file.readline(MAX_LINE_CHARACTERS + 1), "")
+
+
+def _encoding(path: Path) -> str:
     with path.open("rb") as file:
-        start = file.read(4)
-    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "")
+        return "utf-16" if file.read(2) in _UTF_16_MARKS else "utf-8-sig"
 
 
-def _undecodable(path: Path, encoding: str) -> WrongCall:
-    """Names the line of the first byte that the encoding does not have: the reader's buffer has long passed it."""
-    decoder, line, byte = codecs.getincrementaldecoder(encoding)(), 1, ""
-    with path.open("rb") as file:
-        try:
-            for piece in iter(lambda: file.read(_WINDOW_CHARACTERS), b""):
-                line += decoder.decode(piece).count("\n")
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError as error:
-            line += error.object[: error.start].decode(encoding).count("\n")
-            byte = f"byte 0x{error.object[error.start]:02x}"
-    right = "save the file as UTF-8 (one in Windows' Latin letters: iconv -f WINDOWS-1252 -t UTF-8)"
-    return WrongCall(
-        f"{path}, line {line}: {byte} is not {encoding.removesuffix('-le').removesuffix('-be').upper()}; {right}"
-    )
+def json_arrays(path: Path, *keys: str) -> list[list[Any]]:
+    """Return the arrays of these names in the file's object; an empty list for one that is missing.
+
+    Raises:
+        WrongCall: The file is no JSON, or has more than `MAX_JSON_BYTES`.
+    """
+    with reading(path, "complete JSON (fetch it again)"):
+        size = path.stat().st_size
+        if size > MAX_JSON_BYTES:
+            raise refused(path, f"has {size:,} bytes; at most {MAX_JSON_BYTES:,} are read")
+        with path.open(encoding=_encoding(path)) as file:
+            content = json.load(file)
+    arrays = [content.get(key) if isinstance(content, dict) else None for key in keys]
+    return [array if isinstance(array, list) else [] for array in arrays]
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `target` at the end, in one move; a kill before leaves no `target`.
+    """Yield a folder to fill that becomes `target` in one move; a kill before leaves no `target`.
 
-    Where another process was faster, its `target` stays. Raises WrongCall where nothing can be written.
+    If another process was faster, its `target` stays.
+
+    Raises:
+        WrongCall: The folder cannot be written.
     """
-    try:
+    with _writing(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=target.parent))
-    except OSError as error:
-        raise _unwritable(target.parent, error) from error
     try:
         yield partial
-        _move(partial, target)
+        partial.chmod(0o755)
+        os.replace(partial, target)
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in _DISK_FULL:
             raise _unwritable(target.parent, error) from error
-        raise
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """One process at a time: another that wants to make the same entry of the cache waits; who dies gives it back.
+    """Hold a lock: another process that makes the same entry of the cache waits.
 
-    Where the file system knows no locks nobody waits. Raises WrongCall where the file cannot be made.
+    The lock of a process that dies is free. A file system without locks makes nobody wait.
+
+    Raises:
+        WrongCall: The file cannot be made.
     """
-    try:
+    with _writing(lock.parent):
         lock.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("a")
-    except OSError as error:
-        raise _unwritable(lock.parent, error) from error
     with file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -139,124 +187,26 @@ def alone(lock: Path) -> Iterator[None]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes a file in one move. Raises WrongCall where it cannot be written."""
-    try:
-        with tempfile.NamedTemporaryFile(
+    """Write a file in one move. Raises WrongCall if it cannot be written."""
+    with (
+        _writing(path.parent),
+        tempfile.NamedTemporaryFile(
             "w", dir=path.parent, prefix=".partial-", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
+        ) as file,
+    ):
+        file.write(text)
+        file.close()
         os.replace(file.name, path)
-    except OSError as error:
-        raise _unwritable(path.parent, error) from error
 
 
-def _move(partial: Path, target: Path) -> None:
-    partial.chmod(0o755)
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
     try:
-        os.replace(partial, target)
+        yield
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
+        raise _unwritable(folder, error) from error
 
 
 def _unwritable(folder: Path, error: OSError) -> WrongCall:
-    return WrongCall(
-        f"cannot write the cache {folder}: {error.strerror}; give a folder that can be written, with room in it"
-    )
-
-
-def json_items(path: Path, key: str) -> Iterator[Any]:
-    """The elements of the array `key` of the file's top-level object, one at a time; none where there is no such array.
-
-    No more than a window of the file is in memory. Raises WrongCall where the file is not such JSON.
-    """
-    with _opened(path) as file:
-        yield from _Window(path, file).items(key)
-
-
-class _Window:
-    """A part of a JSON file, refilled from the file when a value does not fit.
-
-    Not ijson: its C backend crashes on a number of 5,000 digits, takes memory with the square of the
-    depth, and refuses a whole file for NaN or half a character.
-    """
-
-    def __init__(self, path: Path, file: Any) -> None:
-        self._path = path
-        self._file = file
-        self._decoder = json.JSONDecoder()
-        self._text = ""
-        self._at = 0
-        self._passed = 0
-        self._ended = False
-
-    def items(self, wanted: str) -> Iterator[Any]:
-        for _ in self._members("{}"):
-            key = self._value()
-            self._expect(":")
-            if self._peek() != "[":
-                self._value()
-                continue
-            for _ in self._members("[]"):
-                item = self._value()
-                if key == wanted:
-                    yield item
-
-    def _members(self, brackets: str) -> Iterator[None]:
-        """Stop at the beginning of each member of an object or array, for the caller to read it."""
-        self._expect(brackets[0])
-        while self._peek() != brackets[1]:
-            yield
-            if self._peek() != brackets[1]:
-                self._expect(",")
-        self._expect(brackets[1])
-
-    def _peek(self) -> str:
-        """Return the next character that is not white space, left where it is."""
-        while True:
-            while self._at < len(self._text):
-                character = self._text[self._at]
-                if not character.isspace():
-                    return character
-                self._at += 1
-            if self._ended:
-                raise self._broken("ends too early")
-            self._refill()
-
-    def _expect(self, character: str) -> None:
-        if self._peek() != character:
-            raise self._broken(f"has no {character!r}")
-        self._at += 1
-
-    def _value(self) -> Any:
-        self._peek()
-        while True:
-            try:
-                value, end = self._decoder.raw_decode(self._text, self._at)
-            except json.JSONDecodeError:
-                end = len(self._text)
-                if self._ended or end - self._at > _ITEM_CHARACTERS:
-                    raise self._broken("cannot be understood") from None
-            except RecursionError:
-                raise self._broken("is nested too deeply") from None
-            except ValueError:  # Python's own bound on whole numbers
-                raise self._broken("has a number of thousands of digits") from None
-            # A number may go on in the part that has not been read: `1`, `1.`, `1e+` all read as 1 here.
-            if end + _NUMBER_TAIL < len(self._text) or self._ended:
-                self._at = end
-                return value
-            self._refill()
-
-    def _refill(self) -> None:
-        rest = self._text[self._at :]
-        # As much again as could not be decoded: a long value costs a few attempts, not one a window.
-        more = self._file.read(max(_WINDOW_CHARACTERS, len(rest)))
-        self._ended = not more
-        self._passed += self._at
-        self._text, self._at = rest + more, 0
-
-    def _broken(self, what: str) -> WrongCall:
-        place = self._passed + self._at
-        return WrongCall(
-            f"{self._path} is no complete JSON: it {what} at character {place}; fetch the file again"
-        )
+    right = "give a folder that can be written and has free space"
+    return WrongCall(f"cannot write the cache {folder}: {error.strerror}; {right}")

@@ -20,8 +20,9 @@ from experiments.datasets.layouts import (
 
 LOOKS_FOR = "results.csv or results_20130124.token with flickr30k_images/ (Flickr30k)"
 
-_IMAGES = ("flickr30k_images", "flickr30k-images", "Images", "images")
-# Image 2199200615 has a row whose number and caption are not separated: `2199200615.jpg| 4   A dog runs across the grass .`
+FOLDERS = ("flickr30k_images", "flickr30k-images", "Images", "images")
+# Image 2199200615 has a row whose number and caption are not separated:
+# `2199200615.jpg| 4   A dog runs across the grass .`
 _UNSEPARATED = re.compile(r"\d+\s+(\S.*)")
 
 
@@ -35,7 +36,7 @@ def detect(folder: Path) -> Layout | None:
         format="Flickr30k, Kaggle's results.csv" if kaggle else "Flickr30k, original token file",
         folder=folder,
         caption_files=(captions,),
-        image_folders=(image_folder(folder, captions, *_IMAGES),),
+        image_folders=(image_folder(folder, captions, *FOLDERS),),
         own_split=False,
         row_example="image.jpg| 0| caption" if kaggle else "image.jpg#0<TAB>caption",
     )
@@ -49,13 +50,12 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
 
 
 def _bar_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:
-    """(image, caption) of lines such as `image.jpg| 0| caption`."""
+    """Yield (image, caption) of lines such as `image.jpg| 0| caption`."""
     for line in lines(path):
         image, _, rest = (part.strip() for part in line.partition("|"))
         if image == "image_name" or not line.strip():
             continue
-        _number, separated, text = rest.partition("|")
-        unseparated = _UNSEPARATED.fullmatch(rest)
-        if not separated and unseparated:
+        text = rest.partition("|")[2]
+        if "|" not in rest and (unseparated := _UNSEPARATED.fullmatch(rest)):
             text = unseparated[1]
         yield (image, text.strip()) if image and text.strip() else NO_CAPTION

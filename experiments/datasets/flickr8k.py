@@ -1,4 +1,4 @@
-"""Flickr8k: Kaggle's captions.txt, or the original token file with its split lists. Other data in the same form reads alike."""
+"""Flickr8k: Kaggle's captions.txt, or the original token file with its split lists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LISTS: dict[Split, str] = {
     "validation": "Flickr_8k.devImages.txt",
     "test": "Flickr_8k.testImages.txt",
 }
-_IMAGES = ("Images", "images", "Flicker8k_Dataset", "Flickr8k_Dataset")
+FOLDERS = ("Images", "images", "Flicker8k_Dataset", "Flickr8k_Dataset")
 
 
 def detect(folder: Path) -> Layout | None:
@@ -45,14 +45,14 @@ def detect(folder: Path) -> Layout | None:
         format="Flickr8k, Kaggle's captions.txt" if kaggle else "Flickr8k, original token file",
         folder=folder,
         caption_files=(captions, *lists.values()),
-        image_folders=(image_folder(folder, captions, *_IMAGES),),
+        image_folders=(image_folder(folder, captions, *FOLDERS),),
         own_split="train" in lists and "validation" in lists,
         row_example="image.jpg,caption" if kaggle else "image.jpg#0<TAB>caption",
     )
 
 
 def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
-    """Images that no split list names are left out where there is a list for training (92 of the original's 8,092)."""
+    """Skip images in no split list if there is a list for training (92 of the original's 8,092)."""
     captions = layout.caption_files[0]
     folder = layout.image_folders[0].relative_to(layout.folder).as_posix()
     splits = {
@@ -81,17 +81,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:
         if header := _HEADER.fullmatch(line):
             separator = header[1]
             continue
-        # Line by line: a quotation mark that is never closed spoils one row, not the rest of the file.
-        fields = _fields(line, separator)
-        image, text = (fields[0], separator.join(fields[1:])) if fields else ("", "")
-        if image and text:
-            yield image, text
-        elif line.strip():
-            yield NO_CAPTION
-
-
-def _fields(line: str, separator: str) -> list[str]:
-    try:
-        return [field.strip() for field in next(csv.reader([line], delimiter=separator), [])]
-    except csv.Error:
-        return []
+        if not line.strip():
+            continue
+        # Line by line: a quotation mark that is never closed spoils one row, not the file's rest.
+        try:
+            fields = next(csv.reader([line], delimiter=separator), [""])
+        except csv.Error:
+            fields = [""]
+        image, *texts = (field.strip() for field in fields)
+        text = separator.join(texts)
+        yield (image, text) if image and text else NO_CAPTION

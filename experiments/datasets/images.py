@@ -1,8 +1,8 @@
-"""Pictures to arrays: one Pillow and NumPy pipeline for every framework.
+"""Conversion of pictures to arrays: one Pillow and NumPy pipeline for every framework.
 
-RGB after the EXIF orientation (transparent pixels on white, 16-bit scaled down, CMYK and palettes converted); resized to
-size x size with a bicubic filter, the aspect ratio not kept, as in the captioning study; then / 255, minus ImageNet's mean,
-divided by its standard deviation.
+RGB after the EXIF orientation (transparent pixels on white, 16-bit scaled down, CMYK and palettes
+converted); resized to size x size with a bicubic filter without preserving the aspect ratio, as in
+the captioning study; then / 255, minus ImageNet's mean, divided by its standard deviation.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = [
 ]
 
 Image.init()
-# What data sets of photographs hold. Pillow knows more, among them EPS, for which it starts another program.
+# Formats of data sets of photographs. For others, such as EPS, Pillow starts another program.
 FORMATS = tuple(
     name
     for name in ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
     if name in Image.OPEN
 )
-# Where Pillow warns of a decompression bomb; a file of kilobytes may claim far more.
+# Pillow warns of a decompression bomb from here on; a file of kilobytes may claim far more.
 MAX_PIXELS = 89_478_485
-# Of bombs, and of a camera's notes that are damaged: what counts is whether the pixels can be read.
+# Warnings of bombs and of damaged notes of a camera: only readable pixels matter.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 UPRIGHT = range(1, 9)
@@ -54,7 +54,8 @@ _T = TypeVar("_T")
 class ImageBatch(NamedTuple):
     """Images `first`, `first` + 1, … of the data set.
 
-    pixels: float32 (n, size, size, 3), normalised; zeros where an image is broken. broken: (image, reason).
+    pixels: float32 (n, size, size, 3), normalised; zeros for a broken image.
+    broken: (image, reason).
     """
 
     first: int
@@ -80,25 +81,25 @@ def batches(
 
 
 def normalised(picture: Image.Image, size: int) -> NDArray[np.float32]:
-    """float32 (size, size, 3) of a picture of any mode."""
+    """Return float32 (size, size, 3) of a picture of any mode."""
     resized = _rgb(picture).resize((size, size), Image.Resampling.BICUBIC)
     pixels: NDArray[np.float32] = np.asarray(resized, np.float32) / np.float32(255)
     return (pixels - MEAN) / STANDARD_DEVIATION
 
 
 def problem(path: Path, *, decode: bool) -> str | None:
-    """Why an image file cannot be used, or None. Reads the header only unless `decode`."""
-    found = _read(path, lambda picture: picture.load() if decode else None)
-    return found if isinstance(found, str) else None
+    """Return why an image file cannot be used, or None; reads the header only unless `decode`."""
+    result = _read(path, lambda picture: picture.load() if decode else None)
+    return result if isinstance(result, str) else None
 
 
 def orientation_of_plain(path: Path) -> int:
-    """EXIF's orientation, 1…8, of a picture that every framework's decoders read alike; 0 for all others. Reads the header only.
+    """Return EXIF's orientation, 1…8, of a picture that every framework decodes alike; else 0.
 
-    Alike: JPEG in RGB or grey, PNG of 8 bits in RGB or grey, without transparency.
+    These are JPEG, and PNG of 8 bits, in RGB or grey, without transparency. It reads the header.
     """
-    found = _read(path, _orientation_of_plain)
-    return 0 if isinstance(found, str) else found
+    orientation = _read(path, _orientation_of_plain)
+    return 0 if isinstance(orientation, str) else orientation
 
 
 def _orientation_of_plain(picture: Image.Image) -> int:
@@ -116,12 +117,12 @@ def _orientation_of_plain(picture: Image.Image) -> int:
 
 
 def opened(path: Path) -> Image.Image | str:
-    """A picture upright and in RGB, or why it cannot be read."""
+    """Return a picture upright and in RGB, or why it cannot be read."""
     return _read(path, _rgb)
 
 
 def decoded(content: bytes) -> Image.Image | str:
-    """The same of a picture's bytes."""
+    """Return the picture of a file's bytes, as `opened` does."""
     if not content:
         return "empty"
     try:
@@ -132,7 +133,7 @@ def decoded(content: bytes) -> Image.Image | str:
 
 
 def _read(path: Path, use: Callable[[Image.Image], _T]) -> _T | str:
-    """What `use` makes of a picture, or why it cannot be read."""
+    """Return the result of `use` on a picture, or why it cannot be read."""
     unusable = _absent(path)
     if unusable is not None:
         return unusable
@@ -145,7 +146,7 @@ def _read(path: Path, use: Callable[[Image.Image], _T]) -> _T | str:
 
 
 def _open(path: Path | io.BytesIO) -> Image.Image:
-    """The picture, not yet decoded: a file of some kilobytes can promise gigabytes."""
+    """Open a picture without decoding it: a file of kilobytes can promise gigabytes."""
     picture = Image.open(path, formats=FORMATS)
     if picture.width * picture.height > MAX_PIXELS:
         picture.close()
@@ -156,18 +157,16 @@ def _open(path: Path | io.BytesIO) -> Image.Image:
 
 
 def _absent(path: Path) -> str | None:
-    """Why there is nothing to read; a pipe or a device would be waited for without end."""
+    """Return why there is nothing to read; a pipe or a device would block the reader."""
     try:
-        found = path.stat()
+        status = path.stat()
+    except FileNotFoundError:
+        return "missing"
     except OSError as error:
-        return (
-            "missing"
-            if isinstance(error, FileNotFoundError)
-            else f"cannot be read: {error.strerror}"
-        )
-    if not stat.S_ISREG(found.st_mode):
+        return f"cannot be read: {error.strerror}"
+    if not stat.S_ISREG(status.st_mode):
         return "not a file"
-    return None if found.st_size else "empty file"
+    return None if status.st_size else "empty file"
 
 
 def _reason(error: Exception) -> str:
@@ -181,9 +180,8 @@ def _rgb(picture: Image.Image) -> Image.Image:
     upright = ImageOps.exif_transpose(picture)
     if upright.mode.startswith("I"):
         grey = np.clip(np.asarray(upright), 0, _SIXTEEN_BIT).astype(np.uint32)
-        return Image.fromarray(((grey + 128) // 257).astype(np.uint8)).convert(
-            "RGB"
-        )  # rounded: 65,535 is 257 times 255
+        # Rounded: 65,535 is 257 times 255.
+        return Image.fromarray(((grey + 128) // 257).astype(np.uint8)).convert("RGB")
     if upright.has_transparency_data:
         layered = upright.convert("RGBA")
         white = Image.new("RGBA", layered.size, (255, 255, 255, 255))

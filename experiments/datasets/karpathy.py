@@ -1,4 +1,4 @@
-"""Karpathy and Fei-Fei's splits of Flickr8k, Flickr30k and COCO (CVPR 2015): dataset_*.json, read as a stream."""
+"""Karpathy and Fei-Fei's splits of Flickr8k, Flickr30k and COCO (CVPR 2015): dataset_*.json."""
 
 from __future__ import annotations
 
@@ -6,16 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.datasets.files import json_items
-from experiments.datasets.layouts import (
-    NO_CAPTION,
-    CaptionRow,
-    Layout,
-    Skipped,
-    Split,
-    caption_row,
-    image_folder,
-)
+from experiments.datasets import flickr8k, flickr30k, layouts
+from experiments.datasets.files import json_arrays
+from experiments.datasets.layouts import CaptionRow, Layout, Skipped, Split, caption_row
 from tracking import plain
 
 LOOKS_FOR = "dataset_*.json or dataset.json with a folder of images (Karpathy's splits)"
@@ -28,15 +21,7 @@ _SPLITS: dict[str, Split] = {
     "test": "test",
 }
 _COCO = ("train2014", "val2014")
-_IMAGES = (
-    "images",
-    "Images",
-    "Flicker8k_Dataset",
-    "Flickr8k_Dataset",
-    "flickr30k_images",
-    "flickr30k-images",
-    *_COCO,
-)
+_FOLDERS = (*flickr8k.FOLDERS, *flickr30k.FOLDERS, *_COCO)
 
 
 def detect(folder: Path) -> Layout | None:
@@ -44,7 +29,7 @@ def detect(folder: Path) -> Layout | None:
     captions = next((path for path in candidates if path.is_file()), None)
     if captions is None:
         return None
-    top = image_folder(folder, captions, *_IMAGES)
+    top = layouts.image_folder(folder, captions, *_FOLDERS)
     coco = tuple(folder / name for name in _COCO if (folder / name).is_dir())
     return Layout(
         name=captions.stem.removeprefix("dataset_") if captions.stem != "dataset" else "karpathy",
@@ -53,42 +38,41 @@ def detect(folder: Path) -> Layout | None:
         caption_files=(captions,),
         image_folders=coco if top in coco else (top,),
         own_split=True,
-        row_example='{"filename": "image.jpg", "split": "train", "sentences": [{"raw": "…"}]} in "images"',
+        row_example='{"filename": "image.jpg", "split": "train", "sentences": [{"raw": "…"}]} '
+        'in "images"',
     )
 
 
 def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
-    """COCO's `filepath` names the folder of an image; the other data sets have one folder."""
+    """Yield rows; COCO's `filepath` names an image's folder, other data sets have one folder."""
     top = layout.image_folders[0].relative_to(layout.folder)
-    for image in json_items(layout.caption_files[0], "images"):
-        known: dict[str, Any] = image if isinstance(image, dict) else {}
-        name, below, part, sentences = (
-            known.get(key) for key in ("filename", "filepath", "split", "sentences")
+    for image in json_arrays(layout.caption_files[0], "images")[0]:
+        fields: dict[str, Any] = image if isinstance(image, dict) else {}
+        name, below, sentences = (
+            fields.get("filename"),
+            fields.get("filepath"),
+            fields.get("sentences"),
         )
-        if not (
-            isinstance(name, str)
-            and name
-            and isinstance(below, str | None)
-            and isinstance(sentences, list)
-            and sentences
-        ):
-            yield NO_CAPTION
+        if not (isinstance(name, str) and isinstance(below, str | None)):
+            yield layouts.NO_CAPTION
             continue
-        if not isinstance(part, str) or part not in _SPLITS:
-            yield from [Skipped(f"unknown split {plain.short(repr(part))}")] * len(sentences)
+        if not (isinstance(sentences, list) and sentences):
+            yield layouts.NO_CAPTION
             continue
-        # A name that begins with / is to be seen as such, not to disappear behind a folder.
+        split = _SPLITS.get(str(fields.get("split")))
+        # A name that begins with / is refused as such: no folder goes before it.
         path = f"{below}/{name}" if below and not name.startswith("/") else name
         folder = "" if below and top.name in _COCO else top.as_posix()
-        yield from (
-            caption_row(folder, path, _text(sentence), _SPLITS[part]) for sentence in sentences
-        )
+        for sentence in sentences:
+            if split is None:
+                yield Skipped(f"unknown split {plain.short(repr(fields.get('split')))}")
+            else:
+                yield caption_row(folder, path, _caption(sentence), split)
 
 
-def _text(sentence: object) -> object:
-    """The caption as it was written, or its words with spaces between; None of anything else."""
-    known: dict[str, Any] = sentence if isinstance(sentence, dict) else {}
-    raw, tokens = known.get("raw"), known.get("tokens")
+def _caption(sentence: object) -> object:
+    fields: dict[str, Any] = sentence if isinstance(sentence, dict) else {}
+    raw, tokens = fields.get("raw"), fields.get("tokens")
     if not raw and isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
         return " ".join(tokens)
     return raw

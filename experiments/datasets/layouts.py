@@ -1,4 +1,4 @@
-"""What a folder of captions and images looks like; a format is a module of this package with `LOOKS_FOR`, `detect` and `rows`."""
+"""Layouts of captions and images; a format is a module with LOOKS_FOR, detect and rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Literal
 
 from experiments.datasets import marked_modules
-from experiments.datasets.files import lines
+from experiments.datasets.files import lines, reading
 from tracking import plain
 from tracking.errors import WrongCall
 
@@ -20,7 +20,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class CaptionRow:
-    """One caption; `image` is a path below the folder; `split` is None where the data set does not say."""
+    """Caption; `image` is a path below the folder; `split` is None if the data set has none."""
 
     image: str
     text: str
@@ -29,17 +29,17 @@ class CaptionRow:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A row that gives no caption, and why; counted by reason."""
+    """Reason for a row that gives no caption; rows are counted by reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A data set that was recognised: where its captions and images lie.
+    """Recognised data set: the places of its captions and images.
 
-    own_split: the files themselves say which images are for training and which for validation.
-    row_example: what a readable row looks like, for the message when there is none.
+    own_split: the files themselves name images for training and for validation.
+    row_example: a readable row, for the message when there is none.
     """
 
     name: str
@@ -60,7 +60,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 def caption_row(
     folder: str, image: object, text: object, split: Split | None
 ) -> CaptionRow | Skipped:
-    """A row as a file has it: an image by its name below `folder`, which names that lead elsewhere do not get."""
+    """Check a row of a file; `image` is a name below `folder` and must not lead elsewhere."""
     if not (isinstance(image, str) and isinstance(text, str) and image and text.strip()):
         return NO_CAPTION
     if image.startswith("/") or ".." in image.split("/"):
@@ -71,54 +71,53 @@ def caption_row(
 
 
 def find(folder: Path) -> tuple[Layout, ModuleType]:
-    """The data set in a folder and the module that reads it. Raises WrongCall where there is none, or more than one."""
-    try:
-        there = folder.is_dir()
-    except OSError as error:
-        raise WrongCall(f"cannot read {folder}: {error.strerror}") from None
-    if not there:
+    """Return the data set in a folder and the module that reads it.
+
+    Raises:
+        WrongCall: The folder holds no data set, or more than one.
+    """
+    with reading(folder, "folder"):
+        is_folder = folder.is_dir()
+    if not is_folder:
         raise WrongCall(
             f"there is no folder {folder}; give scenes, or the folder that holds a caption data set"
         )
     formats = list(marked_modules(__package__, "LOOKS_FOR").values())
-    found = [
-        (layout, module) for module in formats if (layout := module.detect(folder)) is not None
-    ]
-    if not found:
-        looked_for = "; ".join(module.LOOKS_FOR for module in formats)
-        raise WrongCall(
-            f"{folder} holds no caption data set that is known here; looked for {looked_for}"
-        )
-    if len(found) > 1:
+    detected = [(module.detect(folder), module) for module in formats]
+    matches = [(layout, module) for layout, module in detected if layout is not None]
+    if not matches:
+        expected = "; ".join(module.LOOKS_FOR for module in formats)
+        raise WrongCall(f"{folder} holds no known caption data set; looked for {expected}")
+    if len(matches) > 1:
         several = " and ".join(
-            f"{layout.format} ({layout.caption_files[0].name})" for layout, _ in found
+            f"{layout.format} ({layout.caption_files[0].name})" for layout, _ in matches
         )
         raise WrongCall(
-            f"{folder} holds more than one caption data set: {several}; keep the caption files of one only"
+            f"{folder} holds more than one caption data set: {several}; keep the caption "
+            "files of one only"
         )
-    layout, module = found[0]
+    layout, module = matches[0]
     return replace(layout, name=plain.line(layout.name), format=plain.line(layout.format)), module
 
 
 def first_file(folder: Path, *names: str) -> Path | None:
-    """The first of some files (paths below the folder) that is there."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def image_folder(folder: Path, captions: Path, *names: str) -> Path:
-    """The first of some folders that is there; one that was unpacked into a folder of the same name is found too."""
+    """Return the first of some folders that exists, also inside a folder of the same name."""
     for name in names:
         for candidate in (folder / name / name, folder / name):
             if candidate.is_dir():
                 return candidate
-    looked_for = ", ".join(f"{name}/" for name in names)
+    expected = ", ".join(f"{name}/" for name in names)
     raise WrongCall(
-        f"{captions} has no folder of images beside it; looked for {looked_for} in {folder}"
+        f"{captions} has no folder of images next to it; looked for {expected} in {folder}"
     )
 
 
 def token_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:
-    """(image, caption) of lines such as `name.jpg#0<TAB>caption`."""
+    """Yield (image, caption) of lines such as `name.jpg#0<TAB>caption`."""
     for line in lines(path):
         label, _, text = line.partition("\t")
         image = label.rpartition("#")[0].strip()

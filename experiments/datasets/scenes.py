@@ -1,7 +1,7 @@
 """Pictures with captions that need no download: a handwritten digit in colour, drawn from a seed.
 
-The digits are the 1,797 of scikit-learn's `load_digits` (UCI, 8x8); the captions come from a small grammar. Written in the form
-of Kaggle's Flickr8k and read by the same reader.
+The digits are the 1,797 of scikit-learn's `load_digits` (UCI, 8x8); the captions come from a small
+grammar. They are written in the form of Kaggle's Flickr8k and read by the same reader.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.datasets.files import new_folder
-from experiments.datasets.handwritten import handwritten
+from experiments.datasets.labelled.digits import load_digits
 from tracking.errors import WrongCall
 
 CAPTIONS_PER_IMAGE = 5
-# Raise it when the same seed would give other pictures or captions: older ones in a cache are then left alone.
+# Raise it when the same seed would give other pictures or captions.
 VERSION = 2
 
 _SMALLEST_SIDE = 32
 
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-# Few colours and places, and large digits: a decoder learns to tell them apart in the seconds of a demo.
+# Few colours and places, and large digits: a decoder learns them in the seconds of a demo.
 _COLOURS = {
     "red": (225, 45, 40),
     "yellow": (245, 220, 60),
@@ -54,10 +54,10 @@ class _Scene:
 
 
 def write(folder: Path, *, images: int, seed: int, side: int = 64) -> None:
-    """`captions.txt` and `Images/` with `images` pictures of side x side pixels; the same bytes for the same arguments.
+    """Write `captions.txt` and `Images/`; the same arguments give the same bytes.
 
-    A folder that is there already is left alone: it appears whole or not at all. Raises WrongCall for what
-    cannot be drawn or written.
+    A folder that exists is complete and is not written again. Raises WrongCall for what cannot be
+    drawn or written.
     """
     if images < 2:
         raise WrongCall(
@@ -65,35 +65,26 @@ def write(folder: Path, *, images: int, seed: int, side: int = 64) -> None:
         )
     if side < _SMALLEST_SIDE:
         raise WrongCall(
-            f"scenes of {side} x {side} pixels are too small for their digits; at least {_SMALLEST_SIDE}"
+            f"scenes of {side} x {side} pixels are too small for their digits; "
+            f"at least {_SMALLEST_SIDE}"
         )
     if folder.is_dir():
         return
     rng = np.random.default_rng(seed)
-    digits = _handwritten()
+    ink, targets = load_digits()
+    digits = {name: ink[targets == value] for value, name in enumerate(_DIGITS)}
     with new_folder(folder) as partial:
         (partial / "Images").mkdir()
         with (partial / "captions.txt").open("w", encoding="utf-8", newline="") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(["image", "caption"])
             for number in range(images):
-                scene = _scene(rng)
+                choices = (_DIGITS, _COLOURS, _SIZES, _PLACES, _GROUNDS)
+                scene = _Scene(*(str(rng.choice(list(names))) for names in choices))
                 name = f"scene_{number:05d}.png"
-                # Stored without compression: the same bytes whatever zlib Pillow was built with.
+                # Stored without compression: the bytes do not depend on Pillow's zlib.
                 _draw(scene, side, digits, rng).save(partial / "Images" / name, compress_level=0)
                 rows.writerows((name, caption) for caption in _captions(scene, rng))
-
-
-def _handwritten() -> dict[str, NDArray[np.uint8]]:
-    """The 8x8 pictures of each digit, ink 255 on 0."""
-    ink, targets = handwritten()
-    return {name: ink[targets == value] for value, name in enumerate(_DIGITS)}
-
-
-def _scene(rng: np.random.Generator) -> _Scene:
-    return _Scene(
-        *(str(rng.choice(list(one))) for one in (_DIGITS, _COLOURS, _SIZES, _PLACES, _GROUNDS))
-    )
 
 
 def _draw(
@@ -116,7 +107,6 @@ def _draw(
 
 
 def _captions(scene: _Scene, rng: np.random.Generator) -> list[str]:
-    """Five captions that tell different things of the same picture."""
     coloured = f"{_article(scene.colour)} {scene.colour}"
     opening = str(rng.choice(["somebody wrote", "we can see", "here is"]))
     return [

@@ -1,4 +1,4 @@
-"""Captions and features of given sizes, drawn from a seed: speed and memory at the papers' sizes without their data."""
+"""Captions and features of given sizes, drawn from a seed: for timing at papers' sizes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,30 @@ _BYTES_A_WORD, _BYTES_A_CAPTION = 5, 32
 def synthetic(
     *, vocabulary: int, length: int, captions: int, images: int, seed: int, cache: Path
 ) -> CaptionData:
-    """Random captions of `vocabulary` ids (padding and marks among them), the longest with exactly `length`; no pictures.
+    """Return random captions, the longest with exactly `length` words; there are no pictures.
 
-    `features.npy` beside the arrays: float32 (images, 1920). Raises WrongCall for sizes that cannot be.
+    `features.npy` in its folder has float32 (images, 1920), non-negative as after a ReLU.
+
+    Args:
+        vocabulary: Number of ids, padding and marks among them.
+
+    Raises:
+        WrongCall: No data of these sizes can be made.
     """
-    _check(vocabulary, length, captions, images)
+    if vocabulary < 4 or length < _SHORTEST:
+        raise WrongCall(
+            f"synthetic captions of {vocabulary} ids and length {length} cannot be made; at "
+            f"least 4 ids and length {_SHORTEST}"
+        )
+    if not 2 <= images <= MAX_IMAGES or captions < images:
+        raise WrongCall(
+            f"synthetic data of {images} images and {captions} captions cannot be made; 2 to "
+            f"{MAX_IMAGES} images, at least one caption each"
+        )
+    memory.require(
+        captions * (length * _BYTES_A_WORD + _BYTES_A_CAPTION),
+        f"{captions:,} synthetic captions of {length} words",
+    )
     sizes = {
         "vocabulary": vocabulary,
         "length": length,
@@ -46,32 +65,9 @@ def synthetic(
     target = cache.absolute() / "captions" / digest
     if not target.is_dir():
         with new_folder(target) as partial:
-            _write(
-                partial, digest, np.random.default_rng(seed), vocabulary, length, captions, images
-            )
+            rng = np.random.default_rng(seed)
+            _write(partial, digest, rng, vocabulary, length, captions, images)
     return CaptionData.open(target)
-
-
-def features(data: CaptionData) -> NDArray[np.float32]:
-    """The features that were drawn with the captions: (images, 1920), non-negative as after a ReLU and pooling."""
-    drawn: NDArray[np.float32] = np.load(data.folder / "features.npy", mmap_mode="r")
-    return drawn
-
-
-def _check(vocabulary: int, length: int, captions: int, images: int) -> None:
-    if vocabulary < 4 or length < _SHORTEST:
-        raise WrongCall(
-            f"synthetic captions of {vocabulary} ids and length {length} cannot be; at least 4 ids and length {_SHORTEST}"
-        )
-    if not 2 <= images <= MAX_IMAGES or captions < images:
-        right = f"2 to {MAX_IMAGES} images, at least one caption each"
-        raise WrongCall(
-            f"synthetic data of {images} images and {captions} captions cannot be; {right}"
-        )
-    memory.require(
-        captions * (length * _BYTES_A_WORD + _BYTES_A_CAPTION),
-        f"{captions:,} synthetic captions of {length} words",
-    )
 
 
 def _write(
@@ -87,8 +83,8 @@ def _write(
     entries = Vocabulary.of(
         {**{f"w{number}": 1 for number in range(1, vocabulary - len(marks))}, **marks}
     )
-    drawn = np.round(rng.normal(_MEAN_WORDS, _WORDS_DEVIATION, captions))
-    lengths = np.clip(drawn, _SHORTEST, length).astype(np.int32)
+    normal = np.round(rng.normal(_MEAN_WORDS, _WORDS_DEVIATION, captions))
+    lengths = np.clip(normal, _SHORTEST, length).astype(np.int32)
     lengths[rng.integers(captions)] = length
     tokens = rng.integers(len(marks) + 1, vocabulary, (captions, length), dtype=np.int32)
     tokens[np.arange(length) >= lengths[:, None]] = 0
@@ -96,10 +92,8 @@ def _write(
     tokens[np.arange(captions), lengths - 1] = entries.end
     split = np.zeros(images, np.int8)
     split[rng.permutation(images)[round(TRAINING_SHARE * images) :]] = 1
-    np.save(
-        folder / "features.npy",
-        np.maximum(rng.standard_normal((images, FEATURE_SIZE), np.float32), 0),
-    )
+    features: NDArray[np.float32] = rng.standard_normal((images, FEATURE_SIZE), np.float32)
+    np.save(folder / "features.npy", np.maximum(features, 0))
     np.save(folder / "tokens.npy", tokens)
     meta = {
         "name": "synthetic",
@@ -111,11 +105,5 @@ def _write(
         "broken": [],
     }
     caption_image = np.sort(np.arange(captions, dtype=np.int32) % images)
-    save_rest(
-        folder,
-        caption_image,
-        [f"synthetic/{number}" for number in range(images)],
-        split,
-        entries,
-        meta,
-    )
+    names = [f"synthetic/{number}" for number in range(images)]
+    save_rest(folder, caption_image, names, split, entries, meta)

@@ -1,8 +1,9 @@
-"""From caption to word ids and back.
+"""Conversion of captions to word ids and back.
 
-The rules are those of the study's authors (lower case, one-letter words dropped, then the Keras Tokenizer's defaults), so the
-published vocabulary sizes should come out; without the data sets at hand that could not be checked. One difference is known: the
-authors took a caption's length before punctuation was split ("t-shirt" is one word), here it is after, so nothing is cut off.
+The rules are those of the study's authors (lower case, one-letter words dropped, then the Keras
+Tokenizer's defaults). Whether they give the published vocabulary sizes could not be checked without
+the data sets. One difference: the authors took a caption's length before punctuation was split
+("t-shirt" is one word); here it is taken after, and no word is cut off.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ _SEPARATORS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n'
 
 
 def words(text: str) -> list[str]:
-    """The words of a caption, in order.
+    """Return the words of a caption, in order.
 
-    Lower case; split at white space; words of one character dropped; then punctuation marks split words (the apostrophe is none).
+    Lower case; split at white space; words of one character dropped; then punctuation marks, but
+    not the apostrophe, split words.
     """
-    kept = " ".join(word for word in text.lower().split() if len(word) > 1)
-    return [word for word in kept.translate(_SEPARATORS).split() if word not in (START, END)]
+    longer = " ".join(word for word in text.lower().split() if len(word) > 1)
+    return [word for word in longer.translate(_SEPARATORS).split() if word not in (START, END)]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words by falling frequency, then alphabetically; `entries[i]` has the id i + 1, the id 0 is padding.
+    """Words by falling frequency, then alphabetically; `entries[i]` has the id i + 1.
 
-    The marks `startseq` and `endseq` are entries like any other.
+    The id 0 is padding. The marks `startseq` and `endseq` are entries like any other.
     """
 
     entries: tuple[str, ...]
 
     @classmethod
     def of(cls, counts: Mapping[str, int]) -> Vocabulary:
-        """From how often each entry occurs, the two marks among them."""
         return cls(tuple(sorted(counts, key=lambda word: (-counts[word], word))))
 
     @cached_property
@@ -49,7 +50,7 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """V: the number of distinct ids, padding included."""
+        """Number of distinct ids, padding included."""
         return len(self.entries) + 1
 
     @property
@@ -61,14 +62,14 @@ class Vocabulary:
         return self.ids[END]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words up to the first end mark, without padding and marks."""
-        found: list[str] = []
+        """Return the words up to the first end mark, without padding and marks."""
+        decoded: list[str] = []
         for number in ids:
             if number == self.end:
                 break
             if number not in (PADDING, self.start):
-                found.append(self.entries[number - 1])
-        return " ".join(found)
+                decoded.append(self.entries[number - 1])
+        return " ".join(decoded)
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(self.entries, ensure_ascii=False), encoding="utf-8")

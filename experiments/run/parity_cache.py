@@ -85,9 +85,7 @@ def difference(rows: Sequence[Row]) -> str:
 
 
 def _described(row: Row) -> str:
-    place = f", first in layer {row.layer}" if row.layer else ""
-    if row.behind:
-        place = f", first between {row.behind} and {row.layer}"
+    place = f", first in the output of {row.layer}, behind {row.behind}" if row.layer else ""
     name = f"{row.quantity} of {row.tensor}"
     if math.isinf(row.error):
         return f"{name} is missing on one side, of another shape or not finite{place}"

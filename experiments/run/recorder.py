@@ -68,8 +68,6 @@ class Recorder:
         self._sensors = Sensors(device=device)
         self._is_trouble_shown = False
         self._damage_shown: list[str] = []
-        if self._uploader.doubt:
-            self._alert(self._uploader.doubt)
 
     # ---- records
 
@@ -239,7 +237,7 @@ class Recorder:
         return is_delivered
 
     def _show_damage(self) -> None:
-        lines = [str(line) for line in tuple(self._uploader.damaged.values())]
+        lines = list(self._uploader.damaged.values())
         for line in journal.named([line for line in lines if line not in self._damage_shown]):
             self._alert(line)
         self._damage_shown = lines

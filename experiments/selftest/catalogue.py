@@ -27,8 +27,8 @@ from tracking.sensors import Sample, Sampler, Sensors, Window, summarise
 # Relative L2 errors against float64 that each precision may have.
 ERRORS = {"float32": (0.0, 2e-6), "tf32": (1e-4, 3e-3), "bfloat16": (1e-3, 0.1)}
 SMALL_CONTRACT = (
-    "check_weights_go_in_and_out_unchanged",
-    "check_optimizers_have_names",
+    "check_weights_that_do_not_fit_are_named",
+    "check_optimizers_train_and_are_named",
     "check_it_says_where_it_runs",
     "check_a_placed_batch_is_the_batch",
 )

@@ -1,1 +1,1 @@
-"""What is done to a tracking server: teams, room, runs moved and sent again."""
+"""Administration of a tracking server: teams, disk space, export and replay of runs."""

@@ -1,4 +1,4 @@
-"""The administration of a shared tracking server: teams, users, and who may write which experiment."""
+"""Administration of a shared tracking server: teams, users, and permissions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Lines = tuple[list[str], Table | None]
 
 
 def administer(settings: Admin) -> Lines:
-    """Do one action, and return what to print. Raises WrongCall if it cannot be done."""
+    """Run one action. Return the lines and the table to print."""
     store = Store()
     store.check()
     account = accounts.current(store)
@@ -42,7 +42,7 @@ def administer(settings: Admin) -> Lines:
 
 
 def _add_team(store: Store, settings: Admin) -> Lines:
-    """Make a team that writes each study's experiment, its comparisons and its launches."""
+    """Create a team that writes each study's experiment, its comparisons and its launches."""
     team = _name(settings.team, "team")
     names = (*studies.available(), accounts.COMPARISONS, accounts.LAUNCHES)
     experiments = [f"{team}/{name}" for name in names]
@@ -71,7 +71,6 @@ def _add_user(store: Store, settings: Admin) -> Lines:
 
 
 def _new_password(store: Store, settings: Admin) -> Lines:
-    """Change a password; the old one ends when the server's cache of a minute does."""
     return [_password(store, settings, "PATCH", f"{USERS}/update-password")], None
 
 
@@ -106,19 +105,19 @@ def _prune(store: Store, settings: Admin) -> Lines:
     experiments = (
         [settings.experiment] if settings.experiment else sorted(store.experiment_names().values())
     )
-    found = prune.prunable(store, experiments, settings.days)
-    if not found:
+    cells = prune.prunable(store, experiments, settings.days)
+    if not cells:
         text = f"no run that ended {settings.days} days ago or more has files"
         return [f"{text} that a report was made of"], None
     if settings.confirm:
-        prune.prune(store, found)
-        gc = "python -m deploy.native gc, by the server's owner, frees what was deleted in the UI too"
-        return [f"the files of {len(found)} runs are gone; their metrics stay. {gc}"], None
+        prune.prune(store, cells)
+        gc = "python -m deploy.native gc, by the server's owner, frees runs deleted in the UI too"
+        return [f"the files of {len(cells)} runs are gone; their metrics stay. {gc}"], None
     table = _table("whose files would go", "run", "of", "ended, days ago")
-    for cell in found:
+    for cell in cells:
         table.add_row(cell.run.name, cell.campaign.name, str(cell.days))
     right = "Delete these files: the same again with confirm=true"
-    return [f"{len(found)} runs; their metrics stay. {right}"], table
+    return [f"{len(cells)} runs; their metrics stay. {right}"], table
 
 
 def _list(store: Store, _: Admin) -> Lines:
@@ -128,9 +127,12 @@ def _list(store: Store, _: Admin) -> Lines:
         written = sorted(names.get(experiment, experiment) for experiment in team.experiments)
         table.add_row(team.name, ", ".join(team.users), ", ".join(written))
     placed = {user for team in teams for user in team.users}
-    others = [user for user in accounts.users(store) if user["username"] not in placed]
-    alone = [f"{user['username']}{' (administrator)' * user['is_admin']}" for user in others]
-    return [f"of no team: {', '.join(alone) or 'nobody'}"], table
+    others = [
+        f"{user['username']}{' (administrator)' * user['is_admin']}"
+        for user in accounts.users(store)
+        if user["username"] not in placed
+    ]
+    return [f"of no team: {', '.join(others) or 'nobody'}"], table
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -141,7 +143,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _password(store: Store, settings: Admin, method: str, endpoint: str) -> str:
-    """Draw a password, set it, and write it into a file for its owner: a terminal's output ends in logs."""
+    """Set a random password and write it into a file: a terminal's output ends in logs."""
     user, password = _name(settings.user, "user"), secrets.token_urlsafe(SECRET_BYTES)
     folder = Path(settings.output)
     require_writable(folder, "output=DIR", mode=0o700)
@@ -156,7 +158,8 @@ def _password(store: Store, settings: Admin, method: str, endpoint: str) -> str:
     path = folder / f"{user}.env"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write("".join(f"export {name}='{text}'\n" for name, text in lines.items()))
-    return f"{user}'s name and password are in {path} (yours alone to read); hand it over, then delete it"
+    hint = "only you can read it; hand it over, then delete it"
+    return f"{user}'s name and password are in {path} ({hint})"
 
 
 def _name(text: str, setting: str) -> str:

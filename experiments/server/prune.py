@@ -1,4 +1,4 @@
-"""Disk space on a shared server: raw files of old cells go if a report was made of them; metrics stay."""
+"""Disk space on a shared server: raw files of old cells that a report was made of."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAMPAIGNS = (RunKind.CAMPAIGN, RunKind.SWEEP)
 
 @dataclass(frozen=True)
 class Prunable:
-    """A cell's run with files, and the campaign whose report stays."""
+    """Cell run with files, and the campaign whose report stays."""
 
     run: StoredRun
     campaign: StoredRun
@@ -26,7 +26,7 @@ class Prunable:
 
 
 def prunable(store: Store, experiments: Sequence[str], days: int) -> list[Prunable]:
-    """Return runs that ended so many days ago, whose campaign has a report, and that have files."""
+    """Return runs with files that ended at least `days` ago and whose campaign has a report."""
     now_ms = int(time.time() * 1_000)
     runs = list(store.runs(experiments, f"attributes.end_time <= {now_ms - days * DAY_MS}"))
     campaigns = {
@@ -45,7 +45,7 @@ def prunable(store: Store, experiments: Sequence[str], days: int) -> list[Prunab
 
 
 def prune(store: Store, cells: Sequence[Prunable]) -> None:
-    """Delete the files of runs for good; a tag says so, and metrics, params and tags stay."""
+    """Delete the files of runs for good; a tag records it, and metrics, params and tags stay."""
     for cell in cells:
         store.delete_files(cell.run.run_id)
         store.tag(cell.run.run_id, {PRUNED: time.strftime("%Y-%m-%d")})

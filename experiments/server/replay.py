@@ -1,4 +1,4 @@
-"""The records of journals, sent to a tracking server; sending them twice changes nothing."""
+"""Replay of journals into a tracking server; sending them twice changes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracking.store import Store, Unreachable
 
 @dataclass
 class ReplayResult:
-    """Result of one journal. waiting: number of records that were not sent, because of `trouble`."""
+    """Result of one journal. `waiting`: records that were not sent, because of `trouble`."""
 
     refused: list[str] = field(default_factory=list)
     damaged: Damages = field(default_factory=dict)
@@ -26,7 +26,7 @@ class ReplayResult:
 
 
 def replay(folder: Path) -> bool:
-    """Send a journal, or those of a folder, and return whether everything is on the server then.
+    """Send a journal, or those of a folder. Return whether the server has everything then.
 
     Raises:
         WrongCall: There is no journal, or no server.
@@ -38,9 +38,13 @@ def replay(folder: Path) -> bool:
     store, console = Store(), PlainConsole()
     store.check()
     results: list[ReplayResult] = []
+    away = ""
     for path in track(folders, "replay", console=console, transient=True):
-        away = next((result.trouble for result in results if result.waiting), "")
-        results.append(_send(store, path, away))
+        if away:
+            results.append(ReplayResult(waiting=journal.count(path), trouble=away))
+            continue
+        results.append(_send(store, path))
+        away = results[-1].trouble if results[-1].waiting else ""
     lines = _lines(results, folder, store.uri)
     for line in lines:
         console.print(f"! {line}", markup=False)
@@ -59,34 +63,28 @@ def _journals(folder: Path) -> list[Path]:
         raise WrongCall(f"journal={folder} cannot be read: {reason}; give another folder") from None
 
 
-def _send(store: Store, folder: Path, away: str) -> ReplayResult:
-    """Send all that is intact in a journal. away: why the server is not asked any more, if so."""
+def _send(store: Store, folder: Path) -> ReplayResult:
+    """Send the intact records of a journal."""
     result, offset = ReplayResult(), 0
     try:
-        if away:
-            return ReplayResult(waiting=journal.count(folder), trouble=away)
         store.expect(journal.opened(folder, result.damaged), journal.experiment(folder))
-        while True:
-            records, after = journal.read(folder, offset)
+        records, after = journal.read(folder)
+        while after != offset:
             result.refused += store.apply(records, folder)
-            if after == offset:
-                break
             offset = after
-        result.refused += store.apply(journal.tail(folder, offset), folder)
-        with contextlib.suppress(OSError):  # a journal that may be read only
+            records, after = journal.read(folder, offset)
+        with contextlib.suppress(OSError):  # a read-only journal
             journal.mark_delivered(folder, offset, store.uri)
     except Unreachable as error:
         result.waiting, result.trouble = journal.count(folder, offset), str(error)
-    except WrongCall as error:
+    except (WrongCall, OSError) as error:
         result.trouble = str(error)
-    except OSError as error:
-        result.trouble = f"{error.filename or folder} cannot be read: {error.strerror}"
     return result
 
 
 def _lines(results: Sequence[ReplayResult], folder: Path, uri: str) -> list[str]:
-    """Return the lines of the summary that is printed."""
-    damaged = [str(damage) for result in results for damage in result.damaged.values()]
+    """Return the lines about what was not sent."""
+    damaged = [line for result in results for line in result.damaged.values()]
     refused = [f"refused: {line}" for result in results for line in result.refused]
     lines = journal.named(damaged) + journal.named(refused)
     lines += [result.trouble for result in results if result.trouble and not result.waiting]

@@ -9,7 +9,7 @@ from experiments.config.settings import setting
 
 @dataclass(frozen=True)
 class Admin:
-    """What is done to the accounts of a shared server."""
+    """Action on the accounts of a shared server."""
 
     action: str = setting(
         "list",
@@ -54,7 +54,7 @@ class Admin:
 
 @dataclass(frozen=True)
 class Export:
-    """Which runs are written down for another server."""
+    """Runs that are exported for another server."""
 
     experiment: tuple[str, ...] = setting(
         ("captioning",), "experiments by name, several with commas", group="runs"

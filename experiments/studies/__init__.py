@@ -14,7 +14,7 @@ from tracking.errors import WrongCall
 
 
 def available() -> list[str]:
-    """Names of the experiments that can be run."""
+    """Return the names of the experiments."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
@@ -22,7 +22,7 @@ def load(name: str) -> Study:
     """Return a study.
 
     Raises:
-        WrongCall: with what there is, if there is no such study.
+        WrongCall: If there is no such study, with the closest name.
     """
     if name not in available():
         right = settings_.suggestion(name, available())
@@ -32,27 +32,27 @@ def load(name: str) -> Study:
 
 
 def immaterial() -> tuple[str, ...]:
-    """Settings in which the cells of some study may differ and still be pooled."""
-    kinds = [load(name).settings for name in available()]
-    return tuple(sorted({name for kind in kinds for name in settings_.immaterial(kind)}))
+    """Return the settings in which cells of some study may differ and still be pooled."""
+    types = [load(name).settings for name in available()]
+    return tuple(sorted({name for type_ in types for name in settings_.immaterial(type_)}))
 
 
 def primary(study: Study, settings: settings_.CampaignSettings) -> tuple[str, ...]:
     """Return the outcomes that the settings name, or the study's own.
 
     Raises:
-        WrongCall: for what the study does not judge.
+        WrongCall: For an outcome that the study does not judge.
     """
-    return declared(
-        settings.primary or study.primary, [one.metric for one in outcomes(study, settings)]
-    )
+    metrics = [outcome.metric for outcome in outcomes(study, settings)]
+    return declared(settings.primary or study.primary, metrics)
 
 
 def outcomes(study: Study, settings: settings_.CampaignSettings) -> tuple[Outcome, ...]:
-    """Return what a campaign judges, in the order of its report.
+    """Return the judged outcomes in the order of the report.
 
-    Of steps that run freely it is their throughput in every study.
+    If steps run freely, their throughput is one of them in every study.
     """
-    if devices.timing(settings) == "step" or FREELY in (one.metric for one in study.outcomes):
+    metrics = [outcome.metric for outcome in study.outcomes]
+    if devices.timing(settings) == "step" or FREELY in metrics:
         return study.outcomes
     return (outcome(FREELY), *study.outcomes)

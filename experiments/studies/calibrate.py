@@ -1,23 +1,16 @@
-"""The tool's own error rates: simulated campaigns through the same code as real ones, and a framework against itself here."""
+"""Error rates of the tool: simulated campaigns, and a framework against itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from experiments.config.settings import setting
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import compared, controls, require_single_steps
 from experiments.studies import captioning
 from tracking.cpus import cpus
-
-if TYPE_CHECKING:
-    from experiments.calibration.simulation import Rates
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
 
 
 @dataclass(frozen=True)
@@ -41,32 +34,30 @@ DELAYED = (
     "inference/batch_8/latency_seconds_p50",
 )
 METRICS = (
-    *(
-        "false_alarms",
-        "false_verdicts",
-        "wrong_equivalent_rows",
-        "wrong_beyond_rows",
-        "coverage",
-        "power",
-        "power_in_report",
-    ),
-    *("primary_false_alarms", "exploratory_false_alarms", "primary_power"),
+    "false_alarms",
+    "false_verdicts",
+    "wrong_equivalent_rows",
+    "wrong_beyond_rows",
+    "coverage",
+    "power",
+    "power_in_report",
+    "primary_false_alarms",
+    "exploratory_false_alarms",
+    "primary_power",
 )
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """The first framework, itself again, and itself slowed: here they are what is compared."""
+    """Return the first framework, itself again, and itself slowed, all of which are compared."""
     require_single_steps(settings, "calibrate")
-    return (compared(settings)[0], *(replace(one, control="") for one in controls(settings)))
+    return (compared(settings)[0], *(replace(cell, control="") for cell in controls(settings)))
 
 
 def also(settings: Settings, comparison: Comparison, progress: Progress) -> Extra:
-    """What the real cells say of the tool, and the rates over simulated campaigns."""
-    from experiments.comparison.judgement import Extra
-
-    told = _told(settings, comparison)
+    """Return the results of the real cells, and the rates over simulated campaigns."""
+    sentences = [_level_sentence(settings, comparison, level) for level in comparison.levels[1:]]
     if not settings.campaigns:
-        return Extra(told)
+        return Extra(sentences)
     from experiments.calibration import simulation as calibration
 
     rates = calibration.calibrate(
@@ -75,63 +66,54 @@ def also(settings: Settings, comparison: Comparison, progress: Progress) -> Extr
         workers=cpus().usable,
         progress=partial(progress, "simulated campaigns"),
     )
-    for one in calibration.meets(rates):
-        holds = "holds" if one.holds else "DOES NOT HOLD"
-        told.append(
-            f"{one.claim}: {one.measured.value:.1%} ({one.measured.low:.1%}–{one.measured.high:.1%}), {one.limit}: {holds}."
+    for claim in calibration.meets(rates):
+        holds = "holds" if claim.holds else "DOES NOT HOLD"
+        rate = claim.measured
+        sentences.append(
+            f"{claim.claim}: {rate.value:.1%} ({rate.low:.1%}–{rate.high:.1%}), "
+            f"{claim.limit}: {holds}."
         )
-    return Extra(
-        told,
-        (calibration.table(rates),),
-        {"calibration.md": calibration.as_markdown(rates)},
-        _metrics(rates),
+    metrics = {
+        f"calibration/{scenario.noise.name.replace(' ', '_')}/{name}": getattr(scenario, name).value
+        for scenario in rates
+        for name in METRICS
+    }
+    files = {"calibration.md": calibration.as_markdown(rates)}
+    return Extra(sentences, (), files, metrics)
+
+
+def _level_sentence(settings: Settings, comparison: Comparison, level: str) -> str:
+    findings = [
+        finding for finding in comparison.findings if finding.row.b == level and finding.is_tested
+    ]
+    if not findings:
+        return f"{level}: no outcome could be tested."
+    if level.endswith("A/A"):
+        wrong = [finding.outcome.label for finding in findings if finding.different]
+        return (
+            f"A/A on this machine: {len(wrong)} of {len(findings)} outcomes called different"
+            f"{_names(wrong)}."
+        )
+    delayed = [finding for finding in findings if finding.row.metric in DELAYED]
+    seen = [
+        finding.outcome.label
+        for finding in delayed
+        if finding.different and finding.way == "slower"
+    ]
+    return (
+        f"Injected {100 * settings.inject_delay:g} %: found in {len(seen)} of {len(delayed)} "
+        f"delayed outcomes{_names(seen)}."
     )
 
 
-def _metrics(rates: Sequence[Rates]) -> dict[str, float]:
-    return {
-        f"calibration/{one.noise.name.replace(' ', '_')}/{name}": getattr(one, name).value
-        for one in rates
-        for name in METRICS
-    }
-
-
-def _told(settings: Settings, comparison: Comparison) -> list[str]:
-    told = []
-    for level in comparison.levels[1:]:
-        here = [
-            finding
-            for finding in comparison.findings
-            if finding.row.b == level and finding.is_tested
-        ]
-        if not here:
-            told.append(f"{level}: no outcome could be tested.")
-        elif level.endswith("A/A"):
-            wrong = [finding.outcome.label for finding in here if finding.different]
-            told.append(
-                f"A/A on this machine: {len(wrong)} of {len(here)} outcomes called different{_named(wrong)}."
-            )
-        else:
-            delayed = [finding for finding in here if finding.row.metric in DELAYED]
-            seen = [
-                finding.outcome.label
-                for finding in delayed
-                if finding.different and finding.way == "slower"
-            ]
-            share = f"{100 * settings.inject_delay:g} %"
-            told.append(
-                f"Injected {share}: found in {len(seen)} of {len(delayed)} delayed outcomes{_named(seen)}."
-            )
-    return told
-
-
-def _named(labels: list[str]) -> str:
+def _names(labels: list[str]) -> str:
     return f" ({', '.join(labels)})" if labels else ""
 
 
 STUDY = Study(
     name="calibrate",
-    title="The tool's own error rates: simulated campaigns, and a framework against itself, unchanged and slowed",
+    title="The tool's own error rates: simulated campaigns, "
+    "and a framework against itself, unchanged and slowed",
     workload="captioning",
     settings=Settings,
     models=captioning.STUDY.models,

@@ -1,6 +1,7 @@
-"""S0 · Image captioning with a CNN and an LSTM: throughput, memory and training time of one decoder in every framework.
+"""S0 · Image captioning with a CNN and an LSTM: throughput, memory and training time of a decoder.
 
-Source: PyTorch against TensorFlow for image captioning (Arizona State University, 2024), with its published figures below.
+Source: PyTorch against TensorFlow for image captioning (Arizona State University, 2024), with its
+published figures below.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Settings(CampaignSettings):
     )
     weights: str = setting(
         "auto",
-        "of DenseNet-201: imagenet, random, a .safetensors or .pth file; auto: imagenet if it is available",
+        "of DenseNet-201: imagenet, random, a .safetensors or .pth file; "
+        "auto: imagenet if it is available",
         path=True,
         group="data",
     )
@@ -177,18 +179,10 @@ class Settings(CampaignSettings):
         searchable=False,
         advanced=True,
     )
-    autolog: str = setting(
-        "evenhand",
-        "mlflow: let keras-* frameworks log through MLflow's autologging too",
-        choices=("evenhand", "mlflow"),
-        group="records",
-        searchable=False,
-        advanced=True,
-    )
 
 
-# A decoder that trains for seconds on synthetic data, for studies of the measurement itself: nothing but steps, on one thread,
-# because processes that share all cores with the rest of a machine repeat three times worse.
+# A decoder that trains for seconds on synthetic data, for studies of the measurement itself: only
+# steps, on one thread, because processes that share all cores with others repeat three times worse.
 STEPS_ALONE: dict[str, Any] = {
     "threads": 1,
     "data": "synthetic",
@@ -215,7 +209,7 @@ STUDY = Study(
         "demo": {
             "weights": "random",
             "image_size": 64,
-            # Every word of a caption once a step, for a tenth of the time: enough steps to tell the scenes apart.
+            # A caption is one example, which takes a tenth of the time.
             "formulation": "sequence",
             "epochs": 8,
             "steps_per_epoch": 40,
@@ -224,7 +218,7 @@ STUDY = Study(
             "bleu_images": 32,
             "validation_captions": 128,
             "inference_requests": 200,
-            # What spreads on a small or busy machine: threads that wait for each other, memory asked for anew, a neighbour.
+            # Small or busy machines vary by threads that wait, freed memory, and neighbours.
             "threads": 1,
             "malloc": "keep",
             "pairing": "interleaved",
@@ -233,7 +227,6 @@ STUDY = Study(
         "flickr30k-paper": {"data": "", "split": "random", "vocabulary": 18_313, "length": 74},
         "coco-paper": {"data": "", "split": "random", "vocabulary": 26_443, "length": 49},
     },
-    # What is judged, in the order of the report; every one needs values on both sides.
     outcomes=(
         outcome("train/examples_per_second"),
         outcome("train/images_per_second"),

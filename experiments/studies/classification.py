@@ -1,6 +1,7 @@
-"""S1 · ResNet-18 and VGG-16 classify images: training time, inference, accuracy, time to accuracy, learning curves.
+"""S1 · ResNet-18 and VGG-16 classify images: training time, inference, accuracy, learning curves.
 
-Source: PyTorch against TensorFlow on ResNet-18 and VGG-16 (University at Albany, 2020/21), with its published figures below.
+Source: PyTorch against TensorFlow on ResNet-18 and VGG-16 (University at Albany, 2020/21), with its
+published figures below.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class Settings(CampaignSettings):
     )
     input: tuple[str, ...] = setting(
         ("stream",),
-        "batches made before, between the steps, or by DataLoader and tf.data from the files; several are all measured",
+        "batches made before, between the steps, or by DataLoader and tf.data from the files; "
+        "several are all measured",
         choices=("memory", "stream", "native"),
         group="data",
     )
@@ -148,23 +150,21 @@ class Settings(CampaignSettings):
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Every framework, and the controls, with every input; where there are several, those of one input stand together."""
-    several = len(settings.input) > 1
+    """Return every framework, and the controls, with every input; several inputs are groups."""
+    base = (*compared(settings), *controls(settings))
+    if len(settings.input) == 1:
+        (kind,) = settings.input
+        return tuple(replace(cell, settings={**cell.settings, "input": kind}) for cell in base)
     return tuple(
         replace(
-            one,
-            name=f"{one.name} · {way}" if several else one.name,
-            settings={**one.settings, "input": way},
-            group=way if several else "",
+            cell,
+            name=f"{cell.name} · {kind}",
+            settings={**cell.settings, "input": kind},
+            group=kind,
         )
-        for way in settings.input
-        for one in (*compared(settings), *controls(settings))
+        for kind in settings.input
+        for cell in base
     )
-
-
-def models(settings: Settings) -> tuple[str, ...]:
-    """Networks that the parity gate has to prove equal."""
-    return (settings.model,)
 
 
 STUDY = Study(

@@ -1,25 +1,21 @@
-"""S4, ablation 1 · How the algorithm of a convolution is chosen; on a CPU, with oneDNN and without.
+"""S4, ablation 1 · Choice of the algorithm of a convolution; on a CPU, with oneDNN and without.
 
-Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of Science and Technology, 2022).
+Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of
+Science and Technology, 2022).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 from experiments.config import devices
 from experiments.config.settings import MAX_ROWS, parameter, setting
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
-
-if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
 
 # Device -> what is compared on it, the baseline first.
 ALGORITHMS = {"cuda": ("fixed", "heuristic", "profiled"), "cpu": ("plain", "onednn")}
@@ -28,7 +24,7 @@ OF_PICTURES = ("resnet50", "vgg16", "inception_v3")
 
 @dataclass(frozen=True)
 class ConvolutionParameters(training_speed.SpeedParameters):
-    """What a cell measures."""
+    """Parameters of a cell."""
 
     batch_size: int = parameter(0, "batch_sizes")
     lengths: str = parameter("fixed", "shapes")
@@ -55,14 +51,16 @@ class Settings(training_speed.Settings):
     )
     shapes: tuple[str, ...] = setting(
         ("fixed", "varying"),
-        "whether the lengths of sequences vary; the first epoch is then reported separately. Pictures are of one size",
+        "whether the lengths of sequences vary; the first epoch is then reported separately. "
+        "Pictures are of one size",
         choices=("fixed", "varying"),
         group="training",
         material=False,
     )
     algorithms: tuple[str, ...] = setting(
         (),
-        "what is compared, the baseline first; none: fixed, heuristic, profiled on a GPU, plain, onednn on a CPU",
+        "what is compared, the baseline first; "
+        "none: fixed, heuristic, profiled on a GPU, plain, onednn on a CPU",
         choices=(*ALGORITHMS["cuda"], *ALGORITHMS["cpu"]),
         group="design",
         material=False,
@@ -78,7 +76,7 @@ class Settings(training_speed.Settings):
         return self.batch_sizes
 
 
-# Of networks of pictures: throughput of profiled over fixed, the smallest and the largest that was seen; on a P100.
+# Networks of pictures: smallest and largest throughput of profiled over fixed, on a P100.
 PICTURES = (1.19, 2.02)
 # Network -> seconds of the first epoch and of a later one, lengths varying; on a P100.
 EPOCHS = {
@@ -88,73 +86,70 @@ EPOCHS = {
 
 
 def algorithms(settings: Settings) -> tuple[str, ...]:
-    """What is compared on the device, the baseline first. Raises WrongCall for what belongs to another device."""
+    """Return the algorithms of the device, the baseline first, or raise WrongCall for others."""
     device = devices.resolve(settings.device, settings)
     for name in settings.algorithms:
         if name not in ALGORITHMS[device]:
             raise WrongCall(
-                f"algorithms={name}: there is none on {device}; have {', '.join(ALGORITHMS[device])}"
+                f"algorithms={name}: there is none on {device}; "
+                f"have {', '.join(ALGORITHMS[device])}"
             )
     return settings.algorithms or ALGORITHMS[device]
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Every algorithm at every batch size, of each network in each framework; those of one point stand together."""
+    """Return every algorithm at every batch size, in groups of a network in a framework."""
+    from models import spec
+
     names = algorithms(settings)
     for name in settings.frameworks:
         if name == "keras-jax" and devices.resolve(settings.device, settings) == "cpu":
             raise WrongCall(
-                f"frameworks={name}: JAX's kernels on a CPU are not oneDNN's, and cannot be chosen; leave it out"
+                f"frameworks={name}: JAX's kernels on a CPU are not oneDNN's, "
+                "and cannot be chosen; leave it out"
             )
     check_count(
         settings, settings.models, settings.frameworks, settings.batch_sizes, settings.shapes, names
     )
-    found = []
+    cells = []
     for model, framework, rows, lengths in product(
         settings.models, settings.frameworks, settings.batch_sizes, settings.shapes
     ):
-        if lengths == "varying" and not _has_lengths(model):
+        if lengths == "varying" and not spec(model).has_lengths:
             continue
         point = f"{framework} · {model} · batch {rows} · {lengths}"
-        own = {"model": model, "batch_size": rows, "lengths": lengths}
-        found += [
+        parameters = {"model": model, "batch_size": rows, "lengths": lengths}
+        cells += [
             Treatment(
                 f"{name} · {point}",
                 framework,
                 "measure",
-                {**own, "conv_algorithm": name},
+                {**parameters, "conv_algorithm": name},
                 group=point,
             )
             for name in names
         ]
-    if not found:
+    if not cells:
         raise WrongCall(
-            "shapes=varying: pictures are of one size; take shapes=fixed, or name networks of sequences, too"
+            "shapes=varying: pictures are of one size; "
+            "take shapes=fixed, or name networks of sequences, too"
         )
-    return tuple(found)
-
-
-def _has_lengths(model: str) -> bool:
-    from models import spec
-
-    return spec(model).has_lengths
+    return tuple(cells)
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
-    """Every algorithm over the baseline, the published figures beside it."""
+    """Return every algorithm over the baseline, with the published figures."""
     from experiments.comparison.analyses import ablations
-    from experiments.comparison.judgement import Extra
 
-    of_pictures = dict.fromkeys(OF_PICTURES, PICTURES)
-    found = ablations.convolutions(
+    sections = ablations.convolutions(
         comparison,
         treatments(settings),
-        of_pictures,
+        dict.fromkeys(OF_PICTURES, PICTURES),
         EPOCHS,
         training_speed.SOURCE,
         size=settings.size,
     )
-    return Extra([], sections=found)
+    return Extra([], sections=sections)
 
 
 STUDY = Study(
@@ -164,7 +159,7 @@ STUDY = Study(
     settings=Settings,
     models=lambda settings: settings.models,
     factor="conv_algorithm",
-    # The slowest on paper: what is repeatable to the bit on a GPU, and a CPU without oneDNN.
+    # The slowest on paper: repeatable to the bit on a GPU, without oneDNN on a CPU.
     baseline=lambda settings: algorithms(settings)[0],
     treatments=treatments,
     strata=lambda _: ("framework", "model", "batch_size", "lengths"),

@@ -1,7 +1,8 @@
 """S2, S4 · Data-parallel training: one network on 1, 2, … workers, against one worker.
 
-Sources: PyTorch against TensorFlow on a grid of networks (Arizona State University, 2023); Comparing the training speed of
-PyTorch and TensorFlow (Huazhong University of Science and Technology, 2022). Workers were GPUs there, here they are processes.
+Sources: PyTorch against TensorFlow on a grid of networks (Arizona State University, 2023);
+Comparing the training speed of PyTorch and TensorFlow (Huazhong University of Science and
+Technology, 2022). Workers were GPUs there, here they are processes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 from experiments.config.settings import (
     MAX_RATE,
@@ -23,22 +23,18 @@ from experiments.config.settings import (
     parameter,
     setting,
 )
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count, require_single_steps
 from tracking import provenance
 from tracking.errors import WrongCall
-
-if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
 
 HAVE = ("pytorch", "tensorflow")
 
 
 @dataclass(frozen=True)
 class GroupParameters(CellParameters):
-    """What a cell measures: a network on a group of workers."""
+    """Parameters of a cell: a network on a group of workers."""
 
     model: str = parameter("", "models")
     group: str = parameter("", "workers", "compression")
@@ -66,7 +62,8 @@ class Settings(CampaignSettings):
     )
     compression: tuple[str, ...] = setting(
         ("none",),
-        "of the gradients that workers exchange; fp16 and powersgd lose something, and are PyTorch's alone",
+        "of the gradients that workers exchange; "
+        "fp16 and powersgd lose something, and are PyTorch's alone",
         choices=("none", "fp16", "powersgd"),
         group="design",
         material=False,
@@ -118,20 +115,14 @@ class Settings(CampaignSettings):
     )
     rendezvous: str = setting(
         "",
-        "address of the first worker's machine at which the others find it; none: what Slurm calls it, or this machine alone",
+        "address of the first worker's machine at which the others find it; "
+        "none: what Slurm calls it, or this machine alone",
         group="machine",
         material=False,
         advanced=True,
     )
     threads: int = setting(
         1, "CPU threads of every worker", minimum=1, maximum=1_024, group="machine"
-    )
-    strategy: str = setting(
-        "processes",
-        "a process a worker; or one_process for all, a GPU a worker (DataParallel, MirroredStrategy)",
-        choices=("processes", "one_process"),
-        group="design",
-        advanced=True,
     )
     device: str = setting(
         "cpu",
@@ -148,33 +139,35 @@ class Settings(CampaignSettings):
 
     @property
     def nodes_of_a_job(self) -> int:
-        """All of them: the workers of a cell are spread over its job's nodes."""
+        """Nodes of a job, over which the workers of a cell are spread."""
         return self.nodes
 
     @property
     def cpus_of_a_node(self) -> int:
-        """What the workers need that come to one node."""
+        """CPUs of the workers of one node."""
         return math.ceil(max(self.workers) / self.nodes) * self.threads + self.reserve_cores
 
 
 def groups(
     workers: Sequence[int], compression: Sequence[str], framework: str
 ) -> dict[str, tuple[int, str]]:
-    """Level -> workers and compression. What only PyTorch compresses is its alone; one worker has nothing to exchange."""
-    found = {}
+    """Return level -> workers and compression: only PyTorch compresses, between several workers."""
+    levels = {}
     for count, hook in product(workers, compression):
-        if hook == "none" or (framework == "pytorch" and count > 1):
-            found[f"{count}" if hook == "none" else f"{count} {hook}"] = (count, hook)
-    return found
+        if hook == "none":
+            levels[f"{count}"] = (count, hook)
+        elif framework == "pytorch" and count > 1:
+            levels[f"{count} {hook}"] = (count, hook)
+    return levels
 
 
 def rows(batch_size: int, scaling: str, workers: int) -> int:
-    """Images a step of each worker."""
+    """Return the images a step of each worker."""
     return batch_size // workers if scaling == "strong" else batch_size
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Every group of workers, of each framework and network side by side. Raises WrongCall for groups that cannot be."""
+    """Return every group of workers of each framework and network."""
     require_single_steps(settings, "distributed")
     _check(settings)
     check_count(
@@ -196,81 +189,66 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 
 def _check(settings: Settings) -> None:
+    """Raise WrongCall for groups that cannot be trained."""
     for name in settings.frameworks:
         if name not in HAVE:
             raise WrongCall(
-                f"frameworks={name}: it is not trained on several workers here; have {', '.join(HAVE)}"
+                f"frameworks={name}: it is not trained on several workers here; "
+                f"have {', '.join(HAVE)}"
             )
     if 1 not in settings.workers or "none" not in settings.compression:
         raise WrongCall(
-            "workers, compression: one worker without compression is the baseline; name 1 and none, too"
-        )
-    _check_nodes(settings)
-    cpus, most = len(os.sched_getaffinity(0)) - settings.reserve_cores, max(settings.workers)
-    if not settings.on_cluster and most * settings.threads > cpus:
-        right = (
-            f"at most workers={cpus // settings.threads}"
-            if cpus >= settings.threads
-            else f"at most threads={cpus}"
-        )
-        raise WrongCall(
-            f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs that cells may use; {right}"
+            "workers, compression: one worker without compression is the baseline; "
+            "name 1 and none, too"
         )
     if settings.pairing == "interleaved":
         raise WrongCall(
-            "pairing=interleaved: workers that are held would be taken for frozen; take pairing=sequential"
+            "pairing=interleaved: workers that are held would be taken for frozen; "
+            "take pairing=sequential"
         )
-    _check_gpus(settings)
-    uneven = [
-        count
-        for count in settings.workers
-        if settings.scaling == "strong" and settings.batch_size % count
-    ]
-    if uneven:
-        raise WrongCall(
-            f"batch_size={settings.batch_size} is not shared evenly among workers={uneven[0]}; take a multiple of it"
-        )
+    _check_machine(settings)
+    for count in settings.workers:
+        if settings.scaling == "strong" and settings.batch_size % count:
+            raise WrongCall(
+                f"batch_size={settings.batch_size} is not shared evenly among workers={count}; "
+                "take a multiple of it"
+            )
 
 
-def _check_gpus(settings: Settings) -> None:
-    alone = settings.strategy == "one_process"
-    if settings.device == "cpu" and not alone:
-        return
-    if alone and settings.compression != ("none",):
-        raise WrongCall(
-            "strategy=one_process: nothing is sent between processes, nor compressed; take compression=none"
-        )
-    if alone and settings.nodes > 1:
-        raise WrongCall(
-            f"nodes={settings.nodes}: strategy=one_process has one process, on one machine; take strategy=processes"
-        )
-    most, there = max(settings.workers), len(provenance.gpus())
-    if settings.device == "cpu" or (there < most and not settings.on_cluster):
-        asked = "strategy=one_process" if alone else "device=cuda"
-        raise WrongCall(
-            f"{asked}: each of workers={most} needs a GPU of its own (device=cuda), and this machine has {there}; "
-            f"take device=cpu and strategy=processes"
-        )
-
-
-def _check_nodes(settings: Settings) -> None:
-    """On a cluster Slurm itself says whether a node has the CPUs: `cpus_of_a_node`."""
+def _check_machine(settings: Settings) -> None:
+    """Raise WrongCall for more workers than nodes, CPUs or GPUs; on a cluster, Slurm checks."""
     most = max(settings.workers)
     if settings.nodes > most:
         raise WrongCall(
-            f"nodes={settings.nodes} are more than the workers={most} that use them; give at most nodes={most}"
+            f"nodes={settings.nodes} are more than the workers={most} that use them; "
+            f"give at most nodes={most}"
+        )
+    if settings.on_cluster:
+        return
+    cpus = len(os.sched_getaffinity(0)) - settings.reserve_cores
+    if most * settings.threads > cpus:
+        right = f"at most threads={cpus}"
+        if cpus >= settings.threads:
+            right = f"at most workers={cpus // settings.threads}"
+        raise WrongCall(
+            f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs "
+            f"that cells may use; {right}"
+        )
+    if settings.device == "cuda" and (gpus := len(provenance.gpus())) < most:
+        raise WrongCall(
+            f"device=cuda: each of workers={most} needs a GPU of its own, "
+            f"and this machine has {gpus}; take device=cpu"
         )
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
-    """Speed-up and efficiency beside the ideal; what the exchange of gradients costs; what was proven before."""
+    """Return speed-up and efficiency, the cost of exchanging gradients, and the proofs."""
     from experiments.comparison.analyses import workers
-    from experiments.comparison.judgement import Extra
 
-    found = dict[str, tuple[int, str]]()
+    levels = dict[str, tuple[int, str]]()
     for name in settings.frameworks:
-        found |= groups(settings.workers, settings.compression, name)
-    return Extra([], sections=workers.sections(comparison, found, settings.scaling))
+        levels |= groups(settings.workers, settings.compression, name)
+    return Extra([], sections=workers.sections(comparison, levels, settings.scaling))
 
 
 STUDY = Study(

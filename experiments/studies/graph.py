@@ -1,34 +1,30 @@
-"""S4, ablation 3 · TensorFlow's graph optimizers switched off and on one by one, beside eager and compiled programs.
+"""S4, ablation 3 · TensorFlow's graph optimizers one by one, with eager and compiled programs.
 
-Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of Science and Technology, 2022).
+Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of
+Science and Technology, 2022).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from experiments.config.settings import parameter, setting
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
 from models.frameworks import GRAPH_OPTIMIZERS, OTHER_GRAPH_OPTIMIZERS
 from tracking.errors import WrongCall
 
-if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
-
 BASELINE = "tensorflow"
 SINGLE = tuple(name for name in GRAPH_OPTIMIZERS if name != "all")
-# What is run as it comes -> what compiles the same, in whose steps the compilation is to be paid back.
+# Eager program -> compiled programs, whose compilation has to be paid back by faster steps.
 EAGER = {"tensorflow+eager": ("tensorflow", "tensorflow+xla"), "pytorch": ("pytorch+compile",)}
 
 
 @dataclass(frozen=True)
 class GraphParameters(training_speed.SpeedParameters):
-    """What a cell measures: a program, and the graph optimizers that are off in it."""
+    """Parameters of a cell: a program, and the graph optimizers that are off in it."""
 
     program: str = parameter("", "frameworks")
     graph_off: tuple[str, ...] = parameter((), "without", "alone")
@@ -46,14 +42,16 @@ class Settings(training_speed.Settings):
     )
     without: tuple[str, ...] = setting(
         GRAPH_OPTIMIZERS,
-        "graph optimizers of tensorflow that are switched off, one at a time; all: every one at once",
+        "graph optimizers of tensorflow that are switched off, one at a time; "
+        "all: every one at once",
         choices=(*GRAPH_OPTIMIZERS, "none"),
         group="design",
         material=False,
     )
     alone: tuple[str, ...] = setting(
         (),
-        "graph optimizers of tensorflow that are on while all others are off that have a switch, one at a time",
+        "graph optimizers of tensorflow that are on while all others with a switch are off, "
+        "one at a time",
         choices=SINGLE,
         group="design",
         material=False,
@@ -67,7 +65,7 @@ class Settings(training_speed.Settings):
     parameters = GraphParameters
 
 
-# What switching off all four was said to cost, of TensorFlow 1.15 on a P100.
+# Published cost of switching off all four, of TensorFlow 1.15 on a P100.
 TABLE = {
     "resnet50": "< 0.6 %",
     "vgg16": "< 0.6 %",
@@ -80,10 +78,11 @@ TABLE = {
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Every network by every framework's program, and by TensorFlow's with optimizers off; a network's stand together."""
+    """Return every framework's program and TensorFlow's with optimizers off, by network."""
     if BASELINE not in settings.frameworks:
         raise WrongCall(
-            f"frameworks: {BASELINE}, whose optimizers are switched off, is the baseline; name it, too"
+            f"frameworks: {BASELINE}, whose optimizers are switched off, is the baseline; "
+            "name it, too"
         )
     without = [name for name in settings.without if name != "none"]
     check_count(settings, settings.models, (*settings.frameworks, *without, *settings.alone))
@@ -93,7 +92,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     programs += [(f"without {name}", BASELINE, (name,)) for name in without]
     switches = (*SINGLE, *OTHER_GRAPH_OPTIMIZERS)
     programs += [
-        (f"only {name}", BASELINE, tuple(one for one in switches if one != name))
+        (f"only {name}", BASELINE, tuple(switch for switch in switches if switch != name))
         for name in settings.alone
     ]
     return tuple(
@@ -115,11 +114,10 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
-    """Every program over TensorFlow's, the published figures beside it; and when compiling has paid."""
+    """Return every program over TensorFlow's, and the steps after which compiling has paid."""
     from experiments.comparison.analyses import ablations
-    from experiments.comparison.judgement import Extra
 
-    levels = tuple(dict.fromkeys(str(one.settings["program"]) for one in treatments(settings)))
+    levels = tuple(dict.fromkeys(str(cell.settings["program"]) for cell in treatments(settings)))
     speeds = ablations.graphs(
         comparison, settings.models, levels, TABLE, training_speed.SOURCE, size=settings.size
     )

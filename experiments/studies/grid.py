@@ -1,6 +1,7 @@
-"""S2 · A grid on synthetic tensors: models × batch sizes × image sizes × frameworks, training and inference.
+"""S2 · A grid on synthetic tensors: models × batch sizes × image sizes, training and inference.
 
-Source: PyTorch against TensorFlow on a grid of networks (Arizona State University, 2023), with its published findings below.
+Source: PyTorch against TensorFlow on a grid of networks (Arizona State University, 2023), with its
+published findings below.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from experiments.planning.treatments import check_count
 
 @dataclass(frozen=True)
 class PointParameters(CellParameters):
-    """What a cell measures."""
+    """Parameters of a cell: a point of the grid."""
 
     model: str = parameter("", "models")
     batch_size: int = parameter(0, "batch_sizes")
@@ -113,8 +114,8 @@ class Settings(PointSettings):
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Every point of the grid in every framework; those of one point stand together."""
-    found = []
+    """Return every point of the grid in every framework, in groups of a point."""
+    cells = []
     check_count(
         settings,
         settings.models,
@@ -124,17 +125,17 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     )
     for model, side, rows in product(settings.models, settings.image_sizes, settings.batch_sizes):
         point = f"{model} · {side} px · batch {rows}"
-        own = {
+        parameters = {
             "model": model,
             "image_size": side,
             "batch_size": rows,
             "phases": settings.phases,
         }
-        found += [
-            Treatment(f"{name} · {point}", name, "measure", own, group=point)
+        cells += [
+            Treatment(f"{name} · {point}", name, "measure", parameters, group=point)
             for name in settings.frameworks
         ]
-    return tuple(found)
+    return tuple(cells)
 
 
 STUDY = Study(

@@ -1,24 +1,22 @@
-"""S3 · LeNet-5 and ten hypotheses: time, temperatures and utilisation, in learning and in inference, Goal-Question-Metric.
+"""S3 · LeNet-5 and ten hypotheses on time, temperature and utilisation (Goal-Question-Metric).
 
-Source: TensorFlow against PyTorch on LeNet and MNIST (Universidade Federal de Sergipe, 2019), with its published p-values below.
+Source: TensorFlow against PyTorch on LeNet and MNIST (Universidade Federal de Sergipe, 2019), with
+its published p-values below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from experiments.config.settings import MAX_ROWS, MAX_SIDE, setting
+from experiments.contract import Comparison, Extra, Progress
 from experiments.metrics import Hypothesis, outcome
 from experiments.studies import classification
 
-if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
-    from experiments.contract import Progress
-
-GOAL = "Compare the frameworks, for the purpose of choosing one, with respect to time and use of the machine, as practitioners do."
+GOAL = (
+    "Compare the frameworks, for the purpose of choosing one, "
+    "with respect to time and use of the machine, as practitioners do."
+)
 
 
 @dataclass(frozen=True)
@@ -67,18 +65,17 @@ _QUESTIONS = {
     ),
 }
 HYPOTHESES: tuple[Hypothesis, ...] = tuple(
-    Hypothesis(f"H{2 * number + at + 1}", question, phase, metrics[at], metrics[2 + at])
-    for number, (question, metrics) in enumerate(_QUESTIONS.items())
-    for at, phase in enumerate(("learning", "inference"))
+    Hypothesis(f"H{2 * number + position + 1}", question, phase, row[position], row[2 + position])
+    for number, (question, row) in enumerate(_QUESTIONS.items())
+    for position, phase in enumerate(("learning", "inference"))
 )
 
 
 def also(_: Settings, comparison: Comparison, __: Progress) -> Extra:
-    """The ten hypotheses, answered one by one."""
+    """Return the answers to the ten hypotheses."""
     from experiments.comparison.analyses import hypotheses
-    from experiments.comparison.judgement import Extra
 
-    answers: Sequence[hypotheses.HypothesisResult] = hypotheses.answered(HYPOTHESES, comparison)
+    answers = hypotheses.answered(HYPOTHESES, comparison)
     section = hypotheses.section(answers, GOAL)
     return Extra(
         [hypotheses.sentence(answers)],
@@ -93,7 +90,7 @@ STUDY = replace(
     title="LeNet-5: ten hypotheses on time, temperature and utilisation",
     settings=Settings,
     also=also,
-    # One process a repetition, where the study repeated steps in one: its hundred values were not independent.
+    # A repetition is a process; the study repeated steps in one, which are not independent.
     presets={
         "demo": {
             **_DIGITS,
@@ -124,7 +121,7 @@ STUDY = replace(
         },
     },
     outcomes=(
-        *(outcome(one.metric) for one in HYPOTHESES),
+        *(outcome(hypothesis.metric) for hypothesis in HYPOTHESES),
         outcome("val/accuracy"),
         outcome("val/loss"),
         outcome("train/step_seconds"),
@@ -136,11 +133,12 @@ STUDY = replace(
     primary=("train/total_seconds", "inference/latency_seconds_p50", "val/accuracy"),
     published=tuple(
         {
-            "what": f"{one.name}, {one.question} ({one.phase})",
-            "published": f"p = {one.published_p}",
-            "metric": one.metric,
+            "what": f"{hypothesis.name}, {hypothesis.question} ({hypothesis.phase})",
+            "published": f"p = {hypothesis.published_p}",
+            "metric": hypothesis.metric,
         }
-        for one in HYPOTHESES
+        for hypothesis in HYPOTHESES
     ),
-    source="Universidade Federal de Sergipe, 2019 (TensorFlow first, then PyTorch; 100 values of one process each)",
+    source="Universidade Federal de Sergipe, 2019 "
+    "(TensorFlow first, then PyTorch; 100 values of one process each)",
 )

@@ -1,6 +1,7 @@
-"""S4, ablation 2 · One LSTM in several implementations, each against a loop of cells in basic operators.
+"""S4, ablation 2 · One LSTM in several implementations, against a loop of cells.
 
-Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of Science and Technology, 2022).
+Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of
+Science and Technology, 2022).
 """
 
 from __future__ import annotations
@@ -10,19 +11,17 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from experiments.config.settings import parameter, setting
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
 from tracking.errors import WrongCall
 
 if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
     from models.parity import Side
 
 BASELINE = "cells"
-# Library -> what compiles there, and the implementations that it has.
+# Library -> its compiled variant, and its implementations.
 COMPILED = {"pytorch": "pytorch+compile", "tensorflow": "tensorflow+xla"}
 HAS = {
     "pytorch": ("cells", "block", "layer", "scan"),
@@ -41,7 +40,7 @@ IMPLEMENTATIONS = (
 
 @dataclass(frozen=True)
 class LstmParameters(training_speed.SpeedParameters):
-    """What a cell measures: an implementation of a library, by its class there."""
+    """Parameters of a cell: an implementation of a library."""
 
     implementation: str = parameter("", "implementations")
     library: str = parameter("", "frameworks")
@@ -75,12 +74,13 @@ class Settings(training_speed.Settings):
     parameters = LstmParameters
 
 
-# (library, network, implementation) -> throughput over that of cells, on a P100: TensorFlow 1.15, PyTorch 1.4.
+# (library, network, implementation) -> throughput over that of cells, on a P100, with
+# TensorFlow 1.15 and PyTorch 1.4.
 TABLE = {("tensorflow", "deepspeech2", "layer"): 2.69, ("pytorch", "deepspeech2", "layer"): 4.14}
 
 
 def side(treatment: Treatment) -> Side:
-    """What the parity gate takes for a treatment: its own implementation, in float32 where that has no other."""
+    """Return the side of the parity gate: float32 for an implementation that has no other."""
     from models.lstms import FLOAT32_ALONE
     from models.parity import Side
 
@@ -90,34 +90,34 @@ def side(treatment: Treatment) -> Side:
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Every implementation that a framework has, of each network; those of one network in one framework stand together."""
+    """Return every implementation of a framework, in groups of a network in a framework."""
     _check(settings)
     check_count(
         settings, settings.models, settings.frameworks, (BASELINE, *settings.implementations)
     )
-    found = []
+    cells = []
     for model, library in product(settings.models, settings.frameworks):
         point = f"{library} · {model}"
         for name in (BASELINE, *settings.implementations):
             lstm, _, compiled = name.partition("+")
             if lstm not in HAS[library]:
                 continue
-            own = {"model": model, "batch_size": settings.rows(model)[0]}
-            own |= {"implementation": name, "library": library, "lstm": lstm}
-            found.append(
+            parameters = {"model": model, "batch_size": settings.rows(model)[0]}
+            parameters |= {"implementation": name, "library": library, "lstm": lstm}
+            cells.append(
                 Treatment(
                     f"{name} · {point}",
                     COMPILED[library] if compiled else library,
                     "measure",
-                    own,
+                    parameters,
                     group=point,
                 )
             )
-    return tuple(found)
+    return tuple(cells)
 
 
 def _check(settings: Settings) -> None:
-    """Raises WrongCall for what is not known, and for a network or framework that the question is not about."""
+    """Raise WrongCall for unknown implementations, other frameworks, and other networks."""
     from experiments.config import interpreters
     from models import spec
     from models.lstms import FLOAT32_ALONE
@@ -132,14 +132,15 @@ def _check(settings: Settings) -> None:
             raise WrongCall(
                 f"frameworks={name}: its LSTMs are not compared here; have {', '.join(HAS)}"
             )
-        if any("+" in one for one in settings.implementations) and (
+        if any("+" in implementation for implementation in settings.implementations) and (
             reason := interpreters.missing(COMPILED[name], settings.pythons)
         ):
             raise WrongCall(reason)
     blocks = [name for name in settings.implementations if name in FLOAT32_ALONE]
     if settings.precision == "bfloat16" and blocks and "tensorflow" in settings.frameworks:
         raise WrongCall(
-            f"precision=bfloat16: TensorFlow's {' and '.join(blocks)} take float32 alone; leave them out"
+            f"precision=bfloat16: TensorFlow's {' and '.join(blocks)} take float32 alone; "
+            "leave them out"
         )
     for name in settings.models:
         module = spec(name)
@@ -148,13 +149,11 @@ def _check(settings: Settings) -> None:
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
-    """Every implementation over the loop of cells, the published figures beside it."""
+    """Return every implementation over the loop of cells, with the published figures."""
     from experiments.comparison.analyses import ablations
-    from experiments.comparison.judgement import Extra
 
-    levels = (BASELINE, *settings.implementations)
     section = ablations.lstm(
-        comparison, treatments(settings), levels, TABLE, training_speed.SOURCE, size=settings.size
+        comparison, treatments(settings), TABLE, training_speed.SOURCE, size=settings.size
     )
     return Extra([], sections=(section,))
 

@@ -1,59 +1,30 @@
-"""What measuring costs: each framework's own plain loop against this harness and the usual trackers, on the same batches."""
+"""Cost of measuring: each framework's own plain loop against this harness, on the same batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
 
 from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, parameter, setting
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count, require_single_steps
 from experiments.studies import grid
-from models import frameworks
 from tracking.errors import WrongCall
-
-if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
 
 BASELINE = "plain"
 
 
-@dataclass(frozen=True)
-class Harness:
-    """What drives a network. serves: the frameworks that it is for; sensed: whether the sensors are read meanwhile."""
-
-    stage: str = "measure"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    sensed: bool = False
-    serves: Callable[[str], bool] = lambda _: True
-
-
-HARNESSES = {
-    "evenhand": Harness(),
-    "evenhand+sensors": Harness(sensed=True),
-    "fit+autolog": Harness(
-        settings={"autolog": "mlflow"}, serves=lambda name: frameworks.described(name).fits
-    ),
-    "lightning+autolog": Harness(
-        "lightning",
-        {"autolog": "mlflow", "phases": ("train",)},
-        serves=lambda name: name == "pytorch" and _has_lightning(),
-    ),
-}
+# Harness -> whether the sensors are read.
+HARNESSES = {"evenhand": False, "evenhand+sensors": True}
 
 
 @dataclass(frozen=True)
 class OverheadParameters(grid.PointParameters):
-    """What a cell measures, and what drives its network."""
+    """Parameters of a cell: a point and its harness."""
 
     image_size: int = parameter(0, "image_side")
     harness: str = parameter("", "harnesses")
-    autolog: str = parameter("", "harnesses")
 
 
 @dataclass(frozen=True)
@@ -76,7 +47,7 @@ class Settings(grid.PointSettings):
     )
     harnesses: tuple[str, ...] = setting(
         ("evenhand",),
-        "what is compared with the plain loop: " + ", ".join(HARNESSES) + " (if installed)",
+        "what is compared with the plain loop: " + ", ".join(HARNESSES),
         group="design",
         material=False,
     )
@@ -95,7 +66,8 @@ class Settings(grid.PointSettings):
     )
     learning_rate: float = setting(
         1e-6,
-        "so small that one repeated batch is not memorised: vanishing gradients are slow numbers on a CPU",
+        "so small that one repeated batch is not memorised: "
+        "vanishing gradients are slow numbers on a CPU",
         minimum=1e-9,
         maximum=MAX_RATE,
         group="training",
@@ -122,7 +94,7 @@ PRIMARY = ("train/step_seconds", "inference/latency_seconds_p50")
 
 
 def side_of(model: str, settings: Settings) -> int:
-    """Pixels a side: those that the network takes alone, or as the settings say. Raises ModelError for no such network."""
+    """Return the side of the images: the only one that the network takes, or the setting."""
     from models import spec
 
     only: int | None = spec(model).Spec.only_side
@@ -130,64 +102,45 @@ def side_of(model: str, settings: Settings) -> int:
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """The plain loop and the harnesses asked for, of each framework, network and batch size side by side."""
+    """Return the plain loop and the harnesses of each framework, network and batch size."""
     require_single_steps(settings, "overhead")
     for name in settings.harnesses:
         if name not in HARNESSES:
             raise WrongCall(f"harnesses: there is no '{name}'; have {', '.join(HARNESSES)}")
-    check_count(
-        settings,
-        settings.frameworks,
-        settings.models,
-        settings.batch_sizes,
-        (BASELINE, *settings.harnesses),
-    )
-    asked = {BASELINE: Harness("plain"), **{name: HARNESSES[name] for name in settings.harnesses}}
-    found = []
+    levels = (BASELINE, *settings.harnesses)
+    check_count(settings, settings.frameworks, settings.models, settings.batch_sizes, levels)
+    cells = []
     for framework, model, rows in product(
         settings.frameworks, settings.models, settings.batch_sizes
     ):
         point = f"{framework} · {model} · batch {rows}"
-        own = {
+        parameters = {
             "model": model,
             "batch_size": rows,
             "image_size": side_of(model, settings),
             "phases": settings.phases,
         }
-        found += [
+        cells += [
             Treatment(
                 f"{name} · {point}",
                 framework,
-                one.stage,
-                {**own, "harness": name, "autolog": "", **one.settings},
+                "plain" if name == BASELINE else "measure",
+                {**parameters, "harness": name},
                 group=point,
-                sensed=one.sensed,
+                sensed=HARNESSES.get(name, False),
             )
-            for name, one in asked.items()
-            if one.serves(framework)
+            for name in levels
         ]
-    return tuple(found)
-
-
-def warnings(settings: Settings) -> tuple[str, ...]:
-    if "lightning+autolog" in settings.harnesses and not _has_lightning():
-        return (
-            "lightning+autolog is left out: lightning is not installed (pip install -c constraints.txt -e '.[lightning]')",
-        )
-    return ()
+    return tuple(cells)
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
-    """Of every point whether the harness is shown to cost no more than the margin."""
+    """Return for every point whether the harness costs at most the margin."""
     from experiments.comparison.analyses import costs
-    from experiments.comparison.judgement import Extra
 
-    found = costs.judged(comparison, PRIMARY, settings.margin)
-    return Extra(costs.sentences(found), sections=(costs.section(found, settings.margin),))
-
-
-def _has_lightning() -> bool:
-    return find_spec("lightning") is not None
+    results = costs.judged(comparison, PRIMARY, settings.margin)
+    section = costs.section(results, settings.margin)
+    return Extra(costs.sentences(results), sections=(section,))
 
 
 STUDY = Study(
@@ -200,8 +153,6 @@ STUDY = Study(
     baseline=lambda _: BASELINE,
     treatments=treatments,
     strata=lambda _: ("framework", "model", "batch_size"),
-    allowed_to_differ=("autolog", "phases"),
-    warnings=warnings,
     also=also,
     presets={
         "demo": {

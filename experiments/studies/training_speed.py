@@ -1,13 +1,13 @@
-"""S4 · Training speed: networks of images and of sequences, warm-up, then timed steps, one table against the published one.
+"""S4 · Training speed of networks of images and of sequences, compared with a published table.
 
-Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of Science and Technology, 2022).
+Source: Comparing the training speed of PyTorch and TensorFlow on one GPU (Huazhong University of
+Science and Technology, 2022).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from experiments.config.settings import (
     MAX_RATE,
@@ -18,13 +18,9 @@ from experiments.config.settings import (
     parameter,
     setting,
 )
-from experiments.contract import Progress, Study, Treatment
+from experiments.contract import Comparison, Extra, Progress, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
-
-if TYPE_CHECKING:
-    from experiments.comparison.judgement import Extra
-    from experiments.comparison.verdicts.findings import Comparison
 
 SYNTHETIC = "synthetic"
 BATCH_SIZES = {
@@ -40,7 +36,7 @@ BATCH_SIZES = {
 
 @dataclass(frozen=True)
 class SpeedParameters(CellParameters):
-    """What a cell measures."""
+    """Parameters of a cell."""
 
     model: str = parameter("", "models")
 
@@ -60,7 +56,8 @@ class Settings(CampaignSettings):
     )
     data: str = setting(
         SYNTHETIC,
-        "synthetic: drawn from the seed; or a file or folder of sentences, pairs of sentences or recorded speech",
+        "synthetic: drawn from the seed; "
+        "or a file or folder of sentences, pairs of sentences or recorded speech",
         path=True,
         group="data",
     )
@@ -89,7 +86,8 @@ class Settings(CampaignSettings):
     )
     ctc: str = setting(
         "sparse",
-        "TensorFlow's and Keras' CTC loss: TensorFlow's kernel (sparse) or operators (dense), Keras' own, or the gate's (scan)",
+        "TensorFlow's and Keras' CTC loss: TensorFlow's kernel (sparse) or operators (dense), "
+        "Keras' own, or the gate's (scan)",
         choices=("sparse", "dense", "keras", "scan"),
         group="training",
         advanced=True,
@@ -111,7 +109,8 @@ class Settings(CampaignSettings):
     )
     profile: bool = setting(
         False,
-        "a few more steps under each framework's profiler: where their time goes; the trace is kept for TensorBoard",
+        "a few more steps under each framework's profiler: where their time goes; "
+        "the trace is kept for TensorBoard",
         group="records",
         material=False,
         advanced=True,
@@ -120,7 +119,7 @@ class Settings(CampaignSettings):
 
     @property
     def length_kinds(self) -> tuple[str, ...]:
-        """Whether lengths of sequences are fixed or vary, in some cell."""
+        """Kinds of lengths of sequences, fixed or varying, of all cells."""
         return (self.lengths,)
 
     def rows(self, model: str) -> tuple[int, ...]:
@@ -152,7 +151,7 @@ SHARES = {
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Every network in every framework; those of one network stand together."""
+    """Return every network in every framework, in groups of a network."""
     check_count(settings, settings.models, settings.frameworks)
     return tuple(
         Treatment(
@@ -168,31 +167,27 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
-    """The published tables beside ours; that of shares where steps were profiled."""
-    from experiments.comparison.analyses import training_speed
-    from experiments.comparison.judgement import Extra
+    """Return the published tables with ours; that of shares if steps were profiled."""
+    from experiments.comparison.analyses import published
 
-    speeds = training_speed.section(
-        comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings)
-    )
-    return Extra([], sections=(speeds, *training_speed.shares(comparison, SHARES, SOURCE)))
+    speeds = published.speeds(comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings))
+    return Extra([], sections=(speeds, *published.shares(comparison, SHARES, SOURCE)))
 
 
 def inputs(settings: Settings) -> str:
-    """What networks are trained on, in words."""
+    """Describe the inputs of the networks."""
     if settings.data == SYNTHETIC:
         return f"random inputs of {settings.lengths} lengths"
-    lengths = (
-        "each cut or padded to their median length"
-        if settings.lengths == "fixed"
-        else "of varying lengths"
-    )
-    return f"the sequences of {Path(settings.data).name}, {lengths}"
+    name = Path(settings.data).name
+    if settings.lengths == "fixed":
+        return f"the sequences of {name}, each cut or padded to their median length"
+    return f"the sequences of {name}, of varying lengths"
 
 
 STUDY = Study(
     name="training_speed",
-    title="Training speed: images and sequences, warm-up, then timed steps, beside the published table",
+    title="Training speed: images and sequences, warm-up, then timed steps, "
+    "beside the published table",
     workload="training_speed",
     settings=Settings,
     models=lambda settings: settings.models,

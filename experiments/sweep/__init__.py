@@ -1,1 +1,1 @@
-"""The search over an experiment's settings: Optuna samples and prunes, fresh processes answer, a campaign judges the best."""
+"""Search of an experiment's settings with Optuna; a campaign judges the best."""

@@ -1,4 +1,4 @@
-"""What a search is after: metrics to raise or lower, and bounds that must hold. Pure."""
+"""Goals of a search: metrics to raise or lower, and bounds. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from tracking.errors import WrongCall
 
 _CONSTRAINT = re.compile(r"\s*([^<>=]+?)\s*(<=|>=|<|>)\s*([^<>=]+?)\s*")
 _SECONDS = {"ms": 1e-3, "us": 1e-6, "s": 1.0}
+# Metrics that no search is about.
+_INTERNAL = ("live/", "system/", "check/", "model/")
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A metric as the experiment judges it, and whether it is to rise (`max`) or to fall (`min`)."""
+    """A metric as the experiment judges it, to raise (`max`) or to lower (`min`)."""
 
     outcome: Outcome
     direction: Literal["max", "min"]
@@ -35,7 +37,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A bound on a metric. text: as it was asked for."""
+    """A bound on a metric; `text` is what the user wrote."""
 
     metric: str
     sign: Literal[1, -1]
@@ -43,56 +45,49 @@ class Constraint:
     text: str
 
     def violation(self, value: float) -> float:
-        """Above 0 where the value breaks the bound, as a share of it."""
+        """Return a share of the bound, above 0 if the value breaks it."""
         return self.sign * (value - self.bound) / (abs(self.bound) or 1.0)
 
 
-def objectives(text: str, known: Iterable[Outcome]) -> tuple[Objective, ...]:
-    """`throughput:max,val/loss`, with commas between. known: what the experiment judges. Raises WrongCall."""
-    judged = {one.metric: one for one in known}
-    found: dict[str, Objective] = {}
-    for part in filter(None, (one.strip() for one in text.split(","))):
+def objectives(text: str, outcomes: Iterable[Outcome]) -> tuple[Objective, ...]:
+    """Parse `throughput:max,val/loss`; `outcomes` are those of the experiment. Raises WrongCall."""
+    judged = {entry.metric: entry for entry in outcomes}
+    parsed: dict[str, Objective] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, way = part.partition(":")
-        metric = _metric("objectives", name, tuple(judged))
-        if metric in found:
+        metric = _metric("objectives", name, judged)
+        if metric in parsed:
             raise WrongCall(f"objectives: {name} is named twice")
-        found[metric] = Objective(
-            judged.get(metric) or outcome(metric), _direction(name, metric, way)
-        )
-    if not found:
+        entry = judged.get(metric) or outcome(metric)
+        if way not in ("", "max", "min"):
+            raise WrongCall(f"objectives: {name}:{way} is neither {name}:max nor {name}:min")
+        way = way or {"higher": "max", "lower": "min"}.get(entry.better or "", "")
+        if not way:
+            raise WrongCall(
+                f"objectives: {name} has no direction of its own; write {name}:max or {name}:min"
+            )
+        parsed[metric] = Objective(entry, "max" if way == "max" else "min")
+    if not parsed:
         raise WrongCall(
-            f"objectives is empty: it says what is searched for; write throughput:max (have {', '.join(SHORT)})"
+            "objectives is empty: a search needs a metric; write throughput:max (have "
+            f"{', '.join(SHORT)})"
         )
-    return tuple(found.values())
+    return tuple(parsed.values())
 
 
-def _direction(name: str, metric: str, way: str) -> Literal["max", "min"]:
-    better = outcome(metric).better
-    if way == "max" or (not way and better == "higher"):
-        return "max"
-    if way == "min" or (not way and better == "lower"):
-        return "min"
-    if way:
-        raise WrongCall(f"objectives: {name}:{way} is neither {name}:max nor {name}:min")
-    raise WrongCall(
-        f"objectives: whether {name} should rise or fall is not known; write {name}:max or {name}:min"
-    )
-
-
-def constraints(text: str, known: Iterable[Outcome]) -> tuple[Constraint, ...]:
-    """`memory<4GB,val/loss<2.5`, with commas between. Raises WrongCall."""
-    names = tuple(one.metric for one in known)
-    found = []
-    for part in filter(None, (one.strip() for one in text.split(","))):
+def constraints(text: str, outcomes: Iterable[Outcome]) -> tuple[Constraint, ...]:
+    judged = {entry.metric: entry for entry in outcomes}
+    parsed = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
         matched = _CONSTRAINT.fullmatch(part)
         if not matched:
             raise WrongCall(
                 f"constraints: '{part}' is no bound; write memory<4GB or val/accuracy>0.9"
             )
-        metric = _metric("constraints", matched[1], names)
+        metric = _metric("constraints", matched[1], judged)
         sign: Literal[1, -1] = 1 if matched[2].startswith("<") else -1
-        found.append(Constraint(metric, sign, _bound(part, metric, matched[3]), part))
-    return tuple(found)
+        parsed.append(Constraint(metric, sign, _bound(part, metric, matched[3]), part))
+    return tuple(parsed)
 
 
 def _bound(part: str, metric: str, text: str) -> float:
@@ -100,36 +95,29 @@ def _bound(part: str, metric: str, text: str) -> float:
     try:
         if unit == "bytes":
             return float(memory.size(text))
-        suffix = next((one for one in _SECONDS if unit == "s" and text.endswith(one)), "")
+        suffix = next((name for name in _SECONDS if unit == "s" and text.endswith(name)), "")
         value = float(text.removesuffix(suffix)) * _SECONDS.get(suffix, 1.0)
+        if math.isfinite(value):
+            return value
     except (ValueError, WrongCall):
-        raise WrongCall(
-            f"constraints: '{part}': {text} is not {'a size (4GB)' if unit == 'bytes' else 'a number'}"
-        ) from None
-    if not math.isfinite(value):
-        raise WrongCall(f"constraints: '{part}': {text} is no bound")
-    return value
+        pass
+    right = "a size (4GB)" if unit == "bytes" else "a number"
+    raise WrongCall(f"constraints: '{part}': {text} is not {right}")
 
 
-def _metric(setting: str, name: str, known: tuple[str, ...]) -> str:
-    """The metric behind a name. One with a `/` may be anything that a cell logs: the first trial shows whether it is."""
-    metric = SHORT.get(name, name)
+def _metric(setting: str, name: str, judged: Mapping[str, Outcome]) -> str:
+    """Return the metric of a name; one with a `/` may be any that a cell logs."""
     if name in SHORT or "/" in name:
-        return metric
-    short = [one for one, whole in SHORT.items() if whole in known]
-    raise WrongCall(f"{setting}: no run has a metric '{name}'{suggestion(name, [*short, *known])}")
+        return SHORT.get(name, name)
+    names = [short for short, metric in SHORT.items() if metric in judged]
+    raise WrongCall(f"{setting}: no run has a metric '{name}'{suggestion(name, [*names, *judged])}")
 
 
-def require(metrics: Mapping[str, float], wanted: Iterable[str]) -> None:
-    """Raises WrongCall for the first metric that a finished trial does not have."""
-    for metric in wanted:
-        if metric in metrics:
-            continue
-        have = sorted(
-            name
-            for name in metrics
-            if not name.startswith(("live/", "system/", "check/", "model/"))
-        )
-        raise WrongCall(
-            f"objectives, constraints: the first trial has no {metric}{suggestion(metric, have)}"
-        )
+def require(metrics: Mapping[str, float], requested: Iterable[str]) -> None:
+    for metric in requested:
+        if metric not in metrics:
+            have = sorted(name for name in metrics if not name.startswith(_INTERNAL))
+            raise WrongCall(
+                f"objectives, constraints: the first trial has no {metric}"
+                f"{suggestion(metric, have)}"
+            )

@@ -1,4 +1,4 @@
-"""The workers of a sweep as jobs of a cluster: each joins the sweep from its node; the one that was started here concludes."""
+"""Workers of a sweep as jobs of a cluster: each joins the sweep from its node."""
 
 from __future__ import annotations
 
@@ -19,34 +19,32 @@ from tracking.errors import EvenhandError
 
 
 @dataclass
-class Joining:
-    """What a worker's job is sent as. given: the settings that it resumes the sweep with."""
+class WorkerJob:
+    """Job of a worker; `options` are the settings with which it resumes the sweep."""
 
     sweep: Sweep
-    given: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self) -> None:
-        """Works on trials until there are enough."""
         from experiments.sweep import worker
 
         STOP.hold()
         STOP.watch()
         with Display() as display:
-            joined = worker.resume(
-                self.sweep, {**self.given, "executor": "local"}, display, join=True
-            )
-            prepare_node(joined.runner, joined.asked.base)
+            options = {**self.options, "executor": "local"}
+            joined = worker.resume(self.sweep, options, display, join=True)
+            prepare_node(joined.runner, joined.request.base)
             joined.run()
 
     def checkpoint(self) -> Any:
-        """Called by submitit when the job's time is over: it joins again, and its trial is run again, by whoever is free."""
+        """Join again when submitit reports that the job's time is over; its trial is run again."""
         return cluster.requeued(self)
 
 
 def work(
-    settings: CampaignSettings, runner: Recorder, work: Joining, missing: Callable[[], int]
+    settings: CampaignSettings, runner: Recorder, work: WorkerJob, missing: Callable[[], int]
 ) -> None:
-    """Until no trial is missing. Raises EvenhandError where all workers ended before that."""
+    """Wait until no trial is missing. Raises EvenhandError if all workers ended before."""
     total = missing()
     folder = runner.folder.resolve() / JOBS / SUBMITTED
     sent = cluster.submit(
@@ -57,19 +55,16 @@ def work(
             runner.check_stop()
             runner.display.step("trials of jobs", total - missing(), total)
     if missing():
-        for one in sent:
-            one.result()  # raises the reason
+        for job in sent:
+            job.result()  # raises the reason
         raise EvenhandError(
-            f"all workers have ended, and {missing()} trials are missing; their logs are in {folder}"
+            f"all workers have ended, and {missing()} trials are missing; their logs are in "
+            f"{folder}"
         )
 
 
-def given(settings: CampaignSettings, run_id: str) -> dict[str, str]:
-    """What a worker on another machine resumes a sweep with."""
+def resume_options(settings: CampaignSettings, run_id: str) -> dict[str, str]:
     return {
         "resume": run_id,
         **{name: str(Path(getattr(settings, name)).resolve()) for name in ("journal", "cache")},
     }
-
-
-__all__ = ["Joining", "given", "work"]

@@ -1,4 +1,4 @@
-"""The page of a sweep: Optuna's own plots and table in one file, which needs no network."""
+"""Page of a sweep: Optuna's plots and table in one file, which needs no network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from experiments.sweep import search
 from experiments.sweep.report import trials_frame
 
 MIN_TRIALS = 2
-# Of fewer trials a forest of random trees ranks chance: six ranked the batch size first where the framework mattered.
+# With fewer trials a forest of random trees ranks chance: six trials ranked the batch size first
+# where the framework mattered.
 MIN_FOR_IMPORTANCE = 20
 
 
@@ -35,9 +36,8 @@ def write(
     parts: list[str] = []
     missing: list[str] = []
     if len(trials) < MIN_FOR_IMPORTANCE:
-        missing.append(
-            f"Importance: {len(trials)} finished trials; {MIN_FOR_IMPORTANCE} are needed to tell settings from chance"
-        )
+        needed = f"{MIN_FOR_IMPORTANCE} are needed to tell settings from chance"
+        missing.append(f"Importance: {len(trials)} finished trials; {needed}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, plot in _plots(study, trials):
@@ -58,8 +58,8 @@ def _plots(study: Study, trials: Sequence[FrozenTrial]) -> Iterator[tuple[str, C
     if len(trials) < MIN_TRIALS:
         return
     names = [
-        f"{known.label}, {known.unit}"
-        for known in map(outcome, study.metric_names or ["objective"])
+        f"{metric.label}, {metric.unit}"
+        for metric in map(outcome, study.metric_names or ["objective"])
     ]
     if len(names) > 1:
         yield "Pareto front", partial(visualization.plot_pareto_front, study, target_names=names)
@@ -95,7 +95,8 @@ def _page(
     left_out = f"<p class=quiet>Not drawn: {html.escape('; '.join(missing))}</p>" if missing else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title><style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto;
+padding: 0 1rem; color: #222 }}
 table {{ border-collapse: collapse; font-size: 13px }}
 th, td {{ text-align: left; padding: .2rem .7rem; border-bottom: 1px solid #ddd }}
 .wide {{ overflow-x: auto; max-height: 32rem; overflow-y: auto }} .quiet {{ color: #666 }}
@@ -107,7 +108,7 @@ body {{ background: #14181f; color: #e6eaf0 }} th, td {{ border-color: #2c3440 }
 </style></head><body><h1>{html.escape(title)}</h1>
 <ul>{"".join(f"<li>{html.escape(line)}</li>" for line in lines)}</ul>
 <p class=quiet>A search looks at each setting once and picks the luckiest: no verdict rests on it.
-What it found is measured again, with other seeds and in random blocks, by a campaign of its own.</p>
+A separate campaign measures the best again, with other seeds and in random blocks.</p>
 {"".join(parts)}{left_out}
 <h2>Trials</h2><div class=wide>{table}</div>
 </body></html>

@@ -9,12 +9,13 @@ from experiments.config.settings import setting
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is searched for, and how; the experiment's own settings stand beside these."""
+    """Goal and method of a search, in addition to the experiment's settings."""
 
     experiment: str = setting("captioning", "whose settings are searched", group="search")
     search: str = setting(
         "",
-        "settings and their values: batch_size=8..256:log,dropout=0..0.5:0.1,framework=pytorch|tensorflow",
+        "settings and their values: "
+        "batch_size=8..256:log,dropout=0..0.5:0.1,framework=pytorch|tensorflow",
         group="search",
     )
     objectives: str = setting(
@@ -50,7 +51,8 @@ class Sweep:
     )
     storage: str = setting(
         "",
-        "an Optuna database that workers share, postgresql://user@host/database; none: a file beside the journal",
+        "an Optuna database that workers share, postgresql://user@host/database; "
+        "none: a file beside the journal",
         group="workers",
         advanced=True,
     )
@@ -64,6 +66,7 @@ class Sweep:
     )
     confirm: bool = setting(
         True,
-        "measure the best settings again, in blocks, against the default: only this gives a verdict",
+        "measure the best settings again, in blocks, against the default: "
+        "only this gives a verdict",
         group="method",
     )

@@ -1,4 +1,4 @@
-"""What is searched: settings of an experiment and the values they may take. Pure."""
+"""Search space: settings of an experiment and the values they may take. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
@@ -24,197 +31,176 @@ Value = int | float | str | bool
 
 @dataclass(frozen=True)
 class Dimension:
-    """A setting that is searched: `choices`, or a range from low to high, both included.
+    """A setting that is searched.
 
-    name: as it was asked for; field: the setting that it fills, as a tuple of one where it takes several (framework: frameworks).
-    length: of a batch size, how long it trains.
+    name: as the user wrote it.
+    field: the setting that it fills; if `several`, as a tuple of one (framework: frameworks).
+    length: of a batch size, the length of its training.
     """
 
     name: str
     field: str
     several: bool
-    choices: tuple[Value, ...] = ()
-    low: float = 0
-    high: float = 0
-    step: float | None = None
-    log: bool = False
-    whole: bool = False
+    distribution: BaseDistribution
     length: Length | None = None
 
     @property
+    def choices(self) -> tuple[Value, ...]:
+        """Choices of a categorical setting; an empty tuple for a range."""
+        return getattr(self.distribution, "choices", ())
+
+    @property
     def extremes(self) -> tuple[Value, ...]:
-        """Every choice of a categorical setting, or both ends of a range."""
-        return self.choices or (self._as_value(self.low), self._as_value(self.high))
+        """Choices of a categorical setting, or both ends of a range."""
+        kind: Any = self.distribution
+        return self.choices or (kind.low, kind.high)
 
     def settled(self, value: Value) -> dict[str, Any]:
-        """The value as a setting, and those that follow from it."""
-        own = {self.field: (value,) if self.several else value}
-        return {**self.length.settings(int(value)), **own} if self.length else own
+        settings = self.length.settings(int(value)) if self.length else {}
+        return {**settings, self.field: (value,) if self.several else value}
 
     def sizes(self) -> list[int]:
-        """Every whole number of the choices or the range, ascending."""
-        return sorted(
-            map(int, self.choices or range(int(self.low), int(self.high) + 1, int(self.step or 1)))
-        )
+        kind: Any = self.distribution
+        return sorted(map(int, self.choices or range(kind.low, kind.high + 1, kind.step)))
 
     def grid(self) -> tuple[Value, ...]:
-        """Every value; of a logarithmic range of whole numbers its doublings. Raises WrongCall for a continuous range."""
+        """Return every value; of a logarithmic range of whole numbers its doublings.
+
+        Raises:
+            WrongCall: The range is continuous, or has too many values.
+        """
         if self.choices:
             return self.choices
-        if self.log and self.whole:
-            doubled = [
-                self.low * 2**power for power in range(int(math.log2(self.high / self.low)) + 1)
-            ]
-            return tuple(
-                int(value)
-                for value in (doubled if doubled[-1] == self.high else [*doubled, self.high])
-            )
-        if self.step is None and not self.whole:
+        kind: Any = self.distribution
+        if isinstance(kind, IntDistribution) and kind.log:
+            doublings = range(int(math.log2(kind.high / kind.low)) + 1)
+            sizes = [kind.low * 2**power for power in doublings]
+            return tuple(dict.fromkeys([*sizes, kind.high]))
+        if kind.step is None:
             raise WrongCall(
-                f"search: {self.name} has no end of values between {self.low:g} and {self.high:g}; give it steps (:0.1)"
+                f"search: {self.name} is continuous between {kind.low:g} and {kind.high:g}; "
+                "give it steps (:0.1)"
             )
-        count = round((self.high - self.low) / (self.step or 1) + 1e-9) + 1
+        count = round((kind.high - kind.low) / kind.step + 1e-9) + 1
         if count > MAX_GRID:
             raise WrongCall(
-                f"search: {self.name} has {count} values, too many to try all; give it steps or :log"
+                f"search: {self.name} has {count} values, too many to try all; give it steps "
+                "or :log"
             )
-        return tuple(self._as_value(self.low + at * (self.step or 1)) for at in range(count))
-
-    def _as_value(self, number: float) -> Value:
-        return int(number) if self.whole else float(number)
+        return tuple(kind.low + number * kind.step for number in range(count))
 
 
 def parse(text: str, kind: type[CampaignSettings]) -> tuple[Dimension, ...]:
-    """`name=low..high[:log][:step]` and `name=a|b`, with commas between, as settings of an experiment. Raises WrongCall."""
-    found: dict[str, Dimension] = {}
-    for part in filter(None, (one.strip() for one in text.split(","))):
-        name, equals, values = part.partition("=")
-        name = name.strip()
-        if not equals or not values.strip():
+    """Parse `name=low..high[:log][:step]` and `name=a|b`, separated by commas. Raises WrongCall."""
+    dimensions: dict[str, Dimension] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, values = (piece.strip() for piece in part.partition("="))
+        if not values:
             raise WrongCall(f"search: '{part}' is not a setting and its values; {EXAMPLE}")
-        if name in found:
+        if name in dimensions:
             raise WrongCall(f"search: {name} is named twice")
-        found[name] = _dimension(name, values.strip(), kind)
-    if not found:
-        raise WrongCall(f"search is empty: it says which settings are tried; {EXAMPLE}")
-    return tuple(found.values())
+        dimensions[name] = _dimension(name, values, kind)
+    if not dimensions:
+        raise WrongCall(f"search is empty: it names the settings to try; {EXAMPLE}")
+    return tuple(dimensions.values())
 
 
 def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimension:
     hints = typing.get_type_hints(kind)
-    field = f"{name}s" if _several(hints.get(f"{name}s")) else name
-    have = {
-        one.removesuffix("s") if _several(hints[one]) else one: one
-        for one in sorted(settings_.searchable(kind))
+    fields = {
+        field.removesuffix("s") if _is_tuple(hints[field]) else field: field
+        for field in sorted(settings_.searchable(kind))
     }
-    if field in hints and field not in settings_.searchable(kind):
-        raise WrongCall(
-            f"search: {name} is no setting of a single cell, which a trial is; have {', '.join(have)}"
-        )
-    if field not in hints:
-        raise WrongCall(f"search: there is no setting '{name}'{settings_.suggestion(name, have)}")
-    several = _several(hints[field])
-    inner = typing.get_args(hints[field])[0] if several else hints[field]
-    dimension = Dimension(name, field, several)
-    if ".." in values:
-        return _range(dimension, values, inner)
-    choices = tuple(settings_.convert(name, one.strip(), inner) for one in values.split("|"))
+    if name not in fields and name in hints:
+        have = ", ".join(fields)
+        raise WrongCall(f"search: {name} is no setting of a trial, which is one cell; have {have}")
+    if name not in fields:
+        raise WrongCall(f"search: there is no setting '{name}'{settings_.suggestion(name, fields)}")
+    hint = hints[fields[name]]
+    several = _is_tuple(hint)
+    value_type = typing.get_args(hint)[0] if several else hint
+    try:
+        parse_values = _range if ".." in values else _choices
+        distribution = parse_values(name, values, value_type)
+    except (ValueError, OverflowError) as error:  # Optuna's own checks too
+        raise WrongCall(f"search: {name}={plain.short(values)}: {error}") from None
+    return Dimension(name, fields[name], several, distribution)
+
+
+def _choices(name: str, values: str, value_type: Any) -> CategoricalDistribution:
+    choices = tuple(settings_.convert(name, text.strip(), value_type) for text in values.split("|"))
     if len(choices) < 2:
-        raise WrongCall(
-            f"search: {name}={values} is a single value; give it as a setting ({field}={values}), or several with |"
-        )
+        raise ValueError("it is a single value; give it as a setting, or several with |")
     if len(set(choices)) < len(choices):
-        raise WrongCall(f"search: {name}={values} names one twice")
-    return dataclasses.replace(dimension, choices=choices)
+        raise ValueError("it names a value twice")
+    return CategoricalDistribution(choices)
 
 
-def _range(dimension: Dimension, values: str, kind: Any) -> Dimension:
-    name = dimension.name
-    if kind not in (int, float):
-        raise WrongCall(
-            f"search: {name}={values}: {name} is not a number; write its values with | between them"
-        )
-    ends, *ways = values.split(":")
-    low, _, high = ends.partition("..")
-    first, last = (settings_.convert(name, end, kind) for end in (low, high))
-    if kind is float and not (math.isfinite(first) and math.isfinite(last)):
-        raise WrongCall(f"search: {name}={values} has no finite ends")
-    if first >= last:
-        raise WrongCall(f"search: {name}={values} is empty: {low} is not below {high}")
-    log = "log" in ways
-    steps = [way for way in ways if way != "log"]
-    if log and (first <= 0 or steps):
-        why = "takes no steps" if steps else f"must begin above 0, not at {low}"
-        raise WrongCall(f"search: {name}={values}: a logarithmic range {why}")
-    if len(steps) > 1:
-        raise WrongCall(f"search: {name}={values}: {':'.join(steps)} is more than one step")
-    step = settings_.convert(name, steps[0], kind) if steps else None
-    if step is not None and not step <= last - first <= step * MAX_RANGE:
-        raise WrongCall(
-            f"search: {name}={plain.short(values)}: a step of {plain.short(steps[0])} leads nowhere"
-        )
-    return dataclasses.replace(
-        dimension, low=first, high=last, step=step, log=log, whole=kind is int
-    )
+def _range(name: str, values: str, value_type: Any) -> BaseDistribution:
+    if value_type not in (int, float):
+        raise ValueError(f"{name} is not a number; write its values with | between them")
+    ends, *options = values.split(":")
+    low, high = (settings_.convert(name, end, value_type) for end in ends.split("..", 1))
+    steps = [settings_.convert(name, text, value_type) for text in options if text != "log"]
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError("a range has finite ends, the lower first")
+    if len(steps) > 1 or (steps and not steps[0] <= high - low <= steps[0] * MAX_RANGE):
+        raise ValueError("give one step, which fits into the range")
+    if value_type is int:
+        return IntDistribution(low, high, log="log" in options, step=steps[0] if steps else 1)
+    return FloatDistribution(low, high, log="log" in options, step=steps[0] if steps else None)
 
 
 def settled(
     settings: CampaignSettings, dimensions: Sequence[Dimension], values: Mapping[str, Value]
 ) -> CampaignSettings:
-    """The settings with one value of every dimension."""
-    own = {
-        name: text
-        for one in dimensions
-        if one.name in values
-        for name, text in one.settled(values[one.name]).items()
+    return dataclasses.replace(settings, **point_settings(dimensions, values))
+
+
+def point_settings(dimensions: Sequence[Dimension], values: Mapping[str, Value]) -> dict[str, Any]:
+    """Return the settings that a point fills: the searched ones, and those that follow."""
+    return {
+        name: value
+        for dimension in dimensions
+        if dimension.name in values
+        for name, value in dimension.settled(values[dimension.name]).items()
     }
-    return dataclasses.replace(settings, **own)
-
-
-def fields(dimensions: Sequence[Dimension], values: Mapping[str, Value]) -> list[str]:
-    """The settings that a point of the search fills: those searched, and those that follow from them."""
-    own = {
-        name: None
-        for one in dimensions
-        if one.name in values
-        for name in one.settled(values[one.name])
-    }
-    return list({**{one.field: None for one in dimensions}, **own})
-
-
-def length(dimensions: Sequence[Dimension]) -> Length | None:
-    """How long trials train where that depends on what is searched; else None."""
-    return next((one.length for one in dimensions if one.length), None)
 
 
 def widest(settings: CampaignSettings, dimensions: Sequence[Dimension]) -> CampaignSettings:
-    """The settings with every choice of what takes several: all the frameworks, all the models."""
-    several: dict[str, Any] = {
-        one.field: one.choices for one in dimensions if one.several and one.choices
+    """Return the settings with every choice of a list: all the frameworks, all the models."""
+    lists: dict[str, Any] = {
+        dimension.field: dimension.choices
+        for dimension in dimensions
+        if dimension.several and dimension.choices
     }
-    return dataclasses.replace(settings, **several)
+    return dataclasses.replace(settings, **lists)
 
 
 def defaults(settings: CampaignSettings, dimensions: Sequence[Dimension]) -> CampaignSettings:
-    """The settings as they were, with one value of what takes several: its first."""
-    own = {one.field: getattr(settings, one.field)[:1] for one in dimensions if one.several}
-    return dataclasses.replace(settings, **own)
+    """Return the settings with the first value of each searched list."""
+    firsts: dict[str, Any] = {
+        dimension.field: getattr(settings, dimension.field)[:1]
+        for dimension in dimensions
+        if dimension.several
+    }
+    return dataclasses.replace(settings, **firsts)
 
 
 def check(settings: CampaignSettings, dimensions: Sequence[Dimension]) -> None:
-    """Raises WrongCall for the first value that the experiment does not accept."""
-    for one in dimensions:
-        for value in one.extremes:
-            settings_.check(settled(settings, (one,), {one.name: value}))
+    """Raise WrongCall for the first value that the experiment does not accept."""
+    for dimension in dimensions:
+        for value in dimension.extremes:
+            settings_.check(settled(settings, (dimension,), {dimension.name: value}))
 
 
 def points(dimensions: Sequence[Dimension]) -> list[dict[str, Value]]:
-    """Every combination of their values; a single empty one of no dimensions."""
+    names = [dimension.name for dimension in dimensions]
     return [
-        dict(zip((one.name for one in dimensions), values, strict=True))
-        for values in itertools.product(*(one.grid() for one in dimensions))
+        dict(zip(names, values, strict=True))
+        for values in itertools.product(*(dimension.grid() for dimension in dimensions))
     ]
 
 
-def _several(kind: Any) -> bool:
-    return typing.get_origin(kind) is tuple
+def _is_tuple(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple

@@ -1,4 +1,4 @@
-"""What a search found worth judging: its best settings as a file, and the campaign that measures them afresh."""
+"""Best settings of a search: as files, and as a campaign that measures them again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from experiments.sweep.trials import point
 
 DEFAULT = "default"
 MOST = 3
-# What differs between settings by its nature, beside the settings that were searched.
+# Settings that differ between treatments, in addition to those that were searched.
 ALLOWED_TO_DIFFER = (
     *LENGTH,
     "framework",
@@ -33,31 +33,22 @@ ALLOWED_TO_DIFFER = (
 )
 
 
-def chosen(best: Sequence[FrozenTrial], most: int = MOST) -> list[FrozenTrial]:
-    """At most so many of the trials that none surpasses, the ends of the front among them."""
-    if len(best) <= most:
+def chosen(best: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return at most MOST trials of a front, its ends among them."""
+    if len(best) <= MOST:
         return list(best)
-    return [best[round(at * (len(best) - 1) / (most - 1))] for at in range(most)]
-
-
-def label(trial: FrozenTrial, several: bool) -> str:
-    """A winner's name in reports."""
-    return f"best: trial {trial.number}" if several else "best"
+    return [best[round(number * (len(best) - 1) / (MOST - 1))] for number in range(MOST)]
 
 
 def write(folder: Path, best: Sequence[FrozenTrial], dimensions: Sequence[Dimension]) -> list[Path]:
-    """One file of settings a winner, which every experiment takes as `settings=FILE`."""
-    found = []
+    """Write a file of settings for each winner, which experiments take as `settings=FILE`."""
+    paths = []
     for trial in best:
         name = f"best-settings-trial-{trial.number}.json" if len(best) > 1 else "best-settings.json"
-        own = {
-            key: value
-            for one in dimensions
-            for key, value in one.settled(trial.params[one.name]).items()
-        }
-        (folder / name).write_text(json.dumps(own, indent=1), encoding="utf-8")
-        found.append(folder / name)
-    return found
+        settings = space.point_settings(dimensions, trial.params)
+        (folder / name).write_text(json.dumps(settings, indent=1), encoding="utf-8")
+        paths.append(folder / name)
+    return paths
 
 
 def plan(
@@ -67,66 +58,51 @@ def plan(
     winners: Sequence[FrozenTrial],
     sweep: str,
 ) -> Plan | None:
-    """Winners against the settings that were there before the search, in blocks; None where these are the same.
+    """Return the campaign of winners against the default settings; None if these are the same.
 
-    base: with the default framework first. sweep: id of the sweep's run.
+    Args:
+        base: Settings before the search, with the default framework first.
+        sweep: Id of the sweep's run.
     """
-    default = _treatment(DEFAULT, study, base, dimensions, {})
-    found = [
-        _treatment(label(one, len(winners) > 1), study, base, dimensions, one.params)
-        for one in winners
-    ]
-    found = [
-        one
-        for one in found
-        if (one.framework, one.settings) != (default.framework, default.settings)
-    ]
-    if not found:
+    first = dataclasses.replace(base, frameworks=base.frameworks[:1])
+    default = _treatment(DEFAULT, study, space.defaults(first, dimensions), dimensions, {})
+    treatments = []
+    for trial in winners:
+        name = f"best: trial {trial.number}" if len(winners) > 1 else "best"
+        treatment = _treatment(name, study, first, dimensions, trial.params)
+        if (treatment.framework, treatment.settings) != (default.framework, default.settings):
+            treatments.append(treatment)
+    if not treatments:
         return None
+    searched = [name for dimension in dimensions for name in (dimension.field, dimension.name)]
+    rates_only = ""
+    lengths = [dimension.length for dimension in dimensions if dimension.length]
+    if lengths:
+        sizes = [lengths[0].batch_size, *(trial.params["batch_size"] for trial in winners)]
+        rates_only = lengths[0].difference(sizes, base.margin)
     return Plan(
         title="what a sweep found, against the default",
         factor="treatment",
         baseline=DEFAULT,
-        treatments=(default, *found),
-        allowed_to_differ=tuple(
-            dict.fromkeys(
-                [
-                    *ALLOWED_TO_DIFFER,
-                    *(one.field for one in dimensions),
-                    *(one.name for one in dimensions),
-                ]
-            )
-        ),
+        treatments=(default, *treatments),
+        allowed_to_differ=tuple(dict.fromkeys([*ALLOWED_TO_DIFFER, *searched])),
         tags={"sweep": sweep},
         own_inputs=True,
-        rates_only=_unequal(base, dimensions, winners),
+        rates_only=rates_only,
     )
 
 
-def _unequal(
-    base: CampaignSettings, dimensions: tuple[Dimension, ...], winners: Sequence[FrozenTrial]
-) -> str:
-    """Why the default and the winners are compared by rates alone; empty where they train equally much."""
-    length = space.length(dimensions)
-    return (
-        length.difference(
-            [length.batch_size, *(one.params["batch_size"] for one in winners)], base.margin
-        )
-        if length
-        else ""
+def settings(base: CampaignSettings, campaign: Plan) -> CampaignSettings:
+    """Return settings with a seed that the search has not seen, and with all of its frameworks."""
+    treatments = campaign.treatments
+    frameworks = dict.fromkeys(treatment.framework for treatment in treatments)
+    models = dict.fromkeys(
+        treatment.settings["models"][0]
+        for treatment in treatments
+        if "models" in treatment.settings
     )
-
-
-def settings(base: CampaignSettings, found: Plan) -> CampaignSettings:
-    """Of the campaign that judges winners: a seed that the search has not seen, and all frameworks and models in it."""
-    frameworks = tuple(dict.fromkeys(one.framework for one in found.treatments))
-    models = tuple(
-        dict.fromkeys(
-            one.settings["models"][0] for one in found.treatments if "models" in one.settings
-        )
-    )
-    own: dict[str, Any] = {"models": models} if models else {}
-    return dataclasses.replace(base, seed=base.seed + 1, frameworks=frameworks, **own)
+    lists: dict[str, Any] = {"models": tuple(models)} if models else {}
+    return dataclasses.replace(base, seed=base.seed + 1, frameworks=tuple(frameworks), **lists)
 
 
 def _treatment(
@@ -136,8 +112,4 @@ def _treatment(
     dimensions: tuple[Dimension, ...],
     values: Mapping[str, Value],
 ) -> Treatment:
-    first = dataclasses.replace(base, frameworks=base.frameworks[:1])
-    found = point(
-        study, space.defaults(first, dimensions) if not values else first, dimensions, values
-    )
-    return dataclasses.replace(found, name=name)
+    return dataclasses.replace(point(study, base, dimensions, values), name=name)

@@ -1,4 +1,4 @@
-"""One process that works on a sweep: begun, resumed or joined; its trials, then the campaign that judges what they found."""
+"""One process of a sweep: begun, resumed or joined; its trials, then the campaign of the best."""
 
 from __future__ import annotations
 
@@ -47,8 +47,6 @@ RAISED_ON_RESUME = frozenset({"trials", "storage", "confirm", "heartbeat_seconds
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """A sweep as it was asked for. base: the experiment's settings where nothing is searched, the default framework first."""
-
     sweep: Sweep
     base: CampaignSettings
     goal: Goal
@@ -57,10 +55,17 @@ class SweepRequest:
     def study(self) -> str:
         return self.sweep.experiment
 
+    @property
+    def trials(self) -> int:
+        """Number of trials; a grid may have fewer points than requested."""
+        if self.sweep.sampler != "grid":
+            return self.sweep.trials
+        return min(self.sweep.trials, len(space.points(self.goal.dimensions)))
+
 
 @dataclass(frozen=True)
-class Found:
-    """What a sweep came to. conclusion: of the campaign that measured the best afresh; None where there was none."""
+class SweepResult:
+    """Result of a sweep; `conclusion` is of the campaign that measured the best again."""
 
     sentences: list[str]
     page: Path | None = None
@@ -70,142 +75,121 @@ class Found:
     delivered: bool = True
 
 
-def begin(sweep: Sweep, given: Mapping[str, str], display: Display) -> Worker:
-    """A worker of a new sweep, or of one that was begun before. Raises WrongCall."""
-    return (
-        resume(sweep, given, display)
-        if given.get("resume")
-        else start(understood(sweep, given), display)
-    )
+def begin(sweep: Sweep, texts: Mapping[str, str], display: Display) -> Worker:
+    if texts.get("resume"):
+        return resume(sweep, texts, display)
+    return start(understood(sweep, texts), display)
 
 
 def campaign_over_batches(
-    sweep: Sweep, given: Mapping[str, str], display: Display
+    sweep: Sweep, texts: Mapping[str, str], display: Display
 ) -> Campaign | None:
-    """What `find=best_batch` is, new or resumed; None where something else is asked. Raises WrongCall."""
-    wanted = given.get("resume", "")
-    if not wanted and sweep.find == "best_batch":
-        asked = understood(sweep, given)
-        asked = with_length(
-            asked, preparation.prepare_data(asked.study, asked.base, display).dataset.counts
-        )
-        return pipeline.start(
-            asked.study,
-            asked.base,
-            display,
-            batches.plan(asked.study, asked.base, asked.goal.dimensions),
-        )
-    root = _journal(given)
-    for folder, kept in reversed(journal.descriptions(root, wanted)) if wanted else ():
-        if kept["study"] == "sweep" and wanted == "last":
-            return None
-        if kept.get("plan", {}).get("tags", {}).get("find") and wanted in ("last", kept["run_id"]):
-            return pipeline.restart(
-                kept["study"],
-                folder.name,
-                {k: text for k, text in given.items() if k != "resume"},
-                root,
-                display,
-            )
-    return None
+    """Return the campaign of `find=best_batch`; None for another request.
+
+    It is resumed as a campaign of its experiment.
+    """
+    if texts.get("resume") or sweep.find != "best_batch":
+        return None
+    request = understood(sweep, texts)
+    counts = preparation.prepare_data(request.study, request.base, display).dataset.counts
+    request = with_length(request, counts)
+    plan = batches.plan(request.study, request.base, request.goal.dimensions)
+    return pipeline.start(request.study, request.base, display, plan)
 
 
-def _journal(given: Mapping[str, str]) -> Path:
-    return Path(given.get("journal") or CampaignSettings.journal).resolve()
+def understood(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
+    """Parse and check a request as far as possible without a server.
 
+    Args:
+        texts: The experiment's settings as the user wrote them.
 
-def understood(sweep: Sweep, given: Mapping[str, str]) -> SweepRequest:
-    """The call, checked as far as that goes without a server. given: the experiment's settings as text. Raises WrongCall."""
+    Raises:
+        WrongCall: The request cannot be carried out.
+    """
     module = studies.load(sweep.experiment)
-    # a preset's cells may take turns, a trial is alone
+    # A preset may let cells take turns; a trial is a single cell.
     base: CampaignSettings = settings_.parse(
-        module.settings, module.presets, {"pairing": "sequential", **given}
+        module.settings, module.presets, {"pairing": "sequential", **texts}
     )
-    if base.aa or base.inject_delay:
-        raise WrongCall(
-            "aa, inject_delay: a trial is one cell and has no controls; ask for them in a campaign of the experiment"
-        )
-    if base.vary:
-        raise WrongCall(
-            f"vary={base.vary}: a trial is one cell; search it, or ask for it in a campaign of the experiment"
-        )
-    if base.pairing != "sequential":
-        raise WrongCall(
-            "pairing=interleaved: a trial is one cell and has nobody to take turns with; leave it out"
-        )
+    refused = {
+        "aa": base.aa,
+        "inject_delay": base.inject_delay,
+        "vary": base.vary,
+        "pairing": base.pairing != "sequential",
+    }
+    for name, is_requested in refused.items():
+        if is_requested:
+            raise WrongCall(
+                f"{name}: a trial is a single cell; request it in a campaign of the experiment"
+            )
     dimensions = space.parse(sweep.search, module.settings)
     space.check(base, dimensions)
-    chosen = next((one.choices for one in dimensions if one.field == "frameworks"), None)
-    if chosen:
-        base = dataclasses.replace(base, frameworks=tuple(map(str, chosen)))
-    elif "frameworks" not in given and not sweep.find:
+    searched = {dimension.field: dimension.choices for dimension in dimensions}
+    if searched.get("frameworks"):
+        base = dataclasses.replace(base, frameworks=tuple(map(str, searched["frameworks"])))
+    elif "frameworks" not in texts and not sweep.find:
         base = dataclasses.replace(base, frameworks=base.frameworks[:1])
-    asked = SweepRequest(sweep, base, _goal(sweep, base))
-    _check(asked)
-    return asked
+    request = SweepRequest(sweep, base, _goal(sweep, base))
+    _check(request)
+    return request
 
 
 def _goal(sweep: Sweep, base: CampaignSettings) -> Goal:
     module = studies.load(sweep.experiment)
     dimensions = space.parse(sweep.search, module.settings)
-    if (
-        sweep.find == "max_batch"
-        and len(base.frameworks) > 1
-        and all(one.field != "frameworks" for one in dimensions)
-    ):
-        dimensions = (
-            *dimensions,
-            *space.parse(f"framework={'|'.join(base.frameworks)}", module.settings),
-        )
     bounds = goals.constraints(sweep.constraints, module.outcomes)
-    if sweep.find == "max_batch":
-        return Goal(dimensions, (), bounds, along=batches.NAME)
-    return Goal(dimensions, goals.objectives(sweep.objectives, module.outcomes), bounds)
+    if sweep.find != "max_batch":
+        return Goal(dimensions, goals.objectives(sweep.objectives, module.outcomes), bounds)
+    if len(base.frameworks) > 1 and "frameworks" not in {kind.field for kind in dimensions}:
+        text = f"framework={'|'.join(base.frameworks)}"
+        dimensions += space.parse(text, module.settings)
+    return Goal(dimensions, (), bounds, along=batches.NAME)
 
 
-def _check(asked: SweepRequest) -> None:
-    sweep, goal = asked.sweep, asked.goal
-    if asked.base.on_cluster and sweep.find == "max_batch":
+def _check(request: SweepRequest) -> None:
+    sweep, base, goal = request.sweep, request.base, request.goal
+    if base.on_cluster and sweep.find == "max_batch":
         raise WrongCall(
-            "find=max_batch: one size is tried after the other, by one worker; take executor=local, on a node"
+            "find=max_batch: one worker tries one size after the other; take "
+            "executor=local, on a node"
         )
-    if asked.base.on_cluster and asked.base.nodes_of_a_job > 1:
+    if base.on_cluster and base.nodes_of_a_job > 1:
         raise WrongCall(
-            f"nodes={asked.base.nodes}: a cell shares them, and a worker of a sweep has one; take nodes=1"
+            f"nodes={base.nodes}: a cell shares them, and a worker of a sweep has one; take nodes=1"
         )
-    if asked.base.on_cluster and not sweep.find and not sweep.storage:
+    if base.on_cluster and not sweep.find and not sweep.storage:
         raise WrongCall(
-            "executor=slurm: workers on several nodes share a database; give storage=postgresql://user@host/database"
+            "executor=slurm: workers on several nodes share a database; give "
+            "storage=postgresql://user@host/database"
         )
     if sweep.find:
         batches.dimension(goal.dimensions, sweep.find)
     if sweep.find == "best_batch":
         return
     if sweep.pruner != "none" and len(goal.objectives) > 1:
+        count = len(goal.objectives)
         raise WrongCall(
-            f"pruner={sweep.pruner}: trials are stopped by one objective, and {len(goal.objectives)} are asked for"
+            f"pruner={sweep.pruner}: it needs a single objective, and there are {count}"
         )
     if sweep.pruner != "none" and goal.objectives[0].metric not in BY_EPOCH:
-        metric = goal.objectives[0].metric
         raise WrongCall(
-            f"pruner={sweep.pruner}: {metric} comes once, at the end; prune by loss, accuracy or train/loss"
+            f"pruner={sweep.pruner}: {goal.objectives[0].metric} comes once, at the end; "
+            "prune by loss, accuracy or train/loss"
         )
-    if sweep.sampler == "grid" or sweep.find == "max_batch":
-        for one in goal.dimensions:
-            if not (sweep.find and one.name == batches.NAME):
-                one.grid()  # raises for what has no end
-    first = {one.name: one.extremes[0] for one in goal.dimensions}
-    point(
-        asked.study, asked.base, goal.dimensions, first
-    )  # raises where a trial would be several cells
+    if sweep.find == "max_batch":
+        batches.others(goal.dimensions)  # raises for a continuous range
+    elif sweep.sampler == "grid":
+        space.points(goal.dimensions)
+    first = {dimension.name: dimension.extremes[0] for dimension in goal.dimensions}
+    point(request.study, base, goal.dimensions, first)  # raises for several cells
 
 
 class Worker:
-    """Built by `start` or `resume`; `run` does what is left of the sweep, beside others where there are any."""
+    """Process that does what is left of a sweep, next to other workers of it."""
 
     def __init__(
         self,
-        asked: SweepRequest,
+        request: SweepRequest,
         prepared: PreparedCampaign,
         records: Journal,
         storage: RDBStorage,
@@ -213,35 +197,30 @@ class Worker:
         display: Display,
         name: str = "",
     ) -> None:
-        """name: of a worker that joined; empty for the process that holds the sweep's journal."""
-        self.asked, self._storage, self.study, self.display = asked, storage, study, display
+        self.request, self._storage, self.study, self.display = request, storage, study, display
         self._joined = bool(name)
-        self.runner = Recorder(records, display, devices.of(asked.base)[0])
+        self.runner = Recorder(records, display, devices.of(request.base)[0])
         self.runner.warnings = list(prepared.data.warnings)
-        self._trials = Trials(self.runner, study, prepared, asked.base, asked.goal)
-        sweep = asked.sweep
-        # Differs at every resumption and for every worker, so that none repeats the draws of another.
-        seed = (
-            asked.base.seed * 10_007
-            + len(study.get_trials(deepcopy=False))
-            + (zlib.crc32(name.encode()) if name else 0)
-        )
-        study.sampler = search.sampler(sweep.sampler, asked.goal.dimensions, seed)
-        study.pruner = search.pruner(sweep.pruner, getattr(asked.base, "epochs", 1))
+        self._trials = Trials(self.runner, study, prepared, request.base, request.goal)
+        # Differs for every worker and at every resumption, so that no worker repeats draws.
+        seed = request.base.seed * 10_007 + len(study.get_trials(deepcopy=False))
+        seed = (seed + zlib.crc32(name.encode())) % 2**31
+        dimensions, epochs = request.goal.dimensions, getattr(request.base, "epochs", 1)
+        study.sampler = search.SAMPLERS[request.sweep.sampler](dimensions, seed)
+        study.pruner = search.PRUNERS[request.sweep.pruner](epochs)
 
-    def run(self) -> Found:
-        """Run trials until there are enough; the process that holds the sweep's journal then concludes."""
+    def run(self) -> SweepResult:
+        """Run trials until there are enough; the process with the sweep's journal concludes."""
         runner = self.runner
         try:
             with runner.signals():
                 runner.warn(tuple(runner.warnings))
                 self._work()
             if self._joined:
-                self.runner.leave()
-                where = f"if it has ended, resume={runner.run_id} with its journal does"
-                return Found(
-                    [f"The trials are done. The process that began the sweep concludes; {where}."]
-                )
+                runner.leave()
+                right = f"if it has ended, resume={runner.run_id} with its journal does"
+                text = "The trials are done. The process that began the sweep concludes"
+                return SweepResult([f"{text}; {right}."])
             return self._conclude()
         except Interrupted as error:
             self._leave(RunOutcome.INTERRUPTED, str(error))
@@ -254,125 +233,108 @@ class Worker:
             raise
 
     def _work(self) -> None:
-        sweep, base, dimensions = self.asked.sweep, self.asked.base, self.asked.goal.dimensions
-        if sweep.find == "max_batch":
-            others = len(space.points([one for one in dimensions if one.name != batches.NAME]))
-            self.display.expect(
-                others * batches.most_steps(batches.dimension(dimensions, sweep.find))
-            )
-            search.run_until(
-                self.study, 0, self._trials.run, self._wait
-            )  # what a dead worker dropped
-            batches.find_largest(self.study, dimensions, self._try_one)
+        request, dimensions = self.request, self.request.goal.dimensions
+        if request.sweep.find == "max_batch":
+            along = batches.dimension(dimensions, request.sweep.find)
+            steps = len(batches.others(dimensions)) * batches.most_steps(along)
+            self.display.expect(steps)
+            self._run_until(0)  # trials of a dead worker
+            batches.find_largest(self.study, dimensions, self._try)
             return
-        self.display.expect(self._count - len(self._ended()))
-        if base.on_cluster:
+        self.display.expect(self._missing())
+        if request.base.on_cluster:
             from experiments.sweep import jobs
 
-            joining = jobs.Joining(sweep, jobs.given(base, self.runner.run_id))
-            jobs.work(base, self.runner, joining, lambda: self._count - len(self._ended()))
-            return
-        search.run_until(self.study, self._count, self._trials.run, self._wait)
+            job = jobs.WorkerJob(
+                request.sweep, jobs.resume_options(request.base, self.runner.run_id)
+            )
+            jobs.work(request.base, self.runner, job, self._missing)
+        else:
+            self._run_until(request.trials)
 
-    @property
-    def _count(self) -> int:
-        sweep, dimensions = self.asked.sweep, self.asked.goal.dimensions
-        return (
-            min(sweep.trials, len(space.points(dimensions)))
-            if sweep.sampler == "grid"
-            else sweep.trials
-        )
+    def _run_until(self, count: int) -> None:
+        search.run_until(self.study, count, self._trials.run, self._wait)
 
-    def _ended(self) -> list[FrozenTrial]:
-        return [
-            one
-            for one in search.counted(self.study.get_trials(deepcopy=False))
-            if one.state.is_finished()
-        ]
-
-    def _try_one(self, values: Mapping[str, space.Value]) -> None:
+    def _try(self, values: Mapping[str, space.Value]) -> None:
         self.study.enqueue_trial(dict(values))
-        search.run_until(self.study, 0, self._trials.run, self._wait)
+        self._run_until(0)
+
+    def _finished(self) -> int:
+        trials = search.counted(self.study.get_trials(deepcopy=False))
+        return sum(trial.state.is_finished() for trial in trials)
+
+    def _missing(self) -> int:
+        return self.request.trials - self._finished()
 
     def _wait(self) -> None:
         self.runner.check_stop()
-        self.display.step("waiting for the trials of others", 0, None)
+        self.display.step("waiting for trials of other workers", 0, None)
 
-    # ---- what was found
-
-    def _conclude(self) -> Found:
-        runner, asked = self.runner, self.asked
+    def _conclude(self) -> SweepResult:
+        runner, request = self.runner, self.request
+        dimensions, objectives = request.goal.dimensions, request.goal.objectives
         folder = runner.folder / "found"
         folder.mkdir(exist_ok=True)
-        best, told = self._best()
-        sentences = [*told, *report.sentences(self.study.get_trials(), best, asked.goal)]
-        files = winners.write(folder, best, asked.goal.dimensions)
+        sentences: list[str] = []
+        if request.sweep.find == "max_batch":
+            trials = batches.largest(self.study, dimensions)
+            best = [trial for _, trial in trials if trial]
+            along = batches.dimension(dimensions, request.sweep.find)
+            sentences += report.largest(trials, along)
+        else:
+            best = search.best(self.study)
+        sentences += report.sentences(self.study.get_trials(), best, request.goal)
+        files = winners.write(folder, best, dimensions)
         report.write_table(self.study, folder)
         self.display.begin("plots")
         self.display.step("plots", 0, None)
-        title = f"Sweep of {asked.study}: {asked.sweep.search}"
-        conclusion, lead = self._confirmed(best, sentences), ""
+        conclusion, link = self._confirm(best, sentences), ""
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
-            lead = self._link(self.study.user_attrs[self._campaign])
+            link = self._link(self.study.user_attrs[self._campaign])
+        title = f"Sweep of {request.study}: {request.sweep.search}"
         plots.write(self.study, folder, title, sentences, warned=runner.warnings)
         runner.keep_file(folder)
-        if len(asked.goal.objectives) == 1 and best:
-            runner.keep_metrics(
-                {f"sweep/best/{asked.goal.objectives[0].metric}": best[0].values[0]}
-            )
-        text = "\n\n".join(["### Found\n" + "\n".join(f"- {one}" for one in sentences), lead])
+        if len(objectives) == 1 and best:
+            runner.keep_metrics({f"sweep/best/{objectives[0].metric}": best[0].values[0]})
+        text = "\n\n".join(["### Found\n" + "\n".join(f"- {line}" for line in sentences), link])
         tags = {"verdict": " ".join(sentences)[:1_000], **note(text)}
         delivered = runner.close(RunOutcome.OK, "", tags)
-        dashboard = (
-            f"optuna-dashboard {self._storage.engine.url.render_as_string(hide_password=True)}"
-        )
-        return Found(sentences, folder / "sweep.html", files, dashboard, conclusion, delivered)
+        url = self._storage.engine.url.render_as_string(hide_password=True)
+        dashboard = f"optuna-dashboard {url}"
+        page = folder / "sweep.html"
+        return SweepResult(sentences, page, files, dashboard, conclusion, delivered)
 
-    def _best(self) -> tuple[list[FrozenTrial], list[str]]:
-        """The trials worth judging, and what is said of a search for the largest batch."""
-        if self.asked.sweep.find != "max_batch":
-            return search.best(self.study), []
-        found = batches.largest(self.study, self.asked.goal.dimensions)
-        return [trial for _, trial in found if trial], report.largest(
-            found, self.asked.goal.dimensions
-        )
+    def _confirm(self, best: Sequence[FrozenTrial], sentences: list[str]) -> Conclusion | None:
+        """Measure the best against the default, with fresh seeds, in blocks.
 
-    def _confirmed(self, best: Sequence[FrozenTrial], sentences: list[str]) -> Conclusion | None:
-        """The best against the default, with fresh seeds, in blocks; adds to the sentences why there is nothing to judge."""
-        asked, root = self.asked, Path(self.asked.base.journal).resolve()
-        if not (asked.sweep.confirm and best):
-            sentences.append(
-                "No verdict: nothing was measured again."
-                if best
-                else "No verdict: no trial kept to every bound."
-            )
+        A reason why there is nothing to judge is added to the sentences.
+        """
+        request, root = self.request, Path(self.request.base.journal).resolve()
+        if not best:
+            sentences.append("No verdict: no trial satisfies every bound.")
+            return None
+        if not request.sweep.confirm:
+            sentences.append("No verdict: nothing was measured again.")
             return None
         begun = self.study.user_attrs.get(self._campaign, "")
         try:
             if begun and (root / begun / journal.CAMPAIGN).exists():
-                campaign = pipeline.restart(asked.study, begun, {}, root, self.display)
+                campaign = pipeline.restart(request.study, begun, {}, root, self.display)
             else:
-                wanted = winners.plan(
-                    asked.study,
-                    asked.base,
-                    asked.goal.dimensions,
-                    winners.chosen(best),
-                    self.runner.run_id,
-                )
-                if wanted is None:
-                    sentences.append(
-                        "The default is the best that was found: there is nothing to judge."
-                    )
+                run_id, trials = self.runner.run_id, winners.chosen(best)
+                dimensions = request.goal.dimensions
+                plan = winners.plan(request.study, request.base, dimensions, trials, run_id)
+                if plan is None:
+                    sentences.append("The default is the best setting: there is nothing to judge.")
                     return None
-                settings = winners.settings(asked.base, wanted)
+                settings = winners.settings(request.base, plan)
                 campaign = pipeline.start(
-                    asked.study, settings, self.display, wanted, parent_run=self.runner.run_id
+                    request.study, settings, self.display, plan, parent_run=self.runner.run_id
                 )
         except WrongCall as error:
-            sentences.append(
-                f"No verdict: the best cannot be measured against the default: {error}."
-            )
+            why = "the best cannot be measured against the default"
+            sentences.append(f"No verdict: {why}: {error}.")
             return None
         self.study.set_user_attr(self._campaign, campaign.recorder.run_id)
         self.runner.write(Tags(self.runner.run, {"confirmed_by": campaign.recorder.run_id}))
@@ -380,162 +342,169 @@ class Worker:
 
     @property
     def _campaign(self) -> str:
-        """The attribute that names the campaign of this conclusion; more trials have another."""
-        return f"campaign after {len(self._ended())} trials"
+        return f"campaign after {self._finished()} trials"
 
     def _link(self, campaign: str) -> str:
         try:
-            return f"The verdicts stand in [the campaign {campaign}]({self.runner.store.link(self.runner.experiment, campaign)})."
+            url = self.runner.store.link(self.runner.experiment, campaign)
         except Unreachable:
             return f"The verdicts stand in the campaign {campaign}."
+        return f"The verdicts stand in [the campaign {campaign}]({url})."
 
     def _leave(self, outcome: RunOutcome, reason: str) -> None:
-        """End the sweep's run, which is left alone by those that joined."""
         if self._joined:
             self.runner.leave()
         else:
             self.runner.close(outcome, reason)
 
 
-def start(asked: SweepRequest, display: Display) -> Worker:
-    """A new sweep. Raises WrongCall for whatever can be known to fail."""
-    sweep, base = asked.sweep, asked.base
+def start(request: SweepRequest, display: Display) -> Worker:
+    """Return the worker of a new sweep. Raises WrongCall for what can be known to fail."""
+    sweep, base = request.sweep, request.base
     storage = search.open_storage(sweep.storage, sweep.heartbeat_seconds) if sweep.storage else None
-    asked = with_length(asked, preparation.prepare_data(asked.study, base, display).dataset.counts)
-    _check_extremes(asked, display)
-    check_rates(asked)
-    prepared = preparation.prepare(asked.study, space.widest(base, asked.goal.dimensions), display)
-    known = {name: getattr(prepared.settings, name) for name in ("team", "device")}
-    asked = dataclasses.replace(asked, base=dataclasses.replace(base, **known))
+    counts = preparation.prepare_data(request.study, base, display).dataset.counts
+    request = with_length(request, counts)
+    dimensions = request.goal.dimensions
+    for dimension in dimensions:
+        for value in dimension.extremes if dimension.field != "frameworks" else ():
+            settings = space.settled(base, (dimension,), {dimension.name: value})
+            preparation.prepare_data(request.study, settings, display)
+    check_rates(request)
+    prepared = preparation.prepare(request.study, space.widest(base, dimensions), display)
+    resolved = {name: getattr(prepared.settings, name) for name in ("team", "device")}
+    request = dataclasses.replace(request, base=dataclasses.replace(base, **resolved))
     params = {
         name: text
         for name, text in settings_.as_text(sweep).items()
         if text and name not in ("storage", "heartbeat_seconds")
     }
-    name = f"sweep of {asked.study}: {sweep.search}"[:200]
-    own = {
+    name = f"sweep of {request.study}: {sweep.search}"[:200]
+    description = {
         "study": "sweep",
-        "settings": dataclasses.asdict(asked.base),
+        "settings": dataclasses.asdict(request.base),
         "sweep": dataclasses.asdict(sweep),
     }
-    records = opening.open_journal(prepared, name, {"kind": RunKind.SWEEP}, own, params=params)
-    kept = journal.read_campaign(records.folder)
-    storage = storage or search.open_storage(
-        search.sqlite(records.folder / DATABASE), sweep.heartbeat_seconds
-    )
-    study = search.create(storage, kept["run_id"], asked.goal, {ATTRIBUTE: json.dumps(kept)})
-    worker = Worker(asked, prepared, records, storage, study, display)
+    tags = {"kind": RunKind.SWEEP}
+    records = opening.open_journal(prepared, name, tags, description, params=params)
+    stored = journal.read_campaign(records.folder)
+    if storage is None:
+        url = f"sqlite:///{records.folder / DATABASE}"
+        storage = search.open_storage(url, sweep.heartbeat_seconds)
+    attributes = {ATTRIBUTE: json.dumps(stored)}
+    study = search.create(storage, stored["run_id"], request.goal, attributes)
+    worker = Worker(request, prepared, records, storage, study, display)
     opening.record_preparation(worker.runner, prepared)
     return worker
 
 
-def with_length(asked: SweepRequest, counts: Mapping[str, int]) -> SweepRequest:
-    """The call, with the steps that each of its batch sizes takes. counts: of the experiment's data."""
-    dimensions = asked.goal.dimensions
-    trained = length.of(
-        studies.load(asked.study), asked.base, counts, {one.field for one in dimensions}
+def with_length(request: SweepRequest, counts: Mapping[str, int]) -> SweepRequest:
+    dimensions = request.goal.dimensions
+    fields = {dimension.field for dimension in dimensions}
+    trained = length.of(studies.load(request.study), request.base, counts, fields)
+    if trained:
+        dimensions = tuple(
+            dataclasses.replace(dimension, length=trained)
+            if dimension.name == batches.NAME
+            else dimension
+            for dimension in dimensions
+        )
+    return dataclasses.replace(
+        request, goal=dataclasses.replace(request.goal, dimensions=dimensions)
     )
-    dimensions = tuple(
-        dataclasses.replace(one, length=trained) if one.name == batches.NAME and trained else one
-        for one in dimensions
-    )
-    return dataclasses.replace(asked, goal=dataclasses.replace(asked.goal, dimensions=dimensions))
 
 
-def check_rates(asked: SweepRequest) -> None:
-    """Raises WrongCall for an objective or bound that trials which train differently much cannot be compared by."""
-    along = next((one for one in asked.goal.dimensions if one.length), None)
-    if along is None or along.length is None:
-        return
-    sizes = [int(one) for one in along.grid()] if asked.sweep.sampler == "grid" else along.sizes()
-    difference = along.length.difference(sizes, asked.base.margin)
-    for metric in asked.goal.metrics if difference else ():
-        if not length.is_rate(metric):
-            raise WrongCall(
-                f"objectives, constraints: {metric} depends on how much is trained; {difference}. Ask for throughput, "
-                f"latency or memory, or for {along.length.remedy(sizes, asked.base.margin)}"
-            )
-
-
-def _check_extremes(asked: SweepRequest, display: Display) -> None:
-    """Every end of what is searched can be prepared, the rest as it is. Raises WrongCall."""
-    for one in asked.goal.dimensions:
-        for value in one.extremes:
-            if one.field != "frameworks":
-                preparation.prepare_data(
-                    asked.study, space.settled(asked.base, (one,), {one.name: value}), display
+def check_rates(request: SweepRequest) -> None:
+    """Raise WrongCall for a metric that depends on the length of training, if lengths differ."""
+    for dimension in request.goal.dimensions:
+        if dimension.length is None:
+            continue
+        is_grid = request.sweep.sampler == "grid"
+        sizes = list(map(int, dimension.grid())) if is_grid else dimension.sizes()
+        difference = dimension.length.difference(sizes, request.base.margin)
+        for metric in request.goal.metrics if difference else ():
+            if not length.is_rate(metric):
+                remedy = dimension.length.remedy(sizes, request.base.margin)
+                raise WrongCall(
+                    f"objectives, constraints: {metric} depends on the length of training; "
+                    f"{difference}. Ask for throughput, latency or memory, or for {remedy}"
                 )
 
 
 def resume(
-    sweep: Sweep, given: Mapping[str, str], display: Display, *, join: bool = False
+    sweep: Sweep, texts: Mapping[str, str], display: Display, *, join: bool = False
 ) -> Worker:
-    """A worker of a sweep that was begun, here or on another machine that shares its storage. Raises WrongCall.
+    """Return a worker of a sweep that was begun, here or on a machine that shares its storage.
 
-    join: whether its first worker is known to be at work.
+    Args:
+        join: The sweep's first worker is known to be running.
+
+    Raises:
+        WrongCall: There is no such sweep, or the request differs from its beginning.
     """
-    root = _journal(given)
-    folder, kept = _find(sweep, given["resume"], root)
-    asked = _as_asked(kept, sweep, given)
-    url = asked.sweep.storage or search.sqlite(folder / DATABASE if folder else Path())
-    storage = search.open_storage(url, asked.sweep.heartbeat_seconds)
-    study = search.load(storage, kept["run_id"])
-    prepared = preparation.prepare(
-        asked.study, space.widest(asked.base, asked.goal.dimensions), display
-    )
-    asked = with_length(asked, prepared.data.dataset.counts)
-    name = ""
-    try:
-        records = Journal(folder) if folder and not join else None
-    except WrongCall:
-        if asked.sweep.find:
-            raise
-        records = None  # its first worker is at work: this one joins it
+    root = Path(texts.get("journal") or CampaignSettings.journal).resolve()
+    folder, stored = _find(sweep, texts["resume"], root)
+    request = _resumed_request(stored, sweep, texts)
+    url = request.sweep.storage or f"sqlite:///{folder / DATABASE if folder else ''}"
+    storage = search.open_storage(url, request.sweep.heartbeat_seconds)
+    study = search.load(storage, stored["run_id"])
+    widest = space.widest(request.base, request.goal.dimensions)
+    prepared = preparation.prepare(request.study, widest, display)
+    request = with_length(request, prepared.data.dataset.counts)
+    records, name = None, ""
+    if folder and not join:
+        try:
+            records = Journal(folder)
+        except WrongCall:
+            if request.sweep.find:
+                raise
+            # Its first worker is running: this one joins it.
     if records is None:
         name = f"{platform.node()}-{uuid.uuid4().hex[:8]}"
-        records = Journal(root / f"{kept['run_id']}-{name[-8:]}")
-        journal.write_campaign(records.folder, {**kept, "joined": name})
-        Store().adopt(kept["run_id"], kept["run"])
+        records = Journal(root / f"{stored['run_id']}-{name[-8:]}")
+        journal.write_campaign(records.folder, {**stored, "joined": name})
+        Store().adopt(stored["run_id"], stored["run"])
     else:
-        opening.reopen(kept, records)
-    return Worker(asked, prepared, records, storage, study, display, name)
+        opening.reopen(stored, records)
+    return Worker(request, prepared, records, storage, study, display, name)
 
 
-def _find(sweep: Sweep, wanted: str, root: Path) -> tuple[Path | None, dict[str, Any]]:
-    """The sweep's own journal, if it is here, and what it was asked; else what the storage knows of it."""
-    here = [
-        (folder, kept)
-        for folder, kept in journal.descriptions(root, wanted)
-        if kept["study"] == "sweep" and "joined" not in kept
+def _find(sweep: Sweep, run_id: str, root: Path) -> tuple[Path | None, dict[str, Any]]:
+    """Return the sweep's journal, if it is on this machine, and the description of the sweep."""
+    sweeps = [
+        (folder, stored)
+        for folder, stored in journal.descriptions(root, run_id)
+        if stored["study"] == "sweep" and "joined" not in stored
     ]
-    for folder, kept in reversed(here):
-        if wanted in ("last", kept["run_id"]):
-            return folder, kept
+    for folder, stored in reversed(sweeps):
+        if run_id in ("last", stored["run_id"]):
+            return folder, stored
     if not sweep.storage:
-        have = ", ".join(kept["run_id"] for _, kept in here[-5:]) or "none"
+        have = ", ".join(stored["run_id"] for _, stored in sweeps[-5:]) or "none"
         raise WrongCall(
-            f"resume: no sweep {wanted} in {root} (have {have}); give journal=DIR, or storage=URL to join one elsewhere"
+            f"resume: no sweep {run_id} in {root} (have {have}); give journal=DIR, or "
+            "storage=URL to join one elsewhere"
         )
-    study = search.load(search.open_storage(sweep.storage, sweep.heartbeat_seconds), wanted)
-    kept = json.loads(study.user_attrs[ATTRIBUTE])
-    return None, kept
+    study = search.load(search.open_storage(sweep.storage, sweep.heartbeat_seconds), run_id)
+    return None, json.loads(study.user_attrs[ATTRIBUTE])
 
 
-def _as_asked(kept: Mapping[str, Any], sweep: Sweep, given: Mapping[str, str]) -> SweepRequest:
-    """What was asked at the beginning. Raises WrongCall where something else is asked now."""
-    before = settings_.from_values(Sweep, kept["sweep"])
-    for one in dataclasses.fields(Sweep):
-        old, new = getattr(before, one.name), getattr(sweep, one.name)
-        if one.name not in RAISED_ON_RESUME and new not in (old, one.default):
+def _resumed_request(
+    stored: Mapping[str, Any], sweep: Sweep, texts: Mapping[str, str]
+) -> SweepRequest:
+    """Return the request of the beginning with the changes that a resumption may make."""
+    before = settings_.from_values(Sweep, stored["sweep"])
+    changes: dict[str, Any] = {}
+    for entry in dataclasses.fields(Sweep):
+        old, new = getattr(before, entry.name), getattr(sweep, entry.name)
+        if new in (old, entry.default):
+            continue
+        if entry.name not in RAISED_ON_RESUME:
             raise WrongCall(
-                f"resume: {one.name} was {old} at the beginning and cannot become {new}; start anew"
+                f"resume: {entry.name} was {old} at the beginning and cannot become {new}; "
+                "start a new sweep"
             )
-    now = {
-        one: getattr(sweep, one)
-        for one in RAISED_ON_RESUME
-        if getattr(sweep, one) != getattr(Sweep, one)
-    }
-    own = {name: text for name, text in given.items() if name != "resume"}
-    base = resume_.same_settings(before.experiment, kept["settings"], own)
-    resumed = dataclasses.replace(before, **now)
+        changes[entry.name] = new
+    resumed = dataclasses.replace(before, **changes)
+    overrides = {name: text for name, text in texts.items() if name != "resume"}
+    base = resume_.same_settings(before.experiment, stored["settings"], overrides)
     return SweepRequest(resumed, base, _goal(resumed, base))

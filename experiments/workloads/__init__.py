@@ -1,4 +1,4 @@
-"""What a cell does: one folder a kind of work, named by the studies that use it."""
+"""Work of cells: a folder for each kind of work, named by the studies that use it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from experiments.contract import Workload
 
 
 def load(name: str) -> Workload:
-    """Return what the parent does for a kind of work."""
+    """Return the parent's part of a kind of work."""
     workload: Workload = importlib.import_module(f"{__name__}.{name}.prepare").WORKLOAD
     return workload

@@ -1,4 +1,4 @@
-"""Whether a model takes images, and every framework that is asked for has it."""
+"""Checks that a model takes images, and that each framework has it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from tracking import plain
 from tracking.errors import WrongCall
 
 
-def of_images(name: str, asked: Sequence[str], setting: str) -> ModelDefinition:
-    """The model's `spec` module. asked: frameworks; setting: what the user calls the model by. Raises WrongCall, ModelError."""
+def of_images(name: str, framework_names: Sequence[str], setting: str) -> ModelDefinition:
+    """Return the `spec` module of a model of images.
+
+    Raises:
+        WrongCall: If it does not exist, takes no images or is missing in a framework; with the
+            setting that names the model.
+    """
+    of_images = [model for model in models.available() if models.spec(model).takes_images]
     if name not in models.available():
-        raise WrongCall(
-            f"{setting}={plain.short(name)}: no such model of images; {choices(name, _of_images())}"
-        )
+        right = choices(name, of_images)
+        raise WrongCall(f"{setting}={plain.short(name)}: no such model of images; {right}")
     module = models.spec(name)
     if not module.takes_images:
-        raise WrongCall(f"{setting}={name}: it takes no images; have {', '.join(_of_images())}")
-    check_siblings(name, asked, setting)
+        raise WrongCall(f"{setting}={name}: it takes no images; have {', '.join(of_images)}")
+    check_siblings(name, framework_names, setting)
     return module
 
 
-def check_siblings(name: str, asked: Sequence[str], setting: str) -> None:
+def check_siblings(name: str, framework_names: Sequence[str], setting: str) -> None:
     """Raise WrongCall for a framework in which the model is not written."""
     written = models.available()[name]
-    for framework in asked:
+    for framework in framework_names:
         if (architecture := frameworks.described(framework).architecture) not in written:
             raise WrongCall(
-                f"{setting}={name}: it has no sibling for {framework} ({architecture}.py); have {', '.join(written)}"
+                f"{setting}={name}: it has no sibling for {framework} ({architecture}.py); "
+                f"have {', '.join(written)}"
             )
-
-
-def _of_images() -> list[str]:
-    return [name for name in models.available() if models.spec(name).takes_images]
 
 
 def check_images(
@@ -46,15 +48,16 @@ def check_images(
     """Raise WrongCall for images that a model cannot take, or cannot be trained on.
 
     Args:
-        name: of the model.
-        spec: its sizes.
-        side: the setting of the images' side, and its value in pixels.
-        rows: the setting of the batch size, and its value; None: it is not trained.
+        name: Name of the model.
+        spec: Its sizes.
+        side: Setting of the images' side, and its value in pixels.
+        rows: Setting of the batch size, and its value; None: the model is not trained.
     """
     if reason := spec.refuses(side[1]):
         raise WrongCall(f"{side[0]}={side[1]}: {name} {reason}")
     if rows and rows[1] < (least := spec.least_rows(side[1])):
         raise WrongCall(
-            f"{rows[0]}={rows[1]}: {name} cannot train on fewer than {least} images of {side[1]} × {side[1]}: its last "
-            f"BatchNorm would see one value a channel; take at least {least}, or larger images"
+            f"{rows[0]}={rows[1]}: {name} cannot train on fewer than {least} images of "
+            f"{side[1]} × {side[1]}: its last BatchNorm would see one value a channel; "
+            f"take at least {least}, or larger images"
         )

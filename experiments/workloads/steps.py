@@ -1,69 +1,54 @@
-"""Whether the steps that are asked for can be made of the data, and leave some to be measured as they are to be."""
+"""Checks that a training has enough steps to be measured."""
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Any
 
 from experiments.config import devices
-from experiments.config.settings import CampaignSettings
 from tracking.errors import WrongCall
 
 
-class Timing(Protocol):
-    """Settings of the clock."""
+def check(settings: Any, examples: int, what: str, data: str) -> None:
+    """Raise WrongCall for a training by epochs that leaves no step to be measured.
 
-    @property
-    def timing(self) -> str: ...
-
-    @property
-    def window_steps(self) -> int: ...
-
-
-class Steps(Timing, Protocol):
-    """Settings of a training by epochs."""
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def epochs(self) -> int: ...
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-
-    @property
-    def warmup_steps(self) -> int: ...
-
-
-def check(settings: Steps, examples: int, what: str, data: str) -> None:
-    """Raises WrongCall. what: the examples in words, `training captions`."""
+    Args:
+        settings: Settings with `batch_size`, `epochs`, `steps_per_epoch` and `warmup_steps`.
+        examples: Number of training examples.
+        what: Name of the examples, such as `training captions`.
+        data: Name of the data set.
+    """
     if settings.batch_size > examples:
         raise WrongCall(
-            f"batch_size={settings.batch_size} is more than the {examples} {what} of {data}; at most {examples}"
+            f"batch_size={settings.batch_size} is more than the {examples} {what} of {data}; "
+            f"at most {examples}"
         )
     possible = examples // settings.batch_size
     if settings.steps_per_epoch > possible:
         raise WrongCall(
-            f"steps_per_epoch={settings.steps_per_epoch} is more than {data} has at this batch size; at most {possible}"
+            f"steps_per_epoch={settings.steps_per_epoch} is more than {data} has "
+            f"at this batch size; at most {possible}"
         )
-    steps = settings.epochs * (settings.steps_per_epoch or possible)
+    steps_per_epoch = settings.steps_per_epoch or possible
+    steps = settings.epochs * steps_per_epoch
     if settings.warmup_steps >= steps:
+        fewer = f"at most {steps - 1}, or " if steps > 1 else ""
         raise WrongCall(
             f"warmup_steps={settings.warmup_steps} leaves none of the {steps} steps to be measured "
             f"({examples} {what} in batches of {settings.batch_size}, epochs={settings.epochs}); "
-            f"{f'at most {steps - 1}, or ' if steps > 1 else ''}more epochs or a smaller batch_size"
+            f"{fewer}more epochs or a smaller batch_size"
         )
-    measured = min(settings.steps_per_epoch or possible, steps - settings.warmup_steps)
+    measured = min(steps_per_epoch, steps - settings.warmup_steps)
     check_windows(settings, measured, f"{measured} measured steps of an epoch")
 
 
-def check_windows(settings: Timing, steps: int, what: str) -> None:
-    """Raises WrongCall where a window is too long. steps: measured in a row; what: those in words."""
-    kind = devices.timing(cast(CampaignSettings, settings))
+def check_windows(settings: Any, steps: int, what: str) -> None:
+    """Raise WrongCall if a window is longer than the steps that are measured in a row."""
+    kind = devices.timing(settings)
     most = {"step": settings.window_steps, "free": steps, "both": steps // 2}[kind]
     if settings.window_steps > most:
         right = f"at most {most}, or timing=step" if most else "take timing=step"
-        twice = ", with as many timed one by one," * (kind == "both")
+        twice = ", with as many timed one by one," if kind == "both" else ""
         raise WrongCall(
-            f"window_steps={settings.window_steps}: a window{twice} is longer than the {what}; {right}"
+            f"window_steps={settings.window_steps}: a window{twice} is longer than the {what}; "
+            f"{right}"
         )

@@ -167,7 +167,7 @@ def lean_import(name: str) -> Iterator[None]:
 
 
 def loop(name: str, which: str) -> ModuleType:
-    """A loop that is not ours (`plain`, `lightning`), from the folder of a framework."""
+    """Return the module of a framework's plain loop, from its folder."""
     check(name)
     return import_module(f"{_variants()[name][0]}.loops.{which}")
 

@@ -1,18 +1,20 @@
-"""What a device of a process must do: pick it, set threads, seed and TF32, wait for it, ask its memory."""
+"""Device of a process: threads, seed, TF32, waiting and memory, for each library."""
 
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from models.contract import Batch, Framework, ImageFiles, StepEvents
+import numpy as np
+
+from models.contract import Array, Batch, Dropping, Framework, ImageFiles, StepEvents
 from models.errors import ModelError, NoDevice
 
-# What a library has, or may have, a switch for.
+# Each library has, or may have, a switch for these.
 OPERATIONS = ("matmul", "convolution", "recurrent")
-# They change float32 in the libraries below the frameworks, whatever a framework's own switches say.
+# Change float32 in the libraries below the frameworks, in spite of a framework's switches.
 OVERRIDES = (
     "NVIDIA_TF32_OVERRIDE",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
@@ -25,41 +27,50 @@ THREADED = 2**20
 MAX_MESSAGE = 500
 
 
-class Device(Protocol):
-    """name: `cpu` or `cuda`, resolved from `auto` to what is there."""
+class Device(ABC):
+    """Device of a library. name: `cpu` or `cuda`. Methods as those of `Framework`."""
 
     name: str
 
-    def seed(self, seed: int) -> None: ...
+    @abstractmethod
+    def versions(self) -> dict[str, str]: ...
 
+    @abstractmethod
     def synchronise(self) -> None: ...
 
-    def step_events(self, steps: int) -> StepEvents | None:
-        """As a framework's, for each that computes on this device."""
-
+    @abstractmethod
     def peak_bytes(self) -> int | None: ...
 
+    def seed(self, seed: int) -> None:  # noqa: B027 - JAX has no global state
+        pass
+
+    def step_events(self, steps: int) -> StepEvents | None:
+        return None
+
     def reset_peak(self) -> bool:
-        """Whether the peak counts from here on; False on the CPU, and where the library cannot."""
+        return False
 
     def compilations(self) -> int:
-        """What this library's own compiler did, in this process."""
-
-    def versions(self) -> dict[str, str]: ...
+        """Return the programs that the library's compiler has reported."""
+        return 0
 
 
 class FrameworkOnDevice(Framework):
-    """A framework that computes on one of these devices. readers: its input pipelines, which last for all epochs."""
+    """Framework that computes on one of these devices.
+
+    readers: its input pipelines. introspection: its module of that name.
+    """
 
     _device: Device
     _readers: dict[tuple[Any, ...], Any]
+    _introspection: Any
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
         key = (files.images, files.batch_size, workers)
         if key not in self._readers:
             self._readers[key] = self._reader(files, workers)
-        epoch: Iterable[Batch] = self._readers[key].epoch(files)
-        return epoch
+        batches: Iterable[Batch] = self._readers[key].epoch(files)
+        return batches
 
     def step_events(self, steps: int) -> StepEvents | None:
         return self._device.step_events(steps)
@@ -73,44 +84,80 @@ class FrameworkOnDevice(Framework):
     def reset_peak(self) -> bool:
         return self._device.reset_peak()
 
+    def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
+        total = float(batch.weights.sum())
+        return float(self._evaluated_loss(network, batch)) * total, total
+
+    def dropping(self, network: Any, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
+        dropped: dict[str, Dropping] = self._introspection.dropping(
+            network, self._network_inputs(inputs), draws
+        )
+        return dropped
+
+    def layer_values(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, Array]:
+        values: dict[str, Array] = self._introspection.layer_values(
+            network, self._network_inputs(inputs)
+        )
+        return values
+
+    def drop_nothing(self, network: Any) -> None:
+        self._introspection.drop_nothing(network)
+
+    @abstractmethod
+    def _evaluated_loss(self, network: Any, batch: Batch) -> Any:
+        """Return the loss, dropout off."""
+
+    @abstractmethod
+    def _network_inputs(self, inputs: tuple[Array, ...]) -> Any:
+        """Return inputs as a network takes them."""
+
     @abstractmethod
     def _reader(self, files: ImageFiles, workers: int) -> Any:
-        """Return the framework's own input pipeline. Raises ModelError if it has none."""
+        """Return a new input pipeline. Raise ModelError if the framework has none."""
 
 
 def resolve(
-    wanted: str,
+    requested: str,
     has_accelerator: bool,
     library: str,
     precision: str,
-    messages: str | Callable[[], object] = "",
+    report: str | Callable[[], object],
 ) -> str:
-    """`cpu` or `cuda`, from `auto` or what is asked for.
+    """Return `cpu` or `cuda`.
 
-    messages: what the library itself said while it looked for a GPU, or a call that raises an error saying so.
+    Args:
+        requested: `auto`, `cpu` or `cuda`.
+        has_accelerator: whether the library sees a GPU.
+        library: its name, for messages.
+        precision: of the cell.
+        report: the library's messages about a missing GPU, or a call that raises them as an error.
 
-    Raises NoDevice for a GPU that is not there, ModelError for tf32 without one.
+    Raises:
+        NoDevice: for a missing GPU.
+        ModelError: for tf32 without a GPU.
     """
-    if wanted == "cuda" and not has_accelerator:
-        reason = f"device 'cuda': {library} sees no GPU here; use cpu or auto"
-        own = messages if isinstance(messages, str) else _error_of(messages)
-        raise NoDevice(
-            f"{reason}. {library} reports: {' '.join(own.split())[:MAX_MESSAGE]}" if own else reason
-        )
-    found = ("cuda" if has_accelerator else "cpu") if wanted == "auto" else wanted
-    if precision == "tf32" and found == "cpu":
+    if requested == "cuda" and not has_accelerator:
+        message = f"device 'cuda': {library} sees no GPU here; use cpu or auto"
+        if callable(report):
+            try:
+                report()
+                report = ""
+            except Exception as error:  # each library has types of its own
+                report = f"{type(error).__name__}: {error}"
+        reports = f". {library} reports: {' '.join(report.split())[:MAX_MESSAGE]}" if report else ""
+        raise NoDevice(message + reports)
+    is_cuda = requested == "cuda" or (requested == "auto" and has_accelerator)
+    if precision == "tf32" and not is_cuda:
         raise ModelError("precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16")
-    return found
+    return "cuda" if is_cuda else "cpu"
 
 
 def flushes_denormals(halve: Callable[[Any], Any]) -> str:
-    """Return whether a library's operators take numbers below the smallest normal one for 0, on all of its threads.
+    """Return whether a library's operators take denormal numbers for 0, on all of its threads.
 
     Args:
         halve: half of each value of a float32 array in NumPy, computed by the library.
     """
-    import numpy as np
-
     smallest = np.full(THREADED, np.finfo(np.float32).tiny)
     zeros = int((halve(smallest) == 0).sum())
     return {0: "False", THREADED: "True"}.get(zeros, f"{zeros} of {THREADED}")
@@ -122,11 +169,11 @@ def float32_arithmetic(precision: str) -> str:
 
 
 def verify_arithmetic(library: str, precision: str, switches: Mapping[str, str]) -> None:
-    """Check the arithmetic of every operation as the library reports it.
+    """Check the arithmetic of each operation as the library reports it.
 
     Args:
         library: its name, for the message.
-        precision: what the cell is to compute in.
+        precision: of the cell.
         switches: for each of OPERATIONS `ieee` or `tf32`, read back from the library.
 
     Raises:
@@ -136,8 +183,8 @@ def verify_arithmetic(library: str, precision: str, switches: Mapping[str, str])
     for variable in OVERRIDES:
         if os.environ.get(variable):
             raise ModelError(
-                f"{variable}={os.environ[variable]} changes the arithmetic behind {library}'s back, "
-                "and not in every framework alike; unset it and use precision"
+                f"{variable}={os.environ[variable]} changes the arithmetic behind {library}'s back,"
+                " and not in every framework alike; unset it and use precision"
             )
     required = float32_arithmetic(precision)
     for operation in OPERATIONS:
@@ -148,30 +195,24 @@ def verify_arithmetic(library: str, precision: str, switches: Mapping[str, str])
             )
 
 
-def _error_of(probe: Callable[[], object]) -> str:
-    """Return the error that a call for a GPU ends with; empty if it ends well."""
-    try:
-        probe()
-    except Exception as error:  # each library has its own types
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
 def onednn(conv_algorithm: str, device: str) -> bool | None:
-    """Whether a CPU's convolutions are to be oneDNN's; None where the framework's default stays. Raises ModelError on a GPU."""
+    """Return whether a CPU's convolutions use oneDNN; None for the framework's default.
+
+    Raise ModelError on a GPU.
+    """
     if conv_algorithm not in ("onednn", "plain"):
         return None
     if device != "cpu":
         raise ModelError(
-            f"conv_algorithm {conv_algorithm!r} is a CPU's; on {device} use profiled, heuristic or fixed"
+            f"conv_algorithm {conv_algorithm!r} is a CPU's; on {device} use profiled, heuristic "
+            "or fixed"
         )
     return conv_algorithm == "onednn"
 
 
 def choose_in_xla(conv_algorithm: str) -> None:
-    """XLA reads its flags once, when it first compiles; the last of a kind counts, so that a user's own others stay."""
+    """Add to XLA's flags, which it reads at the first compilation; the last of a kind counts."""
     flags = {"profiled": "--xla_gpu_autotune_level=4", "heuristic": "--xla_gpu_autotune_level=0"}
     fixed = "--xla_gpu_autotune_level=0 --xla_gpu_exclude_nondeterministic_ops=true"
-    os.environ["XLA_FLAGS"] = (
-        f"{os.environ.get('XLA_FLAGS', '')} {flags.get(conv_algorithm, fixed)}".strip()
-    )
+    before = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{before} {flags.get(conv_algorithm, fixed)}".strip()

@@ -1,1 +1,1 @@
-"""Known work on a device, in the words of each library: what the acceptance kit measures the harness with."""
+"""Calibrated work on a device in each library, for the acceptance kit."""

@@ -1,4 +1,4 @@
-"""Known work in JAX: chains of products, allocations of a known size."""
+"""Calibrated work in JAX: chains of products, allocations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIDE = 2_048
 
 
 def chain_step(length: int) -> Callable[[], Any]:
-    """Return a step of so many products one after the other, which has been compiled and run once."""
+    """Return a warm step of so many products one after the other."""
     import jax
     from jax import lax
     from jax import numpy as jnp
@@ -31,14 +31,12 @@ def chain_step(length: int) -> Callable[[], Any]:
 
 
 def ready_seconds(step: Callable[[], Any]) -> float:
-    """Return how long one step takes until its result is there."""
     began = time.perf_counter()
     step().block_until_ready()
     return time.perf_counter() - began
 
 
 def allocate(size_bytes: int) -> Any:
-    """Return memory of the device."""
     from jax import numpy as jnp
 
     return jnp.zeros(size_bytes, jnp.uint8).block_until_ready()

@@ -1,4 +1,4 @@
-"""Known work in Keras' layers, on whatever backend it has."""
+"""Calibrated work in Keras' layers, on any backend."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from models.contract import Array
 def networks(
     weights: Mapping[str, tuple[Array, ...]], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Any]:
-    """Return networks of one operator each: `matmul`, `convolution` (kernel HWIO), `lstm` (gates i f g o).
+    """Return networks of one operator each: `matmul`, `convolution`, `lstm`.
 
-    shapes: of the inputs, with their rows.
+    Args:
+        weights: by name; kernels HWIO, gates i f g o.
+        shapes: of the inputs, with their rows.
     """
     from keras import Input, Sequential, layers
 
@@ -36,7 +38,7 @@ def networks(
 
 
 def output_type(network: Any, inputs: Array) -> str:
-    """Return the type of what a network returns, before anything is widened."""
+    """Return the type of a network's outputs before they are widened."""
     from keras import backend
 
     return str(backend.standardize_dtype(network(inputs).dtype))

@@ -1,4 +1,4 @@
-"""Known work in PyTorch: single operators, sleeping kernels, allocations of a known size."""
+"""Calibrated work in PyTorch: single operators, sleeping kernels, allocations of a known size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch.profiler import ProfilerActivity, profile
 from models.contract import Array, Mark
 from models.layers.pytorch import OneBiasLSTM
 
-SIDE = 4_096  # of a product that cuBLAS computes in one kernel: a smaller one may be split along its sum
+# of a product that cuBLAS computes in one kernel; it may split the sum of a smaller one
+SIDE = 4_096
 CALIBRATION_CYCLES = 50_000_000
 BUSY_SIDE = 8_192
 
 
 def identity() -> dict[str, Any]:
-    """Return what PyTorch knows of the device that it sees first, and its own versions."""
     facts: dict[str, Any] = {
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
@@ -38,58 +38,50 @@ def identity() -> dict[str, Any]:
     return facts
 
 
-class _Product(nn.Module):  # type: ignore[misc]
-    def __init__(self, matrix: Array) -> None:
-        super().__init__()
-        self.matrix = nn.Parameter(torch.from_numpy(matrix))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs @ self.matrix
-
-
-class _Convolution(nn.Module):  # type: ignore[misc]
-    """Images and outputs have their channels last."""
+class _Convolution(nn.Conv2d):  # type: ignore[misc]
+    """Convolution of images with their channels last, its kernel HWIO."""
 
     def __init__(self, kernel: Array) -> None:
-        super().__init__()
-        self.kernel = nn.Parameter(torch.from_numpy(kernel).permute(3, 2, 0, 1).contiguous())
+        height, width, inputs, outputs = kernel.shape
+        super().__init__(inputs, outputs, (height, width), padding="same", bias=False)
+        self.weight = nn.Parameter(torch.from_numpy(kernel).permute(3, 2, 0, 1).contiguous())
 
     def forward(self, images: Tensor) -> Tensor:
-        return nn.functional.conv2d(
-            images.permute(0, 3, 1, 2), self.kernel, padding="same"
-        ).permute(0, 2, 3, 1)
+        return super().forward(images.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
-class _Lstm(nn.Module):  # type: ignore[misc]
-    """The layer of all networks here, its biases zero."""
+class _Lstm(OneBiasLSTM):  # type: ignore[misc]
+    """LSTM with biases of zero, its gates i f g o, that returns its outputs."""
 
     def __init__(self, kernel: Array, recurrent: Array) -> None:
-        super().__init__()
-        self.lstm = OneBiasLSTM(kernel.shape[0], recurrent.shape[0])
+        super().__init__(kernel.shape[0], recurrent.shape[0])
         with torch.no_grad():
-            for name, weights in (("weight_ih_l0", kernel.T), ("weight_hh_l0", recurrent.T)):
-                getattr(self.lstm, name).copy_(torch.from_numpy(weights))
-            for name, values in (*self.lstm.named_parameters(), *self.lstm.named_buffers()):
+            for name, values in (*self.named_parameters(), *self.named_buffers()):
                 if "bias" in name:
                     values.zero_()
+            self.weight_ih_l0.copy_(torch.from_numpy(kernel.T))
+            self.weight_hh_l0.copy_(torch.from_numpy(recurrent.T))
 
     def forward(self, sequences: Tensor) -> Tensor:
-        outputs: Tensor = self.lstm(sequences)[0]
+        outputs: Tensor = super().forward(sequences)[0]
         return outputs
 
 
 def networks(weights: Mapping[str, tuple[Array, ...]], device: str) -> dict[str, nn.Module]:
-    """Return networks of one operator each: `matmul`, `convolution` (kernel HWIO), `lstm` (gates i f g o)."""
-    built: dict[str, nn.Module] = {
-        "matmul": _Product(*weights["matmul"]),
+    """Return networks of one operator each: `matmul`, `convolution`, `lstm`."""
+    (matrix,) = weights["matmul"]
+    product = nn.Linear(*matrix.shape, bias=False)
+    product.weight = nn.Parameter(torch.from_numpy(matrix.T))
+    layers: dict[str, nn.Module] = {
+        "matmul": product,
         "convolution": _Convolution(*weights["convolution"]),
         "lstm": _Lstm(*weights["lstm"]),
     }
-    return {name: network.to(device).eval() for name, network in built.items()}
+    return {name: layer.to(device).eval() for name, layer in layers.items()}
 
 
 def output_types(network: nn.Module, compute: Callable[[], object]) -> list[str]:
-    """Return the types of what every LSTM of a network returns while something is computed."""
+    """Return the types of the outputs of all LSTMs of a network in a computation."""
     types: list[str] = []
 
     def record(_: nn.Module, __: object, outputs: tuple[Any, object]) -> None:
@@ -110,7 +102,7 @@ def output_types(network: nn.Module, compute: Callable[[], object]) -> list[str]
 
 
 def cycles_per_second() -> float:
-    """Return how many cycles a sleeping kernel counts a second, the clock of the GPU having risen."""
+    """Return the cycles of a sleeping kernel in a second, with the GPU's clock risen."""
     for _ in range(10):
         torch.cuda._sleep(CALIBRATION_CYCLES)
     seconds = [sleeping_seconds(CALIBRATION_CYCLES) for _ in range(5)]
@@ -118,7 +110,7 @@ def cycles_per_second() -> float:
 
 
 def sleeping_seconds(cycles: int) -> float:
-    """Return how long a sleeping kernel takes by the device's own clock."""
+    """Return the seconds of a sleeping kernel by the device's clock."""
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     before.record()
     torch.cuda._sleep(cycles)
@@ -128,7 +120,7 @@ def sleeping_seconds(cycles: int) -> float:
 
 
 def sleeping_step(cycles: int, host_seconds: float = 0.0) -> Callable[[], Tensor]:
-    """Return a step that starts a sleeping kernel, then keeps the host busy; its loss is on the device."""
+    """Return a step that starts a sleeping kernel, then keeps the host busy."""
     loss = torch.zeros((), device="cuda")
 
     def step() -> Tensor:
@@ -140,7 +132,7 @@ def sleeping_step(cycles: int, host_seconds: float = 0.0) -> Callable[[], Tensor
 
 
 def waiting_step(seconds: float, taken: list[float]) -> Callable[[], Tensor]:
-    """Return a step of the CPU, which takes so long, or longer beside other programs; `taken` gets how long."""
+    """Return a step of the CPU that takes at least so long; `taken` gets its seconds."""
     loss = torch.zeros(())
 
     def step() -> Tensor:
@@ -159,17 +151,15 @@ def _spin(seconds: float) -> None:
 
 
 def allocate(size_bytes: int) -> Tensor:
-    """Return memory of the device."""
     return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
 
 
 def free_bytes() -> int:
-    """Return what is free on the device, whoever uses the rest."""
     return int(torch.cuda.mem_get_info()[0])
 
 
 def busy_step() -> Callable[[], None]:
-    """Return a large product of matrices, which waits for its result."""
+    """Return a large product of matrices that waits for its result."""
     matrix = torch.ones(BUSY_SIDE, BUSY_SIDE, device="cuda") / BUSY_SIDE
 
     def step() -> None:
@@ -180,15 +170,15 @@ def busy_step() -> Callable[[], None]:
 
 
 def countable_work(device: str, side: int = SIDE) -> Callable[[Mark], None]:
-    """Return one step of seven additions, three products and one copy, which has been run once."""
+    """Return a warm step of seven additions, three products and one copy."""
     matrix = torch.ones(side, side, device=device)
-    # on the CPU PyTorch converts a number by a copy of its own
-    one: Any = 1.0 if device == "cuda" else torch.ones_like(matrix)
+    # on the CPU PyTorch converts a number by a copy
+    unit: Any = 1.0 if device == "cuda" else torch.ones_like(matrix)
 
     def work(mark: Mark) -> None:
         with mark():
             for _ in range(7):
-                matrix + one
+                matrix + unit
             for _ in range(3):
                 matrix @ matrix
             matrix.cpu() if device == "cuda" else matrix.clone()
@@ -197,23 +187,23 @@ def countable_work(device: str, side: int = SIDE) -> Callable[[Mark], None]:
 
     with torch.inference_mode():
         matrix @ matrix
-        matrix + one
+        matrix + unit
     return work
 
 
 def kernels_of_step(optimizer: torch.optim.Optimizer, device: str) -> dict[str, int]:
-    """Return the kernels of one update, by name; on the CPU the operators. Gradients must be there."""
+    """Return the kernels of an update, on the CPU the operators, by name; it needs gradients."""
     optimizer.step()  # makes its state
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     with profile(activities=activities) as profiler:
         optimizer.step()
         if device == "cuda":
             torch.cuda.synchronize()
-    wanted = DeviceType.CUDA if device == "cuda" else DeviceType.CPU
+    device_type = DeviceType.CUDA if device == "cuda" else DeviceType.CPU
     names = (
         event.name
         for event in profiler.events()
-        if event.device_type == wanted
+        if event.device_type == device_type
         and not event.is_user_annotation
         and (device == "cuda" or event.name.startswith("aten::"))
     )
@@ -221,12 +211,11 @@ def kernels_of_step(optimizer: torch.optim.Optimizer, device: str) -> dict[str, 
 
 
 def stock_adam(network: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """Return PyTorch's Adam as it comes."""
     return torch.optim.Adam(network.parameters(), lr=learning_rate)
 
 
 def event_seconds(step: Callable[[], object], count: int, warmup: int) -> list[float]:
-    """Return how long each step took by CUDA events around it, those of the warm-up left out."""
+    """Return the seconds of each step after the warm-up, by CUDA events."""
     seconds = []
     for _ in range(warmup + count):
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -1,4 +1,4 @@
-"""What every framework and every model must do, for tests to inherit, ours and others'. It needs pytest.
+"""Tests of the contracts of frameworks and models, to inherit; they need pytest.
 
 class TestMine(FrameworkContract):
     framework = "mine"

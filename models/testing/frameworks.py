@@ -1,4 +1,4 @@
-"""The contract of a framework: one process runs all checks in it, and each is a test."""
+"""Contract of a framework: one process runs all checks in it, and each is a test."""
 
 from __future__ import annotations
 
@@ -25,57 +25,44 @@ REFERENCE = "pytorch"
 
 @dataclass(frozen=True)
 class ContractRun:
-    """outcomes: check -> traceback, empty when it passed. cross: what every framework must compute alike."""
+    """Tracebacks of all checks, empty for those that passed, and results to be compared."""
 
     outcomes: dict[str, str]
     cross: dict[str, Any]
 
     def parity(self, model: str) -> dict[str, Any]:
         prefix = f"parity/{model}/"
-        return {
-            name.removeprefix(prefix): array
-            for name, array in self.cross.items()
-            if name.startswith(prefix)
-        }
+        names = (name for name in self.cross if name.startswith(prefix))
+        return {name.removeprefix(prefix): self.cross[name] for name in names}
 
 
 @cache
 def contract_run(framework: str, names: tuple[str, ...] = (), device: str = "cpu") -> ContractRun:
-    """All checks of a framework in a process of its own, once a session; or what it computes of the models that are named.
+    """Run all checks of a framework in a separate process, or compute some models, once.
 
-    Skips the test where the framework cannot run here.
+    Skip the test if the framework cannot run here.
     """
     if reason := missing(framework):
         pytest.skip(reason)
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "models.testing",
-            framework,
-            folder,
-            *names,
-            "--device",
-            device,
-        ]
-        root = Path(models.__file__).parents[1]
-        done = subprocess.run(
-            command,
-            cwd=root,
+        words = [framework, folder, *names, "--device", device]
+        result = subprocess.run(
+            [sys.executable, "-m", "models.testing", *words],
+            cwd=Path(models.__file__).parents[1],
             env=environment_on(device, os.environ),
             capture_output=True,
             encoding="utf-8",
             errors="replace",
             timeout=500,
         )
-        assert done.returncode == 0, done.stderr[-3000:]
+        assert result.returncode == 0, result.stderr[-3000:]
         outcomes = {} if names else json.loads(Path(folder, "outcomes.json").read_text())
         with np.load(Path(folder, "cross.npz")) as cross:
             return ContractRun(outcomes, dict(cross))
 
 
 class FrameworkContract:
-    """Inherit it, and name the framework. It computes the same as PyTorch and does all that an adapter must.
+    """Tests to inherit: the framework computes the same as PyTorch and keeps the contract.
 
     device: `cpu`, or `cuda` for the same checks on a GPU.
     """
@@ -90,19 +77,14 @@ class FrameworkContract:
 
     @pytest.mark.parametrize("model", SOME)
     def test_parity(self, model: str) -> None:
-        reference, other = (
-            contract_run(name, device=self.device) for name in (REFERENCE, self.framework)
-        )
-        rows = parity.judge(
-            model, (REFERENCE, reference.parity(model)), (self.framework, other.parity(model))
-        )
+        names = REFERENCE, self.framework
+        arrays = [contract_run(name, device=self.device).parity(model) for name in names]
+        rows = parity.judge(model, (names[0], arrays[0]), (names[1], arrays[1]))
         assert not [row for row in rows if not row.equal]
 
     @pytest.mark.parametrize("beams", [1, 4])
     def test_equal_weights_give_equal_captions(self, beams: int) -> None:
         expected = contract_run(REFERENCE, device=self.device).cross[f"decode/{beams}"]
-        assert (
-            len(np.unique(expected, axis=0)) > 2
-        )  # captions that differ, or the comparison would be hollow
+        assert len(np.unique(expected, axis=0)) > 2  # equal captions would compare nothing
         actual = contract_run(self.framework, device=self.device).cross[f"decode/{beams}"]
         np.testing.assert_array_equal(actual, expected)

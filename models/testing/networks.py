@@ -1,4 +1,4 @@
-"""The contract of a model: sizes, initial weights, equality in every framework."""
+"""Contract of a model: sizes, initial weights, equality in every framework."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models import parity, spec
 
 
 def check_sizes(model: str, expected: tuple[int, int]) -> None:
-    """Its (trainable, non-trainable) parameters are those expected, as `shapes` has them; its small version is no larger."""
+    """Check (trainable, non-trainable) parameters, and that the small version is no larger."""
     module = spec(model)
     small, _ = module.probe(np.random.default_rng(0))
     whole, _ = module.probe(np.random.default_rng(0), full=True)
@@ -22,7 +22,7 @@ def check_sizes(model: str, expected: tuple[int, int]) -> None:
 
 
 def check_initial_weights(model: str) -> None:
-    """Every array of `shapes`, in float32, finite, the same again from the same seed and others from another."""
+    """Check shapes, types and values, which depend on the seed."""
     module = spec(model)
     small, _ = module.probe(np.random.default_rng(0))
     first, again, other = (
@@ -39,13 +39,13 @@ def check_initial_weights(model: str) -> None:
 def check_equality(
     model: str, frameworks: Sequence[str], *, full: bool = False, device: str = "cpu"
 ) -> None:
-    """Its small version passes the parity gate in every framework against the first; with `full` the whole network."""
+    """Check the small version, or the `full` one, against the first framework."""
     rows = parity.gate(parity.ParityRequest(model, full=full, device=device), frameworks)
     assert not [row for row in rows if not row.equal]
 
 
 class ModelContract:
-    """Inherit it, name the model and its (trainable, non-trainable) parameters, and the frameworks it is written for."""
+    """Tests of a model, to inherit. parameters: expected (trainable, non-trainable)."""
 
     model: ClassVar[str]
     parameters: ClassVar[tuple[int, int]]

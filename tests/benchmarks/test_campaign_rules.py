@@ -103,14 +103,6 @@ def test_a_slow_block_in_the_small() -> None:
     assert after.slower.mean() >= 0.8
 
 
-def test_walds_blocks_are_those_of_his_boundaries() -> None:
-    """Whole blocks overshoot: a simulated test takes one to three blocks more."""
-    for sd, ratio in EFFECTS:
-        approximate, exact = simulated.wald_blocks(sd, ratio), simulated.sprt_blocks(sd, ratio)
-        assert approximate < exact < approximate + 3
-    assert simulated.wald_blocks(*EFFECTS[0]) == pytest.approx(15.8, abs=0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(7_200)
 def test_wrong_verdicts() -> None:

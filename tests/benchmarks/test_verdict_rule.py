@@ -16,8 +16,7 @@ from scipy import stats
 from experiments.comparison import compare
 from experiments.comparison.report import wording
 from experiments.comparison.statistics import estimates
-from experiments.comparison.verdicts import reasons
-from experiments.comparison.verdicts.decision import Decision, Widening
+from experiments.comparison.verdicts.decision import Widening
 from experiments.comparison.verdicts.findings import Row
 from tests.benchmarks import simulated_reports as simulated
 from tests.benchmarks.simulated_reports import (
@@ -59,7 +58,7 @@ def test_simulated_reports_are_those_of_compare(name: str, blocks: int) -> None:
         assert [row.ci_low <= 1 <= row.ci_high for row in ordered] == ours.covers[at].tolist()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_interval_p_and_verdict_never_contradict_each_other(seed: int) -> None:
     """Random campaigns of any noise, effect, number of outcomes and blocks."""
     rng = np.random.default_rng(seed)
@@ -76,7 +75,7 @@ def test_interval_p_and_verdict_never_contradict_each_other(seed: int) -> None:
         assert row.p_holm >= row.p
         beyond = row.ci_low > 1.03 or row.ci_high < 1 / 1.03
         assert (row.verdict in ("slower", "faster")) == (row.p_holm <= 0.05 and beyond)
-        low, high = finding.means[-1].interval(0.9)
+        low, high = finding.mean.interval(0.9)
         assert row.equivalent == (-row.bound < low and high < row.bound)
         if row.verdict in ("equivalent", "different, within margin"):
             assert row.equivalent
@@ -108,8 +107,8 @@ def test_no_interval_rests_on_one_degree_of_freedom(blocks: int) -> None:
     """A steady drift is the worst case; the interval is that of a mixture of t(n - 1)."""
     found = compare(table(np.linspace(0.1, 0.2, blocks)[None]))
     (row,) = found.rows
-    assert found.findings[0].means[-1].fits.df == blocks - 1
-    largest = found.findings[0].means[-1].fits.error[-1] * stats.t.ppf(0.975, blocks - 1)
+    assert found.findings[0].mean.fits.df == blocks - 1
+    largest = found.findings[0].mean.fits.error[-1] * stats.t.ppf(0.975, blocks - 1)
     assert width(row) <= 2 * largest + 0.1
 
 
@@ -131,22 +130,6 @@ def test_what_widened_is_a_code_with_data(name: str, outcomes: int, code: Wideni
         assert all(row.autocorrelation_weight > 0.8 for row in rows)
     clean = compare(table(draw("normal", 1, 12)[0]))
     assert {row.widened_by for row in clean.rows} == {""}
-
-
-def test_one_disturbed_block_is_a_long_tail() -> None:
-    """Twelve shifts of about 10 %, in one of which the other side took twice as long."""
-    shifts = np.array([9.1, 10.6, 10.2, 9.5, 10.9, 9.8, 10.4, -60, 10.1, 9.9, 10.7, 9.6]) / 100
-    (row,) = compare(table(shifts[None])).rows
-    assert (row.verdict, row.widened_by) == ("inconclusive", Widening.SKEWNESS)
-    assert "hangs" not in row.reason
-
-
-def test_a_card_gives_the_reason_of_a_wide_range() -> None:
-    found = compare(table(draw("AR(1) .7", 3, 12)[1]), primary=NAMES[:1])
-    (finding,) = (one for one in found.findings if one.primary)
-    assert finding.decision is Decision.OPEN
-    assert reasons.widening(finding.row) in wording.clause(finding, found)
-    assert finding.row.reason.count(reasons.widening(finding.row)) == 1
 
 
 @pytest.mark.parametrize("name", NOISES)
@@ -208,14 +191,3 @@ def test_power() -> None:
         shares = (found.all_differ, found.one_differs, found.one_differs_by_t, found.lost)
         cells = [f"{100 * share:.1f}" for share in shares]
         print(f"| correlated .9 | {blocks} | {' | '.join(cells)} |")
-
-
-def test_what_a_report_with_few_outcomes_pays() -> None:
-    """An effect that a t test shows in 80 %, among so many measured outcomes; 1,000 reports."""
-    shares = {
-        outcomes: [simulated.power_where_t_has_80(1_000, blocks, outcomes) for blocks in (6, 12)]
-        for outcomes in (1, 4, 12)  # measured, of which one is requested
-    }
-    print("\n".join(f"{outcomes}: {found}" for outcomes, found in shares.items()))
-    assert shares[1] < shares[4] < shares[12]
-    assert shares[12][1] > 0.72

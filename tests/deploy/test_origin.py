@@ -68,7 +68,7 @@ def test_another_teams_copy_of_the_tags_changes_nothing(
     found = {run.name: run for run in alice.runs(PLACE) if run.name.startswith(name)}
     assert {run.status for run in found.values()} == {"FINISHED"}
     cell = found[f"{name}-cell"]
-    assert len(alice.history(cell.run_id, "train/loss")) == 100
+    assert len(alice.points(cell.run_id, "train/loss")) == 100
     assert (cell.tags["machine"], cell.tags["campaign"]) == ("m1", found[name].run_id)
     assert len([run for run in alice.runs(PLACE) if run.tags.get("origin") == name]) == 1
     for run_id in false:

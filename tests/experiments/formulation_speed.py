@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.datasets import caption_batches
-from experiments.datasets.synthetic import features, synthetic
+from experiments.datasets.synthetic import synthetic
 from models.caption_decoder.spec import CaptionDecoderSpec, initial_weights
 from models.contract import OptimizerConfig
 from models.frameworks import open_framework
@@ -31,7 +31,7 @@ def main(name: str, vocabulary: int, length: int, cache: str) -> None:
         kind: list(
             caption_batches.epoch(
                 data,
-                features(data),
+                np.load(data.folder / "features.npy"),
                 split="train",
                 batch_size=CAPTIONS,
                 formulation=kind,

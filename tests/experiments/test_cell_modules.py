@@ -22,7 +22,7 @@ OF_THE_PARENT = {"mlflow", "experiments.run", "tracking.store"}
 FRAMEWORKS = {"pytorch": {"torch"}, "tensorflow": {"tensorflow", "keras"}}
 # It brings them, and no framework here requires one. (Nor pandas, which writes the tables when all is measured.)
 OF_MLFLOW = {"matplotlib", "scipy", "sklearn"}
-OTHERS = {"jax", "lightning", "torchvision"}  # LeNet needs none of them on either side
+OTHERS = {"jax", "torchvision"}  # LeNet needs none of them on either side
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,10 +26,8 @@ from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
 from models import weights
-from tests import slurm
 from tests.conftest import QUICK, ROOT, Place
 from tests.experiments.datasets.folders import picture
-from tests.slurm import Slurm
 from tracking.store import Store
 
 # Faults of 3 × 40 MB that are mapped anew, with huge pages; kept memory has none of them.
@@ -273,32 +271,13 @@ def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> No
     assert len(expected) > 100
 
 
-WAYS = (("own", "sequential"), ("own", "interleaved"), ("searched", "sequential"))
-
-
-@pytest.mark.parametrize(
-    ("way", "pairing", "group"),
-    [
-        # the settings of pictures reach a cell by the same code: one way is enough by default
-        pytest.param(
-            *way,
-            group,
-            marks=[pytest.mark.slow] if group != "everything" and way != WAYS[0] else [],
-        )
-        for way in WAYS
-        for group in GROUPS
-    ],
-)
-def test_a_cell_has_the_settings_of_its_treatment(
-    place: Place, monkeypatch: pytest.MonkeyPatch, way: str, pairing: str, group: str
+@pytest.mark.parametrize("group", GROUPS)
+def test_cell_has_the_settings_of_its_treatment(
+    place: Place, monkeypatch: pytest.MonkeyPatch, group: str
 ) -> None:
+    """Run a campaign of the first and the second values of all settings of a group."""
     monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
     base, checks = GROUPS[group]
-    measured(place, way, {**base, "pairing": pairing}, checks)
-
-
-def measured(place: Place, way: str, base: Mapping[str, str], checks: Mapping[str, Check]) -> None:
-    """Run a campaign of the first and the second values of all settings; fail for each that a process did not get."""
     weights.write_safetensors(DENSENET, place.folder / "densenet.safetensors")
     files = {
         "FILE": f"{place.folder}/densenet.safetensors",
@@ -309,11 +288,11 @@ def measured(place: Place, way: str, base: Mapping[str, str], checks: Mapping[st
     first |= {name: check.first for name, check in checks.items()}
     first["data"] = files.get(first["data"], first["data"])
     second = {name: files.get(check.second, check.second) for name, check in checks.items()}
-    arguments = (way, "captioning", json.dumps(first), json.dumps(second))
+    arguments = ("captioning", json.dumps(first), json.dumps(second))
     done = place.call(sys.executable, "-m", "tests.experiments.two_levels", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     levels = [levelled({}, first), levelled(first, second)]
-    names = ("first", "second") if way == "own" else ("default", "best")
+    names = ("first", "second")
     found = [cell_of(place, name) for name in names]
     wrong = [
         (level, name, getattr(settings, name), cell.seen)
@@ -371,7 +350,7 @@ def extraction_of(place: Place, treatment: str) -> Mapping[str, Any]:
     folders = sorted(
         place.journal.glob("*/cells/extraction-toy/*/"), key=lambda one: one.stat().st_mtime
     )
-    is_first = treatment in ("first", "default")
+    is_first = treatment == "first"
     if len(folders) == 2:
         return seen(folders[0 if is_first else 1])
     return seen(folders[0]) if folders and not is_first else {}
@@ -382,82 +361,3 @@ def seen(folder: Path) -> Mapping[str, Any]:
         json.loads((folder / "environment.json").read_text())["framework"]["seen"]
     )
     return found
-
-
-# ---- on a cluster
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Slurm]:
-    with slurm.running(nodes=1) as found:
-        yield found
-
-
-@pytest.mark.debian(package="slurm-wlm")
-@pytest.mark.parametrize("way", ["own", "searched"])
-def test_on_a_cluster_a_cell_has_the_settings_of_its_treatment(
-    on_cluster: Place, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    """There the device is the node's: the toy framework says that it has a GPU."""
-    for name in ("EVENHAND_TOY_SEEN", "EVENHAND_TOY_GPU"):
-        monkeypatch.setenv(name, "1")
-    base = {**SYNTHETIC, "executor": "slurm", "partition": "main", "timing": "step"}
-    measured(on_cluster, way, base, {**CHECKS, "device": replace(CHECKS["device"], second="cuda")})
-
-
-# ---- as users ask for it
-
-
-def test_a_sweep_confirms_with_the_settings_that_it_found(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Trials and both levels of the confirmation: threads and memory as each of them has them."""
-    monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
-    asked = {
-        "experiment": "lenet",
-        "search": "threads=3|1,malloc=keep|system",
-        "sampler": "grid",
-        "trials": "4",
-    }
-    shared = {
-        name: QUICK[name]
-        for name in ("sensor_seconds", "others_limit_percent", "figures", "epochs", "batch_size")
-    }
-    small = {
-        "frameworks": "toy",
-        "steps_per_epoch": "12",
-        "inference_requests": "4",
-        "blocks": "1",
-        "threads": "2",
-    }
-    options = {**shared, **small, **asked, "cache": str(place.cache), "journal": str(place.journal)}
-    done = place.call(
-        sys.executable,
-        "-m",
-        "experiments",
-        "sweep",
-        *(f"--{name}={text}" for name, text in options.items()),
-    )
-    assert done.returncode in (0, 3), done.stdout + done.stderr
-    runs = [run for run in Store(place.uri).runs("lenet") if run.tags["kind"] in ("trial", "cell")]
-    assert len(runs) == 4 + 2
-    reports = {
-        path.parent.name: seen(path.parent)
-        for path in place.journal.glob("*/cells/*/*/environment.json")
-    }
-    for run in runs:
-        report = reports[run.tags["origin"][:8]]
-        assert str(report["threads"]) == run.params["threads"]
-        assert (report["faults"] < MAPPED_ANEW) == (run.params["malloc"] == "keep")
-    assert {
-        (run.params["threads"], run.params["malloc"]) for run in runs if run.tags["kind"] == "trial"
-    } == {(threads, malloc) for threads in ("1", "3") for malloc in ("keep", "system")}
-    confirmed = {run.tags["treatment"]: run.params for run in runs if run.tags["kind"] == "cell"}
-    assert (confirmed["default"]["threads"], confirmed["default"]["malloc"]) == ("2", "system")
-    assert confirmed["best"]["threads"] in ("1", "3")
-    hashes = {
-        run.tags["treatment"]: run.tags["settings_hash"]
-        for run in runs
-        if run.tags["kind"] == "cell"
-    }
-    assert hashes["default"] != hashes["best"]

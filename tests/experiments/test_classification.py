@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,9 +24,7 @@ from experiments.datasets.labelled.data import Labelled
 from experiments.workloads.classification.train import time_to
 from tests import warm
 from tests.conftest import Place, wait_for
-from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
 from tests.experiments.test_captioning import answer
-from tests.faults.test_campaign import wait_for_epochs
 from tracking import tables, technical
 
 CLASSIFY = """
@@ -35,10 +34,8 @@ pictures = [open(path, "rb").read() for path in sys.argv[2:]]
 of_bytes = model.predict(pandas.DataFrame({"image": [*pictures, b"none"]}))
 assert list(of_bytes["error"]) == [*[""] * len(pictures), "image: not an image"]
 assert list(of_bytes["label"])[-1] == "" and 0 < of_bytes["probability"][0] <= 1
-of_path = model.predict(pandas.DataFrame({"path": sys.argv[2:]}))
-assert list(of_path["label"]) == list(of_bytes["label"])[:-1]
 assert model.predict(model.input_example)["error"][0] == ""
-print(json.dumps(list(of_path["label"])))
+print(json.dumps(list(of_bytes["label"])[:-1]))
 """
 QUICK = {
     "threads": "1",
@@ -75,24 +72,34 @@ def curve(place: Place, cell: mlflow.entities.Run, metric: str) -> list[float]:
     ]
 
 
-def test_a_campaign_learns_and_answers_its_hypotheses(place: Place) -> None:
-    given = {"frameworks": "pytorch,tensorflow", "thresholds": "0.1,0.999", "blocks": "1"}
-    done = run(place, epochs="3", steps_per_epoch="10", **given)
+@pytest.fixture(scope="module")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path
+) -> tuple[Place, str]:
+    """Return a campaign of LeNet in two frameworks, and its output."""
+    folder = tmp_path_factory.mktemp("lenet")
+    shutil.copy(empty_store, folder / "mlflow.db")
+    place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db")
+    settings = {"frameworks": "pytorch,tensorflow", "thresholds": "0.1,0.999", "blocks": "1"}
+    done = run(place, epochs="4", profile="true", **settings)
     assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
-    assert "Of 10 null hypotheses" in done.stdout
-    found = cells(place)
-    assert len(found) == 2
-    one, other = (curve(place, cell, "val/loss") for cell in found)
-    assert one == pytest.approx(other, rel=1e-3)
-    for cell in found:
-        metrics = cell.data.metrics
-        assert cell.data.tags["model"] == "lenet"
+    return place, done.stdout
+
+
+def test_campaign_learns_and_answers_its_hypotheses(finished: tuple[Place, str]) -> None:
+    place, output = finished
+    assert "Of 10 null hypotheses" in output
+    runs = cells(place)
+    assert len(runs) == 2
+    losses = [curve(place, run, "val/loss") for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    for run_ in runs:
+        metrics = run_.data.metrics
         assert metrics["model/trainable_parameters"] == 61_706
         assert 0 < metrics["train/first_epoch_seconds"] <= metrics["train/total_seconds"]
         assert metrics["val/total_seconds"] > 0
         assert metrics[time_to(0.1)] <= metrics["train/total_seconds"]
-        assert time_to(0.999) not in metrics  # never reached in thirty steps: censored, not zero
-        _check_confusion(place, cell)
+        assert time_to(0.999) not in metrics, "never reached: censored, not zero"
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert report.index("The hypotheses, one by one") < report.index("## Environment")
     assert "Time to accuracy" in report
@@ -101,175 +108,63 @@ def test_a_campaign_learns_and_answers_its_hypotheses(place: Place) -> None:
     assert [row["hypothesis"] for row in answers] == [f"H{number}" for number in range(1, 11)]
 
 
-def _check_confusion(place: Place, cell: mlflow.entities.Run) -> None:
-    """Every validation image once; its trace over its sum is the accuracy that was told."""
-    folder = next(
-        place.journal.glob(f"*/cells/{technical.unpacked(cell.data.tags)['cell']}/*/confusion.csv")
-    ).parent
-    rows = list(csv.reader((folder / "confusion.csv").open()))
-    assert rows[0] == ["true \\ answered", *"0123456789"]
-    counted = [[int(value) for value in row[1:]] for row in rows[1:]]
-    assert sum(map(sum, counted)) == 269  # 15 % of each digit, rounded
-    assert sum(counted[at][at] for at in range(10)) / 269 == pytest.approx(
-        cell.data.metrics["val/accuracy"]
-    )
-    with Image.open(folder / "confusion.png") as picture:
-        assert min(picture.size) > 400
-    kept = {one.path for one in mlflow.MlflowClient(place.uri).list_artifacts(cell.info.run_id)}
-    assert {"confusion.csv", "confusion.png", "values.parquet"} <= kept
+def folder_of(place: Place, run_: mlflow.entities.Run) -> Path:
+    name = technical.unpacked(run_.data.tags)["cell"]
+    return next(place.journal.glob(f"*/cells/{name}/*/confusion.csv")).parent
 
 
-def test_a_logged_classifier_labels_what_clients_send(place: Place) -> None:
-    """Its held-out pictures as often right as its run says, by bytes and by path; one line for what is no picture."""
-    done = run(place, epochs="8", blocks="1", frameworks="pytorch")
-    assert done.returncode == 3, done.stdout + done.stderr
+def test_confusion_matrix_has_every_validation_image(finished: tuple[Place, str]) -> None:
+    place, _ = finished
+    run_ = cells(place)[0]
+    head, *rows = csv.reader((folder_of(place, run_) / "confusion.csv").open())
+    assert head == ["true \\ answered", *"0123456789"]
+    counts = np.array([row[1:] for row in rows], int)
+    assert counts.sum() == 269  # 15 % of each digit, rounded
+    assert np.trace(counts) / 269 == pytest.approx(run_.data.metrics["val/accuracy"])
+    artifacts = mlflow.MlflowClient(place.uri).list_artifacts(run_.info.run_id)
+    assert {"confusion.csv", "values.parquet"} <= {artifact.path for artifact in artifacts}
+
+
+@pytest.mark.parametrize(
+    ("framework", "trace"), [("pytorch", ".pt.trace.json"), ("tensorflow", ".xplane.pb")]
+)
+def test_profile_has_the_parts_of_a_step(
+    finished: tuple[Place, str], framework: str, trace: str
+) -> None:
+    place, _ = finished
+    (run_,) = (one for one in cells(place) if one.data.params["framework"] == framework)
+    metrics = run_.data.metrics
+    seconds = [metrics[f"profile/{part}_seconds"] for part in PARTS]
+    assert sum(seconds) == pytest.approx(metrics["profile/step_seconds"])
+    assert metrics["profile/op_seconds"] / metrics["profile/step_seconds"] > 0.1
+    folder = folder_of(place, run_)
+    assert [file for file in (folder / "profile").rglob("*") if file.name.endswith(trace)]
+    phases = tables.read(folder / "values.parquet", ("phase",))["phase"]
+    assert phases.count("train") == 4 * 15, "no step under the profiler"
+    operators = json.loads((folder / "profile.json").read_text())["operators"]
+    assert any("conv" in operator["kind"].lower() for operator in operators)
+
+
+def test_logged_classifier_labels_pictures_of_clients(finished: tuple[Place, str]) -> None:
+    place, _ = finished
     client = mlflow.MlflowClient(place.uri)
-    (cell,) = cells(place)
-    (logged,) = (client.get_logged_model(one.model_id) for one in cell.outputs.model_outputs)
-    assert logged.name == "lenet-pytorch-block1"
+    (run_,) = (one for one in cells(place) if one.data.params["framework"] == "pytorch")
+    (model,) = (client.get_logged_model(one.model_id) for one in run_.outputs.model_outputs)
+    assert model.name == "lenet-pytorch-block1"
     data = Labelled.open(next((place.cache / "labelled").glob("digits-*")))
     rows = data.validation.tolist()[:200]
     files = [place.folder / f"{row}.png" for row in rows]
     for row, file in zip(rows, files, strict=True):
         Image.fromarray(np.asarray(data.images[row, :, :, 0])).save(file)
-    command = [sys.executable, "-c", CLASSIFY, logged.model_uri, *map(str, files)]
+    command = [sys.executable, "-c", CLASSIFY, model.model_uri, *map(str, files)]
     done = warm.run(command, place.environment, place.folder)
     assert done.returncode == 0, done.stderr[-2_000:]
     labels = json.loads(done.stdout.splitlines()[-1])
-    right = np.mean(
-        [label == data.classes[data.labels[row]] for label, row in zip(labels, rows, strict=True)]
-    )
-    assert right == pytest.approx(
-        cell.data.metrics["val/accuracy"], abs=0.1
-    )  # of 200 of its held-out pictures
-    assert right > 0.3  # of ten classes: it has learned something
-
-
-def test_two_blocks_are_too_few_to_compare_how_both_learn(place: Place) -> None:
-    done = run(place, epochs="2", steps_per_epoch="10", frameworks="toy,toy+twin", blocks="2")
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert "Learning curves, toy+twin against toy: 2 blocks are too few" in done.stdout
-    assert "Learning curves" in next(place.journal.glob("*/report/report.md")).read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "frameworks", ["pytorch,keras-torch", "tensorflow,keras-tensorflow", "pytorch,tensorflow"]
-)
-def test_both_sides_learn_alike_and_the_report_says_so(place: Place, frameworks: str) -> None:
-    done = run(place, epochs="3", steps_per_epoch="10", blocks="6", frameworks=frameworks)
-    assert done.returncode == 0, done.stdout + done.stderr
-    a, b = frameworks.split(",")
-    assert f"Learning curves, {b} against {a}: they overlap. In each of 3 epochs" in done.stdout
-
-
-@pytest.mark.slow
-def test_where_batches_come_from_is_a_factor(place: Place, tmp_path: Path) -> None:
-    write_cifar(tmp_path / "data", batch=16)
-    given = {
-        "data": str(tmp_path / "data"),
-        "input": "memory,stream,native",
-        "augmentation": "crop+mirror",
-        "batch_size": "16",
-    }
-    given |= {
-        "model": "mobilenet_v2",
-        "epochs": "1",
-        "warmup_steps": "1",
-        "workers": "1",
-        "blocks": "1",
-    }
-    done = run(place, "classification", frameworks="pytorch", **given)
-    assert done.returncode == 3, done.stdout + done.stderr
-    found = {cell.data.params["input"]: cell.data.metrics for cell in cells(place)}
-    assert set(found) == {"memory", "stream", "native"}
-    for metrics in found.values():
-        assert 0 < metrics["input/seconds_mean"] < metrics["train/total_seconds"]
-        assert 0 < metrics["input/share_percent"] < 100
-    # handing out what lies ready costs next to nothing
-    assert found["memory"]["input/seconds_mean"] < 0.1 * found["memory"]["train/step_seconds"]
-    assert found["memory"]["input/seconds_mean"] < found["stream"]["input/seconds_mean"]
-    options = [
-        f"--experiment={cells(place)[0].data.tags['campaign']}",
-        "--factor=input",
-        "--baseline=memory",
-        "--format=csv",
+    correct = [
+        label == data.classes[data.labels[row]] for label, row in zip(labels, rows, strict=True)
     ]
-    options += ["--figures=false"]
-    compared = place.call(sys.executable, "-m", "experiments", "compare", *options)
-    assert compared.returncode == 3, compared.stderr  # one block
-    levels = {(row["a"], row["b"]) for row in csv.DictReader(compared.stdout.splitlines())}
-    assert levels == {("memory", "native"), ("memory", "stream")}
-
-
-@pytest.mark.slow
-def test_a_rate_that_drops_is_dropped_everywhere_alike(place: Place) -> None:
-    given = {
-        "optimizer": "sgd",
-        "learning_rate": "0.1",
-        "momentum": "0.9",
-        "weight_decay": "0.0001",
-        "drop_epochs": "1,2",
-    }
-    done = run(
-        place, epochs="3", steps_per_epoch="6", blocks="1", frameworks="pytorch,tensorflow", **given
-    )
-    assert done.returncode == 3, done.stdout + done.stderr
-    one, other = (curve(place, cell, "val/loss") for cell in cells(place))
-    assert one == pytest.approx(other, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_a_killed_training_continues_to_the_same_end(place: Place) -> None:
-    given = {
-        "optimizer": "sgd",
-        "learning_rate": "0.05",
-        "momentum": "0.9",
-        "drop_epochs": "20",
-        "epochs": "40",
-        "blocks": "1",
-    }
-    places = {
-        "cache": str(place.cache),
-        "journal": str(place.journal),
-        **QUICK,
-        "frameworks": "tensorflow",
-    }
-    options = [f"--{name}={value}" for name, value in {**places, **given}.items()]
-    command = [sys.executable, "-m", "experiments", "lenet", *options]
-    parent = place.begin(*command)
-    wait_for_epochs(place, parent, 5)
-    parent.kill()
-    parent.wait()
-    resumed = place.call(*command, "--resume=last")
-    assert resumed.returncode == 3, resumed.stdout + resumed.stderr
-    whole = run(
-        place, **{**given, "frameworks": "tensorflow", "journal": str(place.folder / "other")}
-    )
-    assert whole.returncode == 3, whole.stdout + whole.stderr
-    ended = [cell for cell in cells(place) if cell.info.status == "FINISHED"]
-    assert len(ended) == 2
-    one, other = (curve(place, cell, "val/loss") for cell in ended)
-    assert len(one) == len(other) == 40
-    assert one == pytest.approx(other, rel=1e-3)
-
-
-@pytest.mark.slow
-def test_mnist_by_the_papers_protocol(place: Place, tmp_path: Path) -> None:
-    (tmp_path / "mnist").mkdir()
-    write_mnist(tmp_path / "mnist", train=600, test=100)
-    done = run(
-        place,
-        preset="paper",
-        data=str(tmp_path / "mnist"),
-        steps_per_epoch="6",
-        blocks="1",
-        inference_requests="8",
-        epochs="1",
-    )
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert {cell.data.params["protocol"] for cell in cells(place)} == {"paper"}
-    assert "The papers’ procedure" in next(place.journal.glob("*/report/report.html")).read_text()
+    assert np.mean(correct) == pytest.approx(run_.data.metrics["val/accuracy"], abs=0.1)
+    assert np.mean(correct) > 0.2  # of ten classes
 
 
 @pytest.mark.slow
@@ -296,47 +191,6 @@ def test_the_digits_are_learned_to_97_percent(place: Place, study: str, epochs: 
     assert {cell.data.tags["framework"] for cell in cells(place)} == {"pytorch", "tensorflow"}
     for cell in cells(place):
         assert max(curve(place, cell, "val/accuracy")) >= 0.97
-
-
-@pytest.mark.parametrize(
-    ("framework", "trace"),
-    [
-        ("pytorch", ".pt.trace.json"),
-        pytest.param("tensorflow", ".xplane.pb", marks=pytest.mark.slow),
-    ],
-)
-def test_a_profile_says_where_a_steps_time_goes(place: Place, framework: str, trace: str) -> None:
-    done = run(
-        place, epochs="1", steps_per_epoch="9", blocks="1", frameworks=framework, profile="true"
-    )
-    assert done.returncode == 3, done.stdout + done.stderr
-    (cell,) = cells(place)
-    metrics = cell.data.metrics
-    seconds = {part: metrics[f"profile/{part}_seconds"] for part in PARTS}
-    assert sum(seconds.values()) == pytest.approx(metrics["profile/step_seconds"])
-    assert (
-        seconds["op"] / metrics["profile/step_seconds"] > 0.2
-    )  # most of a step of LeNet on batches of 100
-    assert (
-        metrics["profile/ops_per_step"] > 30
-    )  # five layers with weights, forward and backward, and their update
-    # a busy machine hides the cost
-    said = technical.unpacked(cell.data.tags).get("not_available.profile/profiler_cost_ratio", "")
-    assert (
-        "profiled steps or windows are slower" in said
-        if said
-        else metrics["profile/profiler_cost_ratio"] > 1
-    )
-    files = next(place.journal.glob("*/cells/*/*/profile")).parent
-    assert [file for file in (files / "profile").rglob("*") if file.name.endswith(trace)]
-    assert (
-        tables.read(files / "values.parquet", ("phase",))["phase"].count("train") == 9
-    )  # none of those under the profiler
-    kinds = [one["kind"] for one in json.loads((files / "profile.json").read_text())["operators"]]
-    assert any("conv" in kind.lower() for kind in kinds)
-    assert mlflow.artifacts.list_artifacts(
-        run_id=cell.info.run_id, artifact_path="profile", tracking_uri=place.uri
-    )
 
 
 @pytest.mark.slow

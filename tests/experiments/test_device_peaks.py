@@ -5,10 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from experiments.cell.peak_memory import DevicePeaks
-from tests.models.children import run_in
 
 STEADY, WHOLE = "memory/peak_device_bytes", "memory/peak_device_with_warmup_bytes"
 
@@ -83,13 +80,3 @@ def test_the_cpu_has_neither() -> None:
     )
     peaks.end_warmup()
     assert (peaks.metrics(), peaks.missing()) == ({}, {})
-
-
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_a_framework_on_the_cpu_has_nothing_to_reset(framework: str) -> None:
-    script = (
-        "from models.frameworks import open_framework\n"
-        f"framework = open_framework({framework!r}, device='cpu', threads=1, precision='float32', seed=0)\n"
-        "print(framework.reset_peak(), framework.peak_device_bytes())"
-    )
-    assert run_in(framework, "-c", script).stdout.split() == ["False", "None"]

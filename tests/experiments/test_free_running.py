@@ -334,8 +334,8 @@ def test_infinite_loss_is_detected_in_a_window(kind: str, monkeypatch: pytest.Mo
     }
     monkeypatch.setattr(
         grid_measure,
-        "make_optimizer",
-        lambda *_: framework.optimizer(network, OptimizerConfig("adam", 0.1)),
+        "optimizer_config",
+        lambda _: OptimizerConfig("adam", 0.1),
     )
     batch, spec = framework.place(next(batches(1))), SimpleNamespace(settings=settings)
     with pytest.raises(EvenhandError, match="the loss of step 6 is not finite"):

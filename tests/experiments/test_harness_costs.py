@@ -33,7 +33,9 @@ def over_processes(ratios: list[float]) -> Estimate:
     return estimates.exponential(estimates.mean(np.log(ratios)))
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize(
+    "framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)]
+)
 def test_both_loops_are_timed(framework: str) -> None:
     """Quick: that there is a ratio of both, of the size of one. What it is, the slow test says."""
     assert all(0.3 < ratio < 3 for ratio in told(framework, "lenet", 8, 40).values())

@@ -66,41 +66,46 @@ def test_random_captions_are_padded_and_learned_from_where_there_are_words() -> 
     assert batch.targets.min() > 0
 
 
-def test_what_the_gate_refuses_is_listed_and_not_measured(place: Place) -> None:
-    given = QUICK | {
-        "frameworks": "tensorflow",
-        "implementations": "block,block-v2",
+@pytest.mark.parametrize(
+    ("framework", "implementations", "outcomes"),
+    [
+        ("pytorch", "layer", {"layer": "ok"}),
+        pytest.param(
+            "tensorflow",
+            "block,block-v2",
+            {"block": "ok", "block-v2": "not_equal"},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_implementations_are_measured_unless_the_gate_refuses_them(
+    place: Place, framework: str, implementations: str, outcomes: dict[str, str]
+) -> None:
+    settings = QUICK | {
+        "frameworks": framework,
+        "implementations": implementations,
         "blocks": "1",
         "others_limit_percent": "100",
         "figures": "false",
+        "cache": str(place.cache),
+        "journal": str(place.journal),
     }
-    given |= {"cache": str(place.cache), "journal": str(place.journal)}
-    called = place.call(
-        sys.executable, "-m", "experiments", "lstm", *(f"--{k}={v}" for k, v in given.items())
-    )
+    words = [f"--{name}={value}" for name, value in settings.items()]
+    called = place.call(sys.executable, "-m", "experiments", "lstm", *words)
     assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
     cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
-    ended = {run.data.params["implementation"]: run.data for run in cells}
-    assert {name: one.tags["outcome"] for name, one in ended.items()} == {
-        "cells": "ok",
-        "block": "ok",
-        "block-v2": "not_equal",
-    }
-    assert re.search(
-        r"gradient of [\w.]+ differs by .* \(limit 1e-04\)",
-        ended["block-v2"].tags["outcome_reason"],
-    )
-    assert not [name for name in ended["block-v2"].metrics if name.startswith("train/")]
+    runs = {run.data.params["implementation"]: run.data for run in cells}
+    stored = {name: data.tags["outcome"] for name, data in runs.items()}
+    assert stored == {"cells": "ok", **outcomes}
     report = next(place.journal.glob("*/report/report.md")).read_text()
-    assert "| caption\\_decoder | tensorflow | cells | tensorflow | 1 |" in report
-    assert re.search(
-        r"\| caption\\\_decoder \| tensorflow \| block \| tensorflow \| — \| 1 block: no comparison",
-        report,
-    )
-    assert re.search(
-        r"\| caption\\\_decoder \| tensorflow \| block-v2 \| tensorflow \| not equal \| .*gradient of",
-        report,
-    )
+    assert f"| caption\\_decoder | {framework} | cells | {framework} | 1 |" in report
+    for name, outcome in outcomes.items():
+        verdict = "— | 1 block: no comparison"
+        if outcome == "not_equal":
+            verdict = "not equal | "
+            assert re.search("gradient of .* differs by", runs[name].tags["outcome_reason"])
+            assert not [key for key in runs[name].metrics if key.startswith("train/")]
+        assert f"| caption\\_decoder | {framework} | {name} | {framework} | {verdict}" in report
 
 
 def test_ratios_stand_beside_the_published_figures() -> None:
@@ -123,7 +128,6 @@ def test_ratios_stand_beside_the_published_figures() -> None:
     section = ablations.lstm(
         comparison,
         lstm.treatments(settings),
-        ("cells", "layer"),
         lstm.TABLE,
         training_speed.SOURCE,
         size="tiny",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,15 +13,12 @@ import mlflow
 import nbformat
 import pandas as pd
 import pytest
-from mlflow.entities import Metric, Param
 from nbclient import NotebookClient
 
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
-from experiments.comparison.runs import given
-from experiments.comparison.runs.query import table
 from tests.conftest import ROOT, Place
-from tests.experiments.comparison.campaigns import RATE, STEP, frame, runs
+from tests.experiments.comparison.campaigns import RATE, STEP, frame
 from tests.experiments.test_compare import tell, with_campaign
 from tracking.errors import WrongCall
 from tracking.store import Store
@@ -56,36 +50,6 @@ def verdicts(result: Any) -> Verdicts:
 SLOWER = verdicts(compare(frame(factors={"tensorflow": 1.2})))
 
 
-IMPORTED = """
-import logging, os, warnings
-import mlflow, optuna
-names = ["mlflow", "alembic", "optuna"]
-def state():
-    filters = [row for row in warnings.filters if "optuna" in row[2].__module__]
-    return dict(os.environ), [logging.getLogger(name).level for name in names], filters
-before = state()
-import experiments.comparison.notebook, tracking.store
-print(state() == before)
-before = state()
-from experiments.cli.main import main
-main(["--version"])
-import experiments.sweep.search
-print(os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"], state()[2] == before[2])
-"""
-
-
-def test_importing_it_leaves_the_settings_of_mlflow_and_python_alone() -> None:
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("MLFLOW_")}
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTED], cwd=ROOT, env=kept, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[0] == "True"
-    assert done.stdout.split()[-2:] == ["0", "True"], (
-        "commands set what they need; the search sets no filter for good"
-    )
-
-
 def test_what_search_runs_returns(store: Store) -> None:
     """As a table and as a list, with the campaign's own run in it: the same verdicts as of the runs that we read."""
     search = partial(mlflow.search_runs, experiment_names=["captioning"])
@@ -97,35 +61,6 @@ def test_what_search_runs_returns(store: Store) -> None:
     assert verdicts(compare(of_first)) == SLOWER
     condition = f"tags.campaign = '{store.run_id('c1')}'"
     assert verdicts(compare(search(filter_string=condition, output_format="list"))) == SLOWER
-
-
-def test_runs_of_an_earlier_version_are_compared_with_those_of_this_one(store: Store) -> None:
-    """Half of a campaign logged with every tag alone, as before: the same verdicts, whoever reads them."""
-    own = {
-        "environment": "e",
-        "commit": "c",
-        "not_available.energy/joules": "no counter",
-        "version.torch": "2.1",
-    }
-    place, client = store.experiment_id("halves"), store._client
-    for run in runs(factors={"tensorflow": 1.2}, campaign="c3", tags=own):
-        if int(run.tags["block"]) % 2:
-            tell(store, [run], "halves")
-            continue
-        made = client.create_run(place, run.start_ms, dict(run.tags), run.name).info.run_id
-        points = [Metric(key, value, run.start_ms, 0) for key, value in run.metrics.items()]
-        client.log_batch(made, points, [Param(key, text) for key, text in run.params.items()])
-        client.set_terminated(made, end_time=run.end_ms)
-    wanted = compare(table(runs(factors={"tensorflow": 1.2}, campaign="c3", tags=own)))
-    read, searched = table(store.runs("halves")), mlflow.search_runs(experiment_names=["halves"])
-    for found in (read, given.table(searched)):
-        for name in ("commit", "not_available.energy/joules", "version.torch", "environment"):
-            assert set(found[f"tags.{name}"]) == {own[name]}
-    for found in (read, searched):
-        assert verdicts(compare(found)) == verdicts(wanted)
-    changed = read.assign(**{"tags.environment": ["e", "f"] * 8})
-    assert any("environments" in line for line in compare(changed).warnings)
-    assert not any("environments" in line for line in compare(read).warnings)
 
 
 def test_run_ids_of_a_campaign_or_of_its_cells(store: Store) -> None:
@@ -251,7 +186,3 @@ def test_a_notebook_of_the_docs_runs(
         for kind in output.get("data", ())
     ]
     assert {"text/html", "image/png"} <= set(told)
-
-
-def test_there_is_a_notebook() -> None:
-    assert (ROOT / "docs" / "compare.ipynb").is_file()

@@ -72,20 +72,6 @@ def test_every_point_has_a_plain_loop_beside_the_harness() -> None:
     }
 
 
-def test_harnesses_stand_beside_the_frameworks_that_they_are_for() -> None:
-    asked = {
-        "frameworks": "tensorflow,keras-torch",
-        "models": "lenet",
-        "batch_sizes": "1",
-        "harnesses": "evenhand,fit+autolog",
-    }
-    found = overhead.treatments(parse(overhead.Settings, overhead.STUDY.presets, asked))
-    assert [(one.framework, one.settings["harness"]) for one in found] == [
-        *(("tensorflow", name) for name in ("plain", "evenhand")),
-        *(("keras-torch", name) for name in ("plain", "evenhand", "fit+autolog")),
-    ]
-
-
 def test_the_clock_of_the_plain_loop_holds_the_devices_work_and_nothing_else(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

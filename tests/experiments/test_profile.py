@@ -1,4 +1,4 @@
-"""Where a step's time goes: known costs, known operators, and a training that should have been compiled and was not."""
+"""Profile of a step with known costs and operators, and compilations of a training."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from experiments.cell import timing
-from experiments.cell.compiling import Compiling
+from experiments.cell.loop import Compiling, TrainingLoop
 from experiments.cell.profile import GAPS, PARTS, STEPS, covered, parts, profile
+from experiments.cell.timing import EVERY_STEP
 from models.contract import Profile, Span
 from models.frameworks.spans import Event, leaves
 from tests.experiments.test_free_running import Time, Told, batches, cell, opened
@@ -159,11 +160,11 @@ def test_every_part_is_what_it_costs(
     assert [one["seconds_per_step"] for one in kept["operators"]] == pytest.approx([9, 1], abs=0.01)
 
 
-class Programs:
-    """A framework as far as `Compiling` looks at it: what each call of `compile` adds."""
+class CompiledFramework:
+    """Counts of a framework that `Compiling` reads."""
 
     def __init__(self, breaks: dict[str, int] | None = None) -> None:
-        self.count, self.breaks = 7, breaks  # of before the training
+        self.count, self.breaks = 7, breaks  # from before the training
 
     def compilations(self) -> int:
         return self.count
@@ -171,52 +172,57 @@ class Programs:
     def graph_breaks(self) -> dict[str, int] | None:
         return self.breaks and dict(self.breaks)
 
-
-def told_of(framework: Programs, programs: list[list[int]], name: str = "pytorch+compile") -> Told:
-    """programs: what each step of each epoch compiles; the validation after an epoch compiles one more."""
-    told, compiling = Told(), Compiling(framework)  # type: ignore[arg-type]
-    for epoch in programs:
-        with compiling.epoch():
-            for new in epoch:
-                framework.count += new
-                compiling.stepped()
-        framework.count += 1
-    compiling.tell(SimpleNamespace(run="1", framework=name), "lenet", told)  # type: ignore[arg-type]
-    return told
+    def train_epoch(self, _: Any, __: Any, compilations: Any, watch: Any) -> None:
+        for new in compilations:
+            watch.begin()
+            self.count += new
+            watch.end(0.0)
 
 
-def test_what_is_compiled_after_the_first_step_is_told_apart() -> None:
-    told = told_of(Programs(), [[3, 0, 1], [0, 2]], "tensorflow")
-    assert told.metric == {"train/compilations": 8, "train/recompilations": 3}
-    assert told.records[0].values == {"train.compilations": "8", "train.recompilations": "3"}
+def train(
+    framework: CompiledFramework, epochs: list[list[int]], name: str, validation: int = 1
+) -> Told:
+    """Train epochs whose steps compile so often, and each validation, too."""
+    output = Told()
+    loop = TrainingLoop(framework, None, None, output)  # type: ignore[arg-type]
+    for epoch in epochs:
+        watch = loop.clock(EVERY_STEP, lambda _: False, lambda *_: None, is_warming=False)
+        loop.run(epoch, watch)  # type: ignore[arg-type]
+        framework.count += validation
+    loop.compiling.record(SimpleNamespace(run="1", framework=name), "lenet", output)  # type: ignore[arg-type]
+    return output
 
 
-def test_a_training_that_left_its_graphs_is_not_called_compiled() -> None:
-    framework = Programs({"of before": 2})
-    assert "ran_eagerly" not in told_of(framework, [[1, 0]]).records[0].values
-    framework.breaks = {"of before": 2}
-    compiling = Compiling(framework)  # type: ignore[arg-type]
-    framework.breaks = {"of before": 2, "Unsupported:\n  print": 1, "item": 2}
+def test_recompilations_are_those_after_the_first_step() -> None:
+    output = train(CompiledFramework(), [[3, 0, 1], [0, 2]], "tensorflow")
+    assert output.metric == {"train/compilations": 8, "train/recompilations": 3}
+    assert output.records[0].values == {"train.compilations": "8", "train.recompilations": "3"}
+
+
+def test_graph_breaks_in_training_are_recorded_as_eager() -> None:
+    framework = CompiledFramework({"earlier": 2})
+    assert "ran_eagerly" not in train(framework, [[1, 0]], "pytorch+compile").records[0].values
+    compiling, output = Compiling(framework), Told()  # type: ignore[arg-type]
+    framework.breaks = {"earlier": 2, "Unsupported:\n  print": 1, "item": 2}
     framework.count += 2
     compiling.stepped()
-    told = Told()
-    compiling.tell(SimpleNamespace(run="1", framework="pytorch+compile"), "lenet", told)  # type: ignore[arg-type]
-    assert told.metric["train/graph_breaks"] == 3
-    assert (
-        told.records[0].values["ran_eagerly"] == "lenet: 3 graph breaks, first: Unsupported: print"
-    )
+    compiling.record(SimpleNamespace(run="1", framework="pytorch+compile"), "lenet", output)  # type: ignore[arg-type]
+    assert output.metric["train/graph_breaks"] == 3
+    reason = "lenet: 3 graph breaks, first: Unsupported: print"
+    assert output.records[0].values["ran_eagerly"] == reason
 
 
 @pytest.mark.parametrize(
-    ("name", "loud"), [("pytorch+compile", True), ("tensorflow", True), ("pytorch", False)]
+    ("name", "epochs", "is_eager"),
+    [
+        ("pytorch+compile", [[0]], True),
+        ("tensorflow", [[0]], True),
+        ("pytorch", [[0]], False),
+        ("pytorch+compile", [], False),  # without a step nothing is known
+    ],
 )
-def test_a_variant_that_compiles_and_compiled_nothing_ran_eagerly(name: str, loud: bool) -> None:
-    told = told_of(Programs(), [], name)
-    assert not any(
-        "ran_eagerly" in one.values for one in told.records
-    )  # no step was made: nothing is known
-    framework = Programs()
-    told, compiling = Told(), Compiling(framework)  # type: ignore[arg-type]
-    compiling.stepped()
-    compiling.tell(SimpleNamespace(run="1", framework=name), "lenet", told)  # type: ignore[arg-type]
-    assert (told.records[0].values.get("ran_eagerly") == "lenet: nothing was compiled") == loud
+def test_variant_that_compiled_nothing_ran_eagerly(
+    name: str, epochs: list[list[int]], is_eager: bool
+) -> None:
+    tags = train(CompiledFramework(), epochs, name, validation=0).records[0].values
+    assert ("ran_eagerly" in tags) == is_eager

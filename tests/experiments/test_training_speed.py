@@ -14,9 +14,8 @@ import pandas as pd
 import pytest
 
 import models
-from experiments.cell.profile import PARTS
 from experiments.comparison import compare
-from experiments.comparison.analyses import training_speed as report
+from experiments.comparison.analyses import published as report
 from experiments.comparison.runs.pairing import incomparable
 from experiments.comparison.runs.query import table
 from experiments.config.settings import parse
@@ -49,63 +48,38 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("model", "profile"),
-    [("bert", "false"), pytest.param("deepspeech2", "true", marks=pytest.mark.slow)],
-)
-def test_both_frameworks_train_the_same_and_stand_beside_the_published_table(
-    place: Place, model: str, profile: str
-) -> None:
-    settings = QUICK | {
-        "lengths": "varying",
-        "frameworks": "pytorch,tensorflow",
-        "others_limit_percent": "100",
-    }
-    settings |= {
-        "models": model,
-        "profile": profile,
-        "cache": str(place.cache),
-        "journal": str(place.journal),
-    }
-    called = place.call(
-        sys.executable,
-        "-m",
-        "experiments",
-        "training_speed",
-        *(f"--{k}={v}" for k, v in settings.items()),
-    )
+def campaign(place: Place, **changes: str) -> list[mlflow.entities.Run]:
+    """Run a campaign of one block; return its cells."""
+    settings = {**QUICK, "others_limit_percent": "100", **changes}
+    settings |= {"cache": str(place.cache), "journal": str(place.journal)}
+    words = [f"--{name}={value}" for name, value in settings.items()]
+    called = place.call(sys.executable, "-m", "experiments", "training_speed", *words)
     assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
-    cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
+    return list(mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'"))
+
+
+def test_both_frameworks_train_on_lines_of_text(place: Place) -> None:
+    path = place.folder / "corpus.txt"
+    path.write_text("\n".join(" ".join("abcd"[: 1 + n % 4]) for n in range(16)))
+    cells = campaign(
+        place, models="bert", data=str(path), lengths="varying", frameworks="pytorch,tensorflow"
+    )
     assert {run.data.tags["framework"] for run in cells} == {"pytorch", "tensorflow"}
     for run in cells:
         metrics = run.data.metrics
         assert run.data.tags["parity"] == "equal"
-        # of nine steps each, the first epoch's and the timed ones; the first step of all is in the former
+        assert run.data.tags["dataset"].startswith("corpus.txt-")
+        # nine steps in the first epoch, which has the first step, and nine timed ones
         assert metrics["train/first_epoch_seconds"] > metrics["train/first_step_seconds"]
         assert metrics["train/epoch_seconds"] * metrics["train/examples_per_second"] >= 9 * 4
-        assert metrics["train/recompilations"] == 0  # one graph takes all lengths
-        if profile == "true":
-            assert sum(metrics[f"profile/{part}_seconds"] for part in PARTS) == pytest.approx(
-                metrics["profile/step_seconds"]
-            )
-            assert metrics["profile/op_seconds"] > 0
-            assert (
-                metrics["profile/ops_per_step"] > 100
-            )  # two layers of gated cells, forward and backward
-    told = next(place.journal.glob("*/report/report.md")).read_text()
-    for name, row in ROWS.items():
-        assert (
-            f"{row} {'tensorflow over pytorch' if name == model else 'not measured here'} |" in told
-        )
-    assert (
-        ("## Where a step's time goes" in told)
-        == ("| deepspeech2 | 87.04 % | 92.69 % |" in told)
-        == (profile == "true")
-    )
-    for files in place.journal.glob(
-        "*/cells/*/*/values.parquet"
-    ):  # none of the steps under the profiler, nor before it
-        assert len(tables.read(files, ("phase",))["phase"]) == 2 * 9
+        assert metrics["train/recompilations"] == 0, "one graph takes all lengths"
+    report = next(place.journal.glob("*/report/report.md")).read_text()
+    for model, row in ROWS.items():
+        measured = "tensorflow over pytorch" if model == "bert" else "not measured here"
+        assert f"{row} {measured} |" in report
+    assert "trained on the sequences of corpus.txt, of varying lengths" in report
+    for file in place.journal.glob("*/cells/*/*/values.parquet"):
+        assert len(tables.read(file, ("phase",))["phase"]) == 2 * 9
 
 
 @pytest.mark.parametrize("model", ["deepspeech2", "bert"])
@@ -132,12 +106,12 @@ def test_a_ratio_below_one_lies_in_its_own_interval() -> None:
     """A step takes 1.25 times as long: the throughput is 0.8, within noise of 1 %."""
     found = table(list(runs(factors={"tensorflow": 1.25}, spread=0.01, params={"network": "bert"})))
     comparison = compare(
-        found, baseline="pytorch", strata=("params.network",), outcomes=[report.METRIC]
+        found, baseline="pytorch", strata=("params.network",), outcomes=[report.THROUGHPUT]
     )
     renamed = [
         replace(one, row=replace(one.row, stratum="model=bert")) for one in comparison.findings
     ]
-    lines = report.section(
+    lines = report.speeds(
         replace(comparison, findings=tuple(renamed)),
         training_speed.TABLE,
         "",
@@ -278,41 +252,25 @@ def test_other_content_is_another_data_set_wherever_it_lies(tmp_path: Path) -> N
     assert other.counts == told
 
 
-@pytest.mark.parametrize(
-    ("other", "ctc"),
-    [("keras-torch", "scan"), pytest.param("tensorflow", "", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("other", "ctc"), [("keras-torch", "scan"), ("tensorflow", "sparse")])
 def test_both_frameworks_train_on_the_same_recordings(place: Place, other: str, ctc: str) -> None:
     folder = ljspeech(place.folder / "speech")
-    settings = QUICK | {
-        "steps": "2",
-        "warmup_steps": "1",
-        "data": str(folder),
-        "others_limit_percent": "100",
-    }
-    settings |= {
-        "cache": str(place.cache),
-        "journal": str(place.journal),
-        "frameworks": f"pytorch,{other}",
-    }
-    settings |= {"ctc": ctc} if ctc else {}
-    called = place.call(
-        sys.executable,
-        "-m",
-        "experiments",
-        "training_speed",
-        *(f"--{k}={v}" for k, v in settings.items()),
+    cells = campaign(
+        place,
+        steps="2",
+        warmup_steps="1",
+        data=str(folder),
+        frameworks=f"pytorch,{other}",
+        ctc=ctc,
     )
-    assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
-    cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
     assert {run.data.tags["framework"] for run in cells} == {"pytorch", other}
     for run in cells:
-        (used,) = [one.dataset for one in run.inputs.dataset_inputs]
-        assert run.data.tags["dataset"] == used.name
-        assert used.name.startswith("speech-")
-        assert json.loads(used.profile)["examples of deepspeech2"] == 8
-        assert used.source == str(folder)
-        assert run.data.params["ctc"] == (ctc or "sparse")
+        (dataset,) = (used.dataset for used in run.inputs.dataset_inputs)
+        assert run.data.tags["dataset"] == dataset.name
+        assert dataset.name.startswith("speech-")
+        assert json.loads(dataset.profile)["examples of deepspeech2"] == 8
+        assert dataset.source == str(folder)
         assert run.data.metrics["model/trainable_parameters"] == 27_457
     report = next(place.journal.glob("*/report/report.md")).read_text()
     assert "trained on the sequences of speech, each cut or padded to their median length" in report

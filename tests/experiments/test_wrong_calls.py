@@ -52,7 +52,6 @@ WRONG = {
         ({"journal": "/proc/journal"}, "cannot write in /proc/journal"),
         ({"weights": "/no/such/file.pth"}, "/no/such/file.pth"),
         ({"weights": "/etc/hostname"}, "ending in .safetensors"),
-        ({"autolog": "mlflow"}, "autolog=mlflow records a framework's own fit"),
     ],
     "classification": [
         ({"model": "resnet19"}, "model=resnet19: no such model of images; did you mean resnet18"),
@@ -67,7 +66,7 @@ WRONG = {
         ({"aa": "true", "input": "memory,stream"}, "several groups of cells have no controls"),
     ],
     "grid": [
-        ({"models": "lenet"}, "lenet takes images of 28"),
+        ({"models": "lenet"}, "lenet takes only images of 28"),
         (
             {"models": "caption_decoder"},
             "models=caption_decoder: it takes no images; have densenet201",

@@ -95,8 +95,8 @@ def _change(data: bytearray, kind: int, rng: np.random.Generator) -> None:
             width, order = WIDTHS[rng.integers(len(WIDTHS))], ("big", "little")[rng.integers(2)]
             data[first : first + width] = (number % 256**width).to_bytes(width, order)  # type: ignore[arg-type]
         case 8:
-            if found := list(re.finditer(rb"\d+", bytes(data[:65_536]))):
-                digits = found[rng.integers(len(found))]
+            if result := list(re.finditer(rb"\d+", bytes(data[:65_536]))):
+                digits = result[rng.integers(len(result))]
                 data[digits.start() : digits.end()] = str(number).encode()
 
 
@@ -124,23 +124,23 @@ def outcome(
 ) -> Outcome:
     """Every case read once. A refusal is one printable line that does not come from memory that ran out."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins again at what is held now
-    found, before = Outcome(), _peak_rss_bytes()
+    result, before = Outcome(), _peak_rss_bytes()
     for case in cases:
         began = time.perf_counter()
         try:
             read(case)
-            found.accepted += 1
+            result.accepted += 1
         except refusals as error:
             if problem := _problem(error):
-                found.wrong[problem] += 1
+                result.wrong[problem] += 1
             else:
-                found.refused += 1
+                result.refused += 1
         except Exception as error:
-            found.wrong[f"{type(error).__name__}: {error} at {_where(error)}"] += 1
-        found.slowest_seconds = max(found.slowest_seconds, time.perf_counter() - began)
-    found.peak_rss_bytes = _peak_rss_bytes()
-    found.grown_bytes = found.peak_rss_bytes - before
-    return found
+            result.wrong[f"{type(error).__name__}: {error} at {_where(error)}"] += 1
+        result.slowest_seconds = max(result.slowest_seconds, time.perf_counter() - began)
+    result.peak_rss_bytes = _peak_rss_bytes()
+    result.grown_bytes = result.peak_rss_bytes - before
+    return result
 
 
 @dataclass(frozen=True)
@@ -189,14 +189,14 @@ def check(form: Format, count: int, seed: int) -> None:
     forks.set_forkserver_preload([f"{__package__}.{path.stem}" for path in tests])
     limits = (form.data_bytes,)
     with ProcessPoolExecutor(1, mp_context=forks, initializer=_limit, initargs=limits) as pool:
-        found = pool.submit(_fuzz, form, count, seed).result()
-    print(found)
-    assert not found.wrong, found.wrong.most_common(5)
-    assert found.cases >= count
-    assert found.accepted > 0, found
-    assert found.refused > 0 or not form.is_refused, found
-    assert found.slowest_seconds < MAX_SECONDS, found
-    assert found.grown_bytes < form.grown_bytes, found
+        result = pool.submit(_fuzz, form, count, seed).result()
+    print(result)
+    assert not result.wrong, result.wrong.most_common(5)
+    assert result.cases >= count
+    assert result.accepted > 0, result
+    assert result.refused > 0 or not form.is_refused, result
+    assert result.slowest_seconds < MAX_SECONDS, result
+    assert result.grown_bytes < form.grown_bytes, result
 
 
 def _fuzz(form: Format, count: int, seed: int) -> Outcome:
@@ -233,11 +233,11 @@ def _limit(data_bytes: int) -> None:
 
 
 def _problem(error: BaseException) -> str | None:
-    said = str(error)
-    if not said.isprintable() or not said:
-        return f"no printable line: {said!r}"
+    message = str(error)
+    if not message.isprintable() or not message:
+        return f"no printable line: {message!r}"
     if isinstance(error.__cause__ or error.__context__, MemoryError):
-        return f"memory ran out: {said}"
+        return f"memory ran out: {message}"
     return None
 
 

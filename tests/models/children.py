@@ -1,4 +1,4 @@
-"""Processes of a framework: tests that need one start a child and read what it wrote."""
+"""Child processes with a framework: tests start one and read its results."""
 
 from __future__ import annotations
 
@@ -12,36 +12,56 @@ from typing import Any
 from models import frameworks
 
 ROOT = Path(__file__).parents[2]
+# Runs scripts one after the other, each of which sets `result`.
+RUN_ALL = """
+import json, sys
+results = {}
+for name, script in json.loads(sys.stdin.read()).items():
+    namespace = {"__name__": name}
+    exec(compile(script, name, "exec"), namespace)
+    results[name] = namespace["result"]
+print(json.dumps(results))
+"""
 
 
 def run_python(
-    *arguments: str, timeout: int = 500, **variables: str
+    *arguments: str, timeout: int = 500, stdin: str = "", **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python …` in the project's root; fail with its own words."""
-    done = subprocess.run(
+    """Run `python …` in the project's root; fail with its error output."""
+    result = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
         env={**os.environ, **variables},
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=timeout,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result
 
 
-def run_in(framework: str, *arguments: str, timeout: int = 500) -> subprocess.CompletedProcess[str]:
-    """Run `python …` with the variables that a framework of the CPU reads when it is imported."""
-    packages = frameworks.described(framework).packages
+def run_in(
+    framework: str, *arguments: str, timeout: int = 500, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run `python …` with the variables that a framework reads on import, for the CPU."""
     return run_python(
         *arguments,
         timeout=timeout,
-        KERAS_BACKEND=packages[-1],
+        stdin=stdin,
+        KERAS_BACKEND=frameworks.described(framework).packages[-1],
         KERAS_TORCH_DEVICE="cpu",
         TF_CPP_MIN_LOG_LEVEL="3",
     )
 
 
 def answer(framework: str, script: str, *arguments: str) -> Any:
-    """What a script prints of a framework, as JSON in its last line."""
+    """Return the JSON in the last line that a script prints."""
     return json.loads(run_in(framework, "-c", script, *arguments).stdout.splitlines()[-1])
+
+
+def results_of(framework: str, scripts: dict[str, str]) -> dict[str, Any]:
+    """Return the `result` of each script, run in one process."""
+    done = run_in(framework, "-c", RUN_ALL, stdin=json.dumps(scripts))
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return results

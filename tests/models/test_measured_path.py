@@ -1,12 +1,17 @@
-"""What lies inside the clock is the same work in every framework, and nothing else."""
+"""Code inside the clock: the same work in each framework, and nothing else."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.models.children import answer
+from models.errors import ModelError
+from models.frameworks import missing
+from models.frameworks.devices import OPERATIONS, OVERRIDES, verify_arithmetic
+from tests.models.children import answer, results_of, run_python
 
 PRELUDE = """
 import json, sys
@@ -30,8 +35,9 @@ class Clock:
         self.runs = False
 
 
-def opened(name, model, precision="float32"):
-    framework = open_framework(name, device="cpu", threads=1, precision=precision, seed=0)
+def opened(name, model, precision="float32", **options):
+    options = {"threads": 1, "precision": precision, **options}
+    framework = open_framework(name, device="cpu", seed=0, **options)
     module, rng = models.spec(model), np.random.default_rng(0)
     spec, batch = module.probe(rng)
     network = framework.build(model, spec)
@@ -41,7 +47,7 @@ def opened(name, model, precision="float32"):
 
 
 def told(script: str, framework: str, *arguments: str) -> Any:
-    """What the script prints of the framework, as JSON in its last line."""
+    """Return the JSON in the last line that a script prints."""
     return answer(framework, PRELUDE + script, framework, *arguments)
 
 
@@ -49,106 +55,129 @@ MODES = """
 import torch
 framework, network, batch, optimizer = opened("pytorch", "caption_decoder")
 clock, walks, walk = Clock(), [], network.train
-network.train = lambda mode=True: (walks.append("inside" if clock.runs else "outside"), walk(mode))[1]
+def train(mode=True):
+    walks.append("inside" if clock.runs else "outside")
+    return walk(mode)
+network.train = train
 modes = lambda: sorted({module.training for module in network.modules()})
-found = {"built": modes()}
+result = {"built": modes()}
 framework.train_epoch(network, optimizer, [batch] * 3, clock)
-found["trained"] = modes()
+result["trained"] = modes()
 clock.begin()
 for _ in range(3):
     framework.infer(network, batch.inputs)
 clock.end(0.0)
 framework.gradients(network, batch)
-found["differentiated"] = modes()
+result["differentiated"] = modes()
 framework.train_step(network, optimizer, batch)
-found["stepped"] = modes()
+result["stepped"] = modes()
 framework.evaluate(network, batch)
-print(json.dumps({**found, "evaluated": modes(), "walks": walks}))
+result |= {"evaluated": modes(), "walks": walks}
 """
-
-
-def test_pytorch_sets_the_mode_when_it_changes_and_outside_of_the_clock() -> None:
-    """`train()` and `eval()` walk over all modules: milliseconds where there are hundreds."""
-    found = told(MODES, "pytorch")
-    assert "inside" not in found["walks"]
-    assert found["walks"].count("outside") <= 7  # there and back: epoch 2, gradients 3, step 2
-    assert (
-        found["built"]
-        == found["trained"]
-        == found["differentiated"]
-        == found["evaluated"]
-        == [False]
-    )
-    assert found["stepped"] == [True]
-
-
-OPERATORS = """
+LAYOUTS = """
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Seen(TorchDispatchMode):
-    def __torch_dispatch__(self, operator, types, given=(), named=None):
+class Recorder(TorchDispatchMode):
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         name = operator._schema.name
         if clock.runs and name in ("aten::_to_copy", "aten::clone", "aten::copy_"):
-            moved.append((str(given[0].dtype), given[0].numel()))
+            moved.append((str(args[0].dtype), args[0].numel()))
         if clock.runs and name == "aten::convolution":
-            layouts.append([one.is_contiguous(memory_format=torch.channels_last) for one in given[:2]])
-        return operator(*given, **(named or {}))
+            layouts.append([at.is_contiguous(memory_format=torch.channels_last) for at in args[:2]])
+        return operator(*args, **(kwargs or {}))
 
 
-framework, network, batch, optimizer = opened(sys.argv[1], "resnet18")
-clock, moved, layouts = Clock(), [], []
-with Seen():
-    framework.train_epoch(network, optimizer, [batch, batch], clock)
-    request = framework.place_inputs(batch.inputs)
-    clock.begin()
-    framework.infer(network, request)
-    clock.end(0.0)
-ours = [one for one in moved if one in (("torch.int32", len(batch.targets)), ("torch.float32", batch.inputs[0].size))]
-print(json.dumps({"moved": ours, "channels_last": [all(column) for column in zip(*layouts)]}))
+result = {}
+for name in ("pytorch", "pytorch+channels_last"):
+    framework, network, batch, optimizer = opened(name, "resnet18")
+    clock, moved, layouts = Clock(), [], []
+    with Recorder():
+        framework.train_epoch(network, optimizer, [batch, batch], clock)
+        request = framework.place_inputs(batch.inputs)
+        clock.begin()
+        framework.infer(network, request)
+        clock.end(0.0)
+    of_batch = ("torch.int32", len(batch.targets)), ("torch.float32", batch.inputs[0].size)
+    columns = [all(column) for column in zip(*layouts)]
+    result[name] = [[at for at in moved if at in of_batch], columns]
 """
-
-
-@pytest.mark.parametrize(
-    ("framework", "channels_last"), [("pytorch", False), ("pytorch+channels_last", True)]
-)
-def test_pytorch_gets_its_own_types_and_layout_outside_of_the_clock(
-    framework: str, channels_last: bool
-) -> None:
-    """Classes as int64 and images in the order of memory that the kernels want: made once, when a batch is placed."""
-    found = told(OPERATORS, framework)
-    assert found["moved"] == []
-    assert found["channels_last"] == [channels_last] * 2  # images and kernels
-
-
 WIDENED = """
-import torch
 from torch.overrides import TorchFunctionMode
 
 
-class Seen(TorchFunctionMode):
-    def __torch_function__(self, function, types, given=(), named=None):
+class Recorder(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
         called.append(getattr(function, "__name__", ""))
-        return function(*given, **(named or {}))
+        return function(*args, **(kwargs or {}))
 
 
 framework, network, batch, _ = opened("pytorch", "resnet18", "bfloat16")
 inputs, called = framework.place_inputs(batch.inputs), []
-with Seen():
+with Recorder():
     logits = framework.infer(network, inputs)
-print(json.dumps({"dtype": str(logits.dtype), "called": [name for name in called if name in ("cpu", "to", "numpy")]}))
+names = [name for name in called if name in ("cpu", "to", "numpy")]
+result = [str(logits.dtype), names]
 """
-
-
-def test_bfloat16_logits_leave_the_device_as_they_are() -> None:
-    """TensorFlow's and Keras' are widened on the host, from half the bytes; PyTorch's too."""
-    assert told(WIDENED, "pytorch") == {"dtype": "float32", "called": ["cpu", "to", "numpy"]}
-
-
+OPTIMIZERS = """
+import torch
+framework = open_framework("pytorch", device="cpu", threads=1, precision="float32", seed=0)
+network = torch.nn.Linear(3, 2)
+names = OptimizerConfig.NAMES
+ours = {name: framework.optimizer(network, OptimizerConfig(name, 0.1)) for name in names}
+ours["foreach"] = torch.optim.Adam(network.parameters(), lr=0.1, foreach=True)
+group = ours["adam-stock"].param_groups[0]
+texts = {name: framework.optimizer_implementation(at) for name, at in ours.items()}
+result = [group["fused"], group["foreach"], texts]
+"""
+SWITCHES = """
+import torch
+from models.frameworks.pytorch import device
+on_gpu = device.TorchDevice.__new__(device.TorchDevice)
+on_gpu._torch, on_gpu.name = torch, "cuda"
+result = {}
+for arithmetic in ("tf32", "ieee"):
+    torch.backends.fp32_precision = "none"
+    torch.backends.cudnn.conv.fp32_precision = torch.backends.cudnn.rnn.fp32_precision = "tf32"
+    device._set_arithmetic(torch, arithmetic)
+    older = [torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32]
+    newer = sorted(set(on_gpu._arithmetic().values()))
+    result[arithmetic] = [newer, older, torch.get_float32_matmul_precision()]
+"""
+AUTOCAST = """
+from torch import nn
+from models.contract import ModelError
+from models.frameworks.pytorch.adapter import check_autocast
+result = []
+for layer, device in ((nn.LSTM, "cuda"), (nn.LSTM, "cpu"), (nn.LSTMCell, "cuda")):
+    try:
+        check_autocast(nn.Sequential(nn.Linear(2, 2), layer(2, 2)), device)
+        result.append("")
+    except ModelError as error:
+        result.append(str(error))
+"""
+ONEDNN = """
+import torch
+result = {}
+for algorithm in ("onednn", "plain"):
+    framework, network, batch, _ = opened("pytorch", "lenet", conv_algorithm=algorithm)
+    with torch.profiler.profile() as profiler:
+        outputs = framework.infer(network, batch.inputs)
+    has_onednn = any("mkldnn" in event.key for event in profiler.key_averages())
+    result[algorithm] = [has_onednn, outputs.tolist()]
+"""
+VERSIONS = """
+name = {name!r}
+result = {{}}
+for algorithm in {algorithms!r}:
+    options = {{"threads": 3, "precision": "float32", "conv_algorithm": algorithm}}
+    framework = open_framework(name, device="cpu", seed=0, **options)
+    result[algorithm] = framework.versions()
+"""
 UPDATES = """
 from collections import Counter
-framework, network, batch, _ = opened(sys.argv[1], "caption_decoder")
+framework, network, batch, _ = opened({name!r}, "caption_decoder", threads=3)
 counted, variables = Counter(), network.trainable_variables
 from keras import ops
 gradients = [ops.ones_like(variable) for variable in variables]
@@ -158,74 +187,197 @@ for name in ("adam", "sgd"):
         import torch
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        class Seen(TorchDispatchMode):
-            def __torch_dispatch__(self, operator, types, given=(), named=None):
-                counted[f"{name} {operator._schema.name}"] += 1
-                return operator(*given, **(named or {}))
+        class Recorder(TorchDispatchMode):
+            def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+                counted[f"{{name}} {{operator._schema.name}}"] += 1
+                return operator(*args, **(kwargs or {{}}))
 
-        with Seen(), torch.no_grad():
+        with Recorder(), torch.no_grad():
             optimizer.apply(gradients, variables)
     else:
         from tensorflow.python.framework import op_callbacks
 
-        def seen(kind, *_, **__):
-            counted[f"{name} {kind.decode() if isinstance(kind, bytes) else kind}"] += 1
+        def count(kind, *_, **__):
+            counted[f"{{name}} {{kind.decode() if isinstance(kind, bytes) else kind}}"] += 1
 
-        op_callbacks.add_op_callback(seen)
+        op_callbacks.add_op_callback(count)
         optimizer.apply(gradients, variables)
-        op_callbacks.remove_op_callback(seen)
-print(json.dumps({"variables": len(variables), "counted": counted}))
+        op_callbacks.remove_op_callback(count)
+result = [len(variables), counted]
 """
 
 
-def test_keras_on_pytorch_updates_all_variables_in_one_kernel() -> None:
-    """The one of torch.optim's fused optimizers; scalars aside, nothing is done variable by variable."""
-    found = told(UPDATES, "keras-torch")
-    assert (
-        found["counted"]["adam aten::_fused_adam_"]
-        == found["counted"]["sgd aten::_fused_sgd_"]
-        == 1
+def results(framework: str, **scripts: str) -> dict[str, Any]:
+    if reason := missing(framework):
+        pytest.skip(reason)
+    return results_of(framework, {name: PRELUDE + script for name, script in scripts.items()})
+
+
+@pytest.fixture(scope="module")
+def pytorch() -> dict[str, Any]:
+    return results(
+        "pytorch",
+        versions=VERSIONS.format(name="pytorch", algorithms=("heuristic", "fixed", "profiled")),
+        modes=MODES,
+        layouts=LAYOUTS,
+        widened=WIDENED,
+        optimizers=OPTIMIZERS,
+        autocast=AUTOCAST,
+        onednn=ONEDNN,
+        switches=SWITCHES,
     )
-    assert sum(found["counted"].values()) < 2 * found["variables"]
 
 
-def test_tensorflow_computes_corrections_once_a_step() -> None:
-    found = told(UPDATES, "tensorflow+eager")
-    counted, variables = found["counted"], found["variables"]
-    assert counted["adam Expm1"] == 2
-    assert counted["adam ResourceApplyAdam"] == counted["sgd ResourceApplyMomentum"] == variables
+def test_pytorch_sets_the_mode_only_outside_of_the_clock(pytorch: dict[str, Any]) -> None:
+    """`train()` and `eval()` walk over all modules: milliseconds if there are hundreds."""
+    modes = dict(pytorch["modes"])
+    walks = modes.pop("walks")
+    assert "inside" not in walks
+    assert len(walks) <= 7  # there and back: epoch 2, gradients 3, step 2
+    assert modes.pop("stepped") == [True]
+    assert all(mode == [False] for mode in modes.values())
 
 
-CONVOLUTIONS = """
-framework = open_framework(sys.argv[1], device="cpu", threads=1, precision="float32", seed=0, conv_algorithm=sys.argv[2])
-told = framework.versions()
-if sys.argv[1] == "pytorch":
-    import torch
-    told["benchmark"] = torch.backends.cudnn.benchmark
-print(json.dumps(told))
-"""
-# (PyTorch's benchmark, TensorFlow's autotuning, XLA's level), (PyTorch's determinism, TensorFlow's)
-CHOSEN = {"profiled": (True, False), "heuristic": (False, False), "fixed": (False, True)}
+@pytest.mark.parametrize("name", ["pytorch", "pytorch+channels_last"])
+def test_pytorch_places_types_and_layouts_outside_of_the_clock(
+    pytorch: dict[str, Any], name: str
+) -> None:
+    """Classes as int64, images in the kernels' order of memory."""
+    moved, channels_last = pytorch["layouts"][name]
+    assert moved == []
+    assert channels_last == [name == "pytorch+channels_last"] * 2  # images and kernels
+
+
+def test_bfloat16_logits_are_widened_on_the_host(pytorch: dict[str, Any]) -> None:
+    assert pytorch["widened"] == ["float32", ["cpu", "to", "numpy"]]
+
+
+def test_pytorchs_optimizers_are_named_by_their_kernels(pytorch: dict[str, Any]) -> None:
+    """With `fused=False` PyTorch would not choose foreach on a GPU; tests/gpu compare there."""
+    fused, foreach, texts = pytorch["optimizers"]
+    assert (fused, foreach) == (None, None)
+    assert texts == {
+        "adam": "torch.optim.Adam: fused",
+        "sgd": "torch.optim.SGD: fused",
+        "adam-stock": "torch.optim.Adam: one tensor after another",
+        "foreach": "torch.optim.Adam: foreach",
+    }
+
+
+def test_pytorchs_switches_agree_with_the_older_ones(pytorch: dict[str, Any]) -> None:
+    """cuDNN's are tf32 before; in PyTorch 2.11 the switch for all does not reach them."""
+    assert pytorch["switches"] == {
+        "tf32": [["tf32"], [True, True], "high"],
+        "ieee": [["ieee"], [False, False], "highest"],
+    }
+
+
+def test_bfloat16_lstms_are_refused_on_a_gpu(pytorch: dict[str, Any]) -> None:
+    on_gpu, on_cpu, cells = pytorch["autocast"]
+    assert "PyTorch computes 1 (nn.LSTM) in float16 on a GPU" in on_gpu
+    assert (on_cpu, cells) == ("", "")
+
+
+def test_convolutions_use_onednn_or_pytorchs_kernels(pytorch: dict[str, Any]) -> None:
+    (has_onednn, outputs), (is_plain, plain_outputs) = pytorch["onednn"].values()
+    assert (has_onednn, is_plain) == (True, False)
+    assert outputs == [pytest.approx(row, rel=1e-4, abs=1e-5) for row in plain_outputs]
+
+
+def test_pytorch_records_its_switches(pytorch: dict[str, Any]) -> None:
+    """Algorithms of convolutions as tried (cuDNN's benchmark) and as repeatable."""
+    for algorithm, texts in pytorch["versions"].items():
+        assert texts["torch_cudnn_benchmark"] == str(algorithm == "profiled")
+        assert texts["torch_cudnn_deterministic"] == str(algorithm == "fixed")
+        assert texts["torch_threads"] == texts["torch_inter_op_threads"] == "3"
+        assert texts["torch_flushes_denormals"] == "True"
+        assert {texts[f"torch_{name}_precision"] for name in OPERATIONS} == {"ieee"}
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    ["profiled", *(pytest.param(one, marks=pytest.mark.slow) for one in ("heuristic", "fixed"))],
+    ("framework", "library", "threads"),
+    [
+        (
+            "tensorflow",
+            "tensorflow",
+            ("tensorflow_intra_op_threads", "tensorflow_inter_op_threads"),
+        ),
+        ("keras-jax", "jax", ("jax_threads",)),
+    ],
 )
-def test_convolutions_are_chosen_alike(algorithm: str) -> None:
-    """The switches that a GPU's libraries read; no GPU is asked here what it made of them."""
-    tried, repeatable = CHOSEN[algorithm]
-    torch = told(CONVOLUTIONS, "pytorch", algorithm)
-    assert torch["benchmark"] is tried
-    assert (torch["torch_cudnn_benchmark"], torch["torch_cudnn_deterministic"]) == (
-        str(tried),
-        str(repeatable),
-    )
-    tensorflow = told(CONVOLUTIONS, "tensorflow", algorithm)
-    switches = (
-        tensorflow["tensorflow_cudnn_autotune"],
-        tensorflow["tensorflow_cudnn_deterministic"],
-    )
-    assert switches == (str(int(tried)), str(int(repeatable)))
-    assert f"--xla_gpu_autotune_level={4 * tried}" in tensorflow["xla_flags"]
-    assert ("nondeterministic" in tensorflow["xla_flags"]) is repeatable
+def test_others_record_the_same_switches(
+    framework: str, library: str, threads: tuple[str, ...]
+) -> None:
+    script = VERSIONS.format(name=framework, algorithms=("profiled",))
+    updates = {"updates": UPDATES.format(name="tensorflow+eager")}
+    scripts = {"versions": script, **(updates if framework == "tensorflow" else {})}
+    found = results(framework, **scripts)
+    texts = found["versions"]["profiled"]
+    assert {texts[f"{library}_{name}_precision"] for name in OPERATIONS} == {"ieee"}
+    assert {texts[name] for name in threads} == {"3"}
+    assert texts[f"{library}_flushes_denormals"] == "True"
+    assert "--xla_gpu_autotune_level=4" in texts["xla_flags"]
+    if framework == "tensorflow":
+        assert texts["tensorflow_cudnn_autotune"] == "1"
+        variables, counted = found["updates"]
+        assert counted["adam Expm1"] == 2  # corrections are computed once a step
+        kernels = counted["adam ResourceApplyAdam"], counted["sgd ResourceApplyMomentum"]
+        assert kernels == (variables, variables)
+
+
+def test_keras_on_pytorch_updates_all_variables_in_one_kernel() -> None:
+    found = results("keras-torch", updates=UPDATES.format(name="keras-torch"))
+    variables, counted = found["updates"]
+    assert counted["adam aten::_fused_adam_"] == counted["sgd aten::_fused_sgd_"] == 1
+    assert sum(counted.values()) < 2 * variables  # scalars, and nothing variable by variable
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16", "float64"])
+def test_another_arithmetic_is_refused(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in OVERRIDES:
+        monkeypatch.delenv(variable, raising=False)
+    right, wrong = ("tf32", "ieee") if precision == "tf32" else ("ieee", "tf32")
+    switches = dict.fromkeys(OPERATIONS, right)
+    verify_arithmetic("library", precision, switches)
+    for operation in OPERATIONS:
+        with pytest.raises(ModelError, match=f"its {operation} operations in {wrong}, not"):
+            verify_arithmetic("library", precision, switches | {operation: wrong})
+    for variable in OVERRIDES:
+        monkeypatch.setenv(variable, "1")
+        with pytest.raises(ModelError, match=f"{variable}=1"):
+            verify_arithmetic("library", precision, switches)
+        monkeypatch.delenv(variable)
+
+
+CELL = """
+import json, os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from experiments.cell.__main__ import opened
+settings = {"malloc": "system", "precision": "float32", "seed": 0, "conv_algorithm": "profiled"}
+spec = {"framework": "pytorch+compile", "device": "cpu", "threads": 1, "block": 1}
+opened(SimpleNamespace(**spec, settings=settings, environment={}))
+folders = [os.environ["TORCHINDUCTOR_CACHE_DIR"], os.environ["TRITON_CACHE_DIR"]]
+entries = [len(list(Path(folder).glob("*"))) for folder in folders]
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+(Path(folders[0]) / "program").touch()
+print(json.dumps([folders, entries, cache_dir()]))
+"""
+
+
+def test_a_cell_compiles_into_an_empty_folder(tmp_path: Path) -> None:
+    """It does not use programs in folders of the user, and removes its own."""
+    if reason := missing("pytorch+compile"):
+        pytest.skip(reason)
+    names = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+    inherited = {name: str(tmp_path / name) for name in names}
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "program").touch()
+    done = run_python("-c", CELL, **inherited)
+    folders, entries, used = json.loads(done.stdout.splitlines()[-1])
+    assert entries == [0, 0]
+    assert used == folders[0]
+    assert not (tmp_path / folders[0]).exists()
+    assert not set(folders) & set(inherited.values())
+    assert len(list(tmp_path.rglob("program"))) == 2

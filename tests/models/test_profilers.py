@@ -1,4 +1,4 @@
-"""What profilers show, against steps whose operators are known one by one; and graphs that are broken on purpose."""
+"""Profiles of steps whose operators are known; and graphs that are broken on purpose."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import pytest
 
 from models.frameworks import missing
 from models.frameworks.spans import Event
-from models.frameworks.xplane import FUSED, STEP, TraceEvent, read_trace, to_profile
-from tests.models.children import answer
+from models.frameworks.xplane import FUSED, STEP, to_profile
+from tests.models.children import results_of
 
-STEPS, SLEEP = 3, 0.02
-# Three steps that are marked, and one that is not. `sleep`: Python that computes nothing.
-WORK = (
-    f"STEPS, SLEEP = {STEPS}, {SLEEP}"
-    + """
-import json, sys, tempfile, time
+STEPS, SLEEP, TURNS = 3, 0.02, 50
+# Three marked steps, and one that is not. `sleep`: Python that computes nothing.
+WORK = f"""
+import functools, tempfile, time
 from pathlib import Path
 from experiments.cell.profile import parts
+STEPS, SLEEP, LOOPS = {STEPS}, {SLEEP}, {TURNS}
 
 def work(mark):
     step()
@@ -27,19 +26,19 @@ def work(mark):
             step()
             time.sleep(SLEEP)
 
-def told(profiled):
-    found = profiled(Path(tempfile.mkdtemp()), "cpu", work)
-    counts = {kind: len(spans) for kind, spans in found.operators.items()}
-    seconds = parts(found)
-    print(json.dumps({"kinds": counts, "copies": len(found.copies), "parts": seconds, "steps": len(found.steps),
-        "counts": dict(found.counts), "uncounted": dict(found.uncounted), "wall": sum(b - a for a, b in found.steps)}))
+def summary(profiled):
+    profile = profiled(Path(tempfile.mkdtemp()), "cpu", work)
+    kinds = {{kind: len(spans) for kind, spans in profile.operators.items()}}
+    wall = sum(end - start for start, end in profile.steps)
+    figures = {{"copies": len(profile.copies), "steps": len(profile.steps), "wall": wall}}
+    counts = {{"counts": dict(profile.counts), "uncounted": dict(profile.uncounted)}}
+    return {{"kinds": kinds, "parts": parts(profile), **figures, **counts}}
 """
-)
 # A product, a sum and a tanh, five times; then a copy, a sum, and its value.
 TORCH = """
 import torch
 from models.frameworks.pytorch.profiler import profiled
-weights, kept = torch.randn(8, 8), torch.zeros(8, 8)
+weights, copied = torch.randn(8, 8), torch.zeros(8, 8)
 
 def compute(x):
     for _ in range(5):
@@ -48,62 +47,14 @@ def compute(x):
 
 def step():
     x = compute(weights)
-    kept.copy_(x)
+    copied.copy_(x)
     float(x.sum())
+
+result = summary(profiled)
 """
-
-
-def profile_of(framework: str, script: str, call: str = "told(profiled)") -> dict[str, Any]:
-    found: dict[str, Any] = answer(framework, f"{WORK}\n{script}\n{call}")
-    return found
-
-
-def check_parts(found: dict[str, Any], *, recorded: bool = True) -> None:
-    """Whatever else they are, they add up to the steps, and Python's sleep is in none of the others.
-
-    But for a moment: threads of the runtime may end after the step's value is known.
-    recorded: whether the runtime is sure to show an operator.
-    """
-    assert found["steps"] == STEPS
-    assert sum(found["parts"].values()) == pytest.approx(found["wall"])
-    assert found["parts"]["op"] > 0 or not recorded
-    assert found["parts"]["python"] > (STEPS - 0.5) * SLEEP
-
-
-def test_pytorchs_leaves_are_the_operators_that_were_called() -> None:
-    found = profile_of("pytorch", TORCH)
-    check_parts(found)
-    called = {
-        "aten::mm": 5,
-        "aten::add": 5,
-        "aten::tanh": 5,
-        "aten::fill_": 1,
-        "aten::_local_scalar_dense": 1,
-    }
-    assert found["kinds"] == {
-        kind: STEPS * count for kind, count in called.items()
-    }  # a sum fills its result first
-    assert found["copies"] == STEPS
-    assert found["counts"] == {"ops": STEPS * 18}
-    assert not found["uncounted"]
-
-
-@pytest.mark.slow
-def test_what_torch_compile_fuses_is_not_counted() -> None:
-    # one kernel: to compile the headers for others too takes as long as the kernel does
-    alone = (
-        "import torch._inductor.config as inductor\ninductor.cpp_cache_precompile_headers = False\n"
-    )
-    found = profile_of("pytorch+compile", TORCH + alone + "compute = torch.compile(compute)\n")
-    check_parts(found)
-    assert found["counts"] == {}
-    assert "fuses" in found["uncounted"]["ops"]
-    assert found["parts"]["unrecorded"] > 0
-
-
-# A product, a sum and a tanh, five times; then a loop of a comparison, a product, a tanh and a count; then a sum.
+# A product, a sum and a tanh, five times; then a loop of a comparison, a product, a tanh and a
+# count; then a sum.
 TENSORFLOW = """
-import functools
 import tensorflow as tf
 from models.frameworks.tensorflow.profiler import profiled
 weights, made = tf.random.normal((8, 8)), {}
@@ -118,59 +69,12 @@ def step():
     if MODE != "eager" and not made:
         made[0] = tf.function(compute, jit_compile=MODE == "xla")
     float(made.get(0, compute)(weights))
+
+for _ in range(BEFORE):  # without a profiler
+    step()
+again = functools.partial(profiled, forget=made.clear) if FORGET else profiled
+result = summary(again)
 """
-TURNS = 50
-
-
-def tensorflows(mode: str, call: str = "told(profiled)", before: int = 1) -> dict[str, Any]:
-    """before: steps without a profiler. After many the runtime shows hardly an operator, and sometimes none."""
-    script = f"MODE, LOOPS = {mode!r}, {TURNS}\n{TENSORFLOW}\nfor _ in range({before}):\n    step()"
-    found = profile_of("tensorflow", script, call)
-    check_parts(found, recorded=before == 1)
-    return found
-
-
-def test_tensorflows_operators_are_counted_though_its_profiler_leaves_out_the_quick_ones() -> None:
-    """After a hundred steps of fifty turns the runtime shows hardly any.
-
-    The loop's condition is looked at once more than its body, and TensorFlow counts the turns besides.
-    """
-    found = tensorflows("graph", "told(functools.partial(profiled, forget=made.clear))", before=100)
-    assert found["counts"] == {"ops": STEPS * (5 * 3 + (TURNS + 1) + 4 * TURNS + 1)}
-    assert sum(found["kinds"].values()) < found["counts"]["ops"]
-    assert found["parts"]["unrecorded"] > 0
-
-
-def test_a_graph_that_cannot_be_traced_afresh_is_not_counted() -> None:
-    found = tensorflows("graph")
-    assert found["counts"] == {}
-    assert "leaves out" in found["uncounted"]["ops"]
-
-
-def test_eager_operators_are_counted_one_by_one() -> None:
-    found = tensorflows("eager")
-    kinds = {
-        "MatMul": 5,
-        "AddV2": 5 + TURNS,
-        "Tanh": 5 + TURNS,
-        "Mul": TURNS,
-        "Less": TURNS + 1,
-        "Sum": 1,
-    }
-    assert found["kinds"] == {kind: STEPS * count for kind, count in kinds.items()}
-    assert found["counts"] == {"ops": STEPS * sum(kinds.values())}
-    assert found["parts"]["unrecorded"] == 0
-
-
-def test_what_xla_fuses_is_not_counted_but_its_kernels_are() -> None:
-    """At least one for each product: XLA may make one kernel of the whole loop."""
-    found = tensorflows("xla")
-    assert "XLA" in found["uncounted"]["ops"]
-    assert found["counts"].keys() == {"launches"}
-    assert found["counts"]["launches"] >= STEPS * 5
-    assert not any(kind.startswith(("while", "end: ")) for kind in found["kinds"])
-
-
 # A program of a product, a sum and a tanh, which XLA may fuse, five times.
 JAX = """
 import jax
@@ -185,91 +89,157 @@ def step():
     float(x[0, 0])
 
 step()
+result = summary(profiled)
 """
+
+
+def check_parts(profile: dict[str, Any], *, recorded: bool = True) -> None:
+    """Check that the parts add up to the steps, and that Python's sleep is in no other part.
+
+    recorded: whether the runtime is sure to show an operator.
+    """
+    assert profile["steps"] == STEPS
+    assert sum(profile["parts"].values()) == pytest.approx(profile["wall"])
+    assert profile["parts"]["op"] > 0 or not recorded
+    # threads of the runtime may end after the step's value is known
+    assert profile["parts"]["python"] > (STEPS - 0.5) * SLEEP
+
+
+def test_pytorchs_leaves_are_the_operators_that_were_called() -> None:
+    profile = results_of("pytorch", {"torch": WORK + TORCH})["torch"]
+    check_parts(profile)
+    called = {"mm": 5, "add": 5, "tanh": 5, "fill_": 1, "_local_scalar_dense": 1}
+    assert profile["kinds"] == {f"aten::{kind}": STEPS * count for kind, count in called.items()}
+    assert profile["copies"] == STEPS
+    assert profile["counts"] == {"ops": STEPS * 18}
+    assert not profile["uncounted"]
+
+
+@pytest.fixture(scope="module")
+def tensorflow() -> dict[str, Any]:
+    modes = {
+        # after a hundred steps of fifty turns the runtime shows hardly any operator
+        "counted": ("graph", 100, True),
+        "graph": ("graph", 1, False),
+        "eager": ("eager", 1, False),
+        "xla": ("xla", 1, False),
+    }
+    scripts = {
+        name: f"{WORK}\nMODE, BEFORE, FORGET = {mode!r}\n{TENSORFLOW}"
+        for name, mode in modes.items()
+    }
+    return results_of("tensorflow", scripts)
+
+
+def test_tensorflows_quick_operators_are_counted(tensorflow: dict[str, Any]) -> None:
+    """The loop's condition runs once more than its body, and TensorFlow counts the turns."""
+    profile = tensorflow["counted"]
+    check_parts(profile, recorded=False)
+    assert profile["counts"] == {"ops": STEPS * (5 * 3 + (TURNS + 1) + 4 * TURNS + 1)}
+    assert sum(profile["kinds"].values()) < profile["counts"]["ops"]
+    assert profile["parts"]["unrecorded"] > 0
+
+
+def test_a_graph_that_cannot_be_traced_afresh_is_not_counted(tensorflow: dict[str, Any]) -> None:
+    check_parts(tensorflow["graph"])
+    assert tensorflow["graph"]["counts"] == {}
+    assert "leaves out" in tensorflow["graph"]["uncounted"]["ops"]
+
+
+def test_eager_operators_are_counted_one_by_one(tensorflow: dict[str, Any]) -> None:
+    check_parts(tensorflow["eager"])
+    loop = {"AddV2": 5 + TURNS, "Tanh": 5 + TURNS, "Mul": TURNS, "Less": TURNS + 1}
+    kinds = {"MatMul": 5, "Sum": 1, **loop}
+    assert tensorflow["eager"]["kinds"] == {kind: STEPS * count for kind, count in kinds.items()}
+    assert tensorflow["eager"]["counts"] == {"ops": STEPS * sum(kinds.values())}
+    assert tensorflow["eager"]["parts"]["unrecorded"] == 0
+
+
+def check_kernels_of_xla(profile: dict[str, Any]) -> None:
+    """Check that there is at least one for each product; XLA may fuse the whole loop."""
+    check_parts(profile)
+    assert profile["uncounted"] == {"ops": FUSED}
+    assert profile["counts"].keys() == {"launches"}
+    assert profile["counts"]["launches"] >= STEPS * 5
+    assert not any(kind.startswith(("while", "end: ")) for kind in profile["kinds"])
+
+
+def test_kernels_of_xla_are_counted(tensorflow: dict[str, Any]) -> None:
+    check_kernels_of_xla(tensorflow["xla"])
 
 
 def test_jax_shows_the_kernels_of_xla() -> None:
     if reason := missing("keras-jax"):
         pytest.skip(reason)
-    found = profile_of("keras-jax", JAX)
-    check_parts(found)
-    assert found["uncounted"] == {"ops": FUSED}
-    assert found["counts"].keys() == {"launches"}
-    assert found["counts"]["launches"] >= STEPS * 5
-    assert found["counts"]["launches"] % STEPS == 0
-    assert not any(kind.startswith("end: ") for kind in found["kinds"])
-    assert found["parts"]["dispatch"] > 0
+    profile = results_of("keras-jax", {"jax": WORK + JAX})["jax"]
+    check_kernels_of_xla(profile)
+    assert profile["counts"]["launches"] % STEPS == 0
+    assert profile["parts"]["dispatch"] > 0
 
 
 @pytest.mark.parametrize("by_xla", [False, True])
 def test_a_gpus_kernels_are_those_of_its_streams(by_xla: bool) -> None:
-    """Two kernels and a copy in a step, one kernel before it; a line that sums up the same is not counted.
+    """Two kernels and a copy in a step, one kernel before it, and a line that sums up the same.
 
-    XLA's kernels are not operators: how many operators each of them holds is not known.
+    XLA's kernels are not operators: the number of operators in each is not known.
     """
     host, gpu, stream = "/host:CPU", "/device:GPU:0", "Stream #13(Compute)"
     events = [
-        TraceEvent(host, "python", False, Event(STEP, 1.0, 2.0, 0)),
-        TraceEvent(host, "python", False, Event("ExecutorState::Process", 1.0, 1.1, 1)),
-        TraceEvent(gpu, stream, by_xla, Event("fusion.1", 0.5, 0.6, 13)),
-        TraceEvent(gpu, stream, by_xla, Event("fusion.1", 1.1, 1.3, 13)),
-        TraceEvent(gpu, stream, by_xla, Event("fusion.2", 1.3, 1.4, 13)),
-        TraceEvent(gpu, "Stream #14(MemcpyD2H)", False, Event("MemcpyD2H", 1.4, 1.5, 14)),
-        TraceEvent(gpu, "XLA Ops", by_xla, Event("fusion.1", 1.1, 1.3, 99)),
+        Event(STEP, 1.0, 2.0, 0, host, "python"),
+        Event("ExecutorState::Process", 1.0, 1.1, 1, host, "python"),
+        Event("fusion.1", 0.5, 0.6, 13, gpu, stream, by_xla),
+        Event("fusion.1", 1.1, 1.3, 13, gpu, stream, by_xla),
+        Event("fusion.2", 1.3, 1.4, 13, gpu, stream, by_xla),
+        Event("MemcpyD2H", 1.4, 1.5, 14, gpu, "Stream #14(MemcpyD2H)"),
+        Event("fusion.1", 1.1, 1.3, 99, gpu, "XLA Ops", by_xla),
     ]
-    profile = to_profile(read_trace(events), "cuda", count=lambda: 7)
+    profile = to_profile(events, "cuda", count=lambda: 7)
     assert {kind: len(spans) for kind, spans in profile.operators.items()} == {"fusion": 2}
     assert profile.copies == [(1.4, 1.5)]
     assert profile.counts == ({"launches": 2} if by_xla else {"launches": 2, "ops": 7})
     assert profile.uncounted == ({"ops": FUSED} if by_xla else {})
 
 
-# A network of the zoo whose pass is broken: not at all, by an effect, by a value that Python asks for, inside of a loop.
+# A network whose pass is broken by a value that Python needs.
 BROKEN = """
-import functools, json, sys, torch
+import functools, torch
 import numpy as np
-torch.compile = functools.partial(torch.compile, backend="eager")  # Dynamo finds the graphs, whoever compiles them
+from torch._dynamo.utils import counters
+# Dynamo finds the graphs for any backend
+compiled = functools.partial(torch.compile, backend="eager")
 import models
 from models.contract import Batch, OptimizerConfig
 from models.frameworks import open_framework
 from models.testing.framework_checks import Clock
-framework = open_framework("pytorch+compile", device="cpu", threads=1, precision="float32", seed=0)
-module = models.spec("lenet")
-network = framework.build("lenet", module.Spec())
+torch.compile, plain = compiled, torch.compile
+name = "pytorch+compile"
+framework = open_framework(name, device="cpu", threads=1, precision="float32", seed=0)
+network = framework.build("lenet", models.spec("lenet").Spec())
 
-class Printing(type(network)):
-    def forward(self, x):
-        x = super().forward(x)
-        print("seen")
-        return x
-
-class Asking(type(network)):
+class Reading(type(network)):
     def forward(self, x):
         x = super().forward(x)
         return x * 2 if x.sum().item() > 0 else x
 
-class Looping(type(network)):
-    def forward(self, x):
-        for _ in range(2):
-            print("seen")
-        return super().forward(x)
-
-network.__class__ = {"": type(network), "print": Printing, "item": Asking, "loop": Looping}[KIND]
+network.__class__ = {"": type(network), "item": Reading}[KIND]
 optimizer = framework.optimizer(network, OptimizerConfig("adam", 1e-3))
-batch = Batch((np.zeros((4, 28, 28, 1), np.float32),), np.zeros(4, np.int32), np.ones(4, np.float32))
+images, classes = np.zeros((4, 28, 28, 1), np.float32), np.zeros(4, np.int32)
+batch = Batch((images,), classes, np.ones(4, np.float32))
 framework.train_epoch(network, optimizer, [batch] * 3, Clock())
-print(json.dumps([framework.compilations(), framework.graph_breaks()]))
+result = [framework.compilations(), framework.graph_breaks()]
+torch._dynamo.reset()
+counters.clear()
+torch.compile = plain
 """
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["", "print", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("item", "loop"))],
-)
-def test_graphs_that_python_breaks_are_counted_with_the_reason(kind: str) -> None:
-    graphs, breaks = answer("pytorch+compile", f"KIND = {kind!r}\n{BROKEN}")
-    assert graphs > 0
-    assert bool(breaks) == bool(kind)
-    if kind:
+def test_graph_breaks_are_counted_by_reason() -> None:
+    if reason := missing("pytorch+compile"):
+        pytest.skip(reason)
+    scripts = {f"kind {kind}": f"KIND = {kind!r}\n{BROKEN}" for kind in ("", "item")}
+    for name, (graphs, breaks) in results_of("pytorch+compile", scripts).items():
+        kind = name.removeprefix("kind ")
+        assert graphs > 0
+        assert bool(breaks) == bool(kind)
+        assert kind in " ".join(breaks).lower()
         assert all(count > 0 for count in breaks.values())
-        assert {"print": "print", "item": "item", "loop": "print"}[kind] in " ".join(breaks).lower()

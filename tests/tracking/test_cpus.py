@@ -27,13 +27,6 @@ OF_THE_HOST = {
     "sys/fs/cgroup/cpu.max": "300000 100000\n",
 }
 LINES = "9:memory:/docker/a\n4:cpu,cpuacct:/docker/a\n1:cpuset:/\n0::/\n"
-OLD = "sys/fs/cgroup/cpu,cpuacct/docker/a"
-VERSION_1 = {
-    "proc/self/cgroup": LINES,
-    f"{OLD}/cpu.cfs_quota_us": "250000\n",
-    f"{OLD}/cpu.cfs_period_us": "100000\n",
-}
-VERSION_1_UNLIMITED = {**VERSION_1, f"{OLD}/cpu.cfs_quota_us": "-1\n"}
 
 
 @pytest.mark.parametrize(
@@ -45,8 +38,7 @@ VERSION_1_UNLIMITED = {**VERSION_1, f"{OLD}/cpu.cfs_quota_us": "-1\n"}
         (IN_A_SLICE, 2.0),
         (TIGHTER_BELOW, 0.5),
         (OF_THE_HOST, 3.0),
-        (VERSION_1, 2.5),
-        (VERSION_1_UNLIMITED, None),
+        ({"proc/self/cgroup": LINES}, None),
         ({**IN_A_CONTAINER, "sys/fs/cgroup/cpu.max": "what\n"}, None),
     ],
 )

@@ -35,6 +35,7 @@ def told(folder: Path, number: int) -> tuple[Path, Path]:
     return folder / f"output-{number}", folder / f"errors-{number}"
 
 
+@pytest.mark.slow
 def test_processes_that_begin_side_by_side_find_one_store(tmp_path: Path) -> None:
     """With all imported before: what is left of a start falls together."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}

@@ -146,15 +146,3 @@ def test_what_leads_out_is_refused_by_name_and_the_rest_arrives(
     ]
     models = store._client.search_logged_models([store.experiment_id("foreign")])
     assert [one.name for one in models] == [good[-1].name]  # type: ignore[union-attr]
-
-
-def test_a_folder_that_is_reached_by_a_link_is_its_own(
-    store: Store, folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "short").symlink_to(folder)
-    assert (
-        store.apply(
-            [RunOpened("r1", 1, "foreign", "run"), Artifact("r1", "good")], tmp_path / "short"
-        )
-        == []
-    )

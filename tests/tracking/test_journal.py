@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,15 +63,6 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     )
     assert "still running" in done.stderr
     kept.close()
-
-
-def test_reading_stops_before_a_line_that_is_being_written(tmp_path: Path) -> None:
-    kept = Journal(tmp_path)
-    kept.append(ONE_OF_EACH[0])
-    os.write(os.open(tmp_path / journal.RECORDS, os.O_WRONLY | os.O_APPEND), b'{"record":"Ta')
-    records, offset = journal.read(tmp_path)
-    assert records == [ONE_OF_EACH[0]]
-    assert offset == kept.size
 
 
 def test_an_unwritable_folder_is_a_wrong_call() -> None:

@@ -16,7 +16,6 @@ import pytest
 from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
 from tracking.sensors import (
     Sample,
-    Sampler,
     Sensors,
     Window,
     is_steady,
@@ -24,25 +23,7 @@ from tracking.sensors import (
     seconds_until_steady,
     summarise,
 )
-from tracking.sensors.nvml import SHARED_CARD, throttles
-
-
-def sampled(seconds: float, period_seconds: float) -> Sampler:
-    sampler = Sampler(Sensors(os.getpid()), period_seconds, lambda _: None)
-    sampler.start()
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        sum(range(10_000))
-    sampler.stop()
-    return sampler
-
-
-def test_a_busy_process_is_seen() -> None:
-    samples = sampled(0.6, 0.05).samples
-    assert len(samples) >= 3
-    assert samples[-1].values["system/process_rss_megabytes"] > 10
-    assert max(sample.values.get("system/process_cpu_percentage", 0) for sample in samples) > 20
-    assert samples[-1].values["system/system_memory_usage_megabytes"] > 0
+from tracking.sensors.nvml import SHARED_CARD
 
 
 def test_every_rank_is_read_with_its_number() -> None:
@@ -64,22 +45,6 @@ def test_every_rank_is_read_with_its_number() -> None:
     assert values["system/rank_3_process_cpu_percentage"] > 0
     assert "system/rank_0_process_rss_megabytes" in gone
     assert not any("rank_3" in key for key in gone), "one that has ended says nothing more"
-
-
-def test_the_first_and_the_last_moment_are_sampled() -> None:
-    began = time.time()
-    samples = sampled(0.3, 10.0).samples
-    assert len(samples) == 2
-    assert samples[0].time_seconds - began < 0.25
-    assert samples[1].time_seconds - began >= 0.3
-
-
-def test_a_missing_sensor_is_named_with_a_reason_and_gives_no_value() -> None:
-    sensors = Sensors(os.getpid())
-    sample = sensors.read()
-    for name in sensors.missing:
-        assert sensors.missing[name]
-        assert not any(name in key for key in sample.values)
 
 
 # ---- NVML
@@ -144,12 +109,6 @@ def test_what_a_gpu_does_not_support_is_missing_with_the_drivers_word(driver: Dr
         "Not Supported",
         "Not Supported",
     )
-
-
-def test_a_cell_on_the_cpu_is_not_charged_the_gpus_energy(driver: Driver) -> None:
-    values, counters, _, _ = json.loads(driver.python(READ.replace('"cuda"', '"cpu"')))
-    assert "gpu_0" not in counters
-    assert values["system/gpu_0_power_usage_watts"] == 250
 
 
 VISIBLE = """
@@ -228,20 +187,6 @@ def test_a_mig_instance_has_the_sensors_that_are_its_own(driver: Driver) -> None
     }
 
 
-def test_the_sensors_are_those_of_the_named_gpus(driver: Driver) -> None:
-    driver.answers({"1.celsius": 71, "3.milliwatts": 300_000}, cards=4)
-    script = READ.replace('"cuda")', f'"cuda", {[UUIDS[3], UUIDS[1]]})')
-    values, counters, _, keys = json.loads(driver.python(script, CUDA_VISIBLE_DEVICES="0"))
-    assert keys == ["gpu_3", "gpu_1"]
-    assert set(counters) == {"gpu_3", "gpu_1"}
-    assert (
-        values["system/gpu_3_temperature_celsius"],
-        values["system/gpu_1_temperature_celsius"],
-    ) == (61, 71)
-    assert values["system/gpu_3_power_usage_watts"] == 300
-    assert not any("gpu_0" in key for key in values)
-
-
 OTHERS = """
 import json, os, subprocess, sys
 from tracking.sensors import Sensors
@@ -264,13 +209,6 @@ def test_who_else_computes_on_the_gpu_is_counted_while_ours_does(driver: Driver)
     found, others = json.loads(driver.python(OTHERS.replace("OTHER}", f"{os.getpid()}}}")))
     assert found == [0, "", 1, "", None, "", None, ""]
     assert others == {str(os.getpid()): psutil.Process().name()}
-
-
-def test_numbers_of_another_namespace_tell_nothing_of_others(driver: Driver) -> None:
-    driver.answers(pid=4_000_000, other_pid=4_000_001)
-    values, _, missing, _ = json.loads(driver.python(READ))
-    assert "system/gpu_0_other_processes" not in values
-    assert missing["gpu_0_other_processes"].startswith("the driver lists no process of ours")
 
 
 SAMPLE = """
@@ -302,27 +240,6 @@ def test_energy_is_the_counters_rise_over_the_window(driver: Driver) -> None:
     assert metrics["gpu/clock_megahertz_mean"] == 1_410
     assert throttled == {"hardware thermal slowdown": 1.0}
     assert missing == {}
-
-
-def test_a_window_of_too_few_counter_periods_gives_no_energy(driver: Driver) -> None:
-    driver.answers(counter_seconds=0.6)
-    metrics, missing, _, _ = json.loads(driver.python(SAMPLE.replace("WINDOW", "1.0")))
-    assert not any("energy" in key or "power" in key for key in metrics)
-    assert missing["energy"].startswith("gpu_0 moved ")
-    assert missing["energy"].endswith("3 are needed")
-
-
-@pytest.mark.parametrize(
-    ("mask", "names"),
-    [
-        (0x1, []),
-        (0x2, []),
-        (0x104, ["software power cap"]),
-        (0x60, [f"{k} thermal slowdown" for k in ("software", "hardware")]),
-    ],
-)
-def test_idling_and_the_users_own_clocks_are_no_throttling(mask: int, names: list[str]) -> None:
-    assert throttles(float(mask)) == names
 
 
 # ---- windows
@@ -358,15 +275,6 @@ def test_summaries_cover_the_window_alone_and_only_sensors_that_spoke() -> None:
     assert between.missing["inference/sensors"] == unread
 
 
-def test_the_ends_of_a_window_are_read_off_between_samples() -> None:
-    samples = [sample(at, 30 * at) for at in range(8)]
-    found = summarise(
-        samples, Window("inference/", 1.5, 5.5, 0), gpus=["gpu_0"], ranges_joules={}
-    ).metrics
-    assert found["inference/energy/joules"] == pytest.approx(120)
-    assert "inference/energy/joules_per_example" not in found
-
-
 def test_pauses_are_no_part_of_a_window() -> None:
     """10 W in training, and 1,000 W and 90 °C in a validation from 4 to 6 s, as a plain sum over seconds has it."""
     watts = [10, 10, 10, 10, 1_000, 1_000, 10, 10, 10, 10]
@@ -381,29 +289,12 @@ def test_pauses_are_no_part_of_a_window() -> None:
     assert found["cpu/utilization_percent_mean"] == pytest.approx(10 * sum({*range(11)} - {5}) / 10)
 
 
-def test_what_moves_in_pauses_alone_tells_nothing_of_the_window() -> None:
-    samples = [sample(at, 100.0 * (at // 3)) for at in range(10)]
-    pauses = [(at - 0.9, at - 0.1) for at in (3, 6, 9)]
-    found = summarise(samples, Window("", 0, 9, 1, pauses=pauses), gpus=["gpu_0"], ranges_joules={})
-    assert "energy/joules" not in found.metrics
-    assert found.missing == {"energy": "gpu_0 moved 0 times in the 6.6 s, 3 are needed"}
-
-
 def test_a_counter_that_wraps_around_loses_nothing() -> None:
     samples = [sample(at, (900 + 50 * at) % 1_000, counter="intel-rapl:0") for at in range(6)]
     found = summarise(
         samples, Window("", 0, 5, 10), ranges_joules={"intel-rapl:0": 1_000.0}
     ).metrics
     assert found["energy/joules"] == pytest.approx(250)
-
-
-def test_energy_that_one_counter_cannot_tell_is_not_told_at_all() -> None:
-    both = [
-        Sample(at, {}, {"intel-rapl:0": 10.0 * at, "gpu_0": 5.0 * (at // 4)}) for at in range(8)
-    ]
-    found = summarise(both, Window("", 0, 7, 10), ranges_joules={})
-    assert found.metrics == {}
-    assert found.missing == {"energy": "gpu_0 moved 1 times in the 7.0 s, 3 are needed"}
 
 
 def test_several_gpus_give_sums_of_energy_and_memory_and_means_of_the_rest() -> None:
@@ -515,11 +406,3 @@ def test_a_package_that_cannot_be_read_is_reported_even_if_another_one_is_readab
     packages, reason = rapl.find(tmp_path)
     assert packages == [], "the sum of some packages would pass for that of all"
     assert reason.startswith("intel-rapl:0 cannot be read: ")
-
-
-def test_the_share_of_free_memory_is_the_drivers(driver: Driver) -> None:
-    free = "from tracking.sensors import nvml; print(nvml.free_share())"
-    driver.answers()
-    assert float(driver.python(free)) == pytest.approx(1 - 2e9 / 2**34)
-    driver.answers(used_bytes=None)
-    assert driver.python(free).split() == ["None"]

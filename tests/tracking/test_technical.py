@@ -103,34 +103,6 @@ def test_the_first_tags_that_a_person_sees_are_for_people_and_no_tag_is_lost(
     assert [run.run_id for run in store.runs("captioning", inside)] == [run_id]
 
 
-def test_tags_of_one_record_are_shown_by_name(store: Store, tmp_path: Path) -> None:
-    """MLflow's page of a run has them as they were written."""
-    tags = dict(reversed((FOR_PEOPLE | FOR_PROGRAMS).items()))
-    assert store.apply([RunOpened("r1", 1_000, "captioning", "cell", tags)], tmp_path) == []
-    assert list(packed(tags))[: len(FOR_PEOPLE)] == sorted(FOR_PEOPLE)
-    assert sorted(shown(store, store.run_id("r1") or ""))[:10] == sorted(FOR_PEOPLE)[:10]
-
-
-def test_the_heartbeat_goes_when_its_run_ends_well(store: Store, tmp_path: Path) -> None:
-    store.apply(
-        [
-            RunOpened(
-                "c1",
-                1_000,
-                "captioning",
-                "campaign",
-                {"kind": "campaign", "heartbeat": "1", "pid": "2"},
-            )
-        ],
-        tmp_path,
-    )
-    run_id = store.run_id("c1") or ""
-    store.beat(run_id)
-    assert "heartbeat" in shown(store, run_id)
-    store.apply([RunClosed("c1", 9_000, "ok")], tmp_path)
-    assert shown(store, run_id) == ["kind", "outcome"]
-
-
 def test_values_of_any_length_and_text_come_back_as_they_went() -> None:
     """Drawn: letters, quotes, characters beyond ASCII, in values from nothing to more than any tag holds; written in turns."""
     rng = random.Random(5)

@@ -1,7 +1,8 @@
-"""Utilisation, memory, temperature, clocks, power and energy of a process and its machine: psutil, NVML and RAPL.
+"""Utilisation, memory, temperature, clocks, power and energy of a process and its machine.
 
-Keys below `system/` that MLflow's own sampler uses keep its names and units, so that the UI's system tab shows both alike.
-A sensor that is missing is named with its reason in `missing`, never a zero.
+Sources are psutil, NVML and RAPL. Keys below `system/` have the names and units of MLflow's own
+sampler, so that the UI's system tab shows both alike. A sensor that is missing is named with its
+reason in `missing`, never a zero.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processor, memory, disk and network of the machine, and the share of one process in them, as psutil tells."""
+"""Processor, memory, disk and network of the machine, and the share of processes, from psutil."""
 
 from __future__ import annotations
 
@@ -12,37 +12,31 @@ CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
 
 
 class Host:
-    """missing: sensor -> why it is not there."""
+    """Readings of the machine and of one process. `missing`: reason by sensor."""
 
     def __init__(self, pid: int | None) -> None:
-        self.missing: dict[str, str] = {}
         self._process = psutil.Process(pid) if pid else None
         self._ranks: Mapping[int, psutil.Process] = {}
-        self._chip = self._find_chip()
         self._network = psutil.net_io_counters()
-        psutil.cpu_percent()
+        chips = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
+        self._chip = next((chip for chip in CHIPS if chips.get(chip)), "")
+        self.missing: dict[str, str] = {}
+        if not self._chip:
+            self.missing["cpu_temperature"] = "the system shows no CPU temperature sensor"
+        psutil.cpu_percent()  # counts from here on
 
     def follow(self, ranks: Mapping[int, int]) -> None:
-        """Reads these processes as well from now on, and no others. ranks: rank -> process id."""
-        found = {}
+        """Read these processes too from now on. `ranks`: process id by rank."""
+        processes = {}
         for rank, pid in ranks.items():
             with suppress(psutil.Error):
-                found[rank] = psutil.Process(pid)
-                found[rank].cpu_percent()  # counts from here on
-        self._ranks = found
+                processes[rank] = psutil.Process(pid)
+                processes[rank].cpu_percent()  # counts from here on
+        self._ranks = processes
 
     def read(self) -> dict[str, float]:
-        values = {**self._machine(), **_of_process(self._process)}
-        for rank, process in self._ranks.items():
-            values |= {f"rank_{rank}_{name}": value for name, value in _of_process(process).items()}
-        return values
-
-    def _machine(self) -> dict[str, float]:
-        memory, disk, network = (
-            psutil.virtual_memory(),
-            psutil.disk_usage("/"),
-            psutil.net_io_counters(),
-        )
+        memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
+        network = psutil.net_io_counters()
         values = {
             "cpu_utilization_percentage": psutil.cpu_percent(),
             "system_memory_usage_megabytes": memory.used / 1e6,
@@ -55,23 +49,17 @@ class Host:
         }
         if self._chip:
             values[CPU_TEMPERATURE] = psutil.sensors_temperatures()[self._chip][0].current
+        if self._process:
+            values |= _read_process(self._process, "process")
+        for rank, process in self._ranks.items():
+            values |= _read_process(process, f"rank_{rank}_process")
         return values
 
-    def _find_chip(self) -> str:
-        found = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
-        for chip in CHIPS:
-            if found.get(chip):
-                return chip
-        self.missing["cpu_temperature"] = "the system shows no CPU temperature sensor"
-        return ""
 
-
-def _of_process(process: psutil.Process | None) -> dict[str, float]:
-    if process is None:
-        return {}
+def _read_process(process: psutil.Process, prefix: str) -> dict[str, float]:
     try:
         with process.oneshot():
-            rss, used = process.memory_info().rss, process.cpu_percent()
-        return {"process_rss_megabytes": rss / 1e6, "process_cpu_percentage": used}
+            megabytes, percentage = process.memory_info().rss / 1e6, process.cpu_percent()
     except psutil.Error:  # it has just ended
         return {}
+    return {f"{prefix}_rss_megabytes": megabytes, f"{prefix}_cpu_percentage": percentage}

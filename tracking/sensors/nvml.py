@@ -1,4 +1,4 @@
-"""The only module that imports nvidia-ml-py: the NVIDIA devices that a CUDA program sees, as NVML reports them."""
+"""NVIDIA devices that a CUDA program sees: the only module that imports nvidia-ml-py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracking.provenance import VISIBLE
 
 SHARED_CARD = "MIG shares the card: the driver counts this for all of its instances together"
 
-# What slows a device's clocks down; its idling and what the user set (bits 0, 1, 8) do not count.
+# Reasons for slower clocks; idling and the user's own settings (bits 0, 1, 8) do not count.
 THROTTLES = {
     0x004: "software power cap",
     0x008: "hardware slowdown",
@@ -26,9 +26,11 @@ THROTTLES = {
 
 @dataclass(frozen=True)
 class Card:
-    """Device that a CUDA program can be given: a GPU, or a MIG instance of one.
+    """Device of a CUDA program: a GPU, or a MIG instance of one.
 
-    index: of the GPU, in the order of the PCI bus. parent: UUID of an instance's GPU, or empty.
+    Attributes:
+        index: Of the GPU, in the order of the PCI bus.
+        parent: UUID of an instance's GPU, or empty.
     """
 
     uuid: str
@@ -38,9 +40,10 @@ class Card:
 
 
 class Gpu:
-    """Readings of one device. missing: reading -> why the device does not give it.
+    """Readings of one device. `missing`: reason by reading.
 
-    Raises pynvml.NVMLError where there is no such device.
+    Raises:
+        pynvml.NVMLError: There is no such device.
     """
 
     def __init__(self, card: Card) -> None:
@@ -49,22 +52,17 @@ class Gpu:
         pynvml.nvmlInit()
         self.missing: dict[str, str] = {}
         self.card, self.key = card, f"gpu_{card.index}"
+        self._nvml = pynvml
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
         whole = pynvml.nvmlDeviceGetHandleByUUID(card.parent) if card.parent else self._handle
-        self._nvml = pynvml
+        clock, celsius = pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_TEMPERATURE_GPU
         self._readings: dict[str, Callable[[], float]] = {
-            "memory_usage_megabytes": lambda: (
-                pynvml.nvmlDeviceGetMemoryInfo(self._handle).used / 1e6
-            ),
+            "memory_usage_megabytes": lambda: self._memory().used / 1e6,
             "utilization_percentage": lambda: pynvml.nvmlDeviceGetUtilizationRates(whole).gpu,
-            "temperature_celsius": lambda: pynvml.nvmlDeviceGetTemperature(
-                whole, pynvml.NVML_TEMPERATURE_GPU
-            ),
+            "temperature_celsius": lambda: pynvml.nvmlDeviceGetTemperature(whole, celsius),
             "power_usage_watts": lambda: pynvml.nvmlDeviceGetPowerUsage(whole) / 1_000,
-            "clock_megahertz": lambda: pynvml.nvmlDeviceGetClockInfo(whole, pynvml.NVML_CLOCK_SM),
-            "memory_clock_megahertz": lambda: pynvml.nvmlDeviceGetClockInfo(
-                whole, pynvml.NVML_CLOCK_MEM
-            ),
+            "clock_megahertz": lambda: clock(whole, pynvml.NVML_CLOCK_SM),
+            "memory_clock_megahertz": lambda: clock(whole, pynvml.NVML_CLOCK_MEM),
             "clock_limits": lambda: self._clock_limits(whole),
         }
         if card.parent:
@@ -73,18 +71,15 @@ class Gpu:
                 del self._readings[name]
 
     def read(self, holders: Mapping[int, int | None], pid: int | None) -> dict[str, float]:
-        """Return what the device gives, by name.
+        """Return the readings that the device supports, by name.
 
-        `clock_limits` is NVML's mask of reasons, `process_memory_megabytes` that of `pid` alone.
+        `clock_limits` is NVML's mask of reasons, `process_memory_megabytes` that of `pid` only.
 
         Args:
-            holders: see `processes`.
+            holders: See `processes`.
         """
-        values = {
-            name: value
-            for name, reading in self._readings.items()
-            if (value := self._try(name, reading)) is not None
-        }
+        readings = {name: self._try(name, reading) for name, reading in self._readings.items()}
+        values = {name: value for name, value in readings.items() if value is not None}
         if pid is None:
             return values
         used = holders.get(pid)
@@ -95,29 +90,29 @@ class Gpu:
         return values | {"process_memory_megabytes": used / 1e6}
 
     def joules(self) -> float | None:
-        """The device's energy counter since its driver was loaded."""
+        """Return the device's energy counter since its driver was loaded."""
         if self.card.parent:
             self.missing["energy"] = SHARED_CARD
             return None
-        return self._try(
-            "energy", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1_000
-        )
+        read = self._nvml.nvmlDeviceGetTotalEnergyConsumption
+        return self._try("energy", lambda: read(self._handle) / 1_000)
 
     def processes(self) -> dict[int, int | None]:
-        """Process -> the bytes of the device that it holds, None where the driver does not say; of all who compute on it."""
+        """Return the bytes that each computing process holds, None if the driver hides them."""
         try:
-            return {
-                one.pid: one.usedGpuMemory
-                for one in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-            }
+            running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except self._nvml.NVMLError as error:
             self.missing["process_memory"] = str(error)
             return {}
+        return {process.pid: process.usedGpuMemory for process in running}
 
     def free_share(self) -> float:
-        """Return which share of the device's memory is free."""
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        """Return the share of the device's memory that is free."""
+        memory = self._memory()
         return float(memory.free / memory.total)
+
+    def _memory(self) -> Any:
+        return self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
 
     def _clock_limits(self, whole: Any) -> float:
         try:
@@ -134,23 +129,24 @@ class Gpu:
 
 
 def free_share() -> float | None:
-    """Return which share of the memory of the device that CUDA sees first is free; None if the driver does not report it."""
+    """Return the free share of the memory of CUDA's first device; None if it is not known."""
     try:
         return opened()[0].free_share()
-    except Exception:  # NVML has an error class for each cause: the device or its memory is unknown
+    except Exception:  # NVML has an error class for each cause
         return None
 
 
 def throttles(mask: float) -> list[str]:
-    """Names of what slows the clocks, of NVML's mask of reasons."""
+    """Return the reasons in NVML's mask for which clocks are slower."""
     return [name for bit, name in THROTTLES.items() if int(mask) & bit]
 
 
 def visible(variables: Mapping[str, str] | None = None) -> tuple[Card, ...]:
-    """Return the devices that CUDA shows to a process with these environment variables, in its order.
+    """Return the devices that CUDA shows to a process, in its order.
 
-    Numbers of CUDA_VISIBLE_DEVICES follow the PCI bus, as cells are started; UUIDs may be shortened.
-    The first entry that names no device ends the list. Of a GPU in MIG mode CUDA takes one instance.
+    Numbers of CUDA_VISIBLE_DEVICES follow the PCI bus, as cells are started; UUIDs may be
+    shortened. The first entry that names no device ends the list. Of a GPU in MIG mode CUDA takes
+    one instance.
 
     Args:
         variables: of the process; those of this one by default.
@@ -172,11 +168,11 @@ def visible(variables: Mapping[str, str] | None = None) -> tuple[Card, ...]:
 
 
 def opened(uuids: Sequence[str] = ()) -> list[Gpu]:
-    """Return the devices with these UUIDs or, if none is named, the first that CUDA sees.
+    """Return the devices with these UUIDs or, if none is named, CUDA's first.
 
     Raises:
-        pynvml.NVMLError: if there is no driver.
-        LookupError: if there is no such device.
+        pynvml.NVMLError: There is no driver.
+        LookupError: There is no such device.
     """
     if not uuids:
         cards = visible()[:1]
@@ -188,58 +184,60 @@ def opened(uuids: Sequence[str] = ()) -> list[Gpu]:
 
 
 def names() -> list[str]:
-    """Return names of the devices that CUDA sees, with their driver; an empty list if there is none."""
+    """Return the names of CUDA's devices, with their driver; an empty list if there is none."""
     try:
         cards = visible()
         import pynvml
 
         driver = pynvml.nvmlSystemGetDriverVersion()
-    except (
-        Exception
-    ):  # NVML has one error class a cause, and every one of them means: no usable device
+    except Exception:  # NVML has an error class for each cause: there is no usable device
         return []
     return [f"{card.name} (driver {driver})" for card in cards]
 
 
 def _cards() -> list[list[Card]]:
-    """Return, for every GPU in the order of the PCI bus, itself or its MIG instances."""
+    """Return, for each GPU in the order of the PCI bus, itself or its MIG instances."""
     import pynvml
 
     pynvml.nvmlInit()
-    return [_parts(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    cards = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        try:
+            is_divided = pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+        except pynvml.NVMLError:  # most cards, and old drivers, have no such mode
+            is_divided = False
+        if is_divided:
+            cards.append(_instances(handle, index, uuid))
+        else:
+            cards.append([Card(uuid, index, pynvml.nvmlDeviceGetName(handle))])
+    return cards
 
 
-def _parts(index: int) -> list[Card]:
+def _instances(handle: Any, index: int, uuid: str) -> list[Card]:
     import pynvml
 
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    uuid = pynvml.nvmlDeviceGetUUID(handle)
-    try:
-        is_divided = pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-    except pynvml.NVMLError:  # most cards, and old drivers, have no such mode
-        is_divided = False
-    if not is_divided:
-        return [Card(uuid, index, pynvml.nvmlDeviceGetName(handle))]
     instances = []
     for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
         except pynvml.NVMLError_NotFound:
             continue
-        names = pynvml.nvmlDeviceGetUUID(instance), pynvml.nvmlDeviceGetName(instance)
-        instances.append(Card(names[0], index, names[1], uuid))
+        name = pynvml.nvmlDeviceGetName(instance)
+        instances.append(Card(pynvml.nvmlDeviceGetUUID(instance), index, name, uuid))
     return instances
 
 
 def _named(entry: str, cards: list[list[Card]]) -> Card | None:
     """Return the device that an entry of CUDA_VISIBLE_DEVICES names; None if there is none."""
     if entry.isdecimal():
-        chosen = cards[int(entry)][:1] if int(entry) < len(cards) else []
-    elif entry.startswith("MIG-"):
-        chosen = [card for instances in cards for card in instances if card.uuid.startswith(entry)]
-    elif entry.startswith("GPU-"):
-        of_gpus = [one for one in cards if one and (one[0].parent or one[0].uuid).startswith(entry)]
-        chosen = [instances[0] for instances in of_gpus]
-    else:
-        chosen = []
+        return next(iter(cards[int(entry)]), None) if int(entry) < len(cards) else None
+    chosen: list[Card] = []
+    for instances in filter(None, cards):
+        if entry.startswith("MIG-"):
+            chosen += [card for card in instances if card.uuid.startswith(entry)]
+        elif entry.startswith("GPU-"):
+            first = instances[0]
+            chosen += [first] if (first.parent or first.uuid).startswith(entry) else []
     return chosen[0] if len(chosen) == 1 else None

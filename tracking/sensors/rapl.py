@@ -1,4 +1,4 @@
-"""Energy of processor packages: RAPL counters below /sys/class/powercap, where they may be read."""
+"""Energy of processor packages: RAPL counters below /sys/class/powercap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ POWERCAP = Path("/sys/class/powercap")
 
 @dataclass(frozen=True)
 class Package:
-    """One counter; it falls back to zero at `range_joules`."""
+    """Counter of a processor package; it falls back to zero at `range_joules`."""
 
     name: str
     path: Path
@@ -23,9 +23,10 @@ class Package:
 def find(folder: Path = POWERCAP) -> tuple[list[Package], str]:
     """Return the counters of all processor packages, or none and the reason.
 
-    Zones are known by their `name`: `psys` contains the packages, and the zones inside of a package
-    (`core`, `uncore`) its parts; `dram` is no part of a package and is not counted. Where one package
-    cannot be read there are none, since the others' sum would pass for the machine's energy.
+    Zones are identified by their `name`: `psys` contains the packages, and the zones inside of a
+    package (`core`, `uncore`) its parts; `dram` is not part of a package and is not counted. If
+    one package cannot be read there are none, since the others' sum would pass for the machine's
+    energy.
     """
     packages, unreadable = list[Package](), list[str]()
     for zone in sorted(folder.glob("intel-rapl:[0-9]*")):

@@ -1,4 +1,4 @@
-"""Everything that this machine has, read at one moment, and again and again in a thread of the parent."""
+"""Readings of all sensors of this machine, once or in a thread of the parent."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tracking import clock
 from tracking.sensors import nvml, rapl
 from tracking.sensors.host import Host
 
-# Reading of a GPU: how many processes of others compute on it.
+# Reading of a GPU: the number of processes of others that compute on it.
 OTHERS = "other_processes"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What all sensors said at one moment; `counters_joules` rise until they wrap around."""
+    """Values of all sensors at one moment; `counters_joules` rise until they wrap around."""
 
     time_seconds: float
     values: dict[str, float]
@@ -30,10 +30,10 @@ class Sensors:
     """Sensors of the machine, of one process and of the GPUs in use.
 
     Attributes:
-        device: whose energy is counted; that of the processor's packages always, that of GPUs on `cuda` only.
-        gpus: the prefixes of the GPUs' keys, such as `gpu_0`; empty if there is none.
-        others: process id -> name of every other process that was seen to compute on the GPUs in use.
-        ranges_joules: where a counter wraps around.
+        device: `cuda` counts the energy of GPUs too, `cpu` that of processor packages only.
+        gpus: Prefixes of the GPUs' keys, such as `gpu_0`.
+        others: Name by process id of others that were seen to compute on the GPUs in use.
+        ranges_joules: Value at which a counter wraps around.
     """
 
     def __init__(
@@ -42,12 +42,16 @@ class Sensors:
         """Open the sensors.
 
         Args:
-            gpus: UUIDs of the GPUs that the process uses; if none is named, the first that CUDA sees is read.
+            gpus: UUIDs of the GPUs that the process uses; if none is named, CUDA's first is read.
         """
         self._pid, self.device = pid, device
         self._host = Host(pid)
         self._missing: dict[str, str] = {}
-        self._gpus = self._open_gpus(gpus)
+        self._gpus: list[nvml.Gpu] = []
+        try:
+            self._gpus = nvml.opened(gpus)
+        except Exception as error:  # NVML has an error class for each cause
+            self._missing["gpu"] = f"no NVIDIA device: {error}"
         self.others = dict[int, str]()
         self.gpus = tuple(gpu.key for gpu in self._gpus)
         self._packages, reason = rapl.find()
@@ -57,45 +61,40 @@ class Sensors:
 
     @property
     def missing(self) -> dict[str, str]:
-        """Sensor -> why it is not there."""
-        of_gpus = {
-            f"{gpu.key}_{name}": why
-            for gpu in self._gpus
-            for name, why in gpu.missing.items()
-            if why
-        }
-        return {**self._missing, **self._host.missing, **of_gpus}
+        """Sensors that are not available, with the reason."""
+        missing = {**self._missing, **self._host.missing}
+        for gpu in self._gpus:
+            missing |= {f"{gpu.key}_{name}": why for name, why in gpu.missing.items() if why}
+        return missing
 
     def follow(self, ranks: Mapping[int, int]) -> None:
-        """Reads these processes as well, as `rank_N_process_…`. ranks: rank -> process id."""
+        """Read these processes too, as `rank_N_process_…`. `ranks`: process id by rank."""
         self._host.follow(ranks)
 
     def read(self) -> Sample:
-        now = clock.now()
-        counters = self.counters()
+        now, counters = clock.now(), self.counters()
         return Sample(
             now, {f"system/{key}": value for key, value in self.values().items()}, counters
         )
 
     def values(self) -> dict[str, float]:
-        """Everything but the counters, by MLflow's names without their `system/`."""
-        found = self._host.read()
+        """Return all but the counters, by MLflow's names without their `system/`."""
+        values = self._host.read()
+        is_cuda = self.device == "cuda"
         for gpu in self._gpus:
-            holders = gpu.processes() if self.device == "cuda" else {}
-            read = gpu.read(holders, self._pid if self.device == "cuda" else None) | self._others(
-                gpu, holders
-            )
-            found |= {f"{gpu.key}_{name}": value for name, value in read.items()}
-        return found
+            holders = gpu.processes() if is_cuda else {}
+            readings = gpu.read(holders, self._pid if is_cuda else None)
+            if self._pid and is_cuda:
+                readings |= self._others(gpu, holders)
+            values |= {f"{gpu.key}_{name}": value for name, value in readings.items()}
+        return values
 
     def _others(self, gpu: nvml.Gpu, holders: Collection[int]) -> dict[str, float]:
         """Return how many processes of others compute on a GPU, while one of ours does.
 
-        Numbers of processes are those of the driver's namespace: where it is not this one, ours are not among them,
-        and nothing is said of others.
+        Process numbers are those of the driver's namespace: where it is not this one, ours are
+        not among them, and others are not known.
         """
-        if not self._pid or self.device != "cuda":
-            return {}
         are_ours = {pid: is_ours for pid in holders if (is_ours := self._is_ours(pid)) is not None}
         if not any(are_ours.values()):
             gpu.missing.setdefault(
@@ -104,15 +103,17 @@ class Sensors:
             )
             return {}
         gpu.missing[OTHERS] = ""
-        self.others |= {
-            pid: _name(pid)
-            for pid, is_ours in are_ours.items()
-            if not is_ours and pid not in self.others
-        }
-        return {OTHERS: float(sum(not is_ours for is_ours in are_ours.values()))}
+        others = [pid for pid, is_ours in are_ours.items() if not is_ours]
+        for pid in others:
+            if pid not in self.others:
+                try:
+                    self.others[pid] = str(psutil.Process(pid).name())
+                except psutil.Error:
+                    self.others[pid] = "a process"
+        return {OTHERS: float(len(others))}
 
     def _is_ours(self, pid: int) -> bool | None:
-        """Return whether this process started another, by way of whomever; None if there is none of this number."""
+        """Return whether a process descends from this one; None if there is no such process."""
         try:
             parents = [parent.pid for parent in psutil.Process(pid).parents()]
             return os.getpid() in (pid, *parents) or os.getsid(pid) == self._pid
@@ -120,36 +121,20 @@ class Sensors:
             return None
 
     def counters(self) -> dict[str, float]:
-        """Joules so far, by counter."""
-        found = {package.name: package.joules() for package in self._packages}
+        """Return the joules so far, by counter."""
+        counters = {package.name: package.joules() for package in self._packages}
         for gpu in self._gpus if self.device == "cuda" else ():
             if (joules := gpu.joules()) is not None:
-                found[gpu.key] = joules
-        return found
+                counters[gpu.key] = joules
+        return counters
 
     def on_gpu(self) -> dict[int, int | None]:
-        """GPU memory in bytes by process."""
+        """Return the bytes of GPU memory by process."""
         return {pid: held for gpu in self._gpus for pid, held in gpu.processes().items()}
-
-    def _open_gpus(self, uuids: Sequence[str]) -> list[nvml.Gpu]:
-        try:
-            return nvml.opened(uuids)
-        except (
-            Exception
-        ) as error:  # NVML raises a class of its own for every way of not being there
-            self._missing["gpu"] = f"no NVIDIA device: {error}"
-            return []
-
-
-def _name(pid: int) -> str:
-    try:
-        return str(psutil.Process(pid).name())
-    except psutil.Error:
-        return "a process"
 
 
 class Sampler(threading.Thread):
-    """Samples at a stated period from its start to its end, both included; the measured process does nothing for it."""
+    """Thread that samples at a period, at its start and at its end."""
 
     def __init__(
         self, sensors: Sensors, period_seconds: float, on_sample: Callable[[Sample], None]
@@ -164,7 +149,7 @@ class Sampler(threading.Thread):
 
     @property
     def missing(self) -> dict[str, str]:
-        """Sensor -> why it is not there, or no longer."""
+        """Sensors that are not available, or no longer, with the reason."""
         return {**self.sensors.missing, **({"sensors": self.trouble} if self.trouble else {})}
 
     def run(self) -> None:

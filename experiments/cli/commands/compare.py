@@ -1,4 +1,4 @@
-"""`evenhand compare`: finished runs, whoever made them."""
+"""`evenhand compare`: comparison of finished runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracking.errors import EvenhandError
 
 @dataclass(frozen=True)
 class Compare:
-    """Settings of `compare`: which finished runs are compared, and how."""
+    """Settings of `compare`."""
 
     experiment: tuple[str, ...] = setting(
         ("captioning",),
@@ -36,12 +36,13 @@ class Compare:
     )
     primary: tuple[str, ...] = setting(
         (),
-        "one to three metrics, named before looking, that are tested before all others; none: all alike",
+        "one to three metrics, chosen before measuring, that are tested first; none: all alike",
         group="verdict",
     )
     filter: str = setting(
         "",
-        "which runs, in MLflow's filter language: tags.team = 'vision' and params.batch_size = '32'",
+        "which runs, in MLflow's filter language: "
+        "tags.team = 'vision' and params.batch_size = '32'",
         group="runs",
     )
     margin: float = setting(
@@ -53,7 +54,7 @@ class Compare:
     )
     strata: tuple[str, ...] = setting(
         (),
-        "columns whose values are judged separately, never pooled, then summarised: machine,model,batch_size",
+        "columns whose values are judged separately, then summarised: machine,model,batch_size",
         group="verdict",
     )
     all_pairs: bool = setting(
@@ -77,7 +78,7 @@ class Compare:
     team: str = setting("", "whose comparison this is (tag team)", group="output")
     output: str = setting(
         ".evenhand/comparisons",
-        "folder that gets the report, beside MLflow",
+        "folder that gets the report, in addition to MLflow",
         path=True,
         group="output",
     )

@@ -1,4 +1,4 @@
-"""Analyses of a comparison: one module of this folder each, with its numbers, its tables, its sentences and its figure.
+"""Analyses of a comparison: a module each, with its numbers, tables, sentences and figure.
 
 A module declares in `ANALYSIS` what it adds to a report, and at which place. Nothing else lists it.
 """
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
-# Places: of a study's tables, of the first table after the figures, and beyond all. Before 0 stands what heads a report.
+# Places: of a study's tables, of the first table after the figures, and beyond all. Before 0
+# stands what heads a report.
 STUDY, BELOW, LAST = 30, 100, 1_000
 
 
@@ -56,7 +57,7 @@ class Evidence:
 
     @property
     def of_runs(self) -> str:
-        """How many runs the steps come from: `all 12 runs`, `48 of 1,000 runs`."""
+        """Number of runs that the steps come from: `all 12 runs`, `48 of 1,000 runs`."""
         shown, of = len(self.raw), max(self.comparison.n_runs, len(self.raw))
         return (
             f"all {of:,} runs"
@@ -70,13 +71,13 @@ Parts = Mapping[int, Callable[[Evidence], T]]
 
 @dataclass(frozen=True)
 class Analysis:
-    """What an analysis adds to a report: functions of the evidence by their place, in ascending order.
+    """Parts that an analysis adds to a report: functions of the evidence by place, ascending.
 
     Attributes:
-        warnings: lines that stand before everything else.
+        warnings: lines before everything else.
         sentences: lines of the terminal and the description, after the verdicts.
         tables: sections; those from `BELOW` on stand after the figures.
-        figures: a drawing, or None where there is nothing to show.
+        figures: a drawing, or None if there is nothing to show.
     """
 
     warnings: Parts[Sequence[str]] = field(default_factory=dict)
@@ -94,7 +95,7 @@ def load() -> tuple[Analysis, ...]:
 def in_order(
     parts: Iterable[Parts[T]], evidence: Evidence, start: int = -LAST, end: int = LAST
 ) -> list[T]:
-    """Return what the parts make of the evidence, in the order of their places, from `start` to before `end`."""
+    """Return the parts of the evidence in order of their places, from `start` to before `end`."""
     placed = [(place, make) for part in parts for place, make in part.items()]
     chosen = [one for one in placed if start <= one[0] < end]
     return [make(evidence) for _, make in sorted(chosen, key=lambda one: one[0])]

@@ -1,12 +1,13 @@
-"""Latency and throughput against batch size, and the size beyond which nothing is gained. Pure functions of run-level values."""
+"""Throughput against batch size, and the size beyond which nothing is gained."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
@@ -18,7 +19,6 @@ from experiments.comparison.report.canvas import (
     Colours,
     Drawing,
     frame,
-    log_ticks,
     paneled,
     plain_ticks,
     with_errors,
@@ -39,149 +39,132 @@ if TYPE_CHECKING:
 MARGIN = 0.02
 RATES = ("train/images_per_second", "train/examples_per_second")
 FIRST_SIZES = "params.inference_batch_sizes"
-# Of an octave of batch sizes.
+# Octaves of batch sizes over which intervals of several levels stand side by side.
 SPREAD = 0.2
-WIDE = 3.0
 ALL_RUNS = "all runs"
-_INFERENCE = re.compile(r"inference/(?:batch_(\d+)/)?(examples_per_second|latency_seconds_p50)")
+_INFERENCE = re.compile(r"inference/(?:batch_(\d+)/)?examples_per_second")
 _SIZE = re.compile(r"(?:^|, )batch_size=(\d+)(?=, |$)")
-# size → block → value
-Sizes = dict[int, dict[str, float]]
+
+
+class LimitReason(Enum):
+    """Reason for which a batch size is the limit, or none is; the value is its text."""
+
+    NEAR_BEST = "no other size is faster by {margin} % or more"
+    BUSY_MACHINE = "the machine was busy"
+    TOO_FEW_BLOCKS = "{blocks} blocks hold every size; a limit needs {minimum}"
+    NO_TREND = "throughput is not shown to rise with the batch size"
+    NONE_NEAR_BEST = "no size below {largest} is shown to be within {margin} % of the best"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Size beyond which nothing is gained.
+
+    Attributes:
+        size: the smallest size within 2 % of the best; None if none is shown.
+        trend_p: p of Page's test that throughput rises.
+        blocks: blocks that hold every size.
+    """
+
+    reason: LimitReason
+    size: int | None = None
+    trend_p: float | None = None
+    blocks: int = 0
 
 
 @dataclass(frozen=True)
 class Point:
-    """One batch size: geometric means over runs with 95 % t intervals; None where it was not measured."""
+    """Geometric mean over the runs of one batch size with its 95 % t interval."""
 
     size: int
-    seconds_per_example: Estimate | None
-    examples_per_second: Estimate | None
-    n_runs: int
+    examples_per_second: Estimate
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One level's `training` or `inference` over batch sizes, ascending.
-
-    limit: the smallest size within 2 % of the best, None where none is shown. trend_p: Page's test that throughput rises.
-    """
+    """Curve of a level's `training` or `inference` over batch sizes, ascending."""
 
     what: str
     level: str
     stratum: str
     points: tuple[Point, ...]
-    trend_p: float | None
-    limit: int | None
-    reason: str
+    limit: Limit
 
-
-@dataclass(frozen=True)
-class Limit:
-    """What was found about the size beyond which nothing is gained."""
-
-    trend_p: float | None
-    size: int | None
-    reason: str
+    @property
+    def reason(self) -> str:
+        """Reason for the limit as text."""
+        return self.limit.reason.value.format(
+            margin=f"{100 * MARGIN:g}",
+            blocks=self.limit.blocks,
+            minimum=MINIMUM_BLOCKS,
+            largest=self.points[-1].size,
+        )
 
 
 def curves(comparison: Comparison, first_size: int | None = None) -> tuple[Curve, ...]:
-    """Every level's curves over at least two sizes.
+    """Return every level's curves over at least two sizes.
 
-    first_size: the inference batch size whose metrics have none in their key, where that is not the runs' own. Training has
-    sizes where `batch_size` is the factor or one of the strata.
+    Training has sizes if `batch_size` is the factor or one of the strata.
+
+    Args:
+        first_size: the inference batch size whose metrics have none in their key, unless it is
+            the runs' own.
     """
-    rates, seconds = _gathered(comparison, first_size)
-    found = []
+    rates = _rates(comparison, first_size)
     place = {level: at for at, level in enumerate(comparison.levels)}
-    for what, level, stratum in sorted(
-        rates, key=lambda key: (key[0], natural(key[2]), place.get(key[1], -1))
-    ):
-        by_size = rates[what, level, stratum]
+    results = []
+    for key in sorted(rates, key=lambda key: (key[0], natural(key[2]), place.get(key[1], -1))):
+        by_size = rates[key]
         if len(by_size) > 1:
-            slow = seconds.get((what, level, stratum), {})
+            means = {size: np.log(list(by_size[size].values())) for size in sorted(by_size)}
             points = tuple(
-                _point(size, by_size[size], slow.get(size, {})) for size in sorted(by_size)
+                Point(size, estimates.exponential(estimates.mean(logs)))
+                for size, logs in means.items()
             )
-            limit = Limit(None, None, comparison.busy) if comparison.busy else find_limit(by_size)
-            found.append(
-                Curve(what, level, stratum, points, limit.trend_p, limit.size, limit.reason)
-            )
-    return tuple(found)
+            limit = Limit(LimitReason.BUSY_MACHINE) if comparison.busy else find_limit(by_size)
+            results.append(Curve(*key, points, limit))
+    return tuple(results)
 
 
-def _gathered(
+def _rates(
     comparison: Comparison, first_size: int | None
-) -> tuple[dict[tuple[str, str, str], Sizes], ...]:
-    rates: dict[tuple[str, str, str], Sizes] = {}
-    seconds: dict[tuple[str, str, str], Sizes] = {}
+) -> dict[tuple[str, str, str], dict[int, dict[str, float]]]:
+    rates: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
+    training = next((metric for metric in RATES if metric in comparison.values), "")
     for metric, values in comparison.values.items():
-        if matched := _INFERENCE.fullmatch(metric):
-            target = rates if matched[2] == "examples_per_second" else seconds
-            if matched[1] or first_size:
-                size = int(matched[1] or first_size or 0)
-                named = [
-                    (("inference", value.level, value.stratum), size, value) for value in values
-                ]
-            else:  # every run has one size for all that it does
-                sized = _sized(comparison, values)
-                named = [
-                    (("inference", level, stratum), size, value)
-                    for level, stratum, size, value in sized
-                ]
-        elif metric in ("train/step_seconds", _rate(comparison)):
-            target = seconds if metric == "train/step_seconds" else rates
-            named = [
-                (("training", level, stratum), size, value)
-                for level, stratum, size, value in _sized(comparison, values)
-            ]
-        else:
+        matched = _INFERENCE.fullmatch(metric)
+        if not matched and metric != training:
             continue
-        for key, size, value in named:
-            if size and value.value > 0:
-                scale = size if target is seconds else 1
-                target.setdefault(key, {}).setdefault(size, {})[value.block] = value.value / scale
-    return rates, seconds
-
-
-def _rate(comparison: Comparison) -> str:
-    return next((metric for metric in RATES if metric in comparison.values), "")
+        size = int(matched[1] or first_size or 0) if matched else 0
+        sized = _sized(comparison, values)
+        if size:
+            sized = ((value.level, value.stratum, size, value) for value in values)
+        for level, stratum, batch, value in sized:
+            key = ("inference" if matched else "training", level, stratum)
+            if value.value > 0:
+                by_size = rates.setdefault(key, {})
+                by_size.setdefault(batch, {})[value.block] = value.value
+    return rates
 
 
 def _sized(
-    comparison: Comparison, values: tuple[Value, ...]
+    comparison: Comparison, values: Sequence[Value]
 ) -> Iterator[tuple[str, str, int, Value]]:
-    """Level and stratum without the batch size, and the batch size, where runs differ by it."""
-    of_factor = comparison.factor.split(".")[-1] == "batch_size"
     for value in values:
-        if of_factor and value.level.isdecimal():
+        if plain_name(comparison.factor) == "batch_size" and value.level.isdecimal():
             yield "", value.stratum, int(value.level), value
         elif matched := _SIZE.search(value.stratum):
-            yield (
-                value.level,
-                (value.stratum[: matched.start()] + value.stratum[matched.end() :]).removeprefix(
-                    ", "
-                ),
-                int(matched[1]),
-                value,
-            )
-
-
-def _point(size: int, rates: Mapping[str, float], seconds: Mapping[str, float]) -> Point:
-    return Point(size, _mean(seconds), _mean(rates), len(rates))
-
-
-def _mean(by_block: Mapping[str, float]) -> Estimate | None:
-    return (
-        estimates.exponential(estimates.mean(np.log(list(by_block.values())))) if by_block else None
-    )
+            stratum = _SIZE.sub("", value.stratum).removeprefix(", ")
+            yield value.level, stratum, int(matched[1]), value
 
 
 def find_limit(rates: Mapping[int, Mapping[str, float]]) -> Limit:
-    """Return the smallest size that is shown to lie within 2 % of the best one, if throughput rises at all.
+    """Return the smallest size that is shown to lie within 2 % of the best, if throughput rises.
 
-    Every other size is compared with it, block by block, so the best need not be known: a size is within the margin of the
-    best where no other one is faster by the margin (one-sided paired t tests, the greatest p counts). Holm's correction spans
-    the sizes. Page's trend test comes first; with two sizes there is no trend to test.
+    Every other size is compared with it, block by block, so the best need not be known: a size is
+    within the margin of the best if no other one is faster by the margin (one-sided paired t
+    tests, the greatest p counts). Holm's correction spans the sizes. Page's trend test comes
+    first; with two sizes there is no trend to test.
 
     Args:
         rates: size → block → examples per second.
@@ -189,196 +172,98 @@ def find_limit(rates: Mapping[int, Mapping[str, float]]) -> Limit:
     sizes = sorted(rates)
     blocks = [block for block in rates[sizes[0]] if all(block in rates[size] for size in sizes)]
     if len(blocks) < MINIMUM_BLOCKS:
-        return Limit(
-            None, None, f"{len(blocks)} blocks hold every size; a limit needs {MINIMUM_BLOCKS}"
-        )
+        return Limit(LimitReason.TOO_FEW_BLOCKS, blocks=len(blocks))
     table = np.log([[rates[size][block] for size in sizes] for block in blocks])
     trend = significance.page(table).p if len(sizes) > 2 else None
     if trend is not None and trend >= ALPHA:
-        return Limit(trend, None, "throughput is not shown to rise with the batch size")
+        return Limit(LimitReason.NO_TREND, trend_p=trend, blocks=len(blocks))
     adjusted = significance.holm([_p_within_best(table, at) for at in range(len(sizes))])
     near = [size for size, p in zip(sizes, adjusted, strict=True) if p is not None and p < ALPHA]
     if near and near[0] < sizes[-1]:
-        return Limit(trend, near[0], f"no other size is faster by {100 * MARGIN:g} % or more")
-    return Limit(
-        trend,
-        None,
-        f"no size below {sizes[-1]} is shown to be within {100 * MARGIN:g} % of the best",
-    )
+        return Limit(LimitReason.NEAR_BEST, near[0], trend, len(blocks))
+    return Limit(LimitReason.NONE_NEAR_BEST, None, trend, len(blocks))
 
 
 def _p_within_best(table: Floats, at: int) -> float:
-    """Return the p that some other column's mean exceeds this one's by the margin, on the log scale."""
+    """Return the p that another column's mean exceeds this one's by the margin, on log scale."""
     others = np.delete(table, at, axis=1) - table[:, [at]]
     ps = stats.ttest_1samp(others, np.log1p(MARGIN), alternative="less").pvalue
-    # where the blocks do not vary, the mean alone decides
+    # Without variance over the blocks the mean decides.
     constant = np.ptp(others, axis=0) <= ROUNDING
     return float(np.where(constant, others.mean(axis=0) >= np.log1p(MARGIN), ps).max())
 
 
 def of_evidence(evidence: Evidence) -> tuple[Curve, ...]:
-    """Return the curves, with the runs' own first size of inference."""
-    return curves(evidence.comparison, first_size(evidence))
-
-
-def first_size(evidence: Evidence) -> int | None:
-    """Return the inference batch size whose metrics have none in their key; None where runs do not say or do not agree."""
+    """Return the curves, with the runs' first inference batch size if all runs agree on it."""
     sizes = {next(iter(raw_values.of_inference(run)), 0) for run in evidence.raw} - {0}
     runs = evidence.runs
     if runs is not None and FIRST_SIZES in runs.columns:
         first = {text.partition(",")[0] for text in runs[FIRST_SIZES].dropna().astype(str)}
         sizes |= {int(size) for size in first if size.isdecimal()}
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-def sentences(evidence: Evidence) -> list[str]:
-    """Return which batch size to take, a sentence a curve, where batch sizes are what is compared."""
-    if plain_name(evidence.comparison.factor) != "batch_size":
-        return []
-    lines = []
-    for curve in curves(evidence.comparison):
-        where = ", ".join(
-            filter(None, [curve.stratum.removeprefix("framework="), curve.level, curve.what])
-        )
-        p = curve.trend_p
-        if not curve.limit:
-            lines.append(f"{where}: no batch size is named, {curve.reason}.")
-            continue
-        shown = "" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-        rises = f"; throughput rises with the size (Page's trend test, {shown})" if shown else ""
-        lines.append(f"{where}: a batch of {curve.limit} is enough, {curve.reason}{rises}.")
-    return lines
+    return curves(evidence.comparison, sizes.pop() if len(sizes) == 1 else None)
 
 
 def table(evidence: Evidence) -> list[Section]:
+    """Return the limit of every curve with its reason."""
     caption = (
-        "The limit is the smallest size that is shown to lie within 2 % of the best one, looked for where Page’s test "
-        "shows that throughput rises with the size at all. Sizes are compared inside blocks, each with all others (Holm)."
+        "The limit is the smallest size that is shown to lie within 2 % of the best one, looked "
+        "for where Page’s test shows that throughput rises with the size at all. Sizes are "
+        "compared inside blocks, each with all others (Holm)."
     )
-    rows: list[Line] = [
-        (
-            *(
-                curve.what,
-                curve.stratum,
-                curve.level or ALL_RUNS,
-                ", ".join(str(point.size) for point in curve.points),
-            ),
-            *(
-                wording.NONE if curve.limit is None else str(curve.limit),
-                curve.reason,
-                wording.p_value(curve.trend_p),
-            ),
-        )
-        for curve in of_evidence(evidence)
-    ]
-    header: Header = (
-        "what",
-        under(""),
-        evidence.comparison.factor,
-        number("sizes"),
-        number("limit"),
-        "why",
-        number("p, trend (Page)"),
-    )
+    rows: list[Line] = []
+    for curve in of_evidence(evidence):
+        limit, sizes = curve.limit, ", ".join(str(point.size) for point in curve.points)
+        size = wording.NONE if limit.size is None else str(limit.size)
+        labels = (curve.what, curve.stratum, curve.level or ALL_RUNS, sizes)
+        rows.append((*labels, size, curve.reason, wording.p_value(limit.trend_p)))
+    columns = ("what", under(""), evidence.comparison.factor, number("sizes"), number("limit"))
+    header: Header = (*columns, "why", number("p, trend (Page)"))
     return [Section("Batch-size limits", caption, header, rows)] if rows else []
 
 
 def figure(evidence: Evidence) -> Drawing | None:
-    found = of_evidence(evidence)
-    groups = dict.fromkeys((curve.what, curve.stratum) for curve in found)
-    order = list(evidence.colours)
-    levels = sorted(
-        {curve.level for curve in found},
-        key=lambda level: order.index(level) if level in order else -1,
-    )
-    colours = {level: evidence.colours.get(level, INK) for level in levels}
-    panels = []
-    for what, stratum in groups:
-        inside = [curve for curve in found if (curve.what, curve.stratum) == (what, stratum)]
-        if any(point.seconds_per_example for curve in inside for point in curve.points):
-            panels.append(partial(_against_size, curves=inside, colours=colours, of_time=True))
-        panels.append(partial(_against_size, curves=inside, colours=colours, of_time=False))
+    """Return throughput against batch size, a panel for every stratum."""
+    groups: dict[tuple[str, str], list[Curve]] = {}
+    for curve in of_evidence(evidence):
+        groups.setdefault((curve.what, curve.stratum), []).append(curve)
+    levels = {curve.level for group in groups.values() for curve in group}
+    colours = {level: colour for level, colour in evidence.colours.items() if level in levels}
+    if "" in levels:
+        colours[""] = INK
+    panels = [partial(_panel, curves=group, colours=colours) for group in groups.values()]
     caption = (
-        "Geometric means over runs with 95 % t intervals. A ring marks the limit: the smallest size that is shown to lie "
-        f"within {wording.percent(MARGIN)} of the best one. The table below says what each limit rests on."
+        "Geometric means over runs with 95 % t intervals. A ring marks the limit: the smallest "
+        f"size that is shown to lie within {wording.percent(MARGIN)} of the best one. The table "
+        "below says what each limit rests on."
     )
-    named = {level or ALL_RUNS: colour for level, colour in colours.items()}
-    return paneled(
-        "batches",
-        "Latency and throughput against batch size",
-        caption,
-        named,
-        panels,
-        panel_inches=2.5,
-        a_row=2,
-    )
+    title = "Throughput against batch size"
+    legend = {level or ALL_RUNS: colour for level, colour in colours.items()}
+    return paneled("batches", title, caption, legend, panels, panel_inches=2.5, a_row=2)
 
 
-def _against_size(axes: Axes, curves: Sequence[Curve], colours: Colours, *, of_time: bool) -> None:
-    unit = "s" if of_time else "1/s"
-    found = [
-        (
-            curve,
-            [
-                (p.size, p.seconds_per_example if of_time else p.examples_per_second)
-                for p in curve.points
-            ],
-        )
-        for curve in curves
-    ]
-    known = [
-        (curve, [(size, one) for size, one in points if one is not None]) for curve, points in found
-    ]
-    scale = wording.scale(unit, [one.value for _, points in known for _, one in points])
-    sizes = sorted({size for _, points in known for size, _ in points})
+def _panel(axes: Axes, curves: Sequence[Curve], colours: Colours) -> None:
     axes.set_xscale("log", base=2)
-    for at, (curve, points) in enumerate(known):
-        # side by side, so that intervals of levels that agree can be told apart
-        shift = 2.0 ** (SPREAD * (at / (len(known) - 1) - 0.5)) if len(known) > 1 else 1.0
-        _line(
-            axes,
-            [size * shift for size, _ in points],
-            [one for _, one in points],
-            scale.factor,
-            colours[curve.level],
-        )
-        for size, one in points:
-            if size == curve.limit:
-                axes.scatter(
-                    [size * shift],
-                    [one.value / scale.factor],
-                    s=90,
-                    facecolors="none",
-                    edgecolors=INK,
-                    linewidths=1.1,
-                    zorder=4,
-                )
-    values = [one.value / scale.factor for _, points in known for _, one in points]
-    if max(values) / min(values) > WIDE:
-        axes.set_yscale("log")
-    title = f"{curves[0].what}: {'median time per example' if of_time else 'throughput'}"
-    frame(axes, title, curves[0].stratum, scale.unit if of_time else "examples/s")
-    if axes.get_yscale() == "log":
-        plain_ticks(axes.yaxis, log_ticks(*axes.get_ylim()))
-    plain_ticks(axes.xaxis, sizes)
+    axes.set_yscale("log")
+    for at, curve in enumerate(curves):
+        # Side by side, so that intervals of levels that agree can be distinguished.
+        shift = 2.0 ** (SPREAD * (at / (len(curves) - 1) - 0.5)) if len(curves) > 1 else 1.0
+        places = [point.size * shift for point in curve.points]
+        rates, errors = with_errors([point.examples_per_second for point in curve.points])
+        style: Any = {
+            "color": colours[curve.level],
+            "linewidth": 1.4,
+            "marker": "o",
+            "markersize": 4,
+        }
+        axes.errorbar(places, rates, errors, elinewidth=2.4, zorder=3, **style)
+        for point, place, rate in zip(curve.points, places, rates, strict=True):
+            if point.size == curve.limit.size:
+                axes.scatter(place, rate, 90, facecolors="none", edgecolors=INK, zorder=4)
+    frame(axes, f"{curves[0].what}: throughput", curves[0].stratum, "examples/s")
+    sizes = sorted({point.size for curve in curves for point in curve.points})
+    plain_ticks(axes.xaxis, sizes[:: -(-len(sizes) // 8)])
+    plain_ticks(axes.yaxis)
     axes.set_xlabel("batch size, examples")
 
 
-def _line(
-    axes: Axes, xs: Sequence[float], estimates: Sequence[Estimate], factor: float, colour: str
-) -> None:
-    values, errors = with_errors(estimates, factor)
-    axes.errorbar(
-        xs,
-        values,
-        errors,
-        color=colour,
-        linewidth=1.4,
-        marker="o",
-        markersize=4,
-        elinewidth=2.4,
-        zorder=3,
-    )
-
-
-ANALYSIS = Analysis(sentences={40: sentences}, tables={110: table}, figures={100: figure})
+ANALYSIS = Analysis(tables={110: table}, figures={100: figure})

@@ -1,4 +1,4 @@
-"""The controls of a campaign: cells of the baseline that test the measurement itself, kept apart from what is compared."""
+"""Controls of a campaign: cells of the baseline that test the measurement itself."""
 
 from __future__ import annotations
 
@@ -17,123 +17,105 @@ from experiments.comparison.verdicts.findings import Control, Finding
 from experiments.comparison.verdicts.verdict import ComparisonSpec, judge
 
 TREATMENT, DELAY = "tags.treatment", "params.inject_delay"
+SAME_WORK = "A/A"
 
 
 def judged(table: pd.DataFrame, spec: ComparisonSpec) -> tuple[Control, ...]:
-    """Every control against the cells that it repeats, in the campaigns that have it; each baseline has controls of its own."""
+    """Judge every control against the cells that it repeats, in the campaigns that have it."""
     if not {CONTROL, TREATMENT} <= set(table.columns):
         return ()
-    names, allowed, found = (
-        pairing.control_names(table),
-        (*spec.allowed_to_differ, "inject_delay"),
-        [],
-    )
-    asked = replace(spec, factor=TREATMENT, primary=(), allowed_to_differ=allowed, all_pairs=False)
-    for (name, _), here in table[names != ""].groupby([CONTROL, TREATMENT], sort=True):
-        same = (
-            (names == "")
-            & table["framework"].isin(here["framework"])
-            & table["campaign"].isin(here["campaign"])
-        )
-        if (
-            "settings_hash" in table.columns
-        ):  # of what is varied, a control has the first value alone
-            same &= table["settings_hash"].isin(here["settings_hash"])
+    names, controls = pairing.control_names(table), list[Control]()
+    allowed = (*spec.allowed_to_differ, "inject_delay")
+    spec = replace(spec, factor=TREATMENT, primary=(), allowed_to_differ=allowed, all_pairs=False)
+    # Of varied settings, a control has only the first value.
+    keys = [key for key in ("framework", "campaign", "settings_hash") if key in table.columns]
+    for (name, _), runs in table[names != ""].groupby([CONTROL, TREATMENT], sort=True):
+        same = names == ""
+        for key in keys:
+            same &= table[key].isin(runs[key])
+        expected = "no difference: it is the same work twice"
+        if name != SAME_WORK:
+            expected = f"every step and every request slower ({name})"
         for baseline, repeated in table[same].groupby(TREATMENT, sort=True):
-            comparison = judge(pd.concat([repeated, here]), replace(asked, baseline=str(baseline)))
-            found.append(Control(str(name), comparison, _expected(str(name)), _injected(here)))
-    return tuple(found)
+            both = pd.concat([repeated, runs])
+            comparison = judge(both, replace(spec, baseline=str(baseline)))
+            controls.append(Control(str(name), comparison, expected, _injected(runs)))
+    return tuple(controls)
 
 
 def _injected(runs: pd.DataFrame) -> float | None:
-    """The share by which all of a control's runs were slowed; None if by none, or where they do not say."""
+    """Return the share by which all runs of a control were slowed; None if by none or unknown."""
     if DELAY not in runs.columns:
         return None
     shares = pd.to_numeric(runs[DELAY], errors="coerce").unique()
     return float(shares[0]) if len(shares) == 1 and shares[0] > 0 else None
 
 
-def _expected(name: str) -> str:
-    return (
-        "no difference: it is the same work twice"
-        if name == "A/A"
-        else f"every step and every request slower ({name})"
-    )
-
-
 def sentences(evidence: Evidence) -> list[str]:
-    """Return what had to come out of each control, and what did."""
+    """Return the expected and the actual result of each control."""
     return [
-        f"Control {one.name} of {one.comparison.baseline}: expected {one.expected}; {result(one)}."
-        for one in evidence.comparison.controls
+        f"Control {control.name} of {control.comparison.baseline}: expected {control.expected}; "
+        f"{result(control)}."
+        for control in evidence.comparison.controls
     ]
 
 
 def result(control: Control) -> str:
-    """Which outcomes a control called different, and whether those are the ones that it should."""
+    """Return which outcomes a control called different, and whether it should."""
     if not control.tested:
         return "nothing could be tested"
-    return _same_work(control) if control.name.startswith("A/A") else _slowed(control)
+    return _same_work(control) if control.name.startswith(SAME_WORK) else _slowed(control)
 
 
 def _same_work(control: Control) -> str:
-    """Nothing must be called different; what is inconclusive shows neither."""
     wrong, count = control.flagged, len(control.tested)
-    told = f"{len(wrong)} of {count} tested outcomes {'was' if len(wrong) == 1 else 'were'} called different"
-    told += f", falsely: {_named(wrong)}" if wrong else ""
+    were = "was" if len(wrong) == 1 else "were"
+    falsely = f", falsely: {_named(wrong)}" if wrong else ""
     still_open = sum(not finding.judged for finding in control.tested)
-    return told + (f"; {still_open} of the {count} are inconclusive" if still_open else "")
+    inconclusive = f"; {still_open} of the {count} are inconclusive" if still_open else ""
+    called = f"{len(wrong)} of {count} tested outcomes {were} called different"
+    return f"{called}{falsely}{inconclusive}"
 
 
 def _slowed(control: Control) -> str:
-    """Every median time must be slower, and by what was injected."""
     if not control.delayed:
         return "no median time of steps or requests was tested, in which it must show"
-    found = [one for one in control.delayed if control.shows_delay(one)]
-    missed = [one for one in control.delayed if one not in found]
-    other = [one for one in found if not control.as_injected(one)]
-    beside = [one for one in control.flagged if one not in control.delayed]
-    expected = f"{1 + (control.injected or 0.0):.3g}×"
+    shown = [finding for finding in control.delayed if control.shows_delay(finding)]
+    other = [finding for finding in shown if not control.as_injected(finding)]
+    missed = [finding for finding in control.delayed if finding not in shown]
+    as_injected = [finding for finding in shown if finding not in other]
+    also_different = [finding for finding in control.flagged if finding not in control.delayed]
+    injected = f"{1 + (control.injected or 0.0):.3g}×"
     parts = (
         ("NOT FOUND in", missed, True),
-        ("found in", [one for one in found if one not in other], True),
-        (f"found, but not as the {expected} that was injected, in", other, True),
-        ("also called different:", beside, False),
+        ("found in", as_injected, True),
+        (f"found, but not as the {injected} that was injected, in", other, True),
+        ("also called different:", also_different, False),
     )
-    return "; ".join(
-        f"{what} {_named(those, effects=effects)}" for what, those, effects in parts if those
-    )
+    texts = [f"{text} {_named(group, effects=effects)}" for text, group, effects in parts if group]
+    return "; ".join(texts)
 
 
 def _named(findings: Sequence[Finding], *, effects: bool = False) -> str:
-    """Outcomes by their names in a report, and what was seen of them."""
-    told = []
-    for one in findings:
-        seen = (
-            f" ({wording.effect(one)}, {wording.effect_interval(one) or 'always'})"
-            if effects
-            else ""
-        )
-        told.append(wording.named(one) + seen)
-    return wording.joined(told)
+    texts = []
+    for finding in findings:
+        interval = wording.effect_interval(finding) or "always"
+        effect = f" ({wording.effect(finding)}, {interval})" if effects else ""
+        texts.append(wording.named(finding) + effect)
+    return wording.joined(texts)
 
 
 def sections(evidence: Evidence) -> list[Section]:
+    """Return a table for each control."""
     controls = evidence.comparison.controls
-    if not controls:
-        return []
-    return [
-        Section("Controls: is the measurement to be trusted?", "", (), ()),
-        *map(_section, controls),
-    ]
+    title = Section("Controls: is the measurement to be trusted?", "", (), ())
+    return [title, *map(_section, controls)] if controls else []
 
 
 def _section(control: Control) -> Section:
     inside = control.comparison
-    header: Header = (
-        *("outcome", number(inside.baseline), number(inside.levels[1]), *EFFECT),
-        *(number("p (Holm)"), number("blocks")),
-    )
+    sides = (number(inside.baseline), number(inside.levels[1]))
+    header: Header = ("outcome", *sides, *EFFECT, number("p (Holm)"), number("blocks"))
     rows: list[Line] = [
         (
             *(wording.named(one), *tables.sides(one), *tables.effect(one)),

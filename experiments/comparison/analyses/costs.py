@@ -1,4 +1,4 @@
-"""Whether something costs no more than a bound: a question to one side, of each stratum and of all of them together."""
+"""Upper bounds on costs: a question to one side, of each stratum and of all of them together."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ import numpy as np
 
 from experiments.comparison.analyses import Analysis
 from experiments.comparison.report import wording
-from experiments.comparison.report.sections import Cell, Column, Section
+from experiments.comparison.report.sections import Cell, Section
+from experiments.comparison.report.tables import number
 from experiments.comparison.statistics import estimates
 from experiments.comparison.statistics.estimates import Estimate
 from experiments.comparison.verdicts.findings import Comparison, Finding
-from experiments.metrics import Outcome
 
 HEADER = (
-    "where",
-    "outcome",
-    "harness",
-    Column("ratio", numeric=True),
-    "95 % interval",
-    "at most the bound",
+    *("where", "outcome", "harness", number("ratio"), "95 % interval", "at most the bound"),
     "blocks",
+)
+CAPTION = (
+    "Time by a harness over time by the framework’s plain loop. “Shown”: the whole 95 % interval "
+    "is at most {bound:g}; “refuted”: all of it is beyond; “not shown”: neither. Each line is a "
+    "question of its own, without a correction for their number. “All” is the geometric mean over "
+    "the points of a framework, averaged within each block."
 )
 
 
 class Answer(StrEnum):
-    """Whether a cost is at most the bound."""
+    """Answer to whether a cost is at most the bound."""
 
     SHOWN = "shown"
     NOT_SHOWN = "not shown"
@@ -41,13 +42,17 @@ STYLES = {Answer.SHOWN: "alike", Answer.NOT_SHOWN: "open", Answer.REFUTED: "wors
 
 @dataclass(frozen=True)
 class Cost:
-    """The ratio of b to the baseline with its 95 % interval; None below three blocks.
+    """Ratio of b to the baseline.
 
-    strata: how many it is the geometric mean of; blocks: of each.
-    where: the stratum, or what several have in common. answer: whether the ratio is at most 1 + margin.
+    Attributes:
+        where: the stratum, or what several have in common.
+        ratio: with its 95 % interval; None below three blocks.
+        strata: how many it is the geometric mean of.
+        blocks: of each.
+        answer: whether the ratio is at most 1 + margin.
     """
 
-    outcome: Outcome
+    label: str
     where: str
     b: str
     ratio: Estimate | None
@@ -55,98 +60,72 @@ class Cost:
     blocks: int
     answer: Answer
 
+    @property
+    def interval(self) -> str:
+        if self.ratio is None:
+            return wording.NONE
+        ends = wording.outwards(self.ratio.low, self.ratio.high, decimals=3)
+        return "–".join(f"{end:.3f}" for end in ends)
+
 
 def judged(comparison: Comparison, metrics: Sequence[str], margin: float) -> list[Cost]:
-    """A cost a stratum, level and metric, then one of all strata that begin alike (a framework's), block by block."""
-    here = [
-        one
-        for one in comparison.findings
-        if one.pairs and not one.across and one.row.metric in metrics
-    ]
-    found = [_cost(one, one.row.stratum, [one], margin) for one in here]
-    together: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in here:
-        together.setdefault(
-            (finding.row.stratum.partition(", ")[0], finding.row.b, finding.row.metric), []
-        ).append(finding)
-    found += [
-        _cost(several[0], first, several, margin)
-        for (first, _, _), several in together.items()
-        if len(several) > 1
-    ]
-    return [
-        one for one in found if one.blocks
-    ]  # strata of several campaigns have no block in common
+    """Return a cost for each stratum, level and metric, then one for each framework's strata."""
+    points: dict[tuple[str, str, str], list[Finding]] = {}
+    frameworks: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in comparison.findings:
+        row = finding.row
+        if finding.pairs and row.metric in metrics:
+            points[row.stratum, row.b, row.metric] = [finding]
+            framework = row.stratum.partition(", ")[0]
+            frameworks.setdefault((framework, row.b, row.metric), []).append(finding)
+    means = [(key, group) for key, group in frameworks.items() if len(group) > 1]
+    costs = [_cost(key[0], group, 1 + margin) for key, group in [*points.items(), *means]]
+    return [cost for cost in costs if cost.blocks]  # several campaigns have no block in common
 
 
-def _cost(example: Finding, where: str, findings: Sequence[Finding], margin: float) -> Cost:
-    """Strata of one block shared its time, so they are averaged in it; blocks alone are independent."""
+def _cost(where: str, findings: Sequence[Finding], bound: float) -> Cost:
+    """Average strata within a block, which shared its time: only blocks are independent."""
     by_block = [
-        dict(zip((pair.block for pair in one.pairs), one.shifts, strict=True)) for one in findings
+        dict(zip((pair.block for pair in finding.pairs), finding.shifts, strict=True))
+        for finding in findings
     ]
-    blocks = [block for block in by_block[0] if all(block in one for one in by_block)]
-    means = [float(np.mean([one[block] for one in by_block])) for block in blocks]
-    ratio = (
-        estimates.exponential(estimates.mean(means))
-        if len(means) >= estimates.MINIMUM_VALUES
-        else None
-    )
-    return Cost(
-        example.outcome,
-        where,
-        example.row.b,
-        ratio,
-        len(findings),
-        len(blocks),
-        _answer(ratio, 1 + margin),
-    )
+    blocks = [block for block in by_block[0] if all(block in shifts for shifts in by_block)]
+    means = [float(np.mean([shifts[block] for shifts in by_block])) for block in blocks]
+    ratio, answer = None, Answer.NOT_SHOWN
+    if len(means) >= estimates.MINIMUM_VALUES:
+        ratio = estimates.exponential(estimates.mean(means))
+        if ratio.high <= bound:
+            answer = Answer.SHOWN
+        elif ratio.low > bound:
+            answer = Answer.REFUTED
+    label, b = findings[0].outcome.label, findings[0].row.b
+    return Cost(label, where, b, ratio, len(findings), len(blocks), answer)
 
 
-def _answer(ratio: Estimate | None, bound: float) -> Answer:
-    if ratio is None:
-        return Answer.NOT_SHOWN
-    if ratio.high <= bound:
-        return Answer.SHOWN
-    return Answer.REFUTED if ratio.low > bound else Answer.NOT_SHOWN
-
-
-def sentences(found: Sequence[Cost]) -> list[str]:
-    """How many points were answered which way, then each mean over all points of a framework."""
-    points = Counter(one.answer for one in found if one.strata == 1)
+def sentences(costs: Sequence[Cost]) -> list[str]:
+    """Return how many points have which answer, then each mean over a framework's points."""
+    points = Counter(cost.answer for cost in costs if cost.strata == 1)
     counts = ", ".join(f"{points[answer]} {answer}" for answer in Answer)
-    told = [f"Cost at most the bound: {counts}."]
-    for one in found:
-        if one.strata > 1 and one.ratio:
-            mean = f"{one.ratio.value:.3f} times the plain loop (95 % CI {_interval(one.ratio)}, {one.strata} points)"
-            told.append(f"{one.where}, {one.b}, {one.outcome.label}: {mean}: {one.answer}.")
-    return told
+    means = [
+        f"{cost.where}, {cost.b}, {cost.label}: {cost.ratio.value:.3f} times the plain loop "
+        f"(95 % CI {cost.interval}, {cost.strata} points): {cost.answer}."
+        for cost in costs
+        if cost.strata > 1 and cost.ratio
+    ]
+    return [f"Cost at most the bound: {counts}.", *means]
 
 
-def section(found: Sequence[Cost], margin: float) -> Section:
-    """For the report."""
-    caption = (
-        f"Time by a harness over time by the framework’s plain loop. “Shown”: the whole 95 % interval is at most {1 + margin:g}; "
-        "“refuted”: all of it is beyond; “not shown”: neither. Each line is a question of its own, without "
-        "a correction for their number. “All” is the geometric mean over the points of a framework, averaged within each block."
-    )
-    return Section(
-        "Does measuring cost more than the bound?", caption, HEADER, [_cells(one) for one in found]
-    )
-
-
-def _cells(one: Cost) -> tuple[str | Cell, ...]:
-    where = one.where if one.strata == 1 else f"{one.where}: all {one.strata}"
-    answer = Cell(one.answer, STYLES[one.answer])
-    ratio = (
-        (f"{one.ratio.value:.4f}", _interval(one.ratio))
-        if one.ratio
-        else (wording.NONE, wording.NONE)
-    )
-    return (where, one.outcome.label, one.b, *ratio, answer, str(one.blocks))
-
-
-def _interval(ratio: Estimate) -> str:
-    return "–".join(f"{end:.3f}" for end in wording.outwards(ratio.low, ratio.high, decimals=3))
+def section(costs: Sequence[Cost], margin: float) -> Section:
+    """Return the table of costs."""
+    rows = []
+    for cost in costs:
+        where = cost.where if cost.strata == 1 else f"{cost.where}: all {cost.strata}"
+        ratio = f"{cost.ratio.value:.4f}" if cost.ratio else wording.NONE
+        answer = Cell(cost.answer, STYLES[cost.answer])
+        labels = (where, cost.label, cost.b)
+        rows.append((*labels, ratio, cost.interval, answer, str(cost.blocks)))
+    caption = CAPTION.format(bound=1 + margin)
+    return Section("Does measuring cost more than the bound?", caption, HEADER, rows)
 
 
 ANALYSIS = Analysis()  # its study adds the table

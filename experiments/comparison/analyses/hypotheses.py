@@ -1,4 +1,4 @@
-"""Hypotheses declared beforehand, each answered by one metric of a comparison: Goal-Question-Metric (Basili et al., 1994)."""
+"""Declared hypotheses, each answered by one metric: Goal-Question-Metric (Basili et al., 1994)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ from tracking import spreadsheet
 
 SENSORS = {"gpu/temperature": "gpu", "cpu/temperature": "cpu_temperature", "gpu/utilization": "gpu"}
 HEADER = (
-    "",
-    "question: metric",
-    "answer",
-    "effect",
-    "95 % interval",
-    "p",
-    "p (Holm)",
-    "equivalent",
-    "blocks",
-    "published p",
+    *("", "question: metric", "answer", "effect", "95 % interval", "p", "p (Holm)", "equivalent"),
+    *("blocks", "published p"),
 )
-# What is said of the margin once a difference is shown.
+CAPTION = (
+    "{goal} H0 of each: the metric is the same on both sides; H1: it differs. Declared before "
+    "measuring. Whether a difference exceeds the margin is another question, answered beside it. "
+    "Holm’s correction spans the primary outcomes of the report, and all others apart."
+)
+# Text on the margin of a difference that is shown.
 SIZES = {
     Decision.DIFFERENT: "by more than the margin",
     Decision.WITHIN_MARGIN: "by less than the margin",
@@ -38,112 +35,100 @@ SIZES = {
 
 @dataclass(frozen=True)
 class HypothesisResult:
-    """One hypothesis against one level, in one stratum. finding: None where it could not be tested; `reason` says why."""
+    """Result of one hypothesis for one level in one stratum.
+
+    Attributes:
+        finding: None if it could not be tested.
+        reason: why it could not be tested.
+    """
 
     hypothesis: Hypothesis
-    level: str
-    stratum: str
     finding: Finding | None
     reason: str = ""
 
 
 def answered(hypotheses: Sequence[Hypothesis], comparison: Comparison) -> list[HypothesisResult]:
-    """Every hypothesis, in order, for every pair of levels and stratum that was compared."""
-    found = []
-    for one in hypotheses:
-        rows = [
-            finding
-            for finding in comparison.findings
-            if finding.row.metric == one.metric and finding.row.n_blocks
-        ]
-        found += [
-            HypothesisResult(one, finding.row.b, finding.row.stratum, finding) for finding in rows
-        ]
-        if not rows:
-            found.append(HypothesisResult(one, "", "", None, _why(one, comparison)))
-    return found
+    """Answer every hypothesis for every pair of levels and stratum that was compared."""
+    results = []
+    for hypothesis in hypotheses:
+        findings = [one for one in comparison.findings if one.row.metric == hypothesis.metric]
+        tested = [HypothesisResult(hypothesis, one) for one in findings if one.row.n_blocks]
+        if not tested:
+            reasons = [*_missing_sensors(hypothesis.metric, comparison)]
+            reasons += [finding.row.reason for finding in findings]
+            reason = next(iter(reasons), "no two runs of one block have it")
+            tested = [HypothesisResult(hypothesis, None, reason)]
+        results += tested
+    return results
 
 
-def _why(one: Hypothesis, comparison: Comparison) -> str:
-    plain = one.metric.removeprefix("inference/")
-    for beginning, sensor in SENSORS.items():
-        if plain.startswith(beginning):
-            told = [
-                reason
-                for name, reason in comparison.missing_sensors.items()
-                if name.startswith(sensor)
-            ]
-            if told:
-                return told[0]
-    unpaired = (
-        finding.row.reason for finding in comparison.findings if finding.row.metric == one.metric
+def _missing_sensors(metric: str, comparison: Comparison) -> list[str]:
+    return [
+        reason
+        for prefix, sensor in SENSORS.items()
+        if metric.removeprefix("inference/").startswith(prefix)
+        for name, reason in comparison.missing_sensors.items()
+        if name.startswith(sensor)
+    ]
+
+
+def text(result: HypothesisResult) -> str:
+    """Return the answer on H0, that nothing differs, and on the margin."""
+    finding = result.finding
+    if finding is None:
+        return f"not testable here: {result.reason}"
+    row, margin = finding.row, wording.margin(finding)
+    if finding.different:
+        return f"H0 rejected: {row.b} is {finding.way}, {SIZES[finding.decision]} ({margin})"
+    if not finding.judged:
+        return f"H0 neither rejected nor confirmed ({row.reason or row.verdict})"
+    if finding.identical:
+        return f"H0 stands: identical in all {wording.blocks(row.n_blocks)}"
+    return f"H0 stands: {row.verdict} within the margin ({margin})"
+
+
+def cells(result: HypothesisResult) -> tuple[str, ...]:
+    """Return the cells of `HEADER`."""
+    hypothesis, finding = result.hypothesis, result.finding
+    numbers, stratum = ((wording.NONE,) * 5 + ("0",)), ""
+    if finding:
+        row = finding.row
+        stratum = f", {row.stratum}" if row.stratum else ""
+        numbers = (
+            *(wording.effect(finding), wording.effect_interval(finding)),
+            *(wording.p_value(row.p), wording.p_value(row.p_holm)),
+            {True: "yes", False: "no", None: wording.NONE}[row.equivalent],
+            str(row.n_blocks),
+        )
+    label = outcome(hypothesis.metric).label
+    question = f"{hypothesis.question} ({hypothesis.phase}{stratum}): {label}"
+    return (hypothesis.name, question, text(result), *numbers, hypothesis.published_p)
+
+
+def sentence(results: Sequence[HypothesisResult]) -> str:
+    """Return how many hypotheses have which answer."""
+    findings = [result.finding for result in results if result.finding]
+    rejected = [finding for finding in findings if finding.different]
+    equal = sum(finding.judged and not finding.different for finding in findings)
+    still_open, untested = len(findings) - len(rejected) - equal, len(results) - len(findings)
+    counts = (
+        f"Of {len(results)} null hypotheses {len(rejected)} rejected, {equal} confirmed as equal, "
+        f"{still_open} open, {untested} not testable here."
     )
-    return next(unpaired, "no two runs of one block have it")
-
-
-def text(answer: HypothesisResult) -> str:
-    """What is said of H0, that nothing differs; and of the margin, which is another question."""
-    found = answer.finding
-    if found is None:
-        return f"not testable here: {answer.reason}"
-    if found.different:
-        return f"H0 rejected: {answer.level} is {found.way}, {SIZES[found.decision]} ({wording.margin(found)})"
-    if not found.judged:
-        return f"H0 neither rejected nor confirmed ({found.row.reason or found.row.verdict})"
-    if found.identical:
-        return f"H0 stands: identical in all {wording.blocks(found.row.n_blocks)}"
-    return f"H0 stands: {found.row.verdict} within the margin ({wording.margin(found)})"
-
-
-def cells(answer: HypothesisResult) -> tuple[str, ...]:
-    """As `HEADER` says."""
-    one, found = answer.hypothesis, answer.finding
-    where = f", {answer.stratum}" if answer.stratum else ""
-    of = f"{one.question} ({one.phase}{where}): {outcome(one.metric).label}"
-    if found is None:
-        return (one.name, of, text(answer), *(wording.NONE,) * 5, "0", one.published_p)
-    row = found.row
-    alike = {True: "yes", False: "no", None: wording.NONE}[row.equivalent]
-    numbers = (
-        wording.effect(found),
-        wording.effect_interval(found),
-        wording.p_value(row.p),
-        wording.p_value(row.p_holm),
-    )
-    return (one.name, of, text(answer), *numbers, alike, str(row.n_blocks), one.published_p)
-
-
-def sentence(answers: Sequence[HypothesisResult]) -> str:
-    """How many were answered which way."""
-    untested = sum(one.finding is None for one in answers)
-    rejected = [one.finding for one in answers if one.finding and one.finding.different]
-    equal = sum(one.finding.judged and not one.finding.different for one in answers if one.finding)
-    parts = (
-        *(f"{len(rejected)} rejected", f"{equal} confirmed as equal"),
-        *(
-            f"{len(answers) - len(rejected) - equal - untested} open",
-            f"{untested} not testable here",
-        ),
-    )
-    told = f"Of {len(answers)} null hypotheses {', '.join(parts)}."
-    if not rejected:
-        return told
     sizes = Counter(SIZES[finding.decision] for finding in rejected)
-    return f"{told} Of those rejected: {', '.join(f'{count} {size}' for size, count in sizes.items())}."
+    parts = ", ".join(f"{count} {size}" for size, count in sizes.items())
+    return f"{counts} Of those rejected: {parts}." if rejected else counts
 
 
-def section(answers: Sequence[HypothesisResult], goal: str) -> Section:
-    """For the report."""
-    caption = (
-        f"{goal} H0 of each: the metric is the same on both sides; H1: it differs. Declared before measuring. "
-        "Whether a difference exceeds the margin is another question, answered beside it. Holm’s correction spans the primary "
-        "outcomes of the report, and all others apart."
-    )
-    return Section("The hypotheses, one by one", caption, HEADER, [cells(one) for one in answers])
+def section(results: Sequence[HypothesisResult], goal: str) -> Section:
+    """Return the table of hypotheses."""
+    caption, rows = CAPTION.format(goal=goal), list(map(cells, results))
+    return Section("The hypotheses, one by one", caption, HEADER, rows)
 
 
-def as_csv(answers: Sequence[HypothesisResult]) -> str:
-    return spreadsheet.as_csv([("hypothesis", *HEADER[1:]), *(cells(one) for one in answers)])
+def as_csv(results: Sequence[HypothesisResult]) -> str:
+    """Return the table of hypotheses as CSV."""
+    return spreadsheet.as_csv([("hypothesis", *HEADER[1:]), *map(cells, results)])
 
 
 ANALYSIS = Analysis()  # its study adds the table

@@ -1,4 +1,4 @@
-"""The verdicts themselves: their tables, and every estimate with its interval, ratios and differences."""
+"""Verdicts: their tables, the summaries over strata, the looks, and a figure of all ratios."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ from experiments.comparison.report.canvas import (
     SOFT,
     Colours,
     Drawing,
-    label,
-    ratio_ticks,
+    plain_ticks,
     shortened,
+    where,
+    wrapped,
 )
+from experiments.comparison.report.sections import Header, Line, Section
+from experiments.comparison.report.tables import EFFECT, decimal, number, under
+from experiments.comparison.statistics import sequential
 from experiments.comparison.verdicts.findings import Finding
 
 if TYPE_CHECKING:
@@ -33,145 +37,163 @@ if TYPE_CHECKING:
 
 Bounds = tuple[float | None, float | None, float | None]
 MAXIMUM_LINES = 40
-BETTER = "      better →"
+FOREST = (
+    "A dot is the geometric mean ratio over paired blocks, a line its 95 % interval, the band the "
+    "margin (±{margin}). Right of 1 is better in every line: where less is better, the ratio is "
+    "turned. Green: better than the baseline; red: worse; grey: no difference shown that matters, "
+    "or neither way is better: such a line has the ratio as it is. A hollow dot has no verdict."
+)
+STRATA = (
+    "Random-effects means over strata (Hartung and Knapp’s interval); no run is pooled. The "
+    "prediction interval says where one more stratum is expected (Nagashima’s construction); I² is "
+    "the share of what the strata differ by that chance does not explain. "
+)
+LOOKS = (
+    "The number of blocks was not fixed: the campaign went on until its primary outcomes were "
+    "settled. Every look may err, so the error rate of 5 % is spent over all of them, "
+    f"{sequential.SPENDING}. Every interval and p of this report, and every equivalence test, is "
+    "that of its last look: repeated confidence intervals, which together hold the truth in 95 % "
+    "(Jennison and Turnbull 2000). “95 % interval” means these. Limits of batch sizes and learning "
+    "curves are not corrected for the looks."
+)
+
+
+def strata(evidence: Evidence) -> list[Section]:
+    """Return the summary over strata of each outcome and pair of levels."""
+    comparison = evidence.comparison
+    rows: list[Line] = [
+        (
+            *(one.outcome.label, one.row.b, f"against {one.row.a}", str(len(across.names))),
+            *tables.effect(one),
+            wording.p_value(one.row.p_holm),
+            wording.prediction(one) or wording.NONE,
+            decimal(across.i_squared_percent, "{:.0f} %"),
+            wording.NONE if across.tau is None else wording.number(across.tau, 2),
+            wording.p_value(across.q_p),
+        )
+        for one in comparison.summaries
+        if (across := one.across)
+    ]
+    numbers = map(number, ("p (Holm)", "prediction", "I²", "tau", "p, alike (Q)"))
+    header: Header = (
+        *("outcome", comparison.factor, under(""), number("strata")),
+        *(*EFFECT, *numbers),
+    )
+    caption = STRATA + wording.rests_on(comparison)
+    return [Section("Across strata", caption, header, rows)] if rows else []
+
+
+def looks(evidence: Evidence) -> list[Section]:
+    """Return the looks of a campaign whose number of blocks was not fixed."""
+    rows: list[Line] = [
+        (
+            *(look.stratum, str(look.blocks), str(look.max_blocks)),
+            *(f"{100 * share:.2f} %" for share in (look.spent, look.level, look.confidence)),
+        )
+        for look in evidence.comparison.looks
+    ]
+    names = (
+        *("after blocks", "of at most", "error rate spent", "level of the test"),
+        "level of its interval",
+    )
+    header: Header = ("stratum", *map(number, names))
+    return [Section("Looks", LOOKS, header, rows)] if rows else []
 
 
 def forest(evidence: Evidence) -> Drawing | None:
-    shown, left_out = _most_telling(evidence, "ratio")
+    """Return the interval of every ratio, beyond 40 of whole outcomes with headlines first."""
+    ratios = [
+        finding
+        for finding in evidence.comparison.findings
+        if finding.row.kind == "ratio" and finding.row.estimate is not None
+    ]
+    shown = _most_telling(
+        ratios, [one.row.metric for one in wording.headlines(evidence.comparison)]
+    )
     if not shown:
         return None
     margin = max(finding.row.margin for finding in shown)
-    caption = (
-        "A dot is the geometric mean ratio over paired blocks, a line its 95 % interval, the band the margin "
-        f"(±{wording.percent(margin)}). Right of 1 is better in every line: where less is better, the ratio is turned. Green: "
-        "better than the baseline; red: worse; grey: no difference shown that matters, or neither way is better: such a line has "
-        f"the ratio as it is. A hollow dot has no verdict.{left_out}"
+    caption = FOREST.format(margin=wording.percent(margin))
+    if len(shown) < len(ratios):
+        caption += f" {len(shown)} of {len(ratios):,} lines, headlines first; the table has all."
+    labels = {(one.row.metric, one.row.stratum): len(_label(one)) for one in shown}
+    height = 0.9 + 0.28 * (len(shown) + 0.5 * len(labels)) + 0.1 * sum(labels.values())
+    paint = partial(_paint, shown, margin, evidence.colours)
+    return Drawing("forest", "Ratios to the baseline", caption, height, paint)
+
+
+def _most_telling(ratios: Sequence[Finding], headlines: Sequence[str]) -> Sequence[Finding]:
+    groups: dict[str, list[Finding]] = {metric: [] for metric in headlines}
+    for finding in ratios:
+        groups.setdefault(finding.row.metric, []).append(finding)
+    kept: set[str] = set()
+    lines = 0
+    for metric, group in groups.items():
+        if lines == 0 or lines + len(group) <= MAXIMUM_LINES:
+            kept.add(metric)
+            lines += len(group)
+    return [finding for finding in ratios if finding.row.metric in kept][: 2 * MAXIMUM_LINES]
+
+
+def _label(finding: Finding) -> list[str]:
+    return wrapped(finding.outcome.label) + where(finding.row.stratum)
+
+
+def _better_right(finding: Finding) -> Bounds:
+    row = finding.row
+    if finding.outcome.better != "lower":
+        return row.estimate, row.ci_low, row.ci_high
+    value, low, high = (
+        1 / bound if bound else None for bound in (row.estimate, row.ci_high, row.ci_low)
     )
-    paint = partial(_paint_ratios, shown, margin, evidence.colours)
-    return Drawing("forest", "Ratios to the baseline", caption, _height(shown), paint)
+    return value, low, high
 
 
-def _paint_ratios(
-    shown: Sequence[Finding], margin: float, colours: Colours, canvas: Canvas
-) -> None:
+def _paint(shown: Sequence[Finding], margin: float, colours: Colours, canvas: Canvas) -> None:
     axes = canvas.add_subplot()
     axes.set_xscale("log")
     axes.axvspan(1 / (1 + margin), 1 + margin, color=BAND, zorder=0)
     axes.axvline(1, color=SOFT, linewidth=0.8, zorder=1)
-    _intervals(axes, shown, [_better_right(finding) for finding in shown], colours)
+    _intervals(axes, shown, colours)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, 0.9), max(high, 1.1))
-    ratio_ticks(axes.xaxis)
-    axes.set_xlabel(_against(shown, "ratio of {b} to {a} (×)") + BETTER)
-
-
-def differences(evidence: Evidence) -> Drawing | None:
-    shown, left_out = _most_telling(evidence, "difference")
-    if not shown:
-        return None
-    caption = (
-        "Outcomes with units of their own, each divided by its margin: inside the band a difference is too small to matter. "
-        "Right of 0 is better in every line: where less is better, the sign is turned."
+    plain_ticks(axes.xaxis, suffix="×")
+    sides = [{one.row.b for one in shown}, {one.row.a for one in shown}]
+    b, a = (
+        shortened(levels.pop(), 40) if len(levels) == 1 else several
+        for levels, several in zip(sides, ("each level", "its baseline"), strict=True)
     )
-    paint = partial(_paint_differences, shown, evidence.colours)
-    return Drawing(
-        "differences", "Differences from the baseline", caption + left_out, _height(shown), paint
-    )
+    axes.set_xlabel(f"ratio of {b} to {a} (×)      better →")
 
 
-def _paint_differences(shown: Sequence[Finding], colours: Colours, canvas: Canvas) -> None:
-    axes = canvas.add_subplot()
-    axes.axvspan(-1, 1, color=BAND, zorder=0)
-    axes.axvline(0, color=SOFT, linewidth=0.8, zorder=1)
-    _intervals(axes, shown, [_in_margins(finding) for finding in shown], colours)
-    low, high = axes.get_xlim()
-    axes.set_xlim(min(low, -1.5), max(high, 1.5))
-    axes.set_xlabel(_against(shown, "{b} minus {a} (margins)") + BETTER)
-
-
-def _most_telling(evidence: Evidence, kind: str) -> tuple[list[Finding], str]:
-    """Findings with an estimate: all, or, where nobody could read them in one figure, whole outcomes, the headlines first."""
-    found = [
-        f for f in evidence.comparison.findings if f.row.kind == kind and f.row.estimate is not None
-    ]
-    if len(found) <= MAXIMUM_LINES:
-        return found, ""
-    groups: dict[str, list[Finding]] = {}
-    for finding in found:
-        groups.setdefault(finding.row.metric, []).append(finding)
-    headlines = [finding.row.metric for finding in wording.headlines(evidence.comparison)]
-    kept: set[str] = set()
-    for metric in dict.fromkeys([*(metric for metric in headlines if metric in groups), *groups]):
-        if not kept or sum(len(groups[one]) for one in kept) + len(groups[metric]) <= MAXIMUM_LINES:
-            kept.add(metric)
-    shown = [finding for finding in found if finding.row.metric in kept][: 2 * MAXIMUM_LINES]
-    return (
-        shown,
-        f" {len(shown)} of {len(found):,} lines, headlines first; the table above has all.",
-    )
-
-
-def _in_margins(finding: Finding) -> Bounds:
-    row = finding.row
-    value, low, high = (
-        None if one is None else one / row.margin for one in (row.estimate, row.ci_low, row.ci_high)
-    )
-    if finding.outcome.better != "lower":
-        return value, low, high
-    return tuple(None if one is None else -one for one in (value, high, low))  # type: ignore[return-value]
-
-
-def _better_right(finding: Finding) -> Bounds:
-    """The ratio and its interval, turned where less is better."""
-    row = finding.row
-    if finding.outcome.better != "lower":
-        return row.estimate, row.ci_low, row.ci_high
-    return tuple(1 / one if one else None for one in (row.estimate, row.ci_high, row.ci_low))  # type: ignore[return-value]
-
-
-def _intervals(
-    axes: Axes, shown: Sequence[Finding], bounds: Sequence[Bounds], colours: Colours
-) -> None:
-    """One line a finding, from the top; findings of one outcome stand together."""
-    several = len({(f.row.a, f.row.b) for f in shown}) > 1
+def _intervals(axes: Axes, shown: Sequence[Finding], colours: Colours) -> None:
+    """Draw a line for each finding, from the top; findings of one outcome are adjacent."""
+    several = len({(finding.row.a, finding.row.b) for finding in shown}) > 1
     labels: dict[float, str] = {}
-    places, tints = (
-        list[float](),
-        [{True: GOOD, False: BAD, None: NEUTRAL}[finding.good] for finding in shown],
-    )
+    places = list[float]()
+    tints = [{True: GOOD, False: BAD, None: NEUTRAL}[finding.good] for finding in shown]
     place, before = 0.0, ("", "")
     for finding, tint in zip(shown, tints, strict=True):
         row = finding.row
         if (row.metric, row.stratum) != before:
             place += 0.5 if labels and several else 0.0
-            labels[place] = label(finding.outcome, row.stratum)
+            labels[place] = "\n".join(_label(finding))
         before = (row.metric, row.stratum)
-        note = (
-            f"{wording.effect(finding)}   {shortened(row.b, LABEL_WIDTH)}"
-            if several
-            else wording.effect(finding)
-        )
-        axes.annotate(
-            note,
-            (1.01, place),
-            xycoords=("axes fraction", "data"),
-            va="center",
-            fontsize=7.5,
-            color=tint,
-        )
+        level = f"   {shortened(row.b, LABEL_WIDTH)}" if several else ""
+        note, point = f"{wording.effect(finding)}{level}", (1.01, place)
+        of_axes = ("axes fraction", "data")
+        axes.annotate(note, point, xycoords=of_axes, va="center", fontsize=7.5, color=tint)
         places.append(place)
         place += 1
-    values, lows, highs = np.array(bounds, float).T
+    values, lows, highs = np.array([_better_right(finding) for finding in shown], float).T
     errors = [values - lows, highs - values]
-    ecolor: Any = tints  # one a line, which the stubs do not know
+    ecolor: Any = tints  # a colour a line, which the stubs do not know
     axes.errorbar(values, places, xerr=errors, fmt="none", ecolor=ecolor, elinewidth=2.2, zorder=2)
-    marks = [colours[finding.row.b] for finding in shown] if several else tints
-    faces = [
-        mark if finding.judged else "white" for finding, mark in zip(shown, marks, strict=True)
+    marks = [
+        colours[one.row.b] if several else tint for one, tint in zip(shown, tints, strict=True)
     ]
-    axes.scatter(
-        values, places, s=6.5**2, facecolors=faces, edgecolors=marks, linewidths=1.4, zorder=3
-    )
+    faces = [mark if one.judged else "white" for one, mark in zip(shown, marks, strict=True)]
+    axes.scatter(values, places, s=42, facecolors=faces, edgecolors=marks, zorder=3)
     axes.set_yticks(list(labels), list(labels.values()), color=INK, fontsize=8)
     axes.set_ylim(place - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -179,27 +201,12 @@ def _intervals(
     axes.spines["left"].set_visible(False)
 
 
-def _height(shown: Sequence[Finding]) -> float:
-    outcomes = {
-        (f.row.metric, f.row.stratum): label(f.outcome, f.row.stratum).count("\n") for f in shown
-    }
-    return 0.9 + 0.28 * (len(shown) + 0.5 * len(outcomes)) + 0.1 * sum(outcomes.values())
-
-
-def _against(shown: Sequence[Finding], pattern: str) -> str:
-    def named(levels: set[str], otherwise: str) -> str:
-        return shortened(levels.pop(), 40) if len(levels) == 1 else otherwise
-
-    return pattern.format(
-        a=named({f.row.a for f in shown}, "its baseline"),
-        b=named({f.row.b for f in shown}, "each level"),
-    )
-
-
 ANALYSIS = Analysis(
     tables={
         5: lambda evidence: [tables.verdicts(evidence.comparison)],
         10: lambda evidence: [tables.second_opinions(evidence.comparison)],
+        70: looks,
+        80: strata,
     },
-    figures={10: forest, 20: differences},
+    figures={10: forest},
 )

@@ -1,4 +1,4 @@
-"""Whether both sides learn alike: validation after every epoch, block by block, before anybody speaks of speed."""
+"""Agreement of learning curves: validation after every epoch, block by block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import Colours, Drawing, at_most, frame, paneled, unit_of
+from experiments.comparison.report.canvas import Colours, Drawing, frame, paneled, unit_of
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.runs.raw import BY_EPOCH, RawRun
@@ -23,17 +23,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _DIFFERENT = (Decision.DIFFERENT, Decision.SIZE_OPEN)
+# level → block → values by epoch
+Curves = dict[str, dict[str, Floats]]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """b against the baseline a, in the epoch in which they are furthest apart beyond chance, or else furthest apart at all.
+    """Level b against the baseline a, in the epoch in which they are furthest apart.
 
-    estimate: mean of b - a over blocks with its interval, widened for the number of epochs (Bonferroni);
-    None below three blocks, as is the epoch.
-    alike: True where the curves are shown to stay within the margin (an equivalence test in every epoch, all of which have
-    to succeed), False where in any epoch a difference is shown and the estimate exceeds the margin; None where neither is
-    shown, as below six blocks.
+    An epoch in which they differ beyond chance goes before all others.
+
+    Attributes:
+        epoch: None below three blocks.
+        estimate: mean of b - a over blocks with its interval, widened for the number of epochs
+            (Bonferroni); None below three blocks.
+        alike: True if the curves are shown to stay within the margin (an equivalence test in
+            every epoch, all of which have to succeed), False if in any epoch a difference is
+            shown and the estimate exceeds the margin; None if neither is shown, as below six
+            blocks.
     """
 
     metric: str
@@ -47,97 +54,82 @@ class Agreement:
     margin: float
     alike: bool | None
 
+    @property
+    def sides(self) -> str:
+        return f"{self.b} against {self.a}" + (f" [{self.stratum}]" if self.stratum else "")
 
-def of_runs(raw: Sequence[RawRun], metric: str, stratum: str) -> dict[str, dict[str, Floats]]:
-    """Level -> block -> values by epoch."""
-    found: dict[str, dict[str, Floats]] = {}
-    for run in raw:
-        if run.stratum == stratum and len(run.epochs.get(metric, ())) > 1:
-            found.setdefault(run.level, {})[run.block] = run.epochs[metric]
-    return found
+    @property
+    def distance(self) -> str:
+        """Epoch in which they are furthest apart, and the difference in it."""
+        shift = self.estimate
+        assert shift is not None
+        low, high = wording.outwards(shift.low, shift.high, decimals=3)
+        text = f"in epoch {self.epoch} by {shift.value:+.3f} ({low:+.3f} to {high:+.3f})"
+        return text.replace("-", wording.MINUS)
 
 
-def shown_curves(raw: Sequence[RawRun]) -> list[tuple[str, str]]:
-    """Metric and stratum of everything there are curves of."""
-    strata = sorted({run.stratum for run in raw}, key=natural)
-    return [
-        (metric, stratum)
-        for metric in BY_EPOCH
-        for stratum in strata
-        if of_runs(raw, metric, stratum)
-    ]
+def curves(raw: Sequence[RawRun]) -> dict[tuple[str, str], Curves]:
+    """Return the curves of every metric and stratum that has any."""
+    results: dict[tuple[str, str], Curves] = {}
+    for metric in BY_EPOCH:
+        for run in sorted(raw, key=lambda run: natural(run.stratum)):
+            if len(run.epochs.get(metric, ())) > 1:
+                by_level = results.setdefault((metric, run.stratum), {})
+                by_level.setdefault(run.level, {})[run.block] = run.epochs[metric]
+    return results
 
 
 def agreements(raw: Sequence[RawRun], baseline: str) -> list[Agreement]:
-    """Every level against the baseline in every stratum, by accuracy where there is one, else by loss."""
-    told = shown_curves(raw)
-    metric = next((metric for metric in BY_EPOCH if any(metric == one for one, _ in told)), "")
-    found = []
-    for _, stratum in (one for one in told if one[0] == metric):
-        levels = of_runs(raw, metric, stratum)
+    """Compare every level with the baseline, by accuracy if there is one, else by loss."""
+    by_place, results = curves(raw), []
+    metric = next(iter(by_place), ("", ""))[0]
+    for (name, stratum), levels in by_place.items():
         reference = levels.pop(baseline, {})
-        found += [
-            one
-            for b, runs in levels.items()
-            if (one := _agreement(metric, stratum, baseline, reference, b, runs))
-        ]
-    return found
+        for b, runs in levels.items():
+            blocks = [block for block in reference if block in runs]
+            if name == metric and len(blocks) > 1:
+                both = [(reference[block], runs[block]) for block in blocks]
+                results.append(_agreement(metric, stratum, baseline, b, both))
+    return results
 
 
 def _agreement(
-    metric: str,
-    stratum: str,
-    a: str,
-    of_a: Mapping[str, Floats],
-    b: str,
-    of_b: Mapping[str, Floats],
-) -> Agreement | None:
-    blocks = [block for block in of_a if block in of_b]
-    epochs = min((len(side[block]) for block in blocks for side in (of_a, of_b)), default=0)
-    if len(blocks) < 2 or not epochs:
-        return None
+    metric: str, stratum: str, a: str, b: str, both: Sequence[tuple[Floats, Floats]]
+) -> Agreement:
+    count, epochs = len(both), min(len(side) for block in both for side in block)
     margin = outcome(metric).margin or 0.0
-    if len(blocks) < MINIMUM_VALUES:
-        return Agreement(metric, stratum, a, b, len(blocks), epochs, None, None, margin, None)
-    shifts = np.array([of_b[block][:epochs] - of_a[block][:epochs] for block in blocks])
+    if count < MINIMUM_VALUES:
+        return Agreement(metric, stratum, a, b, count, epochs, None, None, margin, None)
+    shifts = np.array([second[:epochs] - first[:epochs] for first, second in both])
     effects = [paired(shifts[:, epoch], margin, 1 - ALPHA / epochs) for epoch in range(epochs)]
     apart = [
-        at
-        for at, one in enumerate(effects)
-        if one.decision in _DIFFERENT and abs(one.estimate.value) > margin
+        epoch
+        for epoch, effect in enumerate(effects)
+        if effect.decision in _DIFFERENT and abs(effect.estimate.value) > margin
     ]
-    worst = max(apart or range(epochs), key=lambda at: abs(effects[at].estimate.value))
-    equivalent = all(one.equivalent for one in effects)
-    alike = None if len(blocks) < MINIMUM_BLOCKS or not (apart or equivalent) else not apart
-    return Agreement(
-        metric,
-        stratum,
-        a,
-        b,
-        len(blocks),
-        epochs,
-        worst + 1,
-        effects[worst].estimate,
-        margin,
-        alike,
-    )
+    worst = max(apart or range(epochs), key=lambda epoch: abs(effects[epoch].estimate.value))
+    shown = bool(apart) or all(effect.equivalent for effect in effects)
+    alike = not apart if shown and count >= MINIMUM_BLOCKS else None
+    estimate = effects[worst].estimate
+    return Agreement(metric, stratum, a, b, count, epochs, worst + 1, estimate, margin, alike)
 
 
 def warnings(evidence: Evidence) -> list[str]:
     """Return a line for each level that learns differently."""
-    found = agreements(evidence.raw, evidence.comparison.baseline)
     return [
-        f"LEARNING DIFFERS, {_who(one)}: the {outcome(one.metric).label} differs {_where(one)}: read the times with that in mind"
-        for one in found
+        f"LEARNING DIFFERS, {one.sides}: the {outcome(one.metric).label} differs {one.distance}: "
+        "read the times with that in mind"
+        for one in agreements(evidence.raw, evidence.comparison.baseline)
         if one.alike is False
     ]
 
 
 def sentences(evidence: Evidence) -> list[str]:
-    """Return what is said of each level that is not shown to learn differently."""
-    found = agreements(evidence.raw, evidence.comparison.baseline)
+    """Return a line for each level that is not shown to learn differently."""
     return [
-        f"Learning curves, {_who(one)}: {_sentence(one)}" for one in found if one.alike is not False
+        f"Learning curves, {one.sides}: {_sentence(one)}"
+        for one in agreements(evidence.raw, evidence.comparison.baseline)
+        if one.alike is not False
     ]
 
 
@@ -145,86 +137,53 @@ def _sentence(one: Agreement) -> str:
     shift = one.estimate
     if shift is None:
         return f"{one.n_blocks} blocks are too few to say whether they overlap."
-    furthest = (
-        f"furthest {_where(one)}"
-        if shift.low < shift.high or shift.value
-        else "identical in every epoch"
-    )
+    identical = shift.low == shift.high and not shift.value
+    furthest = "identical in every epoch" if identical else f"furthest {one.distance}"
     if one.alike:
         return (
-            f"they overlap. In each of {one.n_epochs} epochs the {outcome(one.metric).label} is equivalent "
-            f"within ±{one.margin:g} (TOST, {one.n_blocks} blocks); {furthest}."
+            f"they overlap. In each of {one.n_epochs} epochs the {outcome(one.metric).label} is "
+            f"equivalent within ±{one.margin:g} (TOST, {one.n_blocks} blocks); {furthest}."
         )
-    few = one.n_blocks < MINIMUM_BLOCKS
-    why = (
-        "are too few to say whether they overlap"
-        if few
-        else f"do not show whether they overlap within ±{one.margin:g}"
-    )
-    return f"{one.n_blocks} blocks {why}; {furthest}."
-
-
-def _who(one: Agreement) -> str:
-    return f"{one.b} against {one.a}" + (f" [{one.stratum}]" if one.stratum else "")
-
-
-def _where(one: Agreement) -> str:
-    """Return the epoch in which they are furthest apart, and how far."""
-    shift = one.estimate
-    assert shift is not None
-    low, high = wording.outwards(shift.low, shift.high, decimals=3)
-    return f"in epoch {one.epoch} by {shift.value:+.3f} ({low:+.3f} to {high:+.3f})".replace(
-        "-", wording.MINUS
-    )
+    result = f"do not show whether they overlap within ±{one.margin:g}"
+    if one.n_blocks < MINIMUM_BLOCKS:
+        result = "are too few to say whether they overlap"
+    return f"{one.n_blocks} blocks {result}; {furthest}."
 
 
 def heading(evidence: Evidence) -> list[Section]:
-    """Return what stands over the curves, before anything is said of speed."""
-    told = sentences(evidence)
-    return [Section("Do they learn alike?", " ".join(told), (), ())] if told else []
+    """Return the section over the curves, before anything on speed."""
+    lines = sentences(evidence)
+    return [Section("Do they learn alike?", " ".join(lines), (), ())] if lines else []
 
 
 def figure(evidence: Evidence) -> Drawing | None:
     """Return learning curves with bands over blocks."""
-    raw, colours = evidence.raw, evidence.colours
+    colours = evidence.colours
     panels = [
-        partial(
-            _curves,
-            runs=of_runs(raw, metric, stratum),
-            colours=colours,
-            metric=metric,
-            stratum=stratum,
-        )
-        for metric, stratum in shown_curves(raw)
+        partial(_panel, levels=levels, colours=colours, metric=metric, stratum=stratum)
+        for (metric, stratum), levels in curves(evidence.raw).items()
     ]
     caption = (
-        "After every epoch: the mean over blocks and, around it, from the least to the greatest run; "
-        f"{evidence.of_runs} are shown."
+        "After every epoch: the mean over blocks and, around it, from the least to the greatest "
+        f"run; {evidence.of_runs} are shown."
     )
     return paneled("learning", "Learning curves", caption, colours, panels, panel_inches=2.3)
 
 
-def _curves(
+def _panel(
     axes: Axes,
-    runs: Mapping[str, Mapping[str, Floats]],
+    levels: Mapping[str, Mapping[str, Floats]],
     colours: Colours,
     metric: str,
     stratum: str,
 ) -> None:
-    for level, of_blocks in runs.items():
-        length = min(map(len, of_blocks.values()))
-        values, epochs = (
-            np.array([one[:length] for one in of_blocks.values()]),
-            np.arange(1, length + 1),
-        )
-        axes.fill_between(
-            epochs, values.min(0), values.max(0), color=colours[level], alpha=0.18, linewidth=0
-        )
-        marker = "o" if length < 20 else ""
-        axes.plot(
-            epochs, values.mean(0), color=colours[level], linewidth=1.5, marker=marker, markersize=3
-        )
-    at_most(axes.xaxis, 5, whole=True)
+    for level, by_block in levels.items():
+        length, colour = min(map(len, by_block.values())), colours[level]
+        values = np.array([curve[:length] for curve in by_block.values()])
+        epochs = np.arange(1, length + 1)
+        axes.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.18)
+        axes.plot(epochs, values.mean(0), color=colour, marker="o", markersize=2)
+    axes.locator_params(axis="x", nbins=5, integer=True)
     axes.set_xlabel("epoch")
     frame(axes, outcome(metric).label, stratum, unit_of(outcome(metric)))
 

@@ -1,36 +1,22 @@
-"""How large a batch fits into memory, by runs that ended well and runs that did not fit."""
+"""Largest batch that fits into memory, by runs that ended well and runs that did not fit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from experiments.comparison.analyses import Analysis, Evidence
-from experiments.comparison.report.canvas import (
-    BAD,
-    INK,
-    Colours,
-    Drawing,
-    frame,
-    paneled,
-    plain_ticks,
-)
 from experiments.comparison.report.sections import Cell, Header, Line, Section
 from experiments.comparison.report.tables import number, under
 from experiments.comparison.runs.pairing import column_of, natural
 from experiments.comparison.verdicts.findings import Edge
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 ALONG = "batch_size"
 
 
 def edges(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> tuple[Edge, ...]:
-    """For every level, in every stratum without the batch size, of which something did not fit; nothing where all did."""
+    """Return the memory limit of every level and stratum in which a batch did not fit."""
     size = f"params.{ALONG}"
     if size not in table.columns or "outcome" not in table.columns:
         return ()
@@ -74,9 +60,12 @@ def _strata(runs: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 
 def _tried(outcome: str, asked: object, failed: object) -> list[tuple[str, bool]]:
-    """Every phase that a run tried, and whether it fitted; those after the one that did not were not tried.
+    """Return the phases that a run tried, and whether each fitted.
 
-    asked: the phases that it was asked for; failed: the one that did not fit; both may be missing.
+    Args:
+        outcome: `ok` or `out_of_memory`.
+        asked: the requested phases; may be missing.
+        failed: the phase that did not fit; may be missing.
     """
     phases = asked.split(",") if isinstance(asked, str) else [""]
     if outcome == "ok":
@@ -87,7 +76,10 @@ def _tried(outcome: str, asked: object, failed: object) -> list[tuple[str, bool]
 
 
 def table(evidence: Evidence) -> list[Section]:
-    caption = "The largest batch with a run that ended well, and the smallest that ran out of memory; larger ones were not tried."
+    caption = (
+        "The largest batch with a run that ended well, and the smallest that ran out of memory; "
+        "larger ones were not tried."
+    )
     rows: list[Line] = [
         (
             *(edge.level, ", ".join(filter(None, (edge.stratum, edge.phase)))),
@@ -99,51 +91,4 @@ def table(evidence: Evidence) -> list[Section]:
     return [Section("Where memory ends", caption, header, rows)] if rows else []
 
 
-def figure(evidence: Evidence) -> Drawing | None:
-    edges = evidence.comparison.frontier
-    if not edges:
-        return None
-    panels = [
-        partial(
-            _edges,
-            edges=[edge for edge in edges if (edge.stratum, edge.phase) == place],
-            colours=evidence.colours,
-            stratum=", ".join(filter(None, place)),
-        )
-        for place in dict.fromkeys((edge.stratum, edge.phase) for edge in edges)
-    ]
-    caption = "A bar ends at the largest batch that fitted, the cross is the smallest that ran out of memory."
-    return paneled(
-        "frontier",
-        "Where memory ends",
-        caption,
-        evidence.colours,
-        panels,
-        panel_inches=1.6,
-        a_row=2,
-    )
-
-
-def _edges(axes: Axes, edges: Sequence[Edge], colours: Colours, stratum: str) -> None:
-    sizes = sorted({size for edge in edges for size in (edge.fits, edge.too_large) if size})
-    axes.set_xscale("log", base=2)
-    for at, edge in enumerate(edges):
-        colour = colours.get(edge.level, INK)
-        if edge.fits:
-            axes.plot(
-                [sizes[0] / 2, edge.fits],
-                [at, at],
-                color=colour,
-                linewidth=6,
-                solid_capstyle="butt",
-                zorder=2,
-            )
-        axes.scatter([edge.too_large], [at], marker="x", s=48, color=BAD, linewidths=1.8, zorder=3)
-    frame(axes, "largest batch", stratum, "")
-    plain_ticks(axes.xaxis, sizes)
-    plain_ticks(axes.yaxis, [])
-    axes.set_ylim(-0.6, len(edges) - 0.4)
-    axes.set_xlabel("batch size, examples")
-
-
-ANALYSIS = Analysis(tables={100: table}, figures={120: figure})
+ANALYSIS = Analysis(tables={100: table})

@@ -1,25 +1,21 @@
-"""The runs themselves: every value over boxes and in order of time, where they ran, which were left out, and all by name."""
+"""Runs of a comparison: every value over boxes, environments, excluded runs and all by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import remarks, tables, wording
 from experiments.comparison.report.canvas import (
-    GRID,
     JOIN,
     MAXIMUM_PANELS,
-    PANELS_A_ROW,
     Colours,
     Drawing,
-    at_most,
     frame,
-    log_ticks,
     paneled,
     plain_ticks,
     unit_of,
@@ -36,230 +32,130 @@ from experiments.metrics import Outcome
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Painter = Callable[["Axes", Sequence[Value], float, Colours], None]
-# A page lists no more runs than that; all stand in MLflow.
+# Most runs that a page lists; all are in MLflow.
 MAX_RUNS = 2_000
 # Quartiles of fewer values would be a box around two of them.
 MINIMUM_FOR_A_BOX = 5
 MAXIMUM_TICK_LETTERS = 34
-CROWDED = 12
-MANY = 200
 MAXIMUM_BLOCKS = 30
-# Where the greatest value is that many times the least, a linear axis shows the small ones as nothing.
+# Ratio of the greatest to the least value from which a linear axis would hide the small ones.
 WIDE = 30.0
 
 
 def by_level(evidence: Evidence) -> Drawing | None:
-    blocks = _most(
-        len({(value.block, value.group) for value in values})
-        for values in _by_stratum(evidence.comparison)
-    )
+    """Return a panel for every outcome and stratum, with every run of every level."""
+    comparison = evidence.comparison
+    outcomes = {finding.row.metric: finding.outcome for finding in comparison.findings}
+    panels, most_blocks = [], 0
+    for metric in _headlines_first(comparison):
+        values = comparison.values[metric]
+        for stratum in sorted({value.group for value in values}, key=natural):
+            inside = [value for value in values if value.group == stratum]
+            most_blocks = max(most_blocks, len({value.block for value in inside}))
+            if metric in outcomes:
+                panels.append(
+                    partial(
+                        _panel,
+                        outcome=outcomes[metric],
+                        stratum=stratum,
+                        values=inside,
+                        colours=evidence.colours,
+                    )
+                )
     caption = (
-        "A dot is a run; the box holds the middle half of a level’s runs, its line is their median (from "
-        f"{MINIMUM_FOR_A_BOX} runs on). Runs of one block are joined: "
-        "if all lines lean alike, no single block made the difference."
+        "A dot is a run; the box holds the middle half of a level’s runs, its line is their "
+        f"median (from {MINIMUM_FOR_A_BOX} runs on). Runs of one block are joined: if all lines "
+        "lean alike, no single block made the difference."
     )
-    if blocks > MAXIMUM_BLOCKS:
-        caption += f" {MAXIMUM_BLOCKS} of {blocks} blocks are shown, evenly over time; the boxes are those of all."
-    return _values(
-        "blocks",
-        "Every run, those of one block joined",
-        caption,
-        evidence,
-        _headlines_first(evidence.comparison),
-        _paint_levels,
-    )
-
-
-def in_order(evidence: Evidence) -> Drawing | None:
-    caption = "The same runs in the order in which they ran. A slope is the machine's drift; random order lets it meet all alike."
-    metrics = _headlines(evidence.comparison)[:PANELS_A_ROW]
-    return _values("order", "Every run, in order of time", caption, evidence, metrics, _paint_order)
-
-
-def _headlines(comparison: Comparison) -> list[str]:
-    return list(dict.fromkeys(finding.row.metric for finding in wording.headlines(comparison)))
+    if most_blocks > MAXIMUM_BLOCKS:
+        caption += (
+            f" {MAXIMUM_BLOCKS} of {most_blocks} blocks are shown, evenly over time; the boxes "
+            "are those of all."
+        )
+    title = "Every run, those of one block joined"
+    return paneled("blocks", title, caption, evidence.colours, panels)
 
 
 def _headlines_first(comparison: Comparison) -> list[str]:
-    """All metrics in the report's order; where there are more than panels, the headlines and what comes next before the rest."""
-    strata = _most(len({value.group for value in values}) for values in comparison.values.values())
-    fitting = max(1, MAXIMUM_PANELS // max(1, strata))
-    first = list(dict.fromkeys([*_headlines(comparison), *comparison.values]))[:fitting]
+    """Return all metrics in the report's order; headlines first if not all have a panel."""
+    groups = (len({value.group for value in values}) for values in comparison.values.values())
+    fitting = MAXIMUM_PANELS // max(1, *groups, 1) or 1
+    headlines = [finding.row.metric for finding in wording.headlines(comparison)]
+    first = list(dict.fromkeys([*headlines, *comparison.values]))[:fitting]
     return sorted(comparison.values, key=lambda metric: metric not in first)
 
 
-def _by_stratum(comparison: Comparison) -> Iterator[list[Value]]:
-    for values in comparison.values.values():
-        for stratum in {value.group for value in values}:
-            yield [value for value in values if value.group == stratum]
-
-
-def _most(counts: Iterable[int]) -> int:
-    return max(counts, default=0)
-
-
-def _values(
-    name: str, title: str, caption: str, evidence: Evidence, metrics: Sequence[str], paint: Painter
-) -> Drawing | None:
-    """One panel an outcome and stratum that was asked for; its campaigns share it."""
-    comparison = evidence.comparison
-    outcomes = {finding.row.metric: finding.outcome for finding in comparison.findings}
-    panels = [
-        partial(
-            _panel,
-            paint=paint,
-            outcome=outcomes[metric],
-            stratum=stratum,
-            values=comparison.values[metric],
-            colours=evidence.colours,
-        )
-        for metric in metrics
-        if metric in outcomes
-        for stratum in sorted({value.group for value in comparison.values[metric]}, key=natural)
-    ]
-    return paneled(name, title, caption, evidence.colours, panels, maximum=MAXIMUM_PANELS)
-
-
 def _panel(
-    axes: Axes,
-    paint: Painter,
-    outcome: Outcome,
-    stratum: str,
-    values: Sequence[Value],
-    colours: Colours,
+    axes: Axes, outcome: Outcome, stratum: str, values: Sequence[Value], colours: Colours
 ) -> None:
-    inside = [value for value in values if value.group == stratum]
-    scale = wording.scale(outcome.unit, [value.value for value in inside])
-    least, greatest = (end(value.value for value in inside) for end in (min, max))
-    wide = outcome.kind == "ratio" and greatest > WIDE * least > 0
+    numbers = [value.value for value in values]
+    scale = wording.scale(outcome.unit, numbers)
+    wide = outcome.kind == "ratio" and max(numbers) > WIDE * min(numbers) > 0
     axes.set_yscale("log" if wide else "linear")
-    paint(axes, inside, scale.factor, colours)
+    _paint_levels(axes, values, scale.factor, colours)
     frame(axes, outcome.label, stratum, unit_of(outcome, scale.unit))
     if wide:
-        plain_ticks(axes.yaxis, log_ticks(*axes.get_ylim()))
+        plain_ticks(axes.yaxis)
 
 
 def _paint_levels(axes: Axes, values: Sequence[Value], factor: float, colours: Colours) -> None:
-    places = {level: at for at, level in enumerate(colours)}
-    blocks = _shown_blocks(values, places)
-    crowded = len(blocks) > CROWDED
-    # the same small shift for a whole block, so that its line is straight and its dots lie beside the others'
-    shifts = [0.08 * (at % 5 - 2) if len(blocks) > 1 else 0.0 for at in range(len(blocks))]
+    places = {level: place for place, level in enumerate(colours)}
+    by_block: dict[str, list[Value]] = {}
+    for value in values:
+        by_block.setdefault(value.block, []).append(value)
     dots: dict[str, list[tuple[float, float]]] = {level: [] for level in places}
-    lines: list[tuple[float, float]] = []
-    for inside, shift in zip(blocks, shifts, strict=True):
-        for value in inside:
-            dots[value.level].append((places[value.level] + shift, value.value / factor))
-            lines.append(dots[value.level][-1])
-        lines.append((np.nan, np.nan))
-    axes.plot(
-        *zip(*lines, strict=True),
-        color=JOIN,
-        linewidth=0.7,
-        alpha=0.5 if crowded else 0.9,
-        zorder=1,
-    )
-    for level, at in dots.items():
-        _dots(axes, at, colours[level], 2.6 if crowded else 3.4)
-        _box(
-            axes,
-            [value.value / factor for value in values if value.level == level],
-            places[level],
-            colours[level],
-        )
+    for count, block in enumerate(evenly(list(by_block.values()), MAXIMUM_BLOCKS)):
+        # The same small shift for a whole block: its line is straight, its dots do not overlap.
+        shift = 0.08 * (count % 5 - 2) if len(by_block) > 1 else 0.0
+        ordered = sorted(block, key=lambda value: places[value.level])
+        line = [(places[value.level] + shift, value.value / factor) for value in ordered]
+        axes.plot(*zip(*line, strict=True), color=JOIN, linewidth=0.7, alpha=0.7, zorder=1)
+        for value, dot in zip(ordered, line, strict=True):
+            dots[value.level].append(dot)
+    for level, points in dots.items():
+        style: Any = {"marker": "o", "markersize": 3, "markeredgewidth": 0, "linestyle": ""}
+        axes.plot(*np.array(points).reshape(-1, 2).T, color=colours[level], zorder=3, **style)
+        inside = [value.value / factor for value in values if value.level == level]
+        if len(inside) >= MINIMUM_FOR_A_BOX:
+            _box(axes, inside, places[level], colours[level])
     axes.set_xlim(-0.6, len(places) - 0.4)
     short = len(places) * max(map(len, places)) <= MAXIMUM_TICK_LETTERS
     axes.set_xticks(range(len(places)) if short else [], list(places) if short else [])
     axes.tick_params(axis="x", length=0)
 
 
-def _dots(axes: Axes, dots: Sequence[tuple[float, float]], colour: str, size: float) -> None:
-    # not a scatter: markers of one line are drawn several times faster
-    if dots:
-        axes.plot(
-            *zip(*dots, strict=True),
-            marker="o",
-            markersize=size,
-            markeredgewidth=0,
-            linestyle="",
-            color=colour,
-            zorder=3,
-        )
-
-
-def _shown_blocks(values: Sequence[Value], places: Mapping[str, int]) -> list[list[Value]]:
-    """Blocks with their values in the levels' order; of very many, some, evenly over time."""
-    blocks: dict[str, list[Value]] = {}
-    for value in values:
-        blocks.setdefault(value.block, []).append(value)
-    return [
-        sorted(inside, key=lambda value: places[value.level])
-        for inside in evenly(list(blocks.values()), MAXIMUM_BLOCKS)
-    ]
-
-
 def _box(axes: Axes, values: Sequence[float], place: float, colour: str) -> None:
-    if len(values) < MINIMUM_FOR_A_BOX:
-        return
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75), method="median_unbiased")
-    left, right = place - 0.32, place + 0.32
-    axes.bar(
-        place, high - low, right - left, bottom=low, color=colour, alpha=0.16, linewidth=0, zorder=2
-    )
-    axes.plot(
-        [left, right],
-        [middle, middle],
-        color=colour,
-        linewidth=1.6,
-        zorder=2,
-        solid_capstyle="butt",
-    )
-
-
-def _paint_order(axes: Axes, values: Sequence[Value], factor: float, colours: Colours) -> None:
-    places = [(float(value.sequence), value.value / factor) for value in values]
-    axes.plot(*zip(*places, strict=True), color=GRID, linewidth=0.9, zorder=1)
-    for level, colour in colours.items():
-        inside = [
-            place for value, place in zip(values, places, strict=True) if value.level == level
-        ]
-        _dots(axes, inside, colour, 3.8 if len(values) < MANY else 2.4)
-    at_most(axes.xaxis, 5, whole=True)
-    axes.set_xlabel("run, in the order of their beginnings")
+    axes.bar(place, high - low, 0.64, bottom=low, color=colour, alpha=0.16, linewidth=0, zorder=2)
+    axes.hlines(middle, place - 0.32, place + 0.32, color=colour, linewidth=1.6, zorder=2)
 
 
 def table(evidence: Evidence) -> list[Section]:
-    """Return every run that counts, with its value of each headline, in the order in which they began."""
-    values, link = evidence.comparison.values, evidence.link
+    """Return the usable runs with their value of each headline, in order of their start."""
+    values = evidence.comparison.values
     headlines = {one.row.metric: one.outcome for one in wording.headlines(evidence.comparison)}
-    first = {one.run: one for of_metric in values.values() for one in of_metric}
-    if not first or len(first) > MAX_RUNS:
+    runs = {value.run: value for of_metric in values.values() for value in of_metric}
+    if not runs or len(runs) > MAX_RUNS:
         return []
     by_run = {
-        metric: {one.run: one.value for one in values.get(metric, ())} for metric in headlines
+        metric: {value.run: value.value for value in values.get(metric, ())} for metric in headlines
     }
-    strata = len({one.group for one in first.values()}) > 1
-    header: Header = (
-        *("run", evidence.comparison.factor, *(["stratum"] if strata else []), "block"),
-        *(number(one.label) for one in headlines.values()),
-    )
-    rows: list[Line] = [
-        (
-            Cell(run, link=link(run)),
-            *(one.level, *([one.group] if strata else []), one.block),
-            *(
-                wording.quantity(by_run[metric].get(run), outcome)
-                for metric, outcome in headlines.items()
-            ),
+    several = len({value.group for value in runs.values()}) > 1
+    strata = ("stratum",) if several else ()
+    labels = [number(outcome.label) for outcome in headlines.values()]
+    header: Header = ("run", evidence.comparison.factor, *strata, "block", *labels)
+    rows: list[Line] = []
+    for run, value in sorted(runs.items(), key=lambda item: item[1].sequence):
+        cells = [
+            wording.quantity(by_run[metric].get(run), outcome)
+            for metric, outcome in headlines.items()
+        ]
+        stratum = (value.group,) if several else ()
+        rows.append(
+            (Cell(run, link=evidence.link(run)), value.level, *stratum, value.block, *cells)
         )
-        for run, one in sorted(first.items(), key=lambda item: item[1].sequence)
-    ]
-    return [
-        Section(
-            "Every run that counts", "In the order in which they began.", header, rows, folded=True
-        )
-    ]
+    caption = "In the order in which they began."
+    return [Section("Every run that counts", caption, header, rows, folded=True)]
 
 
 ANALYSIS = Analysis(
@@ -272,5 +168,5 @@ ANALYSIS = Analysis(
         170: lambda evidence: [tables.excluded(evidence.comparison, evidence.link)],
         180: table,
     },
-    figures={70: by_level, 140: in_order},
+    figures={70: by_level},
 )

@@ -1,7 +1,8 @@
-"""Time to an accuracy. Runs whose training ended without it are not dropped: they never count as on their way to it.
+"""Time to an accuracy. Runs whose training ended without it never count as on their way to it.
 
-That is the cumulative incidence (Fine and Gray, 1999): Kaplan and Meier's curve with those runs kept at risk to the end, which is
-the share of all runs. With them censored where they ended, it would rise to 1 where the last run alone got there.
+That is the cumulative incidence (Fine and Gray, 1999): Kaplan and Meier's curve with those runs
+kept at risk to the end, which is the share of all runs. With them censored at their end, it would
+rise to 1 once the last of the other runs got there.
 """
 
 from __future__ import annotations
@@ -9,30 +10,39 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import Colours, Drawing, frame, paneled, plain_ticks
-from experiments.comparison.report.sections import Header, Section
+from experiments.comparison.report.sections import Section
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.statistics import estimates, significance
 from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import Comparison
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+CAPTION = (
+    "Seconds of training, without validation, until an epoch ended with this accuracy. The median "
+    "is the time by which half of all runs had got there. A run that ended without stays among "
+    "those that have not (cumulative incidence), in the interval and in the log-rank test too, "
+    "which is against the first of each group, block by block, and corrected over all rows (Holm). "
+    "An interval needs six runs, the test six blocks."
+)
+HEADER = (
+    *("accuracy", "", "runs", "got there", "median time", "95 % interval"),
+    "p, log-rank (Holm)",
+)
 
 
 @dataclass(frozen=True)
 class Reached:
     """Times of one level to one accuracy.
 
-    seconds: until it was reached, or until training ended without. reached: which of both. blocks: of every run, in that order.
+    Attributes:
+        seconds: until it was reached, or until training ended without.
+        reached: whether it was reached, for every run.
+        blocks: of every run, in the same order.
     """
 
     percent: str
@@ -43,57 +53,51 @@ class Reached:
     blocks: tuple[str, ...]
 
     @property
-    def steps(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """When another run got there, ascending, and the share of all runs that had got there from then on."""
-        times = np.sort(self.seconds[self.reached])
-        return times, np.arange(1, len(times) + 1) / len(self.seconds)
-
-    @property
     def median(self) -> float:
-        """The first time by which half of all runs had got there; infinite where less than half ever do."""
-        times, shares = self.steps
-        return (
-            float(times[np.flatnonzero(shares >= 0.5)[0]])
-            if len(times) and shares[-1] >= 0.5
-            else math.inf
-        )
+        """First time by which half of all runs had got there; infinite if less than half do."""
+        times = np.sort(self.seconds[self.reached])
+        half = math.ceil(len(self.seconds) / 2)
+        return float(times[half - 1]) if len(times) >= half else math.inf
 
     def at_risk(self, end: float) -> NDArray[np.float64]:
-        """The seconds with which runs are on their way, where those that never got there are until the end of all."""
+        """Return the seconds on the way: until the end of all for runs that never got there."""
         return np.where(self.reached, self.seconds, end)
 
 
 def reached(comparison: Comparison) -> list[Reached]:
-    """Every threshold that any run was asked for, in every stratum, level by level."""
-    found = []
+    """Return every threshold that any run was asked for, in every stratum, level by level."""
     ends = {one.sequence: one for one in comparison.training_ends}
-    if not ends:  # nobody knows for how long those who never got there were on their way
+    if not ends:  # how long the runs that never got there were on their way is not recorded
         return []
+    results = []
     for percent, values in comparison.times_to_accuracy.items():
         arrived = {one.sequence: one for one in values}
-        everyone = {**ends, **arrived}
-        for stratum in sorted({one.stratum for one in everyone.values()}, key=natural):
+        runs = {**ends, **arrived}.values()
+        for stratum in sorted({run.stratum for run in runs}, key=natural):
             for level in comparison.levels:
-                runs = [
-                    one for one in everyone.values() if (one.level, one.stratum) == (level, stratum)
-                ]
-                seconds = np.array([one.value for one in runs])
-                there = np.array([one.sequence in arrived for one in runs], bool)
-                if runs:
-                    blocks = tuple(one.block for one in runs)
-                    found.append(Reached(percent, stratum, level, seconds, there, blocks))
-    return found
+                inside = [run for run in runs if (run.level, run.stratum) == (level, stratum)]
+                if inside:
+                    seconds = np.array([run.value for run in inside])
+                    in_time = np.array([run.sequence in arrived for run in inside], bool)
+                    blocks = tuple(run.block for run in inside)
+                    results.append(Reached(percent, stratum, level, seconds, in_time, blocks))
+    return results
 
 
 @dataclass(frozen=True)
-class Middle:
-    """When half of a level's runs had got there, with a 95 % interval: infinite where they never do, NaN where it is unknown.
+class MedianTime:
+    """When half of a level's runs had got there, with a 95 % interval.
 
-    The interval inverts tests on the log-log scale of the same curve (Brookmeyer and Crowley, 1982).
-    Below six runs no interval of a median holds it in 95 %, and no test has fewer a side.
+    The interval inverts tests on the log-log scale of the same curve (Brookmeyer and Crowley,
+    1982). Below six runs no interval of a median holds it in 95 %, and no test has fewer a side.
 
-    log_rank_p: against the first level of the same threshold and stratum, corrected over all thresholds, strata and levels
-    (Holm); None for that one, of few blocks, or where none got there.
+    Attributes:
+        seconds: infinite if they never do.
+        low: NaN if it is unknown.
+        high: infinite if it is unbounded.
+        log_rank_p: against the first level of the same threshold and stratum, corrected over all
+            thresholds, strata and levels (Holm); None for that one, of few blocks, or if none got
+            there.
     """
 
     of: Reached
@@ -103,47 +107,39 @@ class Middle:
     log_rank_p: float | None
 
 
-def middles(found: Sequence[Reached], *, tested: bool = True) -> list[Middle]:
-    """Median times, in the order of the levels. tested: False gives no p."""
+def median_times(groups: Sequence[Reached], *, tested: bool = True) -> list[MedianTime]:
+    """Return median times, in the order of the levels; without p if not tested."""
     from statsmodels.duration.survfunc import SurvfuncRight
 
-    firsts = [
-        next(
-            other for other in found if (other.percent, other.stratum) == (one.percent, one.stratum)
-        )
-        for one in found
-    ]
-    pairs = zip(firsts, found, strict=True)
-    ps = significance.holm(
-        [_log_rank(first, one) if tested and first is not one else None for first, one in pairs]
-    )
-    told = []
-    for one, p in zip(found, ps, strict=True):
+    first: dict[tuple[str, str], Reached] = {}
+    ps = []
+    for group in groups:
+        reference = first.setdefault((group.percent, group.stratum), group)
+        ps.append(_log_rank(reference, group) if tested and reference is not group else None)
+    results = []
+    for group, p in zip(groups, significance.holm(ps), strict=True):
         low, high = np.nan, np.inf
-        if one.reached.any() and estimates.earned(0.5, len(one.seconds)):
-            curve = SurvfuncRight(one.at_risk(float(one.seconds.max())), one.reached.astype(int))
-            with np.errstate(
-                all="ignore"
-            ):  # where all or none are on their way, the log-log interval has no width
-                low, high = curve.quantile_ci(0.5)
-        told.append(Middle(one, one.median, float(low), float(high), p))
-    return told
+        if group.reached.any() and estimates.earned(0.5, len(group.seconds)):
+            at_risk = group.at_risk(float(group.seconds.max()))
+            with np.errstate(all="ignore"):  # no width if all or no run is on its way
+                low, high = SurvfuncRight(at_risk, group.reached.astype(int)).quantile_ci(0.5)
+        results.append(MedianTime(group, group.median, float(low), float(high), p))
+    return results
 
 
 def _log_rank(a: Reached, b: Reached) -> float | None:
-    """Return the p of a log-rank test that swaps the runs of a block, since they share the machine, seed and data.
+    """Return the p of a log-rank test that swaps the runs of a block.
 
-    Runs whose training ended without stay at risk (Gray 1988). The statistic is the sum of log-rank scores of one side,
-    events minus Nelson and Aalen's cumulative hazard, so swapping a block turns the sign of its difference.
+    They share the machine, seed and data. Runs whose training ended without stay at risk (Gray
+    1988). The statistic is the sum of log-rank scores of one side, events minus Nelson and Aalen's
+    cumulative hazard, so swapping a block turns the sign of its difference.
     """
     both = [block for block in a.blocks if block in b.blocks]
-    if len(both) < MINIMUM_BLOCKS:
-        return None
     end = float(max(a.seconds.max(), b.seconds.max()))
-    rows = [[side.blocks.index(block) for block in both] for side in (a, b)]
-    status = np.concatenate([side.reached[at] for side, at in zip((a, b), rows, strict=True)])
-    times = np.concatenate([side.at_risk(end)[at] for side, at in zip((a, b), rows, strict=True)])
-    if not status.any():
+    rows = [(side, [side.blocks.index(block) for block in both]) for side in (a, b)]
+    status = np.concatenate([side.reached[at] for side, at in rows])
+    times = np.concatenate([side.at_risk(end)[at] for side, at in rows])
+    if len(both) < MINIMUM_BLOCKS or not status.any():
         return None
     arrivals, events = np.unique(times[status], return_counts=True)
     hazard = np.append(0.0, np.cumsum(events / (times[:, None] >= arrivals).sum(axis=0)))
@@ -152,89 +148,25 @@ def _log_rank(a: Reached, b: Reached) -> float | None:
 
 
 def table(evidence: Evidence) -> list[Section]:
-    caption = (
-        "Seconds of training, without validation, until an epoch ended with this accuracy. The median is the time by "
-        "which half of all runs had got there, as in the figure. A run that ended without stays among those that have "
-        "not (cumulative incidence), in the interval and in the log-rank test too, which is against the first of each "
-        "group, block by block, and corrected over all rows (Holm). An interval needs six runs, the test six blocks."
-    )
-    header: Header = (
-        "accuracy",
-        "",
-        "runs",
-        "got there",
-        "median time",
-        "95 % interval",
-        "p, log-rank (Holm)",
-    )
-    rows = [
-        _cells(one)
-        for one in middles(reached(evidence.comparison), tested=not evidence.comparison.busy)
-    ]
-    return [Section("Time to accuracy", caption, header, rows)] if rows else []
+    """Return a line for each threshold, stratum and level."""
+    groups = reached(evidence.comparison)
+    times = median_times(groups, tested=not evidence.comparison.busy)
+    return [Section("Time to accuracy", CAPTION, HEADER, list(map(_cells, times)))] if times else []
 
 
-def _cells(one: Middle) -> tuple[str, ...]:
+def _cells(time: MedianTime) -> tuple[str, ...]:
     def seconds(value: float) -> str:
         return f"{value:.3g} s" if math.isfinite(value) else "never"
 
-    of, known = one.of, math.isfinite(one.low)
-    name = f"{of.percent} %" + (f" [{of.stratum}]" if of.stratum else "")
-    got = f"{int(of.reached.sum())} of {len(of.reached)}"
-    low, high = wording.outwards(one.low, one.high)
-    interval = f"{low:.3g} to {seconds(high)}" if known else wording.NONE
-    return (
-        name,
-        of.level,
-        str(len(of.reached)),
-        got,
-        seconds(one.seconds),
-        interval,
-        wording.p_value(one.log_rank_p),
-    )
+    group, interval = time.of, wording.NONE
+    if math.isfinite(time.low):
+        low, high = wording.outwards(time.low, time.high)
+        interval = f"{low:.3g} to {seconds(high)}"
+    name = f"{group.percent} %" + (f" [{group.stratum}]" if group.stratum else "")
+    count = str(len(group.reached))
+    arrived = f"{int(group.reached.sum())} of {count}"
+    p = wording.p_value(time.log_rank_p)
+    return (name, group.level, count, arrived, seconds(time.seconds), interval, p)
 
 
-def figure(evidence: Evidence) -> Drawing | None:
-    """Return the share of runs that have reached each accuracy, over time."""
-    groups: dict[tuple[str, str], list[Reached]] = {}
-    for one in reached(evidence.comparison):
-        groups.setdefault((one.percent, one.stratum), []).append(one)
-    panels = [
-        partial(
-            _steps,
-            sides=sides,
-            colours=evidence.colours,
-            title=f"{percent} % accuracy",
-            stratum=stratum,
-        )
-        for (percent, stratum), sides in groups.items()
-    ]
-    caption = (
-        "The share of all runs that have reached an accuracy, by seconds of training without validation. "
-        "A tick is a run that ended without: it stays among those that have not reached it. The table’s median is where a line "
-        "reaches one half."
-    )
-    return paneled(
-        "times_to_accuracy", "Time to accuracy", caption, evidence.colours, panels, panel_inches=2.1
-    )
-
-
-def _steps(
-    axes: Axes, sides: Sequence[Reached], colours: Colours, title: str, stratum: str
-) -> None:
-    end = max(float(one.seconds.max()) for one in sides)
-    for one in sides:
-        xs, shares = ([0.0, *values] for values in one.steps)
-        axes.step(
-            [*xs, end], [*shares, shares[-1]], where="post", color=colours[one.level], linewidth=1.5
-        )
-        without = one.seconds[~one.reached]
-        at = [shares[int(np.searchsorted(xs, second, side="right")) - 1] for second in without]
-        axes.plot(without, at, marker="|", markersize=8, linestyle="", color=colours[one.level])
-    axes.set_ylim(-0.03, 1.05)
-    axes.set_xlabel("time of training, s")
-    frame(axes, title, stratum, "share of runs")
-    plain_ticks(axes.yaxis, (0, 0.25, 0.5, 0.75, 1))
-
-
-ANALYSIS = Analysis(tables={40: table}, figures={60: figure})
+ANALYSIS = Analysis(tables={40: table})

@@ -1,1 +1,1 @@
-"""What was found, in words, tables and figures."""
+"""Wording, tables and figures of a comparison."""

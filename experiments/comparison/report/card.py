@@ -1,4 +1,4 @@
-"""The answer in ten seconds: one card, built once, shown by the page, Markdown, a picture, the terminal and MLflow alike."""
+"""Answer card of a comparison, shown by the page, Markdown, the terminal and MLflow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ _NOT_IN_A_METRIC = re.compile(r"[^\w\-. :/]")
 
 @dataclass(frozen=True)
 class OutcomeLine:
-    """One outcome of a card. style: as a table's cell. verdict: with what single strata show, where there are several."""
+    """Line of a card for one outcome.
+
+    Attributes:
+        verdict: with what single strata show, if they differ.
+        style: as of a `Cell`.
+    """
 
     label: str
     effect: str
@@ -39,12 +44,15 @@ class OutcomeLine:
 
 @dataclass(frozen=True)
 class AnswerCard:
-    """What is asked, and `answer`: a sentence to be read aloud, and a second one where something would settle it.
+    """Card of a comparison.
 
-    caution: how many warnings there are.
-    facts: what → text: model, data, machine, versions, date, duration, precision; without what the runs do not say.
-    advice: the command that measures what would settle it, where there is one.
-    outcomes: settled ones first. figures: `verdict/…` metrics of the campaign's run.
+    Attributes:
+        answer: a sentence to be read aloud, and a second one on what would settle it.
+        caution: the number of warnings.
+        facts: name → text: model, data, machine, versions, date, duration, precision.
+        outcomes: settled ones first.
+        figures: `verdict/…` metrics of the campaign's run.
+        advice: the command that measures what would settle it.
     """
 
     title: str
@@ -59,18 +67,22 @@ class AnswerCard:
 
     @property
     def told(self) -> str:
-        """The answer with its caution: where there is room for nothing else."""
+        """Answer with its caution."""
         return " ".join(filter(None, (self.answer, self.caution)))
 
 
 def of(
     comparison: Comparison,
     title: str,
-    smallest: str = "",
     span: Span | None = None,
     advice: Advice | None = None,
 ) -> AnswerCard:
-    """smallest: the smallest effects that the runs could detect. span: when they ran. advice: how more blocks are measured."""
+    """Return the card of a comparison.
+
+    Args:
+        span: when the runs were measured.
+        advice: how more blocks are measured.
+    """
     found = wording.settled_first(_headlines(comparison))
     shown = found[:MAX_OUTCOMES]
     several = len(grouped(found)) > 1
@@ -82,7 +94,7 @@ def of(
         f"Read it with the report’s {f'{count} warnings' if count > 1 else 'warning'}."
         if count
         else "",
-        {name: text for name, text in _facts(comparison, smallest, span).items() if text},
+        {name: text for name, text in _facts(comparison, span).items() if text},
         [_line(one, comparison, several=several) for one in shown],
         len(found) - len(shown),
         _figures(found),
@@ -91,7 +103,6 @@ def of(
 
 
 def _headlines(comparison: Comparison) -> list[Finding]:
-    """The headlines; of several strata what all of them say together, where that could be told."""
     chosen = wording.headlines(comparison)
     asked = {(one.row.metric, one.row.a, one.row.b) for one in chosen}
     return [
@@ -148,7 +159,6 @@ def _answer(comparison: Comparison, found: Sequence[Finding]) -> str:
 
 
 def _how(unsettled: Sequence[Finding]) -> str:
-    """What would settle what is open; empty where nothing is, or no prediction is made."""
 
     def names(findings: Sequence[Finding]) -> str:
         return (
@@ -165,7 +175,8 @@ def _how(unsettled: Sequence[Finding]) -> str:
         )
         each = " each" if len(planned) > 1 else ""
         sentences.append(
-            f"At most {blocks:,} more block{'s' * (blocks > 1)}{takes} settle {names([one for _, one in planned])} "
+            f"At most {blocks:,} more block{'s' * (blocks > 1)}{takes} settle "
+            f"{names([one for _, one in planned])} "
             f"with a predicted probability of {outlook.PREDICTED}{each}."
         )
     if rest := [one for one in unsettled if outlook.remedies(one)]:
@@ -179,7 +190,6 @@ def _how(unsettled: Sequence[Finding]) -> str:
 
 
 def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
-    """One outcome, level by level: the first that is settled anywhere."""
     metric = found[0].row.metric
     group = [one for one in found if one.row.metric == metric]
     seen = [f"{_whom(one, comparison)} {_brief(one, comparison)}" for one in group[:MAX_LEVELS]]
@@ -192,12 +202,12 @@ def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
 
 
 def _of_one_campaign(comparison: Comparison) -> bool:
-    """Whether a campaign's own effect on a side, which only repetitions show, would be taken for the side's."""
+    """Return whether a campaign's effect on a side could be taken for the side's."""
     return len(comparison.rests_on.get("campaigns", ())) == 1
 
 
 def _quality(comparison: Comparison) -> str:
-    """The differences in quality that are shown though no primary outcome; empty where there is none."""
+    """Return the differences in quality that are shown though no primary outcome."""
     if not comparison.primary:
         return ""
     clauses = []
@@ -232,7 +242,7 @@ def _whom(finding: Finding, comparison: Comparison) -> str:
     return wording.spoken(finding.row.b, comparison) + where
 
 
-def _facts(comparison: Comparison, smallest: str, span: Span | None) -> dict[str, str]:
+def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
     told = {
         name: wording.joined(
             list(
@@ -250,16 +260,8 @@ def _facts(comparison: Comparison, smallest: str, span: Span | None) -> dict[str
         if name.startswith("version.")
     }
     of_rows = {one.row.n_blocks for one in comparison.findings}
-    blocks = sorted(
-        of_rows - {0} or of_rows
-    )  # an outcome that cannot be compared says so in its row
-    counted = (
-        wording.blocks(blocks[-1])
-        if len(blocks) == 1
-        else f"{blocks[0]} to {wording.blocks(blocks[-1])}"
-        if blocks
-        else ""
-    )
+    counted = wording.block_range(of_rows - {0} or of_rows)
+    smallest = wording.smallest_detectable(comparison)
     return {
         "Model": told["model"],
         "Data": told["dataset"],
@@ -274,7 +276,6 @@ def _facts(comparison: Comparison, smallest: str, span: Span | None) -> dict[str
 
 
 def _figures(found: Sequence[Finding]) -> dict[str, float]:
-    """`verdict/<metric>/ratio|difference`, `…/low`, `…/high`; with the level behind the metric where there are several."""
     several = len({(one.row.a, one.row.b) for one in found}) > 1
     values: dict[str, float] = {}
     for one in found:

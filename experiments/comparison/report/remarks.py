@@ -1,4 +1,4 @@
-"""What can be done next, and what must be known before any figure, in sentences."""
+"""Advice on what to do next, and warnings before any number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from tracking.records import JIT_COMPILE, JIT_PLANNED, RAN_EAGERLY
 
 @dataclass(frozen=True)
 class Advice:
-    """Something that can be done next. arguments: of the call that does it; here: those that only this machine needs."""
+    """Command that measures more.
+
+    Attributes:
+        arguments: of the call.
+        here: arguments that only this machine needs.
+    """
 
     what: str
     arguments: tuple[str, ...]
@@ -23,27 +28,24 @@ class Advice:
 
     @property
     def command(self) -> str:
-        """For everyone who reads of it: no folder and no server of this machine is in it."""
+        """Command without a folder or server of this machine."""
         return shlex.join(["evenhand", *self.arguments])
 
     @property
     def pasted(self) -> str:
-        """For the terminal that it is printed in."""
+        """Command for the terminal that it is printed in."""
         return shell.from_anywhere(*self.arguments, *self.here)
 
     def __str__(self) -> str:
         return f"{self.what}: {self.pasted}"
 
 
-# So many more blocks, in that stratum -> how they are measured; None where they cannot be.
-
-
-# So many more blocks, in that stratum -> how they are measured; None where they cannot be.
+# Number of blocks and stratum -> how they are measured; None if they cannot be.
 Measured = Callable[[int, str], Advice | None]
 
 
 def on_more_blocks(comparison: Comparison, measured: Measured) -> Advice | None:
-    """How the headline that needs most would be settled, where so many more blocks can be measured, and which ones it is for."""
+    """Return how the headline that needs most blocks can be settled."""
     needed = [(outlook.more_blocks(finding), finding) for finding in wording.headlines(comparison)]
     wanted, longest = max(needed, key=lambda one: one[0], default=(0, None))
     if not wanted or longest is None:
@@ -55,13 +57,11 @@ def on_more_blocks(comparison: Comparison, measured: Measured) -> Advice | None:
     )
 
 
-# What a part of the spread is called, and what makes it smaller.
-
-
 def on_eager(environment: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """A line for each level that was not compiled as its variant is to be.
+    """Return a line for each level that was not compiled as its variant is to be.
 
-    environment: level -> fact -> what it is, as a comparison has it.
+    Args:
+        environment: level -> fact -> value, as in a comparison.
     """
     told = "What was not compiled ran eagerly: read the times with that in mind"
     eager = [
@@ -70,7 +70,8 @@ def on_eager(environment: Mapping[str, Mapping[str, str]]) -> list[str]:
         if RAN_EAGERLY in facts
     ]
     by_xla = [
-        f"COMPILED OTHERWISE, {level}: jit_compile is {facts[JIT_COMPILE]}, expected {facts[JIT_PLANNED]}. "
+        f"COMPILED OTHERWISE, {level}: jit_compile is {facts[JIT_COMPILE]}, expected "
+        f"{facts[JIT_PLANNED]}. "
         "The framework decided by the network and the device: read the times with that in mind"
         for level, facts in environment.items()
         if facts.get(JIT_COMPILE) != facts.get(JIT_PLANNED)

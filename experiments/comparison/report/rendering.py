@@ -1,4 +1,4 @@
-"""A report as a page and as Markdown (by Jinja) and in a terminal: one function a format."""
+"""Rendering of a report as a page and Markdown (by Jinja) and in a terminal."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ MIN_TO_FILTER = 12
 
 @dataclass(frozen=True)
 class Document:
-    """A report. sentences: what was found, the most important first. notes: at its end.
+    """A report.
 
-    precision: how small a difference could be told, and why; empty where nothing was tested.
+    Attributes:
+        sentences: the results, the most important first.
+        notes: lines at its end.
     """
 
     card: AnswerCard
     subtitle: str
-    precision: str
     warnings: Sequence[str]
     sentences: Sequence[str]
     body: Sequence[Section | Figure]
@@ -48,7 +49,7 @@ class Document:
 
 
 def page(document: Document) -> str:
-    """One HTML file that needs nothing from outside."""
+    """Return one HTML file that needs nothing from outside."""
     return (
         _environment()
         .get_template("report.html.j2")
@@ -57,7 +58,7 @@ def page(document: Document) -> str:
 
 
 def fragment(warnings: Sequence[str], sentences: Sequence[str], table: Section) -> str:
-    """What a notebook shows of a comparison: an element without style or script of its own."""
+    """Return what a notebook shows: an element without style or script."""
     return (
         _environment()
         .get_template("notebook.html.j2")
@@ -78,16 +79,16 @@ def _environment() -> Environment:
 
 
 def _in_css(text: str) -> Markup:
-    """A text as a string of CSS: whatever is not plain is written by its number, so that nothing ends the string or the style."""
+    """Return a string of CSS in which special characters are numbers."""
     told = "".join(one if one.isalnum() or one in " .,()%-" else f"\\{ord(one):x} " for one in text)
     return Markup(f'"{told}"')
 
 
 def markdown(document: Document) -> str:
-    """Markdown; figures are those in `figures/`."""
+    """Return Markdown whose figures are those in `figures/`."""
     title, _, card = markdown_card(document.card).partition("\n\n")
     parts = [title, *(f"> **{_escaped(line)}**" for line in document.warnings), card]
-    parts += [_escaped(document.subtitle), *filter(None, [_escaped(document.precision)])]
+    parts.append(_escaped(document.subtitle))
     parts.append("\n".join(f"- {_escaped(line)}" for line in document.sentences))
     for one in document.body:
         if isinstance(one, Section):
@@ -98,56 +99,29 @@ def markdown(document: Document) -> str:
 
 
 def markdown_card(card: AnswerCard) -> str:
-    """The card alone, for a pull request or a chat: whatever shows its first lines shows the answer."""
-    parts = [f"# {_escaped(card.title)}", *_markdown_answer(card)]
+    """Return the card, whose first lines hold the answer, for a pull request or a chat."""
+    parts = [f"# {_escaped(card.title)}", f"**{_escaped(card.answer)}**"]
+    parts += [f"⚠ {_escaped(card.caution)}"] if card.caution else []
+    parts.append(_escaped(card.question))
     rows = [(one.label, one.effect, one.interval, one.verdict) for one in card.outcomes]
     if rows:
-        lines = [
-            _markdown_row(("outcome", "effect", "95 % CI", "verdict")),
-            "|---|---|---|---|",
-            *map(_markdown_row, rows),
-        ]
-        parts.append("\n".join(lines))
+        header = (_markdown_row(("outcome", "effect", "95 % CI", "verdict")), "|---|---|---|---|")
+        parts.append("\n".join([*header, *map(_markdown_row, rows)]))
     parts += [f"{card.left_out} more outcomes in the report."] if card.left_out else []
-    parts += _markdown_advice(card)
-    return "\n\n".join(
-        [*parts, "\n".join(f"- {name}: {_escaped(text)}" for name, text in card.facts.items())]
-    )
+    if card.advice:
+        parts.append(f"{_escaped(card.advice.what)}, on the machine that measured these:")
+        parts.append(f"    {card.advice.command}")
+    facts = [f"- {name}: {_escaped(text)}" for name, text in card.facts.items()]
+    return "\n\n".join([*parts, "\n".join(facts)])
 
 
 def description_card(card: AnswerCard) -> str:
-    """The card at the head of a run's description, of which a page of MLflow shows the first lines: the answer stands there."""
-    outcomes = "\n".join(
-        f"- {_escaped(f'{one.label}: {one.effect} · {one.basis}')}" for one in card.outcomes
-    )
-    facts = " · ".join(f"{name}: {_escaped(text)}" for name, text in card.facts.items())
-    return "\n\n".join(
-        filter(None, [*_markdown_answer(card), outcomes, *_markdown_advice(card), facts])
-    )
-
-
-def _markdown_advice(card: AnswerCard) -> list[str]:
-    return (
-        [
-            f"{_escaped(card.advice.what)}, on the machine that measured these:",
-            f"    {card.advice.command}",
-        ]
-        if card.advice
-        else []
-    )
-
-
-def _markdown_answer(card: AnswerCard) -> list[str]:
-    answer, question, caution = (
-        _escaped(card.answer),
-        _escaped(card.question),
-        _escaped(card.caution),
-    )
-    return [f"**{answer}**", *([f"⚠ {caution}"] if caution else []), question]
+    """Return the card without its title, for a run's description in MLflow."""
+    return markdown_card(card).partition("\n\n")[2]
 
 
 def terminal_card(card: AnswerCard) -> Table:
-    """The card without what the table below it shows."""
+    """Return the card without the content of the table below it."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -168,7 +142,6 @@ def _markdown_section(section: Section) -> list[str]:
 
 
 def _markdown_table(section: Section) -> str:
-    """All columns but those without a text in any line."""
     lines = list(section.lines(once=False))
     rows = [line for line in lines if not isinstance(line, str)]
     shown = [
@@ -191,7 +164,7 @@ def _markdown_row(texts: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that cannot break out of a Markdown table cell."""
+    """Return text that cannot break out of a Markdown table cell."""
     escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
     for mark in "`[]*_":
         escaped = escaped.replace(mark, f"\\{mark}")
@@ -199,7 +172,7 @@ def _escaped(text: str) -> str:
 
 
 def terminal(section: Section, title: str) -> Table:
-    """The columns of a section that a terminal has room for."""
+    """Return the columns of a section that fit into a terminal."""
     shown = [at for at, column in enumerate(section.columns) if column.terminal]
     table = Table(
         box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False

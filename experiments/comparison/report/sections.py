@@ -1,4 +1,4 @@
-"""What a report consists of: tables with what is said of them, the same for a page, for Markdown and for a terminal."""
+"""Content of a report: tables with captions, for a page, Markdown and a terminal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table. style: how it is coloured: `better`, `worse`, `differs`, `alike`, `open`, `none` or `alarm`.
+    """Cell of a table.
 
-    aside: a page shows it only where the reader points at the cell that it stands under. link: where the text leads on a page.
+    Attributes:
+        style: `better`, `worse`, `differs`, `alike`, `open`, `none` or `alarm`.
+        aside: shown by a page only when the reader points at the cell above it.
+        link: target of the text on a page.
     """
 
     text: str
@@ -22,9 +25,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """numeric: aligned to the right. pill: its style is a coloured label. once: a value is not repeated in the line below.
+    """Column of a table.
 
-    under: on a page it stands small under the column before. terminal: shown in a terminal, at least so many letters wide.
+    Attributes:
+        numeric: aligned to the right.
+        pill: its style is a coloured label.
+        once: a value is not repeated in the line below.
+        under: on a page it stands under the column before.
+        terminal: minimum width in a terminal; 0 is not shown.
     """
 
     name: str
@@ -41,9 +49,11 @@ Line = str | Sequence[str | Cell]
 
 @dataclass(frozen=True)
 class Section:
-    """A title, what must be known of the table, and the table itself. A row that is one text is a heading over those below.
+    """Table with title and caption; a row that is a text is a heading over those below.
 
-    warning: stands out. folded: on a page opened by the reader, elsewhere left out.
+    Attributes:
+        warning: printed in bold.
+        folded: on a page opened by the reader, elsewhere left out.
     """
 
     title: str
@@ -59,7 +69,7 @@ class Section:
         return [Column(one) if isinstance(one, str) else one for one in self.header]
 
     def lines(self, *, once: bool = True) -> Iterator[str | list[Cell]]:
-        """Headings and rows of cells. once: leave out what a line repeats from the one above."""
+        """Yield headings and rows of cells; `once` leaves out repeated values."""
         before: list[Cell] = []
         for row in self.rows:
             if isinstance(row, str):
@@ -76,7 +86,7 @@ class Section:
 
     @property
     def page_lines(self) -> Iterator[str | list[tuple[Column, Cell, list[Cell]]]]:
-        """As `lines`, with the cells that stand under another beside it."""
+        """Lines with the cells that stand under another in its list."""
         for line in self.lines():
             if isinstance(line, str):
                 yield line
@@ -91,7 +101,7 @@ class Section:
 
     @cached_property
     def page_header(self) -> list[tuple[Column, str]]:
-        """Columns, and what is written over them: the names of those that stand under them too, but for asides."""
+        """Columns with their titles, which name the columns under them."""
         found: list[tuple[Column, str]] = []
         for column in self.columns:
             if not column.under:

@@ -1,4 +1,4 @@
-"""The tables of the verdicts and of the runs behind them, and the cells that tables of analyses share. No arithmetic."""
+"""Tables of verdicts and runs, and the cells that tables of analyses share."""
 
 from __future__ import annotations
 
@@ -11,21 +11,28 @@ from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 
 Link = Callable[[str], str]
-ONE_FAMILY = "at most 5 % of reports show a difference where there is none (Holm’s correction over all rows). "
+ONE_FAMILY = (
+    "at most 5 % of reports show a difference where there is none (Holm’s correction over all "
+    "rows). "
+)
 TWO_FAMILIES = (
-    "at most 5 % of reports show a difference where there is none among the primary rows, declared beforehand, and at most "
+    "at most 5 % of reports show a difference where there is none among the primary rows, "
+    "declared beforehand, and at most "
     "another 5 % among the exploratory ones (Holm’s correction inside each family). "
 )
 PROMISE = (
-    "The two other claims are promised for each row: a true effect that just reaches the margin is called equivalent in at most "
-    "5 % of rows, and beyond the margin in at most 2.5 %. Many rows together have more such errors. "
-    "“Smallest detectable effect”: the true effect that 80 % of such campaigns show, among all rows of its family. “Smallest "
+    "The two other claims are promised for each row: a true effect that just reaches the margin "
+    "is called equivalent in at most "
+    "5 % of rows, and beyond the margin in at most 2.5 %. Many rows together have more such "
+    "errors. "
+    "“Smallest detectable effect”: the true effect that 80 % of such campaigns show, among all "
+    "rows of its family. “Smallest "
     "effect with a verdict”: the true effect that 80 % of them show to lie beyond the margin."
 )
 
 
 def nowhere(_run: str) -> str:
-    """Where a run leads of which no page is known."""
+    """Return the link of a run without a known page."""
     return ""
 
 
@@ -41,7 +48,7 @@ EFFECT: Header = ("effect", under("95 % interval"), Column("verdict", pill=True)
 
 
 def style(finding: Finding) -> str:
-    """How a verdict is coloured."""
+    """Return the style of a verdict."""
     if finding.decision is Decision.NOT_COMPARABLE:
         return "none"
     if not finding.judged:
@@ -52,7 +59,7 @@ def style(finding: Finding) -> str:
 
 
 def several(comparison: Comparison) -> bool:
-    """Whether there are more comparisons than one: every line then names its level."""
+    """Return whether there are several pairs of levels: every line then names its level."""
     return len({(finding.row.a, finding.row.b) for finding in comparison.findings}) > 1
 
 
@@ -62,7 +69,6 @@ def versus(comparison: Comparison) -> str:
 
 
 def _labels(comparison: Comparison) -> tuple[str, list[str]]:
-    """Return the baseline and the other levels as prose names them."""
     others = [wording.labelled(level, comparison.factor) for level in comparison.levels[1:]]
     return wording.labelled(comparison.baseline, comparison.factor), others
 
@@ -74,7 +80,7 @@ def _side_names(comparison: Comparison) -> tuple[str, str]:
 
 
 def verdicts(comparison: Comparison) -> Section:
-    """A row a finding; strata and families under headings of their own."""
+    """Return a row for each finding, with headings for strata and families."""
     many, (first, second) = several(comparison), _side_names(comparison)
     header: Header = (
         Column("outcome", once=True, terminal=16),
@@ -94,7 +100,8 @@ def verdicts(comparison: Comparison) -> Section:
     heading, one_reason = "", len({finding.row.reason for finding in comparison.findings}) == 1
     for finding in comparison.findings:
         row = finding.row
-        over = wording.heading(finding, comparison)
+        family = row.family if comparison.primary else ""
+        over = ", ".join(filter(None, (row.stratum, family)))
         if over != heading:
             heading = over
             rows.append(heading)
@@ -109,7 +116,9 @@ def verdicts(comparison: Comparison) -> Section:
                     wording.p_value(row.p_holm),
                     decimal(row.probability_within_blocks, "{:.0%}").replace("%", " %"),
                 ),
-                *(wording.detectable(finding), wording.decidable(finding), str(row.n_blocks)),
+                wording.amount(row.minimum_in_family, finding),
+                wording.amount(row.minimum_for_verdict, finding),
+                str(row.n_blocks),
             )
         )
     whom = " (or the baseline named in the line)" if many else ""
@@ -118,14 +127,15 @@ def verdicts(comparison: Comparison) -> Section:
     caption = (
         f"Every line compares {wording.joined(others)} with the baseline {baseline}{whom}. "
         f"Values are {whose}: geometric means over blocks for ratios, means for differences. "
-        "“b > a in a block”: the share of blocks in which the level (b) has the greater value than the baseline (a), ties half. "
+        "“b > a in a block”: the share of blocks in which the level (b) has the greater value "
+        "than the baseline (a), ties half. "
         f"Error rates: {TWO_FAMILIES if comparison.primary else ONE_FAMILY}{PROMISE}"
     )
     return Section("Verdicts", caption, header, rows)
 
 
 def effect(finding: Finding, *, quiet: bool = False) -> tuple[str | Cell, ...]:
-    """As `EFFECT` says. quiet: the reason is shown only where the reader points at the verdict."""
+    """Return the cells of `EFFECT`; `quiet` shows the reason only on demand."""
     row = finding.row
     verdict = (Cell(row.verdict, style(finding)), Cell(row.reason, aside=quiet or finding.judged))
     return wording.effect(finding), wording.effect_interval(finding), *verdict
@@ -179,7 +189,6 @@ def second_opinions(comparison: Comparison) -> Section:
 
 
 def _hodges_lehmann(finding: Finding) -> tuple[str, str]:
-    """The estimate, and its interval as far as so few blocks bound one."""
     found = finding.hodges_lehmann
     if found is None:
         return wording.NONE, wording.NONE
@@ -219,4 +228,7 @@ def excluded(comparison: Comparison, link: Link = nowhere) -> Section:
 def _none_left_out(comparison: Comparison) -> str:
     if any(finding.row.n_blocks for finding in comparison.findings):
         return "No run was left out."
-    return "No run was left out by itself, but no pair of runs was compared: the reasons stand beside the verdicts."
+    return (
+        "No run was left out by itself, but no pair of runs was compared: the reasons stand "
+        "beside the verdicts."
+    )

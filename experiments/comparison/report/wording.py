@@ -1,4 +1,4 @@
-"""Numbers for people: units, significant digits, and a finding as a sentence. The only place where anything is rounded."""
+"""Wording of numbers and findings; numbers are rounded here only."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from experiments.metrics import Outcome, place
 DASH, MINUS, NONE = "–", "−", "—"
 MINIMUM_P = 1e-4
 LOGGED_DIGITS = 4
-# Beyond this share the number of an effect that could be told apart says nothing more.
+# Largest detectable effect, as a share, that is printed as a number.
 MAX_TOLD = 9.0
-# An interval whose ends lie further apart has two digits at each end: decimals would suit only one of them.
+# Ratio of an interval's ends from which both have two significant digits.
 WIDE = 10.0
 _SCALES = {
     "s": ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3_600.0, "h")),
@@ -40,7 +40,7 @@ class Scale:
 
 
 def scale(unit: str, values: Iterable[float]) -> Scale:
-    """The unit in which the greatest value reads well."""
+    """Return the unit in which the greatest value reads well."""
     greatest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     steps = _SCALES.get(unit, ((1.0, unit),))
     fitting = [Scale(factor, name) for factor, name in steps if greatest >= _FROM.get(name, factor)]
@@ -48,7 +48,7 @@ def scale(unit: str, values: Iterable[float]) -> Scale:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Significant digits, without an exponent where people would write none: 0.0123, 1,234, 2.5e-07."""
+    """Return a number in significant digits: 0.0123, 1,234, 2.5e-07."""
     if value == 0:
         return "0"
     size = math.floor(math.log10(abs(value)))
@@ -60,7 +60,7 @@ def number(value: float, digits: int = 3) -> str:
 def logged(
     estimate: float | None, low: float | None, high: float | None
 ) -> tuple[float | None, ...]:
-    """An estimate and its interval as metrics for the eye: four digits, the bounds outwards, so that none settles by rounding."""
+    """Round an estimate and its interval to four digits, the bounds outwards."""
     rules = (Context(LOGGED_DIGITS, rule) for rule in (ROUND_HALF_EVEN, ROUND_FLOOR, ROUND_CEILING))
     values = zip((estimate, low, high), rules, strict=True)
     return tuple(
@@ -72,7 +72,7 @@ def logged(
 def outwards(
     low: float, high: float, *, digits: int = 3, decimals: int | None = None
 ) -> tuple[float, float]:
-    """Return the ends of an interval, rounded outwards to significant digits or decimals; an infinite end stays."""
+    """Round the ends of an interval outwards to significant digits or decimals."""
 
     def rounded(value: float, rule: str) -> float:
         if not math.isfinite(value):
@@ -86,7 +86,7 @@ def outwards(
 
 
 def quantity(value: float | None, outcome: Outcome) -> str:
-    """A value with its unit: 31.2 ms, 712 MiB, 1,020 examples/s."""
+    """Return a value with its unit: 31.2 ms, 712 MiB, 1,020 examples/s."""
     if value is None:
         return NONE
     chosen = scale(outcome.unit, [value])
@@ -98,104 +98,89 @@ def percent(share: float) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """Never 0: what is smaller than can be told is told so."""
+    """Return a p-value, never as 0."""
     if p is None:
         return NONE
-    return (
-        f"< {MINIMUM_P:.4f}"
-        if p < MINIMUM_P
-        else f"{p:.4f}"
-        if p < 0.01
-        else f"{p:.3f}"
-        if p < 0.1
-        else f"{p:.2f}"
-    )
+    if p < MINIMUM_P:
+        return f"< {MINIMUM_P:.4f}"
+    if p < 0.01:
+        return f"{p:.4f}"
+    return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def margin(finding: Finding) -> str:
-    """What matters: ±3 %, ±1 points."""
     return f"±{amount(finding.row.margin, finding)}"
 
 
-def detectable(finding: Finding) -> str:
-    """The smallest true difference that this many blocks find in four of five campaigns, among all tests of the report."""
-    return _least(finding.row.minimum_in_family, finding)
+def amount(value: float | None, finding: Finding) -> str:
+    """Return the size of an effect: a share of a ratio in percent, a difference in its unit."""
+    if value is None:
+        return NONE
+    if finding.row.kind != "ratio":
+        return f"{value:.2g} {_unit(finding)}".rstrip()
+    if value < 1:
+        return f"{100 * value:.2g} %"
+    return f"{_rounded(100 * value)} %" if value < MAX_TOLD else "over 10×"
 
 
-def decidable(finding: Finding) -> str:
-    """The smallest true difference that this many blocks find to lie beyond the margin in four of five campaigns."""
-    return _least(finding.row.minimum_for_verdict, finding)
-
-
-def _least(found: float | None, finding: Finding) -> str:
-    return NONE if found is None else amount(found, finding)
-
-
-def amount(value: float, finding: Finding) -> str:
-    """The size of an effect: a share of a ratio in percent, a difference in its unit."""
-    if finding.row.kind == "ratio":
-        return (
-            f"{100 * value:.2g} %"
-            if value < 1
-            else f"{_rounded(100 * value)} %"
-            if value < MAX_TOLD
-            else "over 10×"
+def smallest_detectable(comparison: Comparison) -> str:
+    """Return the smallest effects that the headlines' blocks could detect; empty without a test."""
+    tested = [one for one in headlines(comparison) if one.row.p is not None]
+    by_label: dict[str, list[Finding]] = {}
+    for finding in tested:
+        by_label.setdefault(finding.outcome.label, []).append(finding)
+    parts = []
+    for label, group in by_label.items():
+        group.sort(key=lambda finding: finding.row.minimum_in_family or 0.0)
+        ends = dict.fromkeys(
+            amount(finding.row.minimum_in_family, finding) for finding in (group[0], group[-1])
         )
-    return f"{value:.2g} {_unit(finding)}".rstrip()
+        parts.append(f"{' to '.join(ends)} in {label}")
+    counted = block_range(finding.row.n_blocks for finding in tested)
+    return f"about {joined(parts)} (80 % power, {counted})" if tested else ""
 
 
-def spread(sd: float) -> str:
-    """An SD of logarithms as a share."""
-    return f"{100 * sd:.2g} %"
-
-
-def rise(value: float, finding: Finding) -> str:
-    """A change on the scale of the test, with its sign: +6.2 %, −0.4 points."""
-    if finding.row.kind == "ratio":
-        return f"{100 * math.expm1(value):+.2g} %".replace("-", MINUS)
-    return f"{value:+.2g} {_unit(finding)}".rstrip().replace("-", MINUS)
+def block_range(counts: Iterable[int]) -> str:
+    """Return `6 blocks`, or `4 to 6 blocks` if counts differ; empty without any."""
+    ordered = sorted(set(counts))
+    if not ordered:
+        return ""
+    return f"{ordered[0]} to {blocks(ordered[-1])}" if len(ordered) > 1 else blocks(ordered[0])
 
 
 def _unit(finding: Finding) -> str:
-    """Of a difference: percentages differ by points."""
     return "% points" if finding.outcome.unit == "%" else finding.outcome.unit
 
 
 def estimate(finding: Finding) -> str:
-    """The estimate as it was computed: the ratio b / a or the difference b - a."""
-    row = finding.row
-    if row.estimate is None:
+    """Return the estimate as computed: the ratio b / a or the difference b - a."""
+    value = finding.row.estimate
+    if value is None:
         return NONE
-    return (
-        _ratio(row.estimate, finding) if row.kind == "ratio" else _difference(row.estimate, finding)
-    )
+    return _ratio(value, finding) if finding.row.kind == "ratio" else _difference(value, finding)
 
 
 def interval(finding: Finding) -> str:
-    """The interval of `estimate`; empty where there is nothing uncertain."""
-    row = finding.row
-    return _interval(finding, row.ci_low, row.ci_high)
+    """Return the interval of `estimate`; empty if it never varied."""
+    return _interval(finding, finding.row.ci_low, finding.row.ci_high)
 
 
 def effect(finding: Finding) -> str:
-    """Return the estimate in words: 1.42× faster, +1.2 points, identical; 1.00× where its digits show no direction."""
-    row, turned = finding.row, finding.times
-    if row.estimate is None:
+    """Return the estimate: 1.42× faster, +1.2 points, identical; 1.00× if its digits are 1."""
+    value, turned = finding.row.estimate, finding.times
+    if value is None:
         return NONE
     if finding.identical:
         return "identical"
     if turned is None:
-        return _difference(row.estimate, finding)
+        return _difference(value, finding)
     ratio = _ratio(turned.value, finding)
-    return (
-        f"{ratio}×"
-        if float(ratio.replace(",", "")) == 1
-        else f"{ratio}× {finding.outcome.words[row.estimate >= 1]}"
-    )
+    direction = f" {finding.outcome.words[value >= 1]}"
+    return f"{ratio}×{direction if float(ratio.replace(',', '')) != 1 else ''}"
 
 
 def effect_interval(finding: Finding) -> str:
-    """The interval of what `effect` says."""
+    """Return the interval of `effect`."""
     row, turned = finding.row, finding.times
     if turned is None or row.ci_low is None or row.ci_high is None:
         return interval(finding)
@@ -213,21 +198,18 @@ def _interval(finding: Finding, low: float | None, high: float | None) -> str:
     if row.kind == "ratio":
         return DASH.join(_ratio(end, finding) for end in _ratio_ends(low, high, finding))
     decimals = _decimals(finding)
-    low, high = outwards(low, high, decimals=decimals)
-    return f"{_signed(low, decimals)} to {_signed(high, decimals)} {_unit(finding)}".rstrip()
+    ends = (_signed(end, decimals) for end in outwards(low, high, decimals=decimals))
+    return f"{' to '.join(ends)} {_unit(finding)}".rstrip()
 
 
 def _rounded(value: float) -> str:
-    """Two significant digits, left of the point too: 350, 0.0034."""
     return number(float(f"{value:.2g}"), 2)
 
 
 def _ratio(value: float, finding: Finding) -> str:
-    return (
-        _rounded(value)
-        if _is_wide(finding) and math.isfinite(value)
-        else _fixed(value, _decimals(finding))
-    )
+    if not math.isfinite(value):
+        return "∞"
+    return _rounded(value) if _is_wide(finding) else f"{value:,.{_decimals(finding)}f}"
 
 
 def _is_wide(finding: Finding) -> bool:
@@ -236,12 +218,9 @@ def _is_wide(finding: Finding) -> bool:
 
 
 def _ratio_ends(low: float, high: float, finding: Finding) -> tuple[float, float]:
-    """The ends of an interval of ratios, rounded outwards to the digits that `_ratio` prints."""
-    return (
-        outwards(low, high, digits=2)
-        if _is_wide(finding)
-        else outwards(low, high, decimals=_decimals(finding))
-    )
+    if _is_wide(finding):
+        return outwards(low, high, digits=2)
+    return outwards(low, high, decimals=_decimals(finding))
 
 
 def _difference(value: float, finding: Finding) -> str:
@@ -249,19 +228,15 @@ def _difference(value: float, finding: Finding) -> str:
 
 
 def _decimals(finding: Finding) -> int:
-    """As many decimals as the interval's width carries; three significant digits where there is none."""
+    """Return as many decimals as the interval carries; three digits without an interval."""
     row, turned = finding.row, finding.times
     if row.ci_low is None or row.ci_high is None or row.ci_low == row.ci_high:
         size = turned.value if turned else row.estimate or 1.0
         return max(0, 2 - math.floor(math.log10(abs(size))))
-    low, high = (turned.low, turned.high) if turned else (row.ci_low, row.ci_high)
-    needed = -math.floor(math.log10(high - low)) + (0 if turned else 1)
-    least = 0 if turned is None or turned.value >= 10 else 1 if turned.value >= 2 else 2
-    return min(12, max(least, needed))
-
-
-def _fixed(value: float, decimals: int) -> str:
-    return f"{value:,.{decimals}f}" if math.isfinite(value) else "∞"
+    if turned is None:
+        return min(12, max(0, 1 - math.floor(math.log10(row.ci_high - row.ci_low))))
+    least = sum(turned.value < limit for limit in (2, 10))
+    return min(12, max(least, -math.floor(math.log10(turned.high - turned.low))))
 
 
 def _signed(value: float, decimals: int) -> str:
@@ -274,45 +249,44 @@ def blocks(count: int) -> str:
 
 
 def sentence(finding: Finding) -> str:
-    """One finding, said of b against the baseline a, with what is to be said beside it."""
-    quoted = finding.decision in (Decision.OPEN, Decision.TOO_FEW)
-    wider = "" if quoted else _capital(reasons.widening(finding.row))
-    return f"{_sentence(finding)} {wider}." if wider else _sentence(finding)
-
-
-def _sentence(finding: Finding) -> str:
+    """Return one finding, of b against the baseline a, with the cause of a wide interval."""
     finding = _with_labels(finding)
     row, decision, where = finding.row, finding.decision, _where(finding)
     subject = _capital(finding.outcome.label)
+    than = _than(finding, start=True)
     basis = f"95 % interval {effect_interval(finding)}, {blocks(row.n_blocks)}"
+    wider = _capital(reasons.widening(row))
     match decision:
         case Decision.NOT_COMPARABLE:
-            return f"{subject}{where}: {row.b} and {row.a} are not comparable: {row.reason}."
+            text = f"{subject}{where}: {row.b} and {row.a} are not comparable: {row.reason}."
         case Decision.TOO_FEW if row.estimate is None:
-            return f"{subject}{where}: no verdict, {row.reason}."
-        case Decision.IDENTICAL:
-            return f"{subject}: identical ({blocks(row.n_blocks)}){where}."
-        case Decision.EQUIVALENT:
-            return f"{subject}: {_equivalent(finding)}, {basis}){where}."
+            text = f"{subject}{where}: no verdict, {row.reason}."
         case Decision.OPEN | Decision.TOO_FEW:
-            return f"{subject}: no verdict, {row.reason}; seen: {_than(finding)} ({basis}){where}."
-    if finding.never_varied:
-        small = (
-            f"; that is less than the margin of {margin(finding)}"
-            if decision is Decision.CONSTANT
-            else ""
-        )
-        return (
-            f"{_than(finding, start=True)}, the same in all {blocks(row.n_blocks)}{where}{small}."
-        )
-    seen = f"{_than(finding, start=True)} ({basis}){where}"
-    if decision is Decision.WITHIN_MARGIN:
-        return f"{seen}: a difference, but within the margin of {margin(finding)}."
-    return f"{seen}; {_size_open(finding)}." if decision is Decision.SIZE_OPEN else f"{seen}."
+            seen = f"seen: {_than(finding)} ({basis}){where}"
+            text, wider = f"{subject}: no verdict, {row.reason}; {seen}.", ""
+        case Decision.IDENTICAL:
+            text = f"{subject}: identical ({blocks(row.n_blocks)}){where}."
+        case Decision.EQUIVALENT:
+            text = f"{subject}: {_equivalent(finding)}, {basis}){where}."
+        case _ if finding.never_varied:
+            less = f"; that is less than the margin of {margin(finding)}"
+            small = less if decision is Decision.CONSTANT else ""
+            text = f"{than}, the same in all {blocks(row.n_blocks)}{where}{small}."
+        case Decision.WITHIN_MARGIN:
+            within = f"a difference, but within the margin of {margin(finding)}"
+            text = f"{than} ({basis}){where}: {within}."
+        case Decision.SIZE_OPEN:
+            text = f"{than} ({basis}){where}; {_size_open(finding)}."
+        case _:
+            text = f"{than} ({basis}){where}."
+    return f"{text} {wider}." if wider else text
 
 
 def _equivalent(finding: Finding) -> str:
-    return f"{finding.row.b} and {finding.row.a} are equivalent within {margin(finding)} ({effect(finding)}"
+    return (
+        f"{finding.row.b} and {finding.row.a} are equivalent within {margin(finding)} "
+        f"({effect(finding)}"
+    )
 
 
 def _size_open(finding: Finding) -> str:
@@ -320,7 +294,7 @@ def _size_open(finding: Finding) -> str:
 
 
 def _than(finding: Finding, *, start: bool = False) -> str:
-    """tensorflow trains 1.42× faster than pytorch; a label, but never a level, gets a capital at the `start` of a sentence."""
+    """Return `tensorflow trains 1.42× faster than pytorch`."""
     row, label = finding.row, finding.outcome.label
     seen, subject = effect(finding), _capital(label) if start else label
     if seen.startswith("±") or seen.endswith("×") or seen == "identical":
@@ -337,21 +311,16 @@ def _where(finding: Finding) -> str:
 
 
 def named(finding: Finding) -> str:
-    """The outcome, and the stratum where there is one."""
+    """Return the outcome, and the stratum if there is one."""
     return finding.outcome.label + _where(finding)
-
-
-def heading(finding: Finding, comparison: Comparison) -> str:
-    """What stands over the rows of a stratum and, where outcomes were declared, of a family; empty where there is but one."""
-    row = finding.row
-    return ", ".join(filter(None, (row.stratum, row.family if comparison.primary else "")))
 
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-# Library names as their makers write them; whoever adds a framework needs no entry: its name stands as it is.
+# Library names as their makers write them; whoever adds a framework needs no entry: its name
+# stands as it is.
 _PROPER = {
     "pytorch": "PyTorch",
     "torch": "PyTorch",
@@ -378,7 +347,7 @@ def _with_labels(finding: Finding) -> Finding:
 
 
 def spoken(level: str, comparison: Comparison) -> str:
-    """A framework as it is written in prose: `keras-torch` is Keras on PyTorch; a bare value with its setting: `threads=2`."""
+    """Return a level as prose: `keras-torch` is Keras on PyTorch; a bare value is `threads=2`."""
     if comparison.factor.rpartition(".")[2] == "campaign":
         return f"“{level}”"
     if comparison.factor != "framework":
@@ -389,12 +358,12 @@ def spoken(level: str, comparison: Comparison) -> str:
 
 
 def settled_first(findings: Iterable[Finding]) -> list[Finding]:
-    """What there is a verdict on before what is open, otherwise in the order given."""
+    """Return findings with a verdict before those that are open."""
     return sorted(findings, key=lambda finding: not finding.judged)
 
 
 def clause(finding: Finding, comparison: Comparison) -> str:
-    """A finding as a person says it, without figures that need explaining and without a full stop."""
+    """Return a finding as a clause to be read aloud."""
     row, label = finding.row, finding.outcome.label
     told = replace(
         finding, row=replace(row, a=spoken(row.a, comparison), b=spoken(row.b, comparison))
@@ -412,14 +381,17 @@ def clause(finding: Finding, comparison: Comparison) -> str:
         case Decision.TOO_FEW:
             return f"no verdict on {label}: {row.reason}"
         case Decision.SIZE_OPEN:
-            return f"{_than(told)}, but whether by more than {amount(row.margin, finding)} is not settled"
+            return (
+                f"{_than(told)}, but whether by more than {amount(row.margin, finding)} is not "
+                "settled"
+            )
         case Decision.WITHIN_MARGIN | Decision.CONSTANT:
             return f"{_than(told)}, less than the margin of {amount(row.margin, finding)}"
     return _than(told)
 
 
 def _range(finding: Finding) -> str:
-    """Tensorflow trains between 1.12× faster and 1.34× slower than pytorch."""
+    """Return `tensorflow trains between 1.12× faster and 1.34× slower than pytorch`."""
     row, label = finding.row, finding.outcome.label
     if row.kind == "difference":
         return f"{label} of {row.b} differs by {effect_interval(finding)} from that of {row.a}"
@@ -430,7 +402,6 @@ def _range(finding: Finding) -> str:
 
 
 def _end(value: float | None, finding: Finding, *, upper: bool) -> str:
-    """One end of an interval of ratios in words, rounded outwards; an end that is missing is unbounded."""
     if value is None:
         return "an unknown amount different"
     times = value if value >= 1 else 1 / value
@@ -444,82 +415,72 @@ def _end(value: float | None, finding: Finding, *, upper: bool) -> str:
 
 
 def brief(finding: Finding) -> str:
-    """What is said behind a level's name: is 1.42× faster; or why there is no verdict."""
+    """Return the text after a level's name: is 1.42× faster; or why there is no verdict."""
     if finding.row.estimate is None:
         return finding.row.verdict
     if finding.decision is Decision.EQUIVALENT:
         return f"equivalent within {margin(finding)}"
-    seen = effect(finding)
-    return seen if finding.judged else f"not settled ({effect_interval(finding) or seen})"
+    text = effect(finding)
+    return text if finding.judged else f"not settled ({effect_interval(finding) or text})"
 
 
 def headlines(comparison: Comparison) -> list[Finding]:
-    """What a reader wants first, for every pair of levels and stratum.
+    """Return the primary outcomes for every pair of levels and stratum.
 
-    What was declared as primary, and nothing else; without a declaration training speed, inference, memory, energy, quality.
+    Without a declaration: training speed, inference, memory, energy and quality.
     """
-    found: list[Finding] = []
+    results: list[Finding] = []
     for group in grouped(comparison.findings).values():
+        best: dict[str, Finding] = {}
+        for finding in sorted(group, key=lambda one: (one.outcome.headline or ("", 0))[1]):
+            if finding.outcome.headline and not finding.a_value == finding.b_value == 0:
+                best.setdefault(finding.outcome.headline[0], finding)
+        first = sorted(best.values(), key=lambda finding: place(finding.row.metric)) or group[:3]
         if comparison.primary:
-            found += [finding for finding in group if finding.primary]
-            continue
-        chosen: dict[str, tuple[int, Finding]] = {}
-        for finding in group:
-            if finding.outcome.headline and not (finding.a_value == 0 and finding.b_value == 0):
-                subject, rank = finding.outcome.headline
-                chosen[subject] = min(
-                    chosen.get(subject, (rank, finding)), (rank, finding), key=lambda one: one[0]
-                )
-        first = [finding for _, finding in chosen.values()]
-        found += sorted(first, key=lambda finding: place(finding.row.metric)) or group[:3]
-    return found
+            first = [finding for finding in group if finding.primary]
+        results += first
+    return results
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """What was found, in words, the most important first. A reason that holds for everything is said once."""
+    """Return the results as text, the most important first."""
     if not comparison.findings:
         return [f"No verdict: {_nothing_to_judge(comparison)}."]
     first, chosen = comparison.findings[0], headlines(comparison)
     if not first.judged and len({finding.row.reason for finding in comparison.findings}) == 1:
-        seen = [one for one in chosen if one.row.estimate is not None]
-        return [f"No verdict: {first.row.reason}.", *map(_seen, seen)]
+        lines = [f"No verdict: {first.row.reason}."]
+        for one in chosen:
+            if one.row.estimate is not None:
+                bounds = "" if one.identical else f" (95 % interval {effect_interval(one)})"
+                lines.append(f"Seen, but not judged: {_than(one)}{bounds}{_where(one)}.")
+        return lines
     if not chosen:
-        return [
-            f"No primary outcome ({', '.join(comparison.primary)}) was measured: what was is exploratory, and below."
-        ]
+        primary = ", ".join(comparison.primary)
+        return [f"No primary outcome ({primary}) was measured: what was is exploratory, and below."]
     if len(grouped(comparison.findings)) == 1:
         return [sentence(finding) for finding in settled_first(chosen)]
+    keys = {(one.row.metric, one.row.a, one.row.b) for one in chosen}
     together = [
         summary_sentence(summary)
         for summary in comparison.summaries
-        if _is_headline(summary, chosen)
+        if (summary.row.metric, summary.row.a, summary.row.b) in keys
     ]
     return [*together, *map(_in_one, grouped(chosen).values())]
 
 
-def _seen(finding: Finding) -> str:
-    interval = "" if finding.identical else f" (95 % interval {effect_interval(finding)})"
-    return f"Seen, but not judged: {_than(finding)}{interval}{_where(finding)}."
-
-
 def _nothing_to_judge(comparison: Comparison) -> str:
-    """Why there is not even a row: no run can be used, or none has an outcome."""
     if comparison.n_runs:
-        asked = f" asked for ({', '.join(comparison.unmeasured)})" if comparison.unmeasured else ""
-        return f"no usable run has any of the outcomes{asked}"
-    reasons = Counter(one.reason for one in comparison.excluded if not one.metric).most_common()
-    told = [f"{reason} ({count})" for reason, count in reasons[:NAMED]]
-    others = sum(count for _, count in reasons[NAMED:])
-    return f"no run can be used: {'; '.join([*told, *([f'other reasons ({others})'] if others else [])])}"
-
-
-def _is_headline(summary: Finding, chosen: Sequence[Finding]) -> bool:
-    told = (summary.row.metric, summary.row.a, summary.row.b)
-    return any((finding.row.metric, finding.row.a, finding.row.b) == told for finding in chosen)
+        missing = ", ".join(comparison.unmeasured)
+        return "no usable run has any of the outcomes" + (f" asked for ({missing})" * bool(missing))
+    counts = Counter(one.reason for one in comparison.excluded if not one.metric).most_common()
+    parts = [f"{reason} ({count})" for reason, count in counts[:NAMED]]
+    if others := sum(count for _, count in counts[NAMED:]):
+        parts.append(f"other reasons ({others})")
+    return f"no run can be used: {'; '.join(parts)}"
 
 
 def summary_sentence(summary: Finding) -> str:
-    """What the strata say together, said of b against the baseline a."""
+    """Return a summary over strata, of b against the baseline a."""
     basis = f"95 % interval {effect_interval(summary)}"
     label, than = summary.outcome.label, _than(summary)
     match summary.decision:
@@ -537,11 +498,13 @@ def summary_sentence(summary: Finding) -> str:
             seen = f"{label}: no verdict, {summary.row.reason}; seen: {than} ({basis})"
         case _:
             seen = f"{than} ({basis})"
-    return f"Over {strata(summary)}: {seen}{heterogeneity(summary, before=', ')}."
+    share = summary.across.i_squared_percent if summary.across else None
+    heterogeneity = "" if share is None else f", heterogeneity I² {share:.0f} %"
+    return f"Over {strata(summary)}: {seen}{heterogeneity}."
 
 
 def strata(summary: Finding) -> str:
-    """3 strata (machine=a, b, c): what is before every name is said once; of many, what they differ by."""
+    """Return `3 strata (machine=a, b, c)`; many strata by the names of their keys."""
     names = summary.across.names if summary.across else ()
     if len(names) > NAMED:
         keys = dict.fromkeys(part.partition("=")[0] for name in names for part in name.split(", "))
@@ -556,7 +519,7 @@ def strata(summary: Finding) -> str:
 
 
 def prediction(summary: Finding) -> str:
-    """Where one more stratum is expected, turned as in `effect`; empty below three strata."""
+    """Return the interval of one more stratum, turned as in `effect`."""
     across = summary.across
     if across is None or len(across.names) < 3:
         return ""
@@ -568,14 +531,8 @@ def prediction(summary: Finding) -> str:
     )
 
 
-def heterogeneity(summary: Finding, before: str = "") -> str:
-    """heterogeneity I² 40 %: how much of what the strata differ by is more than chance; empty where it cannot be told."""
-    share = summary.across.i_squared_percent if summary.across else None
-    return "" if share is None else f"{before}heterogeneity I² {share:.0f} %"
-
-
 def rests_on(comparison: Comparison) -> str:
-    """Rests on 2 machines (box, other) and 1 team (red); empty where the runs say neither."""
+    """Return `Rests on 2 machines (box, other) and 1 team (red).`"""
     told = [
         f"{len(names)} {what[:-1] if len(names) == 1 else what}"
         + ("" if what == "campaigns" else f" ({', '.join(names)})")
@@ -586,38 +543,41 @@ def rests_on(comparison: Comparison) -> str:
 
 
 def _in_one(group: Sequence[Finding]) -> str:
-    """All headlines of one pair of levels in one sentence."""
-    row = _with_labels(group[0]).row
-    where = f" [{row.stratum}]" if row.stratum else ""
-    told = [_brief(finding) for finding in settled_first(group)]
-    return f"{row.b} against {row.a}{where}: {'; '.join(told)}."
-
-
-def _brief(finding: Finding) -> str:
-    row, label = finding.row, finding.outcome.label
-    if row.estimate is None:
-        return f"{label} {row.verdict} ({row.reason})"
-    name = finding.outcome.verb or label
-    verdict, bounds = "" if finding.judged else f", {row.verdict}", effect_interval(finding)
-    return f"{name} {effect(finding)}" + (f" ({bounds}{verdict})" if bounds else verdict)
+    row, texts = _with_labels(group[0]).row, []
+    for finding in settled_first(group):
+        label, verdict = finding.outcome.label, finding.row.verdict
+        if finding.row.estimate is None:
+            texts.append(f"{label} {verdict} ({finding.row.reason})")
+            continue
+        bounds = effect_interval(finding)
+        bracket = f"{bounds}{'' if finding.judged else f', {verdict}'}"
+        text = f"{finding.outcome.verb or label} {effect(finding)}"
+        texts.append(f"{text} ({bracket})" if bounds else f"{text}{bracket}")
+    return f"{row.b} against {row.a}{_where(group[0])}: {'; '.join(texts)}."
 
 
 def at_a_look(finding: Finding, block_seconds: float) -> str:
-    """A line on an outcome while its campaign goes on; block_seconds: how long one more block takes."""
+    """Return a line on an outcome while its campaign goes on.
+
+    Args:
+        block_seconds: time that one more block takes.
+    """
     row, share = _with_labels(finding).row, outlook.narrower(finding)
     if row.estimate is None:
         return f"{named(finding)}, {row.b} against {row.a}: {row.reason}"
-    seen = f"{named(finding)}, {row.b} against {row.a}: {effect(finding)} (95 % CI {effect_interval(finding) or NONE})"
+    bounds = effect_interval(finding) or NONE
+    seen = f"{named(finding)}, {row.b} against {row.a}: {effect(finding)} (95 % CI {bounds})"
     if finding.judged or finding.decision is Decision.NOT_COMPARABLE:
         return f"{seen}: {row.verdict}"
     narrow = f"; settled at {share:.2g} of that width" if share else ""
     wanted = outlook.payable(finding, block_seconds)
     if wanted is None:
         return f"{seen}, margin {margin(finding)}: open{narrow}"
-    more = f"at most {wanted:,} more block{'s' * (wanted > 1)}, {durations.told(wanted * block_seconds)}"
+    extra = f"{wanted:,} more block{'s' * (wanted > 1)}"
+    more = f"at most {extra}, {durations.told(wanted * block_seconds)}"
     return f"{seen}, margin {margin(finding)}: open{narrow}; {more}"
 
 
 def joined(texts: Sequence[str], last: str = "and") -> str:
-    """one, two and three"""
+    """Return `a, b and c`."""
     return f"{', '.join(texts[:-1])} {last} {texts[-1]}" if len(texts) > 1 else "".join(texts)

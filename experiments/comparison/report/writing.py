@@ -1,4 +1,4 @@
-"""A comparison as files: a page, Markdown, CSV, JSON and figures. No arithmetic: what is told has been computed."""
+"""Files of a comparison: a page, Markdown, CSV, JSON and figures."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def write(comparison: Comparison, document: Document, folder: Path) -> Path:
 def subtitle(comparison: Comparison) -> str:
     """Return what was compared, by how many runs and with which margin."""
     return (
-        f"{tables.versus(comparison)} · factor {comparison.factor} · {comparison.n_runs} usable runs · "
+        f"{tables.versus(comparison)} · factor {comparison.factor} · {comparison.n_runs} usable "
+        "runs · "
         f"margin ±{wording.percent(comparison.margin)} on ratios"
     )
 
@@ -89,7 +90,7 @@ def missing(comparison: Comparison) -> list[str]:
 
 
 def terminal(comparison: Comparison) -> Table:
-    """The verdict table for a terminal; of more rows than anyone reads there, those of the headlines."""
+    """Return the verdict table for a terminal; of very many rows the headlines."""
     every, title = comparison.findings, tables.versus(comparison)
     if len(every) <= MAX_TERMINAL_ROWS:
         return rendering.terminal(tables.verdicts(comparison), title)
@@ -101,7 +102,7 @@ def terminal(comparison: Comparison) -> Table:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """The content of comparison.json: rows as `Row`, unbounded or unknown numbers as null."""
+    """Return the content of comparison.json; unbounded or unknown numbers are null."""
     return {
         "schema_version": SCHEMA_VERSION,
         "rows": [{**vars(row)} for row in comparison.rows],
@@ -139,6 +140,6 @@ def _summary_as_json(summary: Finding) -> dict[str, Any]:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """The rows, one line each, with the fields of `Row` as columns."""
+    """Return the rows as CSV, with the fields of `Row` as columns."""
     names = [field.name for field in dataclasses.fields(Row)]
     return spreadsheet.as_csv([names, *(tuple(vars(row).values()) for row in comparison.rows)])

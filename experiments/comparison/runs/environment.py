@@ -1,4 +1,4 @@
-"""What the compared runs say about themselves: environment, sensors, warnings, and every single value for the figures."""
+"""Environment, sensors, warnings and values of the compared runs."""
 
 from __future__ import annotations
 
@@ -16,47 +16,54 @@ from experiments.comparison.statistics.estimates import Floats
 from experiments.metrics import TO_ACCURACY
 from tracking.records import BETWEEN_WARNINGS
 
-HUGE = 1.7e308  # MLflow keeps infinities as the greatest float
+HUGE = 1.7e308  # MLflow stores infinities as the greatest float
 APART = (
-    "the compared levels come from campaigns of their own: nothing ran side by side, so that whatever changed between them "
-    "is in the difference"
+    "the compared levels come from campaigns of their own: nothing ran side by side, "
+    "so that whatever changed between them is in the difference"
 )
+# Columns of the environment, and prefixes of tags that are not part of it.
 TOLD = (
-    *("machine", "model", "dataset", "team", "campaign", "settings_hash"),
-    *("params.device", "params.threads", "params.precision", "params.others_limit_percent"),
+    "machine",
+    "model",
+    "dataset",
+    "team",
+    "campaign",
+    "settings_hash",
+    "params.device",
+    "params.threads",
+    "params.precision",
+    "params.others_limit_percent",
 )
 UNTOLD_TAGS = (
-    *(
-        "mlflow.",
-        "not_available.",
-        "origin",
-        "heartbeat",
-        "pid",
-        "cell",
-        "outcome",
-        "warnings",
-        "verdict",
-        "block",
-        "kind",
-    ),
-    *(
-        "framework",
-        "order_in_block",
-        "status",
-        "disturbed",
-        "repeats",
-        "turns",
-        "weights.digest",
-        "workers.",
-        "warmup.",
-    ),
+    "mlflow.",
+    "not_available.",
+    "origin",
+    "heartbeat",
+    "pid",
+    "cell",
+    "outcome",
+    "warnings",
+    "verdict",
+    "block",
+    "kind",
+    "framework",
+    "order_in_block",
+    "status",
+    "disturbed",
+    "repeats",
+    "turns",
+    "weights.digest",
+    "workers.",
+    "warmup.",
 )
 
 
 class Value(NamedTuple):
-    """One run's value of a metric; `sequence`: its place in the order in which the runs began. A tuple, as there are many.
+    """Value of a metric of one run; a tuple, since there are many.
 
-    group: the stratum that was asked for, in which `stratum` may be one of several campaigns. run: its id.
+    Attributes:
+        sequence: Place of the run in the order in which the runs began.
+        group: Requested stratum, in which `stratum` may be one of several campaigns.
     """
 
     level: str
@@ -69,50 +76,46 @@ class Value(NamedTuple):
 
 
 def numbers(frame: pd.DataFrame, metric: str) -> Floats:
-    """A metric of every run as floats: NaN where it is missing, infinite where MLflow was given infinity."""
+    """Return a metric of all runs: NaN if it is missing, infinite if MLflow was given infinity."""
     column = frame[metric]
-    values = np.array(
-        column if column.dtype == np.float64 else pd.to_numeric(column, errors="coerce"),
-        dtype=np.float64,
-    )
+    if column.dtype != np.float64:
+        column = pd.to_numeric(column, errors="coerce")
+    values = np.array(column, dtype=np.float64)
     return np.where(np.abs(values) >= HUGE, np.copysign(np.inf, values), values)
 
 
 def values(frame: pd.DataFrame, metrics: Iterable[str]) -> dict[str, tuple[Value, ...]]:
-    """Metric → every finite value in the order in which the runs began."""
+    """Return the finite values of each metric in the order in which the runs began."""
     order = np.argsort(frame["sequence"].to_numpy(), kind="stable")
     names = ("level", "stratum", "block_label", "sequence", "group", "run_id")
-    *columns, groups, runs = [frame[name].to_numpy()[order] for name in names]
-    told = {}
+    columns = [frame[name].to_numpy()[order] for name in names]
+    values = {}
     for metric in metrics:
-        found = numbers(frame, metric)[order]
-        finite = np.flatnonzero(np.isfinite(found))
-        first, last = (
-            [column[finite].tolist() for column in some] for some in (columns, (groups, runs))
-        )
-        told[metric] = tuple(map(Value, *first, found[finite].tolist(), *last))
-    return told
+        series = numbers(frame, metric)[order]
+        finite = np.flatnonzero(np.isfinite(series))
+        fields = [column[finite].tolist() for column in columns]
+        fields.insert(4, series[finite].tolist())
+        values[metric] = tuple(map(Value, *fields))
+    return values
 
 
 def seconds_of_a_block(first: pd.DataFrame, second: pd.DataFrame) -> float | None:
-    """How long the two runs of a block took together, the median over blocks; None where the runs do not say.
-
-    Time in which both were there, as when they take turns, counts once.
-    """
+    """Return the median over blocks of the time of both runs, in which shared time counts once."""
     if not {"start_ms", "end_ms"} <= set(first.columns):
         return None
     starts, ends = (
-        np.array([pd.to_numeric(one[name]) for one in (first, second)], float)
+        np.array([pd.to_numeric(side[name]) for side in (first, second)], float)
         for name in ("start_ms", "end_ms")
     )
-    took = (ends - starts).sum(axis=0) - np.maximum(0.0, ends.min(axis=0) - starts.max(axis=0))
-    known = took[np.isfinite(took)] / 1_000
-    return float(np.median(known)) if len(known) else None
+    shared = np.maximum(0.0, ends.min(axis=0) - starts.max(axis=0))
+    took = (ends - starts).sum(axis=0) - shared
+    seconds = took[np.isfinite(took)] / 1_000
+    return float(np.median(seconds)) if len(seconds) else None
 
 
 @dataclass(frozen=True)
 class Span:
-    """When runs ran: UTC days, and the seconds from a campaign's first start to its last end, over all campaigns."""
+    """Time of runs: UTC days, and the seconds from first start to last end of all campaigns."""
 
     first: datetime.date
     last: datetime.date
@@ -124,79 +127,72 @@ class Span:
 
 
 def span(table: pd.DataFrame) -> Span | None:
-    """Of the finished cells; None where they do not say when they ran."""
+    """Return the span of the finished cells; None if their times are not known."""
     if not {"start_ms", "end_ms"} <= set(table.columns):
         return None
-    frame = table[table["status"] == "FINISHED"] if "status" in table.columns else table
-    frame = frame[
-        pairing.are_cells(frame)
-    ]  # a campaign's own run has no campaign above it: its time would count again
+    frame = _finished(table)
+    frame = frame[pairing.are_cells(frame)]  # the time of a campaign's run would count again
     times = frame[["start_ms", "end_ms"]].apply(pd.to_numeric, errors="coerce").dropna()
     if times.empty:
         return None
-    campaigns = (
-        frame.loc[times.index, "campaign"].fillna("")
-        if "campaign" in frame.columns
-        else pd.Series("", times.index)
-    )
+    campaigns = pd.Series("", times.index)
+    if "campaign" in frame.columns:
+        campaigns = frame.loc[times.index, "campaign"].fillna("")
     groups = times.groupby(campaigns.to_numpy())
     seconds = float((groups["end_ms"].max() - groups["start_ms"].min()).sum()) / 1_000
     first, last = (
-        datetime.datetime.fromtimestamp(ms / 1_000, datetime.UTC).date() for ms in _ends(times)
+        datetime.datetime.fromtimestamp(float(ms) / 1_000, datetime.UTC).date()
+        for ms in (times["start_ms"].min(), times["end_ms"].max())
     )
     return Span(first, last, seconds)
 
 
-def _ends(times: pd.DataFrame) -> tuple[float, float]:
-    return float(times["start_ms"].min()), float(times["end_ms"].max())
+def _finished(table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["status"] == "FINISHED"] if "status" in table.columns else table
 
 
 def times_to_accuracy(frame: pd.DataFrame) -> dict[str, tuple[Value, ...]]:
-    """For every accuracy that any run was asked for, in percent: the seconds of the runs that reached it."""
-    asked = (
-        frame["params.thresholds"].dropna().unique() if "params.thresholds" in frame.columns else ()
-    )
-    shares = sorted({float(text) for one in asked for text in str(one).split(",") if text})
-    metrics = {
-        percent: f"{TO_ACCURACY}{percent}_percent_seconds"
-        for percent in (f"{100 * share:g}" for share in shares)
-    }
-    found = values(frame, [metric for metric in metrics.values() if metric in frame.columns])
-    return {percent: found.get(metric, ()) for percent, metric in metrics.items()}
+    """Return, for each requested accuracy in percent, the seconds of the runs that reached it."""
+    texts = frame["params.thresholds"].dropna().unique() if "params.thresholds" in frame else ()
+    shares = sorted({float(share) for text in texts for share in str(text).split(",") if share})
+    percents = [f"{100 * share:g}" for share in shares]
+    metrics = {percent: f"{TO_ACCURACY}{percent}_percent_seconds" for percent in percents}
+    times = values(frame, [metric for metric in metrics.values() if metric in frame.columns])
+    return {percent: times.get(metric, ()) for percent, metric in metrics.items()}
 
 
 def medians(table: pd.DataFrame, *, factor: str, metric: str) -> dict[str, float]:
-    """The median of a metric at every level, over all finished runs that have it, of whatever kind."""
+    """Return the median of a metric by level, over all finished runs of any kind."""
     if metric not in table.columns:
         return {}
-    frame = table[table["status"] == "FINISHED"] if "status" in table.columns else table
-    found = pd.Series(numbers(frame, metric), index=frame.index).replace([np.inf, -np.inf], np.nan)
-    by_level = found.groupby(frame[pairing.column_of(table, factor)].astype(str)).median().dropna()
+    frame = _finished(table)
+    series = pd.Series(numbers(frame, metric), index=frame.index)
+    finite = series.replace([np.inf, -np.inf], np.nan)
+    levels = frame[pairing.column_of(table, factor)].astype(str)
+    by_level = finite.groupby(levels).median().dropna()
     return {str(level): float(value) for level, value in by_level.items()}
 
 
 def environment(frame: pd.DataFrame, levels: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What the runs of each level ran on and with; where one thing had several values, all are told."""
+    """Return the environment of each level's runs, with all values of each part."""
     columns = [column for column in TOLD if column in frame.columns]
     columns += sorted(
-        c
-        for c in frame.columns
-        if c.startswith("tags.") and not c.removeprefix("tags.").startswith(UNTOLD_TAGS)
+        column
+        for column in frame.columns
+        if column.startswith("tags.") and not column[5:].startswith(UNTOLD_TAGS)
     )
-    told: dict[str, dict[str, str]] = {}
+    environments: dict[str, dict[str, str]] = {}
     for level in levels:
         inside = frame[frame["level"] == level]
-        told[level] = {"runs": str(len(inside))}
+        environments[level] = {"runs": str(len(inside))}
         for column in columns:
-            if texts := sorted(
-                {str(value) for value in inside[column].dropna().unique()} - {""}, key=natural
-            ):
-                told[level][column.split(".", 1)[-1]] = ", ".join(texts)
-    return told
+            if texts := _distinct(inside, column):
+                environments[level][column.split(".", 1)[-1]] = ", ".join(texts)
+    return environments
 
 
 def rests_on(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """The machines, teams and campaigns that the runs came from; empty where the runs do not say."""
+    """Return the machines, teams and campaigns of the runs."""
     return {f"{column}s": _distinct(frame, column) for column in ("machine", "team", "campaign")}
 
 
@@ -206,51 +202,43 @@ def _distinct(frame: pd.DataFrame, column: str) -> tuple[str, ...]:
 
 
 def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
-    """Sensors that were not there, with the reasons that the runs gave."""
+    """Return the sensors that were missing, with the reasons of the runs."""
     prefix = "tags.not_available."
-    columns = sorted(c for c in frame.columns if c.startswith(prefix) and frame[c].notna().any())
+    columns = sorted(column for column in frame.columns if column.startswith(prefix))
     return {
         column.removeprefix(prefix): " / ".join(sorted(set(frame[column].dropna())))
         for column in columns
+        if frame[column].notna().any()
     }
 
 
 def not_available(frames: Iterable[pd.DataFrame], metric: str) -> str:
-    """Why runs have no such metric, where they say so."""
+    """Return the reason for which runs have no such metric, if they name it."""
     column = f"tags.not_available.{metric}"
-    told = [
-        text
-        for frame in frames
-        if column in frame.columns
-        for text in frame[column].dropna().astype(str)
-    ]
-    return " / ".join(sorted(set(told) - {""}))
-
-
-def _in_blocks(frame: pd.DataFrame, column: str) -> str:
-    """In how many blocks runs differ by what should be one."""
-    inside = frame.groupby(["stratum", "pair"])[column].nunique()
-    mixed = int((inside > 1).sum())
-    return (
-        f"inside {mixed} of {len(inside)} blocks there are several"
-        if mixed
-        else "inside every block there is one"
-    )
+    reasons = set[str]()
+    for frame in frames:
+        if column in frame.columns:
+            reasons |= set(frame[column].dropna().astype(str))
+    return " / ".join(sorted(reasons - {""}))
 
 
 def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Warnings that stand before any figure."""
-    told: list[str] = (
-        list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
-    )
+    """Return warnings that stand before any figure."""
+    texts = list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
     if frame["apart"].any():
-        told.append(APART)
-    found = [line for text in dict.fromkeys(told) for line in text.split(BETWEEN_WARNINGS) if line]
-    what_differs = {
+        texts.append(APART)
+    lines = [line for text in dict.fromkeys(texts) for line in text.split(BETWEEN_WARNINGS) if line]
+    names = {
         "tags.environment": "environments (machine, packages and inherited variables)",
         "tags.commit": "commits of this code",
     }
-    for column, what in what_differs.items():
-        if column in frame.columns and (count := frame[column].nunique()) > 1:
-            found.append(f"The runs come from {count} {what}; {_in_blocks(frame, column)}.")
-    return tuple(dict.fromkeys(found))
+    for column, name in names.items():
+        if column not in frame.columns or (count := frame[column].nunique()) < 2:
+            continue
+        inside = frame.groupby(["stratum", "pair"])[column].nunique()
+        mixed = int((inside > 1).sum())
+        where = "inside every block there is one"
+        if mixed:
+            where = f"inside {mixed} of {len(inside)} blocks there are several"
+        lines.append(f"The runs come from {count} {name}; {where}.")
+    return tuple(dict.fromkeys(lines))

@@ -1,4 +1,4 @@
-"""What a notebook has at hand as the table that the comparison reads: MLflow's own tables, run ids, or such a table itself."""
+"""Table of runs from what a notebook has: MLflow's tables, run ids, runs, or such a table."""
 
 from __future__ import annotations
 
@@ -16,64 +16,72 @@ TAKEN = "give what mlflow.search_runs() returns, run ids, or a table with a row 
 OF_MLFLOW = {"start_time": "start_ms", "end_time": "end_ms", "tags.mlflow.runName": "name"}
 
 
-def table(given: Any) -> pd.DataFrame:
-    """The table behind what was given. Raises WrongCall for what is none, Unreachable where run ids cannot be asked for."""
-    if isinstance(given, pd.DataFrame):
-        found = _from_search(given) if _is_of_mlflow(given) else given
-    elif isinstance(given, str | StoredRun) or hasattr(given, "info"):
-        found = table([given])
-    elif isinstance(given, Iterable):
-        found = _from_each(list(given))
+def table(runs: Any) -> pd.DataFrame:
+    """Return the table of runs in any form.
+
+    Raises:
+        WrongCall: The argument holds no runs, or no run has a block.
+        Unreachable: Run ids cannot be looked up.
+    """
+    if isinstance(runs, pd.DataFrame):
+        frame = _from_search(runs) if _is_of_mlflow(runs) else runs
+    elif isinstance(runs, str | StoredRun) or hasattr(runs, "info"):
+        frame = _from_each([runs])
+    elif isinstance(runs, Iterable):
+        frame = _from_each(list(runs))
     else:
-        raise WrongCall(f"compare: {type(given).__name__} holds no runs; {TAKEN}")
-    return _checked(_with_names(found))
+        raise WrongCall(f"compare: {type(runs).__name__} holds no runs; {TAKEN}")
+    columns = [str(name) for name in frame.columns]
+    if {"run_id", "name", "kind"} <= set(columns):
+        campaigns = frame[frame["kind"] == RunKind.CAMPAIGN]
+        names_by_id = dict(zip(campaigns["run_id"], campaigns["name"], strict=True))
+        frame = names.added(frame, names_by_id)
+    if not frame.empty and ("block" not in columns or not frame["block"].notna().any()):
+        raise WrongCall(
+            "compare: no run says its block (tag or column `block`), by which runs are paired; "
+            f"have {', '.join(columns[:8])}, …"
+        )
+    return frame
 
 
-def has_runs_of_mlflow(given: Any) -> bool:
-    """Whether the runs behind what was given are on MLflow's tracking server, with their raw values."""
-    return _is_of_mlflow(given) if isinstance(given, pd.DataFrame) else True
+def has_runs_of_mlflow(runs: Any) -> bool:
+    """Return whether the runs are on MLflow's tracking server, with their raw values."""
+    return _is_of_mlflow(runs) if isinstance(runs, pd.DataFrame) else True
 
 
 def _is_of_mlflow(frame: pd.DataFrame) -> bool:
-    """A table of `query` has names of runs beside MLflow's tag of them."""
+    """Return whether a table is MLflow's; one of `query` has a column of names."""
     named = {str(name) for name in frame.columns}
     return "run_id" in named and "name" not in named and bool(named & {"artifact_uri", *OF_MLFLOW})
 
 
 def _from_search(frame: pd.DataFrame) -> pd.DataFrame:
-    """MLflow names metrics and tags by their kind, and tells times as such."""
+    """Return MLflow's table with the names and types of `query.table`."""
     frame = _with_technical(frame)
-    found = frame.rename(columns={str(name): _plain(str(name)) for name in frame.columns})
+    table = frame.rename(columns={str(name): _plain(str(name)) for name in frame.columns})
     for name in ("start_ms", "end_ms"):
-        if name in found.columns and pd.api.types.is_datetime64_any_dtype(found[name]):
-            found[name] = (found[name] - pd.Timestamp(0, tz=found[name].dt.tz)) / pd.Timedelta(
-                milliseconds=1
-            )
+        if name in table.columns and pd.api.types.is_datetime64_any_dtype(table[name]):
+            since_1970 = table[name] - pd.Timestamp(0, tz=table[name].dt.tz)
+            table[name] = since_1970 / pd.Timedelta(milliseconds=1)
     for name in query.COUNTS:
-        if name in found.columns:
-            found[name] = pd.to_numeric(found[name], errors="coerce")
-    return found
+        if name in table.columns:
+            table[name] = pd.to_numeric(table[name], errors="coerce")
+    return table
 
 
 def _with_technical(frame: pd.DataFrame) -> pd.DataFrame:
-    """The tags that share one in columns of their own; a run of an earlier version has them there already."""
-    written = [name for name in frame.columns if str(name).startswith(f"tags.{technical.TAG}")]
-    if not written:
+    """Return a table with separate columns for the tags that share one."""
+    shared = [name for name in frame.columns if str(name).startswith(f"tags.{technical.TAG}")]
+    if not shared:
         return frame
-    rows = [
-        technical.unpacked(
-            {
-                str(name).removeprefix("tags."): text
-                for name, text in row.items()
-                if isinstance(text, str)
-            }
-        )
-        for row in frame[written].to_dict("records")
-    ]
-    told = pd.DataFrame(rows, index=frame.index, dtype=object).add_prefix("tags.")
-    plainly = frame.drop(columns=written)
-    both = plainly.columns.intersection(told.columns)
-    return pd.concat([plainly.drop(columns=both), told.combine_first(plainly[both])], axis=1)
+    rows = []
+    for row in frame[shared].to_dict("records"):
+        tags = {str(name)[5:]: text for name, text in row.items() if isinstance(text, str)}
+        rows.append(technical.unpacked(tags))
+    unpacked = pd.DataFrame(rows, index=frame.index, dtype=object).add_prefix("tags.")
+    rest = frame.drop(columns=shared)
+    both = rest.columns.intersection(unpacked.columns)
+    return pd.concat([rest.drop(columns=both), unpacked.combine_first(rest[both])], axis=1)
 
 
 def _plain(name: str) -> str:
@@ -81,24 +89,25 @@ def _plain(name: str) -> str:
     return OF_MLFLOW.get(name) or (bare if bare in query.NAMED else name.removeprefix("metrics."))
 
 
-def _from_each(given: list[Any]) -> pd.DataFrame:
-    """Of run ids, MLflow's runs, or records of runs."""
+def _from_each(runs: list[Any]) -> pd.DataFrame:
+    """Return the table of run ids, MLflow's runs, or stored runs."""
     from tracking.store import stored_run
 
-    found: dict[str, StoredRun] = {}
-    for one in given:
-        if isinstance(one, str):
-            runs: Iterable[StoredRun] = _asked_for(one)
-        elif isinstance(one, StoredRun) or hasattr(one, "info"):
-            runs = [one if isinstance(one, StoredRun) else stored_run(one)]
+    stored: dict[str, StoredRun] = {}
+    for run in runs:
+        if isinstance(run, str):
+            stored |= {cell.run_id: cell for cell in _by_id(run)}
+        elif isinstance(run, StoredRun):
+            stored[run.run_id] = run
+        elif hasattr(run, "info"):
+            stored[run.info.run_id] = stored_run(run)
         else:
-            raise WrongCall(f"compare: {plain.short(repr(one))} is no run; {TAKEN}")
-        found |= {run.run_id: run for run in runs}
-    return query.table(found.values())
+            raise WrongCall(f"compare: {plain.short(repr(run))} is no run; {TAKEN}")
+    return query.table(stored.values())
 
 
-def _asked_for(run_id: str) -> Iterator[StoredRun]:
-    """The run of that id; of a campaign its cells too."""
+def _by_id(run_id: str) -> Iterator[StoredRun]:
+    """Yield a run and, if it is a campaign, its cells."""
     from tracking.store import Store
 
     store = Store(to_read=True)
@@ -108,21 +117,3 @@ def _asked_for(run_id: str) -> Iterator[StoredRun]:
     yield run
     if run.tags.get("kind") == RunKind.CAMPAIGN:
         yield from store.children(run_id, store.experiment_name(run_id))
-
-
-def _with_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """With what the campaigns are called whose own runs are among those given."""
-    if not {"run_id", "name", "kind"} <= {str(name) for name in frame.columns}:
-        return frame
-    campaigns = frame[frame["kind"] == RunKind.CAMPAIGN]
-    return names.added(frame, dict(zip(campaigns["run_id"], campaigns["name"], strict=True)))
-
-
-def _checked(frame: pd.DataFrame) -> pd.DataFrame:
-    """Raises WrongCall for a table in which no run has a block: there is nothing to pair runs by."""
-    if not frame.empty and ("block" not in frame.columns or not frame["block"].notna().any()):
-        have = ", ".join(str(name) for name in frame.columns[:8])
-        raise WrongCall(
-            f"compare: no run says its block (tag or column `block`), by which runs are paired; have {have}, …"
-        )
-    return frame

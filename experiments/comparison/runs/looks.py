@@ -1,4 +1,4 @@
-"""The looks that campaigns have had, as their runs tell them: of those that go on until it is settled, and of extended ones."""
+"""Looks that campaigns have had, from their runs."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ def of_runs(frame: pd.DataFrame) -> Looks:
     """
     if not {UNTIL, FIRST, MOST, "block"} <= set(frame.columns):
         return FIXED
-    asked = frame[frame[UNTIL] == SETTLED]
-    if asked.empty:
-        return FIXED
-    campaigns = (
-        asked["campaign"] if "campaign" in asked.columns else pd.Series("", index=asked.index)
-    )
-    return strictest(_of_campaign(runs) for _, runs in asked.groupby(campaigns.fillna("")))
+    runs = frame[frame[UNTIL] == SETTLED]
+    return strictest(_of_campaign(campaign) for campaign in _by_campaign(runs).values())
 
 
 def of_extended(frame: pd.DataFrame) -> dict[str, tuple[int, ...]]:
-    """Campaign -> the blocks after which it was judged, the last of them now, where it had a fixed number and got more since."""
+    """Return the blocks after which each extended campaign was judged, the last of them now.
+
+    A campaign is extended if it had a fixed number of blocks and got more since.
+    """
     if not {UNTIL, LOOKS, "block"} <= set(frame.columns):
         return {}
-    fixed = frame[frame[UNTIL] != SETTLED]
-    campaigns = (
-        fixed["campaign"] if "campaign" in fixed.columns else pd.Series("", index=fixed.index)
-    )
-    found = {}
-    for name, runs in fixed.groupby(campaigns.fillna("")):
+    extended = {}
+    for name, runs in _by_campaign(frame[frame[UNTIL] != SETTLED]).items():
         if looks := told(runs):
             last = int(pd.to_numeric(runs["block"]).max())
-            found[str(name)] = (*sorted(at for at in looks if at < last), last)
-    return found
+            extended[name] = (*sorted(look for look in looks if look < last), last)
+    return extended
+
+
+def _by_campaign(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    campaigns = pd.Series("", index=runs.index)
+    if "campaign" in runs.columns:
+        campaigns = runs["campaign"].fillna("")
+    return {str(name): inside for name, inside in runs.groupby(campaigns)}
 
 
 def _of_campaign(runs: pd.DataFrame) -> Looks:
-    """Return the looks of one campaign; each has the most blocks that the block before it was run with."""
+    """Return the looks of one campaign, with the most blocks that were set at each of them."""
     numbers = runs[["block", FIRST, MOST]].apply(pd.to_numeric).sort_values("block", kind="stable")
     blocks, most = numbers["block"].to_numpy(), numbers[MOST].to_numpy()
     last = int(blocks[-1])
@@ -55,6 +56,6 @@ def _of_campaign(runs: pd.DataFrame) -> Looks:
 
 
 def told(runs: pd.DataFrame) -> set[int]:
-    """The looks that the runs know of, all of which came before them."""
+    """Return the looks that the runs name, all of which came before them."""
     texts = runs[LOOKS].dropna().astype(str).unique() if LOOKS in runs.columns else ()
     return {int(look) for text in texts for look in text.split(",") if look}

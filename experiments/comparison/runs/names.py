@@ -1,4 +1,4 @@
-"""What campaigns are called in a report: as in MLflow, short where all share it, and no two alike."""
+"""Names of campaigns in a report: as in MLflow, shortened, and no two alike."""
 
 from __future__ import annotations
 
@@ -7,55 +7,51 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-# A column beside `campaign`, which holds run ids.
+# Column of names; `campaign` holds run ids.
 COLUMN = "campaign_name"
 PARTS = " · "
 ID_LETTERS = 8
 
 
 def told(names: Mapping[str, str]) -> dict[str, str]:
-    """Run id → what the campaign is called. names: run id → its name in MLflow.
+    """Return short names of campaigns by run id.
 
-    What every name begins with, the study and its preset, is left out. A name that several have gets the beginning of its id.
+    The first part, study and preset, is left out if it is the same in all. A name that several
+    campaigns have gets the beginning of the run id.
+
+    Args:
+        names: Names in MLflow by run id.
     """
     parts = {run_id: name.replace(", ", PARTS).split(PARTS) for run_id, name in names.items()}
-    if (
-        len({one[0] for one in parts.values()}) == 1
-        and len(parts) > 1
-        and all(len(one) > 1 for one in parts.values())
-    ):
-        parts = {run_id: one[1:] for run_id, one in parts.items()}
-    found = {run_id: PARTS.join(one) for run_id, one in parts.items()}
-    count = Counter(found.values())
+    is_same = len({first for first, *_ in parts.values()}) == 1
+    if is_same and len(parts) > 1 and all(len(name) > 1 for name in parts.values()):
+        parts = {run_id: name[1:] for run_id, name in parts.items()}
+    short = {run_id: PARTS.join(name) for run_id, name in parts.items()}
+    count = Counter(short.values())
     return {
         run_id: name if count[name] == 1 else f"{name}{PARTS}{run_id[:ID_LETTERS]}"
-        for run_id, name in found.items()
+        for run_id, name in short.items()
     }
 
 
 def added(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    """The table with what its campaigns are called; as it is where none of them has a name."""
-    if "campaign" not in table.columns or not (
-        mine := {one: names[one] for one in set(table["campaign"]) if one in names}
-    ):
+    """Return the table with the names of its campaigns, unchanged if there is no name."""
+    if "campaign" not in table.columns:
         return table
-    return table.assign(**{COLUMN: table["campaign"].map(told(mine))})
+    present = {run_id: names[run_id] for run_id in set(table["campaign"]) if run_id in names}
+    return table.assign(**{COLUMN: table["campaign"].map(told(present))}) if present else table
 
 
 def in_table(table: pd.DataFrame) -> dict[str, str]:
-    """Run id → what the campaign is called in the report: its id where it has no name."""
+    """Return the names of campaigns in the report by run id; without a name, the run id."""
     if "campaign" not in table.columns:
         return {}
-    shown = of_campaigns(table, table["campaign"])
-    return {
-        run_id: name
-        for run_id, name in zip(table["campaign"], shown, strict=True)
-        if isinstance(run_id, str) and run_id
-    }
+    campaigns = zip(table["campaign"], of_campaigns(table, table["campaign"]), strict=True)
+    return {run_id: name for run_id, name in campaigns if isinstance(run_id, str) and run_id}
 
 
 def of_campaigns(frame: pd.DataFrame, otherwise: pd.Series) -> pd.Series:
-    """What the campaign of every run is called; what stands in `otherwise` where it has no name."""
+    """Return the name of each run's campaign; the value in `otherwise` if it has none."""
     if COLUMN not in frame.columns:
         return otherwise
     return frame[COLUMN].where(frame[COLUMN].notna(), otherwise)

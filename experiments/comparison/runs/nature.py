@@ -1,4 +1,4 @@
-"""What a factor changes by its nature: where versions or machines are compared, environments differ; all else must not."""
+"""Differences that belong to a factor: environments differ if versions or machines do."""
 
 from __future__ import annotations
 
@@ -6,50 +6,43 @@ from collections.abc import Iterable
 
 ENVIRONMENT, VERSION = "tags.environment", "tags.version."
 HARDWARE = ("tags.cpu", "tags.gpu")
-# Who, when and on what: nobody can be made to run side by side with others in one campaign, as frameworks can.
+# Levels that cannot run side by side in one campaign, as frameworks can.
 APART = frozenset({"team", "user", "campaign", "machine", "cpu", "gpu", "environment", "commit"})
-# Packages of which every release is made for one release of the other.
+# Packages of which each release is made for one release of the other.
 RELEASED_TOGETHER = (frozenset({"torch", "torchvision"}), frozenset({"jax", "jaxlib"}))
 
 
-def _plain(factor: str) -> str:
-    return factor.removeprefix("tags.")
-
-
 def is_apart(factor: str) -> bool:
-    """Whether the levels of a factor have campaigns of their own by nature."""
-    plain = _plain(factor)
+    """Return whether the levels of a factor have separate campaigns by its nature."""
+    plain = factor.removeprefix("tags.")
     return plain in APART or plain.startswith("version.")
 
 
 def differs_by(factor: str, columns: Iterable[str]) -> frozenset[str]:
-    """The columns of `machine`, environment and commit that differ because the factor does."""
-    plain = _plain(factor)
+    """Return the columns of machine, environment and commit that differ with the factor."""
+    plain = factor.removeprefix("tags.")
     if plain == "machine":
         return frozenset({"machine", ENVIRONMENT, *HARDWARE})
     if plain in ("cpu", "gpu"):
         return frozenset({"machine", ENVIRONMENT, f"tags.{plain}"})
     if plain == "environment":
-        return frozenset(
-            {ENVIRONMENT, *(column for column in columns if column.startswith(VERSION))}
-        )
+        versions = [column for column in columns if column.startswith(VERSION)]
+        return frozenset({ENVIRONMENT, *versions})
     if plain.startswith("version."):
         package = plain.removeprefix("version.")
-        partners = next(
-            (group for group in RELEASED_TOGETHER if package in group), frozenset({package})
-        )
-        return frozenset({ENVIRONMENT, *(f"{VERSION}{one}" for one in partners)})
+        groups = [group for group in RELEASED_TOGETHER if package in group]
+        packages = groups[0] if groups else {package}
+        return frozenset({ENVIRONMENT, *(f"{VERSION}{name}" for name in packages)})
     return frozenset({"tags.commit"} if plain == "commit" else ())
 
 
 def versions_and_hardware(factor: str, columns: Iterable[str]) -> list[str]:
-    """Those that must be the same on both sides, although a factor makes environments differ.
+    """Return the columns that must not differ although a factor makes environments differ.
 
-    Where environments do not differ by the factor, they are compared as a whole inside every block.
+    If environments do not differ with the factor, they are compared as a whole inside each block.
     """
     expected = differs_by(factor, columns)
     if ENVIRONMENT not in expected:
         return []
-    return sorted(
-        c for c in columns if (c in HARDWARE or c.startswith(VERSION)) and c not in expected
-    )
+    shared = [name for name in columns if name in HARDWARE or name.startswith(VERSION)]
+    return sorted(name for name in shared if name not in expected)

@@ -1,4 +1,4 @@
-"""Whether what is paired ran side by side: which of two runs came first, and what lay between them."""
+"""Order in time of paired runs: which came first, and the pause between them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from scipy import stats
 
 Milliseconds = NDArray[np.float64]
 HOUR_MS = 3_600_000.0
-# A campaign in random order is warned of in at most 5 of 100 cases, and refused in at most 1 of 1,000.
+# Shares of campaigns in random order that get a warning, and that are refused.
 UNBALANCED, ONE_SIDED = 0.05, 0.001
-# With more of its pairs apart, what drifts from one time to the other weighs more than a quarter in the mean.
+# Largest share of pairs that did not run side by side.
 MAX_APART = 0.25
 NAMED = 4
 
 
 @dataclass(frozen=True)
 class Order:
-    """How the pairs of a and b lie in time.
+    """Order in time of the pairs of a and b.
 
-    known: pairs of which it is known which run came first; a_first: those in which it was a's. timed: pairs whose times are
-    known; apart: the blocks of those that did not run side by side; longest_ms: the longest pause between two runs of a pair.
+    Attributes:
+        known: Pairs of which it is known which run came first.
+        a_first: Pairs in which it was a's.
+        timed: Pairs whose times are known.
+        apart: Blocks of the pairs that did not run side by side.
+        longest_ms: Longest pause between two runs of a pair.
     """
 
     a: str
@@ -39,28 +43,28 @@ class Order:
 
     @property
     def p(self) -> float:
-        """How often a fair coin is as one-sided."""
+        """Chance that a fair coin is as one-sided."""
         return _fair(self.a_first, self.known)
 
     @property
     def first(self) -> str:
-        """What mostly came first, in words."""
+        """Level that mostly came first, in a sentence."""
         a_first = 2 * self.a_first >= self.known
-        count = self.a_first if a_first else self.known - self.a_first
-        return f"{self.a if a_first else self.b} ran first in {count} of {self.known} blocks"
+        level, count = (self.a, self.a_first) if a_first else (self.b, self.known - self.a_first)
+        return f"{level} ran first in {count} of {self.known} blocks"
 
     @property
     def refused(self) -> str:
-        """Why these pairs must not be compared; empty where nothing speaks against it."""
+        """Reason for which these pairs must not be compared; empty if there is none."""
         if self.timed and len(self.apart) > MAX_APART * self.timed:
             return (
-                f"{self.a} and {self.b} did not run side by side in {len(self.apart)} of {self.timed} blocks ({self._pause}): "
+                f"{self.a} and {self.b} did not run side by side "
+                f"in {len(self.apart)} of {self.timed} blocks ({self._pause}): "
                 "what changed in between is in the difference"
             )
         if self.p < ONE_SIDED:
-            return (
-                f"{self.first}: what the order does is in the difference; run them in random order"
-            )
+            remedy = "what the order does is in the difference; run them in random order"
+            return f"{self.first}: {remedy}"
         return ""
 
     @property
@@ -69,10 +73,10 @@ class Order:
 
     @property
     def apart_in_words(self) -> str:
-        blocks = ", ".join(self.apart[:NAMED]) + (
-            f" and {len(self.apart) - NAMED} more" if len(self.apart) > NAMED else ""
-        )
-        return f"block{'' if len(self.apart) == 1 else 's'} {blocks}{f' [{self.stratum}]' if self.stratum else ''} ({self._pause})"
+        more = f" and {len(self.apart) - NAMED} more" if len(self.apart) > NAMED else ""
+        plural = "" if len(self.apart) == 1 else "s"
+        stratum = f" [{self.stratum}]" if self.stratum else ""
+        return f"block{plural} {', '.join(self.apart[:NAMED])}{more}{stratum} ({self._pause})"
 
 
 @lru_cache(maxsize=1_024)
@@ -81,28 +85,35 @@ def _fair(heads: int, tosses: int) -> float:
 
 
 def together(orders: Sequence[Order]) -> Order:
-    """The order over several strata of one pair of levels."""
+    """Return the order over several strata of one pair of levels."""
+    known = sum(order.known for order in orders)
     return Order(
-        orders[0].a,
-        orders[0].b,
-        known=sum(one.known for one in orders),
-        a_first=sum(one.a_first for one in orders),
+        orders[0].a, orders[0].b, known=known, a_first=sum(order.a_first for order in orders)
     )
 
 
 def of_pairs(first: pd.DataFrame, second: pd.DataFrame) -> Order:
-    """The order of pairs of runs, row by row: by when they began, else by their place in the block."""
+    """Return the order of pairs of runs, row by row: by their begin, else by place in the block."""
     a, b = (str(side["level"].iloc[0]) for side in (first, second))
     stratum = str(first["stratum"].iloc[0])
     starts, ends = _column(first, second, "start_ms"), _column(first, second, "end_ms")
     places = _column(first, second, "order_in_block")
-    ahead = np.where(_differ(starts), starts[1] - starts[0], places[1] - places[0])
-    known = np.isfinite(ahead) & (ahead != 0)
     timed = np.isfinite(starts).all(axis=0)
-    pauses = _pauses(starts, ends)
-    far = timed & (
-        _between_others(starts, ends) | (pauses > np.maximum(HOUR_MS, _lengths(starts, ends)))
-    )
+    differ = timed & (starts[0] != starts[1])
+    ahead = np.where(differ, starts[1] - starts[0], places[1] - places[0])
+    known = np.isfinite(ahead) & (ahead != 0)
+    # from the end of the earlier run (its start, if the end is missing) to the start of the later
+    finished = np.where(np.isfinite(ends), ends, starts)
+    earlier = np.where(starts[0] <= starts[1], finished[0], finished[1])
+    pauses = np.nan_to_num(starts.max(axis=0) - earlier, nan=0.0)
+    # the other runs of a block may lie in between: ten times what a run usually takes
+    took = (ends - starts)[np.isfinite(ends - starts)]
+    usual = 10 * float(np.median(took)) if len(took) else 0.0
+    # runs of other blocks began in between; runs at the same time are side by side
+    every = np.sort(starts[np.isfinite(starts)])
+    begun = np.searchsorted(every, starts.max(axis=0), side="left")
+    between = begun - np.searchsorted(every, starts.min(axis=0), side="right")
+    far = timed & (((between > 0) & (pauses > 0)) | (pauses > max(HOUR_MS, usual)))
     return Order(
         a,
         b,
@@ -116,7 +127,7 @@ def of_pairs(first: pd.DataFrame, second: pd.DataFrame) -> Order:
 
 
 def _column(first: pd.DataFrame, second: pd.DataFrame, name: str) -> Milliseconds:
-    """A number of both sides, a row a side; NaN where it is missing."""
+    """Return a number of both sides, a row per side; NaN if it is missing."""
     if name not in first.columns:
         return np.full((2, len(first)), np.nan)
     return np.array(
@@ -127,39 +138,10 @@ def _column(first: pd.DataFrame, second: pd.DataFrame, name: str) -> Millisecond
     )
 
 
-def _differ(sides: Milliseconds) -> NDArray[np.bool_]:
-    return np.asarray(np.isfinite(sides).all(axis=0) & (sides[0] != sides[1]))
-
-
-def _pauses(starts: Milliseconds, ends: Milliseconds) -> Milliseconds:
-    """From the end of the earlier run of each pair (its start, where the end is missing) to the start of the later."""
-    ended = np.where(np.isfinite(ends), ends, starts)
-    earlier = np.where(starts[0] <= starts[1], ended[0], ended[1])
-    return np.asarray(np.nan_to_num(starts.max(axis=0) - earlier, nan=0.0))
-
-
-def _lengths(starts: Milliseconds, ends: Milliseconds) -> float:
-    """Ten times what a run usually takes: the other runs of a block may lie in between."""
-    took = (ends - starts)[np.isfinite(ends - starts)]
-    return 10 * float(np.median(took)) if len(took) else 0.0
-
-
-def _between_others(starts: Milliseconds, ends: Milliseconds) -> NDArray[np.bool_]:
-    """Whether runs of other blocks began between the two runs of a pair; runs at the same time are side by side."""
-    every = np.sort(starts[np.isfinite(starts)])
-    low, high = starts.min(axis=0), starts.max(axis=0)
-    between = np.searchsorted(every, high, side="left") - np.searchsorted(every, low, side="right")
-    return np.asarray((between > 0) & (_pauses(starts, ends) > 0))
-
-
 def duration(milliseconds: float) -> str:
-    """11 days, 3 hours, 20 minutes: rounded, in the greatest unit that there is one of."""
-    for unit, size in (
-        ("day", 24 * HOUR_MS),
-        ("hour", HOUR_MS),
-        ("minute", HOUR_MS / 60),
-        ("second", HOUR_MS / 3_600),
-    ):
+    """Return a rounded duration in its largest unit: 11 days, 3 hours, 20 minutes."""
+    units = {"day": 24 * HOUR_MS, "hour": HOUR_MS, "minute": HOUR_MS / 60, "second": 1_000}
+    for unit, size in units.items():
         if milliseconds >= size:
             count = round(milliseconds / size)
             return f"{count} {unit}{'' if count == 1 else 's'}"
@@ -167,19 +149,22 @@ def duration(milliseconds: float) -> str:
 
 
 def warnings(orders: Sequence[Order]) -> list[str]:
-    """What must be said before any figure, for each pair of levels: an order that is not balanced, pairs that lie apart."""
-    told = []
-    for a, b in dict.fromkeys((one.a, one.b) for one in orders):
-        of_both = [one for one in orders if (one.a, one.b) == (a, b)]
-        alone = [one for one in of_both if one.p < UNBALANCED / len(of_both)]
-        if leaning := of_both if together(of_both).p < UNBALANCED else alone:
-            told.append(
-                f"The order is not balanced: {together(leaning).first}; what the order does is in the difference."
+    """Return warnings for each pair of levels of unbalanced order, and of pairs that lie apart."""
+    lines = []
+    for a, b in dict.fromkeys((order.a, order.b) for order in orders):
+        strata = [order for order in orders if (order.a, order.b) == (a, b)]
+        leaning = [order for order in strata if order.p < UNBALANCED / len(strata)]
+        if together(strata).p < UNBALANCED:
+            leaning = strata
+        if leaning:
+            lines.append(
+                f"The order is not balanced: {together(leaning).first}; "
+                "what the order does is in the difference."
             )
-        if far := [one for one in of_both if one.apart]:
-            where = "; ".join(one.apart_in_words for one in far[:NAMED])
+        if far := [order for order in strata if order.apart]:
+            where = "; ".join(order.apart_in_words for order in far[:NAMED])
             more = f"; and in {len(far) - NAMED} more strata" if len(far) > NAMED else ""
-            told.append(
+            lines.append(
                 f"Runs of {a} and {b} that are paired did not run side by side: {where}{more}."
             )
-    return told
+    return lines

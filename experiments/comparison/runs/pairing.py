@@ -1,11 +1,11 @@
-"""What may be compared with what: usable runs, pairs inside blocks, and a reason for everything that is left out."""
+"""Usable runs, their pairs inside blocks, and a reason for each run that is left out."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -16,23 +16,25 @@ import pandas as pd
 from experiments.comparison.runs import names as names_
 from experiments.comparison.runs import nature
 from experiments.config import settings as settings_
-from experiments.config import variation
 from tracking.errors import WrongCall
 from tracking.records import RepeatCause
 
 CONTROL, DISTURBED = "tags.control", "tags.disturbed"
-INSIDE_A_BLOCK = (
-    *(("machine", "machines"), ("tags.environment", "environments"), ("tags.commit", "commits")),
-    ("tags.turns", "turns"),  # cells that took turns, but not with each other
-)
+# Columns that must not differ inside a block.
+INSIDE_A_BLOCK = {
+    "machine": "machines",
+    "tags.environment": "environments",
+    "tags.commit": "commits",
+    "tags.turns": "turns",  # cells that took turns, but not with each other
+}
 NAMED = 4
 REPEATS, CAUSE = "tags.repeats", "tags.repeats.cause"
-# The columns that `Runs` adds.
+# Columns that `Runs` adds.
 OWN = frozenset({"level", "group", "stratum", "pair", "apart", "block_label", "sequence"})
 
 
 class Cause(StrEnum):
-    """Why a run, or one of its values, is left out."""
+    """Reason code for which a run, or one of its values, is left out."""
 
     RUNNING = "running"
     NOT_EQUAL = "not_equal"
@@ -48,9 +50,11 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Something left out, and why. An empty `metric` means the whole run.
+    """Run or value that is left out. `metric`: empty for the whole run.
 
-    code: see `RepeatCause`; empty for other reasons. cause: for code, as `detail`, which is what the run says itself.
+    Attributes:
+        code: See `RepeatCause`; empty for other reasons.
+        detail: Reason in the run's own record.
     """
 
     run_id: str
@@ -66,11 +70,11 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class Runs:
-    """Usable runs, a row each, and what was left out.
+    """Usable runs, a row each, and exclusions.
 
-    The frame has, beside the table's columns: `level`, `stratum`, `pair` (block within campaign), `block_label`, and `sequence`
-    (1, 2, … in the order in which the runs began). `group`: the stratum that was asked for; where several campaigns are in it,
-    each of them is a stratum.
+    Columns of the frame, in addition to the table's: `level`, `stratum`, `pair` (block within
+    campaign), `block_label`, `sequence` (order in which the runs began, from 1), `group` (requested
+    stratum; if it has several campaigns, each of them is a stratum).
     """
 
     frame: pd.DataFrame
@@ -79,39 +83,46 @@ class Runs:
 
 
 def column_of(table: pd.DataFrame, name: str) -> str:
-    """The column of a factor or stratum: as given, else among params, else among tags. Raises WrongCall naming what there is."""
+    """Return the column of a factor or stratum: by its name, else of params, else of tags.
+
+    Raises:
+        WrongCall: There is no such column.
+    """
     for column in (name, f"params.{name}", f"tags.{name}", name.removeprefix("tags.")):
         if column in table.columns:
             return column
-    have = sorted(
-        str(c) for c in table.columns if not str(c).startswith("tags.mlflow") and "/" not in str(c)
-    )
+    names = [str(column) for column in table.columns if "/" not in str(column)]
+    have = sorted(column for column in names if not column.startswith("tags.mlflow"))
     raise WrongCall(f"no column '{name}' in the runs; have {', '.join(have)}")
 
 
 def control_names(table: pd.DataFrame) -> pd.Series:
-    """Which control every run belongs to; empty for the runs that a verdict is asked of."""
+    """Return the control of each run; empty for the runs that are compared."""
     if CONTROL not in table.columns:
         return pd.Series("", index=table.index)
     return table[CONTROL].fillna("").astype(str)
 
 
 def without_controls(table: pd.DataFrame) -> pd.DataFrame:
-    """The runs that a verdict is asked of."""
+    """Return the runs that are compared."""
     return table[control_names(table) == ""] if CONTROL in table.columns else table
 
 
 def are_cells(frame: pd.DataFrame) -> pd.Series:
-    """Which rows are cells; foreign runs, which do not say what they are, are taken for such."""
+    """Return which rows are cells; runs of other tools, without a kind, count as cells."""
     if "kind" not in frame.columns:
         return pd.Series(data=True, index=frame.index)
     return frame["kind"].isna() | frame["kind"].isin(["cell", ""])
 
 
 def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
-    """Finished cell runs with a level and a block; of a cell that ran twice, the later one. WrongCall without any.
+    """Return the finished cells with a level and a block; of a repeated cell, the last run.
 
-    Campaigns are strata where several of them hold what is compared: what a campaign does to one side, all its blocks share.
+    Campaigns are strata if several of them hold both sides: a campaign's effect on one side is
+    shared by all its blocks.
+
+    Raises:
+        WrongCall: There is no such run.
     """
     if table.empty:
         raise WrongCall(
@@ -126,7 +137,7 @@ def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
     if frame.empty:
         raise WrongCall("no runs to compare: none of those selected is a cell run (tag kind=cell)")
     frame = frame.assign(**_own_columns(frame, factor, strata))
-    # the copy puts columns of a kind side by side, texts as well: rows are taken many times from here on
+    # the copy puts columns of one type side by side, since rows are taken many times
     texts = {name: object for name, kind in frame.dtypes.items() if kind == "str"}
     frame = (frame.astype(texts) if texts else frame).copy()
     causes = _causes(frame, factor)
@@ -135,215 +146,178 @@ def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
         _exclusion(run, *cause)
         for (_, run), cause in zip(frame[unusable].iterrows(), filter(None, causes), strict=True)
     ]
-    kept, repeated = _latest(frame[~unusable])
-    kept = kept.assign(group=kept["stratum"])
+    runs, repeated = _latest(frame[~unusable])
+    runs = runs.assign(group=runs["stratum"])
     if "campaign" not in map(plain_name, (factor, *strata)):
-        kept = _by_campaign(kept)
-    # a side whose runs all failed is told, not forgotten
+        runs = _by_campaign(runs)
+    excluded = sorted(
+        [*excluded, *repeated],
+        key=lambda run: (run.metric, natural(run.block), run.level, run.run_id),
+    )
+    # a side whose runs all failed is reported too
     levels = sorted(set(frame["level"]) - {""}, key=natural)
-    return Runs(kept, tuple(levels), tuple(sorted([*excluded, *repeated], key=_order)))
+    return Runs(runs, tuple(levels), tuple(excluded))
 
 
 def plain_name(name: str) -> str:
-    """What a column is called without its kind."""
+    """Return the name of a column without its kind."""
     return name.removeprefix("params.").removeprefix("tags.")
 
 
 def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
-    """Campaigns as strata, in every stratum in which several of them hold more than one level."""
-    if (
-        "campaign" not in frame.columns
-        or frame["apart"].any()
-        or frame["campaign"].nunique(dropna=False) < 2
-    ):
+    """Return the runs with campaigns as strata, if several of them hold more than one level."""
+    has_several = "campaign" in frame.columns and frame["campaign"].nunique(dropna=False) > 1
+    if not has_several or frame["apart"].any():
         return frame
     campaigns = as_text(frame["campaign"])
     held = frame.groupby(["stratum", campaigns])["level"].nunique() > 1
     several = held.groupby(level=0).sum() > 1
     split = frame["stratum"].map(several)
-    names = "campaign=" + names_.of_campaigns(
-        frame, _shortened(campaigns).where(campaigns != "", "none")
-    )
+    ids = _shortened(campaigns).where(campaigns != "", "none")
+    names = "campaign=" + names_.of_campaigns(frame, ids)
     before = frame["stratum"].where(frame["stratum"] == "", frame["stratum"] + ", ")
     return frame.assign(stratum=frame["stratum"].where(~split, before + names))
 
 
 def _own_columns(frame: pd.DataFrame, factor: str, strata: Sequence[str]) -> dict[str, Any]:
-    nothing = pd.Series("", index=frame.index, dtype=object)
-    names = {
-        name: as_text(frame[name]) if name in frame.columns else nothing + frame.index.astype(str)
-        for name in ("run_id", "name")
-    }
-    blocks = as_text(frame["block"]) if "block" in frame.columns else nothing
-    campaigns = as_text(frame["campaign"]) if "campaign" in frame.columns else nothing
-    stratum = nothing
+    """Return the columns of `Runs`."""
+    empty = pd.Series("", index=frame.index, dtype=object)
+
+    def texts(name: str, otherwise: pd.Series) -> pd.Series:
+        return as_text(frame[name]) if name in frame.columns else otherwise
+
+    rows = empty + frame.index.astype(str)
+    run_ids = texts("run_id", rows)
+    blocks, campaigns = texts("block", empty), texts("campaign", empty)
+    stratum = empty
     for name in strata:
-        stratum = (
-            stratum
-            + ("" if name == strata[0] else ", ")
-            + f"{name.split('.')[-1]}="
-            + _called(frame, column_of(frame, name))
-        )
+        separator = "" if name == strata[0] else ", "
+        value = _called(frame, column_of(frame, name))
+        stratum = stratum + separator + f"{name.split('.')[-1]}=" + value
     level = _called(frame, column_of(frame, factor))
     pair = campaigns + "·" + blocks
-    apart = nature.is_apart(factor) and _levels_have_campaigns_of_their_own(campaigns, level)
+    apart = nature.is_apart(factor) and _levels_have_separate_campaigns(campaigns, level)
     if apart:
         pair = _in_order_of_time(frame, pair, level, stratum)
+    labels = _shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks
     return {
-        **names,
+        "run_id": run_ids,
+        "name": texts("name", rows),
         "level": level,
         "stratum": stratum,
         "pair": pair.where(blocks != "", ""),
         "apart": apart,
-        "block_label": (
-            _shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks
-        ).where(blocks != "", ""),
-        "sequence": _sequence(frame.assign(run_id=names["run_id"])),
+        "block_label": labels.where(blocks != "", ""),
+        "sequence": _sequence(frame.assign(run_id=run_ids)),
     }
 
 
 def _called(frame: pd.DataFrame, column: str) -> pd.Series:
-    """A column as texts; campaigns by their names."""
+    """Return a column as texts; campaigns by their names."""
     texts = as_text(frame[column])
     return names_.of_campaigns(frame, texts) if column == "campaign" else texts
 
 
 def _shortened(names: pd.Series) -> pd.Series:
-    """The first six letters of every name, or as many more as it takes to tell all of them apart."""
+    """Return the first six letters of names, or as many more as keep them different."""
     different, length = set(names), 6
     while len({name[:length] for name in different}) < len(different):
         length += 1
     return names.str[:length]
 
 
-def _levels_have_campaigns_of_their_own(campaigns: pd.Series, level: pd.Series) -> bool:
-    """Whether no campaign holds more than one level: then no block holds both sides."""
-    known = (campaigns != "") & (level != "")
-    return bool(
-        known.any()
-        and level[known].nunique() > 1
-        and (level[known].groupby(campaigns[known]).nunique() == 1).all()
-    )
+def _levels_have_separate_campaigns(campaigns: pd.Series, level: pd.Series) -> bool:
+    """Return whether no campaign holds more than one level: then no block holds both sides."""
+    named = (campaigns != "") & (level != "")
+    per_campaign = level[named].groupby(campaigns[named]).nunique()
+    return bool(level[named].nunique() > 1 and (per_campaign == 1).all())
 
 
 def _in_order_of_time(
     frame: pd.DataFrame, pair: pd.Series, level: pd.Series, stratum: pd.Series
 ) -> pd.Series:
-    """The first block of one level with the first of the other, and so on: they share no time, but as many runs go in."""
-    began = (
-        pd.to_numeric(frame["start_ms"], errors="coerce")
-        if "start_ms" in frame.columns
-        else pd.Series(0, index=frame.index)
-    )
+    """Pair the first block of one level with the first of the other, and so on."""
+    began = pd.Series(0, index=frame.index)
+    if "start_ms" in frame.columns:
+        began = pd.to_numeric(frame["start_ms"], errors="coerce")
     first = began.groupby([stratum, level, pair]).transform("min")
-    ranks = pd.DataFrame(
-        {"stratum": stratum, "level": level, "first": first, "pair": pair}
-    ).drop_duplicates()
-    ranks = ranks.sort_values(["first", "pair"])
+    columns = {"stratum": stratum, "level": level, "first": first, "pair": pair}
+    ranks = pd.DataFrame(columns).drop_duplicates().sort_values(["first", "pair"])
     ranks["rank"] = ranks.groupby(["stratum", "level"]).cumcount() + 1
     numbered = ranks.set_index(["stratum", "level", "pair"])["rank"]
     keys = pd.MultiIndex.from_arrays([stratum, level, pair])
-    return pd.Series(
-        numbered.reindex(keys).astype(int).astype(str).to_numpy(), index=frame.index, dtype=object
-    )
+    numbers = numbered.reindex(keys).astype(int).astype(str).to_numpy()
+    return pd.Series(numbers, index=frame.index, dtype=object)
 
 
 def _sequence(frame: pd.DataFrame) -> pd.Series:
-    """1, 2, … in the order in which runs began; blocks and run ids stand in where the table has no times."""
-    by = [
-        c
-        for c in ("start_ms", "campaign", "block", "order_in_block", "run_id")
-        if c in frame.columns
-    ]
-    counted = {
-        c: pd.to_numeric(frame[c], errors="coerce")
-        for c in by
-        if c in ("start_ms", "block", "order_in_block")
-    }
-    named = {c: as_text(frame[c]) for c in by if c not in counted}
-    ordered = pd.DataFrame(counted | named, index=frame.index).sort_values(by)
+    """Return the order in which runs began, from 1; without times by blocks and run ids."""
+    columns = {}
+    for name in ("start_ms", "campaign", "block", "order_in_block", "run_id"):
+        if name in frame.columns:
+            is_text = name in ("campaign", "run_id")
+            numbers = None if is_text else pd.to_numeric(frame[name], errors="coerce")
+            columns[name] = as_text(frame[name]) if is_text else numbers
+    ordered = pd.DataFrame(columns, index=frame.index).sort_values(list(columns))
     return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
 
 
 def _causes(frame: pd.DataFrame, factor: str) -> list[tuple[Cause, str, str] | None]:
-    """Return why each run cannot be used: the code, the reason and what the run says of it; None where it can."""
-
-    def column(name: str, otherwise: str) -> list[str]:
-        return (
-            [text or otherwise for text in as_text(frame[name])]
-            if name in frame.columns
-            else [otherwise] * len(frame)
-        )
-
-    told = (("status", "FINISHED"), ("outcome", "ok"), ("outcome_reason", ""))
-    columns: list[list[str]] = [
-        *(column(*one) for one in told),
-        list(frame["level"]),
-        list(frame["pair"]),
-    ]
-    return [_cause(run, factor) for run in zip(*columns, strict=True)]
+    """Return the code, reason and detail for which each run is excluded; None if it is usable."""
+    defaults = {"status": "FINISHED", "outcome": "ok", "outcome_reason": ""}
+    columns: list[list[str]] = []
+    for name, default in defaults.items():
+        texts = list(as_text(frame[name])) if name in frame.columns else [""] * len(frame)
+        columns.append([text or default for text in texts])
+    runs = zip(*columns, frame["level"], frame["pair"], strict=True)
+    return [_cause(run, factor) for run in runs]
 
 
 def _cause(run: Sequence[str], factor: str) -> tuple[Cause, str, str] | None:
-    status, outcome, told, level, pair = run
-    why = f": {told}" if told else ""
+    status, outcome, detail, level, pair = run
+    why = f": {detail}" if detail else ""
     if status in ("RUNNING", "SCHEDULED"):
         return Cause.RUNNING, f"still {status.lower()}", ""
     if outcome != "ok":
-        return (
-            Cause.NOT_EQUAL if outcome == Cause.NOT_EQUAL else Cause.FAILED,
-            f"{outcome.replace('_', ' ')}{why}",
-            told,
-        )
+        code = Cause.NOT_EQUAL if outcome == Cause.NOT_EQUAL else Cause.FAILED
+        return code, f"{outcome.replace('_', ' ')}{why}", detail
     if status != "FINISHED":
-        return Cause.FAILED, f"{status.lower()}{why}", told
+        return Cause.FAILED, f"{status.lower()}{why}", detail
     if not level:
         return Cause.NO_LEVEL, f"has no {factor}", ""
     return None if pair else (Cause.NO_BLOCK, "has no block: nothing to pair it with", "")
 
 
 def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
-    """One run a cell: where settings, block and level are the same, the one that began last.
+    """Return one run per cell, the one that began last, and the others.
 
-    Settings are all params, not their hash alone: runs of others have none, and ours is the same for all that is compared.
+    A cell is identified by stratum, block, level and all params: runs of other tools have no hash
+    of the settings, and ours is the same for all levels.
     """
-    same = [
-        "stratum",
-        "pair",
-        "level",
-        *(c for c in ("settings_hash", "model", "dataset") if c in frame.columns),
-    ]
+    names = ("settings_hash", "model", "dataset")
+    same = ["stratum", "pair", "level", *(name for name in names if name in frame.columns)]
     if not frame.duplicated(same).any():
         return frame, []
-    free = _immaterial(frame)
-    same += [
-        c
-        for c in frame.columns
-        if c.startswith("params.") and c.removeprefix("params.") not in free
-    ]
-    repeated = (
-        frame[[*same, "sequence"]]
-        .sort_values("sequence")
-        .duplicated(same, keep="last")
-        .reindex(frame.index)
-    )
-    later = {
-        name: _of_last_run(frame, same, name) for name in (REPEATS, CAUSE) if name in frame.columns
+    same += _settings(frame, _immaterial(frame))
+    ordered = frame.sort_values("sequence")
+    repeated = ordered[same].duplicated(keep="last").reindex(frame.index)
+    groups = ordered.groupby(same, dropna=False)
+    of_last = {
+        name: groups[name].transform(lambda values: values.iloc[-1])
+        for name in (REPEATS, CAUSE)
+        if name in frame.columns
     }
-    left_out = frame[repeated].assign(**later)
+    left_out = frame[repeated].assign(**of_last)
     return frame[~repeated], [_replaced(run) for _, run in left_out.iterrows()]
 
 
-def _of_last_run(frame: pd.DataFrame, same: Sequence[str], column: str) -> pd.Series:
-    """Return a column of the last run of the same cell, for every run."""
-    ordered = frame.sort_values("sequence")
-    return ordered.groupby(list(same), dropna=False)[column].transform(
-        lambda values: values.iloc[-1]
-    )
+def _settings(frame: pd.DataFrame, excluded: Container[str]) -> list[str]:
+    params = [str(column) for column in frame.columns if str(column).startswith("params.")]
+    return [column for column in params if column.removeprefix("params.") not in excluded]
 
 
 def _replaced(run: Any) -> Exclusion:
-    """Return a run that ended well and is not used; REPEATS and CAUSE are those of the run that is."""
+    """Return the exclusion of a run that a later run of its cell replaces."""
     cause = _as_text(run.get(CAUSE, ""))
     why = _as_text(run.get(REPEATS if cause == RepeatCause.ODD_BLOCK else DISTURBED, ""))
     reason = "; ".join(filter(None, [why, "a later run of the same cell is used instead"]))
@@ -352,248 +326,194 @@ def _replaced(run: Any) -> Exclusion:
 
 
 def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[str] = ()) -> str:
-    """Why the runs of one stratum must not be pooled: settings or machines differ. Empty if nothing speaks against it.
+    """Return why the runs of one stratum must not be pooled; empty if they may.
 
-    allowed_to_differ: settings that differ with the factor by its nature, or that a study calls immaterial.
+    Args:
+        allowed_to_differ: Settings that differ with the factor, or that a study calls immaterial.
     """
-    plain = plain_name(factor)
     by_nature = nature.differs_by(factor, frame.columns)
-    columns = settings_of(frame, factor, (), allowed_to_differ)
-    if found := _varying(frame, columns):
-        differing = [column for column in columns if _varying(frame, [column])]
-        instead = (
-            "".join(_in_one_campaign(frame, column) for column in differing)
-            if nature.is_apart(factor)
-            else ""
+    if differing := _varying(frame, settings_of(frame, factor, (), allowed_to_differ)):
+        remedy = "select one, or name it in strata"
+        return f"settings differ apart from {factor}: {differing}; {remedy}"
+    if plain_name(factor) == "framework" and (differing := _varying(frame, ["settings_hash"])):
+        return f"settings differ apart from {factor}: {differing}; select one campaign"
+    if "machine" not in by_nature and (differing := _varying(frame, ["machine"])):
+        return f"runs of several machines are not pooled: {differing}; name it in strata"
+    hardware = nature.versions_and_hardware(factor, frame.columns)
+    rest = [column for column in hardware if plain_name(column) not in allowed_to_differ]
+    differing = _varying(frame, rest)
+    for _, runs in frame.groupby("level"):  # inside a level the factor does not differ
+        differing = differing or _varying(runs, by_nature & {"tags.environment"})
+    if differing:
+        return (
+            f"versions or hardware differ apart from {factor}: {differing}; "
+            f"select runs in which only {factor} differs"
         )
-        remedy = instead if len(differing) == 1 and instead else "select one, or name it in strata"
-        return f"settings differ apart from {factor}: {found}; {remedy}"
-    if plain == "framework" and (found := _varying(frame, ["settings_hash"])):
-        return f"settings differ apart from {factor}: {found}; select one campaign"
-    if "machine" not in by_nature and (found := _varying(frame, ["machine"])):
-        return f"runs of several machines are not pooled: {found}; name it in strata"
-    rest = [
-        c
-        for c in nature.versions_and_hardware(factor, frame.columns)
-        if plain_name(c) not in allowed_to_differ
-    ]
-    if found := _varying(frame, rest) or _varying_inside(frame, by_nature & {"tags.environment"}):
-        return f"versions or hardware differ apart from {factor}: {found}; select runs in which only {factor} differs"
     if frame.duplicated(["pair", "level"]).any():
-        return f"a block holds several runs of one {factor}; select one kind of run, or name what differs in strata"
+        return (
+            f"a block holds several runs of one {factor}; "
+            "select one kind of run, or name what differs in strata"
+        )
     return ""
 
 
 def settings_of(
     frame: pd.DataFrame, factor: str, strata: Sequence[str], allowed_to_differ: Sequence[str]
 ) -> list[str]:
-    """The columns in which runs that are pooled must be the same: model, data set, and settings apart from the factor."""
+    """Return the columns in which pooled runs must agree: model, data set and settings."""
     named = {plain_name(factor), *map(plain_name, strata), *allowed_to_differ}
-    free = _immaterial(frame) | named
-    settings = [
-        c
-        for c in frame.columns
-        if c.startswith("params.") and c.removeprefix("params.") not in free
-    ]
-    return [
-        *(c for c in ("framework", "model", "dataset") if c in frame.columns and c not in named),
-        *sorted(settings),
-    ]
-
-
-def _varying_inside(frame: pd.DataFrame, columns: Iterable[str]) -> str:
-    """As `_varying`, of what differs inside a level: that is not by the factor."""
-    return next(
-        (found for _, runs in frame.groupby("level") if (found := _varying(runs, columns))), ""
-    )
+    columns = ("framework", "model", "dataset")
+    fixed = [column for column in columns if column in frame.columns and column not in named]
+    return [*fixed, *sorted(_settings(frame, _immaterial(frame) | named))]
 
 
 def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
     """Return the names of settings in which runs may differ.
 
-    They are those of a campaign that no cell gets, and lists of what is compared (`batch_sizes`)
-    beside the value of each run (`batch_size`).
+    They are those of a campaign that no cell gets, and lists of compared values (`batch_sizes`)
+    next to the value of each run (`batch_size`).
     """
-    columns = {str(column) for column in frame.columns if str(column).startswith("params.")}
-    lists = {
-        column.removeprefix("params.")
-        for column in columns
-        if _lists_values_of(frame, column, column[:-1])
-    }
+    lists = set[str]()
+    for column in _settings(frame, ()):
+        singular = column[:-1]
+        if column.endswith("s") and singular in frame.columns:
+            runs = frame[[column, singular]].dropna().astype(str)
+            values = runs.itertuples(index=False)
+            if len(runs) and all(value in text.split(",") for text, value in values):
+                lists.add(column.removeprefix("params."))
     return settings_.immaterial(settings_.CampaignSettings) | {"framework", *lists}
-
-
-def _lists_values_of(frame: pd.DataFrame, column: str, singular: str) -> bool:
-    """Whether a setting names, in every run, the run's value of the setting in the singular among others."""
-    if not column.endswith("s") or singular not in frame.columns:
-        return False
-    runs = frame[[column, singular]].dropna().astype(str)
-    return len(runs) > 0 and all(
-        value in text.split(",") for text, value in runs.itertuples(index=False)
-    )
 
 
 def pairs(
     frame: pd.DataFrame, a: str, b: str, factor: str
 ) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion], str]:
-    """Runs of a and of b, row by row from the same block, what found no partner, and why no pair is left, where none is.
+    """Pair runs of a and b by block.
 
-    Machine, environment, commit and turns are those of the block, unless they differ by the factor's nature.
+    Machine, environment, commit and turns must be the same inside a block, unless they differ with
+    the factor by its nature.
+
+    Returns:
+        The runs of a and of b, row by row, the runs without a partner, and the reason for which
+        there is no pair, if there is none.
     """
-    # by positions: frames of hundreds of columns are taken apart once, not with every step
+    # by positions, since frames of hundreds of columns are slow to slice
     labels, levels = frame["pair"].to_numpy(), frame["level"].to_numpy()
-    at = {
+    rows = {
         level: {str(labels[row]): row for row in np.flatnonzero(levels == level)}
         for level in (a, b)
     }
-    common = sorted(at[a].keys() & at[b].keys(), key=natural)
+    common = sorted(rows[a].keys() & rows[b].keys(), key=natural)
     excluded = []
     for level, other in ((a, b), (b, a)):
-        alone = [frame.iloc[row] for label, row in at[level].items() if label not in at[other]]
-        excluded += [
-            _exclusion(
-                run, Cause.NO_PARTNER, f"block {run['block_label']} has no usable run of {other}"
-            )
-            for run in alone
-        ]
+        for label in rows[level]:
+            if label not in rows[other]:
+                run = frame.iloc[rows[level][label]]
+                reason = f"block {run['block_label']} has no usable run of {other}"
+                excluded.append(_exclusion(run, Cause.NO_PARTNER, reason))
     first, second = (
-        np.array([at[level][label] for label in common], dtype=int) for level in (a, b)
+        np.array([rows[level][label] for label in common], dtype=int) for level in (a, b)
     )
     alike, differing = np.ones(len(common), dtype=bool), dict[str, list[str]]()
     by_nature = nature.differs_by(factor, frame.columns)
-    for column, what in INSIDE_A_BLOCK:
+    for column, what in INSIDE_A_BLOCK.items():
         if column not in frame.columns or column in by_nature:
             continue
-        known, values = frame[column].notna().to_numpy(), frame[column].to_numpy(dtype=object)
-        unlike = [
-            block
-            for block, (one, two) in enumerate(zip(first, second, strict=True))
-            if alike[block] and known[one] and known[two] and values[one] != values[two]
-        ]
+        present = frame[column].notna().to_numpy()
+        values = frame[column].to_numpy(dtype=object, na_value="")
+        differ = present[first] & present[second] & (values[first] != values[second])
+        unlike = np.flatnonzero(alike & differ)
         for block in unlike:
-            one, two = _told_apart(values[first[block]], values[second[block]])
-            reason = f"{what} differ inside the block ({one}, {two})"
-            differing.setdefault(what, []).append(f"{a} {one}, {b} {two}")
+            texts = _different_texts(values[first[block]], values[second[block]])
+            reason = f"{what} differ inside the block ({', '.join(texts)})"
+            differing.setdefault(what, []).append(f"{a} {texts[0]}, {b} {texts[1]}")
             excluded += [
-                _exclusion(frame.iloc[side[block]], Cause.UNLIKE_PARTNER, reason)
-                for side in (first, second)
+                _exclusion(frame.iloc[row], Cause.UNLIKE_PARTNER, reason)
+                for row in (first[block], second[block])
             ]
         alike[unlike] = False
-    instead = _in_one_campaign(frame, column_of(frame, factor), (a, b))
-    why = "" if alike.any() else _unpaired(a, b, differing, instead)
+    why = "" if alike.any() else _unpaired(a, b, differing)
     return frame.iloc[first[alike]], frame.iloc[second[alike]], excluded, why
 
 
-def _told_apart(one: Any, two: Any) -> tuple[str, ...]:
-    """Two texts that differ; commits as short as Git shows them, as long as that tells them apart."""
-    whole = (_as_text(one), _as_text(two))
-    short = tuple(re.sub(r"^([0-9a-f]{7})[0-9a-f]{33}(?![0-9a-f])", r"\1", text) for text in whole)
+def _different_texts(first: Any, second: Any) -> tuple[str, str]:
+    """Return two values as texts, commits shortened if that keeps them different."""
+    whole = (_as_text(first), _as_text(second))
+    commit = re.compile(r"^([0-9a-f]{7})[0-9a-f]{33}(?![0-9a-f])")
+    short = (commit.sub(r"\1", whole[0]), commit.sub(r"\1", whole[1]))
     return short if short[0] != short[1] else whole
 
 
-def _in_one_campaign(frame: pd.DataFrame, column: str, values: Sequence[str] = ()) -> str:
-    """Return how two values of a setting are measured in the same blocks; empty for a column that is no cell's setting."""
-    name = column.removeprefix("params.")
-    if name == column or name in _immaterial(frame):
-        return ""
-    texts = values or sorted(set(as_text(frame[column])), key=natural)
-    return f"measure both in one campaign: {variation.arguments(name, texts)}"
-
-
-def _unpaired(a: str, b: str, differing: Mapping[str, Sequence[str]], instead: str) -> str:
-    """differing: what differs inside blocks -> how, a text a block. instead: how both are measured in the same blocks."""
+def _unpaired(a: str, b: str, differing: Mapping[str, Sequence[str]]) -> str:
+    """Return why there is no pair. `differing`: differences by kind, one text per block."""
     if not differing:
-        return "; ".join(
-            filter(
-                None,
-                (
-                    f"no block holds both {a} and {b}",
-                    instead or "runs of one campaign are paired by block",
-                ),
-            )
-        )
-    told = []
+        return f"no block holds both {a} and {b}; runs of one campaign are paired by block"
+    reasons = []
     for what, blocks in differing.items():
-        how = Counter(blocks).most_common()
-        more = f" and {len(how) - 1} more" if len(how) > 1 else ""
-        told.append(
-            f"{what} differ inside {len(blocks)} block{'' if len(blocks) == 1 else 's'} ({how[0][0]}{more})"
-        )
-    return f"no block holds both {a} and {b} under the same conditions: {'; '.join(told)}"
+        (example, _), *others = Counter(blocks).most_common()
+        more = f" and {len(others)} more" if others else ""
+        plural = "" if len(blocks) == 1 else "s"
+        reasons.append(f"{what} differ inside {len(blocks)} block{plural} ({example}{more})")
+    return f"no block holds both {a} and {b} under the same conditions: {'; '.join(reasons)}"
 
 
 def inside_strata(
     frame: pd.DataFrame, a: str, b: str
 ) -> tuple[list[pd.DataFrame], list[Exclusion]]:
-    """The runs of one group stratum by stratum; and those of campaigns with only one of two levels, where others have both."""
-    parts = [runs for _, runs in frame.groupby("stratum", sort=False)]
-    if len(parts) == 1:
-        return parts, []
-    both = [runs for runs in parts if runs["level"].nunique() == 2]
-    other = {a: b, b: a}
-    alone = [
-        run for runs in parts if both and runs["level"].nunique() < 2 for _, run in runs.iterrows()
-    ]
-    why = "its campaign has no usable run of "
-    return both or [frame], [
-        _exclusion(run, Cause.ONE_SIDED_CAMPAIGN, why + other[run["level"]]) for run in alone
-    ]
+    """Return the runs of a group by stratum, and those of campaigns without one of the levels."""
+    strata = [runs for _, runs in frame.groupby("stratum", sort=False)]
+    both = [runs for runs in strata if runs["level"].nunique() == 2]
+    if len(strata) == 1 or not both:
+        return (strata if len(strata) == 1 else [frame]), []
+    excluded = []
+    for runs in strata:
+        if runs["level"].nunique() < 2:
+            for _, run in runs.iterrows():
+                reason = f"its campaign has no usable run of {b if run['level'] == a else a}"
+                excluded.append(_exclusion(run, Cause.ONE_SIDED_CAMPAIGN, reason))
+    return both, excluded
 
 
 def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
-    """`batch_size (32, 64), seed (0, 1)` for columns that are not the same in all runs."""
-    found = []
+    """Return `batch_size (32, 64), seed (0, 1)` for the columns that differ between runs."""
+    texts = []
     for column in columns:
         if column in frame.columns and frame[column].nunique(dropna=False) > 1:
             values = sorted(set(as_text(frame[column])), key=natural)
             if len(values) > 1:
-                found.append(
-                    f"{plain_name(column)} ({', '.join(value or 'none' for value in values)})"
-                )
-    return ", ".join(found[:NAMED]) + (
-        f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    )
+                shown = ", ".join(value or "none" for value in values)
+                texts.append(f"{plain_name(column)} ({shown})")
+    more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
+    return ", ".join(texts[:NAMED]) + more
 
 
 def without_value(run: Any, metric: str, reason: str) -> Exclusion:
-    """One value of a run that is otherwise used."""
+    """Return the exclusion of one value of a run that is otherwise used."""
     return _exclusion(run, Cause.NO_VALUE, reason, metric=metric)
 
 
 def _exclusion(
     run: Any, cause: Cause, reason: str, detail: str = "", *, metric: str = ""
 ) -> Exclusion:
-    return Exclusion(
-        run["run_id"],
-        run["name"],
-        run["level"],
-        run["block_label"],
-        metric,
-        reason,
-        cause=cause,
-        detail=detail,
-    )
-
-
-def _order(exclusion: Exclusion) -> tuple[Any, ...]:
-    return exclusion.metric, natural(exclusion.block), exclusion.level, exclusion.run_id
+    fields = (run["run_id"], run["name"], run["level"], run["block_label"])
+    return Exclusion(*fields, metric, reason, cause=cause, detail=detail)
 
 
 def natural(text: str) -> list[tuple[int, float, str]]:
-    """A sort key that puts 8 before 32, and numbers before words."""
+    """Return a sort key that puts 8 before 32, and numbers before words."""
     parts = re.findall(r"\d+(?:\.\d+)?|\D+", text)
     return [(0, float(part), "") if part[0].isdecimal() else (1, 0.0, part) for part in parts]
 
 
 def as_text(values: pd.Series) -> pd.Series:
-    """A column as texts."""
     return values.map(_as_text).astype(object)
 
 
 def _as_text(value: Any) -> str:
-    """Text of a value; 3.0 reads 3, since a column with gaps turns whole numbers into floats."""
+    """Return a value as text, 3.0 as 3: a column with gaps turns whole numbers into floats."""
     if isinstance(value, str):
         return value
     if isinstance(value, float):
-        return "" if math.isnan(value) else str(int(value)) if value.is_integer() else repr(value)
+        if math.isnan(value):
+            return ""
+        return str(int(value)) if value.is_integer() else repr(value)
     return "" if value is None or value is pd.NA else repr(value)

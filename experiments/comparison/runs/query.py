@@ -1,4 +1,4 @@
-"""Finished runs as one tidy table, a row a run: the only shape that the comparison reads."""
+"""Finished runs as one table with a row per run: the only shape that the comparison reads."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ FIRST = ("run_id", "name", "status", "start_ms", "end_ms", *OWN_COLUMNS, *COUNTS
 
 
 def table(runs: Iterable[StoredRun]) -> pd.DataFrame:
-    """One row a run: run_id, name, status, start_ms, end_ms, the schema's tags by their own names, params.X, tags.X, metrics.
+    """Return a table with one row per run.
 
-    What a run does not have is missing (NaN or None), never zero.
+    Columns: run_id, name, status, start_ms, end_ms, the schema's tags by their own names, params.X,
+    tags.X, metrics. A missing value is NaN or None, never zero.
     """
     columns: dict[str, list[object]] = {name: [] for name in FIRST}
     count = 0
@@ -34,7 +35,7 @@ def table(runs: Iterable[StoredRun]) -> pd.DataFrame:
         count += 1
     for column in columns.values():
         column += [math.nan] * (count - len(column))
-    # texts are objects, not Arrow's: rows are taken many times from here on; a column that no run fills stays one of text
+    # texts are objects, not Arrow's, since rows are taken many times; so are empty columns
     texts = {name for name in columns if name in TEXTS or name.startswith(("params.", "tags."))}
     frame = pd.DataFrame(
         {

@@ -95,12 +95,12 @@ def posterior(log_likelihood: Floats) -> Floats:
 
     An outcome's own likelihood counts once, those of all others through what they share.
     """
-    own = np.exp(np.clip(log_likelihood[..., 1:], -600.0, 600.0))
-    evidence = np.log((1 - SHARES)[:, None] + SHARES[:, None] * own[..., None, :])
+    ratios = np.exp(np.clip(log_likelihood[..., 1:], -600.0, 600.0))
+    evidence = np.log((1 - SHARES)[:, None] + SHARES[:, None] * ratios[..., None, :])
     others = evidence.sum(axis=-3, keepdims=True) - evidence + np.log(PRIOR)[:, None]
-    shared = np.exp(others - others.max(axis=(-2, -1), keepdims=True)) / own.shape[-1]
+    shared = np.exp(others - others.max(axis=(-2, -1), keepdims=True)) / ratios.shape[-1]
     independent = (shared * (1 - SHARES)[:, None]).sum(axis=(-2, -1))
-    autocorrelated = (shared * SHARES[:, None] * own[..., None, :]).sum(axis=-2)
+    autocorrelated = (shared * SHARES[:, None] * ratios[..., None, :]).sum(axis=-2)
     weights = np.concatenate([independent[..., None], autocorrelated], axis=-1)
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
@@ -139,11 +139,11 @@ class MeanDistribution:
         return np.asarray(1 - self.weights[..., 0])
 
     def p_above(self, bound: float) -> Floats:
-        """One-sided p that the mean lies above the bound."""
+        """Return the one-sided p that the mean lies above the bound."""
         return self._tail(bound, 1.0)
 
     def p_below(self, bound: float) -> Floats:
-        """One-sided p that the mean lies below the bound."""
+        """Return the one-sided p that the mean lies below the bound."""
         return self._tail(bound, -1.0)
 
     def p(self) -> Floats:

@@ -1,4 +1,4 @@
-"""A single block that is unlike all others, by a rule that does not look at which side is better. Pure functions."""
+"""Blocks that are unlike all others, by a rule that does not see which side is better."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from scipy import special
 
 from experiments.comparison.statistics.estimates import is_constant, numbers
 
-# Share of campaigns of independent normal shifts in which some block is odd. So small, because a
-# long tail on one side is no disturbance: at 2.5 % a repeat doubles its false differences, at 0.3 % it
-# adds half (simulated).
+# Share of campaigns of independent normal shifts in which some block is odd. It is small because
+# a long tail on one side is no disturbance: at 2.5 % a repeat doubles its false differences, at
+# 0.3 % it adds half (simulated).
 LEVEL = 0.003
 MINIMUM_SHIFTS = 5
 
 
 def outlier(shifts: ArrayLike, level: float = LEVEL) -> tuple[int, float] | None:
-    """Return the place of an outlier and how many SDs it lies from the mean of the others.
+    """Return the place of an outlier and its distance from the others' mean in SDs, or None.
 
-    Grubbs' (1950) two-sided test: the largest absolute externally studentised deviation, against
-    the t distribution at level / n. None where there is none, for fewer
-    than five shifts, and where the others do not vary.
+    Grubbs' (1950) two-sided test: the largest externally studentised deviation against the t
+    distribution at level / n. There is none among fewer than five shifts, or constant others.
     """
     values = numbers(shifts)
     n = len(values)

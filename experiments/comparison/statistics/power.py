@@ -1,6 +1,6 @@
-"""What a number of blocks can show, and how many more would settle what is open. Pure functions.
+"""Power of a number of blocks, and the number of further blocks that would settle an outcome.
 
-Everything is on the scale of the test: logarithms for ratios, differences as they are.
+Values are on the scale of the test: logarithms for ratios, differences as they are.
 """
 
 from __future__ import annotations
@@ -17,33 +17,32 @@ from experiments.comparison.statistics.estimates import Floats, t_quantile
 from experiments.comparison.statistics.significance import ALPHA
 
 POWER = 0.8
-# Less misleads near the margin: see docs/comparison.md, and tests/benchmarks/test_more_blocks.py, which measures it.
+# Less misleads near the margin (docs/comparison.md).
 PREDICTED = 0.95
 MAXIMUM_BLOCKS = 100_000
-# The numbers of further blocks that are tried: every one up to 16, then in steps of 6 %, finer than any of them is known.
+# Numbers of further blocks that are tried: each up to 16, then in steps of 6 %.
 _MORE = np.unique(np.rint(np.geomspace(1, MAXIMUM_BLOCKS, 200))).astype(int)
 
 
 def power_of_t(effect: float, sd: float, n: float, *, alpha: float = ALPHA) -> float:
-    """Power of the two-sided paired t test for a true difference `effect` at n pairs."""
+    """Return the power of the two-sided paired t test for a true difference at n pairs."""
     df = n - 1
     shift = abs(effect) / sd * math.sqrt(n)
     critical = t_quantile(1 - alpha / 2, df)
-    # straight from `special`: a report asks for hundreds of these, and `stats.nct` takes ten times as long for the same
-    near, far = (
-        1 - float(special.nctdtr(df, shift, critical)),
-        float(special.nctdtr(df, shift, -critical)),
-    )
-    # SciPy's noncentral t is NaN here and there in the tail that hardly counts (TTestPower passes that on), and for huge shifts
+    # `stats.nct` takes ten times as long, and a report needs hundreds of these
+    near = 1 - float(special.nctdtr(df, shift, critical))
+    far = float(special.nctdtr(df, shift, -critical))
+    # SciPy's noncentral t is sometimes NaN in the tail that hardly counts, and for huge shifts
     return (near if math.isfinite(near) else 1.0) + (far if math.isfinite(far) else 0.0)
 
 
 def minimum_detectable(
     sd: float, n: int, *, tests: int = 1, power: float = POWER, alpha: float = ALPHA
 ) -> float:
-    """Smallest true difference that the paired t test finds with this power, in the unit of sd; infinite below two pairs.
+    """Return the smallest true difference that the paired t test finds with this power.
 
-    tests: so many share the error rate `alpha`, which is Holm's first step (Bonferroni): never less than that is needed there.
+    Args:
+        tests: Number of tests that share `alpha`, by Holm's first step (Bonferroni).
     """
     if n < 2:
         return math.inf
@@ -63,9 +62,9 @@ def _detectable_in_sds(n: int, power: float, alpha: float) -> float:
 def minimum_for_verdict(
     bound: float, sd: float, n: int, *, tests: int = 1, power: float = POWER, alpha: float = ALPHA
 ) -> float:
-    """Smallest true difference of which both are shown with this power: that it is one, among `tests`, and lies beyond ±bound.
+    """Return the smallest true difference that is shown, and shown to lie beyond ±bound.
 
-    The chance is averaged over the estimated SD, given which the mean must exceed what both ask for.
+    The chance is averaged over the estimated SD, given which the mean must exceed both limits.
     """
     if n < 2:
         return math.inf
@@ -73,8 +72,8 @@ def minimum_for_verdict(
         return bound
     error = sd / math.sqrt(n)
     spreads = _spreads(n - 1) * error
-    beyond, alone = (t_quantile(1 - alpha / 2 / among, n - 1) * spreads for among in (1, tests))
-    needed = np.maximum(bound + beyond, alone)
+    beyond, single = (t_quantile(1 - alpha / 2 / among, n - 1) * spreads for among in (1, tests))
+    needed = np.maximum(bound + beyond, single)
     short = float(needed[0]) - 10 * error, float(needed[-1]) + 10 * error
 
     def missing(effect: float) -> float:
@@ -90,14 +89,14 @@ def _spreads(df: int) -> Floats:
 
 
 def estimated_spreads(df: NDArray[np.int_] | int, values: int = 200) -> Floats:
-    """Evenly likely values of an estimated SD where the true one is 1, ascending, along the last axis."""
+    """Return equally likely values of an estimated SD if the true one is 1, ascending."""
     chances, freedom = (np.arange(values) + 0.5) / values, np.asarray(df, dtype=float)[..., None]
     return np.asarray(np.sqrt(special.chdtri(freedom, 1 - chances) / freedom))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Within how many more blocks a verdict has the probability `PREDICTED`; None where no number has it."""
+    """Number of further blocks until a verdict is likely; None if no number is enough."""
 
     blocks: int | None
 
@@ -105,15 +104,16 @@ class Plan:
 def blocks_to_settle(
     mean: float, sd: float, n: int, bound: float, *, most: int, tests: int = 1, alpha: float = ALPHA
 ) -> Plan:
-    """Return how many more blocks bring any verdict with a predictive probability of 95 %.
+    """Return how many more blocks bring a verdict with a predictive probability of 95 %.
 
-    The true mean and SD have their posterior given the n blocks that there are (Jeffreys' prior), so a mean that may lie at the
-    margin gets no number. All blocks count, the n among them. The rule is the t rule of `significance`.
+    The true mean and SD have their posterior given the n blocks (Jeffreys' prior), so a mean that
+    may lie at the margin gets no number. All blocks count. The rule is the t rule of `significance`.
 
     Args:
-        mean, sd: of the n shifts, on the scale of the test.
-        bound: a verdict is a difference that stands among `tests` and lies beyond ±bound, or equivalence within it.
-        most: no greater number of further blocks is considered.
+        mean, sd: Of the n shifts, on the scale of the test.
+        bound: A verdict is a difference that stands among `tests` and lies beyond ±bound, or
+            equivalence within it.
+        most: Largest number of further blocks that is considered.
     """
     more = _MORE[: int(np.searchsorted(_MORE, most, side="right"))]
     if not len(more):
@@ -124,8 +124,8 @@ def blocks_to_settle(
     moves = true_sd * np.sqrt(
         more[:, None] / (n * total)
     )  # SD of the mean of all blocks, given those there are
-    beyond, alone, inside = (quantiles[: len(more), None] * error for quantiles in critical)
-    needed, room = np.maximum(bound + beyond, alone), np.maximum(bound - inside, 0.0)
+    beyond, single, inside = (quantiles[: len(more), None] * error for quantiles in critical)
+    needed, room = np.maximum(bound + beyond, single), np.maximum(bound - inside, 0.0)
     outside = special.ndtr((mean - needed) / moves) + special.ndtr((-mean - needed) / moves)
     within = special.ndtr((room - mean) / moves) - special.ndtr((-room - mean) / moves)
     enough = (outside + within).mean(axis=1) >= PREDICTED
@@ -139,9 +139,9 @@ def _spreads_of_posterior(df: int) -> Floats:
 
 @lru_cache(maxsize=64)
 def _critical(n: int, tests: int, alpha: float) -> tuple[Floats, Floats, Floats]:
-    """Quantiles of t by further blocks: of the interval, of the test among all tests, and of equivalence."""
+    """Return quantiles of t for the interval, for the test among all, and for equivalence."""
     df = n + _MORE - 1
-    beyond, alone, inside = (
+    beyond, single, inside = (
         special.stdtrit(df, 1 - tail) for tail in (alpha / 2, alpha / 2 / tests, alpha)
     )
-    return beyond, alone, inside
+    return beyond, single, inside

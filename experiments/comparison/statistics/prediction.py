@@ -1,4 +1,4 @@
-"""Where the value of one more stratum is expected, from the estimates of a few. Pure functions."""
+"""Prediction interval of the value of one more stratum."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ DRAWS = 2_000
 
 
 def interval(values: Floats, variances: Floats, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval that holds the true value of one more stratum, from estimates with their variances (all above 0).
+    """Return the interval of the true value of one more stratum.
 
-    The variance between strata is not known from few of them, so that every value has its share that the data leave it: its
-    confidence distribution, by inverting Q, which has k - 1 degrees of freedom at the true one (Viechtbauer 2007). For each,
-    the mean with Hartung and Knapp's error (never less than the plain one) and the new stratum's own distance from it. As
-    Nagashima, Noma & Furukawa 2019, on evenly likely instead of random values; mirrored, so that it turns with its sign.
+    The variance between strata is not known from few of them, so each value has its share: its
+    confidence distribution, by inverting Q, which has k - 1 degrees of freedom at the true one
+    (Viechtbauer 2007). For each, the mean with Hartung and Knapp's error (never less than the plain
+    one) and the distance of the new stratum. As Nagashima, Noma & Furukawa 2019, on equally likely
+    instead of random values; mirrored, so that it turns with its sign.
+
+    Args:
+        values: Estimates of the strata.
+        variances: Of these estimates, all above 0.
     """
     chance, normal, t = _likely(len(values) - 1)
     # Q falls with the variance; at the end of the grid it lies below all that is asked for
@@ -39,7 +44,7 @@ def interval(values: Floats, variances: Floats, confidence: float = 0.95) -> tup
 
 
 def _weighted(values: Floats, variances: Floats, between: Floats) -> tuple[Floats, Floats, Floats]:
-    """For each variance between strata: the weighted mean, its variance, and Q."""
+    """Return, for each variance between strata, the weighted mean, its variance, and Q."""
     weights = 1 / (variances + between[:, None])
     total = weights.sum(axis=1)
     mean = weights @ values / total
@@ -48,7 +53,7 @@ def _weighted(values: Floats, variances: Floats, between: Floats) -> tuple[Float
 
 @lru_cache(maxsize=64)
 def _likely(df: int) -> tuple[Floats, Floats, Floats]:
-    """Evenly likely values of chi square (ascending), and in orders of their own of a normal and a t variable."""
+    """Return equally likely values of chi square (ascending), and, shuffled, of normal and t."""
     chances, rng = (np.arange(DRAWS) + 0.5) / DRAWS, np.random.default_rng(0)
     return (
         special.chdtri(df, 1 - chances),
@@ -58,7 +63,7 @@ def _likely(df: int) -> tuple[Floats, Floats, Floats]:
 
 
 def of_equals(values: Floats, confidence: float = 0.95) -> tuple[float, float]:
-    """The same where strata count alike: the textbook's prediction interval of one more value."""
+    """Return the textbook's prediction interval, for strata of equal weight."""
     count = len(values)
     reach = (
         t_quantile((1 + confidence) / 2, count - 1)

@@ -1,7 +1,7 @@
-"""Tests and intervals that hold at every look of a campaign that stops when it is settled, by error spending.
+"""Tests and intervals that hold at each look of a campaign that stops when it is settled.
 
-Group-sequential boundaries by a spending function over the blocks (Lan and DeMets 1983) and repeated
-confidence intervals (Jennison and Turnbull 2000, chapters 7, 9 and 19). Pure functions.
+Group-sequential boundaries by a spending function over the blocks (Lan and DeMets 1983) and
+repeated confidence intervals (Jennison and Turnbull 2000, chapters 7, 9 and 19).
 """
 
 from __future__ import annotations
@@ -64,9 +64,11 @@ def spending(share: float) -> float:
 
 @dataclass(frozen=True)
 class Looks:
-    """The looks that a campaign has had, the last of them now; none for a campaign of a fixed number of blocks.
+    """Looks that a campaign has had, the last of them now; none for a fixed number of blocks.
 
-    blocks: of every look, ascending. planned: the most blocks there could be, as it was settled by then.
+    Attributes:
+        blocks: Number of blocks at each look, ascending.
+        planned: Most blocks that there could be, as it was set at each look.
     """
 
     blocks: tuple[int, ...] = ()
@@ -87,61 +89,63 @@ class Looks:
 
     @property
     def confidence(self) -> float:
-        """Of the interval at this look, such that those of all looks together hold the truth in at least 95 %."""
+        """Confidence of the interval at this look, for 95 % over all looks together."""
         return 1 - self.level(ALPHA)
 
     def level(self, rate: float) -> float:
-        """Two-sided level of the test at this look, if that is the error rate of all looks together."""
+        """Return the two-sided level at this look for an error rate of all looks together."""
         if not self.blocks:
             return rate
-        known = np.flatnonzero(rate == _RATES)
-        return float(_states(self).levels[known[0]]) if len(known) else float(_level(self, rate))
+        match = np.flatnonzero(rate == _RATES)
+        return float(_states(self).levels[match[0]]) if len(match) else float(_level(self, rate))
 
     def p(self, nominal: ArrayLike) -> Floats:
-        """The least error rate at which this look shows a difference, from a two-sided p of a fixed number of blocks."""
+        """Return the least error rate at which this look rejects, from a two-sided nominal p."""
         return np.asarray(
             _rates(self, np.asarray(nominal, dtype=float)) if self.blocks else nominal
         )
 
     def one_sided(self, nominal: ArrayLike) -> Floats:
-        """The same from a one-sided p."""
+        """Return the same from a one-sided p."""
         return (
             self.p(2 * np.asarray(nominal, dtype=float)) / 2 if self.blocks else np.asarray(nominal)
         )
 
     def one_by_one(self) -> tuple[Looks, ...]:
-        """Every look with those before it."""
+        """Return each look with those before it."""
         return tuple(
             Looks(self.blocks[:count], self.planned[:count])
             for count in range(1, len(self.blocks) + 1)
         )
 
     def ahead(self) -> tuple[Looks, ...]:
-        """The looks to come, each with those before it."""
-        found, most = [self], self.planned[-1] if self.planned else 0
-        for blocks in schedule(self.blocks[0], most) if self.blocks else ():
+        """Return the looks to come, each with those before it."""
+        if not self.blocks:
+            return ()
+        looks, most = [self], self.planned[-1]
+        for blocks in schedule(self.blocks[0], most):
             if blocks > self.blocks[-1]:
-                found.append(Looks((*found[-1].blocks, blocks), (*found[-1].planned, most)))
-        return tuple(found[1:])
+                looks.append(Looks((*looks[-1].blocks, blocks), (*looks[-1].planned, most)))
+        return tuple(looks[1:])
 
 
 FIXED = Looks()
 
 
 def strictest(looks: Iterable[Looks]) -> Looks:
-    """Of several campaigns' looks those with the widest intervals."""
-    return min(looks, key=lambda one: one.level(ALPHA), default=FIXED)
+    """Return the looks with the widest intervals among those of several campaigns."""
+    return min(looks, key=lambda of_campaign: of_campaign.level(ALPHA), default=FIXED)
 
 
 class _Paths(NamedTuple):
-    """Paths that have crossed no boundary: where they are, and how many; (rates, nodes)."""
+    """Position and density of the paths that have crossed no boundary; (rates, nodes)."""
 
     at: Floats
     density: Floats
 
 
 class _State(NamedTuple):
-    """What is left after a look, and its two-sided nominal level, for each error rate."""
+    """Paths that are left after a look, and its two-sided level, for each error rate."""
 
     paths: _Paths
     levels: Floats
@@ -149,7 +153,7 @@ class _State(NamedTuple):
 
 def _states(looks: Looks) -> _State:
     """Return the state at the last look; those of earlier looks are computed once."""
-    return [_state(one) for one in looks.one_by_one()][-1]
+    return [_state(earlier) for earlier in looks.one_by_one()][-1]
 
 
 @lru_cache(maxsize=256)
@@ -176,11 +180,11 @@ def _level(looks: Looks, rate: float) -> float:
     """Return the level of an error rate between those that are computed."""
     if rate < _RATES[0]:
         return float(_states(looks).levels[0] * rate / _RATES[0])
-    known = _curve(looks)
+    log_rate = _curve(looks)
     low, high = math.log(_states(looks).levels[0]), 0.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if known(middle) < math.log(rate) else (low, middle)
+        low, high = (middle, high) if log_rate(middle) < math.log(rate) else (low, middle)
     return math.exp(high)
 
 
@@ -192,36 +196,14 @@ def _curve(looks: Looks) -> interpolate.PchipInterpolator:
     )
 
 
-def boundary(information: Sequence[float], spent: Sequence[float]) -> Floats:
-    """Return the critical |z| of every look at which a Brownian motion has spent its error rate.
-
-    The density of paths that have crossed no boundary is carried from look to look by
-    Gauss-Legendre quadrature.
-
-    Args:
-        information: Of every look, ascending, in any unit (blocks).
-        spent: Error rate that a motion without drift has used up to every look. A look that spends
-            nothing has an infinite boundary.
-    """
-    critical, paths = list[float](), _start(1)
-    for (before, now), (sooner, later) in zip(
-        pairwise((0.0, *information)), pairwise((0.0, *spent)), strict=True
-    ):
-        step = math.sqrt(now - before)
-        edges = _edges(paths, step, np.array([later - sooner]))
-        critical.append(float(edges[0]) / math.sqrt(now))
-        paths = _onward(paths, step, edges)
-    return np.array(critical)
-
-
 def crossed(information: Sequence[float], critical: Sequence[float]) -> float:
     """Return how often a Brownian motion without drift is beyond ±critical SDs at any look."""
-    found, paths = 0.0, _start(1)
+    share, paths = 0.0, _start(1)
     for (before, now), z in zip(pairwise((0.0, *information)), critical, strict=True):
         step, edges = math.sqrt(now - before), np.array([z * math.sqrt(now)])
-        found += float(_crossing(paths, step, edges)[0][0])
+        share += float(_crossing(paths, step, edges)[0][0])
         paths = _onward(paths, step, edges)
-    return found
+    return share
 
 
 def _start(rates: int) -> _Paths:
@@ -255,10 +237,10 @@ def _edges(paths: _Paths, step: float, shares: Floats) -> Floats:
     low, high = np.zeros(len(shares)), np.abs(paths.at).max(axis=1) + 36 * step
     least = _crossing(paths, step, low)[0]
     at = np.full(len(shares), step)
-    wanted = np.log(np.maximum(shares, 1e-300))
+    targets = np.log(np.maximum(shares, 1e-300))
     for _ in range(100):
         share, slope = _crossing(paths, step, at)
-        miss = np.log(np.maximum(share, 1e-300)) - wanted
+        miss = np.log(np.maximum(share, 1e-300)) - targets
         low, high = np.where(miss > 0, at, low), np.where(miss > 0, high, at)
         newton = at - miss * np.maximum(share, 1e-300) / np.minimum(slope, -1e-300)
         then = np.where((low < newton) & (newton < high), newton, (low + high) / 2)
@@ -275,4 +257,4 @@ def _quadrature() -> tuple[Floats, Floats]:
     return nodes, weights
 
 
-__all__ = ["FIXED", "SPENDING", "Looks", "batches", "boundary", "crossed", "schedule", "strictest"]
+__all__ = ["FIXED", "SPENDING", "Looks", "batches", "crossed", "schedule", "strictest"]

@@ -1,6 +1,6 @@
-"""Tests, multiplicity, equivalence, and what strata say together. Pure functions.
+"""Tests, multiplicity, equivalence, and summaries of strata.
 
-No p is 0 or NaN: where there is nothing to test it is None.
+No p is 0 or NaN: if there is nothing to test it is None.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Tested:
-    """A test's statistic and its p."""
+    """Statistic of a test and its p."""
 
     statistic: float
     p: float
 
 
 def _p(value: float) -> float:
-    """A p-value inside (0, 1]: an underflow is not certainty."""
+    """Return a p-value inside (0, 1]: an underflow is not certainty."""
     return min(1.0, max(SMALLEST_P, float(value)))
 
 
 def paired_t(shifts: ArrayLike) -> Tested | None:
-    """Two-sided t test that paired differences (or log-ratios) have mean 0. None for constant or fewer than two differences."""
-    found = numbers(shifts)
-    if len(found) < 2 or is_constant(found, float(np.abs(found).max())):
+    """Run the two-sided paired t test. None if shifts are constant or fewer than two."""
+    values = numbers(shifts)
+    if len(values) < 2 or is_constant(values, float(np.abs(values).max())):
         return None
-    # by hand: SciPy's ttest_1samp takes fifty times as long for the same, and a calibration asks for 50,000 of these
-    statistic = float(found.mean()) / (float(found.std(ddof=1)) / math.sqrt(len(found)))
-    return Tested(statistic, _p(2 * special.stdtr(len(found) - 1, -abs(statistic))))
+    # SciPy's ttest_1samp takes fifty times as long, and a calibration needs 50,000 of these
+    statistic = float(values.mean()) / (float(values.std(ddof=1)) / math.sqrt(len(values)))
+    return Tested(statistic, _p(2 * special.stdtr(len(values) - 1, -abs(statistic))))
 
 
 def signed_rank(shifts: ArrayLike) -> Tested:
-    """Wilcoxon's two-sided signed-rank test; the statistic is the sum of positive ranks.
+    """Run Wilcoxon's two-sided signed-rank test; the statistic is the sum of positive ranks.
 
-    Exact up to 50 differences, ties included (SciPy's exact p ignores ties, and is 0 from n = 54 on); zeros are left out.
+    Exact up to 50 shifts, ties included (SciPy's exact p ignores ties); zeros are left out.
     """
-    found = numbers(shifts)
-    found = found[found != 0]
-    if len(found) == 0:
+    values = numbers(shifts)
+    values = values[values != 0]
+    if len(values) == 0:
         return Tested(0.0, 1.0)
-    ranks = _ranks(np.abs(found))
-    plus = float(ranks[found > 0].sum())
-    if len(found) > EXACT_PAIRS:
-        result = stats.wilcoxon(found, method="asymptotic", correction=True)
+    ranks = stats.rankdata(np.abs(values))
+    plus = float(ranks[values > 0].sum())
+    if len(values) > EXACT_PAIRS:
+        result = stats.wilcoxon(values, method="asymptotic", correction=True)
         return Tested(plus, _p(result.pvalue))
     chances = signed_rank_distribution(tuple(sorted(np.rint(2 * ranks).astype(int).tolist())))
     at = round(2 * plus)
@@ -76,15 +76,15 @@ def signed_rank(shifts: ArrayLike) -> Tested:
 
 
 def permutation_p(shifts: ArrayLike) -> float | None:
-    """Fisher's exact test of the mean: the share of all choices of signs with a mean as far from 0. None above 15 differences.
+    """Return Fisher's exact p of the mean over all choices of signs; None above 15 shifts.
 
-    It asks of the noise only that its sign is chance, whatever its shape. Source: Fisher 1935, section 21.
+    It assumes only that the sign of the noise is chance. Source: Fisher 1935, section 21.
     """
-    found = numbers(shifts)
-    if len(found) > EXACT_SIGNS:
+    values = numbers(shifts)
+    if len(values) > EXACT_SIGNS:
         return None
-    sums = np.abs(_signs(len(found)) @ found)
-    return float((sums >= abs(found.sum()) * (1 - ROUNDING)).mean())
+    sums = np.abs(_signs(len(values)) @ values)
+    return float((sums >= abs(values.sum()) * (1 - ROUNDING)).mean())
 
 
 def sign_flip_p(shifts: Floats) -> float:
@@ -102,57 +102,45 @@ def sign_flip_p(shifts: Floats) -> float:
 
 @lru_cache(maxsize=EXACT_SIGNS)
 def _signs(n: int) -> Floats:
-    """Every choice of n signs, a row each, but for those that turn all signs of another."""
+    """Return the choices of n signs, a row each, without their mirror images."""
     choices = np.arange(2 ** (n - 1))[:, None] >> np.arange(n) & 1
     return np.asarray(1.0 - 2.0 * choices)
 
 
-def _ranks(values: Floats) -> Floats:
-    """1, 2, … in their order, the mean where several are the same; SciPy's rankdata is slow where none are."""
-    order = np.argsort(values)
-    if (np.diff(values[order]) == 0).any():
-        return np.asarray(stats.rankdata(values))
-    ranks = np.empty(len(values))
-    ranks[order] = np.arange(1, len(values) + 1)
-    return ranks
-
-
 def tost_paired(shifts: ArrayLike, low: float, high: float) -> Tested | None:
-    """Two one-sided t tests that the mean difference lies inside (low, high). None for constant or fewer than two differences."""
-    found = numbers(shifts)
-    if len(found) < 2 or is_constant(found, float(np.abs(found).max())):
+    """Test that the mean shift lies inside (low, high), by two one-sided t tests."""
+    values = numbers(shifts)
+    if len(values) < 2 or is_constant(values, float(np.abs(values).max())):
         return None
-    # by hand, as the t test: statsmodels' ttost_paired takes thirty times as long for the same
-    error = float(found.std(ddof=1)) / math.sqrt(len(found))
-    above, below = (float(found.mean()) - low) / error, (high - float(found.mean())) / error
+    # statsmodels' ttost_paired takes thirty times as long
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    above, below = (float(values.mean()) - low) / error, (high - float(values.mean())) / error
     return Tested(
-        min(abs(above), abs(below)), _p(special.stdtr(len(found) - 1, -min(above, below)))
+        min(abs(above), abs(below)), _p(special.stdtr(len(values) - 1, -min(above, below)))
     )
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjusted p-values; None stays None and does not count."""
-    # by hand: statsmodels' multipletests collects garbage on every call, 50 ms each
-    known = np.array([p for p in ps if p is not None])
-    order = np.argsort(known)
-    adjusted = np.empty_like(known)
+    """Return Holm's adjusted p-values; None stays None and does not count."""
+    # statsmodels' multipletests collects garbage on each call, 50 ms each
+    tested = np.array([p for p in ps if p is not None])
+    order = np.argsort(tested)
+    adjusted = np.empty_like(tested)
     adjusted[order] = np.minimum(
-        1.0, np.maximum.accumulate(known[order] * np.arange(len(known), 0, -1))
+        1.0, np.maximum.accumulate(tested[order] * np.arange(len(tested), 0, -1))
     )
     remaining = iter(adjusted.tolist())
     return [None if p is None else next(remaining) for p in ps]
 
 
 def average_ranks(table: ArrayLike) -> Floats:
-    """Mean rank of each column of a (workloads, systems) table; rank 1 is the greatest value."""
+    """Return the mean rank of each column of a table; rank 1 is the greatest value."""
     return np.asarray(stats.rankdata(-np.asarray(table, dtype=float), axis=1).mean(axis=0))
 
 
 def friedman(table: ArrayLike) -> Tested:
-    """Friedman's test over a (blocks, systems) table, corrected for ties. Needs three systems; identical columns give p = 1."""
+    """Run Friedman's test over a (blocks, systems) table of at least three systems."""
     values = np.asarray(table, dtype=float)
-    if values.ndim != 2 or values.shape[1] < 3 or values.shape[0] < 2:
-        raise WrongCall("Friedman's test needs a table of at least two blocks and three systems")
     if (np.ptp(values, axis=1) == 0).all():
         return Tested(0.0, 1.0)
     result = stats.friedmanchisquare(*values.T)
@@ -160,27 +148,28 @@ def friedman(table: ArrayLike) -> Tested:
 
 
 def critical_difference(systems: int, workloads: int, alpha: float = ALPHA) -> float:
-    """Nemenyi's critical difference of average ranks. Source: Demšar 2006, section 3.2.2."""
+    """Return Nemenyi's critical difference of average ranks (Demšar 2006, section 3.2.2)."""
     quantile = float(stats.studentized_range.ppf(1 - alpha, systems, np.inf)) / math.sqrt(2)
     return quantile * math.sqrt(systems * (systems + 1) / (6 * workloads))
 
 
 def page(table: ArrayLike) -> Tested:
-    """Page's test that values rise along a (blocks, levels) table; a curve that falls, then rises may pass too: look at pairs."""
-    values = np.asarray(table, dtype=float)
-    if values.ndim != 2 or values.shape[1] < 3 or values.shape[0] < 2:
-        raise WrongCall("Page's test needs a table of at least two blocks and three levels")
-    result = stats.page_trend_test(values)
+    """Run Page's test that values rise along a (blocks, levels) table of at least three levels."""
+    result = stats.page_trend_test(np.asarray(table, dtype=float))
     return Tested(float(result.statistic), _p(result.pvalue))
 
 
 @dataclass(frozen=True)
 class Combined:
-    """A random-effects summary of estimates from several strata, on the scale of the estimates (logarithms for ratios).
+    """Random-effects summary of strata, on the scale of the estimates (logarithms for ratios).
 
-    low, high: the mean over strata; prediction_low, prediction_high: the value in one more stratum, None below three strata.
-    tau: SD of the true values between strata. i_squared_percent: share of the estimates' variance that is between strata,
-    q_p: Cochran's test that there is none; both None where a stratum's variance is 0.
+    Attributes:
+        value: Mean over strata, with its interval `low`, `high`.
+        prediction_low, prediction_high: Value in one more stratum; None below three strata.
+        tau: SD of the true values between strata.
+        i_squared_percent: Share of the estimates' variance that is between strata. None, like
+            `q_p`, if a stratum's variance is 0.
+        q_p: Cochran's test that there is no variance between strata.
     """
 
     value: float
@@ -196,7 +185,7 @@ class Combined:
 
     @property
     def p(self) -> float | None:
-        """Two-sided t test that the mean over strata is 0; None without any spread."""
+        """Two-sided t test that the mean over strata is 0; None without spread."""
         return (
             _p(2 * special.stdtr(self.n - 1, -abs(self.value) / self.standard_error))
             if self.standard_error
@@ -204,32 +193,37 @@ class Combined:
         )
 
     def tost_p(self, bound: float) -> float | None:
-        """Two one-sided t tests that the mean over strata lies inside ±bound; None without any spread."""
+        """Test that the mean over strata lies inside ±bound; None without spread."""
         if not self.standard_error:
             return None
         return _p(special.stdtr(self.n - 1, (abs(self.value) - bound) / self.standard_error))
 
 
 def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 0.95) -> Combined:
-    """What estimates from several strata, with the variances of these estimates, say together. WrongCall for fewer than two.
+    """Summarise estimates of at least two strata, with the variances of these estimates.
 
-    Between-strata variance by Paule & Mandel 1982, which unlike DerSimonian and Laird's is no first guess and never negative;
-    interval by Hartung and Knapp with k - 1 degrees of freedom, in the modified form that is never narrower than the plain one
-    (Röver, Knapp & Friede 2015); prediction interval as in `prediction`. Where a stratum does not vary at all, its weight
-    would be infinite: strata then count alike.
+    Variance between strata by Paule & Mandel 1982; interval by Hartung and Knapp with k - 1 degrees
+    of freedom, never narrower than the plain one (Röver, Knapp & Friede 2015); prediction interval
+    as in `prediction`. If a stratum does not vary, its weight would be infinite: strata then count alike.
     """
-    found, spread = numbers(values, minimum=2), numbers(variances)
-    if len(found) != len(spread) or spread.min() < 0:
-        raise WrongCall(f"{len(found)} estimates need as many variances, none below 0")
+    estimates, spread = numbers(values, minimum=2), numbers(variances)
+    if len(estimates) != len(spread) or spread.min() < 0:
+        raise WrongCall(f"{len(estimates)} estimates need as many variances, none below 0")
     if spread.min() == 0:
-        error = 0.0 if is_constant(found, float(np.abs(found).max())) else float(stats.sem(found))
-        tau = math.sqrt(max(0.0, len(found) * error**2 - float(spread.mean())))
-        ahead = prediction.of_equals(found, confidence)
-        return _combined(float(found.mean()), error, tau, None, None, len(found), confidence, ahead)
-    # tau² doubles at most with every step, hence many; a finer `atol` would end in a step too far, which it answers with 0
-    centre = float(found.mean())
+        error = (
+            0.0
+            if is_constant(estimates, float(np.abs(estimates).max()))
+            else float(stats.sem(estimates))
+        )
+        tau = math.sqrt(max(0.0, len(estimates) * error**2 - float(spread.mean())))
+        ahead = prediction.of_equals(estimates, confidence)
+        return _combined(
+            float(estimates.mean()), error, tau, None, None, len(estimates), confidence, ahead
+        )
+    # tau² doubles at most with each step, hence many; a finer `atol` would return 0
+    centre = float(estimates.mean())
     with np.errstate(divide="ignore"):  # its I² of strata that agree entirely; ours is 0
-        result = combine_effects(found - centre, spread, method_re="iterated", maxiter=2_000)
+        result = combine_effects(estimates - centre, spread, method_re="iterated", maxiter=2_000)
     error = math.sqrt(max(float(result.var_hksj_re), float(result.var_eff_w_re)))
     q = max(
         0.0, float(result.q)
@@ -237,10 +231,17 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
     share = 100 * max(0.0, 1 - result.df / q) if q > 0 else 0.0
     q_p = _p(special.chdtrc(result.df, q))
     tau = math.sqrt(float(result.tau2))
-    low, high = prediction.interval(found - centre, spread, confidence)
+    low, high = prediction.interval(estimates - centre, spread, confidence)
     ahead = centre + low, centre + high
     return _combined(
-        centre + float(result.mean_effect_re), error, tau, share, q_p, len(found), confidence, ahead
+        centre + float(result.mean_effect_re),
+        error,
+        tau,
+        share,
+        q_p,
+        len(estimates),
+        confidence,
+        ahead,
     )
 
 
@@ -263,9 +264,10 @@ def _combined(
 
 @dataclass(frozen=True)
 class PaperProcedure:
-    """What the published studies did with the steps of one process a side. Shown beside the verdict, never as the verdict.
+    """Procedure of the published studies on the steps of one process a side.
 
-    Steps are not independent, and Kolmogorov-Smirnov with an estimated mean and deviation is no valid test of normality.
+    It is shown beside the verdict, never as the verdict: steps are not independent, and
+    Kolmogorov-Smirnov with an estimated mean and deviation is no valid test of normality.
     """
 
     n_steps: int
@@ -276,7 +278,7 @@ class PaperProcedure:
 
 
 def paper_procedure(a_steps: ArrayLike, b_steps: ArrayLike) -> PaperProcedure | None:
-    """KS, Lilliefors and Shapiro on either side, then paired Wilcoxon on steps. None for constant or fewer than four steps."""
+    """Run KS, Lilliefors and Shapiro on both sides, then paired Wilcoxon on steps."""
     a, b = numbers(a_steps), numbers(b_steps)
     n = min(len(a), len(b))
     sides = (a[:n], b[:n])

@@ -1,1 +1,1 @@
-"""From pairs to verdicts: strata, batch sizes, learning curves, hypotheses, controls, memory limits."""
+"""Decisions on findings, each with a reason."""

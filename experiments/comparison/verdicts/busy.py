@@ -1,7 +1,8 @@
-"""A neighbour's load is no framework's: what is timed on a busy machine is not settled.
+"""Verdicts of outcomes that were timed on a busy machine: not settled.
 
-Per side, not over all runs: a neighbour that meets one side alone makes the difference that a verdict would be about. The median
-cell, since one disturbed cell of many moves no verdict, and is repeated where it can be.
+Loads are per side: a neighbour that meets only one side makes the difference that a verdict would
+be about. The median cell decides, since one disturbed cell of many moves no verdict, and is
+repeated if it can be.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LOADS = {
 
 
 def unsettled(finding: Finding, reason: str) -> Finding:
-    """Without tests and with its reason, as `reason` gives it, where there is one and the outcome depends on it."""
+    """Return a finding without tests, if there is a reason and its outcome depends on it."""
     if not reason or not finding.row.n_blocks or not depends(finding.outcome):
         return finding
     row = replace(
@@ -56,9 +57,12 @@ def unsettled(finding: Finding, reason: str) -> Finding:
 
 
 def warning(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """What stands first in a report and the terminal, a line for everything that is not settled for this reason."""
+    """Return the first lines of a report, one for each reason."""
     found = dict.fromkeys(one.busy for one in findings if one.busy)
-    told = "Times, rates, energy and temperatures have no verdict; measure again when the machine is free."
+    told = (
+        "Times, rates, energy and temperatures have no verdict; measure again when the machine "
+        "is free."
+    )
     return tuple(f"{reason[:1].upper()}{reason[1:]}. {told}" for reason in found)
 
 
@@ -89,14 +93,15 @@ def repeated(excluded: Iterable[Exclusion]) -> tuple[str, ...]:
     """Return the sentence on the block that was measured again because it was unlike the others."""
     blocks = dict.fromkeys(one.block for one in excluded if one.code == RepeatCause.ODD_BLOCK)
     return tuple(
-        f"Block {block} was unlike all others and was measured again, by the rule that was recorded before the first block. "
+        f"Block {block} was unlike all others and was measured again, by the rule that was "
+        "recorded before the first block. "
         "Its first runs are listed under “Left out, and why”."
         for block in blocks
     )
 
 
 def depends(outcome: Outcome) -> bool:
-    """Whether a machine that others use can change the outcome: times, rates, energy, temperatures, and what is not known."""
+    """Return whether a busy machine can change the outcome: times, rates, energy, unknown units."""
     return not (outcome.unit in UNMOVED or (outcome.kind == "difference" and not outcome.unit))
 
 

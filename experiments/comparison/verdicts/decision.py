@@ -1,4 +1,4 @@
-"""The one procedure that decides: different, equivalent or open. Rows, strata, batch sizes and epochs all go through it."""
+"""Decision procedure of rows, strata, batch sizes and epochs: different, equivalent or open."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Withheld(StrEnum):
 
 
 class Widening(StrEnum):
-    """What made an interval notably wider than a t interval, as `comparison.json` has it."""
+    """Cause of an interval notably wider than a t interval, as in `comparison.json`."""
 
     AUTOCORRELATION = "autocorrelation"
     POSSIBLE_AUTOCORRELATION = "possible_autocorrelation"
@@ -42,7 +42,7 @@ class Widening(StrEnum):
 
 
 class Decision(Enum):
-    """What is decided of one effect."""
+    """Decision on one effect."""
 
     NOT_COMPARABLE = "there is nothing to estimate"
     TOO_FEW = "too few blocks or strata for a verdict, or measured on a busy machine"
@@ -89,7 +89,7 @@ class Effect:
 
 
 def paired(shifts: ArrayLike, margin: float, confidence: float = 0.95) -> Effect:
-    """The mean of paired shifts: different where its interval leaves 0 out, equivalent by two one-sided tests at 5 %."""
+    """Decide on the mean of paired shifts: by its interval, and by two one-sided tests at 5 %."""
     mean = estimates.mean(shifts, confidence)
     tost = significance.tost_paired(shifts, -margin, margin)
     return Effect(

@@ -1,4 +1,4 @@
-"""A campaign of a fixed number of blocks that got more after its report was read: what is promised of it no longer holds."""
+"""Warnings on campaigns of a fixed number of blocks that were extended after their report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 
 
 def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
-    """A line for each such campaign. A report of fewer blocks than a verdict needs has tested nothing, and is no look."""
+    """Return a line for each such campaign; reports of too few blocks are no looks."""
     found = {
         name: [at for at in blocks if at >= MINIMUM_BLOCKS]
         for name, blocks in looks.of_extended(frame).items()
@@ -28,15 +28,18 @@ def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
 def _told(campaign: str, blocks: Sequence[int]) -> str:
     before, now, percent = " and ".join(map(str, blocks[:-1])), blocks[-1], 100 * error_rate(blocks)
     return (
-        f"This campaign{f' ({campaign})' if campaign else ''} was extended to {now} blocks after its report of {before} was "
-        f"written. Its tests and intervals do not allow for that: an outcome that does not differ, tested alone, is shown to "
-        f"differ in one of these reports of about {percent:.0f} % of such campaigns, not of {100 * ALPHA:.0f} %. "
+        f"This campaign{f' ({campaign})' if campaign else ''} was extended to {now} blocks after "
+        f"its report of {before} was "
+        "written. Its tests and intervals do not allow for that: an outcome that does not "
+        "differ, tested alone, is shown to "
+        f"differ in one of these reports of about {percent:.0f} % of such campaigns, not of "
+        f"{100 * ALPHA:.0f} %. "
         "The other claims err more often in the same way."
     )
 
 
 def error_rate(blocks: Sequence[int]) -> float:
-    """How often a test at 5 % shows a difference where there is none, after any of so many blocks."""
+    """Return how often a test at 5 % shows a difference where there is none, in any report."""
     return sequential.crossed(blocks, [-float(special.ndtri(ALPHA / 2))] * len(blocks))
 
 

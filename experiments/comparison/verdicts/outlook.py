@@ -1,4 +1,4 @@
-"""What a row could have shown, and how many more blocks would settle it: said beside the verdict, never part of it."""
+"""Smallest effects that a row could have shown, and blocks that would settle it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from dataclasses import replace
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.power import Plan
 from experiments.comparison.statistics.sequential import Looks
-from experiments.comparison.verdicts import busy, turns
+from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.reasons import Family
 from experiments.config import durations
+from experiments.metrics import outcome
 
 OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
-# Estimate and spread of a few blocks foretell no more than about ten times as many. A hundred are a night of cells of minutes,
+# Estimate and spread of a few blocks foretell no more than about ten times as many. A hundred
+# are a night of cells of minutes,
 # whatever they are many times of; and nobody gives a row more than a day.
 MAX_TIMES, FEW, MAX_SECONDS = 10, 100, 24 * 3_600
 PREDICTED = f"{100 * power.PREDICTED:.0f} %"
 
 
 def of_row(finding: Finding, family: Family) -> Finding:
-    """With the least effects that this row could have shown among its family's tests, and a plan where it is open."""
+    """Return a row with its minimums among its family's tests, and a plan if it is open."""
     row = finding.row
     if row.p is None:
         return finding
@@ -43,7 +45,6 @@ def of_row(finding: Finding, family: Family) -> Finding:
 
 
 def _plan(finding: Finding, tests: int) -> Plan:
-    """The blocks to the first look that is predicted to settle it, or, of a campaign without looks, to a verdict."""
     shifts, looks = finding.shifts, finding.looks
     mean, sd, n, most = float(shifts.mean()), finding.spread, len(shifts), _most(finding)
 
@@ -61,16 +62,17 @@ def _plan(finding: Finding, tests: int) -> Plan:
 
 
 def more_blocks(finding: Finding) -> int:
-    """How many more should bring a verdict; 0 where there is one, or no payable number does."""
+    """Return how many more blocks should bring a verdict; 0 if none or too many."""
     if finding.decision is Decision.TOO_FEW and not finding.busy:
         return max(0, MINIMUM_BLOCKS - finding.row.n_blocks)
     return payable(finding) or 0
 
 
 def payable(finding: Finding, block_seconds: float | None = None) -> int | None:
-    """How many more blocks are predicted to settle it, where a day is enough for them; None otherwise.
+    """Return how many more blocks are predicted to settle it within a day; else None.
 
-    block_seconds: how long one takes, where that is known better than from the finding.
+    Args:
+        block_seconds: time of a block, if known better than from the finding.
     """
     blocks, seconds = (
         finding.plan.blocks if finding.plan else None,
@@ -87,10 +89,10 @@ def _most(finding: Finding) -> int:
 
 
 def remedies(finding: Finding) -> tuple[str, ...]:
-    """What may narrow the interval where no number of blocks is predicted to; empty where one is, and where nothing is open."""
+    """Return what may narrow the interval if no number of blocks is predicted to."""
     if finding.plan is None or payable(finding):
         return ()
-    alone = finding.took_turns or bool(turns.refused(finding.row.metric))
+    alone = finding.took_turns or outcome(finding.row.metric).alone
     quiet = (
         ("an idle machine", *(() if alone else ("pairing=interleaved",)))
         if busy.depends(finding.outcome)
@@ -100,7 +102,7 @@ def remedies(finding: Finding) -> tuple[str, ...]:
 
 
 def narrower(finding: Finding) -> float | None:
-    """The share of its width at which the interval would settle it if its middle stayed; None where it is narrow enough."""
+    """Return the share of its width at which the interval would settle it; else None."""
     row = finding.row
     low, high = row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
     share = (
@@ -112,7 +114,7 @@ def narrower(finding: Finding) -> float | None:
 
 
 def as_effect(shift: float, kind: str) -> float:
-    """A shift on the scale of the test as a share (0.03 is 3 %) or in the metric's unit."""
+    """Return a shift as a share (0.03 is 3 %) or in the metric's unit."""
     return math.expm1(min(shift, 700.0)) if kind == "ratio" else shift
 
 
@@ -120,7 +122,10 @@ def _told(finding: Finding) -> str:
     blocks, seconds = payable(finding), finding.block_seconds
     if blocks:
         cost = f" ({durations.told(blocks * seconds)} of machine time)" if seconds else ""
-        return f"at most {blocks:,} more block{'s' * (blocks > 1)} settle it with a predicted probability of {PREDICTED}{cost}"
+        return (
+            f"at most {blocks:,} more block{'s' * (blocks > 1)} settle it with a predicted "
+            f"probability of {PREDICTED}{cost}"
+        )
     *others, last = remedies(finding)
     ways = f"{', '.join(others)} or {last}" if others else last
     return f"how many more blocks would settle it cannot be predicted; {ways} may help"

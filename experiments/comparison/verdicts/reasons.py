@@ -1,4 +1,4 @@
-"""From evidence to a verdict with its reason. A reason is written here once, for people; no code reads it."""
+"""Verdicts with their reasons; no code reads the text of a reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.comparison.statistics import significance
-from experiments.comparison.statistics.estimates import Estimate
+from experiments.comparison.statistics.estimates import ROUNDING, Estimate
 from experiments.comparison.verdicts.decision import ALPHA, Decision, Effect, Widening
 from experiments.comparison.verdicts.findings import (
     DETERMINISTIC,
@@ -30,7 +30,7 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Scope:
-    """What a finding is of, in the words of its reason."""
+    """Wording of a reason, for rows or for strata."""
 
     units: str
     interval: str
@@ -57,9 +57,12 @@ STRATA = Scope(
 
 @dataclass(frozen=True)
 class Family:
-    """The findings that share one error rate. tests: how many have a test; standing: of how many it stands.
+    """Findings that share one error rate.
 
-    name: `primary` or `exploratory`; empty where there is but one.
+    Attributes:
+        name: `primary` or `exploratory`; empty if there is one family.
+        tests: how many findings have a test.
+        standing: how many are different.
     """
 
     name: str
@@ -67,7 +70,7 @@ class Family:
     standing: int
 
     def left_beside(self, finding: Finding) -> int:
-        """Among how many tests, itself one, a finding must stand: Holm's correction does not count those that stand already."""
+        """Return the tests among which a finding must stand after Holm's correction."""
         p = finding.row.p_holm
         return self.tests - self.standing + (p is not None and p <= ALPHA)
 
@@ -75,9 +78,12 @@ class Family:
 def decided(
     findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding, Family], Finding]
 ) -> list[Finding]:
-    """Holm's correction over the findings of each family, then the verdict and the reason of each, in their order.
+    """Return findings with verdict and reason, after Holm's correction within each family.
 
-    A finding that comes with a reason has no verdict for that reason. outlook: adds what its reason ends with.
+    A finding that comes with a reason has no verdict for that reason.
+
+    Args:
+        outlook: adds the end of a reason.
     """
     names = dict.fromkeys(one.row.family for one in findings)
     found: dict[int, Finding] = {}
@@ -102,7 +108,7 @@ def _decision(finding: Finding) -> Decision:
     if finding.withheld:
         return Decision.TOO_FEW
     if row.p is None:
-        return _constant(abs(row.on_test_scale(row.estimate)), finding.rounding, row.bound)
+        return _constant(finding)
     interval = Estimate(
         row.on_test_scale(row.estimate),
         row.on_test_scale(row.ci_low, -math.inf),
@@ -112,11 +118,15 @@ def _decision(finding: Finding) -> Decision:
     return Effect(interval, row.bound, different=finding.different, equivalent=equivalent).decision
 
 
-def _constant(shift: float, rounding: float, bound: float) -> Decision:
-    """What is decided of a shift that never varied: its size alone decides."""
+def _constant(finding: Finding) -> Decision:
+    """Decide on a shift that never varied: its size decides."""
+    row, rounding = finding.row, ROUNDING
+    if row.kind == "difference" and finding.a_value is not None:
+        rounding *= abs(finding.a_value)
+    shift = abs(row.on_test_scale(row.estimate))
     if shift <= rounding:
         return Decision.IDENTICAL
-    return Decision.DIFFERENT if shift > bound + rounding else Decision.CONSTANT
+    return Decision.DIFFERENT if shift > row.bound + rounding else Decision.CONSTANT
 
 
 def _worded(finding: Finding, scope: Scope, family: Family) -> Finding:
@@ -147,15 +157,19 @@ def _reason(finding: Finding, scope: Scope, family: Family) -> str:
 
 
 def _never_varied(finding: Finding, scope: Scope) -> str:
-    everywhere = f"in all {len(finding.across.names) if finding.across else finding.row.n_blocks} {scope.units}"
+    count = len(finding.across.names) if finding.across else finding.row.n_blocks
+    everywhere = f"in all {count} {scope.units}"
     if finding.decision is Decision.IDENTICAL:
         return f"the same on both sides {everywhere}: nothing to test"
     size = "more" if finding.decision is Decision.DIFFERENT else "less"
-    return f"always different, by the same {everywhere} and by {size} than the margin: it never varied, so there is no interval"
+    return (
+        f"always different, by the same {everywhere} and by {size} than the margin: it never "
+        "varied, so there is no interval"
+    )
 
 
 def widening(row: Row) -> str:
-    """What autocorrelation or skewness cost the interval; empty where that is not notable."""
+    """Return what autocorrelation or skewness cost the interval; empty if not notable."""
     if not row.widened_by:
         return ""
     causes = {

@@ -1,4 +1,4 @@
-"""What the strata of a comparison say together: each keeps its own estimate, and a random-effects summary stands beside them."""
+"""Random-effects summaries over the strata of a comparison; no run is pooled."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MINIMUM_STRATA = 3
 
 
 def summaries(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """A summary of every outcome and pair of levels that at least two strata estimate, in the order of the findings.
+    """Return a summary of every outcome and pair of levels that two strata estimate.
 
-    Holm's correction spans the summaries: they are a second reading of the report's rows, and no row pays for them.
+    Holm's correction spans the summaries, a second reading of the rows, which do not pay for them.
     """
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
@@ -45,7 +45,6 @@ def _outlook(summary: Finding, _family: reasons.Family) -> Finding:
 
 
 def _summary(group: Sequence[Finding]) -> Finding | None:
-    """Everything but the verdict. None where fewer than two strata have an estimate."""
     usable = [finding for finding in group if finding.row.estimate is not None]
     if len(usable) < 2:
         return None
@@ -81,7 +80,7 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
 
 
 def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
-    """Return a summary of strata that differ once: how far they lie apart is chance, and so is any interval of their mean."""
+    """Return a summary of two strata: their distance is chance, and so is any interval."""
     reason = (
         _busy(usable)
         or f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
@@ -93,7 +92,6 @@ def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
 
 
 def _blank(row: Row, usable: Sequence[Finding]) -> Row:
-    """Return the row of a summary without its numbers."""
     return replace(
         row,
         stratum="",
@@ -119,7 +117,6 @@ def _blank(row: Row, usable: Sequence[Finding]) -> Row:
 def _names(
     group: Sequence[Finding], usable: Sequence[Finding]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the strata that a summary rests on, and those that it leaves out."""
     return tuple(one.row.stratum for one in usable), tuple(
         one.row.stratum for one in group if one not in usable
     )
@@ -131,7 +128,6 @@ def _variance(finding: Finding, shifts: Floats) -> float:
 
 
 def _back(value: float | None, ratio: bool) -> float | None:
-    """From logarithms to a ratio; None where that is unbounded."""
     if value is None or not ratio:
         return value
     with np.errstate(over="ignore", under="ignore"):
@@ -149,7 +145,6 @@ def _busy(usable: Sequence[Finding]) -> str:
 
 
 def _cannot(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:
-    """Return why there can be no verdict, as a code and in words; None where there can."""
     if disturbed := _busy(usable):
         return Withheld.BUSY_MACHINE, disturbed
     if (orders := [one.order for one in usable if one.order]) and (

@@ -1,4 +1,4 @@
-"""From a table of runs to verdicts: pairs inside blocks, an estimate, a test, a margin, and a reason for every word."""
+"""Verdicts of a table of runs: pairs inside blocks, an estimate, a test, a margin and a reason."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from experiments.comparison.runs.pairing import Exclusion, natural
 from experiments.comparison.statistics import autocorrelation, estimates, power, significance
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
-from experiments.comparison.statistics.sequential import FIXED, Looks
-from experiments.comparison.verdicts import busy, extended, outlook, reasons, turns
+from experiments.comparison.statistics.sequential import Looks
+from experiments.comparison.verdicts import busy, extended, outlook, reasons
 from experiments.comparison.verdicts.decision import (
     ALPHA,
     MINIMUM_BLOCKS,
@@ -42,14 +42,19 @@ from experiments.metrics import outcome as outcome_of
 from tracking import plain
 from tracking.errors import WrongCall
 
-# Intervals at least so many times as wide as a t interval say why.
+# An interval at least this many times as wide as a t interval states the cause.
 NOTABLE = 1.25
+PAIRING, INTERLEAVED = "params.pairing", "interleaved"
+TOOK_TURNS = (
+    "cells took turns (pairing=interleaved): what comes first, and whole times, are those of "
+    "processes that have company"
+)
 _NUMERIC = ("floating", "integer", "mixed", "decimal")
 
 
 @dataclass(frozen=True)
 class ComparisonSpec:
-    """Everything that is asked of the runs, in `compare`'s words. protocol: `paper` shows the published procedure too."""
+    """Arguments of `compare`. protocol: `paper` shows the published procedure too."""
 
     factor: str = "framework"
     baseline: str | None = None
@@ -70,66 +75,71 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
     Args:
         table: one row a run; settings as `params.X`, tags as `tags.X`, metrics under their own
             names (see `query.table`).
-        spec: what is asked of them.
+        spec: the factor, its baseline, outcomes and margins.
 
     Raises:
         WrongCall: for a call that cannot be carried out; data that cannot be compared give rows
-            that say why.
+            with the reason.
     """
     if not 0 < spec.margin < 1:
         raise WrongCall(f"margin={spec.margin} is not between 0 and 1; 0.03 means 3 %")
     runs = pairing.usable(table, factor=spec.factor, strata=spec.strata)
     frame, levels = runs.frame, _levels(spec, runs.levels)
-    question = _question(table, frame, spec)
-    couples = (
-        list(itertools.combinations(levels, 2))
-        if spec.all_pairs
-        else [(levels[0], level) for level in levels[1:]]
-    )
+    request = _resolve(table, frame, spec)
+    pairs = [(levels[0], level) for level in levels[1:]]
+    if spec.all_pairs:
+        pairs = list(itertools.combinations(levels, 2))
     groups = [frame[frame["group"] == group] for group in sorted(set(frame["group"]), key=natural)]
-    parts = [
-        part for group in groups for a, b in couples for part in _compare(group, a, b, question)
-    ]
-    findings = _decided([one for part in parts for one in part.findings], question.primary, levels)
+    parts = [part for group in groups for a, b in pairs for part in _compare(group, a, b, request)]
+    findings = _decided([one for part in parts for one in part.findings], request.primary, levels)
     excluded = [*runs.excluded, *(one for part in parts for one in part.excluded)]
     orders = [part.order for part in parts if part.order]
 
-    def beginning(prefix: str) -> list[str]:
-        return [name for name in frame.columns if name.startswith(prefix)]
+    def values_of(prefix: str) -> Mapping[str, tuple[environment.Value, ...]]:
+        return environment.values(
+            frame, [name for name in frame.columns if name.startswith(prefix)]
+        )
 
     return Comparison(
         factor=spec.factor,
         baseline=levels[0],
         levels=levels,
         margin=spec.margin,
-        primary=question.primary,
+        primary=request.primary,
         findings=tuple(findings),
         excluded=tuple(dict.fromkeys(excluded)),
         environment=environment.environment(frame, levels),
-        values=environment.values(frame, [outcome.metric for outcome in question.outcomes]),
-        unmeasured=question.unmeasured,
+        values=environment.values(frame, [outcome.metric for outcome in request.outcomes]),
+        unmeasured=request.unmeasured,
         missing_sensors=environment.missing_sensors(frame),
         warnings=(
-            *(*environment.warnings(frame), *extended.warnings(frame)),
-            *(*busy.flagged(frame), *busy.repeated(runs.excluded), *order.warnings(orders)),
+            *environment.warnings(frame),
+            *extended.warnings(frame),
+            *busy.flagged(frame),
+            *busy.repeated(runs.excluded),
+            *order.warnings(orders),
         ),
         n_runs=len(frame),
         summaries=summaries(findings),
         rests_on=environment.rests_on(frame),
-        times_to_accuracy={} if turns.taken(frame) else environment.times_to_accuracy(frame),
-        training_ends=environment.values(frame, [TOTAL])[TOTAL] if TOTAL in frame.columns else (),
-        profiled=environment.values(frame, beginning(PROFILED)),
-        checks=environment.values(frame, beginning(CHECKS)),
+        times_to_accuracy={} if _took_turns(frame) else environment.times_to_accuracy(frame),
+        training_ends=environment.values(frame, [TOTAL])[TOTAL] if TOTAL in frame else (),
+        profiled=values_of(PROFILED),
+        checks=values_of(CHECKS),
     )
 
 
+def _took_turns(*sides: pd.DataFrame) -> bool:
+    return any(PAIRING in side and bool((side[PAIRING] == INTERLEAVED).any()) for side in sides)
+
+
 @dataclass(frozen=True)
-class _Question:
+class _Request:
     """A spec with what the runs have of it.
 
     Attributes:
-        outcomes: those that a run has, in the report's order.
-        unmeasured: those asked for that none has.
+        outcomes: requested outcomes that a run has, in the report's order.
+        unmeasured: requested outcomes that no run has.
         values: a row a run, all its metrics as numbers, requested or not.
         kinds: `ratio` or `difference`, of each metric.
     """
@@ -142,53 +152,39 @@ class _Question:
     kinds: Mapping[str, str]
 
 
-def _question(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> _Question:
-    others = {
-        *query.FIRST,
-        *pairing.OWN,
-        *(pairing.column_of(table, name) for name in (spec.factor, *spec.strata)),
-    }
+def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> _Request:
+    factors = {pairing.column_of(table, name) for name in (spec.factor, *spec.strata)}
+    others = {*query.FIRST, *pairing.OWN, *factors}
     metrics = [str(c) for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
-    asked = sorted(metrics, key=place) if spec.outcomes is None else list(spec.outcomes)
-    check_outcomes(
-        [one for one in asked if isinstance(one, str) and one not in frame.columns], metrics
-    )
-    known = [outcome_of(one) if isinstance(one, str) else one for one in asked]
-    there = [
-        one for one in known if one.metric in frame.columns and frame[one.metric].notna().any()
-    ]
-    outcomes = sorted(there, key=lambda one: place(one.metric))
-    unmeasured = tuple(one.metric for one in known if one not in outcomes)
-    primary = declared(spec.primary, [one.metric for one in outcomes], unmeasured)
-    kinds = {metric: outcome_of(metric).kind for metric in metrics} | {
-        one.metric: one.kind for one in outcomes
-    }
-    values = pd.DataFrame(
-        {metric: environment.numbers(frame, metric) for metric in kinds}, frame.index
-    )
-    return _Question(spec, outcomes, unmeasured, primary, values, kinds)
+    requested = sorted(metrics, key=place) if spec.outcomes is None else list(spec.outcomes)
+    missing = [one for one in requested if isinstance(one, str) and one not in frame.columns]
+    check_outcomes(missing, metrics)
+    resolved = [outcome_of(one) if isinstance(one, str) else one for one in requested]
+    measured = [one for one in resolved if one.metric in frame and frame[one.metric].notna().any()]
+    outcomes = sorted(measured, key=lambda outcome: place(outcome.metric))
+    unmeasured = tuple(outcome.metric for outcome in resolved if outcome not in outcomes)
+    primary = declared(spec.primary, [outcome.metric for outcome in outcomes], unmeasured)
+    kinds = {metric: outcome_of(metric).kind for metric in metrics}
+    kinds |= {outcome.metric: outcome.kind for outcome in outcomes}
+    columns = {metric: environment.numbers(frame, metric) for metric in kinds}
+    return _Request(spec, outcomes, unmeasured, primary, pd.DataFrame(columns, frame.index), kinds)
 
 
 def _decided(
     findings: Iterable[Finding], primary: Sequence[str], levels: Sequence[str]
 ) -> list[Finding]:
-    """With the verdict of each, in the order of a report: strata, primary outcomes first, levels as they were given."""
-    at = {level: number for number, level in enumerate(levels)}
-    named = [
+    position = {level: number for number, level in enumerate(levels)}
+    in_families = [
         replace(one, row=replace(one.row, family=PRIMARY)) if one.row.metric in primary else one
         for one in findings
     ]
-    decided = reasons.decided(named, reasons.ROWS, outlook.of_row)
-    return sorted(
-        decided,
-        key=lambda f: (
-            natural(f.row.stratum),
-            not f.primary,
-            place(f.row.metric),
-            at[f.row.a],
-            at[f.row.b],
-        ),
-    )
+
+    def key(finding: Finding) -> tuple[Any, ...]:
+        row = finding.row
+        sides = (position[row.a], position[row.b])
+        return (natural(row.stratum), not finding.primary, place(row.metric), *sides)
+
+    return sorted(reasons.decided(in_families, reasons.ROWS, outlook.of_row), key=key)
 
 
 def _levels(spec: ComparisonSpec, levels: Sequence[str]) -> tuple[str, ...]:
@@ -205,7 +201,7 @@ def _levels(spec: ComparisonSpec, levels: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_metric(column: pd.Series, name: str) -> bool:
-    """Whether a column is a metric that a run has. A key without a slash, as `loss`, is one if it holds any number."""
+    """Return whether a column is a metric; a key without a slash is one if it holds any number."""
     if name.startswith(("params.", "tags.", *HIDDEN)) or not column.notna().any():
         return False
     return "/" in name or pd.api.types.infer_dtype(column, skipna=True).startswith(_NUMERIC)
@@ -213,71 +209,78 @@ def _is_metric(column: pd.Series, name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Compared:
-    """What one pair of levels in one stratum gave; order: None where levels cannot run side by side, or nothing was paired."""
+    """Result of one pair of levels in one stratum.
+
+    Attributes:
+        order: None if levels cannot run side by side, or nothing was paired.
+    """
 
     findings: list[Finding]
     excluded: list[Exclusion]
     order: Order | None = None
 
 
-def _compare(frame: pd.DataFrame, a: str, b: str, question: _Question) -> Iterator[_Compared]:
-    """Compare one pair of levels in every stratum of what was asked for; in one, where nothing can be compared."""
-    both, spec = frame[frame["level"].isin([a, b])], question.spec
+def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator[_Compared]:
+    both, spec = frame[frame["level"].isin([a, b])], request.spec
     group = str(frame["group"].iloc[0])
-    outcomes = [outcome for outcome in question.outcomes if frame[outcome.metric].notna().any()]
+    outcomes = [outcome for outcome in request.outcomes if frame[outcome.metric].notna().any()]
 
     def blank(stratum: str) -> list[Finding]:
         return [Finding(_blank(outcome, spec, a, b, stratum), outcome) for outcome in outcomes]
 
     missing = [level for level in (a, b) if not (both["level"] == level).any()]
-    why = f"no usable run of {' or '.join(missing)}" if missing else ""
-    if why := why or pairing.incomparable(both, spec.factor, spec.allowed_to_differ):
-        yield _Compared([_refused(one, why) for one in blank(group)], [])
+    reason = f"no usable run of {' or '.join(missing)}" if missing else ""
+    reason = reason or pairing.incomparable(both, spec.factor, spec.allowed_to_differ)
+    if reason:
+        yield _Compared([_not_comparable(finding, reason) for finding in blank(group)], [])
         return
-    parts, alone = pairing.inside_strata(both, a, b)
-    yield _Compared([], alone)
+    parts, excluded = pairing.inside_strata(both, a, b)
+    yield _Compared([], excluded)
     for part in parts:
         names = part["stratum"].unique()
-        yield _inside(part, a, b, blank(str(names[0]) if len(names) == 1 else group), question)
+        stratum = str(names[0]) if len(names) == 1 else group
+        yield _compare_stratum(part, a, b, blank(stratum), request)
 
 
-def _inside(
-    runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], question: _Question
+def _compare_stratum(
+    runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], request: _Request
 ) -> _Compared:
-    """One pair of levels in one stratum."""
-    first, second, excluded, why = pairing.pairs(runs, a, b, question.spec.factor)
-    if why:
-        return _Compared([_refused(one, why) for one in blank], excluded)
-    ran = None if runs["apart"].any() else order.of_pairs(first, second)
-    if ran and ran.refused:
-        return _Compared([_refused(one, ran.refused) for one in blank], excluded, ran)
-    findings, seconds = [], environment.seconds_of_a_block(first, second)
-    disturbed, metrics = busy.reason(first, second), [one.row.metric for one in blank]
+    first, second, excluded, reason = pairing.pairs(runs, a, b, request.spec.factor)
+    ran = None
+    if not reason and not runs["apart"].any():
+        ran = order.of_pairs(first, second)
+        reason = ran.refused
+    if reason:
+        return _Compared([_not_comparable(one, reason) for one in blank], excluded, ran)
     paired = _Paired(
         (first, second),
         first["block_label"].astype(str).to_numpy(),
         np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy()),
         looks.of_runs(runs),
     )
-    means = _means(paired, question)
-    sides = (question.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
-    took_turns = turns.taken(first, second)
-    for one, *values in zip(blank, *sides, strict=True):
-        if took_turns and (why := turns.refused(one.row.metric)):
-            findings.append(_refused(one, why))
+    means, disturbed = _means(paired, request), busy.reason(first, second)
+    took_turns = _took_turns(first, second)
+    seconds = environment.seconds_of_a_block(first, second)
+    metrics = [finding.row.metric for finding in blank]
+    sides = (request.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
+    findings = []
+    for finding, *values in zip(blank, *sides, strict=True):
+        if took_turns and outcome_of(finding.row.metric).alone:
+            findings.append(_not_comparable(finding, TOOK_TURNS))
             continue
-        mean = means.get(one.row.metric, ())
-        found, left_out = _measure(one.row, one.outcome, paired, mean, *values)
-        found = busy.unsettled(found, disturbed)
-        findings.append(replace(found, order=ran, block_seconds=seconds, took_turns=took_turns))
+        measured, left_out = _measure(finding, paired, means.get(finding.row.metric), *values)
+        measured = busy.unsettled(measured, disturbed)
+        findings.append(replace(measured, order=ran, block_seconds=seconds, took_turns=took_turns))
         excluded += left_out
     return _Compared(findings, excluded, ran)
 
 
-def _refused(finding: Finding, why: str) -> Finding:
-    return replace(
-        finding, row=replace(finding.row, reason=why, no_estimate=NoEstimate.NOT_COMPARABLE)
-    )
+def _without_estimate(finding: Finding, code: NoEstimate, reason: str, **fields: Any) -> Finding:
+    return replace(finding, row=replace(finding.row, reason=reason, no_estimate=code), **fields)
+
+
+def _not_comparable(finding: Finding, reason: str) -> Finding:
+    return _without_estimate(finding, NoEstimate.NOT_COMPARABLE, reason)
 
 
 def _blank(outcome: Outcome, spec: ComparisonSpec, a: str, b: str, stratum: str) -> Row:
@@ -305,9 +308,12 @@ def _blank(outcome: Outcome, spec: ComparisonSpec, a: str, b: str, stratum: str)
 
 @dataclass(frozen=True)
 class _Paired:
-    """Runs of two levels, row by row from the same block. blocks: labels of the blocks; sequence: their order in time.
+    """Runs of two levels, row by row from the same block.
 
-    looks: of a campaign that goes on until it is settled.
+    Attributes:
+        blocks: labels of the blocks.
+        sequence: their order in time.
+        looks: of a campaign that goes on until it is settled.
     """
 
     runs: tuple[pd.DataFrame, pd.DataFrame]
@@ -316,196 +322,179 @@ class _Paired:
     looks: Looks
 
 
-def _means(paired: _Paired, question: _Question) -> dict[str, tuple[MeanDistribution | None, ...]]:
-    """Return the distribution of every metric's mean at every look; None where it is constant."""
+def _means(paired: _Paired, request: _Request) -> dict[str, MeanDistribution]:
+    """Return the distribution of every metric's mean, except where it is constant."""
     in_time = np.argsort(paired.sequence, kind="stable")
-    sides = [question.values.loc[side.index].to_numpy()[in_time].T for side in paired.runs]
-    found: dict[str, tuple[MeanDistribution | None, ...]] = dict.fromkeys(question.kinds, ())
-    for look in paired.looks.one_by_one() or (FIXED,):
-        past = np.ones(len(in_time), dtype=bool)
-        if look.blocks:
-            past = paired.blocks[in_time].astype(float) <= look.blocks[-1]
-        series = {}
-        for (metric, kind), a, b in zip(question.kinds.items(), *sides, strict=True):
-            finite = past & np.isfinite(a) & np.isfinite(b)
-            if (shifts := _varying(a[finite], b[finite], kind)) is not None:
-                series[metric] = shifts
-        means = autocorrelation.of_series(list(series.values())) if series else None
-        places = {metric: at for at, metric in enumerate(series)}
-        for metric in found:
-            found[metric] += (means[places[metric]] if means and metric in places else None,)
-    return found
+    sides = [request.values.loc[side.index].to_numpy()[in_time].T for side in paired.runs]
+    before = np.ones(len(in_time), dtype=bool)
+    if paired.looks.blocks:
+        before = paired.blocks[in_time].astype(float) <= paired.looks.blocks[-1]
+    series = {}
+    for (metric, kind), a, b in zip(request.kinds.items(), *sides, strict=True):
+        finite = before & np.isfinite(a) & np.isfinite(b)
+        if (shifts := _varying(a[finite], b[finite], kind)) is not None:
+            series[metric] = shifts
+    if not series:
+        return {}
+    means = autocorrelation.of_series(list(series.values()))
+    return {metric: means[position] for position, metric in enumerate(series)}
 
 
 def _varying(a: Floats, b: Floats, kind: str) -> Floats | None:
-    """Return the shifts of at least three blocks; None if fewer, without a ratio, or constant."""
     if len(a) < MINIMUM_VALUES or (kind == "ratio" and min(a.min(), b.min()) <= 0):
         return None
-    ratio = kind == "ratio"
-    shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
-    scale = 1.0 if ratio else float(np.abs([a, b]).max())
+    shifts = estimates.log_ratios(a, b) if kind == "ratio" else estimates.differences(a, b)
+    scale = 1.0 if kind == "ratio" else float(np.abs([a, b]).max())
     return None if estimates.is_constant(shifts, scale) else shifts
 
 
 def _measure(
-    row: Row,
-    outcome: Outcome,
-    paired: _Paired,
-    means: tuple[MeanDistribution | None, ...],
-    a: Floats,
-    b: Floats,
+    finding: Finding, paired: _Paired, mean: MeanDistribution | None, a: Floats, b: Floats
 ) -> tuple[Finding, list[Exclusion]]:
-    """Estimates and tests of one outcome over paired runs; the verdict waits for Holm's correction.
+    """Estimate and test one outcome over paired runs; the verdict waits for Holm's correction.
 
-    means: the distributions of its mean. a, b: its values, NaN where there is none.
+    Args:
+        finding: without numbers.
+        mean: the distribution of its mean.
+        a: its values on one side, NaN if missing.
+        b: its values on the other side.
     """
-    metric, sides = outcome.metric, tuple(zip((row.a, row.b), paired.runs, (a, b), strict=True))
-    if absent := {level: runs for level, runs, side in sides if np.isnan(side).all()}:
-        missing = replace(
-            row, reason=_without_numbers(absent, metric), no_estimate=NoEstimate.NOT_MEASURED
-        )
-        return Finding(missing, outcome), []
-    excluded = []
-    for _, runs, side in sides:
-        for at in np.flatnonzero(~np.isfinite(side)):
-            text = _text([runs[metric].iloc[at]])
-            reason = text or ("no value, or not a number" if np.isnan(side[at]) else "infinite")
-            excluded.append(
-                pairing.without_value(
-                    runs.iloc[at], metric, f"{reason}; its block is left out of this metric"
-                )
-            )
+    row, metric = finding.row, finding.row.metric
+    sides = tuple(zip((row.a, row.b), paired.runs, (a, b), strict=True))
+    if unmeasured := {level: runs for level, runs, side in sides if np.isnan(side).all()}:
+        reason = _without_numbers(unmeasured, metric)
+        return _without_estimate(finding, NoEstimate.NOT_MEASURED, reason), []
+    excluded = [
+        _without_value(runs.iloc[at], metric, float(side[at]))
+        for _, runs, side in sides
+        for at in np.flatnonzero(~np.isfinite(side))
+    ]
     finite = np.isfinite(a) & np.isfinite(b)
-    a, b = a[finite], b[finite]
     if not finite.any():
         reason = "no block has a finite value on both sides"
-        return Finding(
-            replace(row, reason=reason, no_estimate=NoEstimate.NO_PAIR), outcome
-        ), excluded
-    pairs = tuple(
-        map(
-            Pair,
-            paired.blocks[finite].tolist(),
-            a.tolist(),
-            b.tolist(),
-            paired.sequence[finite].tolist(),
+        return _without_estimate(finding, NoEstimate.NO_PAIR, reason), excluded
+    a, b = a[finite], b[finite]
+    columns = (paired.blocks[finite], a, b, paired.sequence[finite])
+    pairs = tuple(map(Pair, *(column.tolist() for column in columns)))
+    if row.kind == "ratio" and min(a.min(), b.min()) <= 0:
+        reason = (
+            "zero or negative values have no ratio; state a margin in its unit with an Outcome "
+            "of kind difference"
         )
-    )
-    if outcome.kind == "ratio" and min(a.min(), b.min()) <= 0:
-        reason = "zero or negative values have no ratio; state a margin in its unit with an Outcome of kind difference"
-        return Finding(
-            replace(row, reason=reason, no_estimate=NoEstimate.NO_RATIO), outcome, pairs
-        ), excluded
-    return _estimated(row, outcome, pairs, a, b, means, paired.looks), excluded
+        return _without_estimate(finding, NoEstimate.NO_RATIO, reason, pairs=pairs), excluded
+    return _estimate(replace(finding, pairs=pairs, looks=paired.looks), mean, a, b), excluded
+
+
+def _without_value(run: pd.Series, metric: str, value: float) -> Exclusion:
+    reason = "no value, or not a number" if math.isnan(value) else "infinite"
+    reason = _text([run[metric]]) or reason
+    return pairing.without_value(run, metric, f"{reason}; its block is left out of this metric")
 
 
 def _without_numbers(sides: Mapping[str, pd.DataFrame], metric: str) -> str:
-    """Why levels, none of whose values is a number, cannot be judged; in the runs' own words, where they have any."""
     texts = {level: _text(frame[metric]) for level, frame in sides.items()}
     missing = [level for level, text in texts.items() if not text]
-    told = [f"not measured on {' and '.join(missing)}"] if missing else []
-    if why := environment.not_available([sides[level] for level in missing], metric):
-        told[0] += f" ({why})"
-    return "; ".join([*told, *(f"{text} on {level}" for level, text in texts.items() if text)])
+    parts = [f"{text} on {level}" for level, text in texts.items() if text]
+    if missing:
+        cause = environment.not_available([sides[level] for level in missing], metric)
+        first = f"not measured on {' and '.join(missing)}"
+        parts.insert(0, f"{first} ({cause})" if cause else first)
+    return "; ".join(parts)
 
 
 def _text(values: Iterable[object]) -> str:
-    """What is said of values of which one is a text; empty where none is."""
-    found = next((value for value in values if isinstance(value, str)), None)
-    return "" if found is None else f"text instead of a number ('{plain.short(found)}')"
+    text = next((value for value in values if isinstance(value, str)), None)
+    return "" if text is None else f"text instead of a number ('{plain.short(text)}')"
 
 
-def _estimated(
-    row: Row,
-    outcome: Outcome,
-    pairs: tuple[Pair, ...],
-    a: Floats,
-    b: Floats,
-    means: tuple[MeanDistribution | None, ...],
-    had: Looks,
-) -> Finding:
-    """Return a finding with everything but the verdict: no estimate below three blocks, no test below six."""
-    ratio = outcome.kind == "ratio"
-    a_value, b_value = (
-        estimates.geometric_mean(side) if ratio else estimates.centre(side) for side in (a, b)
-    )
-    if len(pairs) < MINIMUM_VALUES:
-        few = replace(
-            row,
-            n_blocks=len(pairs),
-            reason=_too_few(len(pairs)),
-            no_estimate=NoEstimate.TOO_FEW_BLOCKS,
-        )
-        return Finding(few, outcome, pairs, a_value=a_value, b_value=b_value, looks=had)
+def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Floats) -> Finding:
+    row, schedule, ratio = finding.row, finding.looks, finding.row.kind == "ratio"
+    centre_of_side = estimates.geometric_mean if ratio else estimates.centre
+    finding = replace(finding, a_value=centre_of_side(a), b_value=centre_of_side(b))
+    count = len(a)
+    row = replace(row, n_blocks=count, reason=_too_few(count))
+    if count < MINIMUM_VALUES:
+        return replace(finding, row=replace(row, no_estimate=NoEstimate.TOO_FEW_BLOCKS))
     shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
-    centre, mean = estimates.centre(shifts), means[-1] if means else None
-    bounds = map(float, mean.interval(had.confidence)) if mean else (centre, centre)
-    interval = Estimate(centre, *bounds)
-    row = replace(row, **_widening(interval, shifts, mean, had.confidence)) if mean else row
-    bound, tested = row.bound, mean if len(pairs) >= MINIMUM_BLOCKS else None
-    tests = tested is not None
-    tost_p = float(had.one_sided(tested.p_within(bound))) if tested else None
-    within = tost_p < ALPHA if tost_p is not None else bool(abs(shifts.mean()) < bound)
-    second, exact = (
-        estimates.hodges_lehmann(shifts, had.confidence),
-        significance.permutation_p(shifts),
-    )
+    interval, superior = _interval(shifts, mean, schedule), estimates.a12(a, b)
+    widening = _widening(interval, shifts, mean, schedule.confidence) if mean else {}
+    row = replace(row, **widening)
+    detectable = _detectable(shifts, row, schedule) if mean else 0.0
+    second = estimates.hodges_lehmann(shifts, schedule.confidence)
     interval = _back(interval, ratio)
-    superior = estimates.a12(a, b)
-    return Finding(
-        replace(
-            row,
-            n_blocks=len(pairs),
-            estimate=interval.value,
-            ci_low=interval.low,
-            ci_high=None if interval.high == math.inf else interval.high,
-            p=float(had.p(tested.p())) if tested else None,
-            effect_size=superior,
-            probability_within_blocks=estimates.probability_within_blocks(shifts),
-            equivalent=within if len(pairs) >= MINIMUM_BLOCKS else None,
-            minimum_detectable=_detectable(shifts, row, had) if mean else 0.0,
-            reason="" if len(pairs) >= MINIMUM_BLOCKS else _too_few(len(pairs)),
-        ),
-        outcome,
-        pairs,
-        a_value=a_value,
-        b_value=b_value,
-        hodges_lehmann=_back(second, ratio),
-        signed_rank_p=float(had.p(significance.signed_rank(shifts).p)) if tests else None,
-        permutation_p=None if exact is None or not tests else float(had.p(exact)),
-        tost_p=tost_p,
-        cliffs_delta=2 * superior - 1,
-        means=means,
-        looks=had,
-        withheld=None if len(pairs) >= MINIMUM_BLOCKS else Withheld.TOO_FEW_BLOCKS,
+    row = replace(
+        row,
+        estimate=interval.value,
+        ci_low=interval.low,
+        ci_high=None if interval.high == math.inf else interval.high,
+        effect_size=superior,
+        probability_within_blocks=estimates.probability_within_blocks(shifts),
+        minimum_detectable=detectable,
     )
+    finding = replace(
+        finding,
+        row=row,
+        hodges_lehmann=_back(second, ratio),
+        cliffs_delta=2 * superior - 1,
+        mean=mean,
+    )
+    if count < MINIMUM_BLOCKS:
+        return replace(finding, withheld=Withheld.TOO_FEW_BLOCKS)
+    return _test(finding, mean, shifts)
+
+
+def _test(finding: Finding, mean: MeanDistribution | None, shifts: Floats) -> Finding:
+    row, schedule = finding.row, finding.looks
+    if mean is None:
+        return replace(finding, row=replace(row, equivalent=bool(abs(shifts.mean()) < row.bound)))
+    tost_p = float(schedule.one_sided(mean.p_within(row.bound)))
+    exact = significance.permutation_p(shifts)
+    return replace(
+        finding,
+        row=replace(row, p=float(schedule.p(mean.p())), equivalent=tost_p < ALPHA),
+        signed_rank_p=float(schedule.p(significance.signed_rank(shifts).p)),
+        permutation_p=None if exact is None else float(schedule.p(exact)),
+        tost_p=tost_p,
+    )
+
+
+def _interval(shifts: Floats, mean: MeanDistribution | None, schedule: Looks) -> Estimate:
+    centre = estimates.centre(shifts)
+    bounds = map(float, mean.interval(schedule.confidence)) if mean else (centre, centre)
+    return Estimate(centre, *bounds)
 
 
 def _widening(
     interval: Estimate, shifts: Floats, mean: MeanDistribution, confidence: float
 ) -> dict[str, Any]:
-    """Return the fields of a row on what its interval costs against a t interval."""
-    plain = estimates.mean(shifts, confidence)
-    times = (interval.high - interval.low) / (plain.high - plain.low)
+    plain_interval = estimates.mean(shifts, confidence)
+    width, plain_width = interval.high - interval.low, plain_interval.high - plain_interval.low
     weight, cause = float(mean.autocorrelated), ""
-    if times >= NOTABLE:
+    if width / plain_width >= NOTABLE:
         low, high = replace(mean, skewed=np.asarray(False)).interval(confidence)
         cause = Widening.AUTOCORRELATION if weight >= 0.5 else Widening.POSSIBLE_AUTOCORRELATION
-        if high - low < (plain.high - plain.low + interval.high - interval.low) / 2:
+        if high - low < (plain_width + width) / 2:
             cause = Widening.SKEWNESS
-    fields = {"autocorrelation": float(mean.autocorrelation), "autocorrelation_weight": weight}
-    return {**fields, "widening": times, "widened_by": str(cause)}
+    return {
+        "autocorrelation": float(mean.autocorrelation),
+        "autocorrelation_weight": weight,
+        "widening": width / plain_width,
+        "widened_by": str(cause),
+    }
 
 
 def _too_few(blocks: int) -> str:
+    if blocks >= MINIMUM_BLOCKS:
+        return ""
     counted = f"{blocks} block{'s' if blocks > 1 else ''}"
-    return f"{counted}{': no comparison' if blocks < MINIMUM_VALUES else ''}; a verdict needs {MINIMUM_BLOCKS}"
+    none = ": no comparison" if blocks < MINIMUM_VALUES else ""
+    return f"{counted}{none}; a verdict needs {MINIMUM_BLOCKS}"
 
 
-def _detectable(shifts: Floats, row: Row, had: Looks) -> float:
+def _detectable(shifts: Floats, row: Row, schedule: Looks) -> float:
     spread = float(shifts.std(ddof=1)) * (row.widening or 1.0)
-    found = power.minimum_detectable(spread, len(shifts), alpha=had.level(ALPHA))
-    return outlook.as_effect(found, row.kind)
+    shift = power.minimum_detectable(spread, len(shifts), alpha=schedule.level(ALPHA))
+    return outlook.as_effect(shift, row.kind)
 
 
 def _back(estimate: Estimate, ratio: bool) -> Estimate:

@@ -1,1 +1,1 @@
-"""Images with one class each: digits (embedded), MNIST, CIFAR-10, and folders of pictures, brought to one size."""
+"""Images with one class each: digits (embedded), MNIST, CIFAR-10, and folders of pictures."""

@@ -1,4 +1,4 @@
-"""Batches of labelled images: what is read in which order, how each picture is shifted and mirrored, drawn once for everyone."""
+"""Batches of labelled images: order, shifts and mirroring, drawn once for every framework."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ def files(
     augmentation: str = "none",
     rng: np.random.Generator | None = None,
 ) -> ImageFiles:
-    """What an epoch over these rows reads. `crop`: a window of the same size out of four black pixels more on every side.
+    """Return what an epoch over these rows reads.
 
-    The standard augmentation of CIFAR-10 (He et al., 2016, section 4.2); a mirrored digit is none, so mirroring is asked for.
+    `crop` takes a window of the same size out of four more black pixels on every side, the standard
+    augmentation of CIFAR-10 (He et al., 2016, section 4.2). Mirroring is a separate request,
+    because a mirrored digit is no digit.
     """
     shifts = np.full((len(rows), 2), PAD)
     mirrored = np.zeros(len(rows), bool)
     if augmentation != "none":
         assert rng is not None
         shifts = rng.integers(0, 2 * PAD + 1, (len(rows), 2))
-        mirrored = rng.random(len(rows)) < 0.5 if augmentation == "crop+mirror" else mirrored
+        if augmentation == "crop+mirror":
+            mirrored = rng.random(len(rows)) < 0.5
     return ImageFiles(
         images=str(data.folder / "images.npy"),
         labels=np.ascontiguousarray(data.labels[rows]),
@@ -45,16 +48,20 @@ def files(
     )
 
 
-def read(data: Labelled, wanted: ImageFiles) -> Iterator[Batch]:
-    """The batches in NumPy; the last is filled up with rows of weight zero, so that all have one shape."""
-    for first in range(0, len(wanted.rows), wanted.batch_size):
-        part = slice(first, first + wanted.batch_size)
-        images = data.images[wanted.rows[part]]
-        moved = _moved(images, wanted.shifts[part], wanted.mirrored[part], wanted.pad)
-        pixels = (moved.astype(np.float32) / np.float32(255) - wanted.mean) / wanted.deviation
-        count, missing = len(images), wanted.batch_size - len(images)
-        weights = np.concatenate([np.ones(count, np.float32), np.zeros(missing, np.float32)])
-        yield Batch((_filled(pixels, missing),), _filled(wanted.labels[part], missing), weights)
+def read(data: Labelled, epoch: ImageFiles) -> Iterator[Batch]:
+    """Yield batches in NumPy; the last is filled up to the same shape with rows of weight zero."""
+    for first in range(0, len(epoch.rows), epoch.batch_size):
+        part = slice(first, first + epoch.batch_size)
+        images = _moved(
+            data.images[epoch.rows[part]], epoch.shifts[part], epoch.mirrored[part], epoch.pad
+        )
+        pixels = (images.astype(np.float32) / np.float32(255) - epoch.mean) / epoch.deviation
+        missing = epoch.batch_size - len(images)
+        weights = np.ones(len(images), np.float32)
+        labels = epoch.labels[part]
+        yield Batch(
+            (_filled(pixels, missing),), _filled(labels, missing), _filled(weights, missing)
+        )
 
 
 def _moved(
@@ -66,17 +73,15 @@ def _moved(
     padded = np.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     along = np.arange(side)
     across = np.where(mirrored[:, None], along[::-1], along)
-    found: NDArray[np.uint8] = padded[
+    moved: NDArray[np.uint8] = padded[
         np.arange(n)[:, None, None],
         (shifts[:, :1] + along)[:, :, None],
         (shifts[:, 1:] + across)[:, None, :],
     ]
-    return found
+    return moved
 
 
 def _filled(array: NDArray, missing: int) -> NDArray:  # type: ignore[type-arg]
-    return (
-        np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])
-        if missing
-        else array
-    )
+    if not missing:
+        return array
+    return np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])

@@ -1,4 +1,4 @@
-"""Pictures in folders named after their classes, as ImageNet is kept: `train/CLASS/…` and `val/CLASS/…`, or `CLASS/…` alone."""
+"""Pictures in folders named after classes: `train/CLASS/…` and `val/CLASS/…`, or `CLASS/…`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracking import plain
 from tracking.errors import WrongCall
 
 LOOKS_FOR = "folders of pictures (train/CLASS/… and val/CLASS/…, or CLASS/…)"
-GENERAL = True  # many a data set is kept in folders: asked only where none of the others knows it
+GENERAL = True  # detected last, because many data sets are kept in folders
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
 LEADS_OUT = "the folder of a class leads out of the data folder"
 VALIDATION = ("val", "validation", "valid", "test")
@@ -29,56 +29,48 @@ def detect(path: Path) -> bool:
 
 def read(path: Path) -> Pictures:
     first, second = _parts(path)
-    of_first, left_out = _inside(path, _classes(first))
-    of_second, more_left_out = _inside(path, _classes(second) if second else [])
-    left_out += more_left_out
-    linked = (
-        f"; {len(left_out)} left out, the first {left_out[0]}; name the folder that holds them"
-        if left_out
-        else ""
-    )
-    names = [folder.name for folder in of_first]
-    if not names:
-        raise WrongCall(f"data={path}: 0 classes, two are needed{linked}")
+    left_out = [
+        plain.line(f"{folder}: {LEADS_OUT}")
+        for part in (first, second)
+        for folder in (_classes(part) if part else ())
+        if not _is_inside(folder, path)
+    ]
+    linked = ""
+    if left_out:
+        right = "name the folder that holds them"
+        linked = f"; {len(left_out)} left out, the first {left_out[0]}; {right}"
+    names = [folder.name for folder in _classes(first) if _is_inside(folder, path)]
+    if len(names) < 2:
+        raise WrongCall(f"data={path}: {len(names)} classes in {first}, two are needed{linked}")
     checks.check_names(first, names)
-    files = [(file, names.index(folder.name)) for folder in of_first for file in _pictures(folder)]
-    training = np.ones(len(files), bool) if second else held_out([label for _, label in files])
+    files = _labelled_files(path, first, names)
+    training = held_out([label for _, label in files])
     if second:
-        unknown = sorted({folder.name for folder in of_second} - set(names))
-        if unknown:
-            raise WrongCall(
-                f"data={path}: {second.name} has the class {unknown[0]!r}, which {first.name} has not"
-            )
-        others = [
-            (file, names.index(folder.name)) for folder in of_second for file in _pictures(folder)
-        ]
+        others = _labelled_files(path, second, names)
         if not others:
             raise WrongCall(f"data={path}: {second.name} has no pictures{linked}")
-        files, training = files + others, np.concatenate([training, np.zeros(len(others), bool)])
-    if len(names) < 2:
-        raise WrongCall(f"data={path}: {len(names)} class, two are needed; have {names[0]}{linked}")
+        training = np.arange(len(files) + len(others)) < len(files)
+        files += others
     paths, labels = [file for file, _ in files], [label for _, label in files]
-    key = _key(path, paths, left_out)
     return Pictures(
         path.name,
         str(path),
-        key,
+        _key(path, paths, left_out),
         tuple(names),
         labels,
         training,
-        lambda: _opened(paths),
+        lambda: _open(paths),
         paths,
         left_out,
     )
 
 
 def _parts(path: Path) -> tuple[Path, Path | None]:
-    """The folder of classes to train on, and that to validate with, where there is one."""
+    """Return the folder of classes to train on, and the one to validate with, if there is one."""
     if not (path / "train").is_dir():
         return path, None
-    return path / "train", next(
-        (path / name for name in VALIDATION if (path / name).is_dir()), None
-    )
+    candidates = (path / name for name in VALIDATION)
+    return path / "train", next((folder for folder in candidates if folder.is_dir()), None)
 
 
 def _classes(folder: Path) -> list[Path]:
@@ -87,32 +79,40 @@ def _classes(folder: Path) -> list[Path]:
     )
 
 
-def _inside(root: Path, folders: list[Path]) -> tuple[list[Path], list[str]]:
-    """Return the folders that lie below the root, and of the others, which links lead to, why they are left out."""
-    real = root.resolve()
-    inside = [folder for folder in folders if folder.resolve().is_relative_to(real)]
-    outside = [folder for folder in folders if folder not in inside]
-    return inside, [plain.line(f"{folder}: {LEADS_OUT}") for folder in outside]
+def _is_inside(folder: Path, root: Path) -> bool:
+    return folder.resolve().is_relative_to(root.resolve())
 
 
 def _pictures(folder: Path) -> list[Path]:
     return sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
 
 
+def _labelled_files(root: Path, part: Path, names: list[str]) -> list[tuple[Path, int]]:
+    files = []
+    for folder in _classes(part):
+        if not _is_inside(folder, root):
+            continue
+        if folder.name not in names:
+            raise WrongCall(
+                f"data={root}: {part.name} has the class {folder.name!r}, which train has not"
+            )
+        files += [(file, names.index(folder.name)) for file in _pictures(folder)]
+    return files
+
+
 def _key(root: Path, paths: list[Path], left_out: list[str]) -> str:
-    """Names, sizes and times: the contents of a million pictures would take minutes to read."""
+    """Digest names, sizes and times: the contents of a million pictures would take minutes."""
     total = hashlib.sha256()
     for path in paths:
-        found = (
-            path.stat() if path.exists() else None
-        )  # a link to nowhere is left out and named later
-        size, time = (found.st_size, found.st_mtime_ns) if found else (-1, -1)
+        # A link to nowhere is left out and named later.
+        stat = path.stat() if path.exists() else None
+        size, time = (stat.st_size, stat.st_mtime_ns) if stat else (-1, -1)
         total.update(os.fsencode(path.relative_to(root)) + f" {size} {time}\n".encode())
     total.update("\n".join(left_out).encode())
     return total.hexdigest()
 
 
-def _opened(paths: list[Path]) -> Iterable[Image.Image | str]:
+def _open(paths: list[Path]) -> Iterable[Image.Image | str]:
     for path in paths:
-        found = images.opened(path)
-        yield plain.line(f"{path}: {found}") if isinstance(found, str) else found
+        picture = images.opened(path)
+        yield plain.line(f"{path}: {picture}") if isinstance(picture, str) else picture

@@ -1,4 +1,4 @@
-"""The common form into which every reader of image formats puts what it read."""
+"""Common form of labelled pictures, which every reader of a format returns."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ VALIDATION_SHARE = 0.15
 
 @dataclass(frozen=True)
 class Pictures:
-    """pictures: called once, every picture in order, or the reason why it cannot be read. labels, training: one entry each.
+    """Pictures with labels, as they were read from one data set.
 
-    key: equal where the content is. files: which each picture is read from, for data sets that keep one in each.
-    folders_left_out: those that are not read, each with the reason.
+    key: equal for equal content.
+    labels, training: one entry for each picture.
+    pictures: called once; every picture in order, or the reason why it cannot be read.
+    files: the file of each picture, for data sets that have one for each.
+    folders_left_out: folders that are not read, each with the reason.
     """
 
     name: str
@@ -35,13 +38,13 @@ class Pictures:
 
 
 def of_arrays(arrays: Iterable[NDArray[np.uint8]]) -> Iterable[Image.Image]:
-    """Pictures of uint8 arrays (n, height, width) or (n, height, width, 3)."""
+    """Yield the pictures of uint8 arrays (n, height, width) or (n, height, width, 3)."""
     for array in arrays:
         yield from (Image.fromarray(picture) for picture in array)
 
 
 def held_out(labels: Sequence[int] | NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Which rows are for training, where the data set does not say: of every class 15 % are held out, always the same."""
+    """Return which rows are for training: 15 % of every class are held out, always the same."""
     numbers, training = np.asarray(labels), np.ones(len(labels), bool)
     rng = np.random.default_rng(0)
     for number in np.unique(numbers):
@@ -51,7 +54,6 @@ def held_out(labels: Sequence[int] | NDArray[np.integer]) -> NDArray[np.bool_]:
 
 
 def digest_of(paths: Iterable[Path]) -> str:
-    """SHA-256 over names and contents of files."""
     total = hashlib.sha256()
     for path in paths:
         total.update(path.name.encode())

@@ -1,1 +1,1 @@
-"""Sentences and speech from local files, for networks of sequences; a module a kind, found by the name a model asks for."""
+"""Sentences and speech from local files; models name the module that reads their data."""

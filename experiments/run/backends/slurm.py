@@ -366,7 +366,7 @@ def gather(records: Journal, run_id: str) -> None:
     for job_folder in sorted(
         path.parent for path in (records.folder / JOBS).glob(f"*/{journal.RECORDS}")
     ):
-        offset, _ = journal.delivered(job_folder, "")
+        offset = journal.delivered(job_folder, "")
         collected, after = journal.read(job_folder, offset)
         while after != offset:
             for record in collected:

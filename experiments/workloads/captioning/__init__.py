@@ -1,1 +1,1 @@
-"""Image captioning: pooled features of an image network once, then a decoder trained on them. One file a stage."""
+"""Image captioning: features of an image network, extracted once, and a decoder."""

@@ -1,9 +1,8 @@
-"""A trained captioner as files, and back: weights and JSON only, no pickled code. MLflow loads it through `_load_pyfunc`."""
+"""Trained captioner as weights and JSON, which MLflow loads through `_load_pyfunc`."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,9 @@ from experiments.datasets.images import Image, normalised, opened
 from experiments.datasets.tokens import Vocabulary
 from experiments.workloads import served
 from experiments.workloads.captioning.extract import encoder
-from models import frameworks
 from models.caption_decoder.decoding import decode
 from models.caption_decoder.spec import CaptionDecoderSpec
 from models.contract import Framework
-from models.weights import read_safetensors, write_safetensors
 from tracking.records import ModelSaved
 
 BEAMS = 3
@@ -29,97 +26,81 @@ BEAMS = 3
 def save(
     cell: CellSpec, framework: Framework, network: Any, spec: CaptionDecoderSpec, data: CaptionData
 ) -> ModelSaved:
-    """Writes the folder `captioner` of the cell and returns the record that makes it an MLflow model."""
-    folder = cell.path / "captioner"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_safetensors(framework.weights(network), folder / "weights.safetensors")
+    """Write the captioner, and return the record that logs it in MLflow.
+
+    Weights of the encoder from a file travel with the model; others can be had anywhere.
+    """
+    folder, weights = served.model_folder(cell), cell.inputs.get("weights", "")
     data.vocabulary.save(folder / "vocabulary.json")
-    described = {
-        "framework": framework.name,
+    encoder_weights = weights
+    if weights not in ("random", "imagenet", ""):
+        encoder_weights = f"encoder{Path(weights).suffix}"
+        shutil.copyfile(weights, folder / encoder_weights)
+    description = {
         "decoder": dataclasses.asdict(spec),
-        "encoder_weights": _carry(cell.inputs.get("weights", ""), folder),
+        "encoder_weights": encoder_weights,
         "seed": cell.settings["seed"],
         "image_size": cell.inputs.get("image_size", 224),
     }
-    (folder / "captioner.json").write_text(json.dumps(described, indent=1))
-    # torch also reads torchvision's checkpoints, in a process of its own
-    reading = (
-        ("torch", "torchvision") if cell.inputs.get("weights", "") not in ("", "random") else ()
-    )
-    return ModelSaved(
-        cell.run,
-        served.name("captioner", framework.name, cell.block),
+    return served.save(
+        cell,
+        framework,
+        network,
         __name__,
-        f"{cell.folder}/captioner",
-        _example(data),
-        "caption",
-        served.requirements(framework.name, *reading),
-        served.COLUMNS,
-        {"caption": "string", served.ERROR: "string"},
-        f"Captions pictures: trained in {framework.name} in block {cell.block}. Encoder DenseNet-201, weights "
-        f"{cell.inputs.get('weights') or 'random'}; beam search with {BEAMS} beams.",
+        title="captioner",
+        description=description,
+        request=_example(data),
+        answers={"caption": "string"},
+        # torch also reads torchvision's checkpoints, in a process of its own
+        packages=() if weights in ("", "random") else ("torch", "torchvision"),
+        text=f"Captions pictures: trained in {framework.name} in block {cell.block}. "
+        f"Encoder DenseNet-201, weights {weights or 'random'}; "
+        f"beam search with {BEAMS} beams.",
     )
 
 
 def _example(data: CaptionData) -> dict[str, str]:
-    """A held-out picture; a grey one where the data have none that can be read."""
+    """Return a request with a held-out picture, or a grey one where none can be read."""
     images = data.images_of("validation").tolist() if data.images else list[int]()
-    pictures = (opened(Path(data.source, data.images[image])) for image in images)
-    return served.example(
-        next(
-            (one for one in pictures if not isinstance(one, str)),
-            Image.new("RGB", (32, 32), "grey"),
-        )
-    )
-
-
-def _carry(weights: str, folder: Path) -> str:
-    """Encoder weights from a file travel with the model; imagenet's and a random draw can be had again anywhere."""
-    if weights in ("random", "imagenet", ""):
-        return weights
-    copy = folder / f"encoder{Path(weights).suffix}"
-    shutil.copyfile(weights, copy)
-    return copy.name
+    for image in images:
+        picture = opened(Path(data.source, data.images[image]))
+        if not isinstance(picture, str):
+            return served.example(picture)
+    return served.example(Image.new("RGB", (32, 32), "grey"))
 
 
 def _load_pyfunc(path: str) -> Captioner:
-    """Entry point of MLflow's pyfunc loader."""
+    """Load a model; MLflow calls this."""
     return Captioner(Path(path))
 
 
 class Captioner:
-    """Captions pictures with the framework that trained it, on the CPU."""
+    """Captioner in the framework that trained it, on the CPU."""
 
     def __init__(self, folder: Path) -> None:
-        described = json.loads((folder / "captioner.json").read_text())
+        description, self._framework = served.load(folder)
         self._vocabulary = Vocabulary.load(folder / "vocabulary.json")
-        self._spec = CaptionDecoderSpec(**described["decoder"])
-        self._size = described["image_size"]
-        self._framework = frameworks.open_framework(
-            described["framework"], device="cpu", threads=0, precision="float32", seed=0
-        )
-        weights = described["encoder_weights"]
-        self._encoder = encoder(
-            self._framework,
-            str(folder / weights) if (folder / weights).is_file() else weights,
-            described["seed"],
-        )
-        self._decoder = self._framework.build("caption_decoder", self._spec)
-        self._framework.load_weights(
-            self._decoder, read_safetensors(folder / "weights.safetensors")
-        )
+        self._spec = CaptionDecoderSpec(**description["decoder"])
+        self._size = description["image_size"]
+        weights = description["encoder_weights"]
+        if (folder / weights).is_file():
+            weights = str(folder / weights)
+        self._encoder = encoder(self._framework, weights, description["seed"])
+        self._decoder = served.load_network(self._framework, folder, "caption_decoder", self._spec)
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002 (MLflow's signature)
-        """A data frame with a column `image` (bytes of picture files) or `path` → one with the columns `caption` and `error`."""
+        """Return a data frame with the columns `caption` and `error`."""
         return served.answered(model_input, self._captions, {"caption": ""})
 
     def _captions(self, pictures: list[Image.Image]) -> list[dict[str, str]]:
         batch = np.stack([normalised(picture, self._size) for picture in pictures])
-        pooled = self._framework.infer(self._encoder, (batch,))
-        tokens = {
-            "start": self._vocabulary.start,
-            "end": self._vocabulary.end,
-            "words": self._spec.length,
-        }
-        ids = decode(self._framework, self._decoder, pooled, **tokens, beams=BEAMS)
+        ids = decode(
+            self._framework,
+            self._decoder,
+            self._framework.infer(self._encoder, (batch,)),
+            start=self._vocabulary.start,
+            end=self._vocabulary.end,
+            words=self._spec.length,
+            beams=BEAMS,
+        )
         return [{"caption": self._vocabulary.decode(row)} for row in ids]

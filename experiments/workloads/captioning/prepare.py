@@ -1,4 +1,4 @@
-"""In the parent, before any cell: the data set's index, the features still to be extracted, and the warnings."""
+"""Index of the data set, extractions that are still to be made, and warnings."""
 
 from __future__ import annotations
 
@@ -11,53 +11,58 @@ from experiments.datasets.captions import CaptionData
 from experiments.studies.captioning import Settings
 from experiments.workloads import steps
 from experiments.workloads.captioning import features
-from experiments.workloads.captioning.features import Source
-from models import frameworks
 from tracking import plain
 from tracking.errors import WrongCall
 
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:
-    """Indexes the data and plans the extraction. Raises WrongCall for data, weights or a cache that cannot serve."""
-    _check_autolog(settings)
+    """Index the data and plan the extraction.
+
+    Raises:
+        WrongCall: For data, weights or a cache that cannot be used.
+    """
     cache = Path(settings.cache).resolve()
     data = _data(settings, cache, progress)
     steps.check(settings, len(data.captions_of("train")), "training captions", data.name)
-    common = {"index": str(data.folder), "start": data.vocabulary.start, "end": data.vocabulary.end}
+    inputs = {"index": str(data.folder), "start": data.vocabulary.start, "end": data.vocabulary.end}
     if settings.data == "synthetic":
         warning = "synthetic features and captions: times are real, losses and BLEU mean nothing"
-        inputs = {**common, "features": str(data.folder / "features.npy")}
         return Prepared(
             _info(data),
-            inputs,
+            {**inputs, "features": str(data.folder / features.ARRAY)},
             warnings=(warning,),
             tags={"features": "synthetic"},
             files=_files(data),
         )
 
-    source, warnings = _weights(settings)
-    entries = {
-        name: features.entry(cache, data, source, settings.image_size, name)
+    source, warnings = features.resolve(settings.weights, settings.seed), []
+    if source.text == "random":
+        is_requested = settings.weights == "random"
+        why = "" if is_requested else " because no ImageNet checkpoint can be had here"
+        warnings.append(
+            f"DenseNet-201 has RANDOM weights{why}: compare speed and memory, "
+            "do not read caption quality from this"
+        )
+    if data.broken:
+        warnings.append(
+            f"{len(data.broken)} pictures cannot be read and are left out (broken_images.json)"
+        )
+    folders = {
+        name: features.folder_of(cache, data, source, settings.image_size, name)
         for name in settings.frameworks
     }
-    shared = {"weights": source.text, "image_size": settings.image_size}
-    jobs = tuple(
-        Job("extract", name, {**common, **shared, "features": str(entry.folder)})
-        for name, entry in entries.items()
-        if not entry.complete
-    )
-    baseline = entries[settings.frameworks[0]]
-    if data.broken:
-        warnings = (
-            *warnings,
-            f"{len(data.broken)} pictures cannot be read and are left out (broken_images.json)",
-        )
+    inputs |= {"weights": source.text, "image_size": settings.image_size}
+    baseline = folders[settings.frameworks[0]]
     return Prepared(
         _info(data),
-        {**common, **shared, "features": str(baseline.array)},
-        before=jobs,
-        warnings=warnings,
-        tags={"weights": source.text, "features": baseline.key},
+        {**inputs, "features": str(baseline / features.ARRAY)},
+        before=tuple(
+            Job("extract", name, {**inputs, "features": str(folder)})
+            for name, folder in folders.items()
+            if not features.is_complete(folder)
+        ),
+        warnings=tuple(warnings),
+        tags={"weights": source.text, "features": baseline.name},
         files=_files(data),
         left_out=tuple(
             plain.line(f"{data.source}/{path}: {reason}") for path, reason in data.broken
@@ -66,36 +71,37 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
 
 
 def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
-    """Warnings about pictures that broke while they were read. Raises WrongCall if they are too many."""
-    if settings.data == "synthetic":
+    """Return a warning about pictures that broke while they were read.
+
+    Raises:
+        WrongCall: If they are too many.
+    """
+    broken = features.broken(Path(prepared.inputs["features"]).parent)
+    if settings.data == "synthetic" or not broken:
         return ()
     data = CaptionData.open(Path(prepared.inputs["index"]))
-    broken = features.broken(Path(prepared.inputs["features"]).parent)
-    if broken and len(broken) > settings.max_broken_images * len(data.images):
+    if len(broken) > settings.max_broken_images * len(data.images):
         image, reason = next(iter(broken.items()))
         raise WrongCall(
             f"{len(broken)} of {len(data.images)} pictures in {data.source} cannot be read, "
-            f"the first {data.images[image]}: {reason}; mend them or allow more with max_broken_images"
+            f"the first {data.images[image]}: {reason}; "
+            "mend them or allow more with max_broken_images"
         )
     return (
-        (
-            f"{len(broken)} pictures broke while they were read and were left out (broken_images.json)",
-        )
-        if broken
-        else ()
+        f"{len(broken)} pictures broke while they were read and were left out (broken_images.json)",
     )
 
 
 def _data(settings: Settings, cache: Path, progress: Progress) -> CaptionData:
     if not settings.data:
         raise WrongCall(
-            f"preset={settings.preset} needs its data: data=FOLDER, or data=synthetic to time its decoder alone"
+            f"preset={settings.preset} needs its data: data=FOLDER, "
+            "or data=synthetic to time its decoder alone"
         )
     if settings.data == "synthetic":
-        captions_needed = int(
-            (settings.steps_per_epoch or 200) * settings.batch_size / captions.TRAINING_SHARE
-        )
-        total = max(64, captions_needed + settings.batch_size)
+        training_captions = (settings.steps_per_epoch or 200) * settings.batch_size
+        needed = int(training_captions / captions.TRAINING_SHARE)
+        total = max(64, needed + settings.batch_size)
         return synthetic.synthetic(
             vocabulary=settings.vocabulary,
             length=settings.length,
@@ -115,25 +121,6 @@ def _data(settings: Settings, cache: Path, progress: Progress) -> CaptionData:
     )
 
 
-def _weights(settings: Settings) -> tuple[Source, tuple[str, ...]]:
-    source = features.resolve(settings.weights, settings.seed)
-    if source.text != "random":
-        return source, ()
-    why = "" if settings.weights == "random" else " because no ImageNet checkpoint can be had here"
-    return source, (
-        f"DenseNet-201 has RANDOM weights{why}: compare speed and memory, do not read caption quality from this",
-    )
-
-
-def _check_autolog(settings: Settings) -> None:
-    have = frameworks.having(lambda one: one.fits)
-    plain = [name for name in settings.frameworks if name not in have]
-    if settings.autolog == "mlflow" and plain:
-        raise WrongCall(
-            f"autolog=mlflow records a framework's own fit, nothing of {plain[0]}; choose {', '.join(have)} or leave it out"
-        )
-
-
 def _info(data: CaptionData) -> DatasetInfo:
     counts = {
         "images": len(data.images),
@@ -143,9 +130,8 @@ def _info(data: CaptionData) -> DatasetInfo:
         "longest_caption_words": data.length,
         "broken_images": len(data.broken),
     }
-    return DatasetInfo(
-        data.name, data.digest, data.source, counts, {"image": "string", "caption": "string"}
-    )
+    columns = {"image": "string", "caption": "string"}
+    return DatasetInfo(data.name, data.digest, data.source, counts, columns)
 
 
 def _files(data: CaptionData) -> dict[str, str]:

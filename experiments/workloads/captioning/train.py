@@ -1,10 +1,10 @@
-"""Stage 2: the decoder, trained on the agreed features; held-out pictures captioned for sacrebleu's BLEU."""
+"""Training of the decoder on pooled features, and BLEU of its captions by sacrebleu."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,27 +27,24 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
 
 
 class Captioning:
-    """The decoder's training as a task. Weights, orders and requests depend on seed and block alone, never on the framework."""
+    """Training of the decoder, whose weights, orders and requests depend only on seed and block."""
 
     model = "caption_decoder"
 
     def __init__(self, spec: CellSpec) -> None:
-        settings = spec.settings
-        self._cell = spec
-        self._settings = settings
-        array = Path(spec.inputs["features"])
+        self._cell, self._settings = spec, spec.settings
         self._data = data = CaptionData.open(Path(spec.inputs["index"]))
-        self._broken = features.broken(array.parent)
-        self._features = np.load(array, mmap_mode="r")
-        self._start, self._end = spec.inputs["start"], spec.inputs["end"]
+        path = Path(spec.inputs["features"])
+        self._broken = features.broken(path.parent)
+        self._features = np.load(path, mmap_mode="r")
         self.spec = CaptionDecoderSpec(
-            data.vocabulary.size, data.length, dropout=settings["dropout"]
+            data.vocabulary.size, data.length, dropout=self._settings["dropout"]
         )
         self.parameters = shapes(self.spec).parameters
-        self.examples_a_step = settings["batch_size"]
+        self.examples_a_step = self._settings["batch_size"]
         self._training = data.captions_of("train", self._broken)
-        self.steps_per_epoch = settings["steps_per_epoch"] or caption_batches.steps_per_epoch(
-            len(self._training), settings["batch_size"]
+        self.steps_per_epoch = self._settings["steps_per_epoch"] or caption_batches.steps_per_epoch(
+            len(self._training), self.examples_a_step
         )
         self._answers: dict[str, list[str]] = {}
 
@@ -58,32 +55,35 @@ class Captioning:
         return initial_weights(self.spec, self._rng(0))
 
     def training(self, epoch: int, framework: Framework) -> Iterator[Batch]:  # noqa: ARG002
-        return caption_batches.epoch(
-            self._data,
-            self._features,
-            split="train",
-            batch_size=self._settings["batch_size"],
-            formulation=self._settings["formulation"],
-            order=self._rng(1 + epoch).permutation(self._training),
-            steps=self.steps_per_epoch,
-        )
+        order = self._rng(1 + epoch).permutation(self._training)
+        return self._batches("train", order, self.steps_per_epoch)
 
     def validation(self) -> Iterator[Batch]:
-        size = self._settings["batch_size"]
         limit = self._settings["validation_captions"]
+        steps = max(1, limit // self.examples_a_step) if limit else None
+        order = self._data.captions_of("validation", self._broken)
+        return self._batches("validation", order, steps, drop_last=False)
+
+    def _batches(
+        self,
+        split: Literal["train", "validation"],
+        order: Array,
+        steps: int | None,
+        *,
+        drop_last: bool = True,
+    ) -> Iterator[Batch]:
         return caption_batches.epoch(
             self._data,
             self._features,
-            split="validation",
-            batch_size=size,
+            split=split,
+            batch_size=self.examples_a_step,
             formulation=self._settings["formulation"],
-            order=self._data.captions_of("validation", self._broken),
-            steps=max(1, limit // size) if limit else None,
-            drop_last=False,
+            order=order,
+            steps=steps,
+            drop_last=drop_last,
         )
 
     def learning_rate(self, epoch: int) -> float | None:  # noqa: ARG002
-        """Constant learning rate."""
         return None
 
     def validate(self, framework: Framework, network: Any) -> dict[str, float]:
@@ -97,74 +97,62 @@ class Captioning:
         return self._decode(framework, network, request[0], 1, self._settings["inference_words"])
 
     def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]:  # noqa: ARG002
-        """Pictures a second: captions a second over captions a picture."""
+        """Return pictures a second: captions a second over captions a picture."""
         if "train/examples_per_second" not in metrics:
             return {}
         each = len(self._training) / len(np.unique(self._data.caption_image[self._training]))
         return {"train/images_per_second": metrics["train/examples_per_second"] / each}
 
     def quality(self, framework: Framework, network: Any) -> dict[str, float]:
-        """BLEU-1…4 (0–100, sacrebleu) on held-out pictures: greedy under the plain names, beam search beside it."""
+        """Return BLEU-1…4 (0–100) on held-out pictures, by greedy decoding and by beam search."""
         from sacrebleu.metrics import BLEU
 
-        images = self._captioned()[: self._settings["bleu_images"] or None]
+        images = self._captioned_images()[: self._settings["bleu_images"] or None]
         references = [self._data.references(int(image)) for image in images]
-        most = max(map(len, references))
         transposed = [
             [captions[i] if i < len(captions) else None for captions in references]
-            for i in range(most)
+            for i in range(max(map(len, references)))
         ]
         metrics = {}
-        for name, beams in {"": 1, "_beam": self._settings["beams"]}.items():
+        for suffix, beams in {"": 1, "_beam": self._settings["beams"]}.items():
             answers = self._captions(framework, network, images, beams)
             for n in range(1, 5):
-                score = (
-                    BLEU(max_ngram_order=n, tokenize="none", force=True)
-                    .corpus_score(answers, transposed)
-                    .score
-                )
-                metrics[f"val/bleu{n}{name}"] = score
-            self._answers["beam" if name else "greedy"] = answers
+                bleu = BLEU(max_ngram_order=n, tokenize="none", force=True)
+                score = bleu.corpus_score(answers, transposed).score
+                metrics[f"val/bleu{n}{suffix}"] = score
+            self._answers["beam" if suffix else "greedy"] = answers
         return metrics
 
     def save_artifacts(self, framework: Framework, network: Any, output: Output) -> None:
-        """Captions with their pictures, and the captioner as a model that loads elsewhere."""
+        """Save captions with their pictures, and the captioner as a model that loads elsewhere."""
         self._data.vocabulary.save(self._cell.path / "vocabulary.json")
         output.artifact("vocabulary.json")
-        images = self._captioned()
         if self._settings["data"] == "synthetic":
             return
+        images = self._captioned_images()
         if len(images):
             rows = samples.rows(self._data, images, self._answers)
             samples.write(self._cell.path, rows, f"{framework.name}, block {self._cell.block}")
             output.artifact("captions.html")
-            output.artifact("captions.png")
         if served.is_kept(self._cell):
             record = captioner.save(self._cell, framework, network, self.spec, self._data)
             output.record(record)
 
-    def _captioned(self) -> Array:
-        """Held-out pictures that somebody has captioned with at least one known word."""
+    def _captioned_images(self) -> Array:
+        """Return the held-out pictures that have a caption with a known word."""
         captions = self._data.captions_of("validation", self._broken)
         return np.unique(self._data.caption_image[captions])
 
     def _captions(self, framework: Framework, network: Any, images: Array, beams: int) -> list[str]:
-        found: list[str] = []
+        captions: list[str] = []
         for first in range(0, len(images), DECODE_IMAGES):
-            chosen = images[first : first + DECODE_IMAGES]
-            ids = self._decode(
-                framework,
-                network,
-                np.ascontiguousarray(self._features[chosen]),
-                beams,
-                self.spec.length,
-            )
-            found += [self._data.vocabulary.decode(row) for row in ids]
-        return found
+            rows = np.ascontiguousarray(self._features[images[first : first + DECODE_IMAGES]])
+            ids = self._decode(framework, network, rows, beams, self.spec.length)
+            captions += [self._data.vocabulary.decode(row) for row in ids]
+        return captions
 
     def _decode(
         self, framework: Framework, network: Any, rows: Array, beams: int, words: int
     ) -> Array:
-        return decode(
-            framework, network, rows, start=self._start, end=self._end, words=words, beams=beams
-        )
+        start, end = self._cell.inputs["start"], self._cell.inputs["end"]
+        return decode(framework, network, rows, start=start, end=end, words=words, beams=beams)

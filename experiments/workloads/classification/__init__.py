@@ -1,1 +1,1 @@
-"""Networks that tell classes of images: trained, validated every epoch, asked."""
+"""Networks that classify images: trained, validated every epoch, timed in inference."""

@@ -1,4 +1,4 @@
-"""In the parent: the images brought to one size, and whether the network, the frameworks and the settings can take them."""
+"""Images of one size, and checks of the network, the frameworks and the settings."""
 
 from __future__ import annotations
 
@@ -9,93 +9,91 @@ import numpy as np
 
 from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.datasets.labelled.data import Labelled, of_numerals
-from experiments.datasets.labelled.data import prepare as prepared_data
+from experiments.datasets.labelled.data import prepare as prepare_data
 from experiments.studies.classification import Settings
 from experiments.workloads import networks, steps
 from models import frameworks
 from models.contract import OptimizerConfig
-from models.layers.images import ImageSpec
 from tracking.errors import WrongCall
 
 LEFT_OUT = "left_out.json"
 
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:
-    """Raises WrongCall for data, a network, a size or a schedule that cannot serve."""
+    """Prepare the images.
+
+    Raises:
+        WrongCall: For data, a network, a size or a schedule that cannot be used.
+    """
     module = networks.of_images(settings.model, settings.frameworks, "model")
-    OptimizerConfig(
+    OptimizerConfig(  # raises WrongCall
         settings.optimizer, settings.learning_rate, settings.momentum, settings.weight_decay
-    )  # raises
-    _check_input(settings)
+    )
+    have = frameworks.having(lambda variant: variant.has_pipeline)
+    for name in settings.frameworks:
+        if "native" in settings.input and name not in have:
+            raise WrongCall(
+                f"input=native: {name} has no input pipeline of its own here; "
+                f"have {', '.join(have)}"
+            )
     if not settings.data:
         raise WrongCall(
-            f"preset={settings.preset} needs its data: data=FOLDER, or data=digits, which is embedded"
+            f"preset={settings.preset} needs its data: data=FOLDER, "
+            "or data=digits, which is embedded"
         )
     side = module.Spec.only_side or settings.image_size
     networks.check_images(settings.model, module.Spec(), ("image_size", side))
-    data = prepared_data(
+    data = prepare_data(
         settings.data,
         side=side,
         channels=module.Spec.channels,
         cache=Path(settings.cache).resolve(),
         progress=progress,
     )
-    _check_data(settings, data, module.Spec(classes=len(data.classes)))
+    steps.check(settings, len(data.training), "training images", data.name)
+    rows = ("batch_size", settings.batch_size)
+    spec = module.Spec(classes=len(data.classes))
+    networks.check_images(settings.model, spec, ("image_size", data.side), rows)
+    if settings.augmentation == "crop+mirror" and data.name in of_numerals():
+        raise WrongCall(
+            f"augmentation=crop+mirror: a mirrored numeral of {data.name} is none; "
+            "take augmentation=crop"
+        )
     counts = {
         "training images": len(data.training),
         "validation images": len(data.validation),
         "classes": len(data.classes),
     }
-    columns = {"image": "tensor", "label": "integer"}
-    info = DatasetInfo(
-        data.name, data.digest, data.source, counts, dict.fromkeys(columns, "string")
-    )
+    columns = dict.fromkeys(("image", "label"), "string")
     left_out = (*data.folders_left_out, *data.left_out)
-    files = {LEFT_OUT: json.dumps(left_out, indent=1)} if left_out else {}
     return Prepared(
-        info,
+        DatasetInfo(data.name, data.digest, data.source, counts, columns),
         {"data": str(data.folder)},
-        warnings=_warnings(settings, data),
-        files=files,
+        warnings=tuple(_warnings(settings, data)),
+        files={LEFT_OUT: json.dumps(left_out, indent=1)} if left_out else {},
         left_out=left_out,
     )
 
 
-def _warnings(settings: Settings, data: Labelled) -> tuple[str, ...]:
+def _warnings(settings: Settings, data: Labelled) -> list[str]:
     warnings = []
     if data.left_out:
-        pictures = f"{len(data.left_out)} pictures cannot be read and were left out ({LEFT_OUT})"
-        warnings.append(f"{pictures}, the first {data.left_out[0]}")
+        warnings.append(
+            f"{len(data.left_out)} pictures cannot be read and were left out ({LEFT_OUT}), "
+            f"the first {data.left_out[0]}"
+        )
     if data.folders_left_out:
-        folders = f"class folders left out ({LEFT_OUT}): {len(data.folders_left_out)}"
-        warnings.append(f"{folders}, the first {data.folders_left_out[0]}")
+        warnings.append(
+            f"class folders left out ({LEFT_OUT}): {len(data.folders_left_out)}, "
+            f"the first {data.folders_left_out[0]}"
+        )
     others = np.count_nonzero(data.files[data.training] == b"")
     if "native" in settings.input and data.in_files and others:
         warnings.append(
-            f"input=native: {others} of {len(data.training)} training images are no plain JPEG or PNG; the frameworks do not "
-            "decode these but read them from the cache"
+            f"input=native: {others} of {len(data.training)} training images are no plain JPEG "
+            "or PNG; the frameworks do not decode these but read them from the cache"
         )
-    return tuple(warnings)
-
-
-def _check_input(settings: Settings) -> None:
-    have = frameworks.having(lambda one: one.has_pipeline)
-    for name in settings.frameworks:
-        if "native" in settings.input and name not in have:
-            raise WrongCall(
-                f"input=native: {name} has no input pipeline of its own here; have {', '.join(have)}"
-            )
-
-
-def _check_data(settings: Settings, data: Labelled, spec: ImageSpec) -> None:
-    steps.check(settings, len(data.training), "training images", data.name)
-    networks.check_images(
-        settings.model, spec, ("image_size", data.side), ("batch_size", settings.batch_size)
-    )
-    if settings.augmentation == "crop+mirror" and data.name in of_numerals():
-        raise WrongCall(
-            f"augmentation=crop+mirror: a mirrored numeral of {data.name} is none; take augmentation=crop"
-        )
+    return warnings
 
 
 WORKLOAD = Workload(prepare=prepare)

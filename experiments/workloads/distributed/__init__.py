@@ -1,1 +1,1 @@
-"""Networks of images, trained by several processes that average their gradients after every step."""
+"""Networks of images, trained by processes that average their gradients after every step."""

@@ -1,4 +1,4 @@
-"""Before any minute of compute: the framework opens, and its workers together make the same steps as one alone."""
+"""Check that several workers make the same steps as one, before any cell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 
 from experiments.contract import CellSpec, Output
 from experiments.studies import distributed
-from experiments.workloads import opens
 from experiments.workloads.distributed import proof
 from experiments.workloads.distributed.prepare import PROOFS
 from experiments.workloads.distributed.proof import Proof
@@ -16,25 +15,27 @@ from tracking.errors import EvenhandError
 from tracking.records import Tags
 
 
-def run(spec: CellSpec, framework: Framework, output: Output) -> None:
-    opens.run(spec, framework, output)
+def run(spec: CellSpec, _: Framework, output: Output) -> None:
     groups = distributed.groups(
         spec.settings["workers"], spec.settings["compression"], spec.framework
     )
-    found = []
-    for model in spec.settings["models"]:
-        for level, (count, hook) in groups.items():
-            if count > 1:
-                found.append(proven(proof.of(spec, model, level, count, hook)))
-    output.record(Tags(spec.run, {PROOFS: json.dumps([dataclasses.asdict(one) for one in found])}))
+    proofs = [
+        proven(proof.of(spec, model, level, count, hook))
+        for model in spec.settings["models"]
+        for level, (count, hook) in groups.items()
+        if count > 1
+    ]
+    texts = json.dumps([dataclasses.asdict(proof) for proof in proofs])
+    output.record(Tags(spec.run, {PROOFS: texts}))
 
 
-def proven(one: Proof) -> Proof:
-    """The same. Raises EvenhandError where the weights differ by more than they may."""
-    if not one.holds:
-        how = "" if one.hook == "none" else f" with compression={one.hook}"
+def proven(proof: Proof) -> Proof:
+    """Return the proof, or raise EvenhandError if the weights differ by more than the limit."""
+    if proof.error > proof.limit:
+        how = "" if proof.hook == "none" else f" with compression={proof.hook}"
         raise EvenhandError(
-            f"{one.workers} workers of {one.model}{how} do not train as one does: weights differ by {one.error:.1e} of the "
-            f"{one.measure} after {one.steps} steps in float64, at most {one.limit:.1e} are allowed"
+            f"{proof.workers} workers of {proof.model}{how} do not train as one does: weights "
+            f"differ by {proof.error:.1e} of the {proof.measure} after {proof.steps} steps in "
+            f"float64, at most {proof.limit:.1e} are allowed"
         )
-    return one
+    return proof

@@ -1,7 +1,7 @@
-"""Processes that train together, here or on other nodes: their addresses, start, trouble and end.
+"""Processes that train together, on this machine or on several nodes.
 
-They meet in what their framework brings: PyTorch's TCPStore, TensorFlow's TF_CONFIG. Here is what
-those lack: free ports, equal versions, and an end as soon as one of them fails.
+Their rendezvous is that of their framework: PyTorch's TCPStore, TensorFlow's TF_CONFIG. This module
+adds free ports, equal versions, and an end as soon as one of them fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from tracking import provenance
 from tracking.errors import EvenhandError
 
 LOOPBACK = "127.0.0.1"
-# What a worker has to import may lie on a disk that nobody has read yet.
+# Packages may lie on a disk that has not been read yet.
 START_SECONDS = 120.0
 LOOK_SECONDS = 0.1
 END_SECONDS = 5.0
@@ -36,13 +36,8 @@ SIGNALLED = 128  # and the signal's number: what srun ends with for a task that 
 
 
 def node_of(rank: int, workers: int, nodes: int) -> int:
-    """Which node a worker runs on: neighbours by rank share one, and all nodes have as many, or one less."""
+    """Return a worker's node, which its neighbours by rank share."""
     return rank * nodes // workers
-
-
-def processes(settings: Mapping[str, Any], workers: int) -> tuple[int, int]:
-    """Of so many workers: processes, and workers in each. One a process, or all in one."""
-    return (1, workers) if settings["strategy"] == "one_process" else (workers, 1)
 
 
 def versions(framework: str) -> dict[str, str]:
@@ -55,9 +50,11 @@ def versions(framework: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where workers meet. addresses: `host:port` of each by rank, for its framework.
+    """Addresses of workers.
 
-    probe: an address of the first's machine that answers for certain, before any framework does.
+    Attributes:
+        addresses: `host:port` of each by rank, for its framework.
+        probe: Address on the first's machine that accepts connections before any framework does.
     """
 
     addresses: list[str]
@@ -66,11 +63,11 @@ class Rendezvous:
 
 @contextmanager
 def reserved(spec: CellSpec, workers: int) -> Iterator[Rendezvous]:
-    """Yield addresses whose ports no other process gets in the block.
+    """Yield addresses whose ports are reserved in the block.
 
     A reserved socket is bound and does not listen. A server that sets SO_REUSEADDR, as those of
-    PyTorch and TensorFlow do, may listen there all the same. Other nodes get the numbers that are
-    free on this one: nobody here can reserve them there.
+    PyTorch and TensorFlow do, may still listen there. Other nodes get the numbers that are free on
+    this one, where they cannot be reserved.
     """
     hosts = [node.address for node in spec.nodes] or [LOOPBACK]
     hosts[0] = spec.settings["rendezvous"] or hosts[0]
@@ -83,7 +80,7 @@ def reserved(spec: CellSpec, workers: int) -> Iterator[Rendezvous]:
             port.bind(("", 0))
             ports.append(port.getsockname()[1])
         places = [node_of(rank, workers, len(hosts)) for rank in range(workers)]
-        # the kernel completes connections to it, and nobody accepts them
+        # the kernel completes connections to it, and no process accepts them
         probe = stack.enter_context(socket.create_server((bound, 0), backlog=workers))
         yield Rendezvous(
             [f"{hosts[place]}:{port}" for place, port in zip(places, ports, strict=True)],
@@ -92,14 +89,14 @@ def reserved(spec: CellSpec, workers: int) -> Iterator[Rendezvous]:
 
 
 class Worker:
-    """A process of several that train together, in the process group of its parent.
+    """Process of several that train together, in the process group of its parent.
 
-    Its first line of input is what to do, its second that all are ready to join the others; its input
-    stays open as long as it is to live. It sends a line when it is ready to join.
+    Its first line of input is its task, the second says that all are ready to join; the input stays
+    open until the end. It sends a line when it is ready to join.
     """
 
-    def __init__(self, spec: CellSpec, rank: int, meeting: Rendezvous, **task: Any) -> None:
-        workers = len(meeting.addresses)
+    def __init__(self, spec: CellSpec, rank: int, rendezvous: Rendezvous, **task: Any) -> None:
+        workers = len(rendezvous.addresses)
         node = spec.nodes[node_of(rank, workers, len(spec.nodes))] if spec.nodes else None
         command = node.command if node else ()
         self.rank, self._name, self._elsewhere = rank, f"worker {rank}", bool(command)
@@ -111,7 +108,7 @@ class Worker:
         message = {
             "spec": dataclasses.asdict(spec),
             "rank": rank,
-            **vars(meeting),
+            **vars(rendezvous),
             "versions": versions(spec.framework),
             "node": node.name if node else "",
             "elsewhere": bool(command),
@@ -124,7 +121,7 @@ class Worker:
         return self.child.poll() == 0
 
     def trouble(self) -> str:
-        """Return why it does not work any more; empty while it does, and after it ended well."""
+        """Return why it does not work any more, or an empty text."""
         code = self.child.poll()
         if code is None:
             stat = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -138,7 +135,7 @@ class Worker:
         return f"{self._name} ended with code {code}: {message[-1][:300]}" if code else ""
 
     def kill(self) -> None:
-        """End it for certain. srun, asked to end, kills what it runs; killed, its input ends at least."""
+        """End the process; srun kills its job step only when asked to end."""
         self.child.close_input()
         if self._elsewhere:
             self.child.stop(END_SECONDS)
@@ -149,13 +146,13 @@ class Worker:
 
 @contextmanager
 def started(
-    spec: CellSpec, meeting: Rendezvous, ranks: Sequence[int], **task: Any
+    spec: CellSpec, rendezvous: Rendezvous, ranks: Sequence[int], **task: Any
 ) -> Iterator[list[Worker]]:
-    """Start these of the workers; they are gone after the block, however it ends."""
+    """Start workers by rank; the end of the block ends them."""
     workers = list[Worker]()
     try:
         for rank in ranks:
-            workers.append(Worker(spec, rank, meeting, **task))
+            workers.append(Worker(spec, rank, rendezvous, **task))
         yield workers
     finally:
         for worker in workers:
@@ -165,8 +162,11 @@ def started(
 def meet(workers: Sequence[Worker], seconds: float) -> None:
     """Wait until all have imported their framework, then let them join, which takes a moment.
 
-    Raises EvenhandError where one ends or is late. TensorFlow joins in native code that holds
-    Python's lock: who waited there for one that still starts would not see its parent's end.
+    TensorFlow joins in native code that holds Python's lock: a process that waited in it for one
+    that still starts would not notice the end of its parent.
+
+    Raises:
+        EvenhandError: If one ends or is late.
     """
     waiting, until = list(workers), time.monotonic() + seconds
     while waiting:
@@ -177,7 +177,7 @@ def meet(workers: Sequence[Worker], seconds: float) -> None:
 
 
 def wait_until_ended(workers: Sequence[Worker], seconds: float) -> None:
-    """Wait until all have ended well. Raises EvenhandError where one does not."""
+    """Wait until all have ended well, or raise EvenhandError."""
     until = time.monotonic() + seconds
     while running := [worker for worker in workers if not worker.has_ended_well]:
         _require_time(until, running, f"did not end within {seconds:.0f} s", workers)
@@ -187,7 +187,7 @@ def wait_until_ended(workers: Sequence[Worker], seconds: float) -> None:
 def _require_time(
     until: float, late: Sequence[Worker], what: str, workers: Sequence[Worker]
 ) -> None:
-    """Raise EvenhandError where a worker has failed, or the time is over."""
+    """Raise EvenhandError if a worker has failed or the time is over."""
     if why := trouble(workers, 0):
         raise EvenhandError(why)
     if time.monotonic() > until:
@@ -195,7 +195,7 @@ def _require_time(
 
 
 def trouble(workers: Sequence[Worker], seconds: float) -> str:
-    """Return what has happened to the others, once any of it can be seen; empty after so many seconds."""
+    """Return what has happened to the workers as soon as it is seen, or an empty text."""
     until = time.monotonic() + seconds
     while True:
         reasons = [reason for worker in workers if (reason := worker.trouble())]

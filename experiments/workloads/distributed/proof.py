@@ -1,4 +1,7 @@
-"""Whether several workers train as one does that has all of their images: in float64, and within what a hook may lose."""
+"""Proof that several workers train as one with all of their images.
+
+It is made in float64, and with what a hook may lose.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +20,22 @@ from tracking.errors import EvenhandError
 
 STEPS = 5
 EXACT = 1e-12  # float64; sums in another order differ by a few 1e-16
-RATE = 1e-6  # the learning rate where a hook loses something: what it loses hardly changes the gradients of later steps
-ROUNDING = 2.0**-11  # of a number in fp16, relative: half a unit in the last of 11 binary places
-UNDERFLOW = (
-    2.0**-25
-)  # of a number below fp16's normal range, absolute: half the distance between the smallest
-DRIFT = (
-    STEPS * RATE * 200
-)  # all steps left out until the last, in a curvature of 200, in which SGD with 0.01 diverges
+# Learning rate with a lossy hook: its losses then hardly change the gradients of later steps.
+RATE = 1e-6
+ROUNDING = 2.0**-11  # relative, of a number in fp16: half a unit in the last of 11 binary places
+# Absolute, of a number below fp16's normal range: half the distance between the smallest.
+UNDERFLOW = 2.0**-25
+# All steps left out until the last, in a curvature of 200, in which SGD with 0.01 diverges.
+DRIFT = STEPS * RATE * 200
 TRAIN_SECONDS = 120.0
-OF_LARGEST, OF_WAY = "largest weight", "way of the weights"
 
 
 @dataclass(frozen=True)
 class Proof:
-    """error: by how much the weights differ after so many steps, a share of `measure`; limit: by how much they may.
+    """Difference of the weights after `steps`, as a share of `measure`, and its limit.
 
-    The largest weight: the largest difference over it. The way of the weights: the L2 norm of all differences over the sum of
-    the L2 norms of one worker's steps.
+    The largest weight: the largest difference over it. The way of the weights: the L2 norm of all
+    differences over the sum of the L2 norms of one worker's steps.
     """
 
     framework: str
@@ -47,94 +48,76 @@ class Proof:
     error: float
     limit: float
 
-    @property
-    def holds(self) -> bool:
-        return self.error <= self.limit
-
 
 @dataclass(frozen=True)
 class Trained:
-    """The weights after the steps. moved: the L2 norm of what each step changed of them, (steps,); only one worker has it."""
+    """Weights after the steps, and the L2 norm of each step of a single worker, (steps,)."""
 
     weights: Weights
     moved: Array
 
 
 def of(spec: CellSpec, model: str, level: str, workers: int, hook: str) -> Proof:
-    """So many workers against one, each of them a process of its own. Raises EvenhandError where one fails."""
-    together, one = (_trained(_asked(spec, model, workers, hook), count) for count in (workers, 1))
-    measure = OF_LARGEST if hook == "none" else OF_WAY
-    error, limit = _largest(together, one), EXACT
-    if measure == OF_WAY:
-        error, limit = _of_way(together, one), most_lost(hook, workers, one)
-    return Proof(spec.framework, model, level, workers, hook, STEPS, measure, error, limit)
+    """Compare several workers with one, each in a separate process.
 
-
-def most_lost(hook: str, workers: int, one: Trained) -> float:
-    """What the hook may change of the weights by its own arithmetic, as a share of their way.
-
-    fp16: each of k gradients is rounded, divided and added up, at most k + 1 roundings of each number. k gradients at right
-    angles are √k times as long as their mean. What is too small for fp16 is off by a fixed amount in each of n weights.
-    PowerSGD leaves something out of every step, remembers it and adds it to the next; the last step adds all. Nothing is
-    lost, but the gradients in between are taken at other weights.
+    Raises:
+        EvenhandError: If a worker fails.
     """
-    if hook == "powersgd":
-        return DRIFT
-    size = sum(array.size for array in one.weights.values())
-    too_small = UNDERFLOW * RATE * len(one.moved) * math.sqrt(size) / float(one.moved.sum())
-    return (workers + 1) * (ROUNDING * math.sqrt(workers) + too_small)
-
-
-def _largest(together: Trained, one: Trained) -> float:
-    largest = max(float(np.abs(array).max()) for array in one.weights.values())
-    return (
-        max(
-            float(np.abs(together.weights[name] - array).max())
-            for name, array in one.weights.items()
-        )
-        / largest
-    )
-
-
-def _of_way(together: Trained, one: Trained) -> float:
-    squares = sum(
-        float(np.square(together.weights[name] - array).sum())
-        for name, array in one.weights.items()
-    )
-    return math.sqrt(squares) / float(one.moved.sum())
-
-
-def _asked(spec: CellSpec, model: str, workers: int, hook: str) -> CellSpec:
-    """The cell of all of their images, in float64 and without dropout."""
-    batch_size = (
-        distributed.rows(spec.settings["batch_size"], spec.settings["scaling"], workers) * workers
-    )
-    own = {
+    scaling = spec.settings["scaling"]
+    settings = {
         "model": model,
-        "batch_size": batch_size,
+        "batch_size": distributed.rows(spec.settings["batch_size"], scaling, workers) * workers,
         "scaling": "strong",
         "precision": "float64",
         "hook": hook,
     }
     if hook != "none":
-        own["learning_rate"] = RATE
-    return dataclasses.replace(spec, settings={**spec.settings, **own})
+        settings["learning_rate"] = RATE
+    spec = dataclasses.replace(spec, settings={**spec.settings, **settings})
+    together, single = _train(spec, workers), _train(spec, 1)
+    differences = [together.weights[name] - array for name, array in single.weights.items()]
+    if hook == "none":
+        measure, limit = "largest weight", EXACT
+        largest = max(float(np.abs(array).max()) for array in single.weights.values())
+        error = max(float(np.abs(array).max()) for array in differences) / largest
+    else:
+        measure, limit = "way of the weights", most_lost(hook, workers, single)
+        squares = sum(float(np.square(array).sum()) for array in differences)
+        error = math.sqrt(squares) / float(single.moved.sum())
+    return Proof(spec.framework, model, level, workers, hook, STEPS, measure, error, limit)
 
 
-def _trained(spec: CellSpec, count: int) -> Trained:
-    path = spec.path / f"weights_{count}.npz"
-    processes, replicas = group.processes(spec.settings, count)
-    told = {"steps": STEPS, "weights": str(path), "replicas": replicas}
+def most_lost(hook: str, workers: int, single: Trained) -> float:
+    """Return the largest change of the weights by a hook's arithmetic, as a share of their way.
+
+    fp16: each of k gradients is rounded, divided and added up, at most k + 1 roundings of each
+    number. k orthogonal gradients are √k times as long as their mean. Numbers too small for fp16
+    are off by a fixed amount in each of n weights.
+
+    PowerSGD leaves something out of every step and adds it to the next; the last step adds all.
+    Nothing is lost, but the gradients in between are taken at other weights.
+    """
+    if hook == "powersgd":
+        return DRIFT
+    size = sum(array.size for array in single.weights.values())
+    way = float(single.moved.sum())
+    too_small = UNDERFLOW * RATE * len(single.moved) * math.sqrt(size) / way
+    return (workers + 1) * (ROUNDING * math.sqrt(workers) + too_small)
+
+
+def _train(spec: CellSpec, workers: int) -> Trained:
+    path = spec.path / f"weights_{workers}.npz"
+    task = {"steps": STEPS, "weights": str(path)}
     patience_seconds = spec.settings["patience_seconds"]
     try:
         with (
-            group.reserved(spec, processes) as meeting,
-            group.started(spec, meeting, range(processes), **told) as workers,
+            group.reserved(spec, workers) as rendezvous,
+            group.started(spec, rendezvous, range(workers), **task) as processes,
         ):
-            group.meet(workers, group.START_SECONDS + patience_seconds)
-            group.wait_until_ended(workers, TRAIN_SECONDS + patience_seconds)
+            group.meet(processes, group.START_SECONDS + patience_seconds)
+            group.wait_until_ended(processes, TRAIN_SECONDS + patience_seconds)
     except EvenhandError as error:
-        raise EvenhandError(f"{count} workers could not train together: {error}") from None
-    with np.load(path) as kept:
-        found = dict(kept)
-    return Trained(found, found.pop(MOVED))
+        raise EvenhandError(f"{workers} workers could not train together: {error}") from None
+    with np.load(path) as file:
+        weights = dict(file)
+    return Trained(weights, weights.pop(MOVED))

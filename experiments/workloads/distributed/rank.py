@@ -1,7 +1,7 @@
-"""A worker that is not the cell's process: told what to do, it trains along with the others and ends.
+"""Worker that is not the cell's process: it trains along with the others and ends.
 
-It is told on standard input. One whose partners have failed ends as well; where the first does not, being frozen, it is
-killed, so that the cell ends.
+It reads its task on standard input. One whose partners have failed ends as well; where the first
+does not, being frozen, it is killed, so that the cell ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from experiments.cell import peak_memory
 from experiments.cell.__main__ import opened
 from experiments.cell.lifetime import die_with_parent
 from experiments.contract import CellSpec
@@ -34,8 +33,8 @@ GRACE_SECONDS = 10.0
 
 def main() -> int:
     first = os.getppid()
-    told = json.loads(sys.stdin.readline())
-    if told["elsewhere"]:
+    task = json.loads(sys.stdin.readline())
+    if task["elsewhere"]:
         for number in (signal.SIGTERM, signal.SIGUSR2):  # the job's, which ends the cell in order
             signal.signal(number, signal.SIG_IGN)
     else:
@@ -43,63 +42,72 @@ def main() -> int:
     parent = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        work(CellSpec.of(told["spec"]), told, parent)
+        work(CellSpec.of(task["spec"]), task, parent)
     except EvenhandError as error:
-        print(f"\n\n{error}", file=sys.stderr)  # the last words of a log are told
+        print(f"\n\n{error}", file=sys.stderr)  # the last paragraph of a log is reported
         return 1
     except Exception:
         traceback.print_exc()
-        if told["rank"] and not told["elsewhere"] and not told.get("weights"):
-            time.sleep(GRACE_SECONDS)  # the first says why, and this process dies with it
+        if task["rank"] and not task["elsewhere"] and not task.get("weights"):
+            time.sleep(GRACE_SECONDS)  # the first reports why, and this process dies with it
             os.kill(first, signal.SIGKILL)
         return 1
     return 0
 
 
-def die_with_input() -> None:
-    """Kill this process when its standard input ends: on another node no parent is seen to die."""
-
-    def wait() -> None:
-        sys.stdin.read()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def work(spec: CellSpec, told: Mapping[str, Any], parent: TextIO) -> None:
-    """Opens the framework, meets the others, trains."""
-    check_versions(told["versions"], group.versions(spec.framework), told["node"])
-    place = Place(told["rank"], told["addresses"], told.get("replicas", 1))
+def work(spec: CellSpec, task: Mapping[str, Any], parent: TextIO) -> None:
+    """Open the framework, join the others, and train."""
+    check_versions(task["versions"], group.versions(spec.framework), task["node"])
+    place = Place(task["rank"], task["addresses"])
     if place.rank:
-        check_reachable(told["probe"], spec.settings["patience_seconds"], told["node"])
+        check_reachable(task["probe"], spec.settings["patience_seconds"], task["node"])
     framework = opened(spec)
     print("ready", file=parent, flush=True)
     if not sys.stdin.readline():
         raise EvenhandError("the first has left before all were there")
-    if told["elsewhere"]:
-        die_with_input()
-    if told.get("weights"):
-        prove(framework, place, spec.settings, told["steps"], Path(told["weights"]))
+    if task["elsewhere"]:  # no parent on another node is seen to die
+        threading.Thread(target=die_with_input, daemon=True).start()
+    worker = training.joined(framework, place, spec.settings)
+    batch = training.part(framework, place, spec.settings)
+    if task.get("weights"):
+        prove(framework, worker, batch, place, task, spec.settings["hook"])
     else:
-        train(framework, place, spec)
+        worker.gathered([os.getpid()])
+        steps = spec.settings["warmup_steps"] + spec.settings["steps"]
+        seconds, losses = training.timed(worker, batch, steps)
+        weights = training.fingerprint(framework.weights(worker.network))
+        alone = training.timed_alone(worker, batch, steps, float(np.median(seconds)))
+        training.gather_results(worker, weights, losses, seconds, alone)
+    worker.close()
 
 
-def check_versions(first: Mapping[str, str], own: Mapping[str, str], node: str) -> None:
-    """Raises EvenhandError where this worker runs other versions than the first."""
-    apart = [
-        f"{package} {own.get(package) or 'missing'}, {first.get(package) or 'missing'} on the first"
-        for package in sorted({*first, *own})
-        if (own.get(package) or "") != (first.get(package) or "")
+def die_with_input() -> None:
+    """Kill this process when its standard input ends."""
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def check_versions(first: Mapping[str, str], local: Mapping[str, str], node: str) -> None:
+    """Raise EvenhandError if this worker runs other versions than the first."""
+    differences = [
+        f"{package} {local.get(package) or 'missing'}, "
+        f"{first.get(package) or 'missing'} on the first"
+        for package in sorted({*first, *local})
+        if (local.get(package) or "") != (first.get(package) or "")
     ]
-    if apart:
+    if differences:
         where = f" on {node}" if node else ""
         raise EvenhandError(
-            f"runs different versions{where}: {'; '.join(apart)}; install the same on all nodes"
+            f"runs different versions{where}: {'; '.join(differences)}; "
+            "install the same on all nodes"
         )
 
 
 def check_reachable(probe: str, seconds: float, node: str) -> None:
-    """Raises EvenhandError where the first's machine is not reached: TensorFlow would wait an hour."""
+    """Raise EvenhandError if the first's machine is not reached.
+
+    TensorFlow would wait for an hour.
+    """
     host, _, port = probe.rpartition(":")
     try:
         socket.create_connection((host, int(port)), seconds).close()
@@ -107,49 +115,30 @@ def check_reachable(probe: str, seconds: float, node: str) -> None:
         why = str(error) if isinstance(error, TimeoutError) else error.strerror or str(error)
         where = f", from {node}" if node else ""
         raise EvenhandError(
-            f"does not reach the first at {probe} (rendezvous=…), {seconds:g} s at most: {why}{where}"
+            f"does not reach the first at {probe} (rendezvous=…), "
+            f"{seconds:g} s at most: {why}{where}"
         ) from None
 
 
-def train(framework: Framework, place: Place, spec: CellSpec) -> None:
-    """The steps that the first worker times, and what it asks of the others after them."""
-    settings = spec.settings
-    joined, batch = (
-        training.joined(framework, place, settings),
-        training.part(framework, place, settings),
-    )
-    joined.gathered([os.getpid()])
-    steps = settings["warmup_steps"] + settings["steps"]
-    seconds, losses = training.timed(joined, batch, steps)
-    weights = training.fingerprint(framework.weights(joined.network))
-    alone = training.timed_alone(joined, batch, steps, float(np.median(seconds)))
-    joined.gathered([weights, peak_memory.rss_bytes(), np.mean(losses), *seconds, *alone])
-    joined.close()
-
-
-def prove(framework: Any, place: Place, settings: dict[str, Any], steps: int, path: Path) -> None:
-    """So many steps, and the weights after them in a file; what a lossy hook is judged by with those of one worker."""
-    joined, batch = (
-        training.joined(framework, place, settings),
-        training.part(framework, place, settings),
-    )
-    framework.drop_nothing(joined.network)
-    lossy, moved = settings["hook"] != "none", list[float]()
-    if lossy and place.workers == 1:
-        moved = training.moves(framework, joined, batch, steps)
+def prove(
+    framework: Framework, worker: Any, batch: Any, place: Place, task: Mapping[str, Any], hook: str
+) -> None:
+    """Train, and write the weights and, with a lossy hook, the length of single steps."""
+    steps, path = task["steps"], Path(task["weights"])
+    framework.drop_nothing(worker.network)
+    is_lossy, moved = hook != "none", list[float]()
+    if is_lossy and place.workers == 1:
+        moved = training.moves(framework, worker, batch, steps)
+    elif is_lossy:
+        training.timed(worker, batch, steps - 1)
+        worker.settle()
+        training.timed(worker, batch, 1)
     else:
-        training.timed(joined, batch, steps - lossy)
-    if lossy and place.workers > 1:
-        joined.settle()
-        training.timed(joined, batch, 1)
+        training.timed(worker, batch, steps)
     if place.rank == 0:
-        kept: dict[str, Any] = {
-            **framework.weights(joined.network),
-            training.MOVED: np.array(moved),
-        }
-        np.savez(path, **kept)
-    joined.gathered([0.0])  # nobody leaves before all are there
-    joined.close()
+        arrays: dict[str, Any] = {**framework.weights(worker.network), training.MOVED: moved}
+        np.savez(path, **arrays)
+    worker.gathered([0.0])  # no worker leaves before all have finished
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every worker does, the first as all others: its part of the batch, step by step."""
+"""Training of a worker on its part of the batch, the same for the first and all others."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 import models
+from experiments.cell import peak_memory
 from experiments.cell.measure import optimizer_config
 from experiments.studies import distributed
 from experiments.workloads.grid.measure import drawn_batch
 from models import frameworks
 from models.contract import Batch, Framework, OptimizerConfig, Weights
 
-JOIN_SECONDS = 30.0  # beyond the patience, which a framework keeps itself where it can
+JOIN_SECONDS = 30.0  # in addition to the patience, which some frameworks observe themselves
 TOGETHER_SECONDS = 10.0
 MOVED = "moved by each step"  # among weights, whose names have no spaces
 
 
 @dataclass(frozen=True)
 class Place:
-    """A process's place in its group. addresses: `host:port` of each process. replicas: workers in each."""
+    """Rank of a process in its group, and `host:port` of each process."""
 
     rank: int
     addresses: list[str]
-    replicas: int = 1
 
     @property
     def workers(self) -> int:
@@ -42,7 +41,7 @@ class Place:
 
 
 class Alone:
-    """A single worker: the framework as it is, nothing around it."""
+    """Single worker: the framework as it is."""
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
@@ -64,9 +63,9 @@ class Alone:
 
 @contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
-    """End this process where the block takes longer, even in native code that holds Python's lock.
+    """End this process if the block takes longer, even in native code that holds Python's lock.
 
-    TensorFlow waits an hour for a worker that has died before it joined the others.
+    TensorFlow waits for an hour for a worker that has died before it joined the others.
     """
     print(f"waiting for the other workers to join, at most {seconds:g} s", file=sys.stderr)
     with open(os.devnull, "w") as nowhere:
@@ -78,107 +77,109 @@ def ended_after(seconds: float) -> Iterator[None]:
 
 
 def joined(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Any:
-    """This process as a worker of its group, once all others are there. Its network has the same initial weights as theirs."""
-    group: Any = Alone(framework)
-    if place.replicas > 1:
-        group = frameworks.workers(framework.name).Replicas(framework, place.replicas)
-    elif place.workers > 1:
+    """Return this process as a worker, once all have joined, with the same initial weights."""
+    worker: Any = Alone(framework)
+    if place.workers > 1:
         module = frameworks.workers(framework.name)
         patience_seconds = settings["patience_seconds"]
         with ended_after(patience_seconds + JOIN_SECONDS):
-            group = module.Workers(
+            worker = module.Workers(
                 framework, place.rank, place.addresses, patience_seconds, settings["hook"]
             )
-    return prepared(group, settings)
-
-
-def prepared(group: Any, settings: Mapping[str, Any]) -> Any:
-    """The same, with its network on the initial weights that all have."""
-    sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
-    rng = np.random.default_rng(settings["seed"])
-    weights = models.spec(settings["model"]).initial_weights(sizes, rng)
-    group.build(settings["model"], sizes, weights, optimizer_config(settings))
-    return group
+    definition = models.spec(settings["model"])
+    sizes = definition.Spec(classes=settings["classes"])
+    weights = definition.initial_weights(sizes, np.random.default_rng(settings["seed"]))
+    worker.build(settings["model"], sizes, weights, optimizer_config(settings))
+    return worker
 
 
 def part(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Batch:
-    """This worker's images of the batch that all of them share, placed."""
+    """Return this worker's images of the shared batch, on the device."""
     sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
-    rows = place.replicas * distributed.rows(
-        settings["batch_size"], settings["scaling"], place.workers * place.replicas
-    )
-    side, rng = (
-        sizes.only_side or settings["image_side"],
-        np.random.default_rng([settings["seed"], 1]),
-    )
+    rows = distributed.rows(settings["batch_size"], settings["scaling"], place.workers)
+    side = sizes.only_side or settings["image_side"]
+    rng = np.random.default_rng([settings["seed"], 1])
     whole = drawn_batch(sizes, side, rows * place.workers, rng)
-    own = slice(place.rank * rows, (place.rank + 1) * rows)
-    return framework.place(Batch((whole.inputs[0][own],), whole.targets[own], whole.weights[own]))
+    local = slice(place.rank * rows, (place.rank + 1) * rows)
+    images, targets = whole.inputs[0][local], whole.targets[local]
+    return framework.place(Batch((images,), targets, whole.weights[local]))
 
 
 def timed(
-    group: Any,
+    worker: Any,
     batch: Batch,
     steps: int,
     on_step: Callable[[int], object] = lambda _: None,
     *,
     alone: bool = False,
+    first: int = 1,
 ) -> tuple[list[float], list[float]]:
-    """Seconds and losses of so many steps: each ends when this worker has its loss. alone: without any exchange."""
+    """Return seconds and losses of steps, each of which ends when this worker has its loss.
+
+    Args:
+        worker: Worker of the group.
+        batch: Its part of the batch.
+        steps: Number of steps.
+        on_step: Gets the number of each step.
+        alone: Whether nothing is exchanged.
+        first: Number of the first step.
+    """
     seconds, losses = list[float](), list[float]()
-    for step in range(1, steps + 1):
+    for step in range(first, first + steps):
         began = time.perf_counter()
-        losses.append(group.step(batch, alone=alone))
+        losses.append(worker.step(batch, alone=alone))
         seconds.append(time.perf_counter() - began)
         on_step(step)
     return seconds, losses
 
 
 def timed_alone(
-    group: Any,
+    worker: Any,
     batch: Batch,
     steps: int,
-    seconds: float,
+    step_seconds: float,
     on_step: Callable[[int], object] = lambda _: None,
 ) -> list[float]:
-    """Seconds of so many steps without any exchange. seconds: of one of this worker's steps.
+    """Return seconds of steps without any exchange.
 
-    Between them, outside of what is timed, all wait for each other every `TOGETHER_SECONDS`: only so does a frozen one hold up
-    the others, whose patience ends the cell however many steps there are.
+    Between them, off the clock, all workers wait for each other every `TOGETHER_SECONDS`. So a
+    frozen one holds up the others, whose patience ends the cell however many steps there are.
     """
-    slowest = float(group.gathered([seconds]).max())  # so that all count alike
-    before_waiting, found = max(1, int(TOGETHER_SECONDS / slowest)), list[float]()
-    for done in range(0, steps, before_waiting):
-        own, _ = timed(
-            group,
-            batch,
-            min(before_waiting, steps - done),
-            partial(_told_after, on_step, done),
-            alone=True,
-        )
-        found += own
-        group.gathered([0.0])
-    return found
+    slowest = float(worker.gathered([step_seconds]).max())  # the same count for all
+    together, seconds = max(1, int(TOGETHER_SECONDS / slowest)), list[float]()
+    for done in range(0, steps, together):
+        count = min(together, steps - done)
+        part_seconds, _ = timed(worker, batch, count, on_step, alone=True, first=done + 1)
+        seconds += part_seconds
+        worker.gathered([0.0])
+    return seconds
 
 
-def _told_after(on_step: Callable[[int], object], done: int, step: int) -> None:
-    on_step(done + step)
+def gather_results(
+    worker: Any,
+    weights: float,
+    losses: Sequence[float],
+    seconds: Sequence[float],
+    alone: Sequence[float],
+) -> Any:
+    """Return a row for each worker: weights, memory, mean loss, seconds, seconds alone."""
+    row = [weights, peak_memory.rss_bytes(), np.mean(losses), *seconds, *alone]
+    return worker.gathered(row)
 
 
-def moves(framework: Framework, group: Any, batch: Batch, steps: int) -> list[float]:
-    """So many steps: the L2 norm of what each changes of all weights."""
-    found, before = [], framework.weights(group.network)
+def moves(framework: Framework, worker: Any, batch: Batch, steps: int) -> list[float]:
+    """Train, and return the L2 norm of each step's change of all weights."""
+    norms, before = [], framework.weights(worker.network)
     for _ in range(steps):
-        group.step(batch)
-        after = framework.weights(group.network)
-        found.append(
-            math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after))
-        )
+        worker.step(batch)
+        after = framework.weights(worker.network)
+        squares = sum(float(np.square(after[name] - before[name]).sum()) for name in after)
+        norms.append(math.sqrt(squares))
         before = after
-    return found
+    return norms
 
 
 def fingerprint(weights: Weights) -> float:
-    """The same for the same weights, to the bit: 48 bits of a digest, which a float64 holds."""
+    """Return 48 bits of a digest of the weights, which a float64 holds."""
     digest = hashlib.sha256(b"".join(weights[name].tobytes() for name in sorted(weights))).digest()
     return float(int.from_bytes(digest[:6], "big"))

@@ -1,4 +1,4 @@
-"""One point of the grid in one framework: the same random images again and again, to a time budget."""
+"""Measurement of one network on the same random images, to a time budget."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from experiments.cell.measure import (
     as_timed,
     check_losses,
     check_parameters,
-    make_optimizer,
     memory_peaks,
+    optimizer_config,
     record_implementation,
     write_run_files,
 )
@@ -30,21 +30,23 @@ from models.definition import ModelDefinition
 from tracking import clock
 from tracking.errors import EvenhandError
 
-# Some cells of a block have one of them alone.
+# Order of the phases, of which some cells of a block have only one.
 PLACES = {"inference": 1, "train": 2}
-# Steps or requests of a phase at most.
-MOST_STEPS = 1_000
+MAX_STEPS = 1_000  # of a phase
 # Values of a phase, and their summary.
 Measured = tuple[Sequence[PhaseValues], dict[str, float]]
 
 
 @dataclass
 class Budget:
-    """Steps until `seconds` have passed since the first ended, at least and at most so many; the first is not counted.
+    """Steps until `seconds` have passed since the first ended, within `least` and `most`.
 
-    Time in which the cell waits for its turn does not pass. output: knows how long that was.
-    warm_up: of a GPU, whose steps are not counted either. before: how many are not.
-    pauses: when it was. began: when the budget was made.
+    The first step is not counted, nor are those of the warm-up of a GPU. Time in which the cell
+    waits for its turn does not pass.
+
+    Attributes:
+        before: Steps that are not counted.
+        pauses: Time of the warm-up.
     """
 
     output: Output
@@ -58,18 +60,24 @@ class Budget:
     pauses: tuple[tuple[float, float], ...] = ()
     began: float = field(default_factory=clock.now)
 
+    @classmethod
+    def of(cls, spec: CellSpec, framework: Framework, output: Output) -> Budget:
+        """Return the budget of a phase of a cell."""
+        limits = (spec.settings["seconds"], spec.settings["least_steps"], MAX_STEPS)
+        return cls(output, *limits, warm_up=of_gpu(framework, output, least=1))
+
     def step(self) -> bool:
-        """Whether one more is to be made. The first is on its own account: it builds, compiles, allocates."""
+        """Return whether one more step is to be made, and count it."""
         if self.done and self.before is None and (self.warm_up is None or self.warm_up.is_over):
             self.before, self.until = self.done, self._now() + self.seconds
         counted = self.done - (self.before or 0)
         in_time = counted < self.most and self._now() < self.until
-        wanted = self.before is None or counted < self.least or in_time
-        self.done += wanted
-        return wanted
+        goes_on = self.before is None or counted < self.least or in_time
+        self.done += goes_on
+        return goes_on
 
     def stepped(self, peaks: DevicePeaks) -> bool:
-        """Count a step to the warm-up. Returns whether that of a GPU ended with it."""
+        """Count a step to the warm-up; return whether that of a GPU ended with it."""
         ends = count_step(self.warm_up, peaks)
         if ends:
             self.pauses = ((self.began, clock.now()),)
@@ -78,10 +86,6 @@ class Budget:
     @property
     def warm_up_steps(self) -> int:
         return self.warm_up.steps if self.warm_up else 0
-
-    def record(self, spec: CellSpec, phase: str) -> None:
-        if self.warm_up:
-            self.warm_up.record(spec, phase, self.output)
 
     def _now(self) -> float:
         return time.perf_counter() - self.output.waited_seconds
@@ -92,9 +96,8 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     settings = spec.settings
     output.progress("build", 0, None)
     network = framework.build(settings["model"], sizes)
-    output.metrics(
-        check_parameters(settings["model"], module.parameters(sizes), framework, network)
-    )
+    expected = module.parameters(sizes)
+    output.metrics(check_parameters(settings["model"], expected, framework, network))
     framework.load_weights(network, module.initial_weights(sizes, rng))
     batch = framework.place(drawn_batch(sizes, settings["image_size"], settings["batch_size"], rng))
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
@@ -108,22 +111,18 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
 
 
 def open_point(spec: CellSpec) -> tuple[ModelDefinition, Any, np.random.Generator]:
-    """Make a cell's folder; return its network's module and sizes, and what draws weights, then a batch."""
+    """Make a cell's folder; return the network's module, its sizes and a generator."""
     spec.path.mkdir(parents=True, exist_ok=True)
     module = models.spec(spec.settings["model"])
-    return (
-        module,
-        module.Spec(classes=spec.settings["classes"]),
-        np.random.default_rng(spec.settings["seed"]),
-    )
+    sizes = module.Spec(classes=spec.settings["classes"])
+    return module, sizes, np.random.default_rng(spec.settings["seed"])
 
 
 def drawn_batch(sizes: Any, side: int, rows: int, rng: np.random.Generator) -> Batch:
-    """Draw random images, the same for everybody who has used `rng` alike."""
+    """Draw a batch of random images."""
     images = rng.standard_normal((rows, side, side, sizes.channels)).astype(np.float32)
-    return Batch(
-        (images,), rng.integers(0, sizes.classes, rows, dtype=np.int32), np.ones(rows, np.float32)
-    )
+    labels = rng.integers(0, sizes.classes, rows, dtype=np.int32)
+    return Batch((images,), labels, np.ones(rows, np.float32))
 
 
 def finish(
@@ -133,12 +132,13 @@ def finish(
     peaks: DevicePeaks,
     output: Output,
 ) -> None:
-    """Record the memory, and keep the values of all phases."""
+    """Record the memory, and write the files of the run."""
     output.metrics(memory_peaks(spec, peaks, peak_memory.rss_bytes(), output))
-    summary = {name: value for _, found in phases for name, value in found.items()}
-    write_run_files(
-        spec, framework, [values for several, _ in phases for values in several], summary, output
-    )
+    values, summary = list[PhaseValues](), dict[str, float]()
+    for phase_values, metrics in phases:
+        values += phase_values
+        summary |= metrics
+    write_run_files(spec, framework, values, summary, output)
 
 
 def _infer(
@@ -149,10 +149,10 @@ def _infer(
     peaks: DevicePeaks,
     output: Output,
 ) -> Measured:
-    """Requests one after the other, each timed until its logits are in host memory."""
-    settings, rows = spec.settings, spec.settings["batch_size"]
+    """Time requests one by one, each until its logits are in host memory."""
+    rows, seconds = spec.settings["batch_size"], list[float]()
     output.begin(PLACES["inference"])
-    budget, seconds = budget_of(spec, framework, output), list[float]()
+    budget = Budget.of(spec, framework, output)
     output.progress(f"inference, batch {rows}", 0, None)
     while budget.step():
         framework.synchronise()
@@ -162,13 +162,9 @@ def _infer(
         budget.stepped(peaks)
         output.progress(f"inference, batch {rows}", len(seconds), None)
         output.turn()
-    if logits.shape != (
-        rows,
-        settings["classes"],
-    ):  # the work that is timed is the work that was asked for
-        raise EvenhandError(
-            f"inference answered {logits.shape}, should be {(rows, settings['classes'])}"
-        )
+    expected = (rows, spec.settings["classes"])
+    if logits.shape != expected:  # the timed work has to be the requested work
+        raise EvenhandError(f"inference answered {logits.shape}, should be {expected}")
     values = close_phase(spec, "inference", seconds, budget, output)
     checks = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
     summary = timing.summarise_requests(values) | checks
@@ -184,23 +180,23 @@ def _train(
     peaks: DevicePeaks,
     output: Output,
 ) -> Measured:
-    """Optimizer steps on one batch, which stays where the framework put it."""
+    """Time optimizer steps on one batch, which stays on the device."""
     rows = spec.settings["batch_size"]
     peaks.begin_warmup()
-    optimizer = make_optimizer(spec, framework, network)
+    optimizer = framework.optimizer(network, optimizer_config(spec.settings))
     output.progress(f"training, batch {rows}", 0, None)
     loop = TrainingLoop(framework, network, optimizer, output)
     output.begin(PLACES["train"])
-    budget = budget_of(spec, framework, output)
+    budget = Budget.of(spec, framework, output)
     watch = loop.clock(
         timing.pace(spec.settings, first=0 if budget.warm_up else 1),
         lambda _: budget.stepped(peaks),
         lambda step, *_: output.progress(f"training, batch {rows}", step, None),
         is_warming=budget.warm_up is not None,
     )
-    loop.run(_again(batch, budget), watch)
+    loop.run(_repeat(batch, budget), watch)
     check_losses(watch.losses)
-    loop.compiling.tell(spec, spec.settings["model"], output)
+    loop.compiling.record(spec, spec.settings["model"], output)
     steps = len(watch.losses)
     values = close_phase(spec, "train", watch.seconds, budget, output, steps)
     values = replace(values, ended=tuple(watch.ended))
@@ -216,29 +212,23 @@ def _train(
     return [values, windows, on_device], summary
 
 
-def _windows(watch: Stopwatch, rows: int) -> PhaseValues:
-    """Windows with the warm-up that is found in them: the first step, which is timed alone, is its beginning."""
-    if watch.held_up:
-        return timing.of_windows((), rows)
-    means = [watch.seconds[0], *(one.seconds / one.steps for one in watch.windows)]
-    return timing.of_windows(watch.windows, rows, timing.found_warmup(means) - 1)
-
-
-def budget_of(spec: CellSpec, framework: Framework, output: Output) -> Budget:
-    """How long a phase of this cell goes on."""
-    limits = (spec.settings["seconds"], spec.settings["least_steps"], MOST_STEPS)
-    return Budget(output, *limits, warm_up=of_gpu(framework, output, least=1))
-
-
-def _again(batch: Batch, budget: Budget) -> Iterator[Batch]:
+def _repeat(batch: Batch, budget: Budget) -> Iterator[Batch]:
     while budget.step():
         yield batch
 
 
-def summarise(spec: CellSpec, values: PhaseValues, losses: Sequence[float]) -> dict[str, float]:
-    """Summarise a training to a budget, with the mean loss of the steps that every cell makes.
+def _windows(watch: Stopwatch, rows: int) -> PhaseValues:
+    """Return the windows with their warm-up, which begins with the single first step."""
+    if watch.held_up:
+        return timing.of_windows((), rows)
+    means = [watch.seconds[0], *(window.seconds / window.steps for window in watch.windows)]
+    return timing.of_windows(watch.windows, rows, timing.estimate_warmup(means) - 1)
 
-    That loss is equal where the same training was timed. The total time is a budget, not a result.
+
+def summarise(spec: CellSpec, values: PhaseValues, losses: Sequence[float]) -> dict[str, float]:
+    """Summarise a training, with the mean loss of the steps that every cell makes.
+
+    That loss is equal where the same training was timed. The total time is a budget, no result.
     """
     summary = timing.summarise_training(values, sum(values.seconds))
     del summary["train/total_seconds"]
@@ -253,28 +243,28 @@ def close_phase(
     output: Output,
     steps: int | None = None,
 ) -> PhaseValues:
-    """End what the sensors read, and return the phase's times with their warm-up.
+    """End the window of the sensors, and return the phase's times with their warm-up.
 
     Args:
-        spec: of the cell.
+        spec: Spec of the cell.
         phase: `train` or `inference`.
-        seconds: of its steps or requests.
-        budget: how long it went on; on a GPU, its warm-up comes first.
-        output: of the cell.
-        steps: how many there were, where some were not timed one by one.
+        seconds: Seconds of its steps or requests.
+        budget: Its budget; on a GPU, the warm-up comes first.
+        output: Output of the cell.
+        steps: Number of steps, where some were not timed one by one.
     """
-    rows = spec.settings["batch_size"]
+    rows, is_training = spec.settings["batch_size"], phase == "train"
     examples = rows * ((len(seconds) if steps is None else steps) - budget.warm_up_steps)
-    prefix = "" if phase == "train" else "inference/"
+    prefix = "" if is_training else "inference/"
     output.window(phase, budget.began, clock.now(), examples, prefix, budget.pauses)
-    budget.record(spec, phase)
-    return values_of(
-        "train" if phase == "train" else f"inference_batch_{rows}", seconds, rows, budget
-    )
+    if budget.warm_up:
+        budget.warm_up.record(spec, phase, output)
+    return values_of("train" if is_training else f"inference_batch_{rows}", seconds, rows, budget)
 
 
 def values_of(phase: str, seconds: Sequence[float], rows: int, budget: Budget) -> PhaseValues:
-    """Return the times of a phase, its warm-up found; on a GPU after the one that was made."""
-    made = budget.warm_up_steps
-    warmup = made + timing.found_warmup(seconds[made:]) if made < len(seconds) else made
+    """Return the times of a phase with an estimated warm-up, on a GPU after the timed one."""
+    warmup = budget.warm_up_steps
+    if warmup < len(seconds):
+        warmup += timing.estimate_warmup(seconds[warmup:])
     return PhaseValues(phase, tuple(seconds), (rows,) * len(seconds), warmup)

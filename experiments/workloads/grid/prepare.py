@@ -1,4 +1,4 @@
-"""In the parent: whether every point of the grid can be asked for at all."""
+"""Checks of the points of a grid."""
 
 from __future__ import annotations
 
@@ -8,30 +8,22 @@ from experiments.workloads import networks, steps
 
 
 def prepare(settings: Settings, _: Progress) -> Prepared:
-    """Raises WrongCall for a model that is not there, has no sibling in a framework, or cannot take the images; for windows."""
-    if "train" in settings.phases:
-        steps.check_windows(
-            settings, settings.least_steps, f"least_steps={settings.least_steps} of a training"
-        )
+    """Raise WrongCall for models, images and windows that cannot be measured."""
+    is_trained = "train" in settings.phases
+    if is_trained:
+        least = settings.least_steps
+        steps.check_windows(settings, least, f"least_steps={least} of a training")
+    rows = ("batch_sizes", min(settings.batch_sizes)) if is_trained else None
     for name in settings.models:
-        spec = networks.of_images(name, settings.frameworks, "models")
+        spec = networks.of_images(name, settings.frameworks, "models").Spec(
+            classes=settings.classes
+        )
         for side in settings.image_sizes:
-            rows = (
-                ("batch_sizes", min(settings.batch_sizes)) if "train" in settings.phases else None
-            )
-            networks.check_images(
-                name, spec.Spec(classes=settings.classes), ("image_sizes", side), rows
-            )
+            networks.check_images(name, spec, ("image_sizes", side), rows)
     sizes = ", ".join(f"{side} × {side}" for side in settings.image_sizes)
+    text = f"standard normal, {sizes}, drawn from the seed"
     counts = {f"batch of {rows}": rows for rows in settings.batch_sizes}
-    info = DatasetInfo(
-        "random-images",
-        f"{settings.seed:08x}",
-        f"standard normal, {sizes}, drawn from the seed",
-        counts,
-        {},
-    )
-    return Prepared(info, {})
+    return Prepared(DatasetInfo("random-images", f"{settings.seed:08x}", text, counts, {}), {})
 
 
 WORKLOAD = Workload(prepare=prepare)

@@ -1,1 +1,1 @@
-"""One network on one batch, by this harness, by the framework's own plain loop, and by the usual trackers."""
+"""Cost of this harness: one network on one batch, also by the framework's own plain loop."""

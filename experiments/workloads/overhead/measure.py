@@ -1,4 +1,4 @@
-"""By this harness: a point of the grid."""
+"""Measurement by this harness: a point of the grid."""
 
 from __future__ import annotations
 

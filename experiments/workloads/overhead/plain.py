@@ -1,6 +1,7 @@
-"""By the framework's own plain loop: its network, its optimizer, and one clock around each step and request, no more.
+"""Measurement of a framework's own plain loop: its network, its optimizer, and one clock.
 
-The process is set up as for this harness (threads, precision, convolutions); of the adapter nothing runs while time is taken.
+The process is set up as for this harness (threads, precision, convolutions); nothing of the
+adapter runs while time is taken.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from experiments.cell.peak_memory import DevicePeaks
 from experiments.contract import CellSpec, Output
 from experiments.workloads.grid.measure import (
     PLACES,
+    Budget,
     Measured,
-    budget_of,
     close_phase,
     drawn_batch,
     finish,
@@ -27,39 +28,32 @@ from models.contract import Framework
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
-    loop = open_loop("plain", "Plain", spec, framework, output)
-    peaks = DevicePeaks(framework)
-    measured = [
-        _measure(loop, phase, framework, spec, peaks, output) for phase in spec.settings["phases"]
-    ]
-    finish(spec, framework, measured, peaks, output)
-
-
-def open_loop(name: str, kind: str, spec: CellSpec, framework: Framework, output: Output) -> Any:
-    """Return a framework's loop of its own on the grid's network, weights and batch."""
     module, sizes, rng = open_point(spec)
     settings = spec.settings
     weights = module.initial_weights(sizes, rng)
     batch = drawn_batch(sizes, settings["image_size"], settings["batch_size"], rng)
     network = models.load(settings["model"], framework.architecture).build(sizes)
-    make = getattr(frameworks.loop(framework.name, name), kind)
-    loop = make(network, weights, batch.inputs[0], batch.targets, framework.device)
+    loop = frameworks.loop(framework.name, "plain").Plain(
+        network, weights, batch.inputs[0], batch.targets, framework.device
+    )
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
-    return loop
+    peaks = DevicePeaks(framework)
+    measured = [
+        _measure(loop, phase, framework, spec, peaks, output) for phase in settings["phases"]
+    ]
+    finish(spec, framework, measured, peaks, output)
 
 
 def _measure(
     loop: Any, phase: str, framework: Framework, spec: CellSpec, peaks: DevicePeaks, output: Output
 ) -> Measured:
-    """Time each call of a phase, and nothing besides."""
     is_training = phase == "train"
     work = loop.steps(spec.settings["learning_rate"]) if is_training else loop.requests()
     seconds, losses = list[float](), list[float]()
-    output.progress(
-        f"{'training' if is_training else phase}, batch {spec.settings['batch_size']}", 0, None
-    )
+    title = "training" if is_training else phase
+    output.progress(f"{title}, batch {spec.settings['batch_size']}", 0, None)
     output.begin(PLACES[phase])
-    budget = budget_of(spec, framework, output)
+    budget = Budget.of(spec, framework, output)
     peaks.begin_warmup()
     while budget.step():
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""In the parent: whether every network, framework and batch size can be asked for at all."""
+"""Checks of networks, frameworks and batch sizes of the overhead study."""
 
 from __future__ import annotations
 
@@ -10,24 +10,21 @@ from tracking.errors import WrongCall
 
 
 def prepare(settings: Settings, _: Progress) -> Prepared:
-    """Raises WrongCall for a framework without a plain loop, and for a network that cannot be trained on the images."""
-    have = frameworks.having(lambda one: one.has_plain_loop)
+    """Raise WrongCall for a framework without a plain loop, and for networks and images."""
+    have = frameworks.having(lambda variant: variant.has_plain_loop)
     for name in settings.frameworks:
         if name not in have:
             raise WrongCall(
                 f"frameworks={name}: it has no plain loop to compare with; have {', '.join(have)}"
             )
+    rows = ("batch_sizes", min(settings.batch_sizes)) if "train" in settings.phases else None
     for name in settings.models:
-        spec = networks.of_images(name, settings.frameworks, "models").Spec(
-            classes=settings.classes
-        )
-        rows = ("batch_sizes", min(settings.batch_sizes)) if "train" in settings.phases else None
+        module = networks.of_images(name, settings.frameworks, "models")
+        spec = module.Spec(classes=settings.classes)
         networks.check_images(name, spec, ("image_side", side_of(name, settings)), rows)
     counts = {f"batch of {rows}": rows for rows in settings.batch_sizes}
-    info = DatasetInfo(
-        "random-images", f"{settings.seed:08x}", "standard normal, drawn from the seed", counts, {}
-    )
-    return Prepared(info, {})
+    text = "standard normal, drawn from the seed"
+    return Prepared(DatasetInfo("random-images", f"{settings.seed:08x}", text, counts, {}), {})
 
 
 WORKLOAD = Workload(prepare=prepare)

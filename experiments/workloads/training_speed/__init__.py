@@ -1,1 +1,1 @@
-"""Networks of images or of sequences, on random inputs or on sequences from files, trained for so many steps."""
+"""Networks of images and of sequences, drawn or from files, trained for a number of steps."""

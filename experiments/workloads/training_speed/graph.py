@@ -1,12 +1,10 @@
-"""One network in one framework, some graph optimizers off; then the nodes of its step's graph."""
+"""Measurement with some graph optimizers off, and the nodes of the step's graph."""
 
 from __future__ import annotations
 
 from experiments.contract import CellSpec, Output
 from experiments.workloads.training_speed import measure
 from models.contract import Framework
-
-WHEN = ("before", "after")
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> None:
@@ -16,7 +14,8 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     if not nodes:
         return
     metrics: dict[str, float] = {}
-    for at, when in enumerate(WHEN):
-        metrics[f"graph/nodes_{when}"] = sum(pair[at] for pair in nodes.values())
-        metrics |= {f"graph/{kind}_nodes_{when}": pair[at] for kind, pair in nodes.items()}
+    for position, when in enumerate(("before", "after")):
+        counts = {kind: pair[position] for kind, pair in nodes.items()}
+        metrics[f"graph/nodes_{when}"] = sum(counts.values())
+        metrics |= {f"graph/{kind}_nodes_{when}": count for kind, count in counts.items()}
     output.metrics(metrics)

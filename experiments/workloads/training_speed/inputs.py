@@ -1,4 +1,4 @@
-"""Inputs of networks, by their kind: random images of one size, or sequences, random or read, of fixed and of varying lengths."""
+"""Inputs of networks: images of one size, or sequences of fixed and of varying lengths."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CLASSES = {"paper": 1_000, "tiny": 10}
 
 
 def sizes(module: ModelDefinition, size: str, ctc: str, lstm: str = "layer") -> Any:
-    """The network's sizes, as its `build` takes them."""
+    """Return the network's sizes, as its `build` takes them."""
     if module.takes_images:
         return module.Spec(classes=CLASSES[size])
     return module.sized(size, ctc=ctc, lstm=lstm)
 
 
 def side(spec: ImageSpec, size: str) -> int:
-    """Of the square images, in pixels."""
+    """Return the side of the square images, in pixels."""
     return spec.only_side or max(SIDES[size], spec.least_side)
 
 
@@ -41,33 +41,42 @@ def batches(
     rng: np.random.Generator,
     folder: str = "",
 ) -> list[Batch]:
-    """What a training goes through, again and again: two batches of each bucket of lengths, shuffled; or two of one length.
+    """Return the batches that a training repeats.
 
-    folder: in the cache, of sequences that were read; empty for random inputs.
+    Two batches of each bucket of lengths, shuffled; or two of one length.
+
+    Args:
+        module: Definition of the model.
+        spec: Its sizes.
+        size: `paper` or `tiny`.
+        rows: Examples of a batch.
+        varying: Whether lengths vary.
+        rng: Generator.
+        folder: Folder in the cache with sequences from files; empty for random inputs.
     """
     if module.takes_images:
         return [images.batch(spec, side(spec, size), rng, rows) for _ in range(2)]
     if folder:
-        found = _read(module, spec, Sequences.open(Path(folder)), rows, varying, rng)
+        made = _from_files(module, spec, Sequences.open(Path(folder)), rows, varying, rng)
     else:
-        drawn = np.sort(module.lengths(size, max(64, 8 * rows), rng))
-        parts = (
-            np.array_split(drawn, BUCKETS)
-            if varying
-            else [np.full(rows, round(float(np.median(drawn))))]
-        )
-        found = [
-            module.batch(spec, _some(part, rows, rng), rng) for part in parts for _ in range(2)
+        lengths = np.sort(module.lengths(size, max(64, 8 * rows), rng))
+        buckets_of_lengths = [np.full(rows, round(float(np.median(lengths))))]
+        if varying:
+            buckets_of_lengths = np.array_split(lengths, BUCKETS)
+        made = [
+            module.batch(spec, _choose_lengths(bucket, rows, rng), rng)
+            for bucket in buckets_of_lengths
+            for _ in range(2)
         ]
-    return [found[at] for at in rng.permutation(len(found))]
+    return [made[position] for position in rng.permutation(len(made))]
 
 
-def _some(lengths: Array, rows: int, rng: np.random.Generator) -> Array:
-    """So many of a bucket, the longest among them: every batch of a bucket has one shape."""
-    return np.append(rng.choice(lengths, rows - 1), lengths.max())
+def _choose_lengths(bucket: Array, rows: int, rng: np.random.Generator) -> Array:
+    """Choose lengths of a bucket, always its longest: so all its batches have one shape."""
+    return np.append(rng.choice(bucket, rows - 1), bucket.max())
 
 
-def _read(
+def _from_files(
     module: ModelDefinition,
     spec: Any,
     data: Sequences,
@@ -75,31 +84,36 @@ def _read(
     varying: bool,
     rng: np.random.Generator,
 ) -> list[Batch]:
-    """As random ones; a bucket of too few examples has some of them more than once in a batch."""
-    found, longest = [], module.reads(spec).longest
+    """Return batches of sequences; a bucket of few examples has some of them twice in a batch."""
+    made, longest = [], module.reads(spec).longest
     for bucket in buckets(data.lengths, varying=varying):
-        kept = cut(data.lengths[bucket], longest, varying=varying)
+        lengths = cut(data.lengths[bucket], longest, varying=varying)
         for _ in range(2):
-            at = rng.choice(len(bucket), rows, replace=rows > len(bucket))
+            chosen = rng.choice(len(bucket), rows, replace=rows > len(bucket))
             parts = [
-                (data.padded(part, bucket[at], kept[at, part], width), kept[at, part])
-                for part, width in enumerate(kept.max(0))
+                (
+                    data.padded(part, bucket[chosen], lengths[chosen, part], width),
+                    lengths[chosen, part],
+                )
+                for part, width in enumerate(lengths.max(0))
             ]
-            found.append(module.batch_of(spec, rng, *parts))
-    return found
+            made.append(module.batch_of(spec, rng, *parts))
+    return made
 
 
 def buckets(lengths: Array, *, varying: bool) -> Sequence[Array]:
-    """Rows of `lengths` (n, parts) by the length of their first part, of which each bucket has as many; or all rows at once."""
+    """Split rows of `lengths` (n, parts) into buckets of the same size by their first part."""
     return np.array_split(np.argsort(lengths[:, 0], kind="stable"), BUCKETS if varying else 1)
 
 
 def cut(lengths: Array, longest: int | None, *, varying: bool) -> Array:
-    """How much is kept of each part, (n, parts): all; of fixed lengths the first part's median, and that share of others."""
+    """Return the used length of each part, (n, parts).
+
+    Of fixed lengths, that is the median of the first part, and the same share of others.
+    """
     if varying:
         return lengths
     first = np.minimum(lengths[:, :1], round(float(np.median(lengths[:, 0]))))
-    kept: Array = np.minimum(
-        np.maximum(lengths * first // lengths[:, :1], 1), longest or lengths.max()
-    )
-    return kept
+    shares = np.maximum(lengths * first // lengths[:, :1], 1)
+    used: Array = np.minimum(shares, longest or lengths.max())
+    return used

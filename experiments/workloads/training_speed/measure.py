@@ -1,4 +1,4 @@
-"""One network in one framework: warm-up, then timed steps, on batches that were made before."""
+"""Measurement of one network: warm-up, then timed steps, on batches that were made before."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from experiments.cell.measure import (
     as_timed,
     check_losses,
     check_parameters,
-    make_optimizer,
     memory_peaks,
+    optimizer_config,
     record_implementation,
     write_run_files,
 )
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
-from experiments.cell.timing import PhaseValues
+from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import CellSpec, Output
 from experiments.workloads.training_speed import inputs
@@ -31,14 +31,10 @@ from tracking import clock
 
 
 def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any, list[Batch]]:
-    """The network, its optimizer and the batches, for what is to be asked of them when all is measured."""
+    """Measure a training; return the network, its optimizer and the batches."""
     spec.path.mkdir(parents=True, exist_ok=True)
-    settings = spec.settings
-    model, rows, varying = (
-        settings["model"],
-        settings["batch_size"],
-        settings["lengths"] == "varying",
-    )
+    settings, model = spec.settings, spec.settings["model"]
+    rows, varying = settings["batch_size"], settings["lengths"] == "varying"
     module, rng = models.spec(model), np.random.default_rng([settings["seed"], spec.block])
     sizes = inputs.sizes(module, settings["size"], settings["ctc"], settings.get("lstm", "layer"))
     output.progress("build", 0, None)
@@ -50,14 +46,48 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
         module, sizes, settings["size"], rows=rows, varying=varying, rng=rng, folder=folder
     )
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
-    optimizer, peaks = make_optimizer(spec, framework, network), DevicePeaks(framework)
+    optimizer = framework.optimizer(network, optimizer_config(settings))
+    peaks = DevicePeaks(framework)
+    loop = TrainingLoop(framework, network, optimizer, output)
+    watch, epoch_seconds = _train(spec, framework, loop, batches, peaks, output)
 
-    before = settings["steps"] if varying else settings["warmup_steps"]
-    total = before + settings["steps"]
-    loop, warm_up = (
-        TrainingLoop(framework, network, optimizer, output),
-        of_gpu(framework, output, before),
+    steps = len(watch.losses)
+    warmup = steps - settings["steps"]
+    single_steps = watch.seconds[: _steps_before(settings)] + watch.seconds[warmup:]
+    total_seconds = sum(single_steps) + sum(window.seconds for window in watch.windows)
+    examples = (rows,) * len(watch.seconds)
+    values = PhaseValues("train", tuple(watch.seconds), examples, warmup, ended=tuple(watch.ended))
+    windows = timing.of_windows(() if watch.held_up else watch.windows, rows)
+    on_device = timing.of_device(watch.on_device_seconds, rows)
+    summary = timing.summarise_training(values, total_seconds)
+    waits = framework.waits_in_step(network)
+    summary = as_timed(
+        spec, summary, windows, on_device, output, held_up=watch.held_up, waits=waits
     )
+    summary |= memory_peaks(spec, peaks, peak_memory.rss_bytes(), output)
+    if varying:
+        summary["train/first_epoch_seconds"] = epoch_seconds[0]
+        summary["train/epoch_seconds"] = epoch_seconds[-1]
+    output.metrics(summary, step=_steps_before(settings) + settings["steps"])
+    record_implementation(spec, framework, network, optimizer, output)
+    write_run_files(spec, framework, [values, windows, on_device], summary, output)
+    if settings["profile"]:
+        profile(spec, framework, network, optimizer, lambda: cycle(batches), output)
+    return network, optimizer, batches
+
+
+def _train(
+    spec: CellSpec,
+    framework: Framework,
+    loop: TrainingLoop,
+    batches: Sequence[Batch],
+    peaks: DevicePeaks,
+    output: Output,
+) -> tuple[Stopwatch, list[float]]:
+    """Train; return the clock, and the seconds of each part."""
+    settings, before = spec.settings, _steps_before(spec.settings)
+    total = before + settings["steps"]
+    warm_up = of_gpu(framework, output, before)
     watch = loop.clock(
         timing.pace(settings, 0 if warm_up else before),
         lambda step: count_step(warm_up, peaks, is_warm=step >= before),
@@ -66,53 +96,31 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     )
     output.begin()
     began = clock.now()
-    epochs, ended = [], list[float]()
+    seconds, ended = list[float](), list[float]()
     for part in _parts(batches, settings, warm_up):
-        epochs.append(loop.run(part, watch))
+        seconds.append(loop.run(part, watch))
         ended.append(clock.now())
-    warmup = len(watch.losses) - settings["steps"]
-    pauses = [(ended[0], ended[1])] if len(ended) > 2 else []  # how long a GPU needed is no result
-    singly = watch.seconds[:before] + watch.seconds[warmup:]
-    seconds = sum(singly) + sum(one.seconds for one in watch.windows)
     check_losses(watch.losses)
-    loop.compiling.tell(spec, model, output)
+    loop.compiling.record(spec, settings["model"], output)
     if warm_up:
         warm_up.record(spec, "train", output)
-    output.window("train", began, clock.now(), rows * total, pauses=pauses)
-    values = PhaseValues(
-        "train",
-        tuple(watch.seconds),
-        (rows,) * len(watch.seconds),
-        warmup,
-        ended=tuple(watch.ended),
-    )
-    windows = timing.of_windows(() if watch.held_up else watch.windows, rows)
-    on_device = timing.of_device(watch.on_device_seconds, rows)
-    summary = timing.summarise_training(values, seconds)
-    waits = framework.waits_in_step(network)
-    summary = as_timed(
-        spec, summary, windows, on_device, output, held_up=watch.held_up, waits=waits
-    )
-    summary |= memory_peaks(spec, peaks, peak_memory.rss_bytes(), output)
-    if varying:
-        summary |= {"train/first_epoch_seconds": epochs[0], "train/epoch_seconds": epochs[-1]}
-    output.metrics(summary, step=total)
-    record_implementation(spec, framework, network, optimizer, output)
-    write_run_files(spec, framework, [values, windows, on_device], summary, output)
-    if settings["profile"]:
-        profile(spec, framework, network, optimizer, lambda: cycle(batches), output)
-    return network, optimizer, batches
+    # how long a GPU needed is no result
+    pauses = [(ended[0], ended[1])] if len(ended) > 2 else []
+    output.window("train", began, clock.now(), settings["batch_size"] * total, pauses=pauses)
+    return watch, seconds
+
+
+def _steps_before(settings: dict[str, Any]) -> int:
+    """Return the steps before the timed ones: an epoch of as many where lengths vary."""
+    is_varying = settings["lengths"] == "varying"
+    return int(settings["steps"] if is_varying else settings["warmup_steps"])
 
 
 def _parts(
-    batches: Sequence[Batch], settings: dict[str, int | str], warm_up: WarmUp | None
+    batches: Sequence[Batch], settings: dict[str, Any], warm_up: WarmUp | None
 ) -> Iterator[Iterator[Batch]]:
-    """What comes before the timed steps, an epoch of as many where lengths vary; then these.
-
-    On a GPU the warm-up may need more in between.
-    """
-    before = settings["steps"] if settings["lengths"] == "varying" else settings["warmup_steps"]
-    yield islice(cycle(batches), int(before))
+    """Yield the steps before the timed ones, more for the warm-up of a GPU, and the timed ones."""
+    yield islice(cycle(batches), _steps_before(settings))
     if warm_up and not warm_up.is_over:
         yield takewhile(lambda _: not warm_up.is_over, cycle(batches))
     yield islice(cycle(batches), int(settings["steps"]))

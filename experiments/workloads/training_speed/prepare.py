@@ -1,4 +1,4 @@
-"""In the parent: whether every network can be trained on what is asked for, and sequences from files made ready."""
+"""Checks of networks, and sequences from files, of the studies of training speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ OFF_TENSORFLOW = ("tensorflow+xla", "keras-torch", "keras-jax")
 
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:
-    """Raises WrongCall for a network that is not there or has no sibling in a framework, and for what cannot train."""
+    """Check the networks, and read files.
+
+    Raises:
+        WrongCall: For a network that does not exist, is missing in a framework or cannot train.
+    """
     steps.check_windows(settings, settings.steps, f"steps={settings.steps} that are timed")
     for name in settings.models:
         _check_model(name, settings)
@@ -30,71 +34,16 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         raise WrongCall(
             f"ctc={settings.ctc}: {', '.join(others)} cannot use TensorFlow's losses; take ctc=scan"
         )
-    counts = {
-        f"batch of {name}" + (f", {rows}" if len(settings.rows(name)) > 1 else ""): rows
-        for name in settings.models
-        for rows in settings.rows(name)
-    }
+    counts = {}
+    for name in settings.models:
+        for rows in settings.rows(name):
+            suffix = f", {rows}" if len(settings.rows(name)) > 1 else ""
+            counts[f"batch of {name}{suffix}"] = rows
     if settings.data != SYNTHETIC:
-        return _of_files(settings, counts, progress)
+        return _prepare_files(settings, counts, progress)
     lengths = " and ".join(settings.length_kinds)
     text = f"random inputs of {settings.size} size, {lengths} lengths, drawn from the seed"
     return Prepared(DatasetInfo("random-inputs", f"{settings.seed:08x}", text, counts, {}), {})
-
-
-def _of_files(settings: Settings, counts: dict[str, int], progress: Progress) -> Prepared:
-    """The data set's name has a part of its digest: runs on other content are others, wherever it lay."""
-    found = {name: _read(name, settings, progress) for name in settings.models}
-    digest = hashlib.sha256(
-        "".join(f"{name} {one.digest}\n" for name, one in found.items()).encode()
-    ).hexdigest()
-    for name, one in found.items():
-        lengths = one.lengths[:, 0]
-        counts |= {
-            f"examples of {name}": len(lengths),
-            f"examples of {name} in the files": one.total,
-        }
-        counts |= {
-            f"shortest of {name}": int(lengths.min()),
-            f"longest of {name}": int(lengths.max()),
-        }
-        counts |= {f"median of {name}": round(float(np.median(lengths)))}
-    path = Path(settings.data).expanduser().absolute()
-    info = DatasetInfo(f"{path.name}-{digest[:8]}", digest[:32], str(path), counts, {})
-    folders = {name: str(one.folder) for name, one in found.items()}
-    return Prepared(info, {"data": folders}, warnings=_warnings(settings, found))
-
-
-def _read(name: str, settings: Settings, progress: Progress) -> Sequences:
-    module, fixed = models.spec(name), settings.lengths == "fixed"
-    if not module.reads_files:
-        have = ", ".join(one for one in settings.models if models.spec(one).reads_files)
-        right = f"name others, such as models={have}" if have else f"take data={SYNTHETIC}"
-        raise WrongCall(f"data={settings.data}: {name} trains on random inputs alone; {right}")
-    reads = module.reads(inputs.sizes(module, settings.size, settings.ctc))
-    cache = Path(settings.cache).resolve()
-    found = data.prepare(
-        settings.data, reads, any_length=fixed, seed=settings.seed, cache=cache, progress=progress
-    )
-    if len(found.lengths) < inputs.BUCKETS:
-        raise WrongCall(
-            f"data={settings.data}: {len(found.lengths)} examples for {name}; at least {inputs.BUCKETS}"
-        )
-    return found
-
-
-def _warnings(settings: Settings, found: dict[str, Sequences]) -> tuple[str, ...]:
-    """Of networks whose batches are larger than what there is to choose from."""
-    parts = 1 if settings.lengths == "fixed" else inputs.BUCKETS
-    few = {
-        name: least
-        for name, one in found.items()
-        if (least := len(one.lengths) // parts) < max(settings.rows(name))
-    }
-    return tuple(
-        f"{name}: a batch has some of its {least} examples more than once"
-        for name, least in few.items()
-    )
 
 
 def _check_model(name: str, settings: Settings) -> None:
@@ -106,6 +55,55 @@ def _check_model(name: str, settings: Settings) -> None:
         spec = inputs.sizes(module, settings.size, settings.ctc)
         side = ("side", inputs.side(spec, settings.size))
         networks.check_images(name, spec, side, ("batch_size", min(settings.rows(name))))
+
+
+def _prepare_files(settings: Settings, counts: dict[str, int], progress: Progress) -> Prepared:
+    """Read the files of every network; the data set's name has a part of its digest.
+
+    So runs on other content are not pooled, wherever it is.
+    """
+    sequences = {name: _read(name, settings, progress) for name in settings.models}
+    lines = [f"{name} {read.digest}\n" for name, read in sequences.items()]
+    digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+    warnings = []
+    buckets = 1 if settings.lengths == "fixed" else inputs.BUCKETS
+    for name, read in sequences.items():
+        lengths = read.lengths[:, 0]
+        counts |= {
+            f"examples of {name}": len(lengths),
+            f"examples of {name} in the files": read.total,
+            f"shortest of {name}": int(lengths.min()),
+            f"longest of {name}": int(lengths.max()),
+            f"median of {name}": round(float(np.median(lengths))),
+        }
+        least = len(lengths) // buckets
+        if least < max(settings.rows(name)):
+            warnings.append(f"{name}: a batch has some of its {least} examples more than once")
+    path = Path(settings.data).expanduser().absolute()
+    info = DatasetInfo(f"{path.name}-{digest[:8]}", digest[:32], str(path), counts, {})
+    folders = {name: str(read.folder) for name, read in sequences.items()}
+    return Prepared(info, {"data": folders}, warnings=tuple(warnings))
+
+
+def _read(name: str, settings: Settings, progress: Progress) -> Sequences:
+    module = models.spec(name)
+    if not module.reads_files:
+        have = ", ".join(model for model in settings.models if models.spec(model).reads_files)
+        right = f"name others, such as models={have}" if have else f"take data={SYNTHETIC}"
+        raise WrongCall(f"data={settings.data}: {name} trains on random inputs alone; {right}")
+    sequences = data.prepare(
+        settings.data,
+        module.reads(inputs.sizes(module, settings.size, settings.ctc)),
+        any_length=settings.lengths == "fixed",
+        seed=settings.seed,
+        cache=Path(settings.cache).resolve(),
+        progress=progress,
+    )
+    if (count := len(sequences.lengths)) < inputs.BUCKETS:
+        raise WrongCall(
+            f"data={settings.data}: {count} examples for {name}; at least {inputs.BUCKETS}"
+        )
+    return sequences
 
 
 WORKLOAD = Workload(prepare=prepare)

@@ -1,4 +1,4 @@
-"""Keras on each of its backends: everything of it. Importing this package does not import Keras."""
+"""Keras on each of its backends. Importing this package does not import Keras."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from models.variant import Variant
 
 # Keras has wrappers for these, and draws with them. JAX needs SciPy itself.
 COMPANY = ("matplotlib", "pandas", "scipy", "sklearn")
-# It asks of what it copies or saves (both layers of a bidirectional one) whether it is TensorFlow's.
+# Keras asks objects that it copies (bidirectional layers) whether they are TensorFlow's.
 ASKED_FOR = "tensorflow"
 
-# With jit_compile="auto" Keras leaves XLA out where TensorFlow sees no GPU.
+# With jit_compile="auto" Keras leaves XLA out if TensorFlow sees no GPU.
 BY_XLA = {"tensorflow": ("cuda",), "jax": ("cpu", "cuda"), "torch": ()}
 
 
 def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool = True) -> Variant:
+    needed = {"scipy"} if backend == "jax" else set()
     return Variant(
         architecture="keras",
         packages=("keras", backend),
-        imports_if_there=tuple(
-            package for package in COMPANY if (backend, package) != ("jax", "scipy")
-        ),
+        imports_if_there=tuple(package for package in COMPANY if package not in needed),
         looks_for=() if backend == ASKED_FOR else (ASKED_FOR,),
         distributions=("keras", *distributions),
         extra=extra,
@@ -27,8 +26,6 @@ def _on(backend: str, *distributions: str, extra: str = "", has_pipeline: bool =
         by_xla=BY_XLA[backend],
         has_pipeline=has_pipeline,
         has_plain_loop=True,
-        fits=True,
-        autologging="keras",
     )
 
 

@@ -1,4 +1,4 @@
-"""The device of a process that computes with JAX, under Keras."""
+"""JAX's device, under Keras."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from models.errors import ModelError
 from models.frameworks.devices import (
     OPERATIONS,
+    Device,
     choose_in_xla,
     float32_arithmetic,
     flushes_denormals,
@@ -16,24 +19,21 @@ from models.frameworks.devices import (
     verify_arithmetic,
 )
 
-# By arithmetic: what JAX calls it.
+# JAX's names for the arithmetic of float32.
 MATMUL_PRECISION = {"ieee": "highest", "tf32": "tensorfloat32"}
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
-class JaxDevice:
-    """JAX's device, under Keras."""
-
-    def __init__(self, wanted: str, threads: int, precision: str, conv_algorithm: str) -> None:
-        if wanted == "cpu":
+class JaxDevice(Device):
+    def __init__(self, requested: str, threads: int, precision: str, conv_algorithm: str) -> None:
+        if requested == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"
         if threads:
-            os.environ["NPROC"] = str(
-                threads
-            )  # XLA reads the size of its pool from here, once, and from nowhere else
+            os.environ["NPROC"] = str(threads)  # XLA reads the size of its pool only there, once
         if conv_algorithm in ("onednn", "plain"):
             raise ModelError(
-                f"conv_algorithm {conv_algorithm!r}: JAX has no such choice; use profiled, heuristic or fixed"
+                f"conv_algorithm {conv_algorithm!r}: JAX has no such choice; use profiled, "
+                "heuristic or fixed"
             )
         choose_in_xla(conv_algorithm)
         import jax
@@ -42,7 +42,7 @@ class JaxDevice:
         self._compiled = 0
         jax.monitoring.register_event_duration_secs_listener(self._listen)
         has_gpu = jax.default_backend() == "gpu"
-        self.name = resolve(wanted, has_gpu, "jax", precision, lambda: jax.devices("cuda"))
+        self.name = resolve(requested, has_gpu, "jax", precision, lambda: jax.devices("cuda"))
         jax.config.update(
             "jax_default_matmul_precision", MATMUL_PRECISION[float32_arithmetic(precision)]
         )
@@ -54,45 +54,30 @@ class JaxDevice:
     def compilations(self) -> int:
         return self._compiled
 
-    def seed(self, seed: int) -> None:
-        """Nothing to do: JAX has no global state, Keras seeds each layer."""
-
     def synchronise(self) -> None:
         for array in self._jax.live_arrays():
             array.block_until_ready()
-
-    def step_events(self, _: int) -> None:
-        """JAX has none."""
 
     def peak_bytes(self) -> int | None:
         statistics = self._jax.local_devices()[0].memory_stats() if self.name == "cuda" else None
         return int(statistics["peak_bytes_in_use"]) if statistics else None
 
-    def reset_peak(self) -> bool:
-        """JAX cannot."""
-        return False
-
     def versions(self) -> dict[str, str]:
+        numpy = self._jax.numpy
         return {
             "jax": self._jax.__version__,
             "jaxlib": version("jaxlib"),
-            **{
-                f"jax_{operation}_precision": switch
-                for operation, switch in self._arithmetic().items()
-            },
+            **{f"jax_{name}_precision": switch for name, switch in self._arithmetic().items()},
             "xla_flags": os.environ["XLA_FLAGS"],
             "jax_threads": os.environ.get("NPROC", "default"),
-            "jax_flushes_denormals": flushes_denormals(self._halved),
+            "jax_flushes_denormals": flushes_denormals(
+                lambda array: np.asarray(numpy.asarray(array) * 0.5)
+            ),
             "jax_x64": str(self._jax.config.jax_enable_x64),
         }
 
-    def _halved(self, array: Any) -> Any:
-        import numpy as np
-
-        return np.asarray(self._jax.numpy.asarray(array) * 0.5)
-
     def _arithmetic(self) -> dict[str, str]:
-        """Return each operation's switch: JAX has one, which convolutions and cuDNN's LSTM follow."""
+        """Return each operation's switch: JAX has one, also for convolutions and cuDNN's LSTM."""
         switch = str(self._jax.config.jax_default_matmul_precision)
         names = {theirs: ours for ours, theirs in MATMUL_PRECISION.items()}
         return dict.fromkeys(OPERATIONS, names.get(switch, switch))

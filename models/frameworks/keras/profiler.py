@@ -1,4 +1,4 @@
-"""jax.profiler, under Keras. Other backends have the profilers of their own frameworks."""
+"""jax.profiler, under Keras. The other backends have the profilers of their own frameworks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import jax
 
 from models.contract import Mark, Profile
 from models.frameworks.spans import Event
-from models.frameworks.xplane import STEP, XLA, TraceEvent, read_trace, to_profile
+from models.frameworks.xplane import STEP, XLA, to_profile
 
 NANOSECOND = 1e-9
-# Without its tracer of Python, everything in a trace is JAX's or XLA's.
+# Without the tracer of Python, each event of a trace is JAX's or XLA's.
 ANYTHING = re.compile("")
 
 
@@ -26,15 +26,15 @@ def profiled(folder: Path, device: str, work: Callable[[Mark], object]) -> Profi
         work(lambda: jax.profiler.TraceAnnotation(STEP))
     finally:
         jax.profiler.stop_trace()
-    return to_profile(read_trace(_events(folder), ANYTHING), device)
+    return to_profile(list(_events(folder)), device, framework=ANYTHING)
 
 
-def _events(folder: Path) -> Iterator[TraceEvent]:
+def _events(folder: Path) -> Iterator[Event]:
     for path in folder.rglob("*.xplane.pb"):
         for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
             for thread, line in enumerate(plane.lines):
                 for event in line.events:
                     start, end = event.start_ns * NANOSECOND, event.end_ns * NANOSECOND
                     is_xla = any(name == XLA for name, _ in event.stats)
-                    traced = Event(event.name, start, end, (plane.name, thread))
-                    yield TraceEvent(plane.name, line.name, is_xla, traced)
+                    of_line = (plane.name, thread), plane.name, line.name
+                    yield Event(event.name, start, end, *of_line, is_xla)

@@ -1,4 +1,4 @@
-"""PyTorch, eager, compiled or with channels last in memory: everything of it. Importing this package does not import PyTorch."""
+"""PyTorch, eager, compiled or with channels last. Importing this does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def has_compiler(names: tuple[str, ...], variable: str) -> bool:
 
 
 def _no_compiler() -> str:
-    """Return what is missing on any device: on a GPU Triton needs C only, so that the adapter checks for C++."""
+    """Return the compiler that is missing on any device; the adapter checks for C++ on the CPU."""
     if has_compiler(CXX, "CXX") or has_compiler(CC, "CC"):
         return ""
     return "torch.compile needs a C++ compiler, on a GPU a C compiler: install g++ or clang++"
@@ -29,7 +29,6 @@ _EAGER = Variant(
     packages=("torch",),
     distributions=("torch", "torchvision"),
     has_pipeline=True,
-    autologging="pytorch",
 )
 VARIANTS = {
     "pytorch": replace(_EAGER, has_plain_loop=True),

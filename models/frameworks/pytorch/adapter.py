@@ -1,4 +1,4 @@
-"""The PyTorch adapter: implements `models.contract.Framework`."""
+"""PyTorch's adapter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from models.contract import (
     PROFILED,
     Array,
     Batch,
-    Dropping,
     EvenSoFar,
     ImageFiles,
     Mark,
@@ -31,18 +30,19 @@ from models.contract import (
     check_weights,
 )
 from models.frameworks.devices import FrameworkOnDevice
-from models.frameworks.pytorch import CC, CXX, has_compiler, seen
+from models.frameworks.pytorch import CC, CXX, has_compiler, introspection
 from models.frameworks.pytorch.device import TorchDevice
 
 IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
 
 
 class Adapter(FrameworkOnDevice):
-    """PyTorch: eager, with torch.compile around the network, or with images and kernels in memory as `channels_last`."""
+    """PyTorch: eager, with torch.compile around the network, or in the order channels_last."""
 
     architecture = "pytorch"
 
     _device: TorchDevice
+    _introspection = introspection
 
     def __init__(
         self,
@@ -63,9 +63,8 @@ class Adapter(FrameworkOnDevice):
         if self._compile:
             _check_compiler(self.device)
         self._eager = not (self._compile or self._mixed)
-        self._layout = (
-            torch.channels_last if name == "pytorch+channels_last" else torch.contiguous_format
-        )
+        is_last = name == "pytorch+channels_last"
+        self._layout = torch.channels_last if is_last else torch.contiguous_format
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._even = EvenSoFar()
         self._readers: dict[tuple[Any, ...], Any] = {}
@@ -95,17 +94,16 @@ class Adapter(FrameworkOnDevice):
             tensor.copy_(torch.tensor(weights[name]))
 
     def optimizer(self, network: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-        named = network.named_parameters()
+        named, rate = network.named_parameters(), config.learning_rate
         if config.name == "sgd":
             options = {"momentum": config.momentum, "weight_decay": config.weight_decay}
-            return torch.optim.SGD(named, lr=config.learning_rate, **options, fused=True)
+            return torch.optim.SGD(named, lr=rate, **options, fused=True)
         # None, not False: PyTorch chooses foreach on a GPU only if neither is set
-        return torch.optim.Adam(
-            named, lr=config.learning_rate, fused=True if config.name == "adam" else None
-        )
+        return torch.optim.Adam(named, lr=rate, fused=True if config.name == "adam" else None)
 
     def optimizer_implementation(self, optimizer: torch.optim.Optimizer) -> str:
-        return f"torch.optim.{type(optimizer).__name__}: {seen.optimizer_kernels(optimizer)}"
+        kernels = introspection.optimizer_kernels(optimizer)
+        return f"torch.optim.{type(optimizer).__name__}: {kernels}"
 
     def set_learning_rate(self, optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
         for group in optimizer.param_groups:
@@ -113,10 +111,9 @@ class Adapter(FrameworkOnDevice):
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> Weights:
         names = optimizer.param_groups[0]["param_names"]
-        state = optimizer.state_dict()["state"]
         return {
             f"{names[index]}/{slot}": value.numpy(force=True).copy()
-            for index, slots in state.items()
+            for index, slots in optimizer.state_dict()["state"].items()
             for slot, value in slots.items()
         }
 
@@ -141,7 +138,7 @@ class Adapter(FrameworkOnDevice):
         return Batch(*self._tensors(batch), self._even(batch))
 
     def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Tensor, ...]:
-        return tuple(map(self._placed, inputs))
+        return tuple(map(self._place, inputs))
 
     def train_step(
         self, network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch
@@ -150,9 +147,8 @@ class Adapter(FrameworkOnDevice):
         if batch.even is None:
             batch = self.place(batch)
         optimizer.zero_grad(set_to_none=True)
-        loss = self._forward(_mean_loss)(
-            network, batch.inputs, batch.targets, None if batch.even else batch.weights
-        )
+        weights = None if batch.even else batch.weights
+        loss = self._forward(_mean_loss)(network, batch.inputs, batch.targets, weights)
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -170,58 +166,39 @@ class Adapter(FrameworkOnDevice):
         finally:
             _set_mode(network, training=False)
 
-    def evaluate(self, network: nn.Module, batch: Batch) -> tuple[float, float]:
+    def _evaluated_loss(self, network: nn.Module, batch: Batch) -> Any:
         _set_mode(network, training=False)
-        inputs, targets, weights = self._tensors(batch)
         with torch.inference_mode():
-            loss = self._forward(_mean_loss)(network, inputs, targets, weights)
-        total = float(batch.weights.sum())
-        return float(loss) * total, total
+            return self._forward(_mean_loss)(network, *self._tensors(batch))
 
     def gradients(self, network: nn.Module, batch: Batch) -> Weights:
         network.eval()
         for module in network.modules():
-            module.train(
-                isinstance(module, nn.LSTM)
-            )  # cuDNN differentiates an LSTM in training mode only
+            # cuDNN differentiates an LSTM only in training mode
+            module.train(isinstance(module, nn.LSTM))
         parameters = dict(network.named_parameters())
         loss = _mean_loss(network, *self._tensors(batch))
         gradients = torch.autograd.grad(loss, list(parameters.values()))
         network.eval()
-        return {
-            name: gradient.numpy(force=True)
-            for name, gradient in zip(parameters, gradients, strict=True)
-        }
-
-    def dropping(
-        self, network: nn.Module, inputs: tuple[Array, ...], draws: int
-    ) -> dict[str, Dropping]:
-        return seen.dropping(network, self._inputs(inputs), draws)
-
-    def layer_values(self, network: nn.Module, inputs: tuple[Array, ...]) -> dict[str, Array]:
-        return seen.layer_values(network, self._inputs(inputs))
-
-    def drop_nothing(self, network: nn.Module) -> None:
-        seen.drop_nothing(seen.droppers(network).values())
+        arrays = (gradient.numpy(force=True) for gradient in gradients)
+        return dict(zip(parameters, arrays, strict=True))
 
     def unbiased(self, network: nn.Module, inputs: tuple[Array, ...]) -> dict[str, int]:
-        return seen.unbiased(network, self._inputs(inputs))
+        return introspection.unbiased(network, self.place_inputs(inputs))
 
     def infer(self, network: nn.Module, inputs: tuple[Array, ...]) -> Array:
-        # Few calls: next to those of a small network each costs what it does on caches that are cold.
+        # few calls: each shows next to those of a small network
         if network.training:
             network.eval()
         if not isinstance(inputs[0], Tensor):
             inputs = self.place_inputs(inputs)
         with torch.inference_mode():
-            outputs = (
-                network(*inputs) if self._eager else self._forward(_logits)(network, inputs)
-            ).cpu()
-            # widened on the host, as every framework's: NumPy has no bfloat16
-            answer: Array = (
-                outputs if outputs.dtype is self._dtype else outputs.to(self._dtype)
-            ).numpy()
-        return answer
+            run = network(*inputs) if self._eager else self._forward(_logits)(network, inputs)
+            outputs = run.cpu()
+            # widened on the host, as in every framework: NumPy has no bfloat16
+            wide = outputs if outputs.dtype is self._dtype else outputs.to(self._dtype)
+            array: Array = wide.numpy()
+        return array
 
     def apply(
         self,
@@ -231,10 +208,11 @@ class Adapter(FrameworkOnDevice):
         **options: int,
     ) -> Array:
         _set_mode(network, training=False)
+        placed = inputs if isinstance(inputs[0], Tensor) else self.place_inputs(inputs)
         with torch.inference_mode():
-            outputs = function(network, *self._inputs(inputs), compiled=self._forward, **options)
-        answer: Array = outputs.cpu().numpy()
-        return answer
+            outputs = function(network, *placed, compiled=self._forward, **options)
+        array: Array = outputs.cpu().numpy()
+        return array
 
     def compilations(self) -> int:
         return self._device.compilations() if self._compile else 0
@@ -252,46 +230,38 @@ class Adapter(FrameworkOnDevice):
     def waits_in_step(self, network: nn.Module) -> str:
         from models.lstms.pytorch import Layer
 
-        waiting = any(
-            isinstance(module, Layer) and module.waits_for_lengths for module in network.modules()
-        )
-        return (
-            "lengths of packed sequences are copied to the host"
-            if waiting and self.device == "cuda"
-            else ""
-        )
+        layers = (module for module in network.modules() if isinstance(module, Layer))
+        if self.device == "cuda" and any(layer.waits_for_lengths for layer in layers):
+            return "lengths of packed sequences are copied to the host"
+        return ""
+
+    _network_inputs = place_inputs
 
     def _reader(self, files: ImageFiles, workers: int) -> Any:
         from models.frameworks.pytorch.pipeline import Reader
 
-        return Reader(
-            files, workers, self.device, channels_last=self._layout == torch.channels_last
-        )
+        is_last = self._layout == torch.channels_last
+        return Reader(files, workers, self.device, channels_last=is_last)
 
-    def _placed(self, array: Array | Tensor) -> Tensor:
+    def _place(self, array: Array | Tensor) -> Tensor:
         tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)
-        placed = tensor.to(
-            self.device, self._dtype if tensor.is_floating_point() else None, non_blocking=True
-        )
-        # a tensor comes from `read`, or was placed before: it lies as it should
-        return (
-            placed
-            if isinstance(array, Tensor) or placed.ndim != IMAGES
-            else _laid_out(placed, self._layout)
-        )
+        dtype = self._dtype if tensor.is_floating_point() else None
+        placed = tensor.to(self.device, dtype, non_blocking=True)
+        # a tensor comes from `read`, or was placed before
+        if isinstance(array, Tensor) or placed.ndim != IMAGES:
+            return placed
+        # in memory as PyTorch's kernels want them: the network's permutation is then free
+        laid_out = placed.permute(0, 3, 1, 2).clone(memory_format=self._layout)
+        return laid_out.permute(0, 2, 3, 1)
 
     def _tensors(self, batch: Batch) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-        targets = self._placed(batch.targets)
-        whole = targets if targets.is_floating_point() else targets.long()
-        return self.place_inputs(batch.inputs), whole, self._placed(batch.weights)
-
-    def _inputs(self, inputs: tuple[Array | Tensor, ...]) -> tuple[Tensor, ...]:
-        return (
-            inputs if isinstance(inputs[0], Tensor) else self.place_inputs(inputs)
-        )  # those were placed before
+        targets = self._place(batch.targets)
+        if not targets.is_floating_point():
+            targets = targets.long()
+        return self.place_inputs(batch.inputs), targets, self._place(batch.weights)
 
     def _forward(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function(network, …)`, compiled once where the variant compiles, in mixed precision where that is asked for."""
+        """Return `function(network, …)`, compiled or in mixed precision as the variant demands."""
         if self._compile and function not in self._compiled:
             self._compiled[function] = torch.compile(function)
         run = self._compiled.get(function, function)
@@ -308,18 +278,18 @@ class Adapter(FrameworkOnDevice):
 def check_autocast(network: nn.Module, device: str) -> None:
     """Raise ModelError for layers that autocast computes in another dtype than bfloat16.
 
-    On a GPU it gives cuDNN's recurrent layers float16, whatever dtype it is asked for (AutocastRNN.cpp: at::kHalf).
+    On a GPU cuDNN's recurrent layers get float16 for any dtype (AutocastRNN.cpp: at::kHalf).
     """
     for name, module in network.named_modules():
         if device == "cuda" and isinstance(module, nn.RNNBase):
             kind = type(module).__name__
             raise ModelError(
-                f"precision 'bfloat16': PyTorch computes {name or kind} (nn.{kind}) in float16 on a GPU; use float32 or tf32"
+                f"precision 'bfloat16': PyTorch computes {name or kind} (nn.{kind}) in float16 "
+                "on a GPU; use float32 or tf32"
             )
 
 
 def _check_compiler(device: str) -> None:
-    """Raise ModelError where the compiler of what Inductor writes for a device is missing."""
     if device == "cpu" and not has_compiler(CXX, "CXX"):
         raise ModelError(
             "pytorch+compile: torch.compile needs a C++ compiler on the CPU: install g++ or clang++"
@@ -330,19 +300,14 @@ def _check_compiler(device: str) -> None:
         )
 
 
-def _laid_out(images: Tensor, layout: torch.memory_format) -> Tensor:
-    """(n, height, width, channels), in memory as PyTorch's kernels want them: for a network the permutation is then free."""
-    return images.permute(0, 3, 1, 2).clone(memory_format=layout).permute(0, 2, 3, 1)
-
-
 def _set_mode(network: nn.Module, *, training: bool) -> None:
-    """Where it is another: the call walks over all modules, which a deep network pays for in every step and request."""
+    """Set the mode if it is another: the call walks over all modules, in each step and request."""
     if network.training is not training:
         network.train(training)
 
 
 def _state(network: nn.Module) -> dict[str, Tensor]:
-    """The state_dict without BatchNorm's step counters, which no kernel reads and Keras does not have."""
+    """Return the state_dict without BatchNorm's step counters, which no kernel reads."""
     return {
         name: tensor
         for name, tensor in network.state_dict().items()
@@ -355,27 +320,16 @@ def _logits(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
     return logits
 
 
-def _losses(
-    network: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor
-) -> Tensor:
-    """(n,)"""
-    if _has_own_loss(network):
-        return network.example_losses(inputs, outputs, targets)
-    return functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def _has_own_loss(network: nn.Module) -> bool:
-    """Of its class: what a module lacks is slow to look up, and this is asked in every step."""
-    return hasattr(type(network), "example_losses")
-
-
 def _mean_loss(
     network: nn.Module, inputs: tuple[Tensor, ...], targets: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """weights: None where all of them are 1."""
+    """Return the loss. weights: None if all of them are 1."""
     outputs = network(*inputs)
-    if weights is not None:
-        return (_losses(network, inputs, outputs, targets) * weights).sum() / weights.sum()
-    if _has_own_loss(network):
-        return _losses(network, inputs, outputs, targets).mean()
-    return functional.cross_entropy(outputs, targets)
+    # of the class: a missing attribute of a module is slow to look up, in each step
+    if hasattr(type(network), "example_losses"):
+        losses = network.example_losses(inputs, outputs, targets)
+    elif weights is None:
+        return functional.cross_entropy(outputs, targets)
+    else:
+        losses = functional.cross_entropy(outputs, targets, reduction="none")
+    return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()

@@ -1,14 +1,14 @@
-"""The device of a process that computes with PyTorch, also under Keras."""
+"""PyTorch's device, also under Keras."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 from models.frameworks.devices import (
     OPERATIONS,
+    Device,
     float32_arithmetic,
     flushes_denormals,
     onednn,
@@ -18,13 +18,9 @@ from models.frameworks.devices import (
 
 
 class CudaEvents:
-    """A CUDA event after each step of a window, on the stream that the steps are on.
+    """A CUDA event after each step of a window, on the stream of the steps."""
 
-    The time until the first of them is not a step's: the device was idle when the window began, so
-    it also contains the wait for the host.
-    """
-
-    def __init__(self, steps: int, event: Callable[..., Any]) -> None:
+    def __init__(self, steps: int, event: type[Any]) -> None:
         self._events = [event(enable_timing=True) for _ in range(steps)]
         self._marked = 0
 
@@ -33,30 +29,27 @@ class CudaEvents:
         self._marked += 1
 
     def seconds(self) -> list[float]:
-        """Return the seconds of all steps but the first; CUDA has milliseconds."""
+        # CUDA has milliseconds
         return [before.elapsed_time(after) / 1_000 for before, after in pairwise(self._events)]
 
 
-class TorchDevice:
-    """PyTorch's device, also under Keras."""
-
-    def __init__(self, wanted: str, threads: int, precision: str, conv_algorithm: str) -> None:
+class TorchDevice(Device):
+    def __init__(self, requested: str, threads: int, precision: str, conv_algorithm: str) -> None:
         import torch
 
         self._torch = torch
-        self.name = resolve(wanted, torch.cuda.is_available(), "torch", precision, torch.cuda.init)
+        has_gpu = torch.cuda.is_available()
+        self.name = resolve(requested, has_gpu, "torch", precision, torch.cuda.init)
         _set_arithmetic(torch, float32_arithmetic(precision))
         verify_arithmetic("torch", precision, self._arithmetic())
         torch.backends.cudnn.benchmark = conv_algorithm == "profiled"
         torch.backends.cudnn.deterministic = conv_algorithm == "fixed"
-        if (wanted_onednn := onednn(conv_algorithm, self.name)) is not None:
-            torch.backends.mkldnn.set_flags(_enabled=wanted_onednn)
-        torch.set_flush_denormal(
-            True
-        )  # before its threads start: they take it over, and never change
+        if (enabled := onednn(conv_algorithm, self.name)) is not None:
+            torch.backends.mkldnn.set_flags(_enabled=enabled)
+        torch.set_flush_denormal(True)  # its threads take it over when they start
         if threads:
             torch.set_num_threads(threads)
-            with suppress(RuntimeError):  # set before in this process; `versions` has what it is
+            with suppress(RuntimeError):  # set before in this process; `versions` records it
                 torch.set_num_interop_threads(threads)
 
     def seed(self, seed: int) -> None:
@@ -83,43 +76,34 @@ class TorchDevice:
         return int(counters["stats"]["unique_graphs"])
 
     def graph_breaks(self) -> dict[str, int]:
-        """By reason. A frame that was given up as a whole is one too, under the first reason that was met in any."""
+        """Return counts by reason; frames that were given up count under the first reason."""
         from torch._dynamo.utils import counters
 
         breaks = {reason: int(count) for reason, count in counters["graph_break"].items()}
         if given_up := int(counters["frames"]["total"] - counters["frames"]["ok"]):
-            why = next(iter(counters["unimplemented"]), "a frame was given up")
-            breaks[why] = breaks.get(why, 0) + given_up
+            reason = next(iter(counters["unimplemented"]), "a frame was given up")
+            breaks[reason] = breaks.get(reason, 0) + given_up
         return breaks
 
     def versions(self) -> dict[str, str]:
-        torch = self._torch
+        torch, backends = self._torch, self._torch.backends
+        is_reduced = backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+        has_onednn = backends.mkldnn.is_available() and backends.mkldnn.enabled
         return {
             "torch": torch.__version__,
             "torch_cuda": str(torch.version.cuda),
             "torch_threads": str(torch.get_num_threads()),
             "torch_inter_op_threads": str(torch.get_num_interop_threads()),
-            "torch_flushes_denormals": self._flushes_denormals(),
-            **{
-                f"torch_{operation}_precision": switch
-                for operation, switch in self._arithmetic().items()
-            },
-            "torch_bfloat16_reduced_sums": str(
-                torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+            "torch_flushes_denormals": flushes_denormals(
+                lambda array: (torch.from_numpy(array).to(self.name) * 0.5).numpy(force=True)
             ),
-            "torch_cudnn_benchmark": str(torch.backends.cudnn.benchmark),
-            "torch_cudnn_deterministic": str(torch.backends.cudnn.deterministic),
-            "torch_onednn": str(
-                torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
-            ),
+            **{f"torch_{name}_precision": switch for name, switch in self._arithmetic().items()},
+            "torch_bfloat16_reduced_sums": str(is_reduced),
+            "torch_cudnn_benchmark": str(backends.cudnn.benchmark),
+            "torch_cudnn_deterministic": str(backends.cudnn.deterministic),
+            "torch_onednn": str(has_onednn),
             "torch_deterministic": str(torch.are_deterministic_algorithms_enabled()),
         }
-
-    def _flushes_denormals(self) -> str:
-        torch = self._torch
-        return flushes_denormals(
-            lambda array: (torch.from_numpy(array).to(self.name) * 0.5).numpy(force=True)
-        )
 
     def _arithmetic(self) -> dict[str, str]:
         """Return each operation's switch, of the library that computes it on this device."""
@@ -127,10 +111,8 @@ class TorchDevice:
         on_gpu = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
         on_cpu = backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn
         switches = on_gpu if self.name == "cuda" else on_cpu
-        return {
-            name: str(switch.fp32_precision)
-            for name, switch in zip(OPERATIONS, switches, strict=True)
-        }
+        precisions = [str(switch.fp32_precision) for switch in switches]
+        return dict(zip(OPERATIONS, precisions, strict=True))
 
 
 def _set_arithmetic(torch: Any, arithmetic: str) -> None:
@@ -138,14 +120,13 @@ def _set_arithmetic(torch: Any, arithmetic: str) -> None:
 
     In PyTorch 2.11 the switch for all of them does not reach cuDNN's, which are on by default
     (pytorch#179445). The older switches are set too: Inductor and Lightning read them, and reading
-    raises an error where they disagree with the newer ones.
+    raises an error if they disagree with the newer ones.
     """
     backends, rounds = torch.backends, arithmetic == "tf32"
     backends.fp32_precision = arithmetic
     torch.set_float32_matmul_precision("high" if rounds else "highest")
     backends.cudnn.allow_tf32 = rounds
-    backends.cuda.matmul.fp32_precision = arithmetic
-    backends.cudnn.conv.fp32_precision = arithmetic
-    backends.cudnn.rnn.fp32_precision = arithmetic
-    for switch in (backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn):
+    of_cudnn, of_onednn = backends.cudnn, backends.mkldnn
+    switches = backends.cuda.matmul, of_cudnn.conv, of_cudnn.rnn
+    for switch in (*switches, of_onednn.matmul, of_onednn.conv, of_onednn.rnn):
         switch.fp32_precision = arithmetic

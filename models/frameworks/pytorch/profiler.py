@@ -16,7 +16,7 @@ from models.contract import Mark, Profile
 from models.frameworks.spans import Event, begun_in, by_kind, leaves
 
 STEP = "evenhand.step"
-# Of a library of operators: `aten::mm`, `torchvision::nms`. What autograd's engine says of itself looks alike.
+# Of a library of operators: `aten::mm`, `torchvision::nms`. Events of autograd's engine look alike.
 OPERATOR = re.compile(r"(?!autograd::|torch::)[A-Za-z_]\w*::")
 COMPILED = re.compile(r"## Call CompiledFxGraph")
 COPIES = (
@@ -34,71 +34,56 @@ MICROSECOND = 1e-6
 
 
 def profiled(folder: Path, device: str, work: Callable[[Mark], object]) -> Profile:
-    """Operators on the CPU, kernels on a GPU. `*.pt.trace.json` goes into the folder."""
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
-    with profile(
-        activities=activities, on_trace_ready=tensorboard_trace_handler(str(folder), "steps")
-    ) as found:
+    """Return operators on the CPU, kernels on a GPU. `*.pt.trace.json` goes into the folder."""
+    is_cuda = device == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+    to_folder = tensorboard_trace_handler(str(folder), "steps")
+    with profile(activities=activities, on_trace_ready=to_folder) as profiler:
         work(lambda: record_function(STEP))
-    return seen(found.events(), device)
-
-
-def seen(events: Any, device: str) -> Profile:
-    """What the profiler's events come to; see `Profile`."""
-    on_host = [one for one in events if one.device_type == DeviceType.CPU]
-    steps = [_event(one).span for one in on_host if one.name == STEP]
-    host = begun_in(
-        map(_event, (one for one in on_host if not one.is_user_annotation and one.name != STEP)),
-        steps,
-    )
-    kernels = [
-        _event(one)
-        for one in events
-        if one.device_type == DeviceType.CUDA and not one.is_user_annotation
-    ]
-    called = [one for one in host if OPERATOR.match(one.name) and not _computes_nothing(one.name)]
-    copies = leaves(one for one in called if one.name.startswith(COPIES))
-    operators = leaves(one for one in called if not one.name.startswith(COPIES))
-    compiled = begun_in((_event(one) for one in on_host if COMPILED.match(one.name)), steps)
-    shown = begun_in(kernels, steps) if device == "cuda" else [*operators, *copies]
-    moving = [one for one in shown if one.name.startswith(COPIES)]
-    computing = [one for one in shown if not one.name.startswith(COPIES)]
+    on_host, on_gpu, compiled, steps = list[Event](), list[Event](), list[Event](), []
+    for traced in profiler.events():
+        span = traced.time_range
+        start, end = span.start * MICROSECOND, span.end * MICROSECOND
+        event = Event(traced.name, start, end, traced.thread)
+        is_of_host = traced.device_type == DeviceType.CPU
+        if event.name == STEP:
+            steps += [event.span] if is_of_host else []
+        elif is_of_host and COMPILED.match(event.name):
+            compiled.append(event)
+        if not traced.is_user_annotation and event.name != STEP:
+            (on_host if is_of_host else on_gpu).append(event)
+    on_host, compiled = begun_in(on_host, steps), begun_in(compiled, steps)
+    called = [at for at in on_host if OPERATOR.match(at.name) and not _computes_nothing(at.name)]
+    composed = [event for event in called if not event.name.startswith(COPIES)]
+    operators = leaves(composed)
+    copies = leaves(event for event in called if event.name.startswith(COPIES))
+    counts = {} if compiled else {"ops": len(operators) + len(copies)}
+    if is_cuda:
+        kernels = begun_in(on_gpu, steps)
+        operators = [event for event in kernels if not event.name.startswith(COPIES)]
+        copies = [event for event in kernels if event.name.startswith(COPIES)]
+        counts["launches"] = len(operators)
     return Profile(
         steps,
-        by_kind(computing),
-        composed=[one.span for one in called if not one.name.startswith(COPIES)]
-        if device == "cpu"
-        else (),
-        copies=[one.span for one in moving],
-        unrecorded=[one.span for one in compiled] if device == "cpu" else (),
-        framework=[one.span for one in host],
-        counts={
-            **({} if compiled else {"ops": len(operators) + len(copies)}),
-            **({"launches": len(computing)} if device == "cuda" else {}),
-        },
+        by_kind(operators),
+        composed=() if is_cuda else [event.span for event in composed],
+        copies=[event.span for event in copies],
+        unrecorded=() if is_cuda else [event.span for event in compiled],
+        framework=[event.span for event in on_host],
+        counts=counts,
         uncounted={"ops": FUSED} if compiled else {},
     )
 
 
 @cache
 def _computes_nothing(name: str) -> bool:
-    """Whether an operator allocates, or looks at the same memory in another way: its schema says that it hands on what it got."""
+    """Return whether an operator allocates, or only views memory, by its schema."""
     if name.startswith(ALLOCATING):
         return True
     try:
         schemas = torch._C._jit_get_schemas_for_operator(name)
     except RuntimeError:
         return False
-    given = [
-        one.alias_info
-        for schema in schemas
-        for one in schema.arguments
-        if one.alias_info is not None
-    ]
-    return bool(given) and not any(one.is_write for one in given)
-
-
-def _event(one: Any) -> Event:
-    return Event(
-        one.name, one.time_range.start * MICROSECOND, one.time_range.end * MICROSECOND, one.thread
-    )
+    arguments = [argument.alias_info for schema in schemas for argument in schema.arguments]
+    aliases: list[Any] = [alias for alias in arguments if alias is not None]
+    return bool(aliases) and not any(alias.is_write for alias in aliases)

@@ -1,6 +1,6 @@
-"""Data-parallel training: processes that average their gradients (DistributedDataParallel), or one with several GPUs.
+"""Data-parallel training: processes that average their gradients (DistributedDataParallel).
 
-Over gloo on the CPU, over NCCL on GPUs; nothing here has run on GPUs.
+Over gloo on the CPU, over NCCL on GPUs, where this has never run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POWERSGD = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 2, "min_compr
 
 
 class Workers:
-    """One worker of several. addresses: `host:port` of each; seconds: how long one waits for another."""
+    """Worker of a group. addresses: `host:port` of each; seconds: its patience for others."""
 
     def __init__(
         self,
@@ -37,32 +37,27 @@ class Workers:
         if name := _interface(addresses[0 if rank else -1]):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         self._framework, self._compression = framework, compression
-        self._seconds, self._world = timedelta(seconds=seconds), len(addresses)
+        self._world, timeout = len(addresses), timedelta(seconds=seconds)
         host, _, port = addresses[0].rpartition(":")
-        store = dist.TCPStore(
-            host, int(port), self._world, is_master=rank == 0, timeout=self._seconds
-        )
+        store = dist.TCPStore(host, int(port), self._world, is_master=rank == 0, timeout=timeout)
         self._gpu = framework.device == "cuda"
-        if self._gpu:
-            torch.cuda.set_device(
-                rank % torch.cuda.device_count()
-            )  # those of one node are neighbours by rank
+        if self._gpu:  # workers of one node are neighbours by rank
+            torch.cuda.set_device(rank % torch.cuda.device_count())
         dist.init_process_group(
             "nccl" if self._gpu else "gloo",
             store=store,
             rank=rank,
             world_size=self._world,
-            timeout=self._seconds,
+            timeout=timeout,
         )
 
     def build(self, model: str, sizes: Any, weights: Weights, config: OptimizerConfig) -> None:
-        """The network on these weights, and its optimizer."""
+        """Build the network on these weights, and its optimizer."""
         self.network = self._framework.build(model, sizes)
         self._framework.load_weights(self.network, weights)
         self.optimizer = self._framework.optimizer(self.network, config)
-        self._parallel = DistributedDataParallel(
-            self.network, [torch.cuda.current_device()] if self._gpu else None
-        )
+        devices = [torch.cuda.current_device()] if self._gpu else None
+        self._parallel = DistributedDataParallel(self.network, devices)
         if self._compression == "fp16":
             self._parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
         elif self._compression == "powersgd":
@@ -70,60 +65,31 @@ class Workers:
             self._parallel.register_comm_hook(self._powersgd, powerSGD_hook.powerSGD_hook)
 
     def settle(self) -> None:
-        """From here on powersgd finds nothing worth compressing: the next step adds all that earlier ones have left out."""
+        """Let powersgd compress nothing more: the next step adds what earlier ones left out."""
         if self._compression == "powersgd":
             self._powersgd.min_compression_rate = math.inf
 
     def step(self, batch: Batch, *, alone: bool = False) -> float:
-        """A step on this worker's part of the batch; its part of the loss. alone: nothing is exchanged."""
+        """Train on this worker's part of the batch and return its loss; alone without exchange."""
         with self._parallel.no_sync() if alone else nullcontext():
             return float(self._framework.train_step(self._parallel, self.optimizer, batch))
 
     def gathered(self, values: Array) -> Array:
-        """(workers, n): what each worker has, (n,) in float64; all wait here for each other."""
-        own = torch.from_numpy(np.asarray(values, np.float64)).to(self._framework.device)
-        found = [torch.empty_like(own) for _ in range(self._world)]
-        dist.all_gather(found, own)
-        table: Array = torch.stack(found).cpu().numpy()
+        """Return the float64 values (n,) of all workers, (workers, n), once all are here."""
+        local = torch.from_numpy(np.asarray(values, np.float64)).to(self._framework.device)
+        rows = [torch.empty_like(local) for _ in range(self._world)]
+        dist.all_gather(rows, local)
+        table: Array = torch.stack(rows).cpu().numpy()
         return table
 
     def close(self) -> None:
         dist.destroy_process_group()
 
 
-class Replicas:
-    """All workers in this process, one a GPU, by DataParallel: each step copies the network to all, and sums up on the first."""
-
-    def __init__(self, framework: Framework, workers: int) -> None:
-        self._framework, self._workers = framework, workers
-
-    def build(self, model: str, sizes: Any, weights: Weights, config: OptimizerConfig) -> None:
-        """The network on these weights, and its optimizer."""
-        self.network = self._framework.build(model, sizes)
-        self._framework.load_weights(self.network, weights)
-        self.optimizer = self._framework.optimizer(self.network, config)
-        self._parallel = torch.nn.DataParallel(self.network, list(range(self._workers)))
-
-    def step(self, batch: Batch, *, alone: bool = False) -> float:
-        """A step on all workers' images; the loss. alone: the first worker's images on its GPU."""
-        if not alone:
-            return float(self._framework.train_step(self._parallel, self.optimizer, batch))
-        own = slice(len(batch.targets) // self._workers)
-        part = Batch((batch.inputs[0][own],), batch.targets[own], batch.weights[own], batch.even)
-        return float(self._framework.train_step(self.network, self.optimizer, part))
-
-    def gathered(self, values: Array) -> Array:
-        """(1, n): there is no other process."""
-        return np.asarray(values, np.float64)[None]
-
-    def close(self) -> None:
-        """Nothing was opened."""
-
-
 def _interface(peer: str) -> str:
     """Return the name of this machine's interface that leads to `host:port`; no packet is sent.
 
-    Empty where none is known: then gloo looks up the machine's own name.
+    If it is empty, gloo looks up the machine's own name.
     """
     import psutil
 
@@ -133,6 +99,8 @@ def _interface(peer: str) -> str:
             probe.connect((host, int(port)))
         except OSError:
             return ""
-        own = probe.getsockname()[0]
-    interfaces = psutil.net_if_addrs().items()
-    return next((name for name, held in interfaces if any(at.address == own for at in held)), "")
+        address = probe.getsockname()[0]
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(at.address == address for at in addresses):
+            return name
+    return ""

@@ -1,4 +1,4 @@
-"""TensorFlow with a training step of our own on Keras layers: everything of it. Importing this package imports no TensorFlow."""
+"""TensorFlow with our training step on Keras layers. Importing this does not import TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorFlow behind the contract: Keras layers, our own GradientTape step in a tf.function."""
+"""TensorFlow's adapter: Keras layers, our GradientTape step in a tf.function."""
 
 from __future__ import annotations
 
@@ -8,40 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import PROFILED, Array, Batch, Mark, Profile, Weights
+from models.contract import Array, Batch, Mark, Profile, Weights
 from models.frameworks.keras.shared import KerasFramework
 
 SEQUENCES = 3  # dimensions: (n, length, features)
 
 
 class Adapter(KerasFramework):
-    """One tf.function a use; eager runs the same Python directly, xla compiles it per shape.
+    """TensorFlow: a tf.function for each use; eager runs the same Python, xla compiles it for each shape.
 
-    Autograph is off: no code here needs it, and each function that it converts leaves files in the temporary folder.
-
-    What varies in length is traced once for all lengths. Images are traced for the first batch size, whose static shape makes
-    the quicker graph, and once more for all others as soon as there is another.
+    Autograph is off: nothing here needs it, and each function that it converts leaves files in the
+    temporary folder. A sequence is traced once for all lengths. Images are traced for the first
+    batch size, whose static shape makes the quicker graph, and once more for all other sizes.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        device: str,
-        threads: int,
-        precision: str,
-        seed: int,
-        conv_algorithm: str = PROFILED,
-    ) -> None:
-        super().__init__(
-            name,
-            "tensorflow",
-            device=device,
-            threads=threads,
-            precision=precision,
-            seed=seed,
-            conv_algorithm=conv_algorithm,
-        )
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, "tensorflow", **options)
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = name == "tensorflow+xla"
 
@@ -50,12 +32,11 @@ class Adapter(KerasFramework):
 
         Keras takes cuDNN's operator as soon as it sees a GPU, and XLA cannot compile that.
         """
-        from keras import layers
-
         network = super().build(model, spec)
         if self._compiles_each_shape:
+            recurrent = self._keras.layers.LSTM, self._keras.layers.GRU
             for layer in network._flatten_layers():
-                if isinstance(layer, (layers.LSTM, layers.GRU)):
+                if isinstance(layer, recurrent):
                     layer.use_cudnn = False
         return network
 
@@ -63,10 +44,8 @@ class Adapter(KerasFramework):
         return self._compiles_each_shape
 
     def versions(self) -> dict[str, str]:
-        return {
-            **super().versions(),
-            "keras_use_cudnn": "False" if self._compiles_each_shape else "auto",
-        }
+        use_cudnn = "False" if self._compiles_each_shape else "auto"
+        return {**super().versions(), "keras_use_cudnn": use_cudnn}
 
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         from models.frameworks.tensorflow.profiler import profiled
@@ -76,25 +55,20 @@ class Adapter(KerasFramework):
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         if batch.even is None:
             batch = self.place(batch)
-        arrays = (
-            (*batch.inputs, batch.targets)
-            if batch.even
-            else (*batch.inputs, batch.targets, batch.weights)
-        )
+        arrays = (*batch.inputs, batch.targets)
+        if not batch.even:
+            arrays = (*arrays, batch.weights)
         return self._call(_update, (network, optimizer, batch.even), arrays)
 
-    def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
-        loss = self._call(_mean_loss, (network, False, False), self._flat(batch))
-        total = float(batch.weights.sum())
-        return float(loss) * total, total
+    def _evaluated_loss(self, network: Any, batch: Batch) -> Any:
+        return self._call(_mean_loss, (network, False, False), self._flat(batch))
 
     def gradients(self, network: Any, batch: Batch) -> Weights:
-        return self._gradient_weights(
-            network, self._call(_dense_gradients, (network,), self._flat(batch))
-        )
+        gradients = self._call(_dense_gradients, (network,), self._flat(batch))
+        return self._gradient_weights(network, gradients)
 
     def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
-        # Few calls of Python: next to a small network's own time each is seen.
+        # few calls of Python: they show next to the time of a small network
         if isinstance(inputs[0], np.ndarray):
             inputs = tuple(map(self._array, inputs))
         outputs: Array = self._call(_outputs, (network, False), inputs).numpy()
@@ -103,16 +77,14 @@ class Adapter(KerasFramework):
     def apply(
         self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int
     ) -> Array:
-        outputs: Array = self._call(
-            function, (network,), tuple(map(self._array, inputs)), **options
-        ).numpy()
+        arrays = tuple(map(self._array, inputs))
+        outputs: Array = self._call(function, (network,), arrays, **options).numpy()
         return outputs
 
     def compilations(self) -> int:
         functions = () if self.name == "tensorflow+eager" else self._functions.values()
-        return super().compilations() + sum(
-            int(function.experimental_get_tracing_count()) for function in functions
-        )
+        traced = sum(int(function.experimental_get_tracing_count()) for function in functions)
+        return super().compilations() + traced
 
     def leave_graphs(self, off: Collection[str]) -> None:
         from models.frameworks.tensorflow import graph
@@ -124,18 +96,14 @@ class Adapter(KerasFramework):
     ) -> Mapping[str, tuple[int, int]]:
         from models.frameworks.tensorflow import graph
 
-        if (
-            self.name != "tensorflow"
-        ):  # eager has no graph, and XLA makes programs of its own out of it
+        if self.name != "tensorflow":  # eager has no graph, and XLA makes its own programs
             return {}
-        self._functions.clear()  # what is traced anew is optimized anew
+        self._functions.clear()  # a new trace is optimized anew
         placed = self.place(batch)
         return graph.nodes(lambda: self.train_step(network, optimizer, placed))
 
     def _flat(self, batch: Batch) -> tuple[Any, ...]:
-        """The inputs, then targets and weights."""
-        inputs, targets, weights = self._arrays(batch)
-        return (*inputs, targets, weights)
+        return tuple(map(self._array, (*batch.inputs, batch.targets, batch.weights)))
 
     def _call(
         self,
@@ -144,18 +112,17 @@ class Adapter(KerasFramework):
         arrays: tuple[Any, ...],
         **options: int,
     ) -> Any:
-        """`function(*fixed, *arrays, **options)`, as the variant runs it. Arrays are fed to the graph, all else keys it."""
-        key = (
-            (function, *map(id, fixed), *options.items())
-            if options
-            else (function, *map(id, fixed))
-        )
+        """Return `function(*fixed, *arrays, **options)` as the variant runs it.
+
+        Arrays are fed to the graph; everything else is part of its key.
+        """
+        key = (function, *map(id, fixed), *options.items())
         called = self._functions.get(key)
         if called is None:
-            called = self._functions[key] = self._made(function, fixed, arrays, options)
+            called = self._functions[key] = self._compile(function, fixed, arrays, options)
         return called(*arrays)
 
-    def _made(
+    def _compile(
         self,
         function: Callable[..., Any],
         fixed: tuple[Any, ...],
@@ -164,17 +131,16 @@ class Adapter(KerasFramework):
     ) -> Callable[..., Any]:
         import tensorflow as tf
 
-        if self.name == "tensorflow+eager":
-            return lambda *arrays: function(*fixed, *map(tf.convert_to_tensor, arrays), **options)
-
-        # A closure: what a partial binds, a tf.function looks at in every call.
-        def closed(*arrays: Any) -> Any:
+        # a closure: a tf.function looks at the arguments of a partial in every call
+        def closure(*arrays: Any) -> Any:
             return function(*fixed, *arrays, **options)
 
+        if self.name == "tensorflow+eager":
+            return lambda *arrays: closure(*map(tf.convert_to_tensor, arrays))
         specs = [_spec(array) for array in like]
         lengths_vary = any(None in spec.shape.as_list()[1:] for spec in specs)
         compiled: Callable[..., Any] = tf.function(
-            closed,
+            closure,
             autograph=False,
             input_signature=specs if lengths_vary else None,
             reduce_retracing=not lengths_vary,
@@ -184,10 +150,10 @@ class Adapter(KerasFramework):
 
 
 def _spec(array: Array) -> Any:
-    """TensorFlow's signature of an array, one for all batches.
+    """Return TensorFlow's signature of an array, the same for all batches.
 
-    The leading dimension varies. Of floating arrays a sequence's length does too, (n, length, features), and images keep a
-    static size; integer arrays vary in every dimension.
+    The leading dimension varies. In floating arrays the length of a sequence varies too, (n,
+    length, features), and images keep a static size. Integer arrays vary in each dimension.
     """
     import tensorflow as tf
 
@@ -203,7 +169,7 @@ def _outputs(network: Any, training: bool, *inputs: Any) -> Any:
 
 
 def _mean_loss(network: Any, training: bool, even: bool, *arrays: Any) -> Any:
-    """arrays: inputs, targets and, unless all of them are 1, weights."""
+    """Return the loss. arrays: inputs, targets and, unless all of them are 1, weights."""
     import keras
     import tensorflow as tf
 
@@ -234,7 +200,4 @@ def _dense_gradients(network: Any, *arrays: Any) -> list[Any]:
 
     with tf.GradientTape() as tape:
         loss = _mean_loss(network, False, False, *arrays)
-    return [
-        tf.convert_to_tensor(gradient)
-        for gradient in tape.gradient(loss, network.trainable_variables)
-    ]
+    return list(map(tf.convert_to_tensor, tape.gradient(loss, network.trainable_variables)))

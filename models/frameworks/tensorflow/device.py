@@ -1,4 +1,4 @@
-"""The device of a process that computes with TensorFlow, also under Keras."""
+"""TensorFlow's device, also under Keras."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from typing import IO
 
 from models.frameworks.devices import (
     OPERATIONS,
+    Device,
     choose_in_xla,
     flushes_denormals,
     onednn,
@@ -22,37 +24,38 @@ PREFIX = re.compile(r"^[IWEF]\d{4} \S+\s+\d+ ")  # level and date, time, thread
 ABOUT_GPUS = re.compile(r"gpu|cuda|cudnn|cuInit|dlopen|driver", re.IGNORECASE)
 
 
-class TensorFlowDevice:
-    """TensorFlow's device, also under Keras."""
-
-    def __init__(self, wanted: str, threads: int, precision: str, conv_algorithm: str) -> None:
-        # From 2 on TensorFlow does not say which library of CUDA it did not find.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if wanted == "cuda" else "3")
+class TensorFlowDevice(Device):
+    def __init__(self, requested: str, threads: int, precision: str, conv_algorithm: str) -> None:
+        # From 2 on TensorFlow does not report which library of CUDA is missing.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if requested == "cuda" else "3")
         os.environ["TF_CUDNN_USE_AUTOTUNE"] = str(int(conv_algorithm == "profiled"))
         os.environ["TF_CUDNN_DETERMINISTIC"] = str(int(conv_algorithm == "fixed"))
         choose_in_xla(conv_algorithm)
         if conv_algorithm in ("onednn", "plain"):  # read when TensorFlow is imported
             os.environ["TF_ENABLE_ONEDNN_OPTS"] = str(int(conv_algorithm == "onednn"))
-        with _quiet_unless_it_fails() as messages:
-            import tensorflow as tf
+        with tempfile.TemporaryFile() as messages:
+            with _stderr_to(messages):
+                import tensorflow as tf
 
-            gpus = tf.config.list_physical_devices("GPU")
+                gpus = tf.config.list_physical_devices("GPU")
+            messages.seek(0)
+            lines = messages.read().decode(errors="replace").splitlines()
 
         self._tf = tf
         tf.get_logger().setLevel("ERROR")
-        if wanted == "cuda" and not gpus:
-            print("\n".join(messages), file=sys.stderr)
+        if requested == "cuda" and not gpus:
+            print("\n".join(lines), file=sys.stderr)
         about_gpus = dict.fromkeys(
-            PREFIX.sub("", line) for line in messages if ABOUT_GPUS.search(line)
+            PREFIX.sub("", text) for text in lines if ABOUT_GPUS.search(text)
         )
-        self.name = resolve(wanted, bool(gpus), "tensorflow", precision, " / ".join(about_gpus))
+        report = " / ".join(about_gpus)
+        self.name = resolve(requested, bool(gpus), "tensorflow", precision, report)
         onednn(conv_algorithm, self.name)
         if self.name == "cpu":
             tf.config.set_visible_devices([], "GPU")
         for gpu in gpus if self.name == "cuda" else ():
-            tf.config.experimental.set_memory_growth(
-                gpu, True
-            )  # else it takes the whole device and its memory says nothing
+            # otherwise it takes the whole device, and its memory says nothing
+            tf.config.experimental.set_memory_growth(gpu, True)
         if threads:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
@@ -66,41 +69,28 @@ class TensorFlowDevice:
         if self.name == "cuda":
             self._tf.test.experimental.sync_devices()
 
-    def step_events(self, _: int) -> None:
-        """TensorFlow has none."""
-
     def peak_bytes(self) -> int | None:
-        return (
-            int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])
-            if self.name == "cuda"
-            else None
-        )
+        if self.name == "cpu":
+            return None
+        return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
     def reset_peak(self) -> bool:
         if self.name == "cuda":
             self._tf.config.experimental.reset_memory_stats("GPU:0")
         return self.name == "cuda"
 
-    def compilations(self) -> int:
-        """None that it tells: adapters count what they have traced."""
-        return 0
-
     def versions(self) -> dict[str, str]:
-        tf = self._tf
+        tf, threading = self._tf, self._tf.config.threading
         build = tf.sysconfig.get_build_info()
         return {
             "tensorflow": tf.__version__,
             "tensorflow_cuda": str(build.get("cuda_version")),
             "tensorflow_cudnn": str(build.get("cudnn_version")),
-            "tensorflow_intra_op_threads": str(
-                tf.config.threading.get_intra_op_parallelism_threads()
-            ),
-            "tensorflow_inter_op_threads": str(
-                tf.config.threading.get_inter_op_parallelism_threads()
-            ),
+            "tensorflow_intra_op_threads": str(threading.get_intra_op_parallelism_threads()),
+            "tensorflow_inter_op_threads": str(threading.get_inter_op_parallelism_threads()),
             **{
-                f"tensorflow_{operation}_precision": switch
-                for operation, switch in self._arithmetic().items()
+                f"tensorflow_{name}_precision": switch
+                for name, switch in self._arithmetic().items()
             },
             "tensorflow_flushes_denormals": flushes_denormals(
                 lambda array: (tf.constant(array) * 0.5).numpy()
@@ -118,23 +108,13 @@ class TensorFlowDevice:
 
 
 @contextmanager
-def _quiet_unless_it_fails() -> Iterator[list[str]]:
-    """Holds back standard error: TensorFlow's C++ side speaks on import, whatever its log level.
-
-    Its lines are in the list behind the block.
-    """
-    messages: list[str] = []
+def _stderr_to(file: IO[bytes]) -> Iterator[None]:
+    """Redirect standard error, to which TensorFlow's C++ code writes on import at any log level."""
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as held, ExitStack() as stack:
-        original = os.dup(2)
-        stack.callback(os.close, original)
-        stack.callback(os.dup2, original, 2)
-        os.dup2(held.fileno(), 2)
-        try:
-            yield messages
-        except BaseException:
-            held.seek(0)
-            os.write(original, held.read())
-            raise
-        held.seek(0)
-        messages += held.read().decode(errors="replace").splitlines()
+    original = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(original, 2)
+        os.close(original)

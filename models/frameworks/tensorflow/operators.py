@@ -1,8 +1,8 @@
-"""Operators that TensorFlow brings and Keras does not pass on: a scan, CTC losses, LSTMs over whole sequences.
+"""Operators of TensorFlow that Keras lacks: a scan, CTC losses, LSTMs over whole sequences.
 
-CTC: logits (n, frames, symbols), targets (n, labels) padded with the blank; frames and labels (n,): how many of each
-are a row's; returns (n,). LSTM, in float32 only: steps (n, T, inputs), weights and bias as Keras has them, gates in
-the order i f g o; returns the states (n, T, width).
+CTC: logits (n, frames, symbols), targets (n, labels) padded with the blank; frames and labels (n,):
+the valid ones of a row; returns (n,). LSTM, in float32 only: steps (n, T, inputs), weights and bias
+as Keras has them, gates in the order i f g o; returns the states (n, T, width).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 LSTMS = ("block", "block-v2")
 
 
-def scan(step: Callable[[Any, Any], Any], first: Any, given: Any) -> Any:
-    """Return the state after each step for each of `given`, along their first axis."""
+def scan(step: Callable[[Any, Any], Any], first: Any, inputs: Any) -> Any:
+    """Return the state after each step along the first axis of the inputs."""
     import tensorflow as tf
 
-    return tf.scan(step, given, first)
+    return tf.scan(step, inputs, first)
 
 
 def ctc_sparse(logits: Any, targets: Any, frames: Any, _: Any, *, blank: int) -> Any:
-    """Return the losses of the kernel, to which labels are given as a sparse tensor."""
+    """Return the losses of the kernel, with labels as a sparse tensor."""
     import tensorflow as tf
 
     labels = tf.sparse.from_dense(targets)
@@ -29,7 +29,7 @@ def ctc_sparse(logits: Any, targets: Any, frames: Any, _: Any, *, blank: int) ->
 
 
 def ctc_dense(logits: Any, targets: Any, frames: Any, labels: Any, *, blank: int) -> Any:
-    """Return the losses of a composition of operators, to which labels are given padded."""
+    """Return the losses of a composition of operators, with padded labels."""
     import tensorflow as tf
 
     return tf.nn.ctc_loss(
@@ -38,44 +38,47 @@ def ctc_dense(logits: Any, targets: Any, frames: Any, labels: Any, *, blank: int
 
 
 def block(steps: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> Any:
-    """BlockLSTM, whose gates are in the order i g f o."""
+    """Return the states of BlockLSTM, whose gates are in the order i g f o."""
     import tensorflow as tf
 
-    def ordered(array: Any) -> Any:
+    def reorder(array: Any) -> Any:
         i, f, g, o = tf.split(array, 4, axis=-1)
         return tf.concat([i, g, f, o], axis=-1)
 
-    weights = ordered(tf.concat([kernel, recurrent_kernel], axis=0))
-    given = _given(steps, recurrent_kernel, weights, ordered(bias))
-    return tf.transpose(tf.raw_ops.BlockLSTM(**given, forget_bias=0.0, cell_clip=-1.0).h, (1, 0, 2))
+    weights = reorder(tf.concat([kernel, recurrent_kernel], axis=0))
+    arguments = _arguments(steps, recurrent_kernel, weights, reorder(bias))
+    states = tf.raw_ops.BlockLSTM(**arguments, forget_bias=0.0, cell_clip=-1.0).h
+    return tf.transpose(states, (1, 0, 2))
 
 
 def block_v2(steps: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> Any:
-    """BlockLSTMV2, whose gates are in Keras' order. Its gradient takes them for those of BlockLSTM, and is wrong."""
+    """Return the states of BlockLSTMV2, in Keras' order of gates.
+
+    Its gradient takes them for those of BlockLSTM, and is wrong.
+    """
     import tensorflow as tf
 
-    given = _given(
-        steps,
-        recurrent_kernel,
-        tf.concat([kernel, recurrent_kernel], axis=0),
-        tf.convert_to_tensor(bias),
-    )
-    return tf.transpose(tf.raw_ops.BlockLSTMV2(**given).h, (1, 0, 2))
+    weights = tf.concat([kernel, recurrent_kernel], axis=0)
+    arguments = _arguments(steps, recurrent_kernel, weights, tf.convert_to_tensor(bias))
+    return tf.transpose(tf.raw_ops.BlockLSTMV2(**arguments).h, (1, 0, 2))
 
 
-def _given(steps: Any, recurrent_kernel: Any, weights: Any, bias: Any) -> dict[str, Any]:
-    """Arguments of both: time first, a state of zeros, no peepholes."""
+def _arguments(steps: Any, recurrent_kernel: Any, weights: Any, bias: Any) -> dict[str, Any]:
+    """Return arguments of both: time first, a state of zeros, no peepholes."""
     import tensorflow as tf
 
-    n, most = tf.unstack(tf.shape(steps)[:2])
+    n, longest = tf.unstack(tf.shape(steps)[:2])
     width = recurrent_kernel.shape[0]
     state, peephole = tf.zeros((n, width), steps.dtype), tf.zeros((width,), steps.dtype)
-    given = {
+    return {
         "x": tf.transpose(steps, (1, 0, 2)),
         "cs_prev": state,
         "h_prev": state,
         "w": weights,
         "b": bias,
+        "wci": peephole,
+        "wcf": peephole,
+        "wco": peephole,
+        "seq_len_max": tf.cast(longest, tf.int64),
+        "use_peephole": False,
     }
-    given |= {"wci": peephole, "wcf": peephole, "wco": peephole}
-    return {**given, "seq_len_max": tf.cast(most, tf.int64), "use_peephole": False}

@@ -1,9 +1,10 @@
-"""tf.data, tf.io and tf.image over images on disk, also under Keras: no Python runs for a picture."""
+"""Input pipeline of tf.data, tf.io and tf.image over images on disk, also under Keras."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ from models.contract import Batch, ImageFiles, ModelError
 
 
 class Reader:
-    """The operations on one picture, traced once a training; every epoch is a data set of its own, drawn elsewhere."""
+    """Operations on one picture, traced once a training; each epoch is another data set."""
 
     def __init__(
         self, files: ImageFiles, workers: int, device: str, *, channels_last: bool
     ) -> None:
-        assert channels_last  # TensorFlow knows no other
+        assert channels_last  # TensorFlow has no other layout
         stored = np.load(files.images, mmap_mode="r")
         self._shape, self._offset, self._pad = stored.shape[1:], stored.offset, files.pad
         self._mean, self._deviation = files.mean, files.deviation
@@ -32,19 +33,19 @@ class Reader:
         self._picture = tf.function(self._read, autograph=False)
 
     def epoch(self, files: ImageFiles) -> Iterator[Batch]:
-        """Whole batches of tensors, on the device. Raises ModelError naming the first file that cannot be decoded."""
-        read = iter(self.dataset(files))
+        """Yield whole batches, on the device. Raise ModelError naming a damaged file."""
+        loaded = iter(self.dataset(files))
         for number in range(len(files.rows) // files.batch_size):
             try:
-                pixels, labels = next(read)
+                pixels, labels = next(loaded)
             except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
-                self._name_damaged(files.files[number * files.batch_size :][: files.batch_size])
+                _name_damaged(files.files[number * files.batch_size :][: files.batch_size])
                 raise
             yield Batch((pixels,), labels, self._weights, even=True)
 
     def dataset(self, files: ImageFiles) -> Any:
-        """(pixels, labels), a batch each."""
-        drawn = (
+        """Return a data set of batches (pixels, labels)."""
+        columns = (
             files.rows,
             files.files,
             files.orientations,
@@ -52,59 +53,53 @@ class Reader:
             files.mirrored,
             files.labels,
         )
-        wanted = tf.data.Dataset.from_tensor_slices(drawn)
-        wanted = wanted.map(self._picture, num_parallel_calls=self._parallel, deterministic=True)
-        wanted = wanted.batch(files.batch_size, drop_remainder=True)
+        pictures = tf.data.Dataset.from_tensor_slices(columns)
+        images = pictures.map(self._picture, num_parallel_calls=self._parallel, deterministic=True)
+        batches = images.batch(files.batch_size, drop_remainder=True)
         if self._device == "cuda":
-            return wanted.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))
-        return wanted.prefetch(tf.data.AUTOTUNE)
+            return batches.apply(tf.data.experimental.prefetch_to_device("/GPU:0"))
+        return batches.prefetch(tf.data.AUTOTUNE)
 
     def _read(
         self, row: Any, file: Any, orientation: Any, shift: Any, mirrored: Any, label: Any
     ) -> tuple[Any, Any]:
         side, _, channels = self._shape
         image = tf.cond(
-            file == b"", lambda: self._prepared(row), lambda: self._decoded(file, orientation)
+            file == b"", lambda: self._stored_image(row), lambda: self._decode(file, orientation)
         )
         padded = tf.pad(image, ((self._pad, self._pad), (self._pad, self._pad), (0, 0)))
         moved = tf.slice(padded, tf.concat([shift, [0]], 0), (side, side, channels))
         moved = tf.cond(mirrored, lambda: tf.reverse(moved, [1]), lambda: moved)
         return (moved / 255 - self._mean) / self._deviation, label
 
-    def _prepared(self, row: Any) -> Any:
-        size = int(np.prod(self._shape))
+    def _stored_image(self, row: Any) -> Any:
+        size = prod(self._shape)
         image = tf.slice(self._stored, [self._offset + row * size], [size])
         return tf.cast(tf.reshape(image, self._shape), tf.float32)
 
-    def _decoded(self, file: Any, orientation: Any) -> Any:
+    def _decode(self, file: Any, orientation: Any) -> Any:
         # reads PNG too; the accurate transform is that of torchvision and Pillow, bit by bit
         image = tf.io.decode_jpeg(tf.io.read_file(file), channels=3, dct_method="INTEGER_ACCURATE")
-        image = tf.image.resize(_upright(image, orientation), self._shape[:2], antialias=True)
+        # EXIF's orientations: from 5 on rows and columns are exchanged
+        image = tf.cond(orientation >= 5, lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
+        image.set_shape((None, None, 3))
+        for axis, flipped in ((1, (2, 3, 6, 7)), (0, (3, 4, 7, 8))):
+            is_flipped = tf.reduce_any(orientation == tf.constant(flipped, tf.int8))
+            image = tf.cond(
+                is_flipped,
+                lambda image=image, axis=axis: tf.reverse(image, [axis]),
+                lambda image=image: image,
+            )
+        image = tf.image.resize(image, self._shape[:2], antialias=True)
         return tf.image.rgb_to_grayscale(image) if self._shape[2] == 1 else image
 
-    @staticmethod
-    def _name_damaged(paths: Any) -> None:
-        for path in map(bytes, paths):
-            try:
-                if path:
-                    tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
-            except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
-                reason = error.message.splitlines()[0]
-                file = os.fsdecode(path)
-                raise ModelError(
-                    f"{file}: cannot be decoded by TensorFlow: {reason}; mend or remove it"
-                ) from None
 
-
-def _upright(image: Any, orientation: Any) -> Any:
-    """EXIF's orientations: from 5 on rows and columns are exchanged."""
-    image = tf.cond(orientation >= 5, lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
-    image.set_shape((None, None, 3))
-    for axis, those in ((1, (2, 3, 6, 7)), (0, (3, 4, 7, 8))):
-        flipped = tf.reduce_any(orientation == tf.constant(those, tf.int8))
-        image = tf.cond(
-            flipped,
-            lambda image=image, axis=axis: tf.reverse(image, [axis]),
-            lambda image=image: image,
-        )
-    return image
+def _name_damaged(paths: Any) -> None:
+    for path in filter(None, map(bytes, paths)):
+        try:
+            tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
+        except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
+            reason = error.message.splitlines()[0]
+            raise ModelError(
+                f"{os.fsdecode(path)}: cannot be decoded by TensorFlow: {reason}; mend or remove it"
+            ) from None

@@ -1,6 +1,6 @@
-"""Data-parallel training with a loop of our own: Keras' `fit` fails under MultiWorkerMirroredStrategy.
+"""Data-parallel training by MultiWorkerMirroredStrategy, under which Keras' `fit` fails.
 
-Over rings on the CPU, over NCCL on GPUs; nothing here has run on GPUs.
+Over rings on the CPU, over NCCL on GPUs, where this has never run.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,13 @@ from models.frameworks.tensorflow.adapter import _mean_loss
 
 
 def local_rank(rank: int, addresses: Sequence[str]) -> int:
-    """Return a worker's number among those of its own machine, whose GPUs it shares with them."""
+    """Return a worker's number among those of its machine, whose GPUs they share."""
     hosts = [address.rpartition(":")[0] for address in addresses]
     return hosts[:rank].count(hosts[rank])
 
 
 class Workers:
-    """One worker of several. addresses: `host:port` of each; seconds: how long one waits for another."""
+    """Worker of a group. addresses: `host:port` of each; seconds: its patience for others."""
 
     def __init__(
         self,
@@ -36,109 +35,78 @@ class Workers:
     ) -> None:
         if compression != "none":
             raise ModelError(
-                f"compression={compression}: {framework.name} has no compressed all-reduce; take none"
+                f"compression={compression}: {framework.name} has no compressed all-reduce; "
+                "take none"
             )
-        os.environ["TF_CONFIG"] = json.dumps(
-            {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
-        )
+        task = {"type": "worker", "index": rank}
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
         import tensorflow as tf
 
         self._framework, self._rank, self._world = framework, rank, len(addresses)
         kinds = tf.distribute.experimental.CommunicationImplementation
-        if framework.device == "cuda":
+        is_cuda = framework.device == "cuda"
+        if is_cuda:
             gpus = tf.config.list_physical_devices("GPU")
             tf.config.set_visible_devices(gpus[local_rank(rank, addresses) % len(gpus)], "GPU")
         self._options = tf.distribute.experimental.CommunicationOptions(
-            implementation=kinds.NCCL if framework.device == "cuda" else kinds.RING,
-            timeout_seconds=seconds,
+            implementation=kinds.NCCL if is_cuda else kinds.RING, timeout_seconds=seconds
         )
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy(
             communication_options=self._options
         )
 
     def build(self, model: str, sizes: Any, weights: Weights, config: OptimizerConfig) -> None:
-        """The network on these weights, and its optimizer."""
+        """Build the network on these weights, and its optimizer."""
         with self._strategy.scope():
             self.network = self._framework.build(model, sizes)
             self._framework.load_weights(self.network, weights)
             self.optimizer = self._framework.optimizer(self.network, config)
-        self._together, self._alone = self._traced(alone=False), self._traced(alone=True)
+        self._exchange, self._no_exchange = self._trace(alone=False), self._trace(alone=True)
 
     def step(self, batch: Batch, *, alone: bool = False) -> float:
-        """A step on this worker's part of the batch; its part of the loss. alone: nothing is exchanged."""
-        return float((self._alone if alone else self._together)(*batch.inputs, batch.targets))
+        """Train on this worker's part of the batch and return its loss; alone without exchange."""
+        step = self._no_exchange if alone else self._exchange
+        return float(step(*batch.inputs, batch.targets))
 
     def gathered(self, values: Array) -> Array:
-        """(workers, n): what each worker has, (n,) in float64; all wait here for each other."""
+        """Return the float64 values (n,) of all workers, (workers, n), once all are here."""
         import tensorflow as tf
 
         table = np.zeros((self._world, len(values)))
         table[self._rank] = values
 
         def replica() -> Any:
-            # a sum of a row and zeros is exact; what is reduced has to be of the replica
-            return tf.distribute.get_replica_context().all_reduce(
-                tf.distribute.ReduceOp.SUM, tf.identity(table), self._options
-            )
+            # the sum of a row and zeros is exact; the summands have to be tensors of the replica
+            context, summed = tf.distribute.get_replica_context(), tf.distribute.ReduceOp.SUM
+            return context.all_reduce(summed, tf.identity(table), self._options)
 
-        found: Array = tf.function(lambda: self._strategy.run(replica), autograph=False)().numpy()
-        return found
+        gather = tf.function(lambda: self._strategy.run(replica), autograph=False)
+        rows: Array = gather().numpy()
+        return rows
 
     def close(self) -> None:
-        """The runtime closes with the process."""
+        """Do nothing: the runtime closes with the process."""
 
-    def _traced(self, *, alone: bool) -> Any:
-        """A step as a tf.function. Keras adds up the workers' gradients where it updates, so each has its part of the mean."""
+    def _trace(self, *, alone: bool) -> Any:
+        """Return a step as a tf.function.
+
+        Keras adds up the workers' gradients when it updates: each has its part of the mean.
+        """
         import tensorflow as tf
 
         network, optimizer, parts = self.network, self.optimizer, 1 if alone else self._world
-        summed = optimizer._all_reduce_sum_gradients
+        all_reduce = optimizer._all_reduce_sum_gradients
 
         def replica(images: Any, targets: Any) -> Any:
-            optimizer._all_reduce_sum_gradients = (
-                (lambda pairs: pairs) if alone else summed
-            )  # read while it is traced
+            # read while it is traced
+            optimizer._all_reduce_sum_gradients = (lambda pairs: pairs) if alone else all_reduce
+            variables = network.trainable_variables
             with tf.GradientTape() as tape:
                 loss = _mean_loss(network, True, True, images, targets)
                 part = loss / parts
-            optimizer.apply(
-                tape.gradient(part, network.trainable_variables), network.trainable_variables
-            )
+            optimizer.apply(tape.gradient(part, variables), variables)
             return loss
 
-        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-        def step(images: Any, targets: Any) -> Any:
-            return self._strategy.run(replica, args=(images, targets))
-
-        return step
-
-
-class Replicas(Workers):
-    """All workers in this process, one a GPU, by MirroredStrategy. devices: of the workers; none: as many GPUs."""
-
-    def __init__(self, framework: Framework, workers: int, devices: Sequence[str] = ()) -> None:
-        import tensorflow as tf
-
-        self._framework, self._world = framework, workers
-        self._strategy = tf.distribute.MirroredStrategy(
-            devices or [f"GPU:{number}" for number in range(workers)]
+        return tf.function(
+            lambda *arrays: self._strategy.run(replica, args=arrays), autograph=False
         )
-
-    def step(self, batch: Batch, *, alone: bool = False) -> float:
-        """A step on all workers' images; the mean of their losses. alone: nothing is exchanged."""
-        import tensorflow as tf
-
-        parts = [
-            self._strategy.experimental_distribute_values_from_function(partial(self._part, array))
-            for array in (*batch.inputs, batch.targets)
-        ]
-        losses = (self._alone if alone else self._together)(*parts)
-        return float(self._strategy.reduce(tf.distribute.ReduceOp.MEAN, losses, axis=None))
-
-    def gathered(self, values: Array) -> Array:
-        """(1, n): there is no other process."""
-        return np.asarray(values, np.float64)[None]
-
-    def _part(self, array: Any, context: Any) -> Any:
-        rows = len(array) // self._world
-        return array[context.replica_id_in_sync_group * rows :][:rows]

@@ -93,13 +93,6 @@ def test_a_skewed_tail_is_halls() -> None:
     assert not autocorrelation.of_series(SERIES).skewed.any()
 
 
-def test_outcomes_may_have_different_numbers_of_blocks() -> None:
-    means = autocorrelation.of_series([SERIES[0], SERIES[1][:6], SERIES[2]])
-    assert means.fits.df.tolist() == [8, 5, 8]
-    low, high = means[1].interval()
-    assert low < SERIES[1][:6].mean() < high
-
-
 def test_time_backwards_is_the_same() -> None:
     forth, back = autocorrelation.of_series(SERIES), autocorrelation.of_series(SERIES[:, ::-1])
     assert forth.p() == pytest.approx(back.p())

@@ -1,4 +1,4 @@
-"""Curves over batch sizes, limits, Pareto fronts and rankings."""
+"""Curves over batch sizes and their limits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.analyses import Evidence, batch_sizes, ranking, tradeoff
-from experiments.comparison.analyses.batch_sizes import curves, find_limit
+from experiments.comparison.analyses import Evidence, batch_sizes
+from experiments.comparison.analyses.batch_sizes import Limit, LimitReason, curves, find_limit
 from tests.experiments.comparison.campaigns import RATE, STEP, frame
 
 
@@ -28,60 +28,37 @@ def _rates(
 
 
 @pytest.mark.parametrize(
-    ("means", "limit", "why"),
+    ("means", "limit", "reason"),
     [
-        ({1: 100, 2: 190, 4: 350, 8: 600}, None, "no size below 8 is shown"),
-        ({1: 100, 8: 600, 16: 601, 32: 603}, 8, "no other size is faster by 2 % or more"),
-        ({1: 100, 8: 600, 16: 500, 32: 520}, 8, "no other size is faster by 2 % or more"),
-        ({1: 100, 2: 101.5, 4: 103, 8: 104.6, 16: 106.1}, None, "no size below 16 is shown"),
-        ({1: 100, 8: 100.1}, 1, "no other size is faster by 2 % or more"),
+        ({1: 100, 2: 190, 4: 350, 8: 600}, None, LimitReason.NONE_NEAR_BEST),
+        ({1: 100, 8: 600, 16: 601, 32: 603}, 8, LimitReason.NEAR_BEST),
+        ({1: 100, 8: 600, 16: 500, 32: 520}, 8, LimitReason.NEAR_BEST),
+        ({1: 100, 2: 101.5, 4: 103, 8: 104.6, 16: 106.1}, None, LimitReason.NONE_NEAR_BEST),
+        ({1: 100, 2: 95, 4: 90}, None, LimitReason.NO_TREND),
+        ({1: 100, 8: 100.1}, 1, LimitReason.NEAR_BEST),
     ],
 )
-def test_the_limit_is_the_smallest_size_within_two_percent_of_the_best(means, limit, why):
-    found = find_limit(_rates(means))
-    assert found.size == limit
-    assert why in found.reason
-    assert (found.trend_p is None) == (len(means) == 2)
+def test_limit_is_smallest_size_within_two_percent_of_best(
+    means: dict[int, float], limit: int | None, reason: LimitReason
+) -> None:
+    result = find_limit(_rates(means))
+    assert (result.size, result.reason) == (limit, reason)
+    assert (result.trend_p is None) == (len(means) == 2)
 
 
-def test_a_flat_curve_has_no_limit_but_by_chance():
-    """Page's test passes 5 % of them: 8 or fewer of 60 with a probability of 0.996."""
-    found = [find_limit(_rates({1: 100, 2: 100, 4: 100}, seed=seed)) for seed in range(60)]
-    assert sum(one.size is not None for one in found) <= 8
-    assert sum("not shown to rise" in one.reason for one in found) >= 52
-
-
-def test_noise_is_no_limit():
-    """With an SD of 11 % between neighbours six blocks cannot show that 8 is within 2 % of 16."""
-    found = [
-        find_limit(_rates({1: 100, 8: 300, 16: 303}, blocks=6, spread=0.08, seed=seed))
-        for seed in range(40)
-    ]
-    assert sum("no size below 16 is shown" in one.reason for one in found) >= 32
-
-
-@pytest.mark.parametrize(("gain", "spread"), [(1.015, 0.005), (1.021, 0.002), (1.0202, 0.01)])
-def test_a_size_that_is_not_within_two_percent_of_the_best_is_seldom_named(gain, spread):
-    """Every doubling gains the same: two percent or more below 32 or below 64. At 5 %, 16 of 150 have a chance of .4 %."""
-    means = {2**power: 100 * gain**power for power in range(7)}
-    least = next(size for size, rate in means.items() if rate * 1.02 > means[64])
-    named = [find_limit(_rates(means, 6, spread, seed)).size for seed in range(150)]
-    assert sum(size is not None and size < least for size in named) < 16
-
-
-def test_a_limit_needs_blocks_that_hold_every_size():
+def test_limit_needs_blocks_that_hold_every_size() -> None:
     rates = _rates({1: 100, 8: 300}, blocks=8)
     rates[8] = {f"other {block}": value for block, value in rates[8].items()}
-    assert find_limit(rates).reason == "0 blocks hold every size; a limit needs 6"
+    assert find_limit(rates) == Limit(LimitReason.TOO_FEW_BLOCKS)
 
 
-def test_a_false_limit_is_rare():
-    """Every step gains 5 %, far from the 2 % that count as nothing: TOST passes at most 5 % of the pairs, here hardly any."""
-    false = [
+def test_false_limits_are_rare() -> None:
+    """Every step gains 5 %: TOST passes at most 5 % of the pairs, here hardly any."""
+    limits = [
         find_limit(_rates({1: 100, 2: 105, 4: 110.25}, blocks=8, spread=0.01, seed=seed)).size
         for seed in range(60)
     ]
-    assert sum(size is not None for size in false) <= 3
+    assert sum(size is not None for size in limits) <= 3
 
 
 def _with_inference(table: pd.DataFrame, sizes: tuple[int, ...] = (1, 8, 16)) -> pd.DataFrame:
@@ -94,32 +71,26 @@ def _with_inference(table: pd.DataFrame, sizes: tuple[int, ...] = (1, 8, 16)) ->
     return table.assign(**{"params.inference_batch_sizes": ",".join(map(str, sizes))})
 
 
-def test_inference_has_a_curve_a_level():
+def test_inference_has_curve_for_each_level() -> None:
     table = _with_inference(frame(blocks=10))
-    comparison = compare(table)
-    found = curves(comparison, batch_sizes.first_size(Evidence(comparison, table)))
-    assert [(curve.what, curve.level, curve.limit) for curve in found] == [
+    results = batch_sizes.of_evidence(Evidence(compare(table), table))
+    assert [(curve.what, curve.level, curve.limit.size) for curve in results] == [
         ("inference", "pytorch", 8),
         ("inference", "tensorflow", 8),
     ]
-    first = found[0].points[0]
-    assert [point.size for point in found[0].points] == [1, 8, 16]
-    # 50 examples a second: 20 ms each, whatever the batch; the mean of ten runs with 0.4 % noise is within 1 %
-    assert first.seconds_per_example is not None
-    assert first.seconds_per_example.value == pytest.approx(0.02, rel=0.01)
-    assert (
-        first.seconds_per_example.low
-        < first.seconds_per_example.value
-        < first.seconds_per_example.high
-    )
+    assert [point.size for point in results[0].points] == [1, 8, 16]
+    rate = results[0].points[0].examples_per_second
+    assert rate.value == pytest.approx(50, rel=0.01)
+    assert rate.low < rate.value < rate.high
 
 
-def test_without_the_first_size_or_with_one_size_there_is_no_curve():
+def test_no_curve_without_first_size_or_with_one_size() -> None:
     assert curves(compare(_with_inference(frame(), (1,))), 1) == ()
     assert curves(compare(_with_inference(frame(), (1, 8))), None) == ()
     mixed = _with_inference(frame())
     mixed.loc[0, "params.inference_batch_sizes"] = "2,8"
-    assert batch_sizes.first_size(Evidence(compare(mixed), mixed)) is None
+    results = batch_sizes.of_evidence(Evidence(compare(mixed), mixed))
+    assert [[point.size for point in curve.points] for curve in results] == [[8, 16]] * 2
 
 
 def _sized() -> pd.DataFrame:
@@ -133,53 +104,17 @@ def _sized() -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def test_training_has_a_curve_where_the_batch_size_is_a_stratum():
-    found = curves(compare(_sized(), strata=["batch_size"]))
-    assert {(curve.what, curve.level, curve.stratum, curve.limit) for curve in found} == {
+def test_training_has_curve_if_batch_size_is_stratum_or_factor() -> None:
+    table = _sized()
+    results = curves(compare(table, strata=["batch_size"]))
+    assert [(curve.what, curve.level, curve.stratum, curve.limit.size) for curve in results] == [
         ("training", "pytorch", "", 16),
         ("training", "tensorflow", "", 16),
-    }
-
-
-def test_training_has_one_curve_where_the_batch_size_is_the_factor():
-    table = _sized()
+    ]
     comparison = compare(table[table["framework"] == "pytorch"], factor="batch_size")
-    found = curves(comparison)
-    assert [
-        (curve.level, curve.limit, [point.size for point in curve.points]) for curve in found
-    ] == [("", 16, [8, 16, 32])]
-    (told,) = batch_sizes.sentences(Evidence(comparison))
-    assert told.startswith(
-        "training: a batch of 16 is enough, no other size is faster by 2 % or more"
-    )
-    assert told.endswith("; throughput rises with the size (Page's trend test, p = 0.003).")
-    assert batch_sizes.MARGIN == 0.02
-
-
-@pytest.mark.parametrize(
-    ("places", "front"),
-    [
-        ([(1, 1), (2, 2), (3, 3)], [True, True, True]),
-        ([(1, 3), (2, 2), (3, 1)], [True, False, False]),
-        ([(1, 1), (1, 2), (2, 2)], [False, True, False]),
-        ([(1, 1), (1, 1)], [True, True]),
-    ],
-)
-def test_the_front_is_what_nothing_beats(places, front):
-    assert tradeoff.on_front(places) == front
-
-
-def test_memory_of_the_device_is_taken_where_all_levels_tell_it():
-    table = frame()
-    assert tradeoff.tradeoffs(compare(table))[0].memory.metric == "memory/peak_rss_bytes"
-    table["memory/peak_device_bytes"] = np.where(table["framework"] == "pytorch", 2e9, np.nan)
-    assert tradeoff.tradeoffs(compare(table))[0].memory.metric == "memory/peak_rss_bytes"
-    table["memory/peak_device_bytes"] = 2e9
-    assert tradeoff.tradeoffs(compare(table))[0].memory.metric == "memory/peak_device_bytes"
-    assert (
-        tradeoff.tradeoffs(compare(table.drop(columns="memory/peak_device_bytes"), outcomes=[RATE]))
-        == ()
-    )
+    (curve,) = curves(comparison)
+    assert (curve.level, curve.limit.size) == ("", 16)
+    assert [point.size for point in curve.points] == [8, 16, 32]
 
 
 def _workloads(count: int, levels: tuple[str, ...] = ("a", "b", "c")) -> pd.DataFrame:
@@ -191,32 +126,3 @@ def _workloads(count: int, levels: tuple[str, ...] = ("a", "b", "c")) -> pd.Data
         table["run_id"] += f"-{at}"
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
-
-
-def test_ranks_need_more_than_two_levels_and_three_workloads():
-    assert ranking.rankings(compare(_workloads(2), strata=["workload"]), [RATE]) == ()
-    assert ranking.rankings(compare(_workloads(4, ("a", "b")), strata=["workload"]), [RATE]) == ()
-    found = ranking.rankings(compare(_workloads(4), strata=["workload"]), [RATE])[0]
-    assert (found.outcome.metric, found.levels, found.ranks) == (
-        RATE,
-        ("a", "b", "c"),
-        (1.0, 2.0, 3.0),
-    )
-    # Demšar 2006, table 5: q = 2.343 for three; 2.343 · √(3 · 4 / (6 · 4)) = 1.657
-    assert found.critical == pytest.approx(1.657, abs=0.001)
-    assert found.groups == ((0, 1), (1, 2))
-
-
-def test_groups_are_the_longest_stretches_within_the_critical_difference():
-    assert ranking.alike([1.0, 2.0, 3.0, 4.0], 0.5) == ()
-    assert ranking.alike([1.0, 2.0, 3.0, 4.0], 2.0) == ((0, 2), (1, 3))
-    assert ranking.alike([1.0, 1.1, 3.0, 3.1], 1.0) == ((0, 1), (2, 3))
-
-
-def test_without_a_difference_anywhere_all_are_one_group():
-    table = _workloads(4)
-    rng = np.random.default_rng(0)
-    table[RATE] = 100 * np.exp(rng.normal(0, 0.1, len(table)))
-    assert ranking.rankings(compare(table, strata=["workload"], outcomes=[RATE]), [RATE])[
-        0
-    ].groups == ((0, 2),)

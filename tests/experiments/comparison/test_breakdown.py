@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.analyses import Evidence, breakdown, training_speed
+from experiments.comparison.analyses import Evidence, breakdown, published
 from experiments.comparison.analyses.breakdown import PARTS, breakdowns
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
 from experiments.studies.training_speed import SHARES, SOURCE
@@ -43,25 +43,6 @@ def profiled() -> pd.DataFrame:
     return table
 
 
-def test_parts_are_means_by_network_and_framework_and_add_up_to_the_step() -> None:
-    table = profiled()
-    found = breakdowns(compare(table, strata=("model",)))
-    assert [(one.stratum, one.level) for one in found] == [
-        (f"model={model}", level) for model in MODELS for level in ("pytorch", "tensorflow")
-    ]
-    for one in found:
-        runs = table[
-            (table["model"] == one.stratum.removeprefix("model="))
-            & (table["framework"] == one.level)
-        ]
-        for part in PARTS:
-            assert one.seconds[part] == pytest.approx(runs[f"profile/{part}_seconds"].mean())
-        assert one.step_seconds == pytest.approx(runs["profile/step_seconds"].mean())
-        assert one.ops == (1_234 if one.level == "pytorch" else None)
-        assert one.launches is None
-    assert sum(one.n_runs for one in found) == len(table) - 1
-
-
 def test_the_table_has_a_line_for_each_and_says_what_was_not_counted() -> None:
     comparison = compare(profiled(), strata=("model",))
     (section,) = breakdown.table(Evidence(comparison))
@@ -89,17 +70,6 @@ def test_the_table_has_a_line_for_each_and_says_what_was_not_counted() -> None:
     }  # which the report's end names
 
 
-@pytest.mark.parametrize(("most", "last"), [(0.81, 0.81), (1.4, 0.97), (1.4, np.nan)])
-def test_what_is_no_cost_in_every_run_is_none(most: float, last: float) -> None:
-    """A ratio below 1, as earlier versions recorded it, or a run whose steps show none."""
-    table = profiled()
-    for _, rows in table.groupby(["model", "framework"]):
-        table.loc[rows.index, "profile/profiler_cost_ratio"] = most
-        table.loc[rows.index[-1], "profile/profiler_cost_ratio"] = last
-    table.loc[0, "profile/profiler_cost_ratio"] = np.nan  # the run that was not profiled
-    assert {one.cost for one in breakdowns(compare(table, strata=("model",)))} == {None}
-
-
 def test_what_was_to_be_compiled_and_was_not_stands_on_top(tmp_path: Path) -> None:
     table = frame(levels=["pytorch", "pytorch+compile"])
     why = "lenet: 2 graph breaks, first: print"
@@ -114,7 +84,7 @@ def test_what_was_to_be_compiled_and_was_not_stands_on_top(tmp_path: Path) -> No
 
 def test_published_shares_stand_beside_ours() -> None:
     comparison = compare(profiled(), strata=("model",))
-    (section,) = training_speed.shares(comparison, SHARES, SOURCE)
+    (section,) = published.shares(comparison, SHARES, SOURCE)
     ours = {
         (one.stratum, one.level): f"{100 * one.seconds['op'] / one.step_seconds:.2f} %"
         for one in breakdowns(comparison)
@@ -135,4 +105,4 @@ def test_published_shares_stand_beside_ours() -> None:
             ours["model=gnmt", "tensorflow"],
         ),
     ]
-    assert training_speed.shares(compare(frame()), SHARES, SOURCE) == []
+    assert published.shares(compare(frame()), SHARES, SOURCE) == []

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.analyses import batch_sizes, ranking
+from experiments.comparison.analyses import batch_sizes
+from experiments.comparison.analyses.batch_sizes import LimitReason
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.findings import Comparison, Row
-from experiments.metrics import outcome
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, runs
 from tracking.records import OTHERS_CPU, OTHERS_GPU
 
@@ -108,7 +108,7 @@ def test_a_busy_stratum_is_in_no_summary_and_others_keep_their_verdicts() -> Non
         ) == (loaded == "c")
 
 
-def test_neither_ranks_nor_limits_of_batch_sizes_come_from_a_busy_machine() -> None:
+def test_batch_size_limit_needs_quiet_machine() -> None:
     for percent in (FREE, LOADED):
         frame = table(runs(("8", "16"), factors={"16": 2.0}))
         frame = frame.assign(
@@ -116,66 +116,7 @@ def test_neither_ranks_nor_limits_of_batch_sizes_come_from_a_busy_machine() -> N
         )
         found = compare(frame, factor="batch_size")
         curve = next(one for one in batch_sizes.curves(found) if one.what == "training")
-        assert (BUSY in curve.reason) == (percent == LOADED)
-        assert curve.limit is None or percent == FREE
-        levels = ("a", "b", "c")
-        many = pd.concat(
-            [table(runs(levels, campaign=name, seed=at)) for at, name in enumerate("xyz")],
-            ignore_index=True,
-        )
-        ranked = compare(many.assign(**{OTHERS_CPU: percent}), strata=["campaign"])
-        assert [one.outcome.metric for one in ranking.rankings(ranked, [STEP, RSS])] == [STEP, RSS][
-            percent == LOADED :
-        ]
-
-
-def test_a_control_on_a_busy_machine_proves_nothing() -> None:
-    frame = pd.concat(
-        [
-            measured({"pytorch": [LOADED], "tensorflow": [LOADED]}),
-            measured({"pytorch": [FREE], "tensorflow": [FREE]}),
-        ]
-    )
-    frame = frame.iloc[:16].assign(
-        **{"tags.treatment": frame["framework"][:16], "tags.control": ""}
-    )
-    again = frame[frame["framework"] == "pytorch"].assign(
-        **{"tags.treatment": "pytorch A/A", "tags.control": "A/A"}
-    )
-    again["run_id"] = again["run_id"] + "-again"
-    control = compare(pd.concat([frame, again], ignore_index=True)).controls[0]
-    assert STEP not in {one.row.metric for one in control.tested}
-
-
-def test_what_depends_on_the_machine() -> None:
-    moved = [
-        STEP,
-        RATE,
-        LATENCY,
-        "energy/joules",
-        "cpu/temperature_celsius_max",
-        "cpu/utilization_percent_mean",
-        "x/unknown",
-    ]
-    unmoved = [RSS, LOSS, "val/accuracy", "val/bleu4", "train/loss", "memory/peak_device_bytes"]
-    assert [busy.depends(outcome(metric)) for metric in (*moved, *unmoved)] == [True] * len(
-        moved
-    ) + [False] * len(unmoved)
-
-
-def test_a_repeated_cell_is_left_out_with_its_reason() -> None:
-    frame = measured({"pytorch": [FREE], "tensorflow": [FREE]})
-    first = frame.iloc[:1].assign(
-        **{"tags.disturbed": "others used 37 % of all CPUs", OTHERS_CPU: LOADED, "start_ms": 1}
-    )
-    first["run_id"], first[STEP] = "disturbed", 99.0
-    found = compare(pd.concat([first, frame], ignore_index=True))
-    assert [(one.run_id, one.reason) for one in found.excluded] == [
-        ("disturbed", "others used 37 % of all CPUs; a later run of the same cell is used instead")
-    ]
-    assert 99.0 not in [
-        pair.a for one in found.findings for pair in one.pairs if one.row.metric == STEP
-    ]
+        assert (curve.limit.reason is LimitReason.BUSY_MACHINE) == (percent == LOADED)
 
 
 def test_blocks_that_stay_disturbed_are_named_and_count() -> None:
@@ -214,12 +155,3 @@ def test_company_on_the_gpu_that_a_repeat_had_too_is_treated_like_a_busy_cpu() -
     off = beside([80.0], params={"others_limit_percent": "100.0"})
     assert row(off, STEP).verdict == "slower"
     assert row(beside([None]), STEP).verdict == "slower", "the driver does not say"
-
-
-def test_the_median_cell_decides_on_the_gpu_too_and_disturbed_blocks_are_named() -> None:
-    some = beside([50.0] * 3 + [0.0] * 5)
-    assert row(some, STEP).verdict == "slower"
-    assert row(some, STEP).n_blocks == 8
-    (line,) = (line for line in some.warnings if "Disturbed blocks" in line)
-    assert "0 (50 %), 1 (50 %), 2 (50 %): others computed on the GPU" in line
-    assert row(beside([50.0] * 5 + [0.0] * 3), STEP).verdict == "inconclusive"

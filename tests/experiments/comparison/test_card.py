@@ -8,20 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from rich.console import Console
 
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import card as cards
-from experiments.comparison.report import remarks, rendering, wording
-from experiments.comparison.report.remarks import Advice
+from experiments.comparison.report import rendering, wording
 from experiments.comparison.runs import environment
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts import outlook
-from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, STEP, frame, paired
-from tests.experiments.comparison.test_power import OPEN
+from tests.experiments.comparison.campaigns import LATENCY, RATE, STEP, frame, paired
 
 TAGS = {
     "cpu": "2 × Xeon",
@@ -117,56 +114,6 @@ def test_a_bound_is_never_rounded_across_what_it_has_not_passed(interval: Any, l
     assert wording.logged(*interval) == logged
 
 
-def test_of_several_levels_the_figures_name_the_level_in_letters_that_mlflow_takes() -> None:
-    table = frame(("pytorch", "pytorch+compile", "tensorflow"))
-    card = cards.of(compare(table, baseline="pytorch", outcomes=[RATE]), "A study")
-    assert f"verdict/{RATE}/pytorch_compile/ratio" in card.figures
-    assert f"verdict/{RATE}/tensorflow/ratio" in card.figures
-    assert card.answer.startswith(
-        "Training throughput against PyTorch in this campaign: PyTorch (compile) "
-    )
-
-
-@pytest.mark.usefixtures("often")
-def test_what_is_open_says_the_range_and_what_would_settle_it() -> None:
-    comparison = compare(
-        paired([1.0] * 8, list(np.exp(OPEN)), LATENCY), outcomes=[LATENCY], primary=[LATENCY]
-    )
-    (one,), said = comparison.findings, cards.of(comparison, "A study").answer
-    assert one.plan is not None
-    assert said.startswith(
-        "B answers 1.15× slower than a, but whether by more than 3 % is not settled"
-    )
-    assert said.endswith(
-        f"At most {one.plan.blocks} more blocks settle it with a predicted probability of 95 %."
-    )
-
-
-@pytest.mark.usefixtures("often")
-def test_blocks_are_offered_for_the_outcomes_that_they_are_planned_for() -> None:
-    """Latency has a plan; the loss may lie at its margin, and a number would be none of its own."""
-    shifts = 0.05 + 0.1 * np.array([-1, 1, 1, -1, 1, -1, -1, 1.0])
-    table = paired([1.0] * 8, list(np.exp(OPEN)), LATENCY).assign(
-        **{LOSS: np.append(np.ones(8), 1 + shifts)}
-    )
-    comparison = compare(table, outcomes=[LATENCY, LOSS], primary=[LATENCY, LOSS])
-    by_metric = {one.row.metric: one for one in comparison.findings}
-    blocks = outlook.payable(by_metric[LATENCY])
-    assert blocks
-    assert outlook.payable(by_metric[LOSS]) is None
-    said = cards.of(comparison, "A study").answer
-    assert (
-        f"At most {blocks} more blocks settle median inference latency with a predicted probability of 95 %."
-        in said
-    )
-    assert said.endswith(
-        "How many more blocks would settle validation loss cannot be predicted; longer cells may help."
-    )
-    advice = remarks.on_more_blocks(comparison, lambda count, _: Advice(f"{count} more blocks", ()))
-    assert advice is not None
-    assert advice.what == f"{blocks} more blocks (for median inference latency)"
-
-
 def test_a_loss_of_quality_is_in_the_head_though_it_is_exploratory() -> None:
     """Five points of accuracy are lost, which nobody declared; half a point is none."""
     rng = np.random.default_rng(1)
@@ -219,17 +166,3 @@ def test_the_duration_is_each_campaigns_own() -> None:
     assert math.isclose(span.seconds, sum(own))
     assert span.days == "2025-10-09 to 2025-10-10"
     assert environment.span(paired([1.0], [1.0], STEP)) is None
-
-
-def test_a_campaigns_own_run_does_not_count_its_time_again() -> None:
-    table = frame()
-    own = {
-        "run_id": "c1",
-        "kind": "campaign",
-        "status": "FINISHED",
-        "start_ms": table["start_ms"].min() - 5_000,
-    }
-    both = pd.concat(
-        [table, pd.DataFrame([{**own, "end_ms": table["end_ms"].max() + 5_000}])], ignore_index=True
-    )
-    assert environment.span(both) == environment.span(table)

@@ -14,7 +14,7 @@ from experiments.comparison.verdicts.findings import Control
 from experiments.config import settings as settings_
 from experiments.planning import treatments
 from experiments.studies import calibrate
-from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, paired, runs
+from tests.experiments.comparison.campaigns import RATE, RSS, STEP, paired, runs
 from tracking.errors import WrongCall
 from tracking.records import StoredRun
 
@@ -131,23 +131,6 @@ def test_every_study_has_the_controls_that_are_asked_for_or_refuses(
     assert len(slowed) == ("inject_delay" in given)
 
 
-def test_without_controls_there_are_none() -> None:
-    assert compare(table(runs()), baseline="pytorch").controls == ()
-
-
-def test_the_rate_of_false_alarms_counts_what_is_inconclusive_too() -> None:
-    """A difference of 10 % at an SD of 1 % is a false alarm, among all that was tested: an SD of 30 % shows neither."""
-    table = with_controls(again=1.1)
-    table[LATENCY] = np.exp(np.random.default_rng(0).normal(0, 0.3, len(table)))
-    found = control(table, "A/A", STEP, LATENCY, RSS, LOSS)
-    assert controls.result(found) == (
-        "1 of 4 tested outcomes was called different, falsely: median training step; 1 of the 4 are inconclusive"
-    )
-    assert (
-        controls.result(control(with_controls(blocks=5), "A/A", STEP)) == "nothing could be tested"
-    )
-
-
 @pytest.mark.parametrize(
     ("factor", "said"),
     [
@@ -164,30 +147,6 @@ def test_an_injected_delay_is_sought_in_the_times_and_in_its_size(factor: float,
     told = controls.result(control(table, "injected 5 %", STEP, RSS))
     assert told.startswith(said)
     assert told.endswith("; also called different: peak process memory")
-
-
-@pytest.mark.parametrize(
-    ("factor", "said"),
-    [
-        (1.05, "found in training throughput (1.0"),
-        (1.0, "NOT FOUND in training throughput"),
-        (0.9, "NOT FOUND in training throughput (1.1"),
-        (1.3, "found, but not as the 1.05× that was injected, in training throughput (1.2"),
-    ],
-)
-def test_a_delay_of_steps_that_ran_freely_is_sought_in_their_throughput(
-    factor: float, said: str
-) -> None:
-    """They have no median; a longer step lowers a rate. Where single steps were timed, the rate only says it again."""
-    freely = with_controls(factor).drop(columns=[STEP])
-    assert controls.result(control(freely, "injected 5 %", RATE)).startswith(said)
-    both = control(with_controls(factor), "injected 5 %", STEP, RATE)
-    assert [one.row.metric for one in both.delayed] == [STEP]
-
-
-def test_a_delay_without_a_median_time_is_not_called_found() -> None:
-    told = controls.result(control(with_controls(), "injected 5 %", RSS))
-    assert told == "no median time of steps or requests was tested, in which it must show"
 
 
 def test_every_baseline_has_controls_of_its_own() -> None:
@@ -208,17 +167,3 @@ def test_every_baseline_has_controls_of_its_own() -> None:
         "Control A/A of pytorch",
         "Control A/A of tensorflow",
     }
-
-
-def test_controls_are_judged_stratum_by_stratum() -> None:
-    small, large = with_controls(), with_controls(campaign="c2")
-    small["params.batch_size"], large["params.batch_size"] = "8", "64"
-    both = pd.concat([small, large], ignore_index=True)
-    found = compare(both, baseline="pytorch", outcomes=[STEP], strata=["batch_size"]).controls
-    assert len(found) == 2
-    for one in found:
-        assert [(row.stratum, row.n_blocks) for row in one.comparison.rows] == [
-            ("batch_size=8", 8),
-            ("batch_size=64", 8),
-        ]
-    assert "median training step [batch_size=8]" in controls.result(found[1])

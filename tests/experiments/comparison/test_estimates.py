@@ -41,7 +41,6 @@ def test_the_mean_difference_of_the_sleep_data():
 
 
 def test_effect_sizes_of_the_published_ordinal_example():
-    assert estimates.cliffs_delta(DELTA_Y, DELTA_X) == pytest.approx(-0.25)
     assert estimates.a12(DELTA_Y, DELTA_X) == pytest.approx(0.375)
     assert estimates.a12([1, 2, 3], [1, 2, 3]) == 0.5
 
@@ -142,19 +141,6 @@ def test_t_interval_on_log_ratios_covers(noise):
     )
     covered = np.abs(shifts.mean(axis=1) - math.log(1.1)) <= half
     assert 0.93 <= covered.mean() <= 0.985
-
-
-@pytest.mark.parametrize("n", [51, 52, 120])
-@pytest.mark.parametrize("digits", [1, 12])
-def test_many_pairs_give_the_same_hodges_lehmann_without_all_their_averages(n: int, digits: int):
-    """Against the definition: the median of all Walsh averages, and the averages as far from either end as the test says."""
-    values = np.random.default_rng(n).normal(0.1, 1, n).round(digits)  # one digit: many ties
-    averages = estimates.walsh_averages(values)
-    found = estimates.hodges_lehmann(values)
-    assert found.value == pytest.approx(np.median(averages), abs=1e-12)
-    rank = int(np.argmin(np.abs(averages - found.low))) + 1
-    assert found.low == pytest.approx(averages[rank - 1], abs=1e-12)
-    assert found.high == pytest.approx(averages[-rank], abs=1e-12) or digits == 1
 
 
 def test_a12_counts_every_pair_of_values_once():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -13,12 +12,10 @@ from experiments import studies
 from experiments.cli.codes import WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
-from experiments.comparison.analyses import Evidence
-from experiments.comparison.judgement import write
 from experiments.comparison.report import tables, wording
 from experiments.comparison.statistics.significance import holm
 from experiments.config import settings as settings_
-from tests.experiments.comparison.campaigns import BLEU, LATENCY, LOSS, RATE, RSS, STEP, frame
+from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame
 from tracking.errors import WrongCall
 
 NAMES = [f"m{at}/x_seconds" for at in range(12)]
@@ -73,49 +70,6 @@ def test_strata_and_pairs_of_a_primary_outcome_are_of_its_family():
 # ---- error rates
 
 
-def shown(campaigns: int, shift: float, primary: list[str], seed: int) -> tuple[float, float]:
-    """The share of reports that show the first outcome to differ, and of those that show any exploratory one."""
-    rng, found = np.random.default_rng(seed), []
-    for _ in range(campaigns):
-        findings = compare(twelve(rng, shift), primary=primary, baseline="a").findings
-        others = [one.different for one in findings if one.row.metric != NAMES[0]]
-        found.append(
-            (next(one for one in findings if one.row.metric == NAMES[0]).different, any(others))
-        )
-    first, other = np.mean(found, axis=0)
-    return float(first), float(other)
-
-
-def test_one_primary_outcome_has_the_power_of_one_declared_alone():
-    """3 % at an SD of 3 % and 12 blocks: found in 88 % alone, 51 % among twelve; the same 15 campaigns, so that chance is too."""
-    declared, _ = shown(15, 0.03, NAMES[:1], 1)
-    undeclared, _ = shown(15, 0.03, [], 1)
-    rng = np.random.default_rng(1)
-    alone = np.mean(
-        [
-            compare(twelve(rng, 0.03), outcomes=NAMES[:1], baseline="a").findings[0].different
-            for _ in range(15)
-        ]
-    )
-    assert declared == alone
-    assert declared >= undeclared + 0.15
-
-
-@pytest.mark.slow
-def test_false_alarms_of_either_family_are_five_percent():
-    """400 reports of nothing: a standard error of 1.1 points."""
-    rng, alarms = np.random.default_rng(2), []
-    for _ in range(400):
-        findings = compare(twelve(rng), primary=NAMES[:3]).findings
-        alarms.append(
-            [
-                any(one.different for one in findings if one.primary is family)
-                for family in (True, False)
-            ]
-        )
-    assert (np.mean(alarms, axis=0) <= 0.05 + 2.5 * 0.011).all()
-
-
 # ---- what is refused
 
 
@@ -167,28 +121,6 @@ def test_a_primary_outcome_that_nobody_measured_is_said_and_costs_nothing():
 # ---- what is told
 
 
-def test_the_head_speaks_of_primary_outcomes_only(tmp_path):
-    found = compare(frame(factors={"tensorflow": 1.2}), baseline="pytorch", primary=[RSS])
-    (told,) = wording.sentences(found)
-    assert told.lower().startswith("peak process memory")
-    write(Evidence(found), tmp_path, "A study")
-    page, text = (
-        (tmp_path / name).read_text(encoding="utf-8") for name in ("report.html", "report.md")
-    )
-    assert "trains 1." not in page
-    text = text[text.index("## Verdicts") :]
-    told = ["| primary |", "| peak process memory |", "| exploratory |", "| training throughput |"]
-    assert [text.index(one) for one in told] == sorted(text.index(one) for one in told)
-    assert (
-        "at most 5 % of reports show a difference where there is none among the primary rows, declared beforehand"
-        in text
-    )
-    published = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
-    assert published["primary"] == [RSS]
-    assert [row["family"] for row in published["rows"]] == ["primary"] + ["exploratory"] * 5
-    assert published["rows"][0]["metric"] == RSS
-
-
 # ---- where they are declared
 
 
@@ -203,34 +135,3 @@ def test_every_study_declares_one_to_three_of_its_outcomes(name):
         studies.primary(
             study, settings_.parse(study.settings, study.presets, {"primary": "train/speed"})
         )
-
-
-@pytest.mark.parametrize(
-    "asked",
-    ["throughput", "latency", "accuracy", "energy", "train/step_secnds", "val/acuracy", "val/bleu"],
-)
-@pytest.mark.parametrize("which", ["outcomes", "primary"])
-def test_only_metrics_that_the_runs_have_are_suggested(which, asked):
-    """`train/step_seconds` and `val/accuracy` are known by name, and no run here has them."""
-    table = frame().drop(columns=[STEP, RATE, BLEU])
-    have = {LATENCY, RSS, LOSS}
-    with pytest.raises(WrongCall) as refused:
-        compare(table, **{which: [asked]})
-    _, _, right = str(refused.value).partition("; ")
-    named = (
-        {right.removeprefix("did you mean ").removesuffix("?")}
-        if right.startswith("did")
-        else set(right[5:].split(", "))
-    )
-    assert named <= have, refused.value
-    if (which, asked) == ("outcomes", "latency"):
-        assert named == {LATENCY}
-
-
-def test_a_primary_outcome_that_no_run_has_is_not_suggested_either():
-    with pytest.raises(WrongCall) as refused:
-        compare(frame().drop(columns=BLEU), outcomes=[STEP, BLEU], primary=["val/bleu3"])
-    assert BLEU not in str(refused.value)
-    assert compare(frame().drop(columns=BLEU), outcomes=[STEP, BLEU], primary=[BLEU]).primary == (
-        BLEU,
-    )

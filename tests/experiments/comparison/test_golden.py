@@ -35,7 +35,7 @@ from tests.experiments.comparison import (
 )
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, frame
 from tests.experiments.comparison.steps import raw_runs
-from tests.experiments.comparison.test_batch_sizes import _sized, _with_inference, _workloads
+from tests.experiments.comparison.test_batch_sizes import _sized, _with_inference
 from tests.experiments.comparison.test_strata import machines
 from tracking.records import BETWEEN_WARNINGS
 
@@ -179,11 +179,6 @@ def nothing_usable() -> Case:
     return ComparisonSpec(), table, [], ReportOptions("Nothing", figures=False)
 
 
-def ranks() -> Case:
-    spec = ComparisonSpec(strata=["workload"], outcomes=[RATE])
-    return spec, _workloads(4), [], ReportOptions("Workloads")
-
-
 CASES: tuple[Callable[[], Case], ...] = (
     *(
         two_sides,
@@ -197,7 +192,7 @@ CASES: tuple[Callable[[], Case], ...] = (
         two_blocks,
         until_settled,
     ),
-    *(nothing_usable, ranks),
+    nothing_usable,
 )
 
 

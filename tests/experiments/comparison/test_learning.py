@@ -81,25 +81,6 @@ def test_a_shift_inside_the_margin_is_no_difference() -> None:
     assert one.alike is True
 
 
-@pytest.mark.parametrize("shift", [0.05, 0.1, 0.5])
-def test_a_loss_that_differs_by_the_margin_or_more_seldom_overlaps(shift: float) -> None:
-    """The loss differs in the third of five epochs, noise of one to ten margins. At 5 %, 18 of 200 have a chance of .9 %."""
-    wrong = [
-        learning.agreements(curves(shift, noise=noise, metric="val/loss", seed=seed), "a")[0].alike
-        is True
-        for noise in (0.01, 0.05, 0.3, 0.5)
-        for seed in range(50)
-    ]
-    assert sum(wrong) < 18
-
-
-def test_noisy_curves_are_neither_alike_nor_different() -> None:
-    raw = curves(0.3, noise=0.3, metric="val/loss")
-    (one,) = learning.agreements(raw, "a")
-    assert one.alike is None
-    assert "6 blocks do not show whether they overlap within ±0.05" in said(raw)[1][0]
-
-
 def test_few_blocks_say_nothing_and_loss_stands_in_for_accuracy() -> None:
     few, two = curves(-0.5, blocks=5, metric="val/loss"), curves(-0.5, blocks=2)
     (one,) = learning.agreements(few, "a")
@@ -110,12 +91,6 @@ def test_few_blocks_say_nothing_and_loss_stands_in_for_accuracy() -> None:
     assert said(two)[1][0].endswith(": 2 blocks are too few to say whether they overlap.")
     assert learning.agreements(curves(0.0, blocks=1), "a") == []
     assert learning.agreements([], "a") == []
-
-
-def test_curves_that_are_the_same_are_not_furthest_apart_in_any_epoch() -> None:
-    raw = curves(0.0, blocks=3, noise=0.0)
-    assert [one.alike for one in learning.agreements(raw, "a")] == [None]
-    assert "identical in every epoch" in said(raw)[1][0]
 
 
 def with_times(never: int) -> pd.DataFrame:
@@ -168,71 +143,11 @@ def two_sides(rng: np.random.Generator, blocks: int, slower: float = 1.0) -> lis
     ]
 
 
-@pytest.mark.parametrize("blocks", [8, 12, 20])
-def test_any_log_rank_test_of_three_thresholds_seldom_differs_by_chance(blocks: int) -> None:
-    """At 5 %, 27 of 300 campaigns have a chance of .2 %. A difference of 30 % is found, since blocks are pairs."""
-    rng = np.random.default_rng(blocks)
-
-    def significant(slower: float) -> bool:
-        ps = [one.log_rank_p for one in survival.middles(two_sides(rng, blocks, slower))]
-        assert [p is None for p in ps] == [True, False] * 3
-        return any(p is not None and p <= 0.05 for p in ps)
-
-    assert sum(significant(1.0) for _ in range(300)) < 27
-    assert sum(significant(1.3) for _ in range(20)) >= 12
-
-
 def test_which_runs_share_a_block_counts() -> None:
     a, b = two_sides(np.random.default_rng(1), 14, 1.2)[-2:]
     swapped = replace(b, blocks=tuple(reversed(b.blocks)))
-    paired, unpaired = (survival.middles([a, one])[1].log_rank_p for one in (b, swapped))
+    paired, unpaired = (survival.median_times([a, one])[1].log_rank_p for one in (b, swapped))
     assert paired < unpaired
-
-
-def incidence(one: Reached) -> dict[float, float]:
-    """Aalen and Johansen (1978), time by time: of runs still at work some get there, and some, which compete, end without."""
-    at_work, share, found = 1.0, 0.0, {}
-    for at in sorted(set(one.seconds)):
-        there = [
-            reached
-            for second, reached in zip(one.seconds, one.reached, strict=True)
-            if second == at
-        ]
-        left = sum(second >= at for second in one.seconds)
-        share += at_work * sum(there) / left
-        at_work *= 1 - len(there) / left
-        found[at] = share
-    return found
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_figure_and_median_are_one_estimate_whatever_is_censored(seed: int) -> None:
-    """Whole seconds, so that runs arrive and end together; a sum of up to 12 shares errs by far less than 1e-9."""
-    rng = np.random.default_rng(seed)
-    size = int(rng.integers(2, 12))
-    one = Reached(
-        "90",
-        "",
-        "a",
-        rng.integers(1, 9, size).astype(float),
-        rng.random(size) < rng.choice([0.3, 0.6, 0.9, 1.0]),
-        names(size),
-    )
-    expected, (times, shares) = incidence(one), one.steps
-    assert all(
-        shares[np.searchsorted(times, at, side="right") - 1]
-        == pytest.approx(expected[at], abs=1e-9)
-        for at in times
-    )
-    assert max(expected.values()) == pytest.approx(one.reached.mean(), abs=1e-9), (
-        "2 of 3 runs are no 1.0"
-    )
-    middle = survival.middles([one])[0]
-    assert middle.seconds == min(
-        (at for at, share in expected.items() if share > 0.5 - 1e-9), default=np.inf
-    )
-    assert not middle.low > middle.seconds
-    assert not middle.high < middle.seconds
 
 
 @pytest.mark.parametrize("sides", [(1, 1), (5, 5), (8, 5), (6, 6)])
@@ -241,40 +156,9 @@ def test_a_log_rank_test_and_an_interval_need_six_runs_a_side(sides: tuple[int, 
         Reached("90", "", level, start + np.arange(size), np.ones(size, bool), names(size))
         for level, start, size in zip("ab", (10.0, 100.0), sides, strict=True)
     ]
-    first, second = survival.middles(found)
+    first, second = survival.median_times(found)
     assert (second.log_rank_p is None) is (min(sides) < 6)
     assert [np.isnan(one.low) for one in (first, second)] == [size < 6 for size in sides]
-
-
-def test_half_of_the_runs_are_enough_for_a_median() -> None:
-    half = Reached(
-        "90",
-        "",
-        "a",
-        np.array([10.0, 12.0, 20.0, 30.0]),
-        np.array([True, False, True, False]),
-        names(4),
-    )
-    fewer = Reached(
-        "90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, False]), names(3)
-    )
-    assert [one.seconds for one in survival.middles([half, fewer])] == [20, np.inf]
-
-
-def test_runs_of_campaigns_that_begin_alike_are_not_taken_for_each_other() -> None:
-    """In the second campaign nobody gets there, whatever the campaigns are called."""
-    tables = [
-        frame(blocks=8, campaign=f"nightly-{at}", seed=at, params={"thresholds": "0.9"})
-        for at in range(2)
-    ]
-    table = pd.concat(tables, ignore_index=True).assign(**{"train/total_seconds": 100.0})
-    table["train/to_accuracy_90_percent_seconds"] = np.where(
-        table["campaign"] == "nightly-0", 20.0, np.nan
-    )
-    found = survival.reached(compare(table, baseline="pytorch"))
-    assert [(int(one.reached.sum()), len(one.reached)) for one in found] == [(8, 8)] * 2 + [
-        (0, 8)
-    ] * 2
 
 
 def test_times_need_no_total_among_the_outcomes() -> None:
@@ -369,11 +253,3 @@ def test_a_null_hypothesis_is_one_question_and_the_margin_another(
     found = hypotheses.answered(HYPOTHESES[:1], comparison)
     assert hypotheses.text(found[0]) == said
     assert counted in hypotheses.sentence(found)
-
-
-def test_a_hypothesis_without_a_pair_says_why() -> None:
-    comparison = compare(paired([1.0, 0.0], [1.0, 1.0], "train/total_seconds"))
-    (found,) = hypotheses.answered(HYPOTHESES[:1], comparison)
-    assert hypotheses.text(found).startswith(
-        "not testable here: zero or negative values have no ratio"
-    )

@@ -90,12 +90,3 @@ def test_two_environments_of_one_level_are_not_by_the_factor():
         "not comparable",
         True,
     )
-
-
-def test_another_commit_is_not_by_the_version():
-    first, second = BY_FACTOR["version.torch"]
-    found = compare(
-        sides(first, {**second, "commit": "def"}), factor="version.torch", outcomes=[STEP]
-    )
-    assert found.rows[0].verdict == "not comparable"
-    assert {one.reason for one in found.excluded} == {"commits differ inside the block (abc, def)"}

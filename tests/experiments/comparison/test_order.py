@@ -86,15 +86,6 @@ def test_a_later_run_of_one_side_is_told_and_too_many_are_refused(again, verdict
     assert ("block 0 (" if again == 1 else "blocks 0, 1, 2") in line
 
 
-def test_a_campaign_that_was_interrupted_inside_a_block_names_it():
-    starts = side_by_side(8, 4)
-    for level, times in starts.items():
-        starts[level] = [one + (DAY if at > 3 else 0) for at, one in enumerate(times)]
-    starts["tensorflow"][3], starts["pytorch"][3] = 15 * MINUTE, 15 * MINUTE + DAY // 2
-    (line,) = told(timed(starts)).warnings
-    assert "block 3 (up to 12 hours lie between the two runs)" in line
-
-
 def test_over_strata_the_order_is_counted_together():
     """Six of six is a warning, eighteen of eighteen no accident: the whole is not said more boldly than its strata allow."""
     tables = [timed(side_by_side(6, 6), f"c{at}").assign(machine=f"m{at}") for at in range(3)]

@@ -13,7 +13,7 @@ from scipy import stats
 from experiments.comparison import compare
 from experiments.comparison.statistics import power
 from experiments.comparison.verdicts.decision import Decision
-from tests.experiments.comparison.campaigns import frame, paired
+from tests.experiments.comparison.campaigns import paired
 
 MARGIN = math.log1p(0.03)
 
@@ -46,33 +46,6 @@ def test_the_least_effects_of_a_family_and_of_a_verdict_are_shown_with_their_pow
     assert found[0][0].mean() < 0.5  # what is found alone is mostly missed among twelve
     assert found[1][0].mean() == pytest.approx(0.8, abs=0.025)
     assert (found[2][0] & found[2][1]).mean() == pytest.approx(0.8, abs=0.025)
-
-
-def test_a_row_tells_the_least_effects_among_the_tests_of_its_report():
-    rng = np.random.default_rng(2)
-    table = frame(blocks=12).assign(
-        **{f"m{at}/x_seconds": np.exp(rng.normal(0, 0.03, 24)) for at in range(12)}
-    )
-    names = [f"m{at}/x_seconds" for at in range(12)]
-    alone, among = (compare(table, outcomes=asked).findings[0] for asked in (names[:1], names))
-    assert (
-        alone.row.minimum_detectable == among.row.minimum_detectable == alone.row.minimum_in_family
-    )
-    assert alone.spread == among.spread
-    sd = among.spread
-    for finding, tests in ((alone, 1), (among, 12)):
-        told = (
-            math.log1p(finding.row.minimum_in_family),
-            math.log1p(finding.row.minimum_for_verdict),
-        )
-        assert told == pytest.approx(
-            (
-                power.minimum_detectable(sd, 12, tests=tests),
-                power.minimum_for_verdict(MARGIN, sd, 12, tests=tests),
-            )
-        )
-    untested = compare(frame(blocks=4)).rows
-    assert {(row.minimum_in_family, row.minimum_for_verdict) for row in untested} == {(None, None)}
 
 
 def test_guards():
@@ -159,7 +132,7 @@ def predicted(ratio: float, sd: float, n: int, tests: int, plans: int) -> Predic
     [(1.03, 0.02, 1, 0.0), (1.1, 0.05, 12, 0.25), (1.2, 0.2, 12, 0.2)],
 )
 def test_hardly_any_number_of_blocks_is_too_small(ratio, sd, tests, numbers):
-    """300 plans: a standard error of 2.3 points. All ratios and SDs: tests/benchmarks/test_more_blocks.py."""
+    """300 plans: a standard error of 2.3 points."""
     found = predicted(ratio, sd, 8, tests, 300)
     assert found is not None
     assert found.wrong <= 0.2 * found.numbers + 3 * 0.023
@@ -193,37 +166,6 @@ def test_the_plan_is_for_this_verdict_among_the_reports_tests():
         f"at most {among.plan.blocks} more blocks settle it with a predicted probability of 95 %"
         in among.row.reason
     )
-
-
-@pytest.mark.usefixtures("often")
-def test_tests_that_stand_cost_the_others_nothing():
-    rng = np.random.default_rng(6)
-    values = {
-        f"m{at}/x_seconds": np.exp(0.5 * (np.arange(16) >= 8) + rng.normal(0, 0.01, 16))
-        for at in range(11)
-    }
-    table = paired(np.ones(8), np.exp(OPEN), "m/x_seconds").assign(**values)
-    found = next(one for one in compare(table).findings if one.row.metric == "m/x_seconds")
-    told = (float(OPEN.mean()), found.spread, 8, MARGIN)
-    expected, costly = (
-        power.blocks_to_settle(*told, most=100, tests=tests).blocks for tests in (1, 12)
-    )
-    assert found.plan.blocks == expected
-    assert costly != expected
-
-
-@pytest.mark.usefixtures("often")
-def test_a_plan_tells_the_machines_time():
-    """Both runs of a block, one after the other, take 20 minutes together: three blocks an hour, 72 a day."""
-    table = paired(np.ones(8), np.exp(OPEN), "m/x_seconds")
-    first = table["framework"] == "a"
-    timed = table.assign(
-        start_ms=np.where(first, 0, 300_000), end_ms=np.where(first, 300_000, 1_200_000)
-    )
-    found = compare(timed).findings[0]
-    assert found.block_seconds == 1_200
-    assert f" ({found.plan.blocks / 3:,.0f} h of machine time)" in found.row.reason
-    assert "machine time" not in compare(table).rows[0].reason
 
 
 def test_on_the_margin_no_number_of_blocks_is_told():

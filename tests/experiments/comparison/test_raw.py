@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from experiments.cell.measure import write_values
 from experiments.cell.timing import PhaseValues
-from experiments.comparison import compare
-from experiments.comparison.analyses import papers
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
-from tests.experiments.comparison.campaigns import frame, runs
-from tests.experiments.comparison.steps import phase, raw_runs
+from tests.experiments.comparison.campaigns import frame
+from tests.experiments.comparison.steps import phase
 from tracking.errors import EvenhandError
 from tracking.records import Artifact, Metrics, Point, RunClosed, RunOpened
 from tracking.store import Store
-
-
-def test_all_runs_are_shown_where_they_are_few():
-    found = raw.shown(frame(blocks=5))
-    assert len(found) == 10
-    assert {run.level for run in found} == {"pytorch", "tensorflow"}
 
 
 def test_of_many_runs_whole_blocks_are_shown_from_the_first_to_the_last():
@@ -43,32 +33,6 @@ def test_blocks_with_a_missing_side_give_way_to_whole_ones():
         table_["run_id"].isin([f"c1-{block}-pytorch" for block in range(0, 30, 2)]), "status"
     ] = "FAILED"
     assert {int(run.block) % 2 for run in raw.shown(table_, maximum=20)} == {1}
-
-
-def test_every_stratum_gets_its_share():
-    parts = [frame(blocks=20 * (at + 1), params={"workload": name}) for at, name in enumerate("ab")]
-    parts[1]["run_id"] += "b"
-    found = raw.shown(pd.concat(parts, ignore_index=True), strata=["workload"], maximum=24)
-    counts = [sum(run.stratum == f"workload={name}" for run in found) for name in "ab"]
-    assert counts == [12, 12]
-
-
-def test_more_levels_than_may_be_shown_are_cut():
-    assert len(raw.shown(frame(levels=[f"l{at}" for at in range(20)], blocks=6), maximum=8)) == 8
-
-
-def test_only_series_that_a_run_has_are_asked_for():
-    several = frame(blocks=2, params={"epochs": "3"}).assign(
-        **{"val/accuracy": [0.5, np.nan, 0.6, 0.7]}
-    )
-    expected = [
-        ("val/accuracy", "val/loss"),
-        ("val/loss",),
-        ("val/accuracy", "val/loss"),
-        ("val/accuracy", "val/loss"),
-    ]
-    assert [run.epochs for run in raw.shown(several)] == expected
-    assert {run.epochs for run in raw.shown(frame(blocks=2, params={"epochs": "1"}))} == {()}
 
 
 @pytest.fixture(scope="module")
@@ -141,36 +105,3 @@ def test_percentiles_are_medians_over_the_runs_that_earned_them():
     assert set(raw.median_percentiles([few, many], (0.5, 0.95, 0.99))) == {0.5, 0.95, 0.99}
     # 400 values from 2 to 401: the upper tail comes from the run that earned it alone
     assert raw.median_percentiles([few, many], (0.99,))[0.99] == pytest.approx(398, abs=1)
-
-
-def test_the_papers_procedure_is_told_of_one_block_with_the_sound_verdict_beside_it():
-    table_ = table(runs(blocks=8))
-    comparison = compare(table_, baseline="pytorch")
-    shown = raw_runs(table_, factors={"tensorflow": 1.05})
-    # the first block lacks a side, the second has constant steps: nothing can be said of either
-    without = [run for run in shown if (run.block, run.level) != ("0", "pytorch")]
-    constant = [
-        raw.RawRun(run.run_id, run.level, "", run.block, {"train": phase("train", np.ones(50))})
-        if run.block == "1"
-        else run
-        for run in without
-    ]
-    found = {row.metric: row for row in papers.rows(comparison, constant)}
-    assert set(found) == {
-        "train/step_seconds",
-        "inference/latency_seconds_p50",
-        "inference/batch_8/latency_seconds_p50",
-    }
-    row = found["train/step_seconds"]
-    assert (row.a, row.b, row.block, row.procedure.n_steps) == ("pytorch", "tensorflow", "2", 110)
-    # steps that differ by 5 % with an SD of 2 %, 110 of them
-    assert row.is_significant
-    assert row.verdict == next(
-        f.row.verdict for f in comparison.findings if f.row.metric == row.metric
-    )
-    assert found["inference/batch_8/latency_seconds_p50"].verdict == papers.UNJUDGED
-    assert papers.rows(comparison, ()) == ()
-
-
-def test_paths_are_not_needed_where_nothing_is_shown(tmp_path: Path):
-    assert raw.from_files((), {"x": tmp_path}) == []

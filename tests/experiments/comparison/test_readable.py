@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from experiments.comparison import compare
-from experiments.comparison.analyses import intervals, survival
-from experiments.comparison.analyses.survival import Reached
+from experiments.comparison.analyses import intervals
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import STYLE, ratio_ticks
 from experiments.comparison.verdicts.findings import Finding
 from experiments.workloads.captioning import samples
-from tests.experiments.comparison.campaigns import LOSS, RATE, RSS, STEP, frame, paired
+from tests.experiments.comparison.campaigns import RATE, RSS, STEP, frame, paired
 
 
 def _finding(low: float, value: float, high: float, metric: str = STEP) -> Finding:
@@ -42,44 +36,6 @@ def test_right_is_better_in_every_line() -> None:
         assert low is not None and high is not None and value is not None  # noqa: PT018
         assert low <= value <= high
     assert rate[0] == found.findings[0].row.estimate < 1
-
-
-def test_right_is_better_for_differences_too() -> None:
-    one = _finding(-0.2, -0.1, 0.05, LOSS)
-    assert intervals._in_margins(one) == pytest.approx(
-        (2.0, -1.0, 4.0)
-    )  # a margin of 0.05 nats; less is better
-    neither = replace(one, outcome=replace(one.outcome, better="neither"))
-    assert intervals._in_margins(neither) == pytest.approx((-2.0, -4.0, 1.0))
-
-
-@pytest.mark.parametrize("spread", [1.02, 1.3, 2.0, 5.0, 60.0, 1e4, 1e9])
-def test_ticks_of_ratios_never_overlap(spread: float) -> None:
-    with mpl.rc_context(STYLE):
-        canvas = Figure(figsize=(9.2, 2.0))
-        FigureCanvasAgg(canvas)
-        axes = canvas.add_subplot()
-        canvas.subplots_adjust(left=0.35, right=0.8)  # as narrow as labels on both sides make it
-        axes.set_xscale("log")
-        axes.set_xlim(min(0.9, 1 / spread), max(1.1, spread))
-        ratio_ticks(axes.xaxis)
-        canvas.canvas.draw()
-    boxes = [one.get_window_extent() for one in axes.get_xticklabels() if one.get_text()]
-    assert len(boxes) >= 2
-    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
-
-
-def test_a_share_of_runs_is_what_the_table_says() -> None:
-    """The run that never got there ended before the last that did: Kaplan and Meier's curve would reach 1."""
-    one = Reached(
-        "90", "", "a", np.array([10.0, 12.0, 20.0]), np.array([True, False, True]), ("1", "2", "3")
-    )
-    axes = Figure().add_subplot()
-    survival._steps(axes, [one], {"a": "black"}, "90 % accuracy", "")
-    line, ended = axes.lines
-    assert list(line.get_ydata()) == pytest.approx([0, 1 / 3, 2 / 3, 2 / 3])
-    assert list(line.get_xdata()) == [0, 10, 20, 20]
-    assert (ended.get_xdata()[0], ended.get_ydata()[0]) == (12, pytest.approx(1 / 3))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +75,7 @@ def test_ends_of_intervals_are_rounded_outwards(
 )
 def test_what_could_be_told_apart_has_no_false_precision(share: float, told: str) -> None:
     one = _finding(1.0, 1.1, 1.2)
-    assert wording.detectable(replace(one, row=replace(one.row, minimum_in_family=share))) == told
+    assert wording.amount(share, one) == told
 
 
 def test_a_caption_that_never_changes_is_said_to(tmp_path: Path) -> None:

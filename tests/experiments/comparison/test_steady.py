@@ -26,26 +26,11 @@ def _noise(rng: np.random.Generator, steps: int, spread: float = 0.02) -> np.nda
     return 0.03 * np.exp(rng.normal(0, spread, steps))
 
 
-def _autocorrelated(
-    rng: np.random.Generator, steps: int, spread: float = 0.03, share: float = 0.5
-) -> np.ndarray:
-    shocks = rng.normal(0, spread * np.sqrt(1 - share**2), steps)
-    values = np.empty(steps)
-    values[0] = rng.normal(0, spread)
-    for at in range(1, steps):
-        values[at] = share * values[at - 1] + shocks[at]
-    return 0.03 * np.exp(values)
-
-
 # 100 runs: a rate of 0.97 has a standard error below 0.02, so 0.9 lies four of them away.
 @pytest.mark.parametrize("steps", [100, 400])
 @pytest.mark.parametrize("spread", [0.005, 0.02, 0.05])
 def test_flat_steps_are_steady(steps, spread):
     assert _kinds(lambda rng: _noise(rng, steps, spread))["steady"] >= 0.9 * RUNS
-
-
-def test_autocorrelated_steps_are_steady():
-    assert _kinds(lambda rng: _autocorrelated(rng, 400))["steady"] >= 0.88 * RUNS
 
 
 @pytest.mark.parametrize("steps", [100, 400])
@@ -63,24 +48,11 @@ def test_a_warm_up_is_found_with_its_length(steps):
     assert "slower" in one.reason
 
 
-def test_a_warm_up_that_fades_is_one():
-    assert (
-        _kinds(lambda rng: _noise(rng, 400) * (1 + 0.5 * np.exp(-np.arange(400) / 20)))[
-            "warm-up, then steady"
-        ]
-        >= 0.88 * RUNS
-    )
-
-
 @pytest.mark.parametrize("drift", [0.05, 0.1, 0.3])
 def test_a_drift_is_no_steady_state(drift):
     """A drift is a staircase to changepoints, whose top looks flat: the guard must see through it."""
     kinds = _kinds(lambda rng: _noise(rng, 400) * np.linspace(1, 1 + drift, 400))
     assert kinds["no steady state"] >= 0.93 * RUNS
-
-
-def test_a_drift_below_the_tolerance_is_none():
-    assert _kinds(lambda rng: _noise(rng, 400) * np.linspace(1, 1.01, 400))["steady"] >= 0.9 * RUNS
 
 
 def test_two_modes_are_no_steady_state():
@@ -95,15 +67,6 @@ def test_rare_spikes_are_forgiven():
         return _noise(rng, 400) * np.where(rng.random(400) < 0.05, 5.0, 1.0)
 
     assert _kinds(spikes)["steady"] >= 0.88 * RUNS
-
-
-def test_a_jump_near_the_end_is_no_steady_state():
-    assert (
-        _kinds(lambda rng: _noise(rng, 400) * np.where(np.arange(400) > 360, 1.2, 1.0))[
-            "no steady state"
-        ]
-        >= 0.97 * RUNS
-    )
 
 
 def test_the_first_step_is_apart_and_constants_are_steady():
@@ -132,31 +95,6 @@ def test_no_drift_is_below_minus_100_percent_or_rests_on_chance(steps):
         falling.append(steady.classify(seconds).drift_percent)
     assert sum(drift is not None for drift in flat) <= 0.05 * RUNS  # a 99 % interval
     assert all(drift is None or drift > -100 for drift in falling)
-
-
-def test_a_fall_of_all_steps_is_told_as_the_share_that_it_is():
-    found = steady.classify(_noise(np.random.default_rng(2), 401) * np.linspace(1.3, 1, 401))
-    assert found.kind == "no steady state"
-    assert found.drift_percent == pytest.approx(100 * (1 / 1.3 - 1), abs=2)
-
-
-def test_a_drift_after_a_warm_up_is_that_of_its_steps():
-    """4 % over the last 200 of 400 steps; what the slope would make of the whole run, 8 %, nobody measured."""
-    seconds = _noise(np.random.default_rng(1), 401, 0.01)
-    seconds[:200] *= 3
-    seconds[201:] *= np.geomspace(1.04, 1, 200)
-    found = steady.classify(seconds)
-    assert found.kind == "no steady state"
-    assert found.drift_percent == pytest.approx(-3.8, abs=1)
-
-
-def test_steps_without_a_time_have_no_drift():
-    seconds = np.append(np.full(100, 0.01), np.zeros(100))
-    assert steady.classify(seconds).drift_percent is None
-
-
-def test_many_steps_do_not_take_forever():
-    assert steady.classify(_noise(np.random.default_rng(0), 60_000)).kind == "steady"
 
 
 def test_runs_are_counted_by_level_and_summaries_from_before_the_steady_state_are_seen():

@@ -6,11 +6,8 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.judgement import ComparisonSpec, judged
-from experiments.comparison.report import card as cards
-from experiments.comparison.runs import environment
 from experiments.comparison.runs.environment import seconds_of_a_block
-from experiments.comparison.verdicts.turns import REASON
+from experiments.comparison.verdicts.verdict import TOOK_TURNS
 from tests.experiments.comparison.campaigns import STEP, frame
 
 FIRST, TOTAL, CALL = (
@@ -35,20 +32,12 @@ def test_the_beginning_and_whole_times_are_not_judged_of_cells_that_took_turns()
     for metric in (FIRST, TOTAL, CALL):
         assert (together[metric].verdict, together[metric].reason, together[metric].estimate) == (
             "not comparable",
-            REASON,
+            TOOK_TURNS,
             None,
         )
         assert alone[metric].verdict == "slower"
     assert together[STEP].verdict == alone[STEP].verdict == "slower"
     assert together[STEP].estimate == alone[STEP].estimate
-
-
-def test_what_is_not_judged_does_not_make_the_blocks_of_the_card_fewer() -> None:
-    table = in_turns()
-    card = cards.of(
-        judged(ComparisonSpec(baseline="pytorch"), table), "A study", span=environment.span(table)
-    )
-    assert card.facts["Runs"] == "16 usable, 8 blocks"
 
 
 def test_runs_that_were_paired_in_different_ways_are_not_compared() -> None:
@@ -84,10 +73,3 @@ def test_cells_that_took_turns_with_others_are_no_pair() -> None:
 def test_time_that_both_runs_of_a_block_share_counts_once(apart_ms: int, seconds: float) -> None:
     table = pd.DataFrame({"start_ms": [0, 60_000], "end_ms": [900, 60_900]})
     assert seconds_of_a_block(table, table + apart_ms) == pytest.approx(seconds)
-
-
-def test_runs_without_the_setting_are_judged_as_ever() -> None:
-    table = frame(blocks=8).assign(**{FIRST: 1.0})
-    assert (
-        next(row for row in compare(table).rows if row.metric == FIRST).verdict == "deterministic"
-    )

@@ -1,4 +1,4 @@
-"""Small folders of recorded speech, in the layouts of LJSpeech and LibriSpeech, by Python's own writer of WAV files."""
+"""Small folders of recorded speech, in the layouts of LJSpeech and LibriSpeech."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +11,9 @@ from experiments.datasets.caption_batches import (
     Formulation,
     check_batch_size,
     epoch,
-    steps_per_epoch,
 )
 from experiments.datasets.captions import CaptionData
-from experiments.datasets.synthetic import features, synthetic
+from experiments.datasets.synthetic import synthetic
 from models.contract import Batch
 from tracking.errors import WrongCall
 
@@ -39,17 +37,17 @@ def _pairs(batch: Batch) -> list[Pair]:
     image_features, tokens, positions = batch.inputs
     words = tokens.shape[1]
     counted = [number for number, weight in enumerate(batch.weights) if weight]
-    found = []
+    pairs = []
     for number in counted:
         row, last = divmod(int(positions[number]), words)
-        found.append(
+        pairs.append(
             (
                 float(image_features[row, 0]),
                 tuple(tokens[row, : last + 1].tolist()),
                 int(batch.targets[number]),
             )
         )
-    return found
+    return pairs
 
 
 def _expected(
@@ -65,7 +63,7 @@ def _expected(
 
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_every_pair_once(data: CaptionData, formulation: Formulation) -> None:
-    drawn = features(data)
+    drawn = np.load(data.folder / "features.npy")
     captions = data.captions_of("validation")
     batches = epoch(
         data, drawn, split="validation", batch_size=8, formulation=formulation, drop_last=False
@@ -75,30 +73,15 @@ def test_every_pair_once(data: CaptionData, formulation: Formulation) -> None:
     )
 
 
-def test_formulations_hold_the_same_pairs_batch_by_batch(data: CaptionData) -> None:
-    order = np.random.default_rng(1).permutation(data.captions_of("train"))
-    prefix, sequence = (
-        list(
-            epoch(
-                data,
-                features(data),
-                split="train",
-                batch_size=16,
-                formulation=formulation,
-                order=order,
-            )
-        )
-        for formulation in FORMULATIONS
-    )
-    assert len(prefix) == len(sequence) == steps_per_epoch(len(order), 16)
-    for one, other in zip(prefix, sequence, strict=True):
-        assert Counter(_pairs(one)) == Counter(_pairs(other))
-
-
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_shapes_types_and_padding(data: CaptionData, formulation: Formulation) -> None:
     for batch in epoch(
-        data, features(data), split="train", batch_size=16, formulation=formulation, drop_last=False
+        data,
+        np.load(data.folder / "features.npy"),
+        split="train",
+        batch_size=16,
+        formulation=formulation,
+        drop_last=False,
     ):
         image_features, tokens, positions = batch.inputs
         assert [array.dtype for array in (*batch.inputs, batch.targets, batch.weights)] == [
@@ -131,12 +114,18 @@ def test_last_batch_is_dropped_or_filled(data: CaptionData) -> None:
     captions = data.captions_of("train")
     assert len(captions) % 16 != 0
     dropped = list(
-        epoch(data, features(data), split="train", batch_size=16, formulation="sequence")
+        epoch(
+            data,
+            np.load(data.folder / "features.npy"),
+            split="train",
+            batch_size=16,
+            formulation="sequence",
+        )
     )
     filled = list(
         epoch(
             data,
-            features(data),
+            np.load(data.folder / "features.npy"),
             split="train",
             batch_size=16,
             formulation="sequence",
@@ -148,28 +137,18 @@ def test_last_batch_is_dropped_or_filled(data: CaptionData) -> None:
     assert np.count_nonzero(filled[-1].inputs[1].any(axis=1)) == len(captions) % 16
 
 
-def test_steps_end_an_epoch_early(data: CaptionData) -> None:
-    assert (
-        len(
-            list(
-                epoch(
-                    data,
-                    features(data),
-                    split="train",
-                    batch_size=16,
-                    formulation="prefix",
-                    steps=2,
-                )
-            )
-        )
-        == 2
-    )
-
-
 def test_batch_larger_than_the_data(data: CaptionData) -> None:
     captions = len(data.captions_of("train"))
     with pytest.raises(WrongCall) as caught:
-        next(epoch(data, features(data), split="train", batch_size=512, formulation="prefix"))
+        next(
+            epoch(
+                data,
+                np.load(data.folder / "features.npy"),
+                split="train",
+                batch_size=512,
+                formulation="prefix",
+            )
+        )
     assert (
         str(caught.value)
         == f"batch_size 512 is more than the {captions} training captions of synthetic; at most {captions}"
@@ -177,21 +156,3 @@ def test_batch_larger_than_the_data(data: CaptionData) -> None:
     with pytest.raises(WrongCall, match="at least 1"):
         check_batch_size(data, "train", captions, 0)
     check_batch_size(data, "train", captions, captions)
-
-
-def test_longest_caption_fits_in_both(tmp_path: Path) -> None:
-    """The caption of exactly L words makes L - 1 predictions."""
-    data = synthetic(vocabulary=30, length=13, captions=2, images=2, seed=0, cache=tmp_path)
-    longest = np.flatnonzero(np.count_nonzero(data.tokens, axis=1) == 13)
-    for formulation in FORMULATIONS:
-        batch = next(
-            epoch(
-                data,
-                features(data),
-                split="train",
-                batch_size=1,
-                formulation=formulation,
-                order=longest,
-            )
-        )
-        assert batch.weights.sum() == 12

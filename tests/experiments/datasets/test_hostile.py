@@ -1,4 +1,4 @@
-"""Caption files and pictures that somebody else wrote: nothing outside of the folder, nothing silently wrong, one line each."""
+"""Hostile caption files and pictures: names that lead out, bombs, other programs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from PIL import Image
 
 from experiments.datasets import images
 from experiments.datasets.captions import CaptionData, index
-from experiments.datasets.layouts import CONTROLS, LEADS_OUT, NO_CAPTION, Skipped, find
+from experiments.datasets.layouts import CONTROLS, LEADS_OUT
 from tests.experiments.datasets.folders import kaggle, picture
-from tracking.errors import WrongCall
 
 Write = Callable[[Path, str, str], None]
 
@@ -26,38 +25,13 @@ def _index(folder: Path, **options: Any) -> CaptionData:
     return index(str(folder), cache=folder.parent / "cache", seed=1, **options)
 
 
-# ---- a good caption for each of four pictures, and a row of somebody else's, in every format
+# ---- a good caption for each of four pictures, and a row of another author
 
 
 def _kaggle(folder: Path, name: str, text: str) -> None:
     rows = [f"{number}.jpg,brown dog" for number in range(4)]
     (folder / "captions.txt").write_text(
         "\n".join(["image,caption", *rows, f"{name},{text}"]), encoding="utf-8"
-    )
-
-
-def _tokens(folder: Path, name: str, text: str) -> None:
-    rows = [f"{number}.jpg#0\tbrown dog" for number in range(4)]
-    (folder / "Flickr8k.token.txt").write_text(
-        "\n".join([*rows, f"{name}#0\t{text}"]), encoding="utf-8"
-    )
-
-
-def _flickr30k(folder: Path, name: str, text: str) -> None:
-    rows = [f"{number}.jpg| 0| brown dog" for number in range(4)]
-    (folder / "results.csv").write_text("\n".join([*rows, f"{name}| 0| {text}"]), encoding="utf-8")
-
-
-def _coco(folder: Path, name: str, text: str) -> None:
-    (folder / "images").rename(folder / "val2017")
-    names = [*(f"{number}.jpg" for number in range(4)), name]
-    files = [{"id": number, "file_name": one} for number, one in enumerate(names)]
-    told = [
-        {"image_id": number, "caption": "brown dog" if number < 4 else text} for number in range(5)
-    ]
-    (folder / "annotations").mkdir()
-    (folder / "annotations" / "captions_val2017.json").write_text(
-        json.dumps({"images": files, "annotations": told})
     )
 
 
@@ -83,18 +57,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def _skipped(folder: Path) -> list[str]:
-    layout, module = find(folder)
-    return [row.reason for row in module.rows(layout) if isinstance(row, Skipped)]
-
-
-FORMATS = (_kaggle, _tokens, _flickr30k, _coco, _karpathy, _karpathys_path)
-
-
-@pytest.mark.parametrize(
-    "name", ["../../secret.jpg", "{}/secret.jpg", "sub/../../../secret.jpg", ".."]
-)
-@pytest.mark.parametrize("write", FORMATS)
+@pytest.mark.parametrize("name", ["../../secret.jpg", "{}/secret.jpg"])
+@pytest.mark.parametrize("write", [_kaggle, _karpathys_path])
 def test_names_that_lead_out_of_the_folder_are_skipped_and_counted(
     folder: Path, write: Write, name: str
 ) -> None:
@@ -105,101 +69,13 @@ def test_names_that_lead_out_of_the_folder_are_skipped_and_counted(
     assert "secret" not in data.vocabulary.ids
 
 
-@pytest.mark.parametrize("name", ["4\0.jpg", "4\x1b[2J.jpg", "4\u202e.jpg"])
-@pytest.mark.parametrize("write", FORMATS[:5])
+@pytest.mark.parametrize("name", ["4\x1b[2J.jpg"])
+@pytest.mark.parametrize("write", [_kaggle, _karpathy])
 def test_control_characters_in_names_are_skipped_and_counted(
     folder: Path, write: Write, name: str
 ) -> None:
     write(folder, name, "hidden dog")
     assert _index(folder).dropped == {CONTROLS.reason: 1}
-
-
-@pytest.mark.parametrize("write", FORMATS[:5])
-def test_nul_in_a_caption_is_skipped_and_counted(folder: Path, write: Write) -> None:
-    write(folder, "3.jpg", "hidden\0dog")
-    data = _index(folder)
-    assert data.dropped == {CONTROLS.reason: 1}
-    assert len(data.tokens) == 4
-
-
-@pytest.mark.parametrize("write", [_coco, _karpathy])
-def test_half_a_character_in_json_is_skipped_and_counted(folder: Path, write: Write) -> None:
-    write(folder, "3.jpg", "hidden \ud800 dog")
-    assert _index(folder).dropped == {CONTROLS.reason: 1}
-
-
-def test_links_are_the_owners_choice(folder: Path, tmp_path: Path) -> None:
-    """Pictures on another disk, linked one by one, are a common layout; it is names in a file that cannot lead out."""
-    _kaggle(folder, "linked.jpg", "other dog")
-    (folder / "images" / "linked.jpg").symlink_to(tmp_path / "secret.jpg")
-    assert len(_index(folder).images) == 5
-
-
-# ---- JSON of other types than it should be
-
-_VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    1.5,
-    float("nan"),
-    10**30,
-    "",
-    "x",
-    [],
-    [[]],
-    {},
-    {"a": 1},
-)
-
-
-@pytest.mark.parametrize("value", _VALUES, ids=repr)
-def test_coco_of_other_types(tmp_path: Path, value: Any) -> None:
-    """Every part of it in turn; whatever is not a caption of a picture is counted as such."""
-    (tmp_path / "val2017").mkdir()
-    (tmp_path / "annotations").mkdir()
-    path = tmp_path / "annotations" / "captions_val2017.json"
-    image, told = {"id": 1, "file_name": "1.jpg"}, {"image_id": 1, "caption": "brown dog"}
-    for files, captions in (
-        (value, [told]),
-        ([value], [told]),
-        ([{**image, "id": value}], [told]),
-        ([{**image, "file_name": value}], [{**told, "caption": ""}]),
-        ([image], value),
-        ([image], [value]),
-        ([image], [{**told, "image_id": value}]),
-        ([image], [{**told, "caption": value if value != "x" else ""}]),
-    ):
-        path.write_text(json.dumps({"images": files, "annotations": captions}))
-        layout, module = find(tmp_path)
-        found = list(module.rows(layout))
-        assert found in ([], [NO_CAPTION])
-
-
-@pytest.mark.parametrize("value", _VALUES, ids=repr)
-def test_karpathy_of_other_types(folder: Path, value: Any) -> None:
-    entry = {
-        "filename": "1.jpg",
-        "filepath": "",
-        "split": "train",
-        "sentences": [{"raw": "brown dog", "tokens": []}],
-    }
-    for wrong in (
-        value,
-        {**entry, "filename": value if value != "x" else ""},
-        {**entry, "filepath": value if value not in (None, "", "x") else 1},
-        {**entry, "split": value},
-        {**entry, "sentences": value},
-        {**entry, "sentences": [value]},
-        {**entry, "sentences": [{"raw": value if value != "x" else ""}]},
-        {**entry, "sentences": [{"tokens": value}]},
-        {**entry, "sentences": [{"tokens": [value if value != "x" else ""]}]},
-    ):
-        (folder / "dataset.json").write_text(json.dumps({"images": [entry, wrong]}))
-        reasons = _skipped(folder)
-        assert len(reasons) == 1
-        assert reasons[0] == NO_CAPTION.reason or reasons[0].startswith("unknown split ")
-        assert len(reasons[0]) < 120
 
 
 def test_an_id_of_two_pictures_is_nobodys(folder: Path) -> None:
@@ -222,14 +98,6 @@ def test_one_endless_caption_does_not_widen_all(folder: Path) -> None:
     data = _index(folder)
     assert data.dropped == {"caption of more than 1,000 words": 1}
     assert data.tokens.shape == (4, 4)
-
-
-def test_a_damaged_cache_is_made_again(tmp_path: Path) -> None:
-    folder = kaggle(tmp_path / "data")
-    first = _index(folder)
-    for name in ("meta.json", "images.json", "vocabulary.json", "tokens.npy"):
-        (first.folder / name).write_bytes((first.folder / name).read_bytes()[:20])
-        assert len(_index(folder).tokens) == 20
 
 
 # ---- pictures
@@ -263,13 +131,3 @@ def test_a_picture_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.M
     assert images.problem(path, decode=True) == "not an image"
     assert images.opened(path) == "not an image"
     assert started == []
-
-
-def test_messages_quote_no_control_characters(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    (folder / "dataset_\x1b[31m.json").write_text(json.dumps({"images": []}))
-    (folder / "images").mkdir()
-    assert find(folder)[0].name == "\\x1b[31m"
-    with pytest.raises(WrongCall, match="has no readable row"):
-        _index(folder)

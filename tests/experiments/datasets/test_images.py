@@ -7,7 +7,6 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from experiments.datasets import images
 from experiments.datasets.captions import CaptionData, index
 from experiments.datasets.images import MEAN, STANDARD_DEVIATION, batches, normalised
 from tests.experiments.datasets.folders import kaggle
@@ -36,28 +35,6 @@ def test_batches_cover_the_images_in_order(data: CaptionData) -> None:
     assert all(batch.pixels.dtype == np.float32 and batch.broken == [] for batch in found)
     with Image.open(Path(data.source, data.images[4])) as picture:
         np.testing.assert_array_equal(found[1].pixels[1], normalised(picture, 24))
-
-
-def test_resumed_from_the_middle(data: CaptionData) -> None:
-    whole = np.concatenate(
-        [batch.pixels for batch in batches(Path(data.source), data.images, size=24, batch=7)]
-    )
-    resumed = list(batches(Path(data.source), data.images, size=24, batch=2, start=3))
-    assert [batch.first for batch in resumed] == [3, 5]
-    np.testing.assert_array_equal(np.concatenate([batch.pixels for batch in resumed]), whole[3:])
-
-
-def test_images_that_broke_since_are_zeros(data: CaptionData) -> None:
-    """Headers were fine when the data was indexed; the rest shows when the picture is decoded."""
-    cut, gone = (Path(data.source, data.images[number]) for number in (2, 4))
-    cut.write_bytes(cut.read_bytes()[:-1500])
-    gone.unlink()
-    (batch,) = batches(Path(data.source), data.images, size=24, batch=10)
-    assert [image for image, _ in batch.broken] == [2, 4]
-    assert "truncated" in batch.broken[0][1]
-    assert batch.broken[1][1] == "missing"
-    zero = [number for number in range(7) if not batch.pixels[number].any()]
-    assert zero == [2, 4]
 
 
 def _save(picture: Image.Image, path: Path) -> Path:
@@ -113,10 +90,3 @@ def test_exif_orientation(tmp_path: Path) -> None:
         found = normalised(opened, 32)
     assert found[:12].max() < _colour(40, 40, 40).max()
     assert found[20:].min() > _colour(215, 215, 215).min()
-
-
-def test_large_data_sets_have_headers_read_only(data: CaptionData) -> None:
-    path = Path(data.source, data.images[0])
-    path.write_bytes(path.read_bytes()[:-1500])
-    assert images.problem(path, decode=False) is None
-    assert "truncated" in (images.problem(path, decode=True) or "")

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from experiments.datasets.tokens import END, START, Vocabulary, words
@@ -37,9 +35,3 @@ def test_order_is_falling_frequency_then_alphabetical() -> None:
 def test_decode_stops_at_the_end_mark() -> None:
     vocabulary = _vocabulary()
     assert vocabulary.decode([vocabulary.start, 5, 1, vocabulary.end, 4, 0, 0]) == "dog runs"
-
-
-def test_saved_and_loaded(tmp_path: Path) -> None:
-    vocabulary = Vocabulary.of({"déjà": 2, START: 1, END: 1})
-    vocabulary.save(tmp_path / "vocabulary.json")
-    assert Vocabulary.load(tmp_path / "vocabulary.json") == vocabulary

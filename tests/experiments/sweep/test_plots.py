@@ -59,9 +59,7 @@ def names(study: Study) -> list[str]:
         (20, ["History", "Importance", "Each setting", "Two settings"]),
     ],
 )
-def test_settings_are_ranked_only_where_chance_does_not_rank_them(
-    trials: int, kinds: list[str]
-) -> None:
+def test_importance_needs_enough_trials(trials: int, kinds: list[str]) -> None:
     assert names(small_study(trials)) == [f"{kind}: median training step, s" for kind in kinds]
 
 
@@ -90,7 +88,7 @@ def test_several_objectives_have_a_front_and_a_history_each(tmp_path: Path) -> N
     ], "all others are drawn"
 
 
-def test_the_table_is_optunas_and_says_what_ran_out_of_memory(tmp_path: Path) -> None:
+def test_table_marks_trials_out_of_memory(tmp_path: Path) -> None:
     report.write_table(two_objectives(), tmp_path)
     header, *rows = (line.split(",") for line in (tmp_path / "trials.csv").read_text().splitlines())
     table = [dict(zip(header, row, strict=True)) for row in rows]

@@ -1,4 +1,4 @@
-"""Optuna's part alone: trials are counted, dropped ones run again, the largest batch is found in few steps."""
+"""Optuna's part of a sweep: numbers of trials, trials of dead workers, the largest batch."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from tracking.records import RunOutcome
 def goal(
     text: str = "batch_size=1..64:log", objectives: str = "throughput:max", constraints: str = ""
 ) -> Goal:
-    known = captioning.STUDY.outcomes
+    outcomes = captioning.STUDY.outcomes
     return Goal(
         space.parse(text, captioning.Settings),
-        goals.objectives(objectives, known),
-        goals.constraints(constraints, known),
+        goals.objectives(objectives, outcomes),
+        goals.constraints(constraints, outcomes),
     )
 
 
 def storage(folder: Path, heartbeat_seconds: int = 1) -> RDBStorage:
-    return search.open_storage(search.sqlite(folder / "optuna.db"), heartbeat_seconds)
+    return search.open_storage(f"sqlite:///{folder / 'optuna.db'}", heartbeat_seconds)
 
 
 def study(
-    folder: Path, wanted: Goal, sampler: str = "tpe", heartbeat_seconds: int = 1
+    folder: Path, target: Goal, sampler: str = "tpe", heartbeat_seconds: int = 1
 ) -> optuna.Study:
-    made = search.create(storage(folder, heartbeat_seconds), "one", wanted, {"x": 1})
-    made.sampler = search.sampler(sampler, wanted.dimensions, 0)
+    made = search.create(storage(folder, heartbeat_seconds), "trial", target, {"x": 1})
+    made.sampler = search.SAMPLERS[sampler](target.dimensions, 0)
     return made
 
 
@@ -52,31 +52,32 @@ def result(value: float, memory: float = 1e9) -> Result:
 
 
 @pytest.mark.parametrize("sampler", sorted(search.SAMPLERS))
-def test_every_sampler_runs_as_many_trials_as_were_asked_for(tmp_path: Path, sampler: str) -> None:
-    wanted = goal("batch_size=1..64:log,dropout=0..0.4:0.2")
-    made = study(tmp_path, wanted, sampler)
+def test_samplers_run_the_requested_number_of_trials(tmp_path: Path, sampler: str) -> None:
+    target = goal("batch_size=1..64:log,dropout=0..0.4:0.2")
+    made = study(tmp_path, target, sampler)
 
     def run(trial: Trial) -> Sequence[float]:
-        values = search.suggest(trial, wanted.dimensions)
-        return search.answer(trial, wanted, result(float(values["batch_size"])))
+        values = search.suggest(trial, target.dimensions)
+        return search.answer(trial, target, result(float(values["batch_size"])))
 
-    search.run_until(made, 6, run, no_waiting)
-    search.run_until(made, 6, run, no_waiting)
-    assert [one.state for one in made.trials] == [TrialState.COMPLETE] * 6
-    assert search.best(made)[0].values[0] == max(one.params["batch_size"] for one in made.trials)
+    search.run_until(made, 4, run, no_waiting)
+    assert [trial.state for trial in made.trials] == [TrialState.COMPLETE] * 4
+    assert search.best(made)[0].values[0] == max(
+        trial.params["batch_size"] for trial in made.trials
+    )
 
 
-def test_what_runs_out_of_memory_or_breaks_a_bound_is_a_result_and_never_the_best(
+def test_infeasible_trials_are_results_but_never_the_best(
     tmp_path: Path,
 ) -> None:
-    wanted = goal("batch_size=8|16|32|64", constraints="memory<2GB")
-    made = study(tmp_path, wanted, "grid")
+    target = goal("batch_size=8|16|32|64", constraints="memory<2GB")
+    made = study(tmp_path, target, "grid")
 
     def run(trial: Trial) -> Sequence[float]:
-        size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
+        size = int(search.suggest(trial, target.dimensions)["batch_size"])
         return search.answer(
             trial,
-            wanted,
+            target,
             result(size, size * 1e8) if size < 64 else Result("run", RunOutcome.OUT_OF_MEMORY),
         )
 
@@ -89,31 +90,31 @@ def test_what_runs_out_of_memory_or_breaks_a_bound_is_a_result_and_never_the_bes
     assert [trial.params["batch_size"] for trial in search.best(made)] == [16]
 
 
-def test_of_several_objectives_the_front_is_found_and_equal_settings_once(tmp_path: Path) -> None:
-    wanted = goal("batch_size=1|2|4", "throughput:max,memory:min")
-    made = study(tmp_path, wanted, "random")
+def test_pareto_front_has_equal_settings_once(tmp_path: Path) -> None:
+    target = goal("batch_size=1|2|4", "throughput:max,memory:min")
+    made = study(tmp_path, target, "random")
 
     def run(trial: Trial) -> Sequence[float]:
-        size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
-        return search.answer(trial, wanted, result(size, memory=size if size != 2 else 100))
+        size = int(search.suggest(trial, target.dimensions)["batch_size"])
+        return search.answer(trial, target, result(size, memory=size if size != 2 else 100))
 
-    search.run_until(made, 12, run, no_waiting)
-    assert [one.params["batch_size"] for one in search.best(made)] == [4, 1]
+    search.run_until(made, 8, run, no_waiting)
+    assert [trial.params["batch_size"] for trial in search.best(made)] == [4, 1]
 
 
-def test_a_failed_trial_counts_and_the_search_goes_on_but_not_without_any_success(
+def test_search_ends_after_failures_only(
     tmp_path: Path,
 ) -> None:
-    wanted = goal()
-    made = study(tmp_path, wanted)
+    target = goal()
+    made = study(tmp_path, target)
     tried = []
 
     def run(trial: Trial) -> Sequence[float]:
         tried.append(trial.number)
-        search.suggest(trial, wanted.dimensions)
+        search.suggest(trial, target.dimensions)
         if trial.number == 1:
             raise TrialFailed("broken")
-        return search.answer(trial, wanted, result(1.0))
+        return search.answer(trial, target, result(1.0))
 
     search.run_until(made, 4, run, no_waiting)
     assert tried == [0, 1, 2, 3]
@@ -123,62 +124,64 @@ def test_a_failed_trial_counts_and_the_search_goes_on_but_not_without_any_succes
         trial.set_user_attr("reason", "no such file")
         raise TrialFailed("no such file")
 
-    hopeless = search.create(storage(tmp_path), "hopeless", wanted, {})
+    hopeless = search.create(storage(tmp_path), "hopeless", target, {})
     with pytest.raises(
         EvenhandError, match="the first 3 trials all failed, the last with: no such file"
     ):
         search.run_until(hopeless, 10, fail, no_waiting)
 
 
-def test_what_a_dead_worker_dropped_is_run_again_with_the_same_settings_and_counts_once(
+def test_trials_of_dead_workers_are_run_again_and_count_once(
     tmp_path: Path,
 ) -> None:
-    wanted = goal("batch_size=1..64:log,dropout=0..0.4:0.2")
-    made = study(tmp_path, wanted, "grid")
+    target = goal("batch_size=1..64:log,dropout=0..0.4:0.2")
+    made = study(tmp_path, target, "grid")
     dropped = made.ask()
-    values = search.suggest(dropped, wanted.dimensions)
+    values = search.suggest(dropped, target.dimensions)
     storage(tmp_path).record_heartbeat(dropped._trial_id)  # its worker dies after this
     waited = []
 
     def run(trial: Trial) -> Sequence[float]:
-        search.suggest(trial, wanted.dimensions)
-        return search.answer(trial, wanted, result(1.0))
+        search.suggest(trial, target.dimensions)
+        return search.answer(trial, target, result(1.0))
 
     search.run_until(made, 3, run, lambda: waited.append(time.monotonic()))
     assert waited, "the last trial ran elsewhere, as far as anybody could know"
     counted = search.counted(made.trials)
     assert len(counted) == 3
-    assert {one.state for one in counted} == {TrialState.COMPLETE}
+    assert {trial.state for trial in counted} == {TrialState.COMPLETE}
     again = next(
-        one for one in counted if one.number != one.system_attrs.get("failed_trial", one.number)
+        trial
+        for trial in counted
+        if trial.number != trial.system_attrs.get("failed_trial", trial.number)
     )
     assert again.params == values
     assert made.trials[dropped.number].state == TrialState.FAIL
 
 
-@pytest.mark.parametrize("limit", [0, 1, 7, 100, 254, 255])
-def test_the_largest_batch_that_fits_is_found_in_log2_steps(tmp_path: Path, limit: int) -> None:
-    wanted = goal("batch_size=1..255")
-    made = study(tmp_path, wanted)
+@pytest.mark.parametrize("limit", [0, 1, 11, 15])
+def test_halving_takes_log2_trials(tmp_path: Path, limit: int) -> None:
+    target = goal("batch_size=1..15")
+    made = study(tmp_path, target)
 
     def run(trial: Trial) -> Sequence[float]:
-        size = int(search.suggest(trial, wanted.dimensions)["batch_size"])
+        size = int(search.suggest(trial, target.dimensions)["batch_size"])
         return search.answer(
-            trial, wanted, result(1.0) if size <= limit else Result("run", RunOutcome.OUT_OF_MEMORY)
+            trial, target, result(1.0) if size <= limit else Result("run", RunOutcome.OUT_OF_MEMORY)
         )
 
     def try_one(values: dict[str, space.Value]) -> None:
         made.enqueue_trial(values)
         search.run_until(made, 0, run, no_waiting)
 
-    batches.find_largest(made, wanted.dimensions, try_one)  # type: ignore[arg-type]
-    ((_, found),) = batches.largest(made, wanted.dimensions)
-    assert (found.params["batch_size"] if found else 0) == limit
-    assert len(made.trials) <= 8
+    batches.find_largest(made, target.dimensions, try_one)  # type: ignore[arg-type]
+    ((_, largest),) = batches.largest(made, target.dimensions)
+    assert (largest.params["batch_size"] if largest else 0) == limit
+    assert len(made.trials) <= 4
 
 
-def test_a_storage_that_cannot_be_used_is_told_in_one_line(tmp_path: Path) -> None:
-    for url, said in {
+def test_unusable_storage_is_refused(tmp_path: Path) -> None:
+    for url, message in {
         f"sqlite:///{tmp_path}/no/where.db": "cannot be used: unable to open database file",
         "postgresql://nobody@127.0.0.1:9/x": "cannot be used: connection to server",
         "postgresql://nobody:secret@127.0.0.1:9/x": "leave it out and set PGPASSWORD",
@@ -186,6 +189,6 @@ def test_a_storage_that_cannot_be_used_is_told_in_one_line(tmp_path: Path) -> No
     }.items():
         with pytest.raises(WrongCall) as error:
             search.open_storage(url, 1)
-        assert said in str(error.value)
+        assert message in str(error.value)
         assert "\n" not in str(error.value)
         assert "secret" not in str(error.value)

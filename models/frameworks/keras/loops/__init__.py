@@ -1,1 +1,1 @@
-"""Loops that are not ours, over the same network: what the cost of measuring is measured against."""
+"""Training loops of others, over the same network: the baseline of the cost of measuring."""

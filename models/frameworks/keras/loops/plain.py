@@ -1,4 +1,4 @@
-"""Keras' own way of a step at a time: the framework and the network, nothing of this tool.
+"""Keras' single steps: the framework and the network, and no part of this tool.
 
 Source: keras.io/api/models/model_training_apis, `train_on_batch` and `predict_on_batch`.
 """
@@ -15,12 +15,12 @@ from models.transfer import entries, to_keras
 
 
 class Plain:
-    """A network on one batch that lies on the device."""
+    """Network with one batch on the device."""
 
     def __init__(
         self, network: Any, weights: Weights, images: Array, labels: Array, _: str
     ) -> None:
-        """images: float32 (n, height, width, channels); labels: int32 (n,)."""
+        # images: float32 (n, height, width, channels); labels: int32 (n,)
         to_keras(entries(network), weights)
         self._model = network
         self._images, self._labels = (
@@ -29,12 +29,12 @@ class Plain:
         )
 
     def requests(self) -> Callable[[], Array]:
-        """What answers one request, its answer in host memory."""
+        """Return a call that answers one request, in host memory."""
         model, images = self._model, self._images
         return lambda: model.predict_on_batch(images)
 
     def steps(self, learning_rate: float) -> Callable[[], float]:
-        """What makes one step and reads its loss, which waits for a GPU."""
+        """Return a call that makes one step and reads its loss."""
         model, images, labels = self._model, self._images, self._labels
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=keras.optimizers.Adam(learning_rate), loss=loss)

@@ -1,6 +1,7 @@
-"""The loop of PyTorch's tutorials: the framework and the network, nothing of this tool.
+"""Loop of PyTorch's tutorials: the framework and the network, and no part of this tool.
 
-Source: "Learn the Basics", parts "Optimizing Model Parameters" and "Save, Load and Use the Model"; pytorch.org/tutorials.
+Source: "Learn the Basics", parts "Optimizing Model Parameters" and "Save, Load and Use the Model";
+pytorch.org/tutorials.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from models.contract import Array, Weights
 
 
 class Plain:
-    """A network on one batch that lies on the device."""
+    """Network with one batch on the device."""
 
     def __init__(
         self, network: nn.Module, weights: Weights, images: Array, labels: Array, device: str
     ) -> None:
-        """images: float32 (n, height, width, channels); labels: int32 (n,)."""
+        # images: float32 (n, height, width, channels); labels: int32 (n,)
         network.load_state_dict(
             {name: torch.from_numpy(array) for name, array in weights.items()}, strict=False
         )
         self._model = network.to(device)
-        # as a DataLoader of images yields them, channels first; the networks here permute back, which moves nothing
+        # channels first, as from a DataLoader; the networks permute back, which moves nothing
         channels_first = (
             torch.from_numpy(images)
             .permute(0, 3, 1, 2)
@@ -34,7 +35,7 @@ class Plain:
         self._labels = torch.from_numpy(labels).to(device, torch.int64)
 
     def requests(self) -> Callable[[], Array]:
-        """What answers one request, its answer in host memory."""
+        """Return a call that answers one request, in host memory."""
         model, images = self._model, self._images
         model.eval()
 
@@ -46,7 +47,7 @@ class Plain:
         return request
 
     def steps(self, learning_rate: float) -> Callable[[], float]:
-        """What makes one step and reads its loss, which waits for a GPU."""
+        """Return a call that makes one step and reads its loss."""
         model, images, labels = self._model, self._images, self._labels
         model.train()
         loss_function = nn.CrossEntropyLoss()

@@ -1,6 +1,6 @@
-"""The loop of TensorFlow's tutorials: the framework and the network, nothing of this tool.
+"""Loop of TensorFlow's tutorials: the framework and the network, and no part of this tool.
 
-Without autograph, as in the adapter: it has nothing to convert, and leaves files in the temporary folder.
+Without autograph, as in the adapter: it would leave files in the temporary folder.
 
 Source: "TensorFlow 2 quickstart for experts"; tensorflow.org/tutorials.
 """
@@ -17,18 +17,18 @@ from models.transfer import entries, to_keras
 
 
 class Plain:
-    """A network on one batch that lies on the device."""
+    """Network with one batch on the device."""
 
     def __init__(
         self, network: Any, weights: Weights, images: Array, labels: Array, _: str
     ) -> None:
-        """images: float32 (n, height, width, channels); labels: int32 (n,)."""
+        # images: float32 (n, height, width, channels); labels: int32 (n,)
         to_keras(entries(network), weights)
         self._model = network
         self._images, self._labels = tf.constant(images), tf.constant(labels)
 
     def requests(self) -> Callable[[], Array]:
-        """What answers one request, its answer in host memory."""
+        """Return a call that answers one request, in host memory."""
         model, images = self._model, self._images
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
@@ -38,7 +38,7 @@ class Plain:
         return lambda: test_step(images).numpy()
 
     def steps(self, learning_rate: float) -> Callable[[], float]:
-        """What makes one step and reads its loss, which waits for a GPU."""
+        """Return a call that makes one step and reads its loss."""
         model, images, labels = self._model, self._images, self._labels
         loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         optimizer = tf.keras.optimizers.Adam(learning_rate)
