@@ -227,7 +227,7 @@ def experiment(folder: Path) -> str:
     return ""
 
 
-def descriptions(root: Path, wanted: str) -> list[tuple[Path, dict[str, Any]]]:
+def descriptions(root: Path, kind: str) -> list[tuple[Path, dict[str, Any]]]:
     """Return the folders of campaigns below `root` with their descriptions, the oldest first.
 
     Args:
@@ -242,7 +242,7 @@ def descriptions(root: Path, wanted: str) -> list[tuple[Path, dict[str, Any]]]:
         try:
             readable.append((folder, read_campaign(folder)))
         except WrongCall:
-            if wanted == folder.name or (wanted == "last" and folder == folders[-1]):
+            if kind == folder.name or (kind == "last" and folder == folders[-1]):
                 raise
     return readable
 

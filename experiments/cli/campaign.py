@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from experiments.run.recorder import Recorder
 
 
-def run_study(name: str, given: Mapping[str, str]) -> int:
+def run_study(name: str, options: Mapping[str, str]) -> int:
     """Run a campaign of an experiment, new or resumed, and return the exit code.
 
     Raises:
@@ -31,7 +31,7 @@ def run_study(name: str, given: Mapping[str, str]) -> int:
     from experiments.config.console import Display
 
     study = studies.load(name)
-    settings = variation.based(settings_.parse(study.settings, study.presets, given), given)
+    settings = variation.based(settings_.parse(study.settings, study.presets, options), options)
     with Display() as display:
         if settings.dry_run:
             from experiments.cli import dry_run
@@ -45,7 +45,7 @@ def run_study(name: str, given: Mapping[str, str]) -> int:
 
         if settings.resume:
             journal = Path(settings.journal).resolve()
-            campaign = pipeline.restart(name, settings.resume, given, journal, display)
+            campaign = pipeline.restart(name, settings.resume, options, journal, display)
         else:
             campaign = pipeline.start(name, settings, display)
         return conclude(campaign, display)

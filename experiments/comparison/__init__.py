@@ -49,13 +49,13 @@ def compare(
     from experiments.comparison import notebook
     from experiments.comparison.judgement import ComparisonSpec
 
-    wanted = (
+    request = (
         None if outcomes is None else [outcomes] if isinstance(outcomes, str) else list(outcomes)
     )
     spec = ComparisonSpec(
         factor=factor,
         baseline=baseline,
-        outcomes=wanted,
+        outcomes=request,
         primary=[primary] if isinstance(primary, str) else primary,
         margin=margin,
         strata=[strata] if isinstance(strata, str) else strata,

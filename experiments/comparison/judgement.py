@@ -94,7 +94,7 @@ def answer(
         comparison, runs, shown, spec.protocol, options.published, options.source, link
     )
     parts = analyses.load()
-    loud = _all(analyses.in_order([one.warnings for one in parts], evidence))
+    loud = _all(analyses.in_order([analysis.warnings for analysis in parts], evidence))
     comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
     evidence = replace(evidence, comparison=comparison)
     extra = options.also(comparison) if options.also else Extra([])
@@ -102,8 +102,10 @@ def answer(
         remarks.on_more_blocks(comparison, options.more_blocks) if options.more_blocks else None
     )
     card = cards.of(comparison, options.title, environment.span(runs), advice)
-    told = _all(analyses.in_order([one.sentences for one in parts], evidence))
-    found = [*loud, *wording.sentences(comparison), *told, *extra.sentences]
+    analysis_sentences = _all(
+        analyses.in_order([analysis.sentences for analysis in parts], evidence)
+    )
+    sentences = [*loud, *wording.sentences(comparison), *analysis_sentences, *extra.sentences]
     unasked = [] if options.figures else ["Without figures, as asked for (figures=false)."]
     notes = [*options.notes, *extra.sentences, *missing, *unasked]
     try:
@@ -114,9 +116,9 @@ def answer(
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         return ComparisonResult(
-            comparison, card, found, None, extra, f"No report: {error.strerror}: {folder}"
+            comparison, card, sentences, None, extra, f"No report: {error.strerror}: {folder}"
         )
-    return ComparisonResult(comparison, card, found, path, extra)
+    return ComparisonResult(comparison, card, sentences, path, extra)
 
 
 def write(
@@ -141,14 +143,14 @@ def write(
     comparison, parts = evidence.comparison, analyses.load()
     if isinstance(card, str):
         card = cards.of(comparison, card)
-    of_tables = [*(one.tables for one in parts), {STUDY: lambda _: sections}]
+    of_tables = [*(analysis.tables for analysis in parts), {STUDY: lambda _: sections}]
 
     def placed(start: int, end: int) -> list[Section]:
         return _all(analyses.in_order(of_tables, evidence, start, end))
 
     def drawn(start: int, end: int) -> list[canvas.Figure]:
         drawings = (
-            analyses.in_order([one.figures for one in parts], evidence, start, end)
+            analyses.in_order([analysis.figures for analysis in parts], evidence, start, end)
             if figures
             else []
         )
@@ -185,9 +187,9 @@ def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
     Raises:
         WrongCall: if there is nothing to compare.
     """
-    own, asked = _against_itself(spec, runs)
+    control_findings, candidates = _against_itself(spec, runs)
     return replace(
-        judge(asked, own),
+        judge(candidates, control_findings),
         controls=controls.judged(runs, spec),
         frontier=memory_limits.edges(
             pairing.without_controls(runs), factor=spec.factor, strata=spec.strata
@@ -199,18 +201,18 @@ def _against_itself(
     spec: ComparisonSpec, runs: pd.DataFrame
 ) -> tuple[ComparisonSpec, pd.DataFrame]:
     """Drop the controls, but compare a single level with its controls."""
-    asked = pairing.without_controls(runs)
-    cells = asked[pairing.are_cells(asked)]
+    candidates = pairing.without_controls(runs)
+    cells = candidates[pairing.are_cells(candidates)]
     levels = set(cells[spec.factor]) if spec.factor in cells else set()
-    if len(asked) == len(runs) or len(levels) != 1 or spec.baseline not in {None, *levels}:
-        return spec, asked
-    own = replace(
+    if len(candidates) == len(runs) or len(levels) != 1 or spec.baseline not in {None, *levels}:
+        return spec, candidates
+    control_spec = replace(
         spec,
         factor=pairing.plain_name(controls.TREATMENT),
         baseline=str(cells[controls.TREATMENT].iloc[0]),
         allowed_to_differ=(*spec.allowed_to_differ, "inject_delay"),
     )
-    return own, runs.assign(**{pairing.CONTROL: ""})
+    return control_spec, runs.assign(**{pairing.CONTROL: ""})
 
 
 def steps_or_why(

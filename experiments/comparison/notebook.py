@@ -93,7 +93,7 @@ class Result(Comparison):
     @cached_property
     def _drawings(self) -> dict[str, Drawing]:
         raw = judgement.steps_or_why(self._fetched, self.spec, self.runs)[0]
-        return {one.name: one for one in analyses.drawings(Evidence(self, self.runs, raw))}
+        return {result.name: result for result in analyses.drawings(Evidence(self, self.runs, raw))}
 
     def _fetched(self, shown: Sequence[ShownRun]) -> list[RawRun]:
         if not self.on_server:
@@ -112,24 +112,28 @@ def result(spec: ComparisonSpec, runs: Any) -> Result:
     table = given.table(runs)
     called = names.in_table(table)
     spec = replace(spec, baseline=called.get(spec.baseline or "", spec.baseline))
-    found = judgement.judged(spec, table)
-    if not found.n_runs:
-        raise WrongCall(f"compare: none of the {len(table):,} runs can be used: {_reasons(found)}")
-    if not found.findings:
+    comparison = judgement.judged(spec, table)
+    if not comparison.n_runs:
+        raise WrongCall(
+            f"compare: none of the {len(table):,} runs can be used: {_reasons(comparison)}"
+        )
+    if not comparison.findings:
         measured = (
-            f": none has {', '.join(found.unmeasured)}"
-            if found.unmeasured
+            f": none has {', '.join(comparison.unmeasured)}"
+            if comparison.unmeasured
             else "; metrics are columns of numbers"
         )
         raise WrongCall(
-            f"compare: the {found.n_runs:,} usable runs have no metric to compare{measured}"
+            f"compare: the {comparison.n_runs:,} usable runs have no metric to compare{measured}"
         )
-    own: Mapping[str, Any] = vars(found)
-    return Result(**own, spec=spec, runs=table, on_server=given.has_runs_of_mlflow(runs))
+    fields: Mapping[str, Any] = vars(comparison)
+    return Result(**fields, spec=spec, runs=table, on_server=given.has_runs_of_mlflow(runs))
 
 
-def _reasons(found: Comparison) -> str:
-    counted = Counter(one.reason for one in found.excluded if not one.metric).most_common(3)
+def _reasons(comparison: Comparison) -> str:
+    counted = Counter(
+        exclusion.reason for exclusion in comparison.excluded if not exclusion.metric
+    ).most_common(3)
     return ", ".join(f"{reason} ({count:,})" for reason, count in counted)
 
 

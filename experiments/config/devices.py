@@ -34,7 +34,7 @@ REFUSED = {
 
 def of(settings: CampaignSettings) -> tuple[str, ...]:
     """Return what the cells compute on."""
-    return tuple(dict.fromkeys(resolve(one, settings) for one in asked(settings)))
+    return tuple(dict.fromkeys(resolve(device, settings) for device in asked(settings)))
 
 
 def asked(settings: CampaignSettings) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tup
 
 
 def variables_of_cell(
-    device: str, gpus: Sequence[str], own: Collection[str] = ()
+    device: str, gpus: Sequence[str], local: Collection[str] = ()
 ) -> dict[str, str | None]:
     """Return the environment variables that select a device; None removes one.
 
@@ -164,9 +164,9 @@ def variables_of_cell(
     if device == "cpu":
         return {VISIBLE: ""}
     memory: dict[str, str | None] = {**XLA_MEMORY, XLA_FRACTION: None}
-    if XLA_FRACTION in own:
+    if XLA_FRACTION in local:
         memory = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": None}
-    memory = {name: text for name, text in memory.items() if name not in own}
+    memory = {name: text for name, text in memory.items() if name not in local}
     visible = {VISIBLE: ",".join(gpus)} if gpus else {}
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **memory, **visible}
 
@@ -183,8 +183,8 @@ def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:
 
 def changed(variables: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
     """Return environment variables with changes; None removes one."""
-    kept = {name: text for name, text in variables.items() if name not in changes}
-    return kept | {name: text for name, text in changes.items() if text is not None}
+    unchanged = {name: text for name, text in variables.items() if name not in changes}
+    return unchanged | {name: text for name, text in changes.items() if text is not None}
 
 
 def cool_down_seconds(settings: CampaignSettings) -> float:

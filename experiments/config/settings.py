@@ -483,23 +483,23 @@ class CampaignSettings:
         return self.max_blocks if self.until_settled else self.blocks
 
 
-def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> T:
+def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], options: Mapping[str, str]) -> T:
     """Return settings from text: defaults, then the preset's, then those of the call.
 
     Raises:
         WrongCall: for the first mistake, in one line.
     """
     names = {field.name for field in fields(kind)}
-    if "settings" in names and given.get("settings"):
-        given = {**_read(Path(_plain("settings", given["settings"]))), **given}
-    for name in given:
+    if "settings" in names and options.get("settings"):
+        options = {**_read(Path(_plain("settings", options["settings"]))), **options}
+    for name in options:
         refuse_parameter(kind, name)
         if name not in names:
             right = suggestion(name, [field.name for field in for_users(kind)])
             raise WrongCall(f"there is no setting '{plain.short(name)}'{right}")
     types_ = typing.get_type_hints(kind)
-    values = {name: convert(name, text, types_[name]) for name, text in given.items()}
-    settings = kind(**{**of_preset(presets, given), **values})
+    values = {name: convert(name, text, types_[name]) for name, text in options.items()}
+    settings = kind(**{**of_preset(presets, options), **values})
     check(settings)
     return settings
 
@@ -541,7 +541,9 @@ def _cell_type(kind: type[Any]) -> type[Any]:
     return dataclasses.make_dataclass(kind.__name__, (), bases=(kind.parameters, kind), frozen=True)
 
 
-def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]) -> dict[str, Any]:
+def of_preset(
+    presets: Mapping[str, Mapping[str, Any]], options: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the values of the preset that a call names, or of `demo`.
 
     Raises:
@@ -549,7 +551,7 @@ def of_preset(presets: Mapping[str, Mapping[str, Any]], given: Mapping[str, str]
     """
     if not presets:
         return {}
-    preset = given.get("preset", "demo")
+    preset = options.get("preset", "demo")
     if preset not in presets:
         raise WrongCall(f"there is no preset '{plain.short(preset)}'; have {', '.join(presets)}")
     return {**presets[preset], "preset": preset}

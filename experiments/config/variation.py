@@ -88,7 +88,7 @@ def each(settings: S) -> list[S]:
     return [level.applied(settings) for level in variation.levels]
 
 
-def based(settings: S, given: Mapping[str, str]) -> S:
+def based(settings: S, options: Mapping[str, str]) -> S:
     """Return the settings with the first value of the variation, the baseline.
 
     Args:
@@ -102,9 +102,9 @@ def based(settings: S, given: Mapping[str, str]) -> S:
     if not variation:
         return settings
     name, first = variation.name, variation.levels[0]
-    if name in given and getattr(settings, name) != first.settings[name]:
+    if name in options and getattr(settings, name) != first.settings[name]:
         raise WrongCall(
-            f"{name}={plain.short(given[name])} and vary={variation} exclude each other; "
+            f"{name}={plain.short(options[name])} and vary={variation} exclude each other; "
             f"leave one of them out"
         )
     return first.applied(settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import psutil
@@ -149,8 +149,10 @@ def _too_warm(start: Mapping[str, float], now: Mapping[str, float]) -> str:
 
 
 def from_values(values: Mapping[str, Any]) -> MachineState:
-    """Return the state whose `asdict` went through JSON."""
-    return MachineState(**{**values, "on_gpu": tuple(values.get("on_gpu", ()))})
+    """Return the state whose `asdict` went through JSON, without fields that it has no more."""
+    names = {field.name for field in fields(MachineState)}
+    state = {name: value for name, value in values.items() if name in names}
+    return MachineState(**{**state, "on_gpu": tuple(values.get("on_gpu", ()))})
 
 
 def _name(pid: int) -> str:

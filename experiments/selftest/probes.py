@@ -181,7 +181,7 @@ def step_times(_: Say, *, framework: str, device: str, steps: int = 30) -> Resul
         work = {
             size: library.chain_step(length) for size, length in zip(sizes, (40, 160), strict=True)
         }
-        own = {
+        step_seconds = {
             size: float(np.median([library.ready_seconds(step) for _ in range(steps)]))
             for size, step in work.items()
         }
@@ -191,7 +191,7 @@ def step_times(_: Say, *, framework: str, device: str, steps: int = 30) -> Resul
             size: library.sleeping_step(count)
             for size, count in zip(sizes, (cycles, 4 * cycles), strict=True)
         }
-        own = {
+        step_seconds = {
             size: float(np.median([library.sleeping_seconds(count) for _ in range(steps)]))
             for size, count in zip(sizes, (cycles, 4 * cycles), strict=True)
         }
@@ -201,7 +201,7 @@ def step_times(_: Say, *, framework: str, device: str, steps: int = 30) -> Resul
             train(adapter, step, 1, watches[size])
     return {
         "steps": {size: float(np.median(watch.seconds)) for size, watch in watches.items()},
-        "device": own,
+        "device": step_seconds,
     }
 
 
@@ -279,17 +279,17 @@ def ballast(say: Say) -> Result:
 
 def busy(say: Say) -> Result:
     """Keep the device busy until the parent closes standard input."""
-    step, ended = raw("pytorch").busy_step(), threading.Event()
+    step, stopped = raw("pytorch").busy_step(), threading.Event()
 
     def wait() -> None:
         sys.stdin.read()
-        ended.set()
+        stopped.set()
 
     step()
     threading.Thread(target=wait, daemon=True).start()
     say("ready")
     count = 0
-    while not ended.is_set():
+    while not stopped.is_set():
         step()
         count += 1
     return {"steps": count}
@@ -303,13 +303,13 @@ def profiler(_: Say, *, device: str, side: int) -> Result:
     adapter = opened("pytorch", device)
     work = raw("pytorch").countable_work(device, side)
     with tempfile.TemporaryDirectory() as folder:
-        found = adapter.profile(Path(folder), work)
+        profile = adapter.profile(Path(folder), work)
         traces = len(list(Path(folder).rglob("*")))
-    computing = sum(len(spans) for spans in found.operators.values())
+    computing = sum(len(spans) for spans in profile.operators.values())
     return {
-        "counts": dict(found.counts),
+        "counts": dict(profile.counts),
         "computing": computing,
-        "copies": len(found.copies),
+        "copies": len(profile.copies),
         "traces": traces,
     }
 
@@ -328,11 +328,11 @@ def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, f
 
     module = models.spec(model)
     spec, batch = module.probe(np.random.default_rng(0))
-    given = module.initial_weights(spec, np.random.default_rng(1))
+    weights = module.initial_weights(spec, np.random.default_rng(1))
     config = OptimizerConfig("sgd", 0.01 if hook == "none" else proof.RATE)
     batch = adapter.place(batch)
     network = adapter.build(model, spec)
-    adapter.load_weights(network, given)
+    adapter.load_weights(network, weights)
     optimizer = adapter.optimizer(network, config)
     moved, before = [], adapter.weights(network)
     for _ in range(proof.STEPS):
@@ -342,22 +342,22 @@ def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, f
             math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after))
         )
         before = after
-    alone = proof.Trained(before, np.array(moved))
+    single = proof.Trained(before, np.array(moved))
     together = frameworks.workers("pytorch").Workers(adapter, 0, ["127.0.0.1:0"], 60.0, hook)
     try:
-        together.build(model, spec, given, config)
+        together.build(model, spec, weights, config)
         for _ in range(proof.STEPS):
             together.step(batch)
         weights = adapter.weights(together.network)
     finally:
         together.close()
-    apart = {name: weights[name] - array for name, array in alone.weights.items()}
+    apart = {name: weights[name] - array for name, array in single.weights.items()}
     if hook == "none":
-        largest = max(float(np.abs(array).max()) for array in alone.weights.values())
+        largest = max(float(np.abs(array).max()) for array in single.weights.values())
         error = max(float(np.abs(array).max()) for array in apart.values()) / largest
         return {"error": error, "limit": proof.EXACT}
     way = math.sqrt(sum(float(np.square(array).sum()) for array in apart.values()))
-    return {"error": way / float(alone.moved.sum()), "limit": proof.most_lost(hook, 1, alone)}
+    return {"error": way / float(single.moved.sum()), "limit": proof.most_lost(hook, 1, single)}
 
 
 def adam_kernels(

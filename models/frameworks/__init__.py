@@ -80,12 +80,14 @@ def having(quality: Callable[[Variant], object]) -> tuple[str, ...]:
 
 def architectures() -> tuple[str, ...]:
     """Names of the architecture files that frameworks read in a model's folder, in alphabetical order."""
-    return tuple(sorted({one.architecture for _, one in _variants().values()}))
+    return tuple(sorted({variant.architecture for _, variant in _variants().values()}))
 
 
 def distributions() -> tuple[str, ...]:
     """Whose versions say on what a measurement was made, whatever the framework, in alphabetical order."""
-    return tuple(sorted({name for _, one in _variants().values() for name in one.distributions}))
+    return tuple(
+        sorted({name for _, variant in _variants().values() for name in variant.distributions})
+    )
 
 
 def missing(name: str) -> str | None:
@@ -118,13 +120,13 @@ def open_framework(
     if reason := missing(name):
         raise ModelError(reason)
     module = import_module(f"{_variants()[name][0]}.adapter")
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "device": device,
         "threads": threads,
         "precision": precision,
         "seed": seed,
     }
-    framework: Framework = module.Adapter(name, **given, conv_algorithm=conv_algorithm)
+    framework: Framework = module.Adapter(name, **options, conv_algorithm=conv_algorithm)
     return framework
 
 
@@ -152,12 +154,13 @@ def lean_import(name: str) -> Iterator[None]:
     MLflow brings packages for plots and tables, which Keras imports wherever they are installed: it would be charged with their
     memory and their start. What it `looks_for` it does not find after the block either.
     """
-    asked = described(name)
-    hidden = [package for package in asked.imports_if_there if package not in sys.modules]
+    variant = described(name)
+    hidden = [package for package in variant.imports_if_there if package not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: "not installed", to an import
-    if asked.looks_for:
+    if variant.looks_for:
         sys.meta_path[:] = [
-            Without(asked.looks_for) if finder is PathFinder else finder for finder in sys.meta_path
+            Without(variant.looks_for) if finder is PathFinder else finder
+            for finder in sys.meta_path
         ]
     try:
         yield
@@ -187,23 +190,23 @@ def packages() -> tuple[str, ...]:
     )
     return (
         *(f"{__name__}.{folder}" for folder in ours),
-        *sorted({one.value for one in entry_points(group=GROUP)}),
+        *sorted({entry.value for entry in entry_points(group=GROUP)}),
     )
 
 
 @cache
 def _variants() -> dict[str, tuple[str, Variant]]:
     """Name -> (package, what is known of it). A package's `__init__.py` imports no framework."""
-    found: dict[str, tuple[str, Variant]] = {}
+    by_name: dict[str, tuple[str, Variant]] = {}
     for package in packages():
         variants = _variants_of(package)
-        if twice := found.keys() & variants.keys():
+        if twice := by_name.keys() & variants.keys():
             name = min(twice)
             raise ModelError(
-                f"{package} has a framework {name!r}, and so has {found[name][0]}; rename or uninstall one"
+                f"{package} has a framework {name!r}, and so has {by_name[name][0]}; rename or uninstall one"
             )
-        found |= {name: (package, one) for name, one in variants.items()}
-    return found
+        by_name |= {name: (package, variant) for name, variant in variants.items()}
+    return by_name
 
 
 def _variants_of(package: str) -> dict[str, Variant]:

@@ -12,11 +12,11 @@ def run(settings: Admin) -> int:
     from experiments.config.console import Display
     from experiments.server.admin import administer
 
-    told, table = administer(settings)
+    lines, table = administer(settings)
     with Display() as display:
         if table:
             display.console.print(table)
-        print_findings(told, [], display)
+        print_findings(lines, [], display)
     return DONE
 
 

@@ -97,13 +97,17 @@ def in_order(
 ) -> list[T]:
     """Return the parts of the evidence in order of their places, from `start` to before `end`."""
     placed = [(place, make) for part in parts for place, make in part.items()]
-    chosen = [one for one in placed if start <= one[0] < end]
-    return [make(evidence) for _, make in sorted(chosen, key=lambda one: one[0])]
+    chosen = [placed_part for placed_part in placed if start <= placed_part[0] < end]
+    return [make(evidence) for _, make in sorted(chosen, key=lambda item: item[0])]
 
 
 def drawings(evidence: Evidence) -> list[Drawing]:
     """Return every figure that there is something to show in."""
-    return [drawing for drawing in in_order([one.figures for one in load()], evidence) if drawing]
+    return [
+        drawing
+        for drawing in in_order([analysis.figures for analysis in load()], evidence)
+        if drawing
+    ]
 
 
 __all__ = ["BELOW", "LAST", "STUDY", "Analysis", "Evidence", "drawings", "in_order", "load"]

@@ -70,7 +70,7 @@ class Breakdown:
 
 def breakdowns(comparison: Comparison) -> list[Breakdown]:
     """Return every stratum that has profiled runs, level by level."""
-    runs = {(one.stratum, one.level) for one in comparison.profiled.get(STEP, ())}
+    runs = {(profile.stratum, profile.level) for profile in comparison.profiled.get(STEP, ())}
     strata = sorted({stratum for stratum, _ in runs}, key=natural)
     return [
         _mean(comparison, stratum, level)
@@ -104,24 +104,24 @@ def _mean(comparison: Comparison, stratum: str, level: str) -> Breakdown:
 def table(evidence: Evidence) -> list[Section]:
     """Return the parts of a step in the profiled runs."""
     results, factor = breakdowns(evidence.comparison), evidence.comparison.factor
-    several = len({one.stratum for one in results}) > 1
+    several = len({result.stratum for result in results}) > 1
     stratum = (Column("stratum", once=True),) if several else ()
     counts = ("operators a step", "launches a step", "wait for input", "cost of profiling")
     numbers = map(number, ("step", *PARTS.values(), "gaps", *counts))
     header: Header = (*stratum, factor, *numbers)
-    rows = [_cells(one)[not several :] for one in results]
+    rows = [_cells(result)[not several :] for result in results]
     return [Section("Where a step's time goes", CAPTION, header, rows)] if rows else []
 
 
-def _cells(one: Breakdown) -> tuple[str, ...]:
+def _cells(breakdown: Breakdown) -> tuple[str, ...]:
     seconds = outcome("train/step_seconds")
-    shares = [*map(one.share, PARTS), sum(map(one.share, GAPS))]
+    shares = [*map(breakdown.share, PARTS), sum(map(breakdown.share, GAPS))]
     return (
-        *(one.stratum, one.level, wording.quantity(one.step_seconds, seconds)),
+        *(breakdown.stratum, breakdown.level, wording.quantity(breakdown.step_seconds, seconds)),
         *(f"{100 * share:.1f} %" for share in shares),
-        NOT_COUNTED if one.ops is None else decimal(one.ops, "{:,.0f}"),
-        decimal(one.launches, "{:,.0f}"),
-        *(wording.quantity(one.input_seconds, seconds), decimal(one.cost, "{:.2f}×")),
+        NOT_COUNTED if breakdown.ops is None else decimal(breakdown.ops, "{:,.0f}"),
+        decimal(breakdown.launches, "{:,.0f}"),
+        *(wording.quantity(breakdown.input_seconds, seconds), decimal(breakdown.cost, "{:.2f}×")),
     )
 
 

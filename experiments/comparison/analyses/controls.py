@@ -118,10 +118,10 @@ def _section(control: Control) -> Section:
     header: Header = ("outcome", *sides, *EFFECT, number("p (Holm)"), number("blocks"))
     rows: list[Line] = [
         (
-            *(wording.named(one), *tables.sides(one), *tables.effect(one)),
-            *(wording.p_value(one.row.p_holm), str(one.row.n_blocks)),
+            *(wording.named(finding), *tables.sides(finding), *tables.effect(finding)),
+            *(wording.p_value(finding.row.p_holm), str(finding.row.n_blocks)),
         )
-        for one in inside.findings
+        for finding in inside.findings
     ]
     caption = f"Expected {control.expected}; {result(control)}."
     return Section(f"{control.name}: {tables.versus(inside)}", caption, header, rows, level=3)

@@ -51,8 +51,12 @@ def answered(hypotheses: Sequence[Hypothesis], comparison: Comparison) -> list[H
     """Answer every hypothesis for every pair of levels and stratum that was compared."""
     results = []
     for hypothesis in hypotheses:
-        findings = [one for one in comparison.findings if one.row.metric == hypothesis.metric]
-        tested = [HypothesisResult(hypothesis, one) for one in findings if one.row.n_blocks]
+        findings = [
+            finding for finding in comparison.findings if finding.row.metric == hypothesis.metric
+        ]
+        tested = [
+            HypothesisResult(hypothesis, finding) for finding in findings if finding.row.n_blocks
+        ]
         if not tested:
             reasons = [*_missing_sensors(hypothesis.metric, comparison)]
             reasons += [finding.row.reason for finding in findings]

@@ -63,16 +63,21 @@ def strata(evidence: Evidence) -> list[Section]:
     comparison = evidence.comparison
     rows: list[Line] = [
         (
-            *(one.outcome.label, one.row.b, f"against {one.row.a}", str(len(across.names))),
-            *tables.effect(one),
-            wording.p_value(one.row.p_holm),
-            wording.prediction(one) or wording.NONE,
+            *(
+                finding.outcome.label,
+                finding.row.b,
+                f"against {finding.row.a}",
+                str(len(across.names)),
+            ),
+            *tables.effect(finding),
+            wording.p_value(finding.row.p_holm),
+            wording.prediction(finding) or wording.NONE,
             decimal(across.i_squared_percent, "{:.0f} %"),
             wording.NONE if across.tau is None else wording.number(across.tau, 2),
             wording.p_value(across.q_p),
         )
-        for one in comparison.summaries
-        if (across := one.across)
+        for finding in comparison.summaries
+        if (across := finding.across)
     ]
     numbers = map(number, ("p (Holm)", "prediction", "I²", "tau", "p, alike (Q)"))
     header: Header = (
@@ -108,7 +113,7 @@ def forest(evidence: Evidence) -> Drawing | None:
         if finding.row.kind == "ratio" and finding.row.estimate is not None
     ]
     shown = _most_telling(
-        ratios, [one.row.metric for one in wording.headlines(evidence.comparison)]
+        ratios, [finding.row.metric for finding in wording.headlines(evidence.comparison)]
     )
     if not shown:
         return None
@@ -116,7 +121,7 @@ def forest(evidence: Evidence) -> Drawing | None:
     caption = FOREST.format(margin=wording.percent(margin))
     if len(shown) < len(ratios):
         caption += f" {len(shown)} of {len(ratios):,} lines, headlines first; the table has all."
-    labels = {(one.row.metric, one.row.stratum): len(_label(one)) for one in shown}
+    labels = {(finding.row.metric, finding.row.stratum): len(_label(finding)) for finding in shown}
     height = 0.9 + 0.28 * (len(shown) + 0.5 * len(labels)) + 0.1 * sum(labels.values())
     paint = partial(_paint, shown, margin, evidence.colours)
     return Drawing("forest", "Ratios to the baseline", caption, height, paint)
@@ -126,13 +131,13 @@ def _most_telling(ratios: Sequence[Finding], headlines: Sequence[str]) -> Sequen
     groups: dict[str, list[Finding]] = {metric: [] for metric in headlines}
     for finding in ratios:
         groups.setdefault(finding.row.metric, []).append(finding)
-    kept: set[str] = set()
+    chosen: set[str] = set()
     lines = 0
     for metric, group in groups.items():
         if lines == 0 or lines + len(group) <= MAXIMUM_LINES:
-            kept.add(metric)
+            chosen.add(metric)
             lines += len(group)
-    return [finding for finding in ratios if finding.row.metric in kept][: 2 * MAXIMUM_LINES]
+    return [finding for finding in ratios if finding.row.metric in chosen][: 2 * MAXIMUM_LINES]
 
 
 def _label(finding: Finding) -> list[str]:
@@ -158,7 +163,7 @@ def _paint(shown: Sequence[Finding], margin: float, colours: Colours, canvas: Ca
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, 0.9), max(high, 1.1))
     plain_ticks(axes.xaxis, suffix="×")
-    sides = [{one.row.b for one in shown}, {one.row.a for one in shown}]
+    sides = [{finding.row.b for finding in shown}, {finding.row.a for finding in shown}]
     b, a = (
         shortened(levels.pop(), 40) if len(levels) == 1 else several
         for levels, several in zip(sides, ("each level", "its baseline"), strict=True)
@@ -190,9 +195,12 @@ def _intervals(axes: Axes, shown: Sequence[Finding], colours: Colours) -> None:
     ecolor: Any = tints  # a colour a line, which the stubs do not know
     axes.errorbar(values, places, xerr=errors, fmt="none", ecolor=ecolor, elinewidth=2.2, zorder=2)
     marks = [
-        colours[one.row.b] if several else tint for one, tint in zip(shown, tints, strict=True)
+        colours[finding.row.b] if several else tint
+        for finding, tint in zip(shown, tints, strict=True)
     ]
-    faces = [mark if one.judged else "white" for one, mark in zip(shown, marks, strict=True)]
+    faces = [
+        mark if finding.judged else "white" for finding, mark in zip(shown, marks, strict=True)
+    ]
     axes.scatter(values, places, s=42, facecolors=faces, edgecolors=marks, zorder=3)
     axes.set_yticks(list(labels), list(labels.values()), color=INK, fontsize=8)
     axes.set_ylim(place - 0.4, -0.6)

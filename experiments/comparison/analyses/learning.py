@@ -117,37 +117,37 @@ def _agreement(
 def warnings(evidence: Evidence) -> list[str]:
     """Return a line for each level that learns differently."""
     return [
-        f"LEARNING DIFFERS, {one.sides}: the {outcome(one.metric).label} differs {one.distance}: "
+        f"LEARNING DIFFERS, {agreement.sides}: the {outcome(agreement.metric).label} differs {agreement.distance}: "
         "read the times with that in mind"
-        for one in agreements(evidence.raw, evidence.comparison.baseline)
-        if one.alike is False
+        for agreement in agreements(evidence.raw, evidence.comparison.baseline)
+        if agreement.alike is False
     ]
 
 
 def sentences(evidence: Evidence) -> list[str]:
     """Return a line for each level that is not shown to learn differently."""
     return [
-        f"Learning curves, {one.sides}: {_sentence(one)}"
-        for one in agreements(evidence.raw, evidence.comparison.baseline)
-        if one.alike is not False
+        f"Learning curves, {agreement.sides}: {_sentence(agreement)}"
+        for agreement in agreements(evidence.raw, evidence.comparison.baseline)
+        if agreement.alike is not False
     ]
 
 
-def _sentence(one: Agreement) -> str:
-    shift = one.estimate
+def _sentence(agreement: Agreement) -> str:
+    shift = agreement.estimate
     if shift is None:
-        return f"{one.n_blocks} blocks are too few to say whether they overlap."
+        return f"{agreement.n_blocks} blocks are too few to say whether they overlap."
     identical = shift.low == shift.high and not shift.value
-    furthest = "identical in every epoch" if identical else f"furthest {one.distance}"
-    if one.alike:
+    furthest = "identical in every epoch" if identical else f"furthest {agreement.distance}"
+    if agreement.alike:
         return (
-            f"they overlap. In each of {one.n_epochs} epochs the {outcome(one.metric).label} is "
-            f"equivalent within ±{one.margin:g} (TOST, {one.n_blocks} blocks); {furthest}."
+            f"they overlap. In each of {agreement.n_epochs} epochs the {outcome(agreement.metric).label} is "
+            f"equivalent within ±{agreement.margin:g} (TOST, {agreement.n_blocks} blocks); {furthest}."
         )
-    result = f"do not show whether they overlap within ±{one.margin:g}"
-    if one.n_blocks < MINIMUM_BLOCKS:
+    result = f"do not show whether they overlap within ±{agreement.margin:g}"
+    if agreement.n_blocks < MINIMUM_BLOCKS:
         result = "are too few to say whether they overlap"
-    return f"{one.n_blocks} blocks {result}; {furthest}."
+    return f"{agreement.n_blocks} blocks {result}; {furthest}."
 
 
 def heading(evidence: Evidence) -> list[Section]:

@@ -20,24 +20,24 @@ def edges(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> tuple[E
     size = f"params.{ALONG}"
     if size not in table.columns or "outcome" not in table.columns:
         return ()
-    ended = table[table["outcome"].isin(["ok", "out_of_memory"])]
-    if not (ended["outcome"] == "out_of_memory").any():
+    finished = table[table["outcome"].isin(["ok", "out_of_memory"])]
+    if not (finished["outcome"] == "out_of_memory").any():
         return ()
-    told = ended.reindex(columns=["outcome", "params.phases", "tags.phase"])
+    outcomes = finished.reindex(columns=["outcome", "params.phases", "tags.phase"])
     keys = pd.DataFrame(
         {
-            "level": ended[column_of(ended, factor)].astype(str),
-            "stratum": _strata(ended, [name for name in strata if name.split(".")[-1] != ALONG]),
-            "size": pd.to_numeric(ended[size], errors="coerce"),
-            "tried": list(map(_tried, *(told[name] for name in told))),
+            "level": finished[column_of(finished, factor)].astype(str),
+            "stratum": _strata(finished, [name for name in strata if name.split(".")[-1] != ALONG]),
+            "size": pd.to_numeric(finished[size], errors="coerce"),
+            "tried": list(map(_tried, *(outcomes[name] for name in outcomes))),
         }
     ).explode("tried")
     keys = keys.assign(phase=keys["tried"].str[0], fits=keys["tried"].str[1].astype(bool)).dropna()
-    found = []
+    limits = []
     for (stratum, level, phase), runs in keys.groupby(["stratum", "level", "phase"], sort=False):
         fits = set(runs[runs["fits"]]["size"])
         if too_large := set(runs["size"]) - fits:
-            found.append(
+            limits.append(
                 Edge(
                     str(level),
                     str(stratum),
@@ -47,7 +47,7 @@ def edges(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> tuple[E
                 )
             )
     return tuple(
-        sorted(found, key=lambda edge: (natural(edge.stratum), edge.phase, natural(edge.level)))
+        sorted(limits, key=lambda edge: (natural(edge.stratum), edge.phase, natural(edge.level)))
     )
 
 
@@ -59,7 +59,7 @@ def _strata(runs: pd.DataFrame, names: Sequence[str]) -> list[str]:
     return [", ".join(parts) for parts in zip(*columns, strict=True)] or [""] * len(runs)
 
 
-def _tried(outcome: str, asked: object, failed: object) -> list[tuple[str, bool]]:
+def _tried(outcome: str, phases: object, failed: object) -> list[tuple[str, bool]]:
     """Return the phases that a run tried, and whether each fitted.
 
     Args:
@@ -67,7 +67,7 @@ def _tried(outcome: str, asked: object, failed: object) -> list[tuple[str, bool]
         asked: the requested phases; may be missing.
         failed: the phase that did not fit; may be missing.
     """
-    phases = asked.split(",") if isinstance(asked, str) else [""]
+    phases = phases.split(",") if isinstance(phases, str) else [""]
     if outcome == "ok":
         return [(phase, True) for phase in phases]
     if not isinstance(failed, str) or failed not in phases:

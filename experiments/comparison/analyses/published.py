@@ -110,9 +110,9 @@ def shares(
     rows: list[Line] = []
     for model, theirs in published.items():
         ours = {
-            one.level: f"{100 * one.share('op'):.2f} %"
-            for one in breakdowns(comparison)
-            if one.step_seconds and f"model={model}" in one.stratum.split(", ")
+            breakdown.level: f"{100 * breakdown.share('op'):.2f} %"
+            for breakdown in breakdowns(comparison)
+            if breakdown.step_seconds and f"model={model}" in breakdown.stratum.split(", ")
         }
         if ours:
             cells = [ours.get(level, wording.NONE) for level in comparison.levels]

@@ -133,7 +133,9 @@ def _box(axes: Axes, values: Sequence[float], place: float, colour: str) -> None
 def table(evidence: Evidence) -> list[Section]:
     """Return the usable runs with their value of each headline, in order of their start."""
     values = evidence.comparison.values
-    headlines = {one.row.metric: one.outcome for one in wording.headlines(evidence.comparison)}
+    headlines = {
+        finding.row.metric: finding.outcome for finding in wording.headlines(evidence.comparison)
+    }
     runs = {value.run: value for of_metric in values.values() for value in of_metric}
     if not runs or len(runs) > MAX_RUNS:
         return []

@@ -58,12 +58,13 @@ def tables(evidence: Evidence) -> list[Section]:
     if not results:
         return []
     by_level = {
-        level: [one for one in results if one.run.level == level] for level in comparison.levels
+        level: [result for result in results if result.run.level == level]
+        for level in comparison.levels
     }
     runs = f"{len(results):,} of {comparison.n_runs:,} runs"
     if len(results) >= comparison.n_runs:
         runs = f"all {len(results):,} runs"
-    free = FREE_STEPS if any(one.phase == WINDOWS for one in results) else ""
+    free = FREE_STEPS if any(result.phase == WINDOWS for result in results) else ""
     counts = (
         "steady from step, median",
         "steps left out as warm-up",
@@ -74,9 +75,9 @@ def tables(evidence: Evidence) -> list[Section]:
     title, caption = "Was steady state reached?", CAPTION.format(runs=runs) + free
     sections = [Section(title, caption, header, rows)]
     restless: list[Line] = []
-    for one in (one for of_level in by_level.values() for one in of_level):
-        if one.steady.kind == RESTLESS:
-            run, reason = one.run, f"{one.phase}: {one.steady.reason}"
+    for result in (result for of_level in by_level.values() for result in of_level):
+        if result.steady.kind == RESTLESS:
+            run, reason = result.run, f"{result.phase}: {result.steady.reason}"
             name = Cell(run.run_id, link=evidence.link(run.run_id))
             restless.append((name, run.level, run.stratum, run.block, reason))
     if restless:
@@ -89,15 +90,15 @@ def _cells(runs: Sequence[RunSteadiness]) -> tuple[str | Cell, ...]:
     def count(number: int, *, alarming: bool) -> Cell:
         return Cell(str(number or "·"), "alarm" if alarming and number else "")
 
-    kinds = [one.steady.kind for one in runs]
-    steps = [one.steady.first_steady_step for one in runs]
+    kinds = [result.steady.kind for result in runs]
+    steps = [result.steady.first_steady_step for result in runs]
     first = [step for step in steps if step is not None]
     return (
         str(len(runs)),
         *(count(kinds.count(kind), alarming=kind == RESTLESS) for kind in KINDS),
         decimal(float(np.median(first)) if first else None, "{:.0f}"),
-        ", ".join(map(str, sorted({one.warmup_steps for one in runs}))),
-        count(sum(one.measured_too_early for one in runs), alarming=True),
+        ", ".join(map(str, sorted({result.warmup_steps for result in runs}))),
+        count(sum(result.measured_too_early for result in runs), alarming=True),
     )
 
 

@@ -66,12 +66,12 @@ class Reached:
 
 def reached(comparison: Comparison) -> list[Reached]:
     """Return every threshold that any run was asked for, in every stratum, level by level."""
-    ends = {one.sequence: one for one in comparison.training_ends}
+    ends = {end.sequence: end for end in comparison.training_ends}
     if not ends:  # how long the runs that never got there were on their way is not recorded
         return []
     results = []
     for percent, values in comparison.times_to_accuracy.items():
-        arrived = {one.sequence: one for one in values}
+        arrived = {arrival.sequence: arrival for arrival in values}
         runs = {**ends, **arrived}.values()
         for stratum in sorted({run.stratum for run in runs}, key=natural):
             for level in comparison.levels:

@@ -73,7 +73,9 @@ class Gain:
 
 def gains(comparison: Comparison) -> list[Gain]:
     """Return every group of several workers over the baseline of one, stratum by stratum."""
-    workers = {(one.stratum, one.level): int(one.value) for one in last_check(comparison, WORKERS)}
+    workers = {
+        (value.stratum, value.level): int(value.value) for value in last_check(comparison, WORKERS)
+    }
     over_baseline = {
         (finding.row.metric, finding.row.stratum, finding.row.b): finding
         for finding in comparison.findings
@@ -99,7 +101,7 @@ def last_check(comparison: Comparison, metric: str) -> list[Value]:
 
 
 def _exposed(step: Finding, alone: Finding) -> tuple[Estimate | None, float | None]:
-    steps, without = ({pair.block: pair.b for pair in one.pairs} for one in (step, alone))
+    steps, without = ({pair.block: pair.b for pair in finding.pairs} for finding in (step, alone))
     blocks = [block for block in steps if block in without]
     if len(blocks) < estimates.MINIMUM_VALUES or step.b_value is None or alone.b_value is None:
         return None, None
@@ -128,7 +130,7 @@ def sections(comparison: Comparison, groups: Groups, scaling: str) -> list[Secti
         )
         caption = SPEEDUPS.format(scaling=scaling, share=SHARES[scaling])
         tables.append(Section("Speed-up by workers", caption, header, speedups))
-    limits = {(one.stratum, one.level): one.value for one in last_check(comparison, LIMIT)}
+    limits = {(value.stratum, value.level): value.value for value in last_check(comparison, LIMIT)}
     proofs: list[Line] = []
     for check in last_check(comparison, ERROR):
         errors = (check.value, limits[check.stratum, check.level])

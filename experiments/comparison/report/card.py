@@ -83,30 +83,32 @@ def of(
         span: when the runs were measured.
         advice: how more blocks are measured.
     """
-    found = wording.settled_first(_headlines(comparison))
-    shown = found[:MAX_OUTCOMES]
-    several = len(grouped(found)) > 1
+    headlines = wording.settled_first(_headlines(comparison))
+    shown = headlines[:MAX_OUTCOMES]
+    several = len(grouped(headlines)) > 1
     count = len(comparison.warnings)
     return AnswerCard(
         title,
-        _question(comparison, found),
-        " ".join(filter(None, (_answer(comparison, found), _quality(comparison)))),
+        _question(comparison, headlines),
+        " ".join(filter(None, (_answer(comparison, headlines), _quality(comparison)))),
         f"Read it with the report’s {f'{count} warnings' if count > 1 else 'warning'}."
         if count
         else "",
         {name: text for name, text in _facts(comparison, span).items() if text},
-        [_line(one, comparison, several=several) for one in shown],
-        len(found) - len(shown),
-        _figures(found),
+        [_line(finding, comparison, several=several) for finding in shown],
+        len(headlines) - len(shown),
+        _figures(headlines),
         advice,
     )
 
 
 def _headlines(comparison: Comparison) -> list[Finding]:
     chosen = wording.headlines(comparison)
-    asked = {(one.row.metric, one.row.a, one.row.b) for one in chosen}
+    keys = {(finding.row.metric, finding.row.a, finding.row.b) for finding in chosen}
     return [
-        one for one in comparison.summaries if (one.row.metric, one.row.a, one.row.b) in asked
+        finding
+        for finding in comparison.summaries
+        if (finding.row.metric, finding.row.a, finding.row.b) in keys
     ] or chosen
 
 
@@ -123,39 +125,47 @@ def _line(finding: Finding, comparison: Comparison, *, several: bool) -> Outcome
     )
 
 
-def _question(comparison: Comparison, found: Sequence[Finding]) -> str:
+def _question(comparison: Comparison, findings: Sequence[Finding]) -> str:
     sides = wording.joined(
         [wording.spoken(level, comparison) for level in comparison.levels[: MAX_LEVELS + 1]]
     )
     more = len(comparison.levels) - MAX_LEVELS - 1
     what = (
-        wording.joined(list(dict.fromkeys(one.outcome.label for one in found)), "or")
+        wording.joined(list(dict.fromkeys(finding.outcome.label for finding in findings)), "or")
         or "any outcome"
     )
     return f"Do {sides}{f' and {more} more' if more > 0 else ''} differ in {what}?"
 
 
-def _answer(comparison: Comparison, found: Sequence[Finding]) -> str:
-    told = [one for one in found if strata.is_told(one, comparison)]
-    nothing = not any(one.row.estimate is not None for one in found) or all(
-        one.decision is Decision.TOO_FEW for one in found
+def _answer(comparison: Comparison, findings: Sequence[Finding]) -> str:
+    reported = [finding for finding in findings if strata.is_told(finding, comparison)]
+    nothing = not any(finding.row.estimate is not None for finding in findings) or all(
+        finding.decision is Decision.TOO_FEW for finding in findings
     )
-    if nothing and not told:
+    if nothing and not reported:
         return wording.sentences(comparison)[0]
-    if len(grouped(found)) > 1:
-        return _of_many(comparison, found)
-    first = told or found[:1]
-    clauses = [strata.clause(one, comparison) for one in first]
-    rest = [one.outcome.label for one in found if all(one is not other for other in first)]
+    if len(grouped(findings)) > 1:
+        return _of_many(comparison, findings)
+    first = reported or findings[:1]
+    clauses = [strata.clause(finding, comparison) for finding in first]
+    rest = [
+        finding.outcome.label
+        for finding in findings
+        if all(finding is not other for other in first)
+    ]
     clauses += [f"not settled: {wording.joined(rest)}"] if rest else []
     sentence = "; ".join(clauses)
-    shown = bool(told) or first[0].decision is Decision.SIZE_OPEN
+    shown = bool(reported) or first[0].decision is Decision.SIZE_OPEN
     sentence = (
         f"{IN_ONE} {sentence}"
         if shown and _of_one_campaign(comparison)
         else f"{sentence[:1].upper()}{sentence[1:]}"
     )
-    return " ".join(filter(None, (f"{sentence}.", _how([one for one in found if not one.judged]))))
+    return " ".join(
+        filter(
+            None, (f"{sentence}.", _how([finding for finding in findings if not finding.judged]))
+        )
+    )
 
 
 def _how(unsettled: Sequence[Finding]) -> str:
@@ -164,11 +174,13 @@ def _how(unsettled: Sequence[Finding]) -> str:
         return (
             "it"
             if len(unsettled) == 1
-            else wording.joined(list(dict.fromkeys(one.outcome.label for one in findings)))
+            else wording.joined(list(dict.fromkeys(finding.outcome.label for finding in findings)))
         )
 
     sentences = []
-    if planned := [(blocks, one) for one in unsettled if (blocks := outlook.payable(one))]:
+    if planned := [
+        (blocks, finding) for finding in unsettled if (blocks := outlook.payable(finding))
+    ]:
         blocks, longest = max(planned, key=lambda pair: pair[0])
         takes = (
             f", {durations.told(blocks * longest.block_seconds)}," if longest.block_seconds else ""
@@ -176,12 +188,12 @@ def _how(unsettled: Sequence[Finding]) -> str:
         each = " each" if len(planned) > 1 else ""
         sentences.append(
             f"At most {blocks:,} more block{'s' * (blocks > 1)}{takes} settle "
-            f"{names([one for _, one in planned])} "
+            f"{names([finding for _, finding in planned])} "
             f"with a predicted probability of {outlook.PREDICTED}{each}."
         )
-    if rest := [one for one in unsettled if outlook.remedies(one)]:
+    if rest := [finding for finding in unsettled if outlook.remedies(finding)]:
         ways = wording.joined(
-            list(dict.fromkeys(way for one in rest for way in outlook.remedies(one))), "or"
+            list(dict.fromkeys(way for finding in rest for way in outlook.remedies(finding))), "or"
         )
         sentences.append(
             f"How many more blocks would settle {names(rest)} cannot be predicted; {ways} may help."
@@ -189,12 +201,15 @@ def _how(unsettled: Sequence[Finding]) -> str:
     return " ".join(sentences)
 
 
-def _of_many(comparison: Comparison, found: Sequence[Finding]) -> str:
-    metric = found[0].row.metric
-    group = [one for one in found if one.row.metric == metric]
-    seen = [f"{_whom(one, comparison)} {_brief(one, comparison)}" for one in group[:MAX_LEVELS]]
+def _of_many(comparison: Comparison, findings: Sequence[Finding]) -> str:
+    metric = findings[0].row.metric
+    group = [finding for finding in findings if finding.row.metric == metric]
+    seen = [
+        f"{_whom(finding, comparison)} {_brief(finding, comparison)}"
+        for finding in group[:MAX_LEVELS]
+    ]
     seen += [f"{len(group) - len(seen)} more in the report"] if len(group) > len(seen) else []
-    bases = list(dict.fromkeys(wording.spoken(one.row.a, comparison) for one in group))
+    bases = list(dict.fromkeys(wording.spoken(finding.row.a, comparison) for finding in group))
     against = f" against {bases[0]}" if len(bases) == 1 else ""
     label = group[0].outcome.label
     where = f" {IN_ONE.lower()}" if _of_one_campaign(comparison) else ""
@@ -213,10 +228,12 @@ def _quality(comparison: Comparison) -> str:
     clauses = []
     for (stratum, *_), group in grouped(comparison.findings).items():
         ranked = [
-            (one.outcome.headline[1], at, one)
-            for at, one in enumerate(group)
-            if one.outcome.headline and one.outcome.headline[0] == "quality" and not one.primary
-            if one.decision in (Decision.DIFFERENT, Decision.SIZE_OPEN)
+            (finding.outcome.headline[1], at, finding)
+            for at, finding in enumerate(group)
+            if finding.outcome.headline
+            and finding.outcome.headline[0] == "quality"
+            and not finding.primary
+            if finding.decision in (Decision.DIFFERENT, Decision.SIZE_OPEN)
         ]
         if ranked:
             clauses.append(
@@ -231,10 +248,10 @@ def _quality(comparison: Comparison) -> str:
 
 
 def _brief(finding: Finding, comparison: Comparison) -> str:
-    told, counted = wording.brief(finding), strata.counted(finding, comparison)
+    text, counted = wording.brief(finding), strata.counted(finding, comparison)
     if not counted:
-        return told
-    return f"{told.removesuffix(')')}; {counted})" if told.endswith(")") else f"{told} ({counted})"
+        return text
+    return f"{text.removesuffix(')')}; {counted})" if text.endswith(")") else f"{text} ({counted})"
 
 
 def _whom(finding: Finding, comparison: Comparison) -> str:
@@ -243,7 +260,7 @@ def _whom(finding: Finding, comparison: Comparison) -> str:
 
 
 def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
-    told = {
+    facts = {
         name: wording.joined(
             list(
                 dict.fromkeys(
@@ -259,14 +276,14 @@ def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
         for name, text in facts.items()
         if name.startswith("version.")
     }
-    of_rows = {one.row.n_blocks for one in comparison.findings}
+    of_rows = {finding.row.n_blocks for finding in comparison.findings}
     counted = wording.block_range(of_rows - {0} or of_rows)
     smallest = wording.smallest_detectable(comparison)
     return {
-        "Model": told["model"],
-        "Data": told["dataset"],
-        "CPU": told["cpu"],
-        "GPU": told["gpu"] or ("none recorded" if told["cpu"] else ""),
+        "Model": facts["model"],
+        "Data": facts["dataset"],
+        "CPU": facts["cpu"],
+        "GPU": facts["gpu"] or ("none recorded" if facts["cpu"] else ""),
         "Versions": ", ".join(sorted(versions)),
         "Date": span.days if span else "",
         "Duration": f"{durations.told(span.seconds)}, first run to last" if span else "",
@@ -275,11 +292,11 @@ def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
     }
 
 
-def _figures(found: Sequence[Finding]) -> dict[str, float]:
-    several = len({(one.row.a, one.row.b) for one in found}) > 1
+def _figures(findings: Sequence[Finding]) -> dict[str, float]:
+    several = len({(finding.row.a, finding.row.b) for finding in findings}) > 1
     values: dict[str, float] = {}
-    for one in found:
-        row = one.row
+    for finding in findings:
+        row = finding.row
         if row.stratum:
             continue
         key = _NOT_IN_A_METRIC.sub("_", f"verdict/{row.metric}{f'/{row.b}' if several else ''}")

@@ -47,11 +47,15 @@ Measured = Callable[[int, str], Advice | None]
 def on_more_blocks(comparison: Comparison, measured: Measured) -> Advice | None:
     """Return how the headline that needs most blocks can be settled."""
     needed = [(outlook.more_blocks(finding), finding) for finding in wording.headlines(comparison)]
-    wanted, longest = max(needed, key=lambda one: one[0], default=(0, None))
-    if not wanted or longest is None:
+    blocks_needed, longest = max(needed, key=lambda need: need[0], default=(0, None))
+    if not blocks_needed or longest is None:
         return None
-    advice, stratum = measured(wanted, longest.row.stratum), longest.row.stratum
-    served = [one.outcome.label for blocks, one in needed if blocks and one.row.stratum == stratum]
+    advice, stratum = measured(blocks_needed, longest.row.stratum), longest.row.stratum
+    served = [
+        finding.outcome.label
+        for blocks, finding in needed
+        if blocks and finding.row.stratum == stratum
+    ]
     return advice and replace(
         advice, what=f"{advice.what} (for {wording.joined(list(dict.fromkeys(served)))})"
     )
@@ -63,9 +67,9 @@ def on_eager(environment: Mapping[str, Mapping[str, str]]) -> list[str]:
     Args:
         environment: level -> fact -> value, as in a comparison.
     """
-    told = "What was not compiled ran eagerly: read the times with that in mind"
+    text = "What was not compiled ran eagerly: read the times with that in mind"
     eager = [
-        f"NOT COMPILED THROUGHOUT, {level}: {facts[RAN_EAGERLY]}. {told}"
+        f"NOT COMPILED THROUGHOUT, {level}: {facts[RAN_EAGERLY]}. {text}"
         for level, facts in environment.items()
         if RAN_EAGERLY in facts
     ]

@@ -80,8 +80,11 @@ def _environment() -> Environment:
 
 def _in_css(text: str) -> Markup:
     """Return a string of CSS in which special characters are numbers."""
-    told = "".join(one if one.isalnum() or one in " .,()%-" else f"\\{ord(one):x} " for one in text)
-    return Markup(f'"{told}"')
+    escaped = "".join(
+        character if character.isalnum() or character in " .,()%-" else f"\\{ord(character):x} "
+        for character in text
+    )
+    return Markup(f'"{escaped}"')
 
 
 def markdown(document: Document) -> str:
@@ -90,11 +93,11 @@ def markdown(document: Document) -> str:
     parts = [title, *(f"> **{_escaped(line)}**" for line in document.warnings), card]
     parts.append(_escaped(document.subtitle))
     parts.append("\n".join(f"- {_escaped(line)}" for line in document.sentences))
-    for one in document.body:
-        if isinstance(one, Section):
-            parts += _markdown_section(one)
+    for element in document.body:
+        if isinstance(element, Section):
+            parts += _markdown_section(element)
         else:
-            parts += [f"![{one.title}](figures/{one.name}.png)", _escaped(one.caption)]
+            parts += [f"![{element.title}](figures/{element.name}.png)", _escaped(element.caption)]
     return "\n\n".join([*parts, *map(_escaped, document.notes)]) + "\n"
 
 
@@ -103,7 +106,10 @@ def markdown_card(card: AnswerCard) -> str:
     parts = [f"# {_escaped(card.title)}", f"**{_escaped(card.answer)}**"]
     parts += [f"⚠ {_escaped(card.caution)}"] if card.caution else []
     parts.append(_escaped(card.question))
-    rows = [(one.label, one.effect, one.interval, one.verdict) for one in card.outcomes]
+    rows = [
+        (outcome.label, outcome.effect, outcome.interval, outcome.verdict)
+        for outcome in card.outcomes
+    ]
     if rows:
         header = (_markdown_row(("outcome", "effect", "95 % CI", "verdict")), "|---|---|---|---|")
         parts.append("\n".join([*header, *map(_markdown_row, rows)]))

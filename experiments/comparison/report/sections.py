@@ -66,7 +66,7 @@ class Section:
 
     @cached_property
     def columns(self) -> list[Column]:
-        return [Column(one) if isinstance(one, str) else one for one in self.header]
+        return [Column(cell) if isinstance(cell, str) else cell for cell in self.header]
 
     def lines(self, *, once: bool = True) -> Iterator[str | list[Cell]]:
         """Yield headings and rows of cells; `once` leaves out repeated values."""
@@ -76,7 +76,7 @@ class Section:
                 before = []
                 yield row
                 continue
-            cells = [Cell(one) if isinstance(one, str) else one for one in row]
+            cells = [Cell(cell) if isinstance(cell, str) else cell for cell in row]
             blank = [
                 once and column.once and before[at : at + 1] == [cells[at]]
                 for at, column in enumerate(self.columns)
@@ -91,21 +91,21 @@ class Section:
             if isinstance(line, str):
                 yield line
                 continue
-            found: list[tuple[Column, Cell, list[Cell]]] = []
+            page_cells: list[tuple[Column, Cell, list[Cell]]] = []
             for column, cell in zip(self.columns, line, strict=True):
                 if column.under:
-                    found[-1][2].append(cell)
+                    page_cells[-1][2].append(cell)
                 else:
-                    found.append((column, cell, []))
-            yield found
+                    page_cells.append((column, cell, []))
+            yield page_cells
 
     @cached_property
     def page_header(self) -> list[tuple[Column, str]]:
         """Columns with their titles, which name the columns under them."""
-        found: list[tuple[Column, str]] = []
+        page_columns: list[tuple[Column, str]] = []
         for column in self.columns:
             if not column.under:
-                found.append((column, column.name))
+                page_columns.append((column, column.name))
             elif column.name:
-                found[-1] = (found[-1][0], f"{found[-1][1]}, {column.name}")
-        return found
+                page_columns[-1] = (page_columns[-1][0], f"{page_columns[-1][1]}, {column.name}")
+        return page_columns

@@ -23,13 +23,17 @@ def of(summary: Finding, comparison: Comparison) -> list[Finding]:
     """Return the findings that a summary is of; none of a finding that is no summary."""
     if not summary.across:
         return []
-    asked = (summary.row.metric, summary.row.a, summary.row.b)
-    return [one for one in comparison.findings if (one.row.metric, one.row.a, one.row.b) == asked]
+    key = (summary.row.metric, summary.row.a, summary.row.b)
+    return [
+        finding
+        for finding in comparison.findings
+        if (finding.row.metric, finding.row.a, finding.row.b) == key
+    ]
 
 
 def is_told(summary: Finding, comparison: Comparison) -> bool:
     """Return whether there is a verdict, of all strata together or of any of them."""
-    return summary.judged or any(one.judged for one in of(summary, comparison))
+    return summary.judged or any(finding.judged for finding in of(summary, comparison))
 
 
 def clause(summary: Finding, comparison: Comparison) -> str:
@@ -51,12 +55,14 @@ def counted(summary: Finding, comparison: Comparison) -> str:
     return ", ".join([*parts, *(f"in {count} {word}" for word, count in others)])
 
 
-def _word(one: Finding) -> str:
-    return _TOLD.get(one.decision, one.row.verdict if one.judged else NOT_SETTLED)
+def _word(finding: Finding) -> str:
+    return _TOLD.get(finding.decision, finding.row.verdict if finding.judged else NOT_SETTLED)
 
 
-def _kind(found: Sequence[Finding]) -> str:
-    keys = {part.partition("=")[0] for one in found for part in one.row.stratum.split(", ")}
+def _kind(findings: Sequence[Finding]) -> str:
+    keys = {
+        part.partition("=")[0] for finding in findings for part in finding.row.stratum.split(", ")
+    }
     if len(keys) > 1:
         return "strata"
     name = keys.pop().replace("_", " ")

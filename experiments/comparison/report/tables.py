@@ -166,18 +166,21 @@ def second_opinions(comparison: Comparison) -> Section:
     )
     rows: list[Line] = [
         (
-            *(wording.named(one), one.row.metric, *((one.row.b,) if many else ())),
-            *(wording.estimate(one), wording.interval(one) or wording.NONE),
-            *_hodges_lehmann(one),
-            *map(wording.p_value, (one.row.p, one.signed_rank_p, one.permutation_p, one.tost_p)),
+            *(wording.named(finding), finding.row.metric, *((finding.row.b,) if many else ())),
+            *(wording.estimate(finding), wording.interval(finding) or wording.NONE),
+            *_hodges_lehmann(finding),
+            *map(
+                wording.p_value,
+                (finding.row.p, finding.signed_rank_p, finding.permutation_p, finding.tost_p),
+            ),
             *(
-                wording.margin(one),
-                decimal(one.row.effect_size),
-                decimal(one.cliffs_delta, "{:+.2f}"),
+                wording.margin(finding),
+                decimal(finding.row.effect_size),
+                decimal(finding.cliffs_delta, "{:+.2f}"),
             ),
         )
-        for one in comparison.findings
-        if one.row.estimate is not None
+        for finding in comparison.findings
+        if finding.row.estimate is not None
     ]
     return Section(
         "Second opinions: other estimates and tests of the same pairs",
@@ -189,14 +192,16 @@ def second_opinions(comparison: Comparison) -> Section:
 
 
 def _hodges_lehmann(finding: Finding) -> tuple[str, str]:
-    found = finding.hodges_lehmann
-    if found is None:
+    interval = finding.hodges_lehmann
+    if interval is None:
         return wording.NONE, wording.NONE
-    bounds = wording.outwards(found.low, found.high, digits=4)
-    known = all(map(math.isfinite, bounds)) and (found.low > 0 or finding.row.kind == "difference")
-    return wording.number(found.value, 4), " to ".join(
-        wording.number(one, 4) for one in bounds
-    ) if known else wording.NONE
+    bounds = wording.outwards(interval.low, interval.high, digits=4)
+    is_finite = all(map(math.isfinite, bounds)) and (
+        interval.low > 0 or finding.row.kind == "difference"
+    )
+    return wording.number(interval.value, 4), " to ".join(
+        wording.number(bound, 4) for bound in bounds
+    ) if is_finite else wording.NONE
 
 
 def environment(comparison: Comparison) -> Section:
@@ -213,14 +218,14 @@ def excluded(comparison: Comparison, link: Link = nowhere) -> Section:
     header: Header = ("run", under(""), comparison.factor, "block", "metric", "reason")
     rows: list[Line] = [
         (
-            Cell(one.name, link=link(one.run_id)),
-            one.run_id,
-            one.level or wording.NONE,
-            one.block or wording.NONE,
-            one.metric or "all",
-            one.reason,
+            Cell(exclusion.name, link=link(exclusion.run_id)),
+            exclusion.run_id,
+            exclusion.level or wording.NONE,
+            exclusion.block or wording.NONE,
+            exclusion.metric or "all",
+            exclusion.reason,
         )
-        for one in comparison.excluded
+        for exclusion in comparison.excluded
     ]
     return Section("Left out, and why", "" if rows else _none_left_out(comparison), header, rows)
 

@@ -125,7 +125,7 @@ def amount(value: float | None, finding: Finding) -> str:
 
 def smallest_detectable(comparison: Comparison) -> str:
     """Return the smallest effects that the headlines' blocks could detect; empty without a test."""
-    tested = [one for one in headlines(comparison) if one.row.p is not None]
+    tested = [finding for finding in headlines(comparison) if finding.row.p is not None]
     by_label: dict[str, list[Finding]] = {}
     for finding in tested:
         by_label.setdefault(finding.outcome.label, []).append(finding)
@@ -353,8 +353,8 @@ def spoken(level: str, comparison: Comparison) -> str:
     if comparison.factor != "framework":
         return labelled(level, comparison.factor)
     name, plus, variant = level.partition("+")
-    told = " on ".join(_PROPER.get(part, part) for part in name.split("-"))
-    return told + (f" ({variant})" if plus else "")
+    words = " on ".join(_PROPER.get(part, part) for part in name.split("-"))
+    return words + (f" ({variant})" if plus else "")
 
 
 def settled_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -365,7 +365,7 @@ def settled_first(findings: Iterable[Finding]) -> list[Finding]:
 def clause(finding: Finding, comparison: Comparison) -> str:
     """Return a finding as a clause to be read aloud."""
     row, label = finding.row, finding.outcome.label
-    told = replace(
+    reported = replace(
         finding, row=replace(row, a=spoken(row.a, comparison), b=spoken(row.b, comparison))
     )
     match finding.decision:
@@ -377,17 +377,17 @@ def clause(finding: Finding, comparison: Comparison) -> str:
             return f"no difference of {amount(row.margin, finding)} or more in {label} (equivalent)"
         case Decision.OPEN:
             wider = f" ({cause})" if (cause := reasons.widening(row)) else ""
-            return f"not settled after {blocks(row.n_blocks)}: {_range(told)}{wider}"
+            return f"not settled after {blocks(row.n_blocks)}: {_range(reported)}{wider}"
         case Decision.TOO_FEW:
             return f"no verdict on {label}: {row.reason}"
         case Decision.SIZE_OPEN:
             return (
-                f"{_than(told)}, but whether by more than {amount(row.margin, finding)} is not "
+                f"{_than(reported)}, but whether by more than {amount(row.margin, finding)} is not "
                 "settled"
             )
         case Decision.WITHIN_MARGIN | Decision.CONSTANT:
-            return f"{_than(told)}, less than the margin of {amount(row.margin, finding)}"
-    return _than(told)
+            return f"{_than(reported)}, less than the margin of {amount(row.margin, finding)}"
+    return _than(reported)
 
 
 def _range(finding: Finding) -> str:
@@ -432,7 +432,7 @@ def headlines(comparison: Comparison) -> list[Finding]:
     results: list[Finding] = []
     for group in grouped(comparison.findings).values():
         best: dict[str, Finding] = {}
-        for finding in sorted(group, key=lambda one: (one.outcome.headline or ("", 0))[1]):
+        for finding in sorted(group, key=lambda finding: (finding.outcome.headline or ("", 0))[1]):
             if finding.outcome.headline and not finding.a_value == finding.b_value == 0:
                 best.setdefault(finding.outcome.headline[0], finding)
         first = sorted(best.values(), key=lambda finding: place(finding.row.metric)) or group[:3]
@@ -449,17 +449,17 @@ def sentences(comparison: Comparison) -> list[str]:
     first, chosen = comparison.findings[0], headlines(comparison)
     if not first.judged and len({finding.row.reason for finding in comparison.findings}) == 1:
         lines = [f"No verdict: {first.row.reason}."]
-        for one in chosen:
-            if one.row.estimate is not None:
-                bounds = "" if one.identical else f" (95 % interval {effect_interval(one)})"
-                lines.append(f"Seen, but not judged: {_than(one)}{bounds}{_where(one)}.")
+        for finding in chosen:
+            if finding.row.estimate is not None:
+                bounds = "" if finding.identical else f" (95 % interval {effect_interval(finding)})"
+                lines.append(f"Seen, but not judged: {_than(finding)}{bounds}{_where(finding)}.")
         return lines
     if not chosen:
         primary = ", ".join(comparison.primary)
         return [f"No primary outcome ({primary}) was measured: what was is exploratory, and below."]
     if len(grouped(comparison.findings)) == 1:
         return [sentence(finding) for finding in settled_first(chosen)]
-    keys = {(one.row.metric, one.row.a, one.row.b) for one in chosen}
+    keys = {(finding.row.metric, finding.row.a, finding.row.b) for finding in chosen}
     together = [
         summary_sentence(summary)
         for summary in comparison.summaries
@@ -472,7 +472,9 @@ def _nothing_to_judge(comparison: Comparison) -> str:
     if comparison.n_runs:
         missing = ", ".join(comparison.unmeasured)
         return "no usable run has any of the outcomes" + (f" asked for ({missing})" * bool(missing))
-    counts = Counter(one.reason for one in comparison.excluded if not one.metric).most_common()
+    counts = Counter(
+        exclusion.reason for exclusion in comparison.excluded if not exclusion.metric
+    ).most_common()
     parts = [f"{reason} ({count})" for reason, count in counts[:NAMED]]
     if others := sum(count for _, count in counts[NAMED:]):
         parts.append(f"other reasons ({others})")
@@ -533,13 +535,13 @@ def prediction(summary: Finding) -> str:
 
 def rests_on(comparison: Comparison) -> str:
     """Return `Rests on 2 machines (box, other) and 1 team (red).`"""
-    told = [
+    parts = [
         f"{len(names)} {what[:-1] if len(names) == 1 else what}"
         + ("" if what == "campaigns" else f" ({', '.join(names)})")
         for what, names in comparison.rests_on.items()
         if names
     ]
-    return f"Rests on {joined(told)}." if told else ""
+    return f"Rests on {joined(parts)}." if parts else ""
 
 
 def _in_one(group: Sequence[Finding]) -> str:
@@ -570,11 +572,11 @@ def at_a_look(finding: Finding, block_seconds: float) -> str:
     if finding.judged or finding.decision is Decision.NOT_COMPARABLE:
         return f"{seen}: {row.verdict}"
     narrow = f"; settled at {share:.2g} of that width" if share else ""
-    wanted = outlook.payable(finding, block_seconds)
-    if wanted is None:
+    blocks_needed = outlook.payable(finding, block_seconds)
+    if blocks_needed is None:
         return f"{seen}, margin {margin(finding)}: open{narrow}"
-    extra = f"{wanted:,} more block{'s' * (wanted > 1)}"
-    more = f"at most {extra}, {durations.told(wanted * block_seconds)}"
+    extra = f"{blocks_needed:,} more block{'s' * (blocks_needed > 1)}"
+    more = f"at most {extra}, {durations.told(blocks_needed * block_seconds)}"
     return f"{seen}, margin {margin(finding)}: open{narrow}; {more}"
 
 

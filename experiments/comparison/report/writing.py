@@ -107,7 +107,8 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "rows": [{**vars(row)} for row in comparison.rows],
         "excluded": [
-            {name: getattr(one, name) for name in EXCLUSION_KEYS} for one in comparison.excluded
+            {name: getattr(exclusion, name) for name in EXCLUSION_KEYS}
+            for exclusion in comparison.excluded
         ],
         "environment": {level: dict(facts) for level, facts in comparison.environment.items()},
         "summaries": [_summary_as_json(summary) for summary in comparison.summaries],
@@ -115,11 +116,11 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "rests_on": {what: list(names) for what, names in comparison.rests_on.items()},
         "controls": [
             {
-                "name": one.name,
-                "expected": one.expected,
-                "rows": [dataclasses.asdict(row) for row in one.comparison.rows],
+                "name": control.name,
+                "expected": control.expected,
+                "rows": [dataclasses.asdict(row) for row in control.comparison.rows],
             }
-            for one in comparison.controls
+            for control in comparison.controls
         ],
         "primary": list(comparison.primary),
         "looks": [dataclasses.asdict(look) for look in comparison.looks],
@@ -129,13 +130,13 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 def _summary_as_json(summary: Finding) -> dict[str, Any]:
     row, across = summary.row, summary.across
     assert across is not None
-    own = {
+    fields = {
         "n_strata": len(across.names),
         "strata": across.names,
         "low": row.ci_low,
         "high": row.ci_high,
     }
-    values = {**vars(row), **vars(across), **own}
+    values = {**vars(row), **vars(across), **fields}
     return {name: values[name] for name in SUMMARY_KEYS}
 
 

@@ -86,9 +86,9 @@ def _fair(heads: int, tosses: int) -> float:
 
 def together(orders: Sequence[Order]) -> Order:
     """Return the order over several strata of one pair of levels."""
-    known = sum(order.known for order in orders)
+    n_known = sum(order.known for order in orders)
     return Order(
-        orders[0].a, orders[0].b, known=known, a_first=sum(order.a_first for order in orders)
+        orders[0].a, orders[0].b, known=n_known, a_first=sum(order.a_first for order in orders)
     )
 
 
@@ -101,7 +101,7 @@ def of_pairs(first: pd.DataFrame, second: pd.DataFrame) -> Order:
     timed = np.isfinite(starts).all(axis=0)
     differ = timed & (starts[0] != starts[1])
     ahead = np.where(differ, starts[1] - starts[0], places[1] - places[0])
-    known = np.isfinite(ahead) & (ahead != 0)
+    is_known = np.isfinite(ahead) & (ahead != 0)
     # from the end of the earlier run (its start, if the end is missing) to the start of the later
     finished = np.where(np.isfinite(ends), ends, starts)
     earlier = np.where(starts[0] <= starts[1], finished[0], finished[1])
@@ -118,8 +118,8 @@ def of_pairs(first: pd.DataFrame, second: pd.DataFrame) -> Order:
         a,
         b,
         stratum,
-        known=int(known.sum()),
-        a_first=int((ahead[known] > 0).sum()),
+        known=int(is_known.sum()),
+        a_first=int((ahead[is_known] > 0).sum()),
         timed=int(timed.sum()),
         apart=tuple(first["block_label"].to_numpy()[far].astype(str)),
         longest_ms=float(pauses[far].max()) if far.any() else 0.0,

@@ -58,12 +58,12 @@ def unsettled(finding: Finding, reason: str) -> Finding:
 
 def warning(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Return the first lines of a report, one for each reason."""
-    found = dict.fromkeys(one.busy for one in findings if one.busy)
-    told = (
+    loads = dict.fromkeys(finding.busy for finding in findings if finding.busy)
+    text = (
         "Times, rates, energy and temperatures have no verdict; measure again when the machine "
         "is free."
     )
-    return tuple(f"{reason[:1].upper()}{reason[1:]}. {told}" for reason in found)
+    return tuple(f"{reason[:1].upper()}{reason[1:]}. {text}" for reason in loads)
 
 
 def flagged(frame: pd.DataFrame) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def flagged(frame: pd.DataFrame) -> tuple[str, ...]:
     """
     several = frame["stratum"].nunique() > 1
     lines = []
-    for metric, (_, told) in LOADS.items():
+    for metric, (_, label) in LOADS.items():
         percent, beyond = _excess(frame, metric)
         most: dict[str, float] = {}
         loaded = frame.assign(percent=percent)[beyond > 0]
@@ -85,13 +85,15 @@ def flagged(frame: pd.DataFrame) -> tuple[str, ...]:
         more = f" and {len(blocks) - NAMED} more" if len(blocks) > NAMED else ""
         if blocks:
             listed = ", ".join(blocks[:NAMED])
-            lines.append(f"Disturbed blocks that count all the same: {listed}{more}: {told}.")
+            lines.append(f"Disturbed blocks that count all the same: {listed}{more}: {label}.")
     return tuple(lines)
 
 
 def repeated(excluded: Iterable[Exclusion]) -> tuple[str, ...]:
     """Return the sentence on the block that was measured again because it was unlike the others."""
-    blocks = dict.fromkeys(one.block for one in excluded if one.code == RepeatCause.ODD_BLOCK)
+    blocks = dict.fromkeys(
+        exclusion.block for exclusion in excluded if exclusion.code == RepeatCause.ODD_BLOCK
+    )
     return tuple(
         f"Block {block} was unlike all others and was measured again, by the rule that was "
         "recorded before the first block. "
@@ -120,10 +122,10 @@ def _typical(side: pd.DataFrame, metric: str) -> float | None:
     Cells that do not say are passed over: runs of others.
     """
     percent, beyond = _excess(side, metric)
-    known = np.isfinite(percent)
-    if not known.any() or np.median(beyond[known]) <= 0:
+    is_known = np.isfinite(percent)
+    if not is_known.any() or np.median(beyond[is_known]) <= 0:
         return None
-    return float(np.median(percent[known]))
+    return float(np.median(percent[is_known]))
 
 
 def _excess(frame: pd.DataFrame, metric: str) -> tuple[Floats, Floats]:

@@ -14,13 +14,13 @@ from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 
 def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
     """Return a line for each such campaign; reports of too few blocks are no looks."""
-    found = {
+    extensions = {
         name: [at for at in blocks if at >= MINIMUM_BLOCKS]
         for name, blocks in looks.of_extended(frame).items()
     }
     return tuple(
-        _told(name if len(found) > 1 else "", blocks)
-        for name, blocks in found.items()
+        _told(name if len(extensions) > 1 else "", blocks)
+        for name, blocks in extensions.items()
         if len(blocks) > 1
     )
 

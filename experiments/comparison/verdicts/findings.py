@@ -315,7 +315,9 @@ class Comparison:
     @property
     def looks(self) -> tuple[Look, ...]:
         """Looks of every stratum whose number of blocks was not fixed."""
-        by_stratum = {one.row.stratum: one.looks for one in self.findings if one.looks.blocks}
+        by_stratum = {
+            finding.row.stratum: finding.looks for finding in self.findings if finding.looks.blocks
+        }
         return tuple(
             Look(
                 stratum,
@@ -397,7 +399,9 @@ class Control:
         """
         single = any(finding.row.metric == DELAYED[0] for finding in self.tested)
         metrics = DELAYED if single else (*DELAYED, FREELY)
-        return tuple(one for one in self.tested if without_batch(one.row.metric) in metrics)
+        return tuple(
+            finding for finding in self.tested if without_batch(finding.row.metric) in metrics
+        )
 
     def shows_delay(self, finding: Finding) -> bool:
         """Return whether a delayed outcome is shown to be slower."""

@@ -92,9 +92,9 @@ def remedies(finding: Finding) -> tuple[str, ...]:
     """Return what may narrow the interval if no number of blocks is predicted to."""
     if finding.plan is None or payable(finding):
         return ()
-    alone = finding.took_turns or outcome(finding.row.metric).alone
+    needs_machine = finding.took_turns or outcome(finding.row.metric).alone
     quiet = (
-        ("an idle machine", *(() if alone else ("pairing=interleaved",)))
+        ("an idle machine", *(() if needs_machine else ("pairing=interleaved",)))
         if busy.depends(finding.outcome)
         else ()
     )

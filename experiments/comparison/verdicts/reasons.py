@@ -85,20 +85,20 @@ def decided(
     Args:
         outlook: adds the end of a reason.
     """
-    names = dict.fromkeys(one.row.family for one in findings)
-    found: dict[int, Finding] = {}
+    names = dict.fromkeys(finding.row.family for finding in findings)
+    decided_findings: dict[int, Finding] = {}
     for name in names:
-        places = [at for at, one in enumerate(findings) if one.row.family == name]
+        places = [at for at, finding in enumerate(findings) if finding.row.family == name]
         adjusted = significance.holm([findings[at].row.p for at in places])
         tests, standing = (
             sum(p is not None and p <= limit for p in adjusted) for limit in (1.0, ALPHA)
         )
         family = Family(name if len(names) > 1 else "", tests, standing)
         for at, p in zip(places, adjusted, strict=True):
-            one = replace(findings[at], row=replace(findings[at].row, p_holm=p))
-            one = outlook(replace(one, decision=_decision(one)), family)
-            found[at] = _worded(one, scope, family)
-    return [found[at] for at in range(len(findings))]
+            finding = replace(findings[at], row=replace(findings[at].row, p_holm=p))
+            finding = outlook(replace(finding, decision=_decision(finding)), family)
+            decided_findings[at] = _worded(finding, scope, family)
+    return [decided_findings[at] for at in range(len(findings))]
 
 
 def _decision(finding: Finding) -> Decision:

@@ -29,8 +29,8 @@ def summaries(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.row.metric, finding.row.a, finding.row.b), []).append(finding)
-    found = [one for group in groups.values() if (one := _summary(group))]
-    return tuple(reasons.decided(found, reasons.STRATA, _outlook))
+    pooled = [summary for group in groups.values() if (summary := _summary(group))]
+    return tuple(reasons.decided(pooled, reasons.STRATA, _outlook))
 
 
 def _outlook(summary: Finding, _family: reasons.Family) -> Finding:
@@ -50,9 +50,12 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         return None
     if len(usable) < MINIMUM_STRATA:
         return _of_few(group, usable)
-    shifts = [one.shifts for one in usable]
-    values, variances = [mean(one).value for one in shifts], list(map(_variance, usable, shifts))
-    looks = strictest(one.looks for one in usable)
+    shifts = [finding.shifts for finding in usable]
+    values, variances = (
+        [mean(stratum_shifts).value for stratum_shifts in shifts],
+        list(map(_variance, usable, shifts)),
+    )
+    looks = strictest(finding.looks for finding in usable)
     combined = significance.random_effects(values, variances, looks.confidence)
     row, ratio = _blank(group[0].row, usable), group[0].row.kind == "ratio"
     tost = combined.tost_p(row.bound)
@@ -95,7 +98,7 @@ def _blank(row: Row, usable: Sequence[Finding]) -> Row:
     return replace(
         row,
         stratum="",
-        n_blocks=min(one.row.n_blocks for one in usable),
+        n_blocks=min(finding.row.n_blocks for finding in usable),
         estimate=None,
         ci_low=None,
         ci_high=None,
@@ -117,8 +120,8 @@ def _blank(row: Row, usable: Sequence[Finding]) -> Row:
 def _names(
     group: Sequence[Finding], usable: Sequence[Finding]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return tuple(one.row.stratum for one in usable), tuple(
-        one.row.stratum for one in group if one not in usable
+    return tuple(finding.row.stratum for finding in usable), tuple(
+        finding.row.stratum for finding in group if finding not in usable
     )
 
 
@@ -131,12 +134,12 @@ def _back(value: float | None, ratio: bool) -> float | None:
     if value is None or not ratio:
         return value
     with np.errstate(over="ignore", under="ignore"):
-        found = float(np.exp(value))
-    return found if 0 < found < math.inf else None
+        factor = float(np.exp(value))
+    return factor if 0 < factor < math.inf else None
 
 
 def _busy(usable: Sequence[Finding]) -> str:
-    disturbed = [one.row.stratum for one in usable if one.busy]
+    disturbed = [finding.row.stratum for finding in usable if finding.busy]
     return (
         f"the machine was busy with others' work in {', '.join(disturbed[:NAMED])}: not settled"
         if disturbed
@@ -147,14 +150,14 @@ def _busy(usable: Sequence[Finding]) -> str:
 def _cannot(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:
     if disturbed := _busy(usable):
         return Withheld.BUSY_MACHINE, disturbed
-    if (orders := [one.order for one in usable if one.order]) and (
+    if (orders := [finding.order for finding in usable if finding.order]) and (
         refused := order.together(orders).refused
     ):
         return Withheld.ORDER, refused
     few = [
-        f"{one.row.stratum} has {one.row.n_blocks}"
-        for one in usable
-        if one.row.n_blocks < MINIMUM_BLOCKS
+        f"{finding.row.stratum} has {finding.row.n_blocks}"
+        for finding in usable
+        if finding.row.n_blocks < MINIMUM_BLOCKS
     ]
     if not few:
         return None, ""

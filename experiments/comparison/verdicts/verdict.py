@@ -91,8 +91,10 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         pairs = list(itertools.combinations(levels, 2))
     groups = [frame[frame["group"] == group] for group in sorted(set(frame["group"]), key=natural)]
     parts = [part for group in groups for a, b in pairs for part in _compare(group, a, b, request)]
-    findings = _decided([one for part in parts for one in part.findings], request.primary, levels)
-    excluded = [*runs.excluded, *(one for part in parts for one in part.excluded)]
+    findings = _decided(
+        [finding for part in parts for finding in part.findings], request.primary, levels
+    )
+    excluded = [*runs.excluded, *(exclusion for part in parts for exclusion in part.excluded)]
     orders = [part.order for part in parts if part.order]
 
     def values_of(prefix: str) -> Mapping[str, tuple[environment.Value, ...]]:
@@ -157,10 +159,14 @@ def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> 
     others = {*query.FIRST, *pairing.OWN, *factors}
     metrics = [str(c) for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
     requested = sorted(metrics, key=place) if spec.outcomes is None else list(spec.outcomes)
-    missing = [one for one in requested if isinstance(one, str) and one not in frame.columns]
+    missing = [name for name in requested if isinstance(name, str) and name not in frame.columns]
     check_outcomes(missing, metrics)
-    resolved = [outcome_of(one) if isinstance(one, str) else one for one in requested]
-    measured = [one for one in resolved if one.metric in frame and frame[one.metric].notna().any()]
+    resolved = [outcome_of(name) if isinstance(name, str) else name for name in requested]
+    measured = [
+        outcome
+        for outcome in resolved
+        if outcome.metric in frame and frame[outcome.metric].notna().any()
+    ]
     outcomes = sorted(measured, key=lambda outcome: place(outcome.metric))
     unmeasured = tuple(outcome.metric for outcome in resolved if outcome not in outcomes)
     primary = declared(spec.primary, [outcome.metric for outcome in outcomes], unmeasured)
@@ -175,8 +181,10 @@ def _decided(
 ) -> list[Finding]:
     position = {level: number for number, level in enumerate(levels)}
     in_families = [
-        replace(one, row=replace(one.row, family=PRIMARY)) if one.row.metric in primary else one
-        for one in findings
+        replace(finding, row=replace(finding.row, family=PRIMARY))
+        if finding.row.metric in primary
+        else finding
+        for finding in findings
     ]
 
     def key(finding: Finding) -> tuple[Any, ...]:
@@ -251,7 +259,7 @@ def _compare_stratum(
         ran = order.of_pairs(first, second)
         reason = ran.refused
     if reason:
-        return _Compared([_not_comparable(one, reason) for one in blank], excluded, ran)
+        return _Compared([_not_comparable(outcome, reason) for outcome in blank], excluded, ran)
     paired = _Paired(
         (first, second),
         first["block_label"].astype(str).to_numpy(),
