@@ -110,6 +110,8 @@ def shown(
     from experiments.comparison.runs import pairing
 
     runs = pairing.usable(pairing.without_controls(table), factor=factor, strata=strata)
+    if runs.frame.empty:
+        return ()
     frame = runs.frame.sort_values("sequence")
     maximum = maximum or (FEWER_RUNS if len(frame) > VERY_MANY else MAXIMUM_RUNS)
     names = sorted(set(frame["stratum"]), key=pairing.natural)

@@ -97,26 +97,19 @@ def test_no_drift_is_below_minus_100_percent_or_rests_on_chance(steps):
     assert all(drift is None or drift > -100 for drift in falling)
 
 
-def test_runs_are_counted_by_level_and_summaries_from_before_the_steady_state_are_seen():
+def test_summaries_from_before_the_steady_state_are_recognised():
     rng = np.random.default_rng(0)
     late = _noise(rng, 200)
     late[:60] *= 1.3
-    raw = [
+    runs = [
         RawRun("1", "a", "", "0", {"train": phase("train", late, warmup=10)}),
         RawRun("2", "a", "", "1", {"train": phase("train", late, warmup=70)}),
         RawRun("3", "b", "", "0", {"features": phase("features", _noise(rng, 30))}),
         RawRun("4", "b", "", "1", {}),
     ]
-    found = steadiness.of_runs(raw)
-    assert [one.measured_too_early for one in found] == [True, False, False]
-    first, second = steadiness.by_level(found)
-    assert (first.n_runs, first.counts["warm-up, then steady"], first.warmup, first.too_early) == (
-        2,
-        2,
-        (10, 70),
-        1,
-    )
-    assert (second.level, second.counts["too few steps"], second.first_steady) == ("b", 1, None)
+    results = steadiness.of_runs(runs)
+    assert [result.measured_too_early for result in results] == [True, False, False]
+    assert [result.warmup_steps for result in results[:2]] == [10, 70]
 
 
 def test_steps_that_ran_freely_are_classified_by_their_windows():
