@@ -29,7 +29,7 @@ _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that are no files of docs/."""
+    """Add the pages that are no files of docs/."""
     own = {
         page: re.sub(r"(\]\()docs/", r"\1", (ROOT / name).read_text(encoding="utf-8"))
         for name, page in BESIDE.items()

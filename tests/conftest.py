@@ -393,7 +393,7 @@ def group() -> Iterator[Group]:
 
 @pytest.fixture(scope="session")
 def nginx(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """nginx with TLS before the group's server: address and certificate."""
+    """Nginx with TLS before the group's server: address and certificate."""
     from tests.deploy import proxy as before
 
     with before.running(group, tmp_path_factory.mktemp("nginx")) as started:

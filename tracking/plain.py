@@ -11,7 +11,7 @@ CONTROLS = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2
 
 
 def visible(text: str) -> str:
-    """Return a text with its lines and tabs; other controls are escaped, as `\\x1b[31m`."""
+    r"""Return a text with its lines and tabs; other controls are escaped, as `\x1b[31m`."""
     return "".join(letter if letter in "\n\t" else _visible(letter) for letter in text)
 
 

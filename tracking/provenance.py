@@ -128,7 +128,7 @@ def environment_digest(
 def environment_tags(
     of_frameworks: Sequence[str], installed: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return readable tags of the two digests: `cpu`, `gpu`, `version.torch`, `inherited.NAME`, …
+    """Return readable tags of the two digests: `cpu`, `gpu`, `version.torch`, `inherited.NAME`, ….
 
     Args:
         installed: Packages of another interpreter than this.

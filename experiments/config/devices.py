@@ -38,7 +38,7 @@ def of(settings: CampaignSettings) -> tuple[str, ...]:
 
 
 def asked(settings: CampaignSettings) -> tuple[str, ...]:
-    """The devices as the user wrote them."""
+    """Return the devices as the user wrote them."""
     return tuple(dict.fromkeys(level.device for level in variation.each(settings)))
 
 

@@ -1,7 +1,9 @@
-"""Frameworks and their variants by name. Importing this package imports no framework; `open_framework` imports exactly one.
+"""Frameworks and their variants by name.
 
-A framework is a folder here: `VARIANTS` (name -> `Variant`) in its `__init__.py`, and a class `Adapter` in its `adapter.py`.
-Such a folder may also be a package of another distribution, which names it as an entry point of the group `evenhand.frameworks`.
+Importing this package imports no framework; `open_framework` imports exactly one. A framework is a
+folder of this package: `VARIANTS` (name -> `Variant`) in its `__init__.py`, and a class `Adapter`
+in its `adapter.py`. Another distribution adds one as an entry point of the group
+`evenhand.frameworks`.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
     from models.variant import Variant
 
 DEVICES = ("auto", "cpu", "cuda")
-# How a GPU's library chooses the algorithm of a convolution, on one that it has not met in this shape. `profiled`: tries
-# them and keeps the quickest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit. On a CPU these are all
-# the same; there are `onednn` and `plain`: that library's kernels, or the framework's own, also for products.
+# Choice of the algorithm of a convolution by a GPU's library. `profiled`: tries all and keeps the
+# fastest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit. On a CPU these three
+# are the same; `onednn` and `plain` are that library's kernels and the framework's, also for products.
 CONV_ALGORITHMS = ("profiled", "heuristic", "fixed", "onednn", "plain")
 # Of TensorFlow; `all` stands for these and every other one.
 GRAPH_OPTIMIZERS = (
@@ -41,57 +43,60 @@ GRAPH_OPTIMIZERS = (
 )
 # Every other one that TensorFlow's Python interface has a switch for.
 OTHER_GRAPH_OPTIMIZERS = (
-    *(
-        "layout_optimizer",
-        "shape_optimization",
-        "remapping",
-        "loop_optimization",
-        "function_optimization",
-    ),
-    *("scoped_allocator_optimization", "pin_to_host_optimization", "implementation_selector"),
+    "layout_optimizer",
+    "shape_optimization",
+    "remapping",
+    "loop_optimization",
+    "function_optimization",
+    "scoped_allocator_optimization",
+    "pin_to_host_optimization",
+    "implementation_selector",
 )
-# `float32` and `float64`: in full. `tf32`: float32 whose products a GPU may round. `bfloat16`: mixed, as each framework has
-# it: weights, loss and optimizer in float32, convolutions and products in bfloat16.
+# `float32`, `float64`: in full. `tf32`: float32 whose products a GPU may round. `bfloat16`: mixed;
+# weights, loss and optimizer are float32, convolutions and products bfloat16.
 PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
 
 
 def available() -> tuple[str, ...]:
-    """Names with variants: `pytorch`, `pytorch+compile`, `keras-jax`, … whether or not their packages are installed."""
+    """Return the names of all variants, such as `pytorch+compile`, installed or not."""
     return tuple(_variants())
 
 
 def check(name: str) -> None:
-    """Raises ModelError, with the nearest names, for a name that no framework has."""
+    """Raise ModelError, with the nearest names, for a name that no framework has."""
     names = available()
     if name not in names:
         raise ModelError(f"no framework {name!r}; {choices(name, names)}")
 
 
 def described(name: str) -> Variant:
-    """What is known of a framework without importing it. Raises ModelError for a name that no framework has."""
+    """Return the facts about a variant without importing its framework. Raises ModelError."""
     check(name)
     return _variants()[name][1]
 
 
 def having(quality: Callable[[Variant], object]) -> tuple[str, ...]:
-    """Names of the variants with some quality: `having(lambda one: one.has_pipeline)`."""
+    """Return the names of variants with a quality: `having(lambda variant: variant.compiles)`."""
     return tuple(name for name in available() if quality(described(name)))
 
 
 def architectures() -> tuple[str, ...]:
-    """Names of the architecture files that frameworks read in a model's folder, in alphabetical order."""
+    """Return the sorted names of the files that frameworks read in a model's folder."""
     return tuple(sorted({variant.architecture for _, variant in _variants().values()}))
 
 
 def distributions() -> tuple[str, ...]:
-    """Whose versions say on what a measurement was made, whatever the framework, in alphabetical order."""
+    """Return the sorted names of the packages whose versions are recorded with a measurement."""
     return tuple(
         sorted({name for _, variant in _variants().values() for name in variant.distributions})
     )
 
 
 def missing(name: str) -> str | None:
-    """Why `name` cannot run here and what installs it, or None. Looks for packages without importing them."""
+    """Return the reason why a variant cannot run, with what installs it, or None.
+
+    Packages are looked up without an import.
+    """
     variant = described(name)
     for package in variant.packages:
         if find_spec(package) is None:
@@ -110,7 +115,7 @@ def open_framework(
     seed: int,
     conv_algorithm: str = "profiled",
 ) -> Framework:
-    """The adapter of `name`, its framework imported and set up: one a process. Raises ModelError for what is missing."""
+    """Import and set up a framework, one a process. Raises ModelError for a missing package."""
     settings = {"device": (device, DEVICES), "precision": (precision, PRECISIONS)}
     for setting, (value, values) in (
         settings | {"conv_algorithm": (conv_algorithm, CONV_ALGORITHMS)}
@@ -149,14 +154,16 @@ class Without:
 
 @contextmanager
 def lean_import(name: str) -> Iterator[None]:
-    """A framework that is opened in this block does not find what it `imports_if_there`; what is imported already stays.
+    """Hide a framework's optional imports while it is opened in this block.
 
-    MLflow brings packages for plots and tables, which Keras imports wherever they are installed: it would be charged with their
-    memory and their start. What it `looks_for` it does not find after the block either.
+    MLflow brings packages for plots and tables, which Keras imports if they are installed: their
+    memory and start would count for Keras. Packages that are imported already stay; those that the
+    framework `looks_for` stay hidden after the block.
     """
     variant = described(name)
     hidden = [package for package in variant.imports_if_there if package not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: "not installed", to an import
+    # None in sys.modules means "not installed" to an import
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     if variant.looks_for:
         sys.meta_path[:] = [
             Without(variant.looks_for) if finder is PathFinder else finder
@@ -176,13 +183,13 @@ def loop(name: str, which: str) -> ModuleType:
 
 
 def workers(name: str) -> ModuleType:
-    """How a framework trains in several processes: the module `workers` of its folder, whose `Workers` is one of them."""
+    """Return the module of a framework's class `Workers`, for training in several processes."""
     check(name)
     return import_module(f"{_variants()[name][0]}.workers")
 
 
 def packages() -> tuple[str, ...]:
-    """The packages that hold frameworks: ours, and those that other distributions name."""
+    """Return the packages of frameworks: those here, and those of other distributions."""
     from importlib.metadata import entry_points
 
     ours = sorted(
@@ -196,14 +203,15 @@ def packages() -> tuple[str, ...]:
 
 @cache
 def _variants() -> dict[str, tuple[str, Variant]]:
-    """Name -> (package, what is known of it). A package's `__init__.py` imports no framework."""
+    """Return name -> (package, variant). A package's `__init__.py` imports no framework."""
     by_name: dict[str, tuple[str, Variant]] = {}
     for package in packages():
         variants = _variants_of(package)
         if twice := by_name.keys() & variants.keys():
             name = min(twice)
             raise ModelError(
-                f"{package} has a framework {name!r}, and so has {by_name[name][0]}; rename or uninstall one"
+                f"{package} has a framework {name!r}, and so has {by_name[name][0]}; "
+                "rename or uninstall one"
             )
         by_name |= {name: (package, variant) for name, variant in variants.items()}
     return by_name

@@ -177,7 +177,7 @@ def check_only_steps_are_inside_of_the_clock(framework: Framework) -> None:
 
 
 def check_compilations_are_counted(framework: Framework) -> None:
-    """The first shape is counted, also each new one if each is compiled; a repeated one is not."""
+    """Check that new shapes are counted, and a repeated one is not."""
     network, _, _ = small_network(framework)
     optimizer = framework.optimizer(network, ADAM)
     first, same, _, other = ragged_batches(4)
@@ -210,7 +210,7 @@ def check_adam_is_adam(framework: Framework) -> None:
 
 
 def check_sgd_is_the_textbooks(framework: Framework) -> None:
-    """m ← µm + g + λw, w ← w − rate·m: a drop of the rate works at once."""
+    """M ← µm + g + λw, w ← w − rate·m: a drop of the rate works at once."""
     network, _, batch = small_network(framework)
     for momentum in (0.0, 0.9):
         config = OptimizerConfig("sgd", 0.5, momentum, weight_decay=0.1)

@@ -33,7 +33,7 @@ def started(
     resolver: str = "127.0.0.1",
     confined: Sequence[str] = (),
 ) -> Iterator[tuple[str, Path]]:
-    """nginx with both of compose's files, their places and ports replaced. Address and certificate.
+    """Nginx with both of compose's files, their places and ports replaced. Address and certificate.
 
     confined: a command that begins it with fewer rights.
     """

@@ -111,7 +111,7 @@ class Named(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Names]]:
-    """nginx before two servers of one name, which stands for the first."""
+    """Nginx before two servers of one name, which stands for the first."""
     port, names = free_port(), Names("127.0.0.1")
     servers = [
         ThreadingHTTPServer((address, port), Named) for address in ("127.0.0.1", "127.0.0.2")

@@ -265,7 +265,7 @@ def test_pytorchs_optimizers_are_named_by_their_kernels(pytorch: dict[str, Any])
 
 
 def test_pytorchs_switches_agree_with_the_older_ones(pytorch: dict[str, Any]) -> None:
-    """cuDNN's are tf32 before; in PyTorch 2.11 the switch for all does not reach them."""
+    """CuDNN's are tf32 before; in PyTorch 2.11 the switch for all does not reach them."""
     assert pytorch["switches"] == {
         "tf32": [["tf32"], [True, True], "high"],
         "ieee": [["ieee"], [False, False], "highest"],

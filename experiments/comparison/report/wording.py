@@ -534,7 +534,7 @@ def prediction(summary: Finding) -> str:
 
 
 def rests_on(comparison: Comparison) -> str:
-    """Return `Rests on 2 machines (box, other) and 1 team (red).`"""
+    """Return `Rests on 2 machines (box, other) and 1 team (red).`."""
     parts = [
         f"{len(names)} {what[:-1] if len(names) == 1 else what}"
         + ("" if what == "campaigns" else f" ({', '.join(names)})")

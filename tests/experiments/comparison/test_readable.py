@@ -25,7 +25,7 @@ def _finding(low: float, value: float, high: float, metric: str = STEP) -> Findi
 
 
 def test_right_is_better_in_every_line() -> None:
-    """tensorflow is slower: fewer examples and longer steps both lie left of 1."""
+    """Tensorflow is slower: fewer examples and longer steps both lie left of 1."""
     found = compare(
         frame(factors={"tensorflow": 1.3}), baseline="pytorch", outcomes=[RATE, STEP, RSS]
     )

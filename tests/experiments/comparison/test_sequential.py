@@ -228,7 +228,8 @@ def t_campaigns(
     truth: float, sd: float, margin: float, count: int, most: int = 48
 ) -> tuple[float, float, float]:
     """Of so many campaigns the shares that ever show a difference, that an interval ever leaves the truth out, and that are
-    ever equivalent: plain t statistics of normal log-ratios, at every look."""
+    ever equivalent: plain t statistics of normal log-ratios, at every look.
+    """
     drawn = np.random.default_rng(7).normal(truth, sd, (count, most))
     different, missed, alike = (np.zeros(count, dtype=bool) for _ in range(3))
     for number, blocks in enumerate(schedule(6, most), start=1):
