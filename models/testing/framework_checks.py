@@ -210,7 +210,7 @@ def check_adam_is_adam(framework: Framework) -> None:
 
 
 def check_sgd_is_the_textbooks(framework: Framework) -> None:
-    """M ← µm + g + λw, w ← w − rate·m: a drop of the rate works at once."""
+    """Update m ← µm + g + λw, w ← w − rate·m: a drop of the rate works at once."""
     network, _, batch = small_network(framework)
     for momentum in (0.0, 0.9):
         config = OptimizerConfig("sgd", 0.5, momentum, weight_decay=0.1)

@@ -183,7 +183,7 @@ class Finding:
 
     @property
     def shifts(self) -> Floats:
-        """B against a in every block, on the scale of the test."""
+        """Values of b against a in every block, on the scale of the test."""
         a, b = np.array([(pair.a, pair.b) for pair in self.pairs]).reshape(-1, 2).T
         return log_ratios(a, b) if self.row.kind == "ratio" else differences(a, b)
 

@@ -127,7 +127,7 @@ class SubmittedJob:
 
     @property
     def state(self) -> str:
-        """State in Slurm's terms: PENDING, RUNNING, COMPLETED, CANCELLED, NODE_FAIL …."""
+        """State in Slurm's terms: PENDING, RUNNING, COMPLETED, CANCELLED, NODE_FAIL and others."""
         return self.queue.state(self.id).state
 
     @property
