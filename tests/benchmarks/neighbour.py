@@ -1,4 +1,7 @@
-"""`python -m tests.benchmarks.neighbour SEED CPU`: a program that burns a CPU at random seconds, until it is ended."""
+"""Program that burns a CPU at random seconds, until it is killed.
+
+`python -m tests.benchmarks.neighbour SEED CPU`
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import time
 
 from experiments.cell.lifetime import die_with_parent
 
-# At work and at rest, each time. Longer than a turn of a cell, and not so long that a whole block has the same of it.
+# Running and asleep, each time: longer than a turn of a cell, and shorter than a block.
 SECONDS = (0.5, 3.0)
 
 

@@ -1,4 +1,4 @@
-"""Cells that take turns against cells one after the other: real campaigns on this machine, in the same minutes."""
+"""Cells that take turns against cells one after the other, in real campaigns on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibration.simulation import Claim, Share, limit, share
+from experiments.calibration.simulation import Claim, Share, share
 from experiments.comparison.statistics.estimates import t_quantile
 from experiments.comparison.statistics.power import MAXIMUM_BLOCKS, POWER, power_of_t
 from experiments.comparison.statistics.significance import ALPHA
@@ -26,11 +26,11 @@ from tracking.errors import EvenhandError
 from tracking.records import RunClosed, RunOpened
 
 PAIRINGS = ("sequential", "interleaved")
-# Total over total: a median of steps of which a neighbour slows about half is now this, now that.
+# Total over total: a neighbour slows about half of the steps, so that their median jumps.
 METRIC = "train/examples_per_second"
 DELAY = 0.05
 MAX_SPREAD, MAX_TIME = 0.5, 0.5
-# Each cell has one CPU, the neighbour's; what is measured is training and some requests, and nothing is written beside.
+# Each cell has one CPU, the neighbour's; training and some requests are measured.
 SETTINGS = {
     "campaigns": "0",
     "blocks": "6",
@@ -46,10 +46,12 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Campaign:
-    """What one campaign found of a framework against itself and, `delayed`, against itself slowed.
+    """Results of a framework against itself and, `delayed`, against itself slowed.
 
-    shift, spread: mean and SD of the paired log-ratio. different: outcomes of itself that were called different.
-    blocks, block_seconds: how many, and how long one took.
+    Attributes:
+        shift, spread: Mean and SD of the paired log-ratio.
+        different: Outcomes of itself that were called different.
+        blocks, block_seconds: Number of blocks, and duration of a block.
     """
 
     shift: float
@@ -62,15 +64,18 @@ class Campaign:
     def __str__(self) -> str:
         wrong = ", ".join(self.different) or "nothing"
         spreads = f"SD {100 * self.spread:.2f} %, slowed {100 * self.delayed_spread:.2f} %"
-        return f"A/A {math.exp(self.shift):.3f}, {spreads}, different: {wrong}, a block {self.block_seconds:.1f} s"
+        block = f"a block {self.block_seconds:.1f} s"
+        return f"A/A {math.exp(self.shift):.3f}, {spreads}, different: {wrong}, {block}"
 
 
 @dataclass(frozen=True)
-class Found:
-    """What campaigns of one pairing found together.
+class PairingResult:
+    """Results of the campaigns of one pairing.
 
-    shift, error: of the log-ratio of a framework to itself, over all blocks, the mean and its standard error.
-    different: whether each campaign called it different. blocks: that show the delay with a power of 80 %.
+    Attributes:
+        shift, error: Mean log-ratio of a framework to itself, and its standard error.
+        different: Whether each campaign called it different.
+        blocks: Number of blocks that show the delay with a power of 80 %.
     """
 
     pairing: str
@@ -84,7 +89,7 @@ class Found:
 
     @property
     def seconds(self) -> float:
-        """Machine time until the delay is found."""
+        """Machine time until the delay is shown."""
         return self.blocks * self.block_seconds
 
 
@@ -93,29 +98,34 @@ def calibrate(
     campaigns: int,
     seed: int,
     neighbour: bool,
-    given: Sequence[str] = (),
+    settings: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
-) -> list[Found]:
-    """So many campaigns of each pairing, a random one first each time. given: settings of the study `calibrate`, `--name=value`.
+) -> list[PairingResult]:
+    """Run campaigns of each pairing, in random order each time.
 
-    neighbour: whether another program burns the CPU of the cells at random seconds. Raises EvenhandError where one fails.
+    Args:
+        neighbour: Whether another program burns the CPU of the cells at random seconds.
+        settings: Of the study `calibrate`, as `--name=value`.
+
+    Raises:
+        EvenhandError: A campaign failed.
     """
     rng, cpu = np.random.default_rng(seed), devices.own_cpus()[-1]
-    found: dict[str, list[Campaign]] = {name: [] for name in PAIRINGS}
+    results: dict[str, list[Campaign]] = {name: [] for name in PAIRINGS}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(campaigns):
             for at in rng.permutation(len(PAIRINGS)).tolist():
                 name = PAIRINGS[at]
                 with _busy(seed * 1_000 + number, cpu) if neighbour else nullcontext():
-                    one = _campaign(Path(folder), name, seed + number, given)
-                progress(f"campaign {number + 1} of {campaigns}, {name}: {one}")
-                found[name].append(one)
-    return [_together(name, several) for name, several in found.items()]
+                    campaign = _campaign(Path(folder), name, seed + number, settings)
+                progress(f"campaign {number + 1} of {campaigns}, {name}: {campaign}")
+                results[name].append(campaign)
+    return [_together(name, several) for name, several in results.items()]
 
 
 @contextmanager
 def _busy(seed: int, cpu: int) -> Iterator[int]:
-    """A neighbour at work, by its number."""
+    """Run a neighbour. Yield its process id."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.benchmarks.neighbour", str(seed), str(cpu)],
         start_new_session=True,
@@ -127,36 +137,30 @@ def _busy(seed: int, cpu: int) -> Iterator[int]:
         process.wait()
 
 
-def _reserved() -> int:
-    """All CPUs but one."""
-    return len(devices.own_cpus()) - 1
-
-
-def _campaign(folder: Path, pairing: str, seed: int, given: Sequence[str]) -> Campaign:
-    kept = folder / "journal"
-    before = set(journal.campaigns(kept)) if kept.exists() else set()
-    own = {
+def _campaign(folder: Path, pairing: str, seed: int, settings: Sequence[str]) -> Campaign:
+    root = folder / "journal"
+    before = set(journal.campaigns(root)) if root.exists() else set()
+    values = {
         **SETTINGS,
         "pairing": pairing,
         "seed": str(seed),
-        "journal": str(kept),
-        "reserve_cores": str(_reserved()),
+        "journal": str(root),
+        "reserve_cores": str(len(devices.own_cpus()) - 1),
     }
     command = [
         sys.executable,
         "-m",
         "experiments",
         "calibrate",
-        *(f"--{name}={text}" for name, text in own.items()),
-        *given,
+        *(f"--{name}={text}" for name, text in values.items()),
+        *settings,
     ]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode not in (0, 3):
-        raise EvenhandError(
-            f"a campaign ended with code {done.returncode}: {(done.stderr or done.stdout).strip()[-1_000:]}"
-        )
-    return _read((set(journal.campaigns(kept)) - before).pop())
+        output = (done.stderr or done.stdout).strip()[-1_000:]
+        raise EvenhandError(f"a campaign ended with code {done.returncode}: {output}")
+    return _read((set(journal.campaigns(root)) - before).pop())
 
 
 def _read(folder: Path) -> Campaign:
@@ -166,55 +170,56 @@ def _read(folder: Path) -> Campaign:
     different = [
         row["metric"] for row in of_itself if row["p_holm"] is not None and row["p_holm"] <= ALPHA
     ]
-    cells = [
-        one.run
-        for one in journal.read_all(folder)
-        if isinstance(one, RunOpened) and one.tags["kind"] == "cell"
+    records = list(journal.read_all(folder))
+    starts_ms = {
+        record.run: record.time_ms
+        for record in records
+        if isinstance(record, RunOpened) and record.tags["kind"] == "cell"
+    }
+    ends_ms = [
+        record.time_ms
+        for record in records
+        if isinstance(record, RunClosed) and record.run in starts_ms
     ]
-    began = min(
-        one.time_ms
-        for one in journal.read_all(folder)
-        if isinstance(one, RunOpened) and one.run in cells
-    )
-    ended = max(
-        one.time_ms
-        for one in journal.read_all(folder)
-        if isinstance(one, RunClosed) and one.run in cells
-    )
+    seconds = (max(ends_ms) - min(starts_ms.values())) / 1_000
     (shift, spread, blocks), (_, delayed_spread, _) = _log_ratio(of_itself), _log_ratio(delayed)
-    return Campaign(
-        shift, spread, delayed_spread, tuple(different), blocks, (ended - began) / 1_000 / blocks
-    )
+    return Campaign(shift, spread, delayed_spread, tuple(different), blocks, seconds / blocks)
 
 
 def _log_ratio(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, int]:
     """Return mean and SD of the paired log-ratio of `METRIC`, and its blocks, from its row."""
-    row = next(one for one in rows if one["metric"] == METRIC)
+    row = next(row for row in rows if row["metric"] == METRIC)
     n = int(row["n_blocks"])
     half = math.log(row["ci_high"] / row["ci_low"]) / 2 / row["widening"]
     spread = half * math.sqrt(n) / t_quantile(1 - ALPHA / 2, n - 1)
     return math.log(row["estimate"]), spread, n
 
 
-def _together(pairing: str, several: Sequence[Campaign]) -> Found:
+def _together(pairing: str, several: Sequence[Campaign]) -> PairingResult:
     spread, delayed = (
         math.sqrt(float(np.mean(np.square(sds))))
-        for sds in ([one.spread for one in several], [one.delayed_spread for one in several])
+        for sds in (
+            [campaign.spread for campaign in several],
+            [campaign.delayed_spread for campaign in several],
+        )
     )
-    return Found(
+    return PairingResult(
         pairing,
-        float(np.mean([one.shift for one in several])),
-        spread / math.sqrt(sum(one.blocks for one in several)),
+        float(np.mean([campaign.shift for campaign in several])),
+        spread / math.sqrt(sum(campaign.blocks for campaign in several)),
         spread,
         delayed,
-        tuple(METRIC in one.different for one in several),
-        float(np.median([one.block_seconds for one in several])),
-        blocks_to_find(DELAY, delayed),
+        tuple(METRIC in campaign.different for campaign in several),
+        float(np.median([campaign.block_seconds for campaign in several])),
+        blocks_to_show(DELAY, delayed),
     )
 
 
-def blocks_to_find(effect: float, spread: float) -> int:
-    """The fewest blocks whose paired t test shows this ratio less 1 with a power of 80 %; at most 100,000."""
+def blocks_to_show(effect: float, spread: float) -> int:
+    """Return the fewest blocks whose paired t test shows this effect with a power of 80 %.
+
+    effect: Of a ratio, less 1. The result is at most 100,000.
+    """
     few, many = 1, 2
     while power_of_t(math.log1p(effect), spread, many) < POWER and many < MAXIMUM_BLOCKS:
         few, many = many, 2 * many
@@ -228,14 +233,14 @@ def blocks_to_find(effect: float, spread: float) -> int:
     return many
 
 
-def meets(found: Sequence[Found], *, neighbour: bool) -> list[Claim]:
-    """What is promised, and whether it stands; of spreads and machine time where the machine has a neighbour."""
-    one_by_one, in_turns = found
+def meets(results: Sequence[PairingResult], *, neighbour: bool) -> list[Claim]:
+    """Return the promises, and whether they hold: with a neighbour also of spreads and time."""
+    one_by_one, in_turns = results
     wrong = share(in_turns.different)
     claims = [
         Claim(
             "in turns: campaigns that call a framework different from itself",
-            limit(0.0, ALPHA),
+            f"≤ {100 * ALPHA:g} %",
             wrong,
             wrong.low <= ALPHA,
         )
@@ -244,12 +249,12 @@ def meets(found: Sequence[Found], *, neighbour: bool) -> list[Claim]:
         spreads, times = in_turns.spread / one_by_one.spread, in_turns.seconds / one_by_one.seconds
         promised = [
             ("SD of the paired log-ratio", MAX_SPREAD, spreads),
-            (f"time to find {100 * DELAY:g} %", MAX_TIME, times),
+            (f"time to show {100 * DELAY:g} %", MAX_TIME, times),
         ]
         claims += [
             Claim(
                 f"{what}, over that of one by one",
-                limit(0.0, most),
+                f"≤ {100 * most:g} %",
                 Share(value, value, value),
                 value <= most,
             )
@@ -258,20 +263,22 @@ def meets(found: Sequence[Found], *, neighbour: bool) -> list[Claim]:
     return claims
 
 
-def as_markdown(found: Sequence[Found], *, neighbour: bool) -> str:
-    """A line for each pairing, then every promise with whether it stands."""
+def as_markdown(results: Sequence[PairingResult], *, neighbour: bool) -> str:
+    """Return a line for each pairing, then the promises and whether they hold."""
     lines = [
-        f"| pairing | campaigns | A/A | different | SD | SD, +{100 * DELAY:g} % | a block | blocks to find it | time |",
+        f"| pairing | campaigns | A/A | different | SD | SD, +{100 * DELAY:g} % "
+        "| a block | blocks to find it | time |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for one in found:
-        ratio = f"{math.exp(one.shift):.3f} ± {one.error:.3f} | {sum(one.different)}"
-        spreads = f"{100 * one.spread:.1f} % | {100 * one.delayed_spread:.1f} %"
-        times = f"{one.block_seconds:.1f} s | {one.blocks} | {one.seconds / 60:.1f} min"
-        lines.append(f"| `{one.pairing}` | {len(one.different)} | {ratio} | {spreads} | {times} |")
-    lines += ["", "| promise | limit | measured | |", "|---|--:|--:|---|"]
-    for claim in meets(found, neighbour=neighbour):
+    for result in results:
+        ratio = f"{math.exp(result.shift):.3f} ± {result.error:.3f} | {sum(result.different)}"
+        spreads = f"{100 * result.spread:.1f} % | {100 * result.delayed_spread:.1f} %"
+        times = f"{result.block_seconds:.1f} s | {result.blocks} | {result.seconds / 60:.1f} min"
         lines.append(
-            f"| {claim.claim} | {claim.limit} | {claim.measured} | {'holds' if claim.holds else '**does not hold**'} |"
+            f"| `{result.pairing}` | {len(result.different)} | {ratio} | {spreads} | {times} |"
         )
+    lines += ["", "| promise | limit | measured | |", "|---|--:|--:|---|"]
+    for claim in meets(results, neighbour=neighbour):
+        holds = "holds" if claim.holds else "**does not hold**"
+        lines.append(f"| {claim.claim} | {claim.limit} | {claim.measured} | {holds} |")
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Campaigns that stop when they know: how often they err, and how many blocks they take against a fixed number of them."""
+"""Campaigns that stop when they are settled: error rates, and blocks against a fixed design."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from experiments.calibration import simulation
 from experiments.calibration.simulation import (
     BASELINE,
     MAIN,
@@ -21,9 +22,7 @@ from experiments.calibration.simulation import (
     Noise,
     Share,
     Tails,
-    limit,
     share,
-    simulate,
 )
 from experiments.comparison import compare
 from experiments.comparison.statistics.sequential import schedule
@@ -39,7 +38,10 @@ MAX_MISSED = 0.05
 
 @dataclass(frozen=True)
 class Truth:
-    """A machine and what is true on it. gain: at most so many blocks, as a share of a fixed design's; 0: none is promised."""
+    """Machine and its true ratio.
+
+    gain: most blocks that are promised, as a share of a fixed design's; 0: nothing is promised.
+    """
 
     noise: Noise
     ratio: float
@@ -62,12 +64,17 @@ TRUTHS = (
 
 @dataclass(frozen=True)
 class Stops:
-    """How campaigns ended whose one primary outcome is the median training step, over the rows of all twelve outcomes.
+    """Results of campaigns whose one primary outcome is the median training step.
 
-    settled: campaigns whose primary outcome has a verdict. blocks: their mean number; fixed: the least number with which the same
-    campaigns, had it been fixed, have a verdict as often; None where the true effect does not lie beyond the margin.
-    primary_false_alarms, exploratory_false_alarms: reports with any difference in the family; false only where there is none.
-    equivalent, beyond: rows called so; wrong at the margin. missed: intervals of the primary outcome that leave the truth out.
+    Attributes:
+        settled: Campaigns whose primary outcome has a verdict.
+        blocks: Their mean number of blocks.
+        fixed: Least fixed number of blocks with which the same campaigns have a verdict as often;
+            None if the true effect does not lie beyond the margin.
+        primary_false_alarms, exploratory_false_alarms: Reports with any difference in the family;
+            false only if the true ratio is 1.
+        equivalent, beyond: Rows with these verdicts; wrong at the margin.
+        missed: Intervals of the primary outcome that leave the true ratio out.
     """
 
     truth: Truth
@@ -85,7 +92,7 @@ class Stops:
 def calibrate(
     truths: Sequence[Truth] = TRUTHS, *, campaigns: int = 100, seed: int = 0
 ) -> list[Stops]:
-    """The same seed gives the same campaigns. A campaign takes about half a second."""
+    """Simulate campaigns of each truth, the same for the same seed; half a second each."""
     return [
         _stops(truth, campaigns, np.random.default_rng([seed, at]))
         for at, truth in enumerate(truths)
@@ -94,20 +101,17 @@ def calibrate(
 
 def _stops(truth: Truth, campaigns: int, rng: np.random.Generator) -> Stops:
     most = MAX_FIXED if _beyond(truth.ratio) else DEFAULT_MAX_BLOCKS
-    machines = [
-        simulate(truth.noise, blocks=most, steps=80, ratio=truth.ratio, rng=rng)
-        for _ in range(campaigns)
-    ]
+    machines = [simulate(truth, most, rng) for _ in range(campaigns)]
     reports = [_stopped(runs) for runs in machines]
-    mains = [next(one for one in report.findings if one.row.metric == MAIN) for report in reports]
-    settled = share([one.judged for one in mains])
-    intervals = [(one.row.ci_low or 0.0, one.row.ci_high or math.inf) for one in mains]
+    mains = [simulation._main(report) for report in reports]
+    settled = share([main.judged for main in mains])
+    intervals = [(main.row.ci_low or 0.0, main.row.ci_high or math.inf) for main in mains]
     inside = {Decision.EQUIVALENT, Decision.WITHIN_MARGIN}
     return Stops(
         truth,
         campaigns,
         settled,
-        blocks=float(np.mean([one.row.n_blocks for one in mains])),
+        blocks=float(np.mean([main.row.n_blocks for main in mains])),
         fixed=_fixed(machines, settled.value) if _beyond(truth.ratio) else None,
         primary_false_alarms=share([_any_different(report, primary=True) for report in reports]),
         exploratory_false_alarms=share(
@@ -119,21 +123,30 @@ def _stops(truth: Truth, campaigns: int, rng: np.random.Generator) -> Stops:
     )
 
 
+def simulate(truth: Truth, blocks: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Return the runs of a simulated campaign of twelve metrics, if the noise names no number."""
+    return simulation._table(simulation._campaign(truth.noise, blocks, 12, 80, truth.ratio, rng))
+
+
 def _stopped(runs: pd.DataFrame) -> Comparison:
-    """The report of a campaign at the look at which its primary outcome was settled, or at the last."""
-    asked = {"until": "settled", "blocks": str(FIRST_LOOK), "max_blocks": str(DEFAULT_MAX_BLOCKS)}
-    runs = runs.assign(**{f"params.{name}": text for name, text in asked.items()})
+    """Return the report at the look that settles the primary outcome, or at the last."""
+    settings = {
+        "until": "settled",
+        "blocks": str(FIRST_LOOK),
+        "max_blocks": str(DEFAULT_MAX_BLOCKS),
+    }
+    runs = runs.assign(**{f"params.{name}": text for name, text in settings.items()})
     looks = schedule(FIRST_LOOK, DEFAULT_MAX_BLOCKS)
     last = next((look for look in looks if _judged(runs, look)), DEFAULT_MAX_BLOCKS)
     return compare(_first(runs, last), baseline=BASELINE, margin=MARGIN, primary=[MAIN])
 
 
 def _judged(runs: pd.DataFrame, blocks: int) -> bool:
-    """Whether the primary outcome has a verdict after so many blocks."""
-    found = compare(
+    """Return whether the primary outcome has a verdict after these blocks."""
+    report = compare(
         _first(runs, blocks), baseline=BASELINE, margin=MARGIN, outcomes=[MAIN], primary=[MAIN]
     )
-    return found.findings[0].judged
+    return report.findings[0].judged
 
 
 def _first(runs: pd.DataFrame, blocks: int) -> pd.DataFrame:
@@ -141,70 +154,76 @@ def _first(runs: pd.DataFrame, blocks: int) -> pd.DataFrame:
 
 
 def _rows(report: Comparison, decisions: Set[Decision]) -> float:
-    """The share of a report's rows that are so decided."""
-    return sum(one.decision in decisions for one in report.findings) / len(report.findings)
+    """Return the share of a report's rows with one of these decisions."""
+    return sum(finding.decision in decisions for finding in report.findings) / len(report.findings)
 
 
 def _any_different(report: Comparison, *, primary: bool) -> bool:
-    return any(one.different for one in report.findings if one.primary is primary)
+    return any(finding.different for finding in report.findings if finding.primary is primary)
 
 
 def _beyond(ratio: float) -> bool:
     return abs(math.log(ratio)) > math.log1p(MARGIN) * 1.001
 
 
-def _fixed(machines: Sequence[pd.DataFrame], wanted: float) -> int | None:
-    """The least fixed number of blocks after which this share of campaigns has a verdict, by the same code; None beyond most."""
+def _fixed(machines: Sequence[pd.DataFrame], target: float) -> int | None:
+    """Return the least fixed number of blocks that settles this share of campaigns.
+
+    None if `MAX_FIXED` blocks do not.
+    """
 
     def enough(blocks: int) -> bool:
-        return float(np.mean([_judged(runs, blocks) for runs in machines])) >= wanted
+        return float(np.mean([_judged(runs, blocks) for runs in machines])) >= target
 
     least = bisect.bisect_left(range(MAX_FIXED + 1), True, lo=FIRST_LOOK, key=enough)
     return least if least <= MAX_FIXED else None
 
 
 def meets(stops: Sequence[Stops]) -> list[Claim]:
-    """What is promised, and whether it stands."""
-    found = []
-    for one in stops:
-        where = f"{one.truth.noise.name}, true ratio {one.truth.ratio:g}"
+    """Return the promises, and whether they hold."""
+    claims = []
+    for stop in stops:
+        where = f"{stop.truth.noise.name}, true ratio {stop.truth.ratio:g}"
         promised = [
-            (f"{where}: intervals of the primary outcome that leave it out", MAX_MISSED, one.missed)
+            (
+                f"{where}: intervals of the primary outcome that leave it out",
+                MAX_MISSED,
+                stop.missed,
+            )
         ]
-        if one.truth.ratio == 1:
+        if stop.truth.ratio == 1:
             promised += [
                 (
                     f"{where}: any false alarm of the primary metric",
                     MAX_FALSE_ALARMS,
-                    one.primary_false_alarms,
+                    stop.primary_false_alarms,
                 ),
                 (
                     f"{where}: any false alarm of exploratory metrics",
                     MAX_FALSE_ALARMS,
-                    one.exploratory_false_alarms,
+                    stop.exploratory_false_alarms,
                 ),
             ]
-        if one.truth.ratio == 1 + MARGIN:
+        if stop.truth.ratio == 1 + MARGIN:
             promised += [
-                (f"{where}: rows called equivalent", MAX_WRONG_EQUIVALENT, one.equivalent),
-                (f"{where}: rows called beyond the margin", MAX_WRONG_BEYOND, one.beyond),
+                (f"{where}: rows called equivalent", MAX_WRONG_EQUIVALENT, stop.equivalent),
+                (f"{where}: rows called beyond the margin", MAX_WRONG_BEYOND, stop.beyond),
             ]
-        found += [
-            Claim(claim, limit(0.0, most), measured, measured.low <= most)
+        claims += [
+            Claim(claim, f"≤ {100 * most:g} %", measured, measured.low <= most)
             for claim, most, measured in promised
         ]
-        if one.truth.gain and one.fixed:
-            gain = one.blocks / one.fixed
-            wanted = f"≤ {100 * one.truth.gain:g} %"
-            found.append(
+        if stop.truth.gain and stop.fixed:
+            gain = stop.blocks / stop.fixed
+            claims.append(
                 Claim(
                     f"{where}: blocks, of a fixed design's",
-                    wanted,
+                    f"≤ {100 * stop.truth.gain:g} %",
                     Share(gain, gain, gain),
-                    gain <= one.truth.gain,
+                    gain <= stop.truth.gain,
                 )
             )
-    return found
+    return claims
 
 
 _COLUMNS = (
@@ -222,32 +241,31 @@ _COLUMNS = (
 
 
 def as_markdown(stops: Sequence[Stops]) -> str:
-    """A line for every truth, then every promise with whether it stands."""
+    """Return a line for each truth, then the promises and whether they hold."""
     lines = [
         f"| noise | true ratio | {' | '.join(_COLUMNS)} |",
         f"|---|--:|{'--:|' * len(_COLUMNS)}",
     ]
-    for one in stops:
+    for stop in stops:
         alarms = (
-            (one.primary_false_alarms, one.exploratory_false_alarms)
-            if one.truth.ratio == 1
+            (stop.primary_false_alarms, stop.exploratory_false_alarms)
+            if stop.truth.ratio == 1
             else ("–", "–")
         )
         cells = (
-            one.settled,
-            f"{one.blocks:.1f}",
-            one.fixed or "–",
+            stop.settled,
+            f"{stop.blocks:.1f}",
+            stop.fixed or "–",
             *alarms,
-            one.equivalent,
-            one.beyond,
-            one.missed,
+            stop.equivalent,
+            stop.beyond,
+            stop.missed,
         )
         lines.append(
-            f"| {one.truth.noise.name} | {one.truth.ratio:g} | {' | '.join(map(str, cells))} |"
+            f"| {stop.truth.noise.name} | {stop.truth.ratio:g} | {' | '.join(map(str, cells))} |"
         )
     lines += ["", "| promise | limit | measured | |", "|---|--:|--:|---|"]
     for claim in meets(stops):
-        lines.append(
-            f"| {claim.claim} | {claim.limit} | {claim.measured} | {'holds' if claim.holds else '**does not hold**'} |"
-        )
+        holds = "holds" if claim.holds else "**does not hold**"
+        lines.append(f"| {claim.claim} | {claim.limit} | {claim.measured} | {holds} |")
     return "\n".join(lines) + "\n"

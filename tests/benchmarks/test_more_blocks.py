@@ -1,4 +1,4 @@
-"""How often the number of further blocks that a report predicts is enough, over true ratios and SDs."""
+"""How often the predicted number of further blocks is enough, over true ratios and SDs."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ PLANS = 500
 @pytest.mark.parametrize("tests", [1, 12])
 @pytest.mark.parametrize("blocks", [6, 8, 12, 24])
 def test_four_of_five_numbers_of_blocks_are_enough(blocks: int, tests: int) -> None:
-    """500 plans a cell: three standard errors are 5.4 points. With -s it prints the table of docs/comparison.md.
+    """500 plans a cell: three standard errors are 5.4 points. Prints docs/comparison.md's table.
 
-    A cell: plans with a number, plans whose number is too small, both of all plans; the blocks needed and the median number.
+    A cell has the plans with a number and those whose number is too small, both of all plans, the
+    blocks that are needed, and the median number.
     """
     print(f"\n{blocks} blocks, among {tests}; true ratio \\ SD: {SDS}")
     numbers, wrong = 0.0, 0.0
     for ratio in RATIOS:
-        found = [predicted(ratio, sd, blocks, tests, PLANS) for sd in SDS]
-        cells = [
-            f"{one.numbers:4.0%} {one.wrong:4.0%} {one.needed:6.0f} {one.median:5.0f}"
-            if one
+        cells = [predicted(ratio, sd, blocks, tests, PLANS) for sd in SDS]
+        texts = [
+            f"{cell.numbers:4.0%} {cell.wrong:4.0%} {cell.needed:6.0f} {cell.median:5.0f}"
+            if cell
             else "-"
-            for one in found
+            for cell in cells
         ]
-        print(f"{ratio:5.3f} | {' | '.join(cells)}")
-        for one in filter(None, found):
-            assert one.wrong <= 0.254, ratio
-            numbers, wrong = numbers + one.numbers, wrong + one.wrong
+        print(f"{ratio:5.3f} | {' | '.join(texts)}")
+        for cell in filter(None, cells):
+            assert cell.wrong <= 0.254, ratio
+            numbers, wrong = numbers + cell.numbers, wrong + cell.wrong
     if numbers:
         print(f"of all numbers, {1 - wrong / numbers:.0%} are enough")
     assert wrong <= 0.2 * numbers

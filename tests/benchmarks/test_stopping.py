@@ -1,4 +1,4 @@
-"""Campaigns that stop when they know, simulated and judged by the same code as real ones."""
+"""Campaigns that stop when they are settled, simulated and judged by the same code as real ones."""
 
 from __future__ import annotations
 
@@ -16,40 +16,37 @@ from tests.benchmarks.stopping import TRUTHS, Stops, Truth, calibrate, meets
 
 
 def few(truth: Truth) -> Truth:
-    """With two metrics, so that twenty campaigns take seconds."""
+    """Return the truth with two metrics, so that twenty campaigns take seconds."""
     return replace(truth, noise=replace(truth.noise, metrics=2))
 
 
 @pytest.mark.slow
 def test_promises_hold_in_the_small() -> None:
     quick = Truth(stopping._noise("run-to-run spread", 0.015), 1.0)
-    found = calibrate([few(quick)], campaigns=8)
-    assert all(claim.holds for claim in meets(found)), meets(found)
-    assert found[0].settled.value == 1, "of SD 2 % and no difference"
-    assert 6 <= found[0].blocks < 18
+    stops = calibrate([few(quick)], campaigns=8)
+    assert all(claim.holds for claim in meets(stops)), meets(stops)
+    assert stops[0].settled.value == 1, "of SD 2 % and no difference"
+    assert 6 <= stops[0].blocks < 18
 
 
 @pytest.mark.slow
 def test_a_true_difference_takes_fewer_blocks_than_a_fixed_design() -> None:
-    (found,) = calibrate([few(truth) for truth in TRUTHS if truth.ratio == 1.2], campaigns=12)
-    assert found.settled.value > 0.9
-    assert found.fixed is not None
-    assert found.blocks < found.fixed
+    (stops,) = calibrate([few(truth) for truth in TRUTHS if truth.ratio == 1.2], campaigns=12)
+    assert stops.settled.value > 0.9
+    assert stops.fixed is not None
+    assert stops.blocks < stops.fixed
 
 
 @pytest.mark.slow
 def test_the_fixed_design_is_the_least_that_has_a_verdict_as_often() -> None:
-    """Against the number before, and a plain loop with a t interval of its own, which knows no second opinions."""
+    """Against the number before, and against a plain t interval without wider alternatives."""
     truth, rng = few(TRUTHS[-1]), np.random.default_rng(4)
-    campaigns = [
-        stopping.simulate(truth.noise, blocks=40, steps=80, ratio=truth.ratio, rng=rng)
-        for _ in range(8)
-    ]
-    found = stopping._fixed(campaigns, 0.5)
-    assert found is not None
+    campaigns = [stopping.simulate(truth, 40, rng) for _ in range(8)]
+    fixed = stopping._fixed(campaigns, 0.5)
+    assert fixed is not None
     judged = [
         np.mean([stopping._judged(runs, blocks) for runs in campaigns])
-        for blocks in (found - 1, found)
+        for blocks in (fixed - 1, fixed)
     ]
     assert judged[0] < 0.5 <= judged[1]
 
@@ -62,16 +59,14 @@ def test_the_fixed_design_is_the_least_that_has_a_verdict_as_often() -> None:
             drawn.mean() - stats.t.isf(0.025, blocks - 1) * stats.sem(drawn) > math.log1p(MARGIN)
         )
 
-    plainly = next(
-        n for n in range(6, 40) if np.mean([beyond(runs, n) for runs in campaigns]) >= 0.5
-    )
-    assert plainly <= found <= 2 * plainly
+    least = next(n for n in range(6, 40) if np.mean([beyond(runs, n) for runs in campaigns]) >= 0.5)
+    assert least <= fixed <= 2 * least
 
 
-def test_no_fixed_design_is_looked_for_where_nothing_lies_beyond_the_margin() -> None:
+def test_no_fixed_design_for_effects_inside_the_margin() -> None:
     quick = Truth(stopping._noise("run-to-run spread", 0.01), 1.03)
-    (found,) = calibrate([few(quick)], campaigns=1)
-    assert found.fixed is None
+    (stops,) = calibrate([few(quick)], campaigns=1)
+    assert stops.fixed is None
 
 
 def test_promises_can_break() -> None:
@@ -101,8 +96,6 @@ def test_promises_can_break() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7_200)
 def test_promises_hold_for_60_campaigns() -> None:
-    found = calibrate(campaigns=60)
-    print(stopping.as_markdown(found))
-    assert all(claim.holds for claim in meets(found)), [
-        claim for claim in meets(found) if not claim.holds
-    ]
+    stops = calibrate(campaigns=60)
+    print(stopping.as_markdown(stops))
+    assert [claim for claim in meets(stops) if not claim.holds] == []
