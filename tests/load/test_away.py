@@ -1,4 +1,7 @@
-"""What a campaign loses by a server that is away: pytest -n 0 -s -m slow tests/load/test_away.py on a quiet machine."""
+"""Cost of a server that is away: `pytest -n 0 -s -m slow tests/load/test_away.py`.
+
+Nothing else should run on the machine.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,14 @@ CELL = {
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 def test_cells_take_as_long_when_the_server_is_away(place: Place, server: Server) -> None:
-    """Every pair of cells in random order: one with the server there, one without; from the beginning of a cell to the next's."""
+    """Pairs of cells in random order, one with the server and one without it.
+
+    A cell counts until the next one begins.
+    """
     proxy = Proxy(server.port)
     through, remote = (Place(place.folder, place.cache, uri) for uri in (proxy.uri, server.uri))
     rng = np.random.default_rng(7)
-    away = [bool(one) for _ in range(PAIRS) for one in rng.permutation([True, False])]
+    away = [bool(side) for _ in range(PAIRS) for side in rng.permutation([True, False])]
     parent = through.start(**CELL, blocks=str(len(away) + 1))
     process, spent = psutil.Process(parent.pid), list[float]()
     while parent.poll() is None:
@@ -50,8 +56,8 @@ def test_cells_take_as_long_when_the_server_is_away(place: Place, server: Server
             proxy.cut()
         time.sleep(0.25)
     output, _ = parent.communicate()
-    told = remote.call(*remote.command("replay")[:4], f"--journal={remote.journal}")
-    assert told.returncode == 0, told.stdout + told.stderr
+    replay = remote.call(*remote.command("replay")[:4], f"--journal={remote.journal}")
+    assert replay.returncode == 0, replay.stdout + replay.stderr
     proxy.close()
     assert parent.returncode == 3, output
     starts = [run.time_ms / 1_000 for run in opened(through)]
@@ -67,9 +73,8 @@ def test_cells_take_as_long_when_the_server_is_away(place: Place, server: Server
     }
     ratios = {what: paired_ratio(of, np.array(away)) for what, of in values.items()}
     for what, (ratio, low, high) in ratios.items():
-        print(
-            f"| {what}, server away over server there | {ratio:.3f} ({low:.3f} to {high:.3f}), {PAIRS} pairs |"
-        )
+        interval = f"{ratio:.3f} ({low:.3f} to {high:.3f})"
+        print(f"| {what}, server away over server up | {interval}, {PAIRS} pairs |")
     assert all(low < 1.01 for _, low, _ in ratios.values())
     stored = Store(server.uri).runs("captioning", "tags.kind = 'cell'")
     assert len(list(stored)) == len(away) + 1
@@ -78,7 +83,7 @@ def test_cells_take_as_long_when_the_server_is_away(place: Place, server: Server
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_server_that_hangs_is_waited_for_once(place: Place, server: Server) -> None:
-    """It takes connections and says nothing, which costs longest. An hour of it may cost one per cent of the hour."""
+    """It accepts connections and never answers. An hour of this may cost 1 % of the hour."""
     remote, before = Place(place.folder, place.cache, server.uri), 4
     parent = remote.start(**CELL, blocks="9")
     wait_for(lambda: len(opened(remote)) == before + 1, 240)
@@ -86,20 +91,18 @@ def test_a_server_that_hangs_is_waited_for_once(place: Place, server: Server) ->
     output, _ = parent.communicate(timeout=500)
     server.go_on()
     assert parent.returncode == 3, output
-    there, hanging = between(remote)[:before], between(remote)[before:]
-    for what, gaps in {"there": there, "hangs": hanging}.items():
-        print(
-            f"\n| between two cells, server {what}, s | {', '.join(f'{gap:.1f}' for gap in gaps)} |",
-            end="",
-        )
-    extra = [gap - float(np.median(there)) for gap in hanging]
+    answering, hanging = between(remote)[:before], between(remote)[before:]
+    for what, gaps in {"answers": answering, "hangs": hanging}.items():
+        seconds = ", ".join(f"{gap:.1f}" for gap in gaps)
+        print(f"\n| between two cells, server {what}, s | {seconds} |", end="")
+    extra = [gap - float(np.median(answering)) for gap in hanging]
     assert sum(extra) < 0.01 * HOUR_SECONDS
     assert max(extra[1:]) < 1.0, "once, and not again"
 
 
 @pytest.mark.slow
 def test_a_parent_that_stands_still_delays_no_step(place: Place) -> None:
-    """The process that is measured writes into a pipe and waits for nobody: not for the server, not for the journal."""
+    """The measured process writes into a pipe: it waits for neither server nor journal."""
     parent = place.start(**{**CELL, "epochs": "60", "blocks": "1"})
     wait_for_epochs(place, parent, 1)
     child = cell_process(parent)
@@ -115,30 +118,35 @@ def test_a_parent_that_stands_still_delays_no_step(place: Place) -> None:
 
 def opened(place: Place) -> list[RunOpened]:
     return [
-        one for one in records(place) if isinstance(one, RunOpened) and one.tags["kind"] == "cell"
+        record
+        for record in records(place)
+        if isinstance(record, RunOpened) and record.tags["kind"] == "cell"
     ]
 
 
 def metric(place: Place, run: str, key: str) -> float:
-    found = [
-        p.value
-        for r in records(place)
-        if isinstance(r, Metrics) and r.run == run
-        for p in r.points
-        if p.key == key
+    values = [
+        point.value
+        for record in records(place)
+        if isinstance(record, Metrics) and record.run == run
+        for point in record.points
+        if point.key == key
     ]
-    return found[-1]
+    return values[-1]
 
 
 def between(place: Place) -> list[float]:
-    """Seconds from the end of each cell to the beginning of the next."""
+    """Return the seconds from the end of each cell to the beginning of the next."""
     cells = opened(place)
-    ends = {one.run: one.time_ms for one in records(place) if isinstance(one, RunClosed)}
+    ends = {
+        record.run: record.time_ms for record in records(place) if isinstance(record, RunClosed)
+    }
     return [(after.time_ms - ends[before.run]) / 1_000 for before, after in pairwise(cells)]
 
 
 def paired_ratio(values: np.ndarray, away: np.ndarray) -> tuple[float, float, float]:
-    """Geometric mean of away over there within pairs, with its 95 % interval."""
+    """Return the geometric mean of away over available within pairs, with its 95 % interval."""
     differences = np.log(values[away]) - np.log(values[~away])
     half = stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences)
-    return tuple(float(np.exp(differences.mean() + side * half)) for side in (0, -1, 1))  # type: ignore[return-value]
+    mean, low, high = np.exp(differences.mean() + half * np.array([0, -1, 1])).tolist()
+    return mean, low, high

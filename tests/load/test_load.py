@@ -23,14 +23,14 @@ CAMPAIGNS, ROUNDS = 10, 3
 
 
 def together(how: str, server: Server, folder: Path, number: int) -> dict[str, np.ndarray]:
-    """What ten writers at once took, put together."""
+    """Return the costs of ten writers at once."""
     command = [sys.executable, "-m", "tests.load.writer", how, server.uri, str(folder)]
     started = [
         subprocess.Popen([*command, f"{number}-{i}"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for i in range(CAMPAIGNS)
     ]
-    told = [json.loads(one.communicate(timeout=600)[0].splitlines()[-1]) for one in started]
-    return {key: np.hstack([one[key] for one in told]) for key in told[0]}
+    costs = [json.loads(writer.communicate(timeout=600)[0].splitlines()[-1]) for writer in started]
+    return {key: np.hstack([cost[key] for cost in costs]) for key in costs[0]}
 
 
 @pytest.mark.slow
@@ -46,9 +46,9 @@ def test_ten_campaigns_log_side_by_side_with_ten_bare_clients(
         ratios: dict[str, list[float]] = {}
         for number in range(ROUNDS):
             order = ("ours", "bare") if number % 2 else ("bare", "ours")
-            found = {how: together(how, server, tmp_path, number) for how in order}
+            costs = {how: together(how, server, tmp_path, number) for how in order}
             for what, of in FIGURES.items():
-                ratios.setdefault(what, []).append(of(found["ours"]) / of(found["bare"]))
+                ratios.setdefault(what, []).append(of(costs["ours"]) / of(costs["bare"]))
     finally:
         server.kill()
     print()
@@ -63,20 +63,22 @@ def test_ten_campaigns_log_side_by_side_with_ten_bare_clients(
 
 
 FIGURES = {
-    "a writer's wait for one batch, p95": lambda found: float(np.quantile(found["waits"], 0.95)),
-    "a writer's longest wait": lambda found: float(np.max(found["waits"])),
-    "one call of log_batch, p95": lambda found: float(np.quantile(found["calls"], 0.95)),
-    "calls of log_batch": lambda found: float(len(found["calls"])),
-    "until everything is written down": lambda found: float(np.max(found["written"])),
-    "until everything is on the server": lambda found: float(np.max(found["took"])),
-    "memory of a writer, peak": lambda found: float(np.max(found["memory"])),
+    "a writer's wait for one batch, p95": lambda costs: float(np.quantile(costs["waits"], 0.95)),
+    "a writer's longest wait": lambda costs: float(np.max(costs["waits"])),
+    "one call of log_batch, p95": lambda costs: float(np.quantile(costs["calls"], 0.95)),
+    "calls of log_batch": lambda costs: float(len(costs["calls"])),
+    "until everything is written down": lambda costs: float(np.max(costs["written"])),
+    "until everything is on the server": lambda costs: float(np.max(costs["took"])),
+    "memory of a writer, peak": lambda costs: float(np.max(costs["memory"])),
 }
 
 
 def counted(database: str) -> dict[str, tuple[int, int]]:
-    """Runs of cells and their points, by who logged them."""
-    query = """SELECT split_part(r.name, '-', 1), count(DISTINCT r.run_uuid), count(*) FROM runs r JOIN metrics m USING (run_uuid)
-               WHERE r.name ~ '^(ours|bare)-[0-9]+-[0-9]+-[0-9]+$' AND r.status = 'FINISHED' GROUP BY 1"""
+    """Return the number of cell runs and of their points, by writer."""
+    query = """SELECT split_part(r.name, '-', 1), count(DISTINCT r.run_uuid), count(*)
+               FROM runs r JOIN metrics m USING (run_uuid)
+               WHERE r.name ~ '^(ours|bare)-[0-9]+-[0-9]+-[0-9]+$' AND r.status = 'FINISHED'
+               GROUP BY 1"""
     with (
         psycopg2.connect(database.replace("postgresql+psycopg2://", "postgresql://")) as connection,
         connection.cursor() as cursor,

@@ -1,6 +1,7 @@
-"""`python -m tests.load.writer ours|bare URI FOLDER NUMBER`: logs what a campaign logs, at once, and prints what it took.
+"""Program that logs the records of a campaign as fast as it can, and prints its costs.
 
-ours: into a journal, which a thread sends on. bare: by MlflowClient, call by call, as the values come.
+`python -m tests.load.writer ours|bare URI FOLDER NUMBER`. ours: into a journal, which a thread
+sends. bare: by MlflowClient, call by call.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ KEYS = ("train/loss", "train/step_seconds", "system/cpu_percent", "system/memory
 
 
 def points(batch: int) -> list[tuple[str, float, int, int]]:
-    """(key, value, step, time in ms) of a batch."""
+    """Return key, value, step and time in ms of the points of a batch."""
     first = batch * POINTS
     return [
         (KEYS[i % len(KEYS)], (first + i) / 7, (first + i) // len(KEYS), 1_000_000 + first + i)
@@ -27,7 +28,7 @@ def points(batch: int) -> list[tuple[str, float, int, int]]:
 
 
 def timed(seconds: list[float], call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, which leaves how long it took."""
+    """Return the call, which appends its duration to `seconds`."""
 
     def measured(*arguments: Any, **named: Any) -> Any:
         start = time.perf_counter()
@@ -45,19 +46,19 @@ def ours(uri: str, folder: Path, name: str) -> dict[str, Any]:
     from tracking.store import Store
     from tracking.upload import Uploader
 
-    store, kept = Store(uri), Journal(folder / name)
+    store, records = Store(uri), Journal(folder / name)
     opened = RunOpened(name, 1_000, "load", name, {"kind": "campaign"})
     store.apply([opened], folder)
     calls: list[float] = []
     waits: list[float] = []
     store._client.log_batch = timed(calls, store._client.log_batch)
-    write = timed(waits, kept.append)
-    uploader = Uploader(kept, store, store.run_id(name) or "")
+    write = timed(waits, records.append)
+    uploader = Uploader(records, store, store.run_id(name) or "")
     began = time.perf_counter()
     uploader.start()
     for number in range(RUNS):
         run = f"{name}-{number}"
-        kept.append(RunOpened(run, 1_000, "load", run, {"kind": "cell"}))
+        records.append(RunOpened(run, 1_000, "load", run, {"kind": "cell"}))
         for batch in range(BATCHES):
             write(
                 Metrics(
@@ -68,7 +69,7 @@ def ours(uri: str, folder: Path, name: str) -> dict[str, Any]:
                     ),
                 )
             )
-        kept.append(RunClosed(run, 2_000, "ok"))
+        records.append(RunClosed(run, 2_000, "ok"))
     written = time.perf_counter() - began
     assert uploader.finish(600), uploader.trouble
     return {"waits": waits, "calls": calls, "written": written, "took": time.perf_counter() - began}
@@ -102,5 +103,5 @@ def bare(uri: str, _: Path, name: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     how, address, place, which = sys.argv[1:]
-    found = {"ours": ours, "bare": bare}[how](address, Path(place), f"{how}-{which}")
-    print(json.dumps({**found, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+    costs = {"ours": ours, "bare": bare}[how](address, Path(place), f"{how}-{which}")
+    print(json.dumps({**costs, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))

@@ -26,7 +26,7 @@ ROUNDS = 3
 SMALL = {"metrics": 20, "params": 20}
 REPORTS = 5
 
-# Prints the bytes by which reading and comparing the runs that began before a time raises the peak of this process' memory.
+# Prints how far reading and comparing runs raises the peak of this process' memory, in bytes.
 PEAK = """
 import re, sys
 from experiments.comparison import compare
@@ -50,12 +50,12 @@ print(peak() - before)
 def filled(
     postgres: Postgres, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Server]:
-    """A server with so many runs, and as many workers as MLflow starts by itself."""
+    """Return a server with the requested number of runs, and as many workers as MLflow starts."""
     runs, sizes = request.param
     folder = tmp_path_factory.mktemp("filled")
     workers = 1 if sizes == SMALL else 4  # one needs no start
     server = Server(folder, postgres.database(f"filled_{runs}_{len(sizes)}"), workers=workers)
-    assert fill(server.backend, campaigns(runs, **sizes)) == runs
+    assert fill(server.backend, campaigns(runs, **sizes), EXPERIMENT) == runs
     yield server
     server.kill()
 
@@ -67,12 +67,14 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def search(server: Server) -> None:
-    """MLflow's own way to all cell runs, a page after the other."""
+    """Read all cell runs with MLflow's client, a page after the other."""
     client = mlflow.MlflowClient(server.uri)
-    found = client.get_experiment_by_name(EXPERIMENT)
+    experiment = client.get_experiment_by_name(EXPERIMENT)
     token = None
     while token != "":
-        page = client.search_runs([found.experiment_id], CELLS, max_results=1_000, page_token=token)
+        page = client.search_runs(
+            [experiment.experiment_id], CELLS, max_results=1_000, page_token=token
+        )
         token = page.token or ""
 
 
@@ -80,20 +82,19 @@ def search(server: Server) -> None:
 def test_a_thousand_runs_are_read_once_and_whole(filled: Server) -> None:
     runs = {run.run_id: run for run in campaigns(1_000, **SMALL)}
     store = Store(filled.uri)
-    told: list[int] = []
-
-    found = list(store.runs(EXPERIMENT, CELLS, progress=lambda done, _: told.append(done)))
-    assert len(table(found)) == 1_000
-    assert {run.run_id: run for run in found} == runs
-    assert len(found) == 1_000
-    assert told[:2] == [500, 1_000]
-    assert max(len(run.metrics) for run in found) == SMALL["metrics"]
+    progress: list[int] = []
+    stored = list(store.runs(EXPERIMENT, CELLS, progress=lambda done, _: progress.append(done)))
+    assert len(table(stored)) == 1_000
+    assert {run.run_id: run for run in stored} == runs
+    assert len(stored) == 1_000
+    assert progress[:2] == [500, 1_000]
+    assert max(len(run.metrics) for run in stored) == SMALL["metrics"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("filled", [(1_000, {"blocks": 250}), (1_000, {})], indirect=True)
 def test_a_thousand_runs_become_a_report_in_seconds(filled: Server, tmp_path: Path) -> None:
-    """From the start of Python until the report lies there, and until it is in MLflow too, on a server on the same two cores.
+    """Times from the start of Python to the report on disk, and to the report in MLflow.
 
     Of one campaign, and of ten: ten strata, with ten times the rows to judge, to write and to draw.
     """
@@ -127,30 +128,29 @@ def test_a_thousand_runs_become_a_report_in_seconds(filled: Server, tmp_path: Pa
         )  # the last file of a report
 
     times = [report() for _ in range(REPORTS)]
-    print(
-        f"1,000 runs become a report, and one in MLflow, in {[(round(a, 1), round(b, 1)) for a, b in times]} s"
-    )
-    # The best of several: other programs are not what is tested, nor that one worker of the server now and then takes both pages.
+    rounded = [(round(on_disk, 1), round(in_mlflow, 1)) for on_disk, in_mlflow in times]
+    print(f"1,000 runs become a report, and one in MLflow, in {rounded} s")
+    # The best of several: other programs, and a worker that gets both pages, are not tested.
     assert min(written for written, _ in times) <= REPORT_SECONDS
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("filled", [(10_000, {})], indirect=True)
-def test_ten_thousand_runs_are_compared_in_half_as_long_again_as_mlflow_needs_to_find_them(
+def test_ten_thousand_runs_are_compared_in_one_and_a_half_times_mlflows_search(
     filled: Server,
 ) -> None:
-    found = []
+    counts = []
 
     def ours() -> None:
-        found.append(compare(table(Store(filled.uri).runs(EXPERIMENT, CELLS))).n_runs)
+        counts.append(compare(table(Store(filled.uri).runs(EXPERIMENT, CELLS))).n_runs)
 
     # One after the other, so that what else this machine does falls on both.
     times = [(seconds(ours), seconds(lambda: search(filled))) for _ in range(ROUNDS)]
     medians = [statistics.median(side) for side in zip(*times, strict=True)]
     print(f"read and compared in {medians[0]:.1f} s, search_runs alone {medians[1]:.1f} s")
     assert medians[0] <= 1.5 * medians[1]
-    assert 9_000 < found[0] < 10_000  # some failed
+    assert 9_000 < counts[0] < 10_000  # some failed
 
 
 @pytest.mark.slow
@@ -166,6 +166,6 @@ def test_memory_grows_no_faster_than_the_runs(filled: Server) -> None:
 
     grown = {runs: growth(runs) for runs in (2_500, 5_000, 10_000)}
     print({runs: f"{size / 2**20:.0f} MiB" for runs, size in grown.items()})
-    # A third above proportional: allocators grow in steps. A quadratic part would show as a factor of 16.
+    # A third above proportional: allocators grow in steps. Quadratic growth would be 16 times.
     assert grown[5_000] < 1.33 * 2 * grown[2_500]
     assert grown[10_000] < 1.33 * 4 * grown[2_500]
