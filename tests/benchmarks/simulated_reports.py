@@ -10,6 +10,7 @@ import numpy as np
 from scipy import signal, special
 
 from experiments.comparison.statistics import autocorrelation
+from experiments.comparison.statistics import power as statistics_power
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import Floats
 
@@ -194,6 +195,14 @@ def power(
     lost = (plain & ~ours).any(axis=-1).mean()
     shares = (ours.mean() / plain.mean(), one / one_by_t, one_by_t, lost)
     return Power(*map(float, shares))
+
+
+def power_where_t_has_80(reports: int, blocks: int, outcomes: int) -> float:
+    """Return how often one requested outcome of so many shows what a t test shows in 80 %."""
+    least = statistics_power.minimum_detectable(1.0, blocks)
+    shifts = np.random.default_rng([blocks, 9]).normal(least, 1.0, (reports, outcomes, blocks))
+    means = autocorrelation.distributions(autocorrelation.fit(shifts))
+    return float((means.p()[:, 0] <= ALPHA).mean())
 
 
 def best_power(effect: float, sd: float, blocks: int, level: float, phi: float = 0.7) -> float:

@@ -1,10 +1,57 @@
-"""What a cell costs as campaigns grow: the synthetic campaign is one that journal, store and comparison take for a real one."""
+"""Synthetic campaigns pass journal, store and comparison as real ones; costs by size."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from experiments.comparison.judgement import ComparisonSpec, judged
+from experiments.comparison.runs.query import table
+from experiments.run import journal_runs
+from experiments.run.journal_runs import cell_results
 from tests.benchmarks import scale
+from tests.benchmarks.scale import Costs
+from tracking.journal import Journal
+from tracking.records import Metrics, RunOutcome
+
+
+def test_a_synthetic_campaign_is_read_and_judged_as_a_real_one(tmp_path: Path) -> None:
+    records = Journal(tmp_path)
+    for record in scale.records(24, np.random.default_rng(0)):
+        records.append(record)
+    records.close()
+    ends = cell_results(tmp_path)
+    assert len(ends) == 24
+    assert {end.outcome for end in ends.values()} == {RunOutcome.OK}
+    comparison = judged(ComparisonSpec(), table(list(journal_runs.stored(tmp_path))))
+    ratios = {row.metric: row.estimate for row in comparison.rows}
+    # ratio of 1.05, spread of 2 %: the standard error of twelve pairs is 0.02 * sqrt(2 / 12)
+    assert ratios["train/step_seconds"] == pytest.approx(1.05, rel=4 * 0.02 * (2 / 12) ** 0.5)
+
+
+def test_the_same_seed_is_the_same_campaign_with_a_minute_of_sensors() -> None:
+    first, again = (list(scale.records(12, np.random.default_rng(7))) for _ in range(2))
+    assert first == again
+    points = [
+        point
+        for record in first
+        if isinstance(record, Metrics)
+        for point in record.points
+        if point.key.startswith("system/")
+    ]
+    assert len(points) == 12 * scale.SERIES * scale.SAMPLES
+
+
+def test_growth_is_the_power_of_the_whole_cost() -> None:
+    linear = [
+        Costs(cells, {"journal": 0.002, "compare": 0.002 * cells}, 1.0)
+        for cells in (10, 100, 1_000)
+    ]
+    assert scale.growth(linear, "journal") == pytest.approx([1.0, 1.0])
+    # as many milliseconds a cell as there are cells
+    assert scale.growth(linear, "compare") == pytest.approx([2.0, 2.0])
 
 
 def test_the_command_measures_every_stage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,6 +132,14 @@ def test_what_widened_is_a_code_with_data(name: str, outcomes: int, code: Wideni
     assert {row.widened_by for row in clean.rows} == {""}
 
 
+def test_one_disturbed_block_is_a_long_tail() -> None:
+    """Twelve shifts of about 10 %, in one of which the other side took twice as long."""
+    shifts = np.array([9.1, 10.6, 10.2, 9.5, 10.9, 9.8, 10.4, -60, 10.1, 9.9, 10.7, 9.6]) / 100
+    (row,) = compare(table(shifts[None])).rows
+    assert (row.verdict, row.widened_by) == ("inconclusive", Widening.SKEWNESS)
+    assert "hangs" not in row.reason
+
+
 @pytest.mark.parametrize("name", NOISES)
 def test_false_differences_in_the_small(name: str) -> None:
     """200 reports of 8 and of 12 blocks; three standard errors are added to what is promised."""
@@ -191,3 +199,14 @@ def test_power() -> None:
         shares = (found.all_differ, found.one_differs, found.one_differs_by_t, found.lost)
         cells = [f"{100 * share:.1f}" for share in shares]
         print(f"| correlated .9 | {blocks} | {' | '.join(cells)} |")
+
+
+def test_what_a_report_with_few_outcomes_pays() -> None:
+    """An effect that a t test shows in 80 %, among so many measured outcomes; 1,000 reports."""
+    shares = {
+        outcomes: [simulated.power_where_t_has_80(1_000, blocks, outcomes) for blocks in (6, 12)]
+        for outcomes in (1, 4, 12)  # measured, of which one is requested
+    }
+    print("\n".join(f"{outcomes}: {power}" for outcomes, power in shares.items()))
+    assert shares[1] < shares[4] < shares[12]
+    assert shares[12][1] > 0.72

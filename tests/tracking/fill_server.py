@@ -1,11 +1,12 @@
 """Runs written into a tracking database with MLflow's table definitions.
 
-Logging them through a store takes far longer.
+Logging them through a store takes far longer. The campaigns are SYNTHETIC: nothing was measured.
+Every value is drawn around made-up sizes and effects; runs carry the tag `synthetic = true`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,10 +21,135 @@ from mlflow.store.tracking.dbmodels.models import (
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from sqlalchemy import insert
 
-from tracking.records import StoredRun
+from experiments.config.settings import as_text
+from experiments.metrics import KNOWN
+from experiments.studies.captioning import Settings
+from tracking.records import RunOutcome, StoredRun
 from tracking.technical import packed
 
-RUNS_A_CALL = 500
+EXPERIMENT = "synthetic"
+# Made up: how long a step takes against PyTorch's.
+FRAMEWORKS = {"pytorch": 1.0, "tensorflow": 1.08, "keras-jax": 0.94, "keras-torch": 1.21}
+BATCHED = [
+    f"inference/batch_{size}/{name}"
+    for size in (2, 4, 8, 16, 32, 64)
+    for name in (
+        "latency_seconds_p50",
+        "latency_seconds_p95",
+        "latency_seconds_p99",
+        "first_call_seconds",
+        "examples_per_second",
+    )
+]
+# By ending: a typical value, and the power of a framework's factor that it is multiplied by.
+SIZES = {
+    "_per_second": (900.0, -1),
+    "seconds": (0.03, 1),
+    "bytes": (8e8, 0),
+    "joules": (4e3, 1),
+    "loss": (3.1, 0),
+    "parameters": (5e6, 0),
+}
+FIRST_MS = 1_760_000_000_000
+FAILED_SHARE = 0.02
+RUNS_A_CALL, TAGS = 500, 30
+
+
+def campaigns(
+    runs: int, *, metrics: int = 60, params: int = 60, blocks: int = 25
+) -> Iterator[StoredRun]:
+    """Yield cell runs of campaigns, the same for the same arguments.
+
+    Frameworks are in random order in each block.
+    """
+    rng = np.random.default_rng(0)
+    metric_names = _names(
+        [
+            *(outcome.metric for outcome in KNOWN),
+            "model/trainable_parameters",
+            "model/non_trainable_parameters",
+            *BATCHED,
+        ],
+        metrics,
+    )
+    settings = {"framework": "", **as_text(Settings())}
+    settings = {name: settings.get(name, "1") for name in _names(list(settings), params)}
+    for number in range(runs):
+        campaign, cell = divmod(number, blocks * len(FRAMEWORKS))
+        if cell == 0:
+            campaign_id = rng.bytes(16).hex()
+        block, order = divmod(cell, len(FRAMEWORKS))
+        if order == 0:
+            shuffled = rng.permutation(list(FRAMEWORKS)).tolist()
+        framework = str(shuffled[order])
+        tags = {
+            "block": str(block),
+            "order_in_block": str(order),
+            "campaign": campaign_id,
+            "team": ("vision", "language")[campaign % 2],
+        }
+        start_ms = FIRST_MS + number * 60_000
+        yield _cell(rng, framework, start_ms, metric_names, settings, tags)
+
+
+def _names(names: Sequence[str], count: int) -> list[str]:
+    """Return the first names, completed by synthetic ones."""
+    return [*names, *(f"synthetic_{i:02}" for i in range(count - len(names)))][:count]
+
+
+def _cell(
+    rng: np.random.Generator,
+    framework: str,
+    start_ms: int,
+    metric_names: Sequence[str],
+    settings: dict[str, str],
+    tags: dict[str, str],
+) -> StoredRun:
+    failed = rng.random() < FAILED_SHARE
+    block = tags["block"]
+    noise = np.exp(rng.normal(0.002 * int(block), 0.01, len(metric_names))).tolist()
+    values = {
+        name: _size(name, framework) * factor
+        for name, factor in zip(metric_names, noise, strict=True)
+    }
+    tags = {
+        "synthetic": "true",
+        "kind": "cell",
+        "framework": framework,
+        "model": "caption_decoder",
+        "dataset": "scenes",
+        "settings_hash": "5e771465",
+        "environment": "e1",
+        "machine": "box0",
+        **tags,
+        "outcome": RunOutcome.OUT_OF_MEMORY if failed else RunOutcome.OK,
+        "treatment": framework,
+        "commit": "0" * 12,
+        "cell": f"{block}-{framework}",
+        "mlflow.runName": f"{framework} · block {block}",
+        "mlflow.user": "nobody",
+        "mlflow.source.name": "synthetic",
+        "weights": "random",
+    }
+    return StoredRun(
+        rng.bytes(16).hex(),
+        f"{framework} · block {block}",
+        "FAILED" if failed else "FINISHED",
+        start_ms,
+        start_ms + 50_000,
+        {**settings, "framework": framework} if "framework" in settings else settings,
+        dict(islice(values.items(), 3)) if failed else values,
+        {name: str(tags.get(name, "synthetic")) for name in _names(list(tags), TAGS)},
+    )
+
+
+def _size(metric: str, framework: str) -> float:
+    """Return a typical value of a metric."""
+    base = metric.partition("_p9")[0].removesuffix("_p50")
+    for ending, (typical, power) in SIZES.items():
+        if base.endswith(ending):
+            return typical * FRAMEWORKS[framework] ** power
+    return 50.0
 
 
 def fill(database: str, runs: Iterable[StoredRun], experiment: str) -> int:
@@ -95,7 +221,7 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
 
 
 def _kept(value: float) -> dict[str, Any]:
-    """As MLflow keeps it: what is no number is marked, and infinity the largest number that there is."""
+    """Return a value as MLflow stores it: NaN is marked, infinity is the largest number."""
     largest = np.finfo(float).max
     return {
         "value": 0.0 if np.isnan(value) else float(np.clip(value, -largest, largest)),

@@ -133,26 +133,6 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     return [None if p is None else next(remaining) for p in ps]
 
 
-def average_ranks(table: ArrayLike) -> Floats:
-    """Return the mean rank of each column of a table; rank 1 is the greatest value."""
-    return np.asarray(stats.rankdata(-np.asarray(table, dtype=float), axis=1).mean(axis=0))
-
-
-def friedman(table: ArrayLike) -> Tested:
-    """Run Friedman's test over a (blocks, systems) table of at least three systems."""
-    values = np.asarray(table, dtype=float)
-    if (np.ptp(values, axis=1) == 0).all():
-        return Tested(0.0, 1.0)
-    result = stats.friedmanchisquare(*values.T)
-    return Tested(float(result.statistic), _p(result.pvalue))
-
-
-def critical_difference(systems: int, workloads: int, alpha: float = ALPHA) -> float:
-    """Return Nemenyi's critical difference of average ranks (Demšar 2006, section 3.2.2)."""
-    quantile = float(stats.studentized_range.ppf(1 - alpha, systems, np.inf)) / math.sqrt(2)
-    return quantile * math.sqrt(systems * (systems + 1) / (6 * workloads))
-
-
 def page(table: ArrayLike) -> Tested:
     """Run Page's test that values rise along a (blocks, levels) table of at least three levels."""
     result = stats.page_trend_test(np.asarray(table, dtype=float))

@@ -132,7 +132,7 @@ def predicted(ratio: float, sd: float, n: int, tests: int, plans: int) -> Predic
     [(1.03, 0.02, 1, 0.0), (1.1, 0.05, 12, 0.25), (1.2, 0.2, 12, 0.2)],
 )
 def test_hardly_any_number_of_blocks_is_too_small(ratio, sd, tests, numbers):
-    """300 plans: a standard error of 2.3 points."""
+    """300 plans: a standard error of 2.3 points. tests/benchmarks/test_more_blocks.py has more."""
     found = predicted(ratio, sd, 8, tests, 300)
     assert found is not None
     assert found.wrong <= 0.2 * found.numbers + 3 * 0.023

@@ -1,4 +1,4 @@
-"""What a campaign that stops when it knows may say: boundaries as published, and p and intervals that hold at every look."""
+"""Campaigns that stop when they are settled: published boundaries, p and intervals at each look."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def boundary(information: Sequence[float], spent: Sequence[float]) -> list[float
 
 
 def spent_by(information: Sequence[float], critical: Sequence[float]) -> list[float]:
-    """Chance that |z| has been beyond its limit by each look, from SciPy's multivariate normal distribution."""
+    """Return the chance that |z| was beyond its limit by each look, by SciPy's multivariate normal."""
     found = []
     for count in range(1, len(critical) + 1):
         at, limits = np.asarray(information[:count], dtype=float), np.asarray(critical[:count])
@@ -52,7 +52,8 @@ def spent_by(information: Sequence[float], critical: Sequence[float]) -> list[fl
     return found
 
 
-# Jennison and Turnbull 2000, tables 2.1 (Pocock) and 2.3 (O'Brien and Fleming), two-sided 5 %, equally spaced looks
+# Jennison and Turnbull 2000, tables 2.1 (Pocock) and 2.3 (O'Brien and Fleming), two-sided 5 %,
+# equally spaced looks
 @pytest.mark.parametrize(
     ("looks", "pocock", "obrien_fleming"), [(2, 2.178, 1.977), (4, 2.361, 2.024), (5, 2.413, 2.040)]
 )
@@ -69,8 +70,27 @@ def test_published_boundaries_spend_five_percent_and_are_found_again(
         assert boundary(information, spent) == pytest.approx(published, abs=1e-3)
 
 
-# Lan and DeMets 1983 with the spending functions of O'Brien and Fleming's and of Pocock's type, as DeMets and Lan 1994 and
-# the programs of Reboussin et al. 2000 list them
+# Lan and DeMets 1983 with the spending functions of O'Brien and Fleming's and of Pocock's type,
+# as DeMets and Lan 1994 and the programs of Reboussin et al. 2000 list them
+@pytest.mark.parametrize(
+    ("spent", "published"),
+    [
+        (
+            lambda t: 4 * stats.norm.sf(stats.norm.isf(0.0125) / np.sqrt(t)),
+            [4.8769, 3.3569, 2.6803, 2.2898, 2.0310],
+        ),
+        (lambda t: 0.05 * np.log(1 + (math.e - 1) * t), [2.438, 2.427, 2.410, 2.397, 2.386]),
+    ],
+)
+def test_spending_gives_the_published_boundaries(spent: object, published: list[float]) -> None:
+    at = np.arange(1, 6) / 5
+    assert boundary(at, spent(at)) == pytest.approx(published, abs=6e-4)  # type: ignore[operator]
+
+
+def test_uneven_looks_spend_what_they_are_to() -> None:
+    looks = BATCHES[:4]
+    spent = [0.05 * blocks / 48 for blocks in looks]
+    assert spent_by(looks, boundary(looks, spent)) == pytest.approx(spent, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +137,7 @@ def test_an_extended_campaign_spends_only_what_is_left() -> None:
 
 
 def test_nominal_levels_are_those_of_simulated_paths() -> None:
-    """Independent of the integration: Brownian paths, of which each look lets the share it may spend through."""
+    """Brownian paths, independent of the integration: each look spends its share."""
     rng, blocks, rate = np.random.default_rng(0), np.array(BATCHES), sequential.FOR_T * 0.05
     paths = np.cumsum(
         rng.standard_normal((200_000, 7)) * np.sqrt(np.diff(blocks, prepend=0)), axis=1
@@ -197,7 +217,7 @@ def test_a_row_has_the_interval_and_p_of_its_look(blocks: int) -> None:
 
 
 def test_equivalence_asks_for_the_margin_at_the_level_of_the_look() -> None:
-    """The least SD at which two one-sided tests at this look's level still lie within the margin decides."""
+    """The SD at which two one-sided tests at this look's level just lie within the margin decides."""
     looks, bound = after(7), math.log1p(0.03)
     signs = np.tile([1.0, -1.0], 6)
     limit = bound / float(autocorrelation.of_series([signs])[0].interval(1 - looks.level(0.1))[1])
@@ -227,8 +247,9 @@ def test_looks_that_the_runs_name_are_the_looks_there_were() -> None:
 def t_campaigns(
     truth: float, sd: float, margin: float, count: int, most: int = 48
 ) -> tuple[float, float, float]:
-    """Of so many campaigns the shares that ever show a difference, that an interval ever leaves the truth out, and that are
-    ever equivalent: plain t statistics of normal log-ratios, at every look.
+    """Return the shares of campaigns that ever differ, whose interval misses, that are equivalent.
+
+    They are plain t statistics of normal log-ratios, at every look.
     """
     drawn = np.random.default_rng(7).normal(truth, sd, (count, most))
     different, missed, alike = (np.zeros(count, dtype=bool) for _ in range(3))
@@ -253,7 +274,7 @@ def test_over_all_looks_together_the_promises_hold(sd: float) -> None:
 
 
 def test_extending_by_what_was_seen_costs_little() -> None:
-    """The worst rule extends 18 blocks of at most 24 to 48 if |t| makes a false difference likely."""
+    """The worst rule extends 18 blocks of 24 to 48 if |t| makes a false difference likely."""
     campaigns, first = 40_000, (6, 9, 12, 18)
     drawn = np.random.default_rng(11).standard_normal((campaigns, 48))
     t = {

@@ -20,25 +20,6 @@ from tests.experiments.comparison.test_estimates import (
 )
 
 DARWIN = [6, 8, 14, 16, 23, 24, 28, 29, 41, -48, 49, 56, 60, -67, 75]
-# Demšar 2006, table 6: AUC of C4.5, with m, with cf, with both, on 14 data sets.
-DEMSAR = np.array(
-    [
-        (0.763, 0.768, 0.771, 0.798),
-        (0.599, 0.591, 0.590, 0.569),
-        (0.954, 0.971, 0.968, 0.967),
-        (0.628, 0.661, 0.654, 0.657),
-        (0.882, 0.888, 0.886, 0.898),
-        (0.936, 0.931, 0.916, 0.931),
-        (0.661, 0.668, 0.609, 0.685),
-        (0.583, 0.583, 0.563, 0.625),
-        (0.775, 0.838, 0.866, 0.875),
-        (1.000, 1.000, 1.000, 1.000),
-        (0.940, 0.962, 0.965, 0.962),
-        (0.619, 0.666, 0.614, 0.669),
-        (0.972, 0.981, 0.975, 0.973),
-        (0.957, 0.978, 0.946, 0.970),
-    ]
-)
 # R package `equivalence`
 TOST_A, TOST_B = np.array([4.0, 7, 8, 6, 3, 2]), np.array([6.0, 8, 7, 10, 11, 9])
 PAGE = [
@@ -70,15 +51,6 @@ def test_paired_t_of_the_sleep_data():
     found = significance.paired_t(np.subtract(SLEEP_1, SLEEP_2))
     assert found is not None
     assert (found.statistic, found.p) == pytest.approx((-4.0621, 0.002833), abs=5e-5)
-
-
-def test_demsars_ranks_and_critical_differences():
-    assert significance.average_ranks(DEMSAR) == pytest.approx(
-        [3.143, 2.000, 2.893, 1.964], abs=5e-4
-    )
-    assert significance.critical_difference(4, 14, 0.05) == pytest.approx(1.25, abs=5e-3)
-    assert significance.critical_difference(4, 14, 0.10) == pytest.approx(1.12, abs=5e-3)
-    assert significance.friedman(DEMSAR).p < 0.05
 
 
 @pytest.mark.parametrize(("margin", "p"), [(1, 0.9293826), (2, 0.8286101)])
@@ -131,7 +103,6 @@ def test_constants_are_not_tested():
     assert significance.paired_t([0.3]) is None
     assert significance.tost_paired([0.1] * 8, -1, 1) is None
     assert significance.signed_rank([0.0] * 8).p == 1
-    assert significance.friedman([[1, 1, 1], [2, 2, 2]]).p == 1
     assert significance.paper_procedure([1.0] * 10, [2.0] * 10) is None
 
 
