@@ -170,7 +170,16 @@ def restore(source: Path, database: Database, artifacts: Artifacts) -> int:
 def list_backups(folder: Path) -> list[Path]:
     """Return the complete backups of a folder, the oldest first."""
     paths = folder.glob("*")
-    return sorted(p for p in paths if NAME.fullmatch(p.name) and (p / METADATA).is_file())
+    return sorted(path for path in paths if NAME.fullmatch(path.name) and is_backup(path))
+
+
+def is_backup(path: Path) -> bool:
+    """Return whether a folder, which is no link, has the metadata of a backup."""
+    try:
+        values = json.loads((path / METADATA).read_text())
+    except (OSError, ValueError):
+        return False
+    return not path.is_symlink() and isinstance(values, dict) and "sha256" in values
 
 
 def prune(folder: Path, keep: int) -> list[Path]:

@@ -234,8 +234,6 @@ class CellSpec:
     journal: str
     folder: str
     checkpoint: str
-    experiment: str = ""
-    campaign: str = ""
     cpus: tuple[int, ...] = ()
     in_turns: bool = False
     nodes: tuple[Node, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, SupportsFloat
@@ -40,16 +40,6 @@ def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, 
         raise ModelError(
             f"weights: {superfluous[0]!r} is superfluous; the network has no such array"
         )
-
-
-def check_sizes(model: str, spec: Any, **least: int) -> None:
-    """Raise ModelError naming the first size below its least, or a dropout outside of [0, 1)."""
-    values = asdict(spec)
-    for name, smallest in least.items():
-        if values[name] < smallest:
-            raise ModelError(f"{model}: {name} must be at least {smallest}, not {values[name]}")
-    if not 0 <= values.get("dropout", 0) < 1:
-        raise ModelError(f"{model}: dropout must be in [0, 1), not {values['dropout']}")
 
 
 @dataclass(frozen=True)

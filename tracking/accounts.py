@@ -102,7 +102,8 @@ def teams(store: Store) -> list[Team]:
         if role["name"].startswith(PERSONAL):
             continue
         answer = call(store, "GET", f"{ROLES}/users/list", role_id=str(role["id"]))
-        members = sorted(names[member["user_id"]] for member in answer["assignments"])
+        ids = {member["user_id"] for member in answer["assignments"]}
+        members = sorted(names[user_id] for user_id in ids & names.keys())  # others are newer
         teams.append(Team(role["name"], role["id"], _experiments(role), tuple(members)))
     return teams
 

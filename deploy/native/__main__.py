@@ -86,8 +86,9 @@ def _parser() -> argparse.ArgumentParser:
         if run is _restore:
             action.add_argument("copy", help="folder of the backup")
         if run is _backup:
-            action.add_argument("copy", nargs="?", help="folder of the backup")
-            keep = "number of backups that stay in the folder; older ones are deleted"
+            copy = "new folder of the backup; with --keep, the folder of all backups"
+            action.add_argument("copy", nargs="?", metavar="DIR", help=copy)
+            keep = "number of backups that stay in the folder of all; older ones are deleted"
             action.add_argument("--keep", type=int, help=keep)
     return parser
 
@@ -199,28 +200,29 @@ def _backup(folder: Folder, args: argparse.Namespace) -> int:
     if args.keep is not None and args.keep < 1:
         raise DeployError(f"--keep {args.keep}: at least 1 backup stays, the one that is made now")
     settings, database = _open(folder)
-    target = _make_backup(folder, settings, database, args.copy)
+    target = Path(args.copy).resolve() if args.copy else folder.backups
+    if copies.is_backup(target):
+        raise DeployError(f"{target} is a backup itself; choose another folder")
+    if args.keep or not args.copy:
+        target /= copies.new_name()
+    _make_backup(folder, settings, database, target)
     print(f"copied to {target}; it holds the secrets too")
-    for path in copies.prune(folder.backups, args.keep) if args.keep else []:
+    for path in copies.prune(target.parent, args.keep) if args.keep else []:
         print(f"deleted the old backup {path}")
     if settings.artifacts:
         print(f"artifacts stay in {settings.artifacts}: keep versions or a second copy there")
     return DONE
 
 
-def _make_backup(
-    folder: Folder, settings: Settings, database: Database, target: str | None = None
-) -> Path:
-    """Copy database, artifacts, settings and secrets, and return the backup's folder."""
-    path = Path(target).resolve() if target else folder.backups / copies.new_name()
+def _make_backup(folder: Folder, settings: Settings, database: Database, target: Path) -> None:
+    """Copy database, artifacts, settings and secrets."""
     artifacts = None if settings.artifacts else ArtifactFolder(folder.artifacts)
     metadata = {
         "mlflow": version("mlflow"),
         "settings": dataclasses.asdict(settings),
         "secrets": dataclasses.asdict(folder.secrets()),
     }
-    copies.create(path, database, artifacts, metadata)
-    return path
+    copies.create(target, database, artifacts, metadata)
 
 
 def parse_metadata(metadata: dict[str, Any]) -> tuple[Settings, Secrets]:
@@ -258,7 +260,8 @@ def _upgrade(folder: Folder, _: argparse.Namespace) -> int:
     with folder.exclusive():
         service.stop(folder)
         database.start()
-        backup = _make_backup(folder, settings, database)
+        backup = folder.backups / copies.new_name()
+        _make_backup(folder, settings, database, backup)
         print(f"copied to {backup}")
         try:
             for words in (

@@ -209,8 +209,6 @@ def cell_spec(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) ->
         journal=str(recorder.folder.resolve()),
         folder=f"cells/{task.key}/{task.run[:8]}",
         checkpoint=str(checkpoint_of(recorder.folder, task.key)),
-        experiment=recorder.experiment,
-        campaign=recorder.run_id,
         cpus=devices.cpus_of_cells(settings),
         nodes=recorder.nodes,
         environment=dict(treatment.environment),

@@ -393,7 +393,7 @@ def plain_loop(
     network = models.load(model, adapter.architecture).build(spec)
     weights = module.initial_weights(spec, rng)
     batch = drawn_batch(spec, side, rows, rng)
-    loop = frameworks.loop("pytorch", "plain").Plain(
+    loop = frameworks.plain_loop("pytorch").Plain(
         network, weights, batch.inputs[0], batch.targets, device
     )
     step = loop.steps(1e-3)

@@ -176,10 +176,10 @@ def lean_import(name: str) -> Iterator[None]:
             del sys.modules[package]
 
 
-def loop(name: str, which: str) -> ModuleType:
+def plain_loop(name: str) -> ModuleType:
     """Return the module of a framework's plain loop, from its folder."""
     check(name)
-    return import_module(f"{_variants()[name][0]}.loops.{which}")
+    return import_module(f"{_variants()[name][0]}.loops.plain")
 
 
 def workers(name: str) -> ModuleType:

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Folder:
 def add_backup(folder: Path, name: str) -> Path:
     made = folder / name
     made.mkdir(parents=True)
-    (made / "about.json").write_text("{}")
+    (made / "about.json").write_text('{"sha256": {}}')
     return made
 
 
@@ -56,6 +56,32 @@ def test_backup_keeps_the_newest_and_removes_unfinished_ones(folder: Folder) -> 
     refused = native("backup", folder.path, "--keep", "0")
     assert refused.returncode == 2
     assert "--keep 0: at least 1 backup stays" in refused.stderr
+
+
+def test_backup_into_a_folder_keeps_the_newest_copies_there(folder: Folder, tmp_path: Path) -> None:
+    inside = add_backup(folder.backups, "2020-01-01T00-00-00")
+    target = tmp_path / "copies"
+    old = [add_backup(target, f"2020-01-0{day}T00-00-00") for day in (1, 2, 3)]
+    notes = target / "2020-01-04T00-00-00"
+    notes.mkdir()
+    (notes / "about.json").write_text('{"title": "notes"}')
+    others = [notes, add_backup(target, "before-the-move"), target / "2020-01-05T00-00-00"]
+    others[-1].symlink_to(inside)
+    done = native("backup", folder.path, str(target), "--keep", "2")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("deleted")] == [
+        f"deleted the old backup {path}" for path in old[:2]
+    ]
+    assert [path.exists() for path in (*old, *others, inside)] == [False, False, *[True] * 5]
+    newest = copies.list_backups(target)[-1]
+    assert copies.list_backups(target) == [old[2], newest]
+    assert f"copied to {newest};" in done.stdout
+    copies.load(newest, parse_metadata)
+    assert copies.list_backups(folder.backups) == [inside]
+    refused = native("backup", folder.path, str(newest), "--keep", "2")
+    assert refused.returncode == 2
+    assert f"{newest} is a backup itself; choose another folder" in refused.stderr
+    copies.load(newest, parse_metadata)
 
 
 @pytest.mark.parametrize("small_disk", ["128k"], indirect=True)

@@ -15,6 +15,7 @@ import sys
 import urllib.error
 import urllib.request
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import mlflow
@@ -24,9 +25,11 @@ import pytest
 from PIL import Image
 
 from experiments.config import settings as settings_
+from experiments.datasets.captions import index
 from experiments.studies import captioning
 from experiments.workloads import served
-from tests.conftest import Place, titled, wait_for
+from experiments.workloads.captioning import samples
+from tests.conftest import Place, titled, toy_costs, wait_for
 from tracking.records import JIT_COMPILE, JIT_PLANNED, StoredRun
 from tracking.store import Store
 
@@ -339,6 +342,86 @@ def answer(port: int, place: str, body: object = None) -> tuple[int, str]:
         return 0, ""
 
 
+class Table(HTMLParser):
+    """Texts of a page's table, row by row."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows:
+            self.rows[-1][-1] += data
+
+
+def count_captions(place: Place, frameworks: str, seed: int) -> dict[str, tuple[int, int]]:
+    """Train as the demo does, and count the captions of the pictures that it shows.
+
+    Returns:
+        By framework: number of different captions, and of those that are a reference.
+    """
+    # few requests, on a machine that need not be idle
+    options = {
+        "cache": str(place.cache),
+        "journal": str(place.journal),
+        "seed": str(seed),
+        "frameworks": frameworks,
+        "blocks": "1",
+        "inference_requests": "2",
+        "save_model": "none",
+        "figures": "false",
+        "threads": "1",
+        "others_limit_percent": "100",
+    }
+    flags = (f"--{name}={text}" for name, text in options.items())
+    done = place.call(sys.executable, "-m", "experiments", "captioning", *flags)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    data = index("scenes", cache=place.cache, seed=seed, images=captioning.Settings().images)
+    images = np.unique(data.caption_image[data.captions_of("validation")])[: samples.COUNT]
+    counts = {}
+    query = f"tags.kind = 'cell' and params.seed = '{seed}'"
+    for run in Store(place.uri).runs("captioning", query):
+        head, *rows = Table(artifact(place, run, "captions.html").read_text()).rows
+        captions = [row[head.index("greedy")] for row in rows]
+        right = sum(
+            caption in data.references(int(image))
+            for caption, image in zip(captions, images, strict=True)
+        )
+        counts[run.tags["framework"]] = (len(set(captions)), right)
+    return counts
+
+
+# A caption names one of five colours and one of three places: of eight pictures, the same caption
+# is right for half a picture on average (1 of 15).
+DIFFERENT, RIGHT = 3, 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_captions_of_the_demo_follow_the_pictures(place: Place) -> None:
+    ((different, right),) = count_captions(place, "pytorch", 0).values()
+    assert different >= DIFFERENT, "the captions are the same sentence"
+    assert right >= RIGHT
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_captions_of_both_frameworks_follow_the_pictures(place: Place, seed: int) -> None:
+    counts = count_captions(place, "pytorch,tensorflow", seed)
+    print(f"seed {seed}, {samples.COUNT} pictures: different and right captions {counts}")
+    assert set(counts) == {"pytorch", "tensorflow"}
+    assert min(different for different, _ in counts.values()) >= DIFFERENT
+    assert min(right for _, right in counts.values()) >= RIGHT
+
+
 def test_interrupted_extraction_continues(tmp_path: Path, place: Place) -> None:
     own = replace(place, cache=tmp_path / "cache")
 
@@ -361,6 +444,31 @@ def test_interrupted_extraction_continues(tmp_path: Path, place: Place) -> None:
     runs = extract()
     assert [run.metrics["features/images"] for run in runs] == [8, 40]
     np.testing.assert_array_equal(np.load(folder / "features.npy"), whole)
+
+
+def test_two_campaigns_side_by_side_extract_once(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in toy_costs(infer=1.5).items():  # long enough to meet
+        monkeypatch.setenv(name, text)
+    place = replace(place, cache=tmp_path / "cache")
+    options = {
+        "blocks": "1",
+        "frameworks": "toy",
+        "data": "scenes",
+        "epochs": "1",
+        "inference_requests": "2",
+    }
+    processes = [place.begin(*place.command("captioning", **options)) for _ in range(2)]
+    outputs = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [3, 3], outputs
+    extractions = list(Store(place.uri).runs("captioning", "tags.kind = 'extraction'"))
+    assert sorted(run.metrics["features/images"] for run in extractions) == [0, 40]
+    assert {run.status for run in extractions} == {"FINISHED"}
+    (features,) = (np.load(path) for path in place.cache.glob("features/*/features.npy"))
+    assert (features.std(axis=0) > 0).all()
+    # the toy's features repeat the brightness of a picture
+    assert (features.std(axis=1) < 1e-6).all()
 
 
 def test_synthetic_data_time_the_papers_decoder(place: Place) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,8 +26,10 @@ from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
 from models import weights
+from tests import slurm
 from tests.conftest import QUICK, ROOT, Place
 from tests.experiments.datasets.folders import picture
+from tests.slurm import Slurm
 from tracking.store import Store
 
 # Faults of 3 × 40 MB that are mapped anew, with huge pages; kept memory has none of them.
@@ -275,9 +277,15 @@ def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> No
 def test_cell_has_the_settings_of_its_treatment(
     place: Place, monkeypatch: pytest.MonkeyPatch, group: str
 ) -> None:
-    """Run a campaign of the first and the second values of all settings of a group."""
     monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
     base, checks = GROUPS[group]
+    check_levels(place, base, checks)
+
+
+def check_levels(
+    place: Place, base: Mapping[str, str], checks: Mapping[str, Check], way: str = "treatments"
+) -> None:
+    """Run a campaign of the first and the second values of all settings of a group."""
     weights.write_safetensors(DENSENET, place.folder / "densenet.safetensors")
     files = {
         "FILE": f"{place.folder}/densenet.safetensors",
@@ -288,11 +296,11 @@ def test_cell_has_the_settings_of_its_treatment(
     first |= {name: check.first for name, check in checks.items()}
     first["data"] = files.get(first["data"], first["data"])
     second = {name: files.get(check.second, check.second) for name, check in checks.items()}
-    arguments = ("captioning", json.dumps(first), json.dumps(second))
+    arguments = (way, "captioning", json.dumps(first), json.dumps(second))
     done = place.call(sys.executable, "-m", "tests.experiments.two_levels", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     levels = [levelled({}, first), levelled(first, second)]
-    names = ("first", "second")
+    names = ("first", "second") if way == "treatments" else ("default", "best")
     found = [cell_of(place, name) for name in names]
     wrong = [
         (level, name, getattr(settings, name), cell.seen)
@@ -350,7 +358,7 @@ def extraction_of(place: Place, treatment: str) -> Mapping[str, Any]:
     folders = sorted(
         place.journal.glob("*/cells/extraction-toy/*/"), key=lambda one: one.stat().st_mtime
     )
-    is_first = treatment == "first"
+    is_first = treatment in ("first", "default")
     if len(folders) == 2:
         return seen(folders[0 if is_first else 1])
     return seen(folders[0]) if folders and not is_first else {}
@@ -361,3 +369,74 @@ def seen(folder: Path) -> Mapping[str, Any]:
         json.loads((folder / "environment.json").read_text())["framework"]["seen"]
     )
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", GROUPS)
+def test_confirmed_cell_has_the_settings_of_its_level(
+    place: Place, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
+    base, checks = GROUPS[group]
+    check_levels(place, base, checks, "sweep")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    with slurm.running(nodes=1) as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.debian(package="slurm-wlm")
+@pytest.mark.parametrize("way", ["treatments", "sweep"])
+def test_on_a_cluster_a_cell_has_the_settings_of_its_treatment(
+    on_cluster: Place, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """There the device is the node's: the toy framework reports a GPU."""
+    for name in ("EVENHAND_TOY_SEEN", "EVENHAND_TOY_GPU"):
+        monkeypatch.setenv(name, "1")
+    base = {**SYNTHETIC, "executor": "slurm", "partition": "main", "timing": "step"}
+    checks = {**CHECKS, "device": replace(CHECKS["device"], second="cuda")}
+    check_levels(on_cluster, base, checks, way)
+
+
+def test_a_sweep_confirms_with_the_settings_that_it_found(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials and both levels of the confirmation have the threads and memory of their params."""
+    monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
+    shared = ("sensor_seconds", "others_limit_percent", "figures", "epochs", "batch_size")
+    options = {name: QUICK[name] for name in shared} | {
+        "experiment": "lenet",
+        "search": "threads=3|1,malloc=keep|system",
+        "sampler": "grid",
+        "trials": "4",
+        "frameworks": "toy",
+        "steps_per_epoch": "12",
+        "inference_requests": "4",
+        "blocks": "1",
+        "threads": "2",
+        "cache": str(place.cache),
+        "journal": str(place.journal),
+    }
+    flags = (f"--{name}={text}" for name, text in options.items())
+    done = place.call(sys.executable, "-m", "experiments", "sweep", *flags)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    runs = list(Store(place.uri).runs("lenet"))
+    trials = [run for run in runs if run.tags["kind"] == "trial"]
+    cells = {run.tags["treatment"]: run for run in runs if run.tags["kind"] == "cell"}
+    reports = {
+        path.parent.name: seen(path.parent)
+        for path in place.journal.glob("*/cells/*/*/environment.json")
+    }
+    for run in (*trials, *cells.values()):
+        report = reports[run.tags["origin"][:8]]
+        assert str(report["threads"]) == run.params["threads"]
+        assert (report["faults"] < MAPPED_ANEW) == (run.params["malloc"] == "keep")
+    combinations = sorted((run.params["threads"], run.params["malloc"]) for run in trials)
+    assert combinations == [("1", "keep"), ("1", "system"), ("3", "keep"), ("3", "system")]
+    default, best = cells["default"], cells["best"]
+    assert (default.params["threads"], default.params["malloc"]) == ("2", "system")
+    assert best.params["threads"] in ("1", "3")
+    assert default.tags["settings_hash"] != best.tags["settings_hash"]

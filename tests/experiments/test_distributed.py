@@ -91,10 +91,48 @@ def test_two_workers_train_as_one_with_all_images(
     assert result.error <= result.limit == 1e-12
 
 
-@pytest.mark.slow  # fp16: the campaign below
-def test_powersgd_loses_at_most_its_limit(tmp_path: Path) -> None:
-    result = check.proven(proof.of(cell(tmp_path, "pytorch"), "lenet", "2 powersgd", 2, "powersgd"))
+@pytest.mark.slow  # by default: fp16 in the campaign below
+@pytest.mark.parametrize("hook", ["fp16", "powersgd"])
+def test_compression_loses_at_most_its_limit(tmp_path: Path, hook: str) -> None:
+    result = check.proven(proof.of(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook))
+    print(f"{hook}: {result.error:.1e} of the {result.measure}, at most {result.limit:.1e}")
     assert 1e-12 < result.error <= result.limit < 0.01
+
+
+# A sum in place of a mean in every hook.
+FORGETFUL = """
+import sys
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+def multiply(future):
+    return future.value().mul_(dist.get_world_size())
+
+def forgetful(hook):
+    return lambda state, bucket: hook(state, bucket).then(multiply)
+
+default_hooks.fp16_compress_hook = forgetful(default_hooks.fp16_compress_hook)
+powerSGD_hook.powerSGD_hook = forgetful(powerSGD_hook.powerSGD_hook)
+from experiments.workloads.distributed import rank
+sys.exit(rank.main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hook", ["fp16", "powersgd"])
+def test_hook_that_forgets_to_divide_is_refused(
+    tmp_path: Path, hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "forgetful.py").write_text(FORGETFUL)
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P "{tmp_path}/forgetful.py"\n')
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
+    result = proof.of(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook)
+    # twice the steps: off by as much as one worker has moved
+    assert result.error == pytest.approx(1, rel=0.01)
+    with pytest.raises(EvenhandError, match=f"compression={hook} do not train as one does"):
+        check.proven(result)
 
 
 def test_proof_beyond_its_limit_is_refused() -> None:
@@ -186,6 +224,26 @@ def test_addresses_are_those_of_the_nodes_and_the_first_that_of_the_rendezvous(
         with group.reserved(spec, 4) as rendezvous:
             hosts = [address.partition(":")[0] for address in rendezvous.addresses]
         assert hosts == [first, first, "10.0.0.2", "10.0.0.2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_workers_on_another_node_are_started_by_its_command_and_die_with_their_input(
+    tmp_path: Path, framework: str
+) -> None:
+    other = Node("n2", "127.0.0.1", ("env", "SLURMD_NODENAME=n2"))
+    spec = dataclasses.replace(cell(tmp_path, framework), nodes=(Node("n1", "127.0.0.1"), other))
+    result = proof.of(spec, "lenet", "2", 2, "none")
+    assert result.error <= result.limit == 1e-12
+    with (
+        group.reserved(spec, 2) as rendezvous,
+        group.started(spec, rendezvous, [1]) as workers,
+    ):
+        assert workers[0].child.receive(60)
+        process = psutil.Process(workers[0].child.pid)
+        assert process.environ()["SLURMD_NODENAME"] == "n2"
+        workers[0].child.close_input()
+        assert process.wait(10) == 1
 
 
 def test_a_cell_whose_workers_do_not_join_ends_though_native_code_holds_the_lock() -> None:
@@ -362,6 +420,14 @@ def test_proofs_are_stored_with_the_campaign_and_its_cells(killed: Hit) -> None:
 @two_cpus
 def test_dead_worker_costs_a_cell_and_not_the_campaign(killed: Hit) -> None:
     _check_lost_cell(killed, "was killed by SIGKILL", cells=3, blocks=1)
+
+
+@two_cpus
+@pytest.mark.slow
+def test_frozen_worker_costs_a_cell_and_not_the_campaign(place: Place) -> None:
+    # noticed after the patience, within which the workers of a busy machine have to start
+    found = hit(place, "pytorch", signal.SIGSTOP, blocks="2", patience_seconds="60")
+    _check_lost_cell(found, "is stopped", cells=4, blocks=2)
 
 
 def _check_lost_cell(found: Hit, reason: str, *, cells: int, blocks: int) -> None:

@@ -1,6 +1,6 @@
-"""Campaign of two treatments with different settings.
+"""Campaign of two treatments with different settings, as a study or a sweep makes it.
 
-`python -m tests.experiments.two_levels STUDY FIRST SECOND`: the settings of each as JSON.
+`python -m tests.experiments.two_levels WAY STUDY FIRST SECOND`: the settings of each as JSON.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import json
 import sys
 from collections.abc import Mapping
 
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import create_trial
+
 from experiments import studies
 from experiments.config import settings as settings_
 from experiments.config.console import Display
@@ -17,9 +20,10 @@ from experiments.config.settings import CampaignSettings
 from experiments.contract import Treatment
 from experiments.run import pipeline
 from experiments.run.plan import Plan
+from experiments.sweep import space, winners
 
 
-def plan_of(
+def treatments_plan(
     study: str, first: Mapping[str, str], second: Mapping[str, str]
 ) -> tuple[CampaignSettings, Plan]:
     module = studies.load(study)
@@ -41,9 +45,32 @@ def plan_of(
     )
 
 
+def sweep_plan(
+    study: str, first: Mapping[str, str], second: Mapping[str, str]
+) -> tuple[CampaignSettings, Plan]:
+    """Return the campaign that confirms the second settings, as the best of a sweep."""
+    module = studies.load(study)
+    base = settings_.parse(module.settings, module.presets, first)
+    search = ",".join(_dimension(base, name, text) for name, text in second.items())
+    dimensions = space.parse(search, module.settings)
+    best = {dimension.name: dimension.choices[1] for dimension in dimensions}
+    kinds = {dimension.name: CategoricalDistribution(dimension.choices) for dimension in dimensions}
+    trial = create_trial(params=best, distributions=kinds, value=1.0)
+    plan = winners.plan(study, base, dimensions, [trial], "none")
+    assert plan is not None
+    return winners.settings(base, plan), plan
+
+
+def _dimension(base: CampaignSettings, name: str, text: str) -> str:
+    value = getattr(base, name)
+    singular = name.removesuffix("s") if isinstance(value, tuple) else name
+    return f"{singular}={settings_.to_text(value)}|{text}"
+
+
 if __name__ == "__main__":
-    study = sys.argv[1]
-    settings, plan = plan_of(study, json.loads(sys.argv[2]), json.loads(sys.argv[3]))
+    way, study, first, second = sys.argv[1:]
+    make_plan = {"treatments": treatments_plan, "sweep": sweep_plan}[way]
+    settings, plan = make_plan(study, json.loads(first), json.loads(second))
     with Display() as display:
         conclusion = pipeline.run(pipeline.start(study, settings, display, plan), display.step)
     sys.exit(0 if conclusion.all_ok else 1)
