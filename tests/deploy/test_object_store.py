@@ -136,7 +136,7 @@ def test_database_and_bucket_are_copied_and_restored(postgres: Postgres, tmp_pat
     backups = tmp_path / "backups"
     for year in (2019, 2020):
         (backups / f"{year}-01-01T00-00-00").mkdir(parents=True)
-        (backups / f"{year}-01-01T00-00-00" / "about.json").write_text("{}")
+        (backups / f"{year}-01-01T00-00-00" / "about.json").write_text('{"sha256": {}}')
     with running_store() as store:
         bucket = boto3.client("s3", endpoint_url=store, **WORDS)
         bucket.create_bucket(Bucket="evenhand")
