@@ -110,7 +110,7 @@ class Named(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Names]]:
+def isolated_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Names]]:
     """Nginx before two servers of one name, which stands for the first."""
     port, names = free_port(), Names("127.0.0.1")
     servers = [
@@ -118,7 +118,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path,
     ]
     for server in servers:
         Thread(target=server.serve_forever, daemon=True).start()
-    folder = tmp_path_factory.mktemp("alone")
+    folder = tmp_path_factory.mktemp("isolated")
     upstream, resolver = f"tracking.test:{port}", f"127.0.0.1:{names.port}"
     rights = confined("proxy") if WITH_CAPABILITIES else ()
     with started(folder, upstream, free_port(), resolver, rights) as (address, certificate):
@@ -128,9 +128,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path,
 
 
 def test_a_server_that_was_started_anew_at_another_address_is_found(
-    is_free: tuple[str, Path, Names],
+    isolated_proxy: tuple[str, Path, Names],
 ) -> None:
-    address, certificate, names = is_free
+    address, certificate, names = isolated_proxy
 
     def reached() -> set[str]:
         """Return the servers that nginx's workers reach, below the limit of requests."""
@@ -152,9 +152,9 @@ def half_open(port: int, context: ssl.SSLContext, number: int) -> socket.socket:
 
 
 def test_connections_that_do_not_go_on_are_dropped_and_block_nobody(
-    is_free: tuple[str, Path, Names],
+    isolated_proxy: tuple[str, Path, Names],
 ) -> None:
-    address, certificate, _ = is_free
+    address, certificate, _ = isolated_proxy
     context = ssl.create_default_context(cafile=str(certificate))
     began = time.monotonic()
     waiting = [half_open(int(address.rpartition(":")[2]), context, number) for number in range(600)]
