@@ -225,7 +225,8 @@ def test_resume_after_full_disk(place: Place, small_disk: Path) -> None:
         )
 
     wait_for(first_is_done, 120)
-    with (small_disk / "ballast").open("wb") as file, pytest.raises(OSError, match="No space left"):  # noqa: PT012
+    ballast = small_disk / "ballast"
+    with pytest.raises(OSError, match="No space left"), ballast.open("wb") as file:  # noqa: PT012
         while True:
             file.write(b"x" * 65_536)
             file.flush()
