@@ -73,6 +73,8 @@ NEWEST_FIRST = "attributes.start_time DESC"
 PAGE_SECONDS = 120  # a page of full runs takes a server seconds, longer with several readers
 
 AGAIN_SECONDS = 1.0
+TRIES = 3  # of a record that the server does not write while it writes others
+PROBE = "evenhand.probe"
 
 ROOT = Path(__file__).resolve().parent.parent
 LOADER = re.compile(r"(?:experiments|models)(?:\.[a-z_][a-z0-9_]*)+")
@@ -81,6 +83,10 @@ REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?==[\w.+!-]+")
 
 class Unreachable(EvenhandError):
     """The server did not answer, or could not write; the same call may succeed later."""
+
+
+class Unwritten(Unreachable):
+    """The server failed without a reason: it cannot write now, or can never write this record."""
 
 
 class Rejected(EvenhandError):
@@ -275,16 +281,44 @@ class Store:
         return refused
 
     def _send(self, run: str, kind: type, batch: list[Any], folder: Path) -> list[str]:
-        """Send records of one kind, halved until those that are refused stand alone."""
-        try:
-            self._apply(run, kind, batch, folder)
-            return []
-        except (Rejected, WrongCall) as error:
-            if len(batch) == 1:
-                return [f"{kind.__name__} of {run}: {error}"]
+        """Send records of one kind, halved until those that are refused stand alone.
+
+        Raises:
+            Unreachable: Also if the server fails without a reason, and writes no other record.
+        """
+        reason = ""
+        for _ in range(TRIES):
+            try:
+                self._apply(run, kind, batch, folder)
+                return []
+            except (Rejected, WrongCall) as error:
+                reason = str(error)
+                break
+            except Unwritten as error:
+                if not self._is_writable(run):
+                    raise
+                reason = f"set aside, the server fails on it and writes others: {error}"
+                if len(batch) > 1:
+                    break
+        if len(batch) == 1:
+            return [f"{kind.__name__} of {run}: {reason}"]
         half = len(batch) // 2
         parts = (batch[:half], batch[half:])
         return [line for part in parts for line in self._send(run, kind, part, folder)]
+
+    def _is_writable(self, run: str) -> bool:
+        """Set and remove a tag of a run to test whether the server writes at all."""
+        run_id = self.run_id(run) or next(iter(self._run_ids.values()), None)
+        if run_id is None:
+            return True
+        try:
+            self._ask(self._client.set_tag, run_id, PROBE, str(time.time_ns()))
+            self._ask(self._client.delete_tag, run_id, PROBE)
+        except Rejected:  # answered with a reason: a deleted run, or a tag that is gone
+            return True
+        except Unreachable:
+            return False
+        return True
 
     def _apply(self, run: str, kind: type, records: list[Any], folder: Path) -> None:
         if kind is RunOpened:
@@ -680,19 +714,28 @@ class Store:
             return call(*arguments, **options)
         except MlflowException as error:
             text = _one_line(error).removeprefix("INVALID_PARAMETER_VALUE: ")
-            # BAD_REQUEST is any error of the database, such as of a standby that takes no writes
-            is_final = (
-                "failed with exception" not in text
-                and error.error_code not in ("BAD_REQUEST", "INTERNAL_ERROR")
-                and error.get_http_status_code() in (400, 403, 404, 409)
-            )
-            raise (Rejected if is_final else Unreachable)(text[:300]) from error
+            raise _error_kind(error, text)(text[:300]) from error
         except requests.HTTPError as error:
             status = error.response.status_code if error.response is not None else 500
             is_final = 400 <= status < 500 and status not in (408, 429)
             raise (Rejected if is_final else Unreachable)(_one_line(error)[:300]) from error
-        except (requests.RequestException, OSError, ValueError, TypeError) as error:
+        except (requests.RequestException, OSError) as error:
             raise Unreachable(_one_line(error)[:300]) from error
+        except (
+            ValueError,
+            TypeError,
+        ) as error:  # a request or an answer that the client cannot read
+            raise Unwritten(_one_line(error)[:300]) from error
+
+
+def _error_kind(error: MlflowException, text: str) -> type[EvenhandError]:
+    """Return the class of one of MLflow's errors."""
+    if "failed with exception" in text:
+        return Unreachable
+    # BAD_REQUEST is any error of the database, such as of a standby that takes no writes
+    if error.error_code in ("BAD_REQUEST", "INTERNAL_ERROR"):
+        return Unwritten
+    return Rejected if error.get_http_status_code() in (400, 403, 404, 409) else Unreachable
 
 
 def _one_line(error: Exception) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +13,11 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tests.conftest import Server, wait_for
+from experiments.cli import main as command_line
+from tests.conftest import Place, Server, titled, toy_costs, wait_for
+from tests.faults.test_campaign import records as recorded
 from tests.tracking.postgres import Postgres
-from tracking import limits
+from tracking import journal, limits
 from tracking.journal import Journal
 from tracking.records import DatasetUsed, Metrics, Point, Record, RunClosed, RunOpened, Tags
 from tracking.store import Store
@@ -154,6 +160,98 @@ def test_what_a_server_refuses_for_what_it_says_is_known_before(
     assert run.tags["ok"] == "yes"
     assert len(run.tags["t" * 250]) == 8_000
     assert run.metrics == {"m": 5.0}
+
+
+def test_campaign_on_a_read_only_database_names_the_command_that_completes_it(
+    place: Place, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = Place(place.folder, place.cache, server.uri)
+    for name, text in toy_costs(step=0.2).items():
+        monkeypatch.setenv(name, text)
+    parent = remote.start(
+        frameworks="toy", data="synthetic", vocabulary="60", length="8", epochs="6", blocks="1"
+    )
+    wait_for(lambda: any(isinstance(record, Metrics) for record in recorded(remote)), 240)
+    read_only(server, "on")
+    output, _ = parent.communicate(timeout=280)
+    assert parent.returncode == 3, output
+    assert "Traceback" not in output
+    advice = re.search(
+        r"! (\d+) records wait: .*read-only.*; send them when it can: "
+        r"(\S*python\S* -m experiments replay .*)",
+        output,
+    )
+    assert advice, output
+    assert "refused" not in output
+    assert "RUNNING" in {run.status for run in Store(server.uri).runs("captioning")}
+    command = [sys.executable, *shlex.split(advice[2])[1:]]
+
+    refused = remote.call(*command)
+    assert refused.returncode == 1
+    assert re.search(rf"! \d+ records wait: .*{re.escape(advice[2])}", refused.stdout), (
+        refused.stdout
+    )
+    read_only(server, "off")
+    done: subprocess.CompletedProcess[str] = remote.call(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = {titled(run): run for run in Store(server.uri).runs("captioning")}
+    assert {run.status for run in runs.values()} == {"FINISHED"}
+    (folder,) = journal.campaigns(remote.journal)
+    points = [
+        point
+        for record in journal.read_all(folder)
+        if isinstance(record, Metrics)
+        for point in record.points
+    ]
+    losses = [point for point in points if point.key == "train/loss"]
+    assert (
+        len(Store(server.uri).points(runs["toy · block 1"].run_id, "train/loss"))
+        == len(losses)
+        == 6
+    )
+
+
+POISONED = """CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN
+    IF NEW.key = 'poison' THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW;
+    END $$ LANGUAGE plpgsql"""
+
+
+def test_record_that_is_never_written_is_set_aside_and_sent_again_by_replay(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    execute(
+        server.backend,
+        POISONED,
+        "CREATE TRIGGER refuse BEFORE INSERT ON metrics FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )
+    folder = tmp_path / "journal"
+    store, stored = Store(server.uri), Journal(folder)
+    opened, *rest = cells("poisoned", range(1))
+    for record in (
+        opened,
+        Metrics("r0", (Point("a", 1, 0, 1),)),
+        Metrics("r0", (Point("poison", 1, 0, 1),)),
+        *rest,
+    ):
+        stored.append(record)
+    store.apply([opened], folder)
+    uploader = Uploader(stored, store, store.run_id("r0") or "")
+    uploader.start()
+    assert uploader.finish(120)
+    (line,) = uploader.refused
+    assert re.match(
+        "Metrics of r0: set aside, the server fails on it and writes others: .*not this one", line
+    )
+    assert everything(store, "poisoned") == {"cell 0": ("FINISHED", POINTS, "m")}
+    assert "evenhand.probe" not in next(iter(store.runs("poisoned"))).tags
+
+    execute(server.backend, "DROP TRIGGER refuse ON metrics")
+    assert command_line.main(["replay", f"--journal={folder}"]) == 0, capsys.readouterr().out
+    assert dict(next(iter(store.runs("poisoned"))).metrics) == {
+        "a": 1.0,
+        "poison": 1.0,
+        "train/loss": 1 / POINTS,
+    }
 
 
 def test_the_bounds_are_those_of_the_server() -> None:
