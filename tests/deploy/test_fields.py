@@ -16,7 +16,7 @@ from tests.conftest import PYTHONPATH
 from tests.deploy.group import API, Group, Team, ask, raw
 
 CLASSES = ("NUL", "whitespace", "case", "escapes", "duplicates", "look-alikes", "camelCase")
-OF_EACH_CLASS = 200
+OF_EACH_CLASS = 1_000
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,7 +16,7 @@ from experiments.sweep import search, space
 #   --image_sizes 32,40,48 --batch_sizes 2,4,6,8,12,16,20,24,28,32,40,48,56,64,80,96    and the same with --threads 2
 RESPONSE = Path(__file__).with_name("grid_response.csv")
 SEARCH = "framework=pytorch|tensorflow,model=resnet18|mobilenet_v2,image_size=32..48:8,threads=1..2,batch_size=2..96:log"
-SEEDS, ENOUGH, SHARE = 10, 9, 0.95
+SEEDS, ENOUGH, SHARE = 20, 18, 0.95
 
 
 def measured() -> dict[tuple[str, str, int, int], dict[int, float]]:
