@@ -56,7 +56,7 @@ class Treatment:
 
 
 @dataclass(frozen=True)
-class Extra:
+class ReportAddition:
     """Results that a study adds to its verdicts.
 
     sentences, tables: for the terminal. files: name -> text, stored with the report.
@@ -117,7 +117,7 @@ class Study:
     scaling: Scaling | None = None
     grows_with: str = ""
     warnings: Callable[[Any], tuple[str, ...]] = lambda _: ()
-    also: Callable[[Any, Comparison, Progress], Extra] | None = None
+    also: Callable[[Any, Comparison, Progress], ReportAddition] | None = None
     published: tuple[Mapping[str, str], ...] = ()
     source: str = ""
 
@@ -145,7 +145,7 @@ class Study:
 class Workload:
     """Parent's part of a kind of work; its stages are modules with a function `run`.
 
-    prepare: checks settings and data, and makes the inputs of the cells; raises WrongCall.
+    prepare: checks settings and data, and makes the inputs of the cells; raises UsageError.
     after_checks: adds the results of the frameworks' checks. after_extraction: returns warnings.
     """
 
@@ -241,7 +241,7 @@ class CellSpec:
     clock: float = 0.0
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> CellSpec:
+    def from_values(cls, values: Mapping[str, Any]) -> CellSpec:
         """Return a cell from JSON values, which may have more than its fields."""
         nodes = tuple(
             Node(**node | {"command": tuple(node["command"])}) for node in values["nodes"]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from experiments.config.settings import suggestion
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 Scale = Literal["ratio", "difference"]
 Better = Literal["lower", "higher", "neither"]
@@ -296,15 +296,15 @@ def declared(
         unmeasured: Requested outcomes that no run has.
 
     Raises:
-        WrongCall: for a name in neither of the two, or for too many names.
+        UsageError: for a name in neither of the two, or for too many names.
     """
     names = list(dict.fromkeys(outcomes))
     for name in primary:
         if name not in names and name not in unmeasured:
             right = suggestion(name, names)
-            raise WrongCall(f"primary={plain.short(name)} is no outcome here{right}")
+            raise UsageError(f"primary={plain.short(name)} is no outcome here{right}")
     if len(set(primary)) > PRIMARY_AT_MOST:
-        raise WrongCall(
+        raise UsageError(
             f"primary names {len(set(primary))} outcomes; "
             f"at most {PRIMARY_AT_MOST}, or the power is lost again"
         )
@@ -315,7 +315,7 @@ def checked(names: Iterable[str], measured: Iterable[str]) -> None:
     """Check that metrics were measured, or could have been.
 
     Raises:
-        WrongCall: with the nearest of the measured metrics, or with all of them.
+        UsageError: with the nearest of the measured metrics, or with all of them.
     """
     available = sorted(measured, key=place)
     for name in names:
@@ -324,7 +324,7 @@ def checked(names: Iterable[str], measured: Iterable[str]) -> None:
         right = suggestion(name, available)
         if SHORT.get(name) in available:
             right = f"; did you mean {SHORT[name]}?"
-        raise WrongCall(f"outcomes: no run has a metric '{plain.short(name)}'{right}")
+        raise UsageError(f"outcomes: no run has a metric '{plain.short(name)}'{right}")
 
 
 def place(metric: str) -> tuple[int, int, str]:

@@ -51,7 +51,7 @@ def spec(model: str) -> ModelDefinition:
     models = available()
     if model not in models:
         raise ModelError(f"no model {model!r}; {choices(model, models)}")
-    return ModelDefinition.of(_import(model, f"{__name__}.{model}.spec"))
+    return ModelDefinition.from_module(_import(model, f"{__name__}.{model}.spec"))
 
 
 def _import(model: str, name: str) -> ModuleType:

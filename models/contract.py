@@ -80,7 +80,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Reads:
+class DataRequirements:
     """Real examples of a network of sequences, whose spec has `reads` and `batch_of`.
 
     kind: the module of `experiments.datasets.sequences` that reads them. sizes: its arguments.
@@ -92,7 +92,7 @@ class Reads:
     longest: int | None = None
 
 
-class EvenSoFar:
+class UniformWeights:
     """Predicate: all weights of all batches so far were 1.
 
     The first other weight decides for all later batches. Otherwise two programs would be compiled,
@@ -155,7 +155,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Dropping:
+class DropoutProbe:
     """A layer that drops values in training.
 
     given: its inputs while nothing is dropped before it, channels last, flat; of several calls, one
@@ -163,8 +163,8 @@ class Dropping:
     of the inputs that is longer than 1.
     """
 
-    given: Array
-    drawn: Array
+    inputs: Array
+    mask: Array
 
 
 class StepClock(Protocol):
@@ -329,7 +329,9 @@ class Framework(ABC):
         """Return the gradient of the loss by each trainable tensor, dropout off."""
 
     @abstractmethod
-    def dropping(self, network: Any, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
+    def dropping(
+        self, network: Any, inputs: tuple[Array, ...], draws: int
+    ) -> dict[str, DropoutProbe]:
         """Return the layers that drop in one pass in training mode, by path, with so many draws.
 
         Layers that are not called, or not in training mode, are left out. Moves running statistics.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, Reads, Weights
+from models.contract import Array, Batch, DataRequirements, Weights
 from models.errors import ModelError
 from models.layers import images
 from models.layers.images import ImageSpec, Shapes
@@ -36,12 +36,12 @@ class ModelDefinition:
     sized: Callable[..., Any] = _missing
     lengths: Callable[[str, int, np.random.Generator], Array] = _missing
     batch: Callable[[Any, Array, np.random.Generator], Batch] = _missing
-    reads: Callable[[Any], Reads] = _missing
+    reads: Callable[[Any], DataRequirements] = _missing
     batch_of: Callable[..., Batch] = _missing
     checkpoint_name: Callable[[str], str | None] = str
 
     @classmethod
-    def of(cls, module: ModuleType) -> ModelDefinition:
+    def from_module(cls, module: ModuleType) -> ModelDefinition:
         """Return the definition in a module; image models share all but sizes and probe.
 
         Raise ModelError for a missing function.

@@ -1,13 +1,62 @@
-"""Error of models and frameworks, and the names that it offers instead."""
+"""Error family; caught only at a process border and at the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from difflib import get_close_matches
+from enum import StrEnum
 
 
-class ModelError(ValueError):
-    """Model, framework, device or file of weights that cannot be used, in one line for the user."""
+class ErrorCode(StrEnum):
+    """Reason of an error, for code and tests; the message is for the user."""
+
+    UNSPECIFIED = "unspecified"
+    UNKNOWN_NAME = "unknown_name"  # of a setting, model, framework …; the message lists what exists
+    INVALID_VALUE = "invalid_value"
+    MISSING_VALUE = "missing_value"
+    DUPLICATE = "duplicate"
+    CONFLICT = "conflict"  # values that exclude each other
+    TOO_LARGE = "too_large"
+    TOO_FEW = "too_few"
+    NOT_FOUND = "not_found"  # a file, folder, run or campaign
+    EXISTS = "exists"
+    UNREADABLE = "unreadable"
+    UNWRITABLE = "unwritable"
+    NOT_INSTALLED = "not_installed"
+    UNSUPPORTED = "unsupported"  # by this framework, system or experiment
+    ENVIRONMENT = "environment"  # a variable that would change what is measured
+    NO_DEVICE = "no_device"
+    NOT_EQUAL = "not_equal"  # models that do not compute the same
+    DIVERGED = "diverged"
+    NO_RUNS = "no_runs"
+    ONE_SIDE = "one_side"  # a comparison of a single level
+    IN_USE = "in_use"
+    UNREACHABLE = "unreachable"  # a server, database or scheduler
+    DENIED = "denied"
+    CHANGED = "changed"  # since the campaign began
+    CHILD_FAILED = "child_failed"
+    INTERRUPTED = "interrupted"
+
+
+class EvenhandError(Exception):
+    """Failure that the user reads about in one line (exit code 1)."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.code = ErrorCode.UNSPECIFIED
+        if len(args) > 1 and isinstance(args[0], ErrorCode):
+            self.code = args[0]
+
+    def __str__(self) -> str:
+        return str(self.args[-1]) if self.args else ""
+
+
+class UsageError(EvenhandError):
+    """Call that cannot be carried out; the text names what would be right (exit code 2)."""
+
+
+class ModelError(UsageError):
+    """Model, framework, device or file of weights that cannot be used."""
 
 
 class NoDevice(ModelError):

@@ -355,14 +355,14 @@ def _dropped(adapter: Framework, network: Any, batch: Batch) -> dict[str, Array]
     """Return place, mask and rate of each layer that drops in training."""
     arrays = {}
     for path, layer in adapter.dropping(network, batch.inputs, DRAWS).items():
-        drawn = layer.drawn.squeeze()  # one framework keeps axes of length 1 that another drops
+        drawn = layer.mask.squeeze()  # one framework keeps axes of length 1 that another drops
         is_shared = [bool((drawn == drawn.take([0], axis)).all()) for axis in range(drawn.ndim)]
         independent = drawn[tuple(slice(1) if shared else slice(None) for shared in is_shared)]
         kept_values = independent[independent != 0]
         if kept_values.size == independent.size and (kept_values == 1).all():
             continue  # a rate of 0, which a framework may leave out
         extremes = kept_values.min(initial=np.inf), kept_values.max(initial=0)
-        arrays[f"place/{path}"] = layer.given
+        arrays[f"place/{path}"] = layer.inputs
         arrays[f"mask/{path}"] = np.array([*extremes, *is_shared])
         arrays[f"dropout/{path}"] = np.array(
             [independent.size - kept_values.size, independent.size]

@@ -152,8 +152,6 @@ def read_safetensors(path: Path) -> Weights:
                 if types[name] == BFLOAT16:  # the upper half of a float32's bits
                     upper = np.frombuffer(part["data"], "<u2").astype(np.uint32)
                     weights[name] = (upper << 16).view(np.float32).reshape(part["shape"])
-    except ModelError:
-        raise
     except MemoryError:
         raise ModelError(f"weights {str(path)!r}: needs more memory than there is") from None
     except (SafetensorError, OSError, ValueError, OverflowError) as error:

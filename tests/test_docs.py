@@ -178,11 +178,11 @@ def _of_the_runner(options: list[str]) -> tuple[str, dict[str, str]]:
 
 
 def check_experiment(name: str, given: dict[str, str]) -> None:
-    """The settings are there, of the right type and in range, and what they make can be measured. WrongCall where not."""
+    """The settings are there, of the right type and in range, and what they make can be measured. UsageError where not."""
     if name in studies.available():
         module = studies.load(name)
         settings = settings_.parse(module.settings, module.presets, given)
-        treatments.of(module, settings)
+        treatments.list_treatments(module, settings)
         for framework in settings.frameworks:
             frameworks.check(framework)
         return

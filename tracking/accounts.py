@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.store import Rejected, Store
 
 ROLES, USERS = "/api/3.0/mlflow/roles", "/api/2.0/mlflow/users"
@@ -61,16 +61,16 @@ def current(store: Store) -> Account | None:
 
 
 def team_of(account: Account | None, claimed: str) -> str:
-    """Return the team that runs belong to. Raises WrongCall for a team of others."""
+    """Return the team that runs belong to. Raises UsageError for a team of others."""
     if account is None or (account.is_admin and not account.teams):
         return claimed
     teams = ", ".join(account.teams)
     if claimed and claimed not in account.teams:
         reason = f"{account.user} is not of that team (of {teams or 'none'})"
-        raise WrongCall(f"team={claimed}: {reason}; leave team out")
+        raise UsageError(f"team={claimed}: {reason}; leave team out")
     if not claimed and len(account.teams) > 1:
         right = f"say for which one: team={account.teams[0]}"
-        raise WrongCall(f"{account.user} is of several teams, {teams}; {right}")
+        raise UsageError(f"{account.user} is of several teams, {teams}; {right}")
     return claimed or "".join(account.teams)
 
 
@@ -113,28 +113,28 @@ def users(store: Store) -> list[dict[str, Any]]:
     return sorted(answer["users"], key=lambda user: user["username"])
 
 
-def named(store: Store, name: str) -> Team:
-    """Return the team of that name. Raises WrongCall with the names of existing teams."""
+def find_team(store: Store, name: str) -> Team:
+    """Return the team of that name. Raises UsageError with the names of existing teams."""
     existing = teams(store)
     for team in existing:
         if team.name == name:
             return team
     have = ", ".join(team.name for team in existing) or "none"
-    raise WrongCall(f"no team {name} on {store.uri}; have {have}")
+    raise UsageError(f"no team {name} on {store.uri}; have {have}")
 
 
 def add_team(store: Store, name: str, experiments: Sequence[str]) -> None:
     """Create a team that may write these experiments, or add them to an existing team.
 
     Raises:
-        WrongCall: One of them belongs to a user outside the team, who took its name in advance.
+        UsageError: One of them belongs to a user outside the team, who took its name in advance.
     """
     team = next((team for team in teams(store) if team.name == name), None)
     for experiment in sorted(set(experiments) & set(store.experiment_names().values())):
         _revoke(store, experiment, team.users if team else ())
     if team is None:
         call(store, "POST", f"{ROLES}/create", name=name, workspace=WORKSPACE)
-        team = named(store, name)
+        team = find_team(store, name)
     for experiment_id in map(store.experiment_id, experiments):
         if experiment_id not in team.experiments:
             grant(store, team, experiment_id, "EDIT")
@@ -160,7 +160,7 @@ def call(store: Store, method: str, endpoint: str, **values: Any) -> dict[str, A
 
 
 def _revoke(store: Store, experiment: str, members: Collection[str]) -> None:
-    """Revoke personal permissions of a team's members. Raises WrongCall for those of others."""
+    """Revoke personal permissions of a team's members. Raises UsageError for those of others."""
     (experiment_id,) = store.experiment_ids([experiment])
     roles = {role["name"]: role for role in _roles(store)}
     owners = [
@@ -171,7 +171,7 @@ def _revoke(store: Store, experiment: str, members: Collection[str]) -> None:
     ]
     if others := [user for user in owners if user not in members]:
         right = f"rename it, or make {others[0]} leave it"
-        raise WrongCall(
+        raise UsageError(
             f"experiment {experiment} is {others[0]}'s, who is not of the team; {right}"
         )
     for user in owners:

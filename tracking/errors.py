@@ -1,9 +1,5 @@
-"""Error family; caught only at a process border and at the command line."""
+"""Errors of the tracking package, of the one family."""
 
+from models.errors import ErrorCode, EvenhandError, UsageError
 
-class EvenhandError(Exception):
-    """Failure that the user reads about in one line (exit code 1)."""
-
-
-class WrongCall(EvenhandError):
-    """Call that cannot be carried out; the text names what would be right (exit code 2)."""
+__all__ = ["ErrorCode", "EvenhandError", "UsageError"]

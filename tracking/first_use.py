@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 _used: set[str] = set()
 
@@ -40,7 +40,7 @@ def check(uri: str) -> None:
     """Create the folder of an SQLite store.
 
     Raises:
-        WrongCall: No file can hold it. MLflow would try for minutes, or fail with a traceback.
+        UsageError: No file can hold it. MLflow would try for minutes, or fail with a traceback.
     """
     path, problem = _path(uri), ""
     if path == Path() or (path and path.is_dir()):
@@ -51,17 +51,17 @@ def check(uri: str) -> None:
         except OSError as error:
             problem = f"lies in a folder that cannot be made ({error.strerror})"
     if problem:
-        raise WrongCall(
+        raise UsageError(
             f"tracking store {uri} {problem}; "
             "set MLFLOW_TRACKING_URI to one such as sqlite:///mlflow.db"
         )
 
 
 def require(uri: str) -> None:
-    """Raise WrongCall for an SQLite store that does not exist."""
+    """Raise UsageError for an SQLite store that does not exist."""
     path = _path(uri)
     if path is not None and not path.is_file():
-        raise WrongCall(
+        raise UsageError(
             f"no runs here: {path.absolute()} does not exist; "
             "run a campaign first, or set MLFLOW_TRACKING_URI"
         )

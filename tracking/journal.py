@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 from tracking.records import Record, RunClosed, RunOpened, from_line, to_line
 
 RECORDS = "records.jsonl"
@@ -58,13 +58,13 @@ class Journal:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
             _require_regular(self._file)
         except OSError as error:
-            raise WrongCall(
+            raise UsageError(
                 f"journal: cannot write {folder}: {error.strerror}; choose another with journal=DIR"
             ) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise WrongCall(
+            raise UsageError(
                 f"campaign in {folder} is still running in another process; "
                 "wait for it or stop it first"
             ) from None
@@ -195,7 +195,7 @@ def read_campaign(folder: Path) -> dict[str, Any]:
     """Return what a campaign measures.
 
     Raises:
-        WrongCall: The file is missing or damaged.
+        UsageError: The file is missing or damaged.
     """
     path, reason = folder / CAMPAIGN, ""
     description: Any = None
@@ -212,7 +212,7 @@ def read_campaign(folder: Path) -> dict[str, Any]:
     except (AttributeError, KeyError, TypeError):
         reason = "it is not a campaign's description"
     if reason:
-        raise WrongCall(
+        raise UsageError(
             f"{path} is damaged: {reason}. This campaign cannot be resumed "
             "(another can, by resume=RUN_ID); "
             f"its records can be sent all the same, by replay --journal {shlex.quote(str(folder))}"
@@ -222,7 +222,7 @@ def read_campaign(folder: Path) -> dict[str, Any]:
 
 def experiment(folder: Path) -> str:
     """Return the experiment of a campaign, empty if its description does not name it."""
-    with suppress(WrongCall):
+    with suppress(UsageError):
         return str(read_campaign(folder).get("experiment", ""))
     return ""
 
@@ -234,14 +234,14 @@ def descriptions(root: Path, kind: str) -> list[tuple[Path, dict[str, Any]]]:
         wanted: A folder's name, or `last`. Other campaigns are left out if they are damaged.
 
     Raises:
-        WrongCall: The campaign that is wanted is damaged.
+        UsageError: The campaign that is wanted is damaged.
     """
     readable = []
     folders = campaigns(root)
     for folder in folders:
         try:
             readable.append((folder, read_campaign(folder)))
-        except WrongCall:
+        except UsageError:
             if kind == folder.name or (kind == "last" and folder == folders[-1]):
                 raise
     return readable
@@ -264,7 +264,7 @@ def _open_records(folder: Path) -> BinaryIO:
         return _open(folder / RECORDS)
     except OSError as error:
         remedy = "put it back from a copy, or name another journal"
-        raise WrongCall(f"{folder / RECORDS} cannot be read: {error.strerror}; {remedy}") from None
+        raise UsageError(f"{folder / RECORDS} cannot be read: {error.strerror}; {remedy}") from None
 
 
 def _open(path: Path) -> BinaryIO:

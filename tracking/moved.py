@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 ARTIFACTS = "mlruns"
 KEPT = ".before-move"
@@ -23,17 +23,17 @@ def rebase(database: Path) -> list[Path]:
         The former folders.
 
     Raises:
-        WrongCall: There is no such store.
+        UsageError: There is no such store.
     """
     path = database.resolve()
     current = path.parent / ARTIFACTS
     if not path.is_file():
-        raise WrongCall(
+        raise UsageError(
             f"database={database}: there is no such file; "
             "give the mlflow.db of the folder that was moved"
         )
     if not current.is_dir():
-        raise WrongCall(
+        raise UsageError(
             f"database={database}: there is no folder {ARTIFACTS} beside it; "
             "move it there too, then try again"
         )
@@ -46,7 +46,7 @@ def rebase(database: Path) -> list[Path]:
                 for folder in former:
                     _lead(opened, folder, current)
     except sqlite3.Error as error:
-        raise WrongCall(
+        raise UsageError(
             f"database={database}: {error}; end what uses it (mlflow ui, campaigns), then try again"
         ) from None
     return former

@@ -39,7 +39,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
 from mlflow.utils.rest_utils import http_request, verify_rest_response
 
 from tracking import bundle, first_use, limits, plain, technical, whereabouts
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 from tracking.records import (
     VANISHED,
     Artifact,
@@ -103,7 +103,7 @@ class Store:
             to_read: An SQLite store has to exist already.
 
         Raises:
-            WrongCall: It does not exist, or no file can hold it.
+            UsageError: It does not exist, or no file can hold it.
         """
         if uri:
             mlflow.set_tracking_uri(uri)
@@ -120,13 +120,13 @@ class Store:
         self._experiment_ids: dict[str, str] = {}
 
     def check(self) -> None:
-        """Raise WrongCall if nothing usable answers at the tracking URI."""
+        """Raise UsageError if nothing usable answers at the tracking URI."""
         try:
             self._ask(self._client.search_experiments, max_results=1)
         except EvenhandError as error:
             codes = ("error code 401", "error code 403", "UNAUTHENTICATED")
             if any(code in str(error) for code in codes):
-                raise WrongCall(
+                raise UsageError(
                     f"tracking server {self.uri} asks for a name and a password that may read it; "
                     "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD "
                     "(or MLFLOW_TRACKING_TOKEN)"
@@ -137,7 +137,7 @@ class Store:
                 inner = beneath
             is_system = isinstance(inner, OSError) and inner.strerror
             reason = inner if self._is_remote and is_system else error
-            raise WrongCall(
+            raise UsageError(
                 f"tracking store {self.uri} cannot be used: {reason}; "
                 "set MLFLOW_TRACKING_URI to one that can"
             ) from None
@@ -157,7 +157,7 @@ class Store:
                 if experiment is None:  # or another process created it in between
                     raise
         if experiment.lifecycle_stage != "active":
-            raise WrongCall(
+            raise UsageError(
                 f"experiment {name} on {self.uri} is deleted; "
                 f"restore it: mlflow experiments restore -x {experiment.experiment_id}"
             )
@@ -291,7 +291,7 @@ class Store:
             try:
                 self._apply(run, kind, batch, folder)
                 return []
-            except (Rejected, WrongCall) as error:
+            except (Rejected, UsageError) as error:
                 reason = str(error)
                 break
             except Unwritten as error:
@@ -499,7 +499,7 @@ class Store:
         self.tag(run_id, {whereabouts.HEARTBEAT: str(int(time.time()))})
 
     def experiment_ids(self, names: Sequence[str]) -> list[str]:
-        """Return the ids of experiments. Raises WrongCall for one that does not exist."""
+        """Return the ids of experiments. Raises UsageError for one that does not exist."""
         ids = {name: self._active_experiment(name) for name in names}
         missing = next((name for name, experiment in ids.items() if experiment is None), None)
         if missing is None:
@@ -512,7 +512,7 @@ class Store:
             hint = f"did you mean '{close[0]}'? " if close else ""
             more = f" and {len(existing) - NAMED} more" if len(existing) > NAMED else ""
             right = f"{hint}have {', '.join(existing[:NAMED])}{more}"
-        raise WrongCall(f"no experiment '{missing}' on {self.uri}; {right}")
+        raise UsageError(f"no experiment '{missing}' on {self.uri}; {right}")
 
     def _active_experiment(self, name: str) -> str | None:
         """Return the id of an experiment, or None if there is none or it is deleted."""
@@ -819,7 +819,7 @@ def source(entry_point: str, commit: str) -> dict[str, str]:
     return tags | ({"mlflow.source.git.commit": commit.partition("+")[0]} if commit else {})
 
 
-def named(name: str) -> dict[str, str]:
+def name_tag(name: str) -> dict[str, str]:
     """Return the tag that the UI shows as a run's name."""
     return {MLFLOW_RUN_NAME: name}
 

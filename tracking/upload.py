@@ -20,7 +20,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 PATIENCE_SECONDS = 15.0
 
 
-class Collected:
+class BufferedUploader:
     """Stand-in for an uploader where another process collects the journal and delivers it."""
 
     refused: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ from experiments.comparison.statistics.estimates import Floats, log_ratios
 from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.planning import design
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.records import StoredRun
 
 Tails = Literal["normal", "student-t", "bimodal"]
@@ -94,7 +94,7 @@ SCENARIOS = (
 
 
 @dataclass(frozen=True)
-class Share:
+class Proportion:
     """Measured share with its 95 % Monte-Carlo interval (Wilson)."""
 
     value: float
@@ -128,21 +128,21 @@ class Rates:
     campaigns: int
     blocks: int
     metrics: int
-    false_alarm_rows: Share
-    false_alarms: Share
-    false_verdicts: Share
-    wrong_equivalent_rows: Share
-    wrong_equivalent: Share
-    wrong_beyond_rows: Share
-    wrong_beyond: Share
-    coverage: Share
-    power: Share
-    power_in_report: Share
-    primary_false_alarms: Share
-    exploratory_false_alarms: Share
-    primary_power: Share
-    steps_false_alarms: Share
-    ordered_false_alarms: Share
+    false_alarm_rows: Proportion
+    false_alarms: Proportion
+    false_verdicts: Proportion
+    wrong_equivalent_rows: Proportion
+    wrong_equivalent: Proportion
+    wrong_beyond_rows: Proportion
+    wrong_beyond: Proportion
+    coverage: Proportion
+    power: Proportion
+    power_in_report: Proportion
+    primary_false_alarms: Proportion
+    exploratory_false_alarms: Proportion
+    primary_power: Proportion
+    steps_false_alarms: Proportion
+    ordered_false_alarms: Proportion
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Claim:
 
     claim: str
     limit: str
-    measured: Share
+    measured: Proportion
     holds: bool
 
 
@@ -177,9 +177,9 @@ def _campaign(
     metrics = noise.metrics or metrics
     most = MAX_UNRELATED if noise.unrelated else len(METRICS)
     if not 1 <= metrics <= most:
-        raise WrongCall(f"metrics={metrics} cannot be simulated; choose 1 to {most}")
+        raise UsageError(f"metrics={metrics} cannot be simulated; choose 1 to {most}")
     if steps < (least := timing.EARNED_AT[95] + WARMUP):
-        raise WrongCall(f"steps={steps} are too few for a p95; at least {least}")
+        raise UsageError(f"steps={steps} are too few for a p95; at least {least}")
     cells = design.blocks([[BASELINE, OTHER]], blocks, rng)
     if not shuffled:
         cells.sort(key=lambda cell: (cell.treatment, cell.block))
@@ -396,13 +396,13 @@ def _in_wrong_order(runs: Sequence[_Run]) -> bool:
     return tested is not None and tested.p <= ALPHA
 
 
-def share(values: Sequence[float]) -> Share:
+def share(values: Sequence[float]) -> Proportion:
     """Return the mean of shares, one per campaign, since intervals of one report are dependent."""
     shares = np.asarray(values, dtype=float)
     value, spread = float(shares.mean()), float(shares.var())
     worth = len(shares) * value * (1 - value) / spread if spread else len(shares)
     low, high = proportion_confint(value * worth, worth, method="wilson")
-    return Share(value, float(low), float(high))
+    return Proportion(value, float(low), float(high))
 
 
 def meets(rates: Sequence[Rates]) -> list[Claim]:

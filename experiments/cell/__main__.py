@@ -23,7 +23,7 @@ from experiments.config import memory
 from experiments.contract import DEVICE, NO_DEVICE, CellSpec
 from models import frameworks
 from models.contract import Framework
-from models.errors import ModelError, NoDevice
+from models.errors import NoDevice
 from tracking import clock
 from tracking.errors import EvenhandError
 from tracking.records import (
@@ -136,7 +136,7 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
     except NoDevice as error:
         output.no_device()
         reason = str(error)
-    except (ModelError, EvenhandError) as error:
+    except EvenhandError as error:
         reason = str(error)
     except BaseException as error:  # user code may raise SystemExit, too
         traceback.print_exc()
@@ -185,7 +185,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C does
     records = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    spec = CellSpec.of(json.loads(sys.stdin.readline()))
+    spec = CellSpec.from_values(json.loads(sys.stdin.readline()))
     if spec.clock:
         clock.CLOCK.follow(spec.clock)
     if spec.cpus:  # before the framework counts them and starts its threads

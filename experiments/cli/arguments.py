@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.cli.entries import Entry
 from experiments.config import settings
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
@@ -20,7 +20,7 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
         entry: The called entry, if known, with its flags and positional settings.
 
     Raises:
-        WrongCall: for words that are not settings, and for settings that are given twice.
+        UsageError: for words that are not settings, and for settings that are given twice.
     """
     texts: dict[str, str] = {}
     rest = list(words)
@@ -30,7 +30,7 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or word == "--":
-            raise WrongCall(f"'{plain.short(word)}' is not a setting; write --name value")
+            raise UsageError(f"'{plain.short(word)}' is not a setting; write --name value")
         option, equals, value = word.partition("=")
         name, label = option[2:].replace("-", "_"), plain.short(option)
         has_value = bool(equals or (rest and not rest[0].startswith("--")))
@@ -39,13 +39,13 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
         elif entry and not has_value and name not in entry.fields:
             settings.refuse_parameter(entry.settings, name)
             right = settings.suggestion(name, entry.fields)
-            raise WrongCall(f"there is no setting '{plain.short(name)}'{right}")
+            raise UsageError(f"there is no setting '{plain.short(name)}'{right}")
         elif not equals:
             if not rest:
-                raise WrongCall(f"{label} has no value; write {label} value")
+                raise UsageError(f"{label} has no value; write {label} value")
             value = rest.pop(0)
         if name in texts:
-            raise WrongCall(f"{label} is given twice")
+            raise UsageError(f"{label} is given twice")
         texts[name] = value
     return texts
 

@@ -25,7 +25,7 @@ def run_study(name: str, options: Mapping[str, str]) -> int:
     """Run a campaign of an experiment, new or resumed, and return the exit code.
 
     Raises:
-        WrongCall: for settings that the experiment cannot have.
+        UsageError: for settings that the experiment cannot have.
         Interrupted: if a signal ended it.
     """
     from experiments.config.console import Display

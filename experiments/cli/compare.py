@@ -20,7 +20,7 @@ from experiments.config import settings as settings_
 from experiments.config import shell
 from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce, keep
 from tracking import accounts, clock, provenance
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 from tracking.records import (
     Artifact,
     Metrics,
@@ -80,7 +80,7 @@ def compare(settings: Compare, progress: Progress) -> Compared:
     """Compare runs, and log the result.
 
     Raises:
-        WrongCall: The call or the selection cannot be compared.
+        UsageError: The call or the selection cannot be compared.
         Unreachable: The server does not answer.
     """
     began_ms = clock.now_ms()
@@ -109,7 +109,7 @@ def _import_tools() -> None:
 
 
 def select(store: Store, settings: Compare) -> Selection:
-    """Return the experiments and filters of names or run ids. Raises WrongCall for unknown ones."""
+    """Return the experiments and filters of names or run ids. Raises UsageError for unknown ones."""
     campaigns = tuple(name for name in settings.experiment if _RUN_ID.fullmatch(name))
     names = list(settings.experiment)
     conditions: tuple[str, ...] = (settings.filter,)
@@ -117,10 +117,10 @@ def select(store: Store, settings: Compare) -> Selection:
         for run_id in campaigns:
             if store.run(run_id) is None:
                 right = "give a campaign's run id, or experiments by name"
-                raise WrongCall(f"no run {run_id} on {store.uri}; {right}")
+                raise UsageError(f"no run {run_id} on {store.uri}; {right}")
         if len(campaigns) < len(names):
             right = "give one kind, and narrow names down with filter"
-            raise WrongCall(f"experiment: names and campaigns' run ids do not mix; {right}")
+            raise UsageError(f"experiment: names and campaigns' run ids do not mix; {right}")
         names = [store.experiment_name(run_id) for run_id in campaigns]
         narrowed = f" and {settings.filter}" if settings.filter else ""
         conditions = tuple(f"tags.campaign = '{run_id}'{narrowed}" for run_id in campaigns)
@@ -129,7 +129,7 @@ def select(store: Store, settings: Compare) -> Selection:
 
 
 def read(store: Store, selection: Selection, progress: Progress) -> list[StoredRun]:
-    """Return the selected runs. Raises WrongCall if a filter does not parse or matches nothing."""
+    """Return the selected runs. Raises UsageError if a filter does not parse or matches nothing."""
     runs: list[StoredRun] = []
     progress("runs", 0, None)
     for condition in selection.conditions:
@@ -142,13 +142,13 @@ def read(store: Store, selection: Selection, progress: Progress) -> list[StoredR
             runs.extend(store.runs(selection.experiments, condition, progress=report))
         except Rejected as error:
             example = "tags.team = 'vision' and params.batch_size = '32'"
-            raise WrongCall(
+            raise UsageError(
                 f"filter {condition}: {error}; write it in MLflow's language: {example}"
             ) from None
         if len(runs) == before:
             where = f"{', '.join(selection.experiments)} on {store.uri}"
             reason = f"matches {condition}" if condition else "is there at all"
-            raise WrongCall(f"no run in {where} {reason}; nothing to compare")
+            raise UsageError(f"no run in {where} {reason}; nothing to compare")
     return runs
 
 
@@ -167,7 +167,7 @@ def _without_running(
     rest = [run for run in runs if run.tags.get("campaign") not in affected]
     again = shell.command("compare", "--experiment", ",".join(sorted(affected)))
     if not any(run.tags.get("kind") == RunKind.CELL for run in rest):
-        raise WrongCall(
+        raise UsageError(
             f"nothing but campaigns that are still running: {names}; "
             f"what they have measured so far: {again}"
         )
@@ -187,7 +187,7 @@ def _judge(
     from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
     from experiments.comparison.runs import names, raw, sets
     from experiments.comparison.runs.query import table
-    from experiments.contract import Extra
+    from experiments.contract import ReportAddition
 
     spec = ComparisonSpec(
         factor=settings.factor,
@@ -218,7 +218,7 @@ def _judge(
         f"Comparison: {_title(settings)}",
         figures=settings.figures,
         notes=tuple(notes),
-        also=lambda _: Extra([], sections=_campaign_section(campaigns, store.address)),
+        also=lambda _: ReportAddition([], sections=_campaign_section(campaigns, store.address)),
         link=store.address,
     )
     folder = Path(settings.output).resolve() / uuid.uuid4().hex

@@ -14,7 +14,7 @@ from experiments.cli import entries
 from experiments.cli.entries import Entry
 from experiments.config import shell
 from models import frameworks
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
 # Values that exist as folders and files.
@@ -30,7 +30,7 @@ DISCOVERED = {
 def script(words: Sequence[str]) -> str:
     """Return the script of a shell, for `eval "$(evenhand --completion bash)"`."""
     if len(words) != 1 or words[0] not in SHELLS:
-        raise WrongCall(f"--completion takes the name of a shell; choose {', '.join(SHELLS)}")
+        raise UsageError(f"--completion takes the name of a shell; choose {', '.join(SHELLS)}")
     return _completer(words[0]).source()
 
 
@@ -38,7 +38,7 @@ def answer(instruction: str) -> str:
     """Return completions for a script: `bash_complete`, with the line in the environment."""
     name, _, action = instruction.partition("_")
     if name not in SHELLS or action != "complete":
-        raise WrongCall(
+        raise UsageError(
             f"{shell.COMPLETING}={instruction} is not an instruction; write bash_complete"
         )
     return _completer(name).complete()

@@ -70,7 +70,7 @@ def _time(forecast: Forecast) -> Iterator[str]:
         )
         return
     for blocks in forecast.looks:
-        median, low, high = map(durations.told, forecast.seconds_of(blocks))
+        median, low, high = map(durations.format_duration, forecast.seconds_of(blocks))
         if forecast.unknown:
             yield f"time       at least {median} for {wording.blocks(blocks)}"
         else:
@@ -104,7 +104,7 @@ def _effect(effect: Detectable) -> str:
         precision = "the spread is hardly known"
     row = effect.finding.row
     return (
-        f"{wording.named(effect.finding)}, {row.b} against {row.a}: "
+        f"{wording.describe_outcome(effect.finding)}, {row.b} against {row.a}: "
         f"{value} after {wording.blocks(effect.after)} in 80 % of campaigns ({precision}; "
         f"SD of a block {wording.amount(effect.sd, effect.finding)}, "
         f"{wording.blocks(effect.blocks)})"

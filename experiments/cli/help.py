@@ -12,7 +12,7 @@ from experiments import studies
 from experiments.cli import arguments, commands, entries
 from experiments.cli.entries import Entry
 from experiments.config import settings
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 USAGE = """evenhand: the same model in every framework, one honest verdict, all of it in MLflow.
 
@@ -44,7 +44,7 @@ def page(entry: Entry, words: Sequence[str]) -> str:
         words: The call; its preset gives the defaults, and `all` requests every setting.
 
     Raises:
-        WrongCall: for a preset that does not exist.
+        UsageError: for a preset that does not exist.
     """
     is_complete = ALL in words
     preset = settings.of_preset(entry.presets, _partial_options(entry, words))
@@ -78,7 +78,7 @@ def _partial_options(entry: Entry, words: Sequence[str]) -> dict[str, str]:
     rest = [word for word in words if word not in ("-h", "--help", ALL)]
     try:
         return arguments.options(rest, entry)
-    except WrongCall:
+    except UsageError:
         return {}
 
 

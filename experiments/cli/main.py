@@ -15,9 +15,8 @@ from experiments.cli import arguments, entries, help
 from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.config import shell
 from experiments.config.stopping import STOP, Interrupted
-from models.errors import ModelError
 from tracking import mlflow_defaults, plain
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -41,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         _print_error(f"stopped by {STOP.name}")
         return 128 + (STOP.number or signal.SIGINT)
-    except (WrongCall, ModelError) as error:
+    except UsageError as error:
         _print_error(str(error))
         return WRONG_CALL
     except EvenhandError as error:

@@ -22,7 +22,7 @@ from models import frameworks
 from models.contract import ModelError
 from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, Side, gate
 from tracking import clock, provenance
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.records import (
     Artifact,
     Metrics,
@@ -67,7 +67,7 @@ def parity(settings: Parity, progress: Progress) -> tuple[ParityResult, str]:
     """Compare every requested model, and return the result with the page of its run.
 
     Raises:
-        WrongCall: for a model or framework that does not exist or cannot run.
+        UsageError: for a model or framework that does not exist or cannot run.
     """
     is_all = settings.models in ((), ("all",))
     names = tuple(models.available()) if is_all else settings.models
@@ -76,9 +76,9 @@ def parity(settings: Parity, progress: Progress) -> tuple[ParityResult, str]:
     for name in settings.frameworks:
         frameworks.check(name)
         if missing := interpreters.missing(name, settings.pythons):
-            raise WrongCall(missing)
+            raise UsageError(missing)
     if len(settings.frameworks) < 2:
-        raise WrongCall(
+        raise UsageError(
             f"frameworks={settings.frameworks[0]} is one side only; "
             f"name the reference, then the others"
         )

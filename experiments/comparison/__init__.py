@@ -44,7 +44,7 @@ def compare(
         the reason.
 
     Raises:
-        WrongCall: if the call is at fault or no run can be used.
+        UsageError: if the call is at fault or no run can be used.
     """
     from experiments.comparison import notebook
     from experiments.comparison.judgement import ComparisonSpec

@@ -23,7 +23,7 @@ from experiments.comparison.runs import environment, pairing, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.comparison.verdicts.verdict import ComparisonSpec, judge
-from experiments.contract import Extra
+from experiments.contract import ReportAddition
 from tracking.errors import EvenhandError
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class ReportOptions:
     title: str
     published: Sequence[Mapping[str, str]] = ()
     source: str = ""
-    also: Callable[[Comparison], Extra] | None = None
+    also: Callable[[Comparison], ReportAddition] | None = None
     figures: bool = True
     notes: Sequence[str] = ()
     more_blocks: Measured | None = None
@@ -65,7 +65,7 @@ class ComparisonResult:
     card: AnswerCard
     sentences: list[str]
     report: Path | None
-    extra: Extra
+    extra: ReportAddition
     trouble: str = ""
 
     def text(self, form: str) -> str:
@@ -83,7 +83,7 @@ def answer(
         steps: fetches steps and sensors of the few runs that figures show.
 
     Raises:
-        WrongCall: if there is nothing to compare.
+        UsageError: if there is nothing to compare.
     """
     with ThreadPoolExecutor(1) as meanwhile:
         fetching = meanwhile.submit(steps_or_why, steps, spec, runs)
@@ -97,11 +97,11 @@ def answer(
     loud = _all(analyses.in_order([analysis.warnings for analysis in parts], evidence))
     comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
     evidence = replace(evidence, comparison=comparison)
-    extra = options.also(comparison) if options.also else Extra([])
+    extra = options.also(comparison) if options.also else ReportAddition([])
     advice = (
         remarks.on_more_blocks(comparison, options.more_blocks) if options.more_blocks else None
     )
-    card = cards.of(comparison, options.title, environment.span(runs), advice)
+    card = cards.build_card(comparison, options.title, environment.span(runs), advice)
     analysis_sentences = _all(
         analyses.in_order([analysis.sentences for analysis in parts], evidence)
     )
@@ -142,7 +142,7 @@ def write(
     """
     comparison, parts = evidence.comparison, analyses.load()
     if isinstance(card, str):
-        card = cards.of(comparison, card)
+        card = cards.build_card(comparison, card)
     of_tables = [*(analysis.tables for analysis in parts), {STUDY: lambda _: sections}]
 
     def placed(start: int, end: int) -> list[Section]:
@@ -185,7 +185,7 @@ def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
     """Return the verdicts with controls and memory limits, without a report.
 
     Raises:
-        WrongCall: if there is nothing to compare.
+        UsageError: if there is nothing to compare.
     """
     control_findings, candidates = _against_itself(spec, runs)
     return replace(
@@ -228,7 +228,7 @@ def steps_or_why(
 __all__ = [
     "ComparisonResult",
     "ComparisonSpec",
-    "Extra",
+    "ReportAddition",
     "ReportOptions",
     "answer",
     "judged",

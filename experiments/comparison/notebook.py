@@ -18,7 +18,7 @@ from experiments.comparison.report import canvas, rendering, tables, wording
 from experiments.comparison.runs import given, names, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts.findings import Comparison
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 
 if TYPE_CHECKING:
     from experiments.comparison.report.canvas import Drawing, Figure
@@ -51,10 +51,10 @@ class Result(Comparison):
         """Return a figure of the report, with `.svg` and `.png`.
 
         Raises:
-            WrongCall: for an unknown name.
+            UsageError: for an unknown name.
         """
         if name not in self._drawings:
-            raise WrongCall(
+            raise UsageError(
                 f"no figure '{name}' of this comparison; have {', '.join(self._drawings) or 'none'}"
             )
         return canvas.made(self._drawings[name])
@@ -107,14 +107,14 @@ def result(spec: ComparisonSpec, runs: Any) -> Result:
     """Judge the runs that `compare` received.
 
     Raises:
-        WrongCall: if the call is at fault or no run can be used.
+        UsageError: if the call is at fault or no run can be used.
     """
     table = given.table(runs)
     called = names.in_table(table)
     spec = replace(spec, baseline=called.get(spec.baseline or "", spec.baseline))
     comparison = judgement.judged(spec, table)
     if not comparison.n_runs:
-        raise WrongCall(
+        raise UsageError(
             f"compare: none of the {len(table):,} runs can be used: {_reasons(comparison)}"
         )
     if not comparison.findings:
@@ -123,7 +123,7 @@ def result(spec: ComparisonSpec, runs: Any) -> Result:
             if comparison.unmeasured
             else "; metrics are columns of numbers"
         )
-        raise WrongCall(
+        raise UsageError(
             f"compare: the {comparison.n_runs:,} usable runs have no metric to compare{measured}"
         )
     fields: Mapping[str, Any] = vars(comparison)

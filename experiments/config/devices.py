@@ -14,7 +14,7 @@ from typing import Any
 from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from tracking import cpus, provenance
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.provenance import VISIBLE
 
 # JAX allocates three quarters of a GPU when it starts: more than a cell needs.
@@ -32,12 +32,12 @@ REFUSED = {
 }
 
 
-def of(settings: CampaignSettings) -> tuple[str, ...]:
+def resolve_all(settings: CampaignSettings) -> tuple[str, ...]:
     """Return what the cells compute on."""
-    return tuple(dict.fromkeys(resolve(device, settings) for device in asked(settings)))
+    return tuple(dict.fromkeys(resolve(device, settings) for device in requested(settings)))
 
 
-def asked(settings: CampaignSettings) -> tuple[str, ...]:
+def requested(settings: CampaignSettings) -> tuple[str, ...]:
     """Return the devices as the user wrote them."""
     return tuple(dict.fromkeys(level.device for level in variation.each(settings)))
 
@@ -69,23 +69,23 @@ def placement(
         root: The file system that holds `sys`.
 
     Raises:
-        WrongCall: if no CPU is left to the cells.
+        UsageError: if no CPU is left to the cells.
     """
     available, reserved = sorted(available or own_cpus()), settings.reserve_cores
     if reserved >= len(available):
-        raise WrongCall(
+        raise UsageError(
             f"reserve_cores={reserved} leaves no CPU to the cells; "
             f"this process may use {len(available)}"
         )
     if settings.pin == "none":
         return Placement(tuple(available[reserved:]))
     if not hasattr(os, "sched_setaffinity"):
-        raise WrongCall("pin=auto: this system lets no process choose its CPUs; leave it out")
+        raise UsageError("pin=auto: this system lets no process choose its CPUs; leave it out")
     cores = cpus.cores(available, root)
     parent = set(available[:reserved]) or set(cores[0] if len(cores) > 2 else ())
     cells = tuple(core[0] for core in cores if not parent & set(core))
     if not cells:
-        raise WrongCall(
+        raise UsageError(
             f"pin=auto: reserve_cores={reserved} has a thread of every core; "
             f"reserve fewer of {len(available)}"
         )
@@ -210,7 +210,9 @@ def timing(settings: CampaignSettings) -> str:
     """
     if settings.timing != "auto":
         return settings.timing
-    used = {resolve(device, settings) if device == "auto" else device for device in asked(settings)}
+    used = {
+        resolve(device, settings) if device == "auto" else device for device in requested(settings)
+    }
     return "both" if used == {"cuda"} else "step"
 
 
@@ -220,7 +222,7 @@ def values_of_cell(settings: CampaignSettings) -> dict[str, Any]:
 
 
 def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None:
-    """Raise WrongCall if an inherited environment variable makes the GPU's figures wrong.
+    """Raise UsageError if an inherited environment variable makes the GPU's figures wrong.
 
     Args:
         used: the devices that cells compute on.
@@ -231,10 +233,10 @@ def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None
         if variables.get(name, "") not in ("", "0") or (
             name == "NVIDIA_TF32_OVERRIDE" and variables.get(name)
         ):
-            raise WrongCall(f"{name}={variables[name]} is set: {why}")
+            raise UsageError(f"{name}={variables[name]} is set: {why}")
     numbered = not variables.get(VISIBLE, "").startswith(("GPU-", "MIG-"))
     if numbered and variables.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST":
-        raise WrongCall(
+        raise UsageError(
             f"CUDA_DEVICE_ORDER=FASTEST_FIRST: cells number GPUs by the PCI bus; "
             f"unset it, or name the GPU's UUID in {VISIBLE} (nvidia-smi -L)"
         )
@@ -244,7 +246,7 @@ def resolve(device: str, settings: CampaignSettings) -> str:
     """Return `cpu` or `cuda`: for `auto`, the GPU if NVML shows one, or if a cluster's job has one.
 
     Raises:
-        WrongCall: for cuda without a GPU.
+        UsageError: for cuda without a GPU.
     """
     if settings.on_cluster:  # this machine is not a node; there, a framework without a GPU fails
         return ("cuda" if "gpu" in settings.gres else "cpu") if device == "auto" else device
@@ -255,12 +257,12 @@ def present(device: str) -> str:
     """Return `cpu` or `cuda`: for `auto`, the GPU if NVML shows one that CUDA sees.
 
     Raises:
-        WrongCall: for cuda where there can be no GPU.
+        UsageError: for cuda where there can be no GPU.
     """
     has_gpu = bool(provenance.gpus())
     if device == "cuda" and not has_gpu and not may_have_gpu(os.environ):
         hidden = f", and {VISIBLE} is empty" if os.environ.get(VISIBLE) == "" else ""
-        raise WrongCall(
+        raise UsageError(
             f"device=cuda: no NVIDIA GPU answers on this machine{hidden}; "
             f"use device=cpu or device=auto"
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 from models import frameworks
 from tracking import plain, provenance
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 PROBE = """
 import json, sys
@@ -33,25 +33,25 @@ def parse(pythons: Sequence[str]) -> dict[str, str]:
     """Return the path of each framework with a separate interpreter.
 
     Raises:
-        WrongCall: for a text that is not a framework with an absolute path.
+        UsageError: for a text that is not a framework with an absolute path.
     """
     paths: dict[str, str] = {}
     for text in pythons:
         name, _, path = (part.strip() for part in text.partition("="))
         if not (name and path):
-            raise WrongCall(
+            raise UsageError(
                 f"pythons={plain.short(text)} is not a framework with its interpreter; "
                 f"write tensorflow=/PATH/bin/python"
             )
         frameworks.check(name)
         python = Path(path).expanduser()
         if not python.is_absolute():
-            raise WrongCall(
+            raise UsageError(
                 f"pythons: {name}={plain.short(path)} is not an absolute path; "
                 f"write {name}={Path.cwd() / path}"
             )
         if name in paths:
-            raise WrongCall(f"pythons: {name} is named twice; keep one")
+            raise UsageError(f"pythons: {name} is named twice; keep one")
         paths[name] = str(python)
     return paths
 
@@ -74,7 +74,7 @@ def missing(framework: str, pythons: Sequence[str]) -> str | None:
     """Return why a framework cannot run with its interpreter, or None.
 
     Raises:
-        WrongCall: if the interpreter does not run.
+        UsageError: if the interpreter does not run.
     """
     python = separate(framework, pythons)
     if not python:
@@ -115,13 +115,13 @@ def _probe(framework: str, python: str) -> dict[str, Any]:
         reason = f"does not answer within {PROBE_SECONDS} s"
         if isinstance(error, OSError):
             reason = f"cannot be run: {error.strerror}"
-        raise WrongCall(f"{label} {reason}; give the path of a Python interpreter") from None
+        raise UsageError(f"{label} {reason}; give the path of a Python interpreter") from None
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
         _ = answer["missing"], answer["packages"]
     except (ValueError, TypeError, KeyError):
         lines = done.stderr.strip().splitlines() or ["its output is not what was expected"]
-        raise WrongCall(
+        raise UsageError(
             f"{label} does not run this project's code: {plain.short(lines[-1])}; "
             f"install the packages that README.md names"
         ) from None

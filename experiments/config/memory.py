@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 # Message of oneDNN when it cannot allocate, and in other cases.
 UNCLEAR = "could not create a primitive"
@@ -50,17 +50,17 @@ def size(text: str) -> int:
     matched = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]i?B)?\s*", text, flags=re.IGNORECASE)
     count = float(matched[1]) * UNITS[(matched[2] or "").upper()] if matched else math.nan
     if not 1 <= count < MAX_BYTES:
-        raise WrongCall(
+        raise UsageError(
             f"memory_limit={plain.short(text)} is not a size; write 2GiB, 500MB or none"
         )
     return int(count)
 
 
 def require(needed_bytes: int, what: str) -> None:
-    """Raise WrongCall if this machine has less memory than that, before it is allocated."""
+    """Raise UsageError if this machine has less memory than that, before it is allocated."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed_bytes > total:
-        raise WrongCall(
+        raise UsageError(
             f"{what} take {needed_bytes / 1e9:,.1f} GB of memory, and this machine has "
             f"{total / 1e9:,.1f} GB; choose fewer or smaller ones"
         )
@@ -83,17 +83,17 @@ def keep_freed() -> None:
     M_MMAP_THRESHOLD is adjusted, M_TRIM_THRESHOLD follows).
 
     Raises:
-        WrongCall: if the C library is not glibc.
+        UsageError: if the C library is not glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
-        raise WrongCall(
+        raise UsageError(
             "malloc=keep needs the GNU C library (glibc), which this Python does not use; "
             "take system"
         ) from None
     if not all(mallopt(*option) for option in (NEVER_TRIM, NEVER_MAP)):
-        raise WrongCall("malloc=keep: the C library refuses it; take system")
+        raise UsageError("malloc=keep: the C library refuses it; take system")
 
 
 def page_faults() -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 T = TypeVar("T")
 S = TypeVar("S", bound="CampaignSettings")
@@ -487,7 +487,7 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], options: Mapp
     """Return settings from text: defaults, then the preset's, then those of the call.
 
     Raises:
-        WrongCall: for the first mistake, in one line.
+        UsageError: for the first mistake, in one line.
     """
     names = {field.name for field in fields(kind)}
     if "settings" in names and options.get("settings"):
@@ -496,7 +496,7 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], options: Mapp
         refuse_parameter(kind, name)
         if name not in names:
             right = suggestion(name, [field.name for field in for_users(kind)])
-            raise WrongCall(f"there is no setting '{plain.short(name)}'{right}")
+            raise UsageError(f"there is no setting '{plain.short(name)}'{right}")
     types_ = typing.get_type_hints(kind)
     values = {name: convert(name, text, types_[name]) for name, text in options.items()}
     settings = kind(**{**of_preset(presets, options), **values})
@@ -511,10 +511,10 @@ def for_users(kind: type[Any]) -> list[dataclasses.Field[Any]]:
 
 
 def refuse_parameter(kind: type[Any], name: str, where: str = "") -> None:
-    """Raise WrongCall for a parameter of cells, with what to set instead."""
+    """Raise UsageError for a parameter of cells, with what to set instead."""
     if name in _parameters(kind):
         instead = " or ".join(_parameters(kind)[name].metadata["instead"])
-        raise WrongCall(f"{where}{name} is set by the study, cell by cell; set {instead} instead")
+        raise UsageError(f"{where}{name} is set by the study, cell by cell; set {instead} instead")
 
 
 def _parameters(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
@@ -547,13 +547,13 @@ def of_preset(
     """Return the values of the preset that a call names, or of `demo`.
 
     Raises:
-        WrongCall: for a preset that does not exist.
+        UsageError: for a preset that does not exist.
     """
     if not presets:
         return {}
     preset = options.get("preset", "demo")
     if preset not in presets:
-        raise WrongCall(f"there is no preset '{plain.short(preset)}'; have {', '.join(presets)}")
+        raise UsageError(f"there is no preset '{plain.short(preset)}'; have {', '.join(presets)}")
     return {**presets[preset], "preset": preset}
 
 
@@ -564,21 +564,21 @@ def _read(path: Path) -> dict[str, str]:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:
-            raise WrongCall(f"{label} has more than {MAX_BYTES:,} bytes: no file of settings has")
+            raise UsageError(f"{label} has more than {MAX_BYTES:,} bytes: no file of settings has")
         values = json.loads(text, object_pairs_hook=_without_duplicates)
     except OSError as error:
-        raise WrongCall(f"{label} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{label} cannot be read: {error.strerror}") from None
     except RecursionError:
-        raise WrongCall(f"{label} is not JSON: nested too deeply") from None
+        raise UsageError(f"{label} is not JSON: nested too deeply") from None
     except ValueError as error:
-        raise WrongCall(f"{label} is not JSON: {error}") from None
+        raise UsageError(f"{label} is not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise WrongCall(f'{label} holds no object; write {{"batch_size": 64}}')
+        raise UsageError(f'{label} holds no object; write {{"batch_size": 64}}')
     texts = {}
     for name, value in values.items():
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, str | int | float | bool) for part in parts):
-            raise WrongCall(
+            raise UsageError(
                 f"{label}: {plain.short(name)} is neither a text, a number, true, false, "
                 f"nor a list of them"
             )
@@ -590,7 +590,9 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     for name, count in Counter(name for name, _ in pairs).items():
         if count > 1:
-            raise WrongCall(f"{plain.short(name)} is given twice in the file of settings; keep one")
+            raise UsageError(
+                f"{plain.short(name)} is given twice in the file of settings; keep one"
+            )
     return values
 
 
@@ -598,20 +600,20 @@ def check(settings: Any) -> None:
     """Check that every value is within its rules.
 
     Raises:
-        WrongCall: for the first that is not.
+        UsageError: for the first that is not.
     """
     for field in fields(settings):
         value, rules = getattr(settings, field.name), field.metadata
         is_list = isinstance(value, tuple)
         if is_list and len(value) > MAX_VALUES:
-            raise WrongCall(f"{field.name} names {len(value):,} values; at most {MAX_VALUES}")
+            raise UsageError(f"{field.name} names {len(value):,} values; at most {MAX_VALUES}")
         for item in value if is_list else (value,):
             if problem := _problem(item, rules):
-                raise WrongCall(f"{field.name}={plain.short(to_text(item))} {problem}")
+                raise UsageError(f"{field.name}={plain.short(to_text(item))} {problem}")
         if is_list and not value and field.default:
-            raise WrongCall(f"{field.name} is empty; name at least one")
+            raise UsageError(f"{field.name} is empty; name at least one")
         if is_list and len(set(value)) < len(value):
-            raise WrongCall(f"{field.name}={plain.short(to_text(value))} names one twice")
+            raise UsageError(f"{field.name}={plain.short(to_text(value))} names one twice")
 
 
 def _problem(value: Any, rules: Mapping[str, Any]) -> str:
@@ -652,7 +654,7 @@ def require_writable(folder: Path, settings: str, mode: int = 0o777) -> None:
         mode: Permissions of a new folder.
 
     Raises:
-        WrongCall: if it cannot be written.
+        UsageError: if it cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=mode)
@@ -660,7 +662,7 @@ def require_writable(folder: Path, settings: str, mode: int = 0o777) -> None:
         probe.write_text("")
         probe.unlink()
     except OSError as error:
-        raise WrongCall(
+        raise UsageError(
             f"cannot write in {folder.resolve()}: {error.strerror}; "
             f"choose another folder for it ({settings})"
         ) from None
@@ -670,7 +672,7 @@ def convert(name: str, text: str, kind: Any) -> Any:
     """Return the value of a field's type that a text of the command line stands for.
 
     Raises:
-        WrongCall: if it is none. Only ASCII digits are accepted.
+        UsageError: if it is none. Only ASCII digits are accepted.
     """
     text = _plain(name, text)
     if typing.get_origin(kind) is tuple:
@@ -679,7 +681,7 @@ def convert(name: str, text: str, kind: Any) -> Any:
         return tuple(convert(name, part, item) for part in parts if part)
     if kind is bool:
         if text.lower() not in TRUE | FALSE:
-            raise WrongCall(f"{name}={plain.short(text)} is neither true nor false")
+            raise UsageError(f"{name}={plain.short(text)} is neither true nor false")
         return text.lower() in TRUE
     if kind is str:
         return text
@@ -688,17 +690,17 @@ def convert(name: str, text: str, kind: Any) -> Any:
         return float(text[:-1]) / 100 if kind is float and text.endswith("%") else kind(text)
     except ValueError:
         what = "a whole number" if kind is int else "a number"
-        raise WrongCall(f"{name}={plain.short(text)} is not {what}") from None
+        raise UsageError(f"{name}={plain.short(text)} is not {what}") from None
 
 
 def _plain(name: str, text: str) -> str:
     """Return a text unchanged if it is short and printable."""
     if len(text) > MAX_CHARACTERS:
-        raise WrongCall(
+        raise UsageError(
             f"{name}={plain.short(text)} has {len(text):,} characters; at most {MAX_CHARACTERS:,}"
         )
     if plain.CONTROLS.search(text):
-        raise WrongCall(
+        raise UsageError(
             f"{name}={plain.short(text)} has control characters, or bytes that are not UTF-8; "
             f"write it without them"
         )
@@ -722,7 +724,7 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
     """Return settings from JSON values, as the journal stores them.
 
     Raises:
-        WrongCall: if a setting that affects the measurement was not recorded.
+        UsageError: if a setting that affects the measurement was not recorded.
     """
     recorded = {}
     for field in fields(kind):
@@ -730,7 +732,7 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
             value = values[field.name]
             recorded[field.name] = tuple(value) if isinstance(value, list) else value
         elif field.metadata["material"]:
-            raise WrongCall(f"resume: the campaign did not record {field.name}; start anew")
+            raise UsageError(f"resume: the campaign did not record {field.name}; start anew")
     return kind(**recorded)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 S = TypeVar("S", bound=CampaignSettings)
 ENVIRONMENT = "env."
@@ -59,7 +59,7 @@ def parse(settings: CampaignSettings) -> Variation | None:
     """Return the variation of a campaign, or None.
 
     Raises:
-        WrongCall: for a name that is not a setting of a cell, and for values that it cannot have.
+        UsageError: for a name that is not a setting of a cell, and for values that it cannot have.
     """
     if not settings.vary:
         return None
@@ -67,16 +67,16 @@ def parse(settings: CampaignSettings) -> Variation | None:
     texts = [text.strip() for text in values.split("|" if "|" in values else ",")]
     if not (name and equals and all(texts)):
         text = plain.short(settings.vary)
-        raise WrongCall(f"vary={text} is not a setting with its values; {EXAMPLE}")
+        raise UsageError(f"vary={text} is not a setting with its values; {EXAMPLE}")
     is_variable = name.startswith(ENVIRONMENT)
     _refuse_second_setting(name, texts, settings)
     levels = _environment_levels(name, texts) if is_variable else _levels(name, texts, settings)
     if len(levels) < 2:
-        raise WrongCall(f"vary={name}={plain.short(texts[0])} is a single value; {EXAMPLE}")
+        raise UsageError(f"vary={name}={plain.short(texts[0])} is a single value; {EXAMPLE}")
     logged = [level.text for level in levels]
     for text in logged:
         if logged.count(text) > 1:
-            raise WrongCall(f"vary={name}: {plain.short(text)} is named twice")
+            raise UsageError(f"vary={name}: {plain.short(text)} is named twice")
     return Variation(name, tuple(levels))
 
 
@@ -96,14 +96,14 @@ def based(settings: S, options: Mapping[str, str]) -> S:
         given: The settings of the call, as text.
 
     Raises:
-        WrongCall: if the call sets the same setting to another value.
+        UsageError: if the call sets the same setting to another value.
     """
     variation = parse(settings)
     if not variation:
         return settings
     name, first = variation.name, variation.levels[0]
     if name in options and getattr(settings, name) != first.settings[name]:
-        raise WrongCall(
+        raise UsageError(
             f"{name}={plain.short(options[name])} and vary={variation} exclude each other; "
             f"leave one of them out"
         )
@@ -124,7 +124,7 @@ def _refuse_second_setting(name: str, texts: list[str], settings: CampaignSettin
     for text in texts[1:]:
         other, equals, _ = text.partition("=")
         if equals and (other.strip() in names or other.strip().startswith(ENVIRONMENT)):
-            raise WrongCall(
+            raise UsageError(
                 f"vary takes one setting, not {name} and {other.strip()}; "
                 f"start a campaign for each of them"
             )
@@ -137,7 +137,7 @@ def _levels(name: str, texts: list[str], settings: CampaignSettings) -> list[Lev
     values: list[Any] = []
     for text in texts:
         if text == automatic:
-            raise WrongCall(
+            raise UsageError(
                 f"vary={name}: {text} differs between machines; name the values, "
                 f"as in {name}={example}"
             )
@@ -149,7 +149,7 @@ def _levels(name: str, texts: list[str], settings: CampaignSettings) -> list[Lev
 
 
 def _check_name(name: str, settings: CampaignSettings) -> None:
-    """Raise WrongCall for a setting that does not belong to a cell."""
+    """Raise UsageError for a setting that does not belong to a cell."""
     settings_.refuse_parameter(type(settings), name, "vary: ")
     fields = {field.name for field in dataclasses.fields(settings)}
     of_cells = sorted(settings_.searchable(settings) - settings_.immaterial(settings))
@@ -158,9 +158,9 @@ def _check_name(name: str, settings: CampaignSettings) -> None:
         right = settings_.suggestion(name, of_cells)
         if several in fields:
             right = f"; name several in {several}=a,b"
-        raise WrongCall(f"vary: there is no setting '{plain.short(name)}'{right}")
+        raise UsageError(f"vary: there is no setting '{plain.short(name)}'{right}")
     if name not in of_cells:
-        raise WrongCall(
+        raise UsageError(
             f"vary: {name} is a setting of the campaign or a list, which a cell does not have; "
             f"take threads, precision or another setting of a cell"
         )
@@ -169,11 +169,11 @@ def _check_name(name: str, settings: CampaignSettings) -> None:
 def _environment_levels(name: str, texts: list[str]) -> list[Level]:
     variable = name.removeprefix(ENVIRONMENT)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
-        raise WrongCall(
+        raise UsageError(
             f"vary: '{plain.short(variable)}' is not a name of an environment variable; {EXAMPLE}"
         )
     if RESERVED.fullmatch(variable):
-        raise WrongCall(f"vary: {variable} leads a cell to its campaign, and cannot be varied")
+        raise UsageError(f"vary: {variable} leads a cell to its campaign, and cannot be varied")
     return [
         Level(label, text, {}, {variable: None if text == UNSET else text})
         for label, text in zip(_labels(name, texts), texts, strict=True)

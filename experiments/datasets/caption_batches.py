@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from experiments.datasets.captions import CaptionData
 from experiments.datasets.layouts import Split
 from models.contract import Batch
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 Formulation = Literal["prefix", "sequence"]
 FORMULATIONS: tuple[Formulation, ...] = ("prefix", "sequence")
@@ -35,9 +35,9 @@ def steps_per_epoch(captions: int, batch_size: int) -> int:
 
 def check_batch_size(data: CaptionData, split: Split, captions: int, batch_size: int) -> None:
     if batch_size < 1:
-        raise WrongCall(f"batch_size {batch_size} is no batch; at least 1")
+        raise UsageError(f"batch_size {batch_size} is no batch; at least 1")
     if batch_size > captions:
-        raise WrongCall(
+        raise UsageError(
             f"batch_size {batch_size} is more than the {captions} {_SPLIT_WORDS[split]} "
             f"captions of {data.name}; at most {captions}"
         )
@@ -66,7 +66,7 @@ def epoch(
         drop_last: Leave out a last batch that is not full; otherwise it is filled with weight 0.
 
     Raises:
-        WrongCall: No batch can be filled.
+        UsageError: No batch can be filled.
     """
     captions = data.captions_of(split) if order is None else order
     if drop_last:

@@ -20,7 +20,7 @@ from experiments.datasets.files import Progress, new_folder, reading
 from experiments.datasets.layouts import SPLITS, Layout, Skipped, Split, find
 from experiments.datasets.tokens import END, START, Vocabulary, words
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 TRAINING_SHARE = 0.85
 FULLY_DECODED_IMAGES = 2_000
@@ -114,7 +114,7 @@ def index(
         max_broken: Largest share of images that may be broken.
 
     Raises:
-        WrongCall: The folder is unknown, its files are unreadable or too many images are broken.
+        UsageError: The folder is unknown, its files are unreadable or too many images are broken.
     """
     report = progress or (lambda _stage, _done, _total: None)
     if source == "scenes":
@@ -190,7 +190,7 @@ def _build(
     is_used = is_usable[rows.owners]
     lengths = rows.lengths[is_used]
     if not len(lengths):
-        raise WrongCall(
+        raise UsageError(
             f"no image of {layout.folder} has a caption with a word in it; see "
             f"{layout.caption_files[0]}"
         )
@@ -264,7 +264,7 @@ def _read_rows(layout: Layout, module: ModuleType, progress: Progress) -> _Rows:
             owners.append(images[row.image])
     if not images:
         most = "".join(f"; {count} x {reason}" for reason, count in dropped.most_common(1))
-        raise WrongCall(
+        raise UsageError(
             f"{layout.caption_files[0]} has no readable row; a row is {layout.row_example}{most}"
         )
     return _Rows(
@@ -300,7 +300,7 @@ def _check_broken(
 ) -> None:
     if len(broken) > max_broken * total:
         path, reason = map(plain.short, broken[0])
-        raise WrongCall(
+        raise UsageError(
             f"{len(broken)} of {total} images of {folder} cannot be used, "
             f"the first is {path}: {reason}; mend them, or allow a share of them with "
             f"max_broken_images (now {max_broken:g})"
@@ -315,7 +315,7 @@ def _split(named: NDArray[np.int8], rng: np.random.Generator, layout: Layout) ->
         return split
     pool = np.flatnonzero(split <= validation)
     if len(pool) < 2:
-        raise WrongCall(
+        raise UsageError(
             f"{layout.folder} has {len(pool)} images for training and validation; at least 2 "
             "are needed"
         )
@@ -335,7 +335,7 @@ def _write_tokens(
     """Write `tokens.npy`, captions in this order; return the vocabulary of its ids."""
     counts = np.bincount(flat, minlength=len(entries)).tolist()
     used = {word: count for word, count in zip(entries, counts, strict=True) if count}
-    vocabulary = Vocabulary.of({**used, START: len(lengths), END: len(lengths)})
+    vocabulary = Vocabulary.from_counts({**used, START: len(lengths), END: len(lengths)})
     ids = np.array([vocabulary.ids.get(word, 0) for word in entries], np.int32)[flat]
     starts = np.cumsum(lengths) - lengths
     tokens: Any = np.lib.format.open_memmap(

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.datasets.files import json_arrays
 from experiments.datasets.layouts import CaptionRow, Layout, Skipped, Split, caption_row
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 LOOKS_FOR = (
     "annotations/captions_train2017.json or captions_val2017.json "
@@ -20,7 +20,7 @@ _TWO_FILES = Skipped("id of more than one image file")
 
 
 def detect(folder: Path) -> Layout | None:
-    """Leave out a part whose images were not fetched; raise WrongCall if no part has images."""
+    """Leave out a part whose images were not fetched; raise UsageError if no part has images."""
     for year in ("2017", "2014"):
         files = {
             f"{part}{year}": folder / "annotations" / f"captions_{part}{year}.json"
@@ -30,7 +30,7 @@ def detect(folder: Path) -> Layout | None:
         present = [part for part in annotated if (folder / part).is_dir()]
         if annotated and not present:
             expected = ", ".join(f"{part}/" for part in annotated)
-            raise WrongCall(
+            raise UsageError(
                 f"{files[annotated[0]]} has no folder of images; looked for {expected} in {folder}"
             )
         if present:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -48,13 +48,13 @@ _MALFORMED = (
 )
 
 
-def refused(path: Path | str, why: str) -> WrongCall:
-    return WrongCall(plain.line(f"{path}: {why}"))
+def refused(path: Path | str, why: str) -> UsageError:
+    return UsageError(plain.line(f"{path}: {why}"))
 
 
 @contextmanager
 def reading(path: Path, expected: str) -> Iterator[None]:
-    """Turn a parser's error into a WrongCall that names the file and the expected format."""
+    """Turn a parser's error into a UsageError that names the file and the expected format."""
     try:
         yield
     except MemoryError:
@@ -76,7 +76,7 @@ def is_text(text: str) -> bool:
 
 
 def check_path(path: Path) -> None:
-    """Raise WrongCall for a data set whose path cannot be recorded."""
+    """Raise UsageError for a data set whose path cannot be recorded."""
     if not is_text(str(path)):
         raise refused(
             f"data={path}", "a path must be UTF-8 text without control characters; rename it"
@@ -89,7 +89,7 @@ def lines(path: Path) -> Iterator[str]:
     The encoding is UTF-8, or UTF-16 after its byte order mark.
 
     Raises:
-        WrongCall: The file has other bytes, or a line of more than `MAX_LINE_CHARACTERS`.
+        UsageError: The file has other bytes, or a line of more than `MAX_LINE_CHARACTERS`.
     """
     with reading(path, "text file"):
         encoding = _encoding(path)
@@ -131,7 +131,7 @@ def json_arrays(path: Path, *keys: str) -> list[list[Any]]:
     """Return the arrays of these names in the file's object; an empty list for one that is missing.
 
     Raises:
-        WrongCall: The file is no JSON, or has more than `MAX_JSON_BYTES`.
+        UsageError: The file is no JSON, or has more than `MAX_JSON_BYTES`.
     """
     with reading(path, "complete JSON (fetch it again)"):
         size = path.stat().st_size
@@ -150,7 +150,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     If another process was faster, its `target` stays.
 
     Raises:
-        WrongCall: The folder cannot be written.
+        UsageError: The folder cannot be written.
     """
     with _writing(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def alone(lock: Path) -> Iterator[None]:
     The lock of a process that dies is free. A file system without locks makes nobody wait.
 
     Raises:
-        WrongCall: The file cannot be made.
+        UsageError: The file cannot be made.
     """
     with _writing(lock.parent):
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +187,7 @@ def alone(lock: Path) -> Iterator[None]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file in one move. Raises WrongCall if it cannot be written."""
+    """Write a file in one move. Raises UsageError if it cannot be written."""
     with (
         _writing(path.parent),
         tempfile.NamedTemporaryFile(
@@ -207,6 +207,6 @@ def _writing(folder: Path) -> Iterator[None]:
         raise _unwritable(folder, error) from error
 
 
-def _unwritable(folder: Path, error: OSError) -> WrongCall:
+def _unwritable(folder: Path, error: OSError) -> UsageError:
     right = "give a folder that can be written and has free space"
-    return WrongCall(f"cannot write the cache {folder}: {error.strerror}; {right}")
+    return UsageError(f"cannot write the cache {folder}: {error.strerror}; {right}")

@@ -12,7 +12,7 @@ from typing import Literal
 from experiments.datasets import marked_modules
 from experiments.datasets.files import lines, reading
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -74,12 +74,12 @@ def find(folder: Path) -> tuple[Layout, ModuleType]:
     """Return the data set in a folder and the module that reads it.
 
     Raises:
-        WrongCall: The folder holds no data set, or more than one.
+        UsageError: The folder holds no data set, or more than one.
     """
     with reading(folder, "folder"):
         is_folder = folder.is_dir()
     if not is_folder:
-        raise WrongCall(
+        raise UsageError(
             f"there is no folder {folder}; give scenes, or the folder that holds a caption data set"
         )
     formats = list(marked_modules(__package__, "LOOKS_FOR").values())
@@ -87,12 +87,12 @@ def find(folder: Path) -> tuple[Layout, ModuleType]:
     matches = [(layout, module) for layout, module in detected if layout is not None]
     if not matches:
         expected = "; ".join(module.LOOKS_FOR for module in formats)
-        raise WrongCall(f"{folder} holds no known caption data set; looked for {expected}")
+        raise UsageError(f"{folder} holds no known caption data set; looked for {expected}")
     if len(matches) > 1:
         several = " and ".join(
             f"{layout.format} ({layout.caption_files[0].name})" for layout, _ in matches
         )
-        raise WrongCall(
+        raise UsageError(
             f"{folder} holds more than one caption data set: {several}; keep the caption "
             "files of one only"
         )
@@ -111,7 +111,7 @@ def image_folder(folder: Path, captions: Path, *names: str) -> Path:
             if candidate.is_dir():
                 return candidate
     expected = ", ".join(f"{name}/" for name in names)
-    raise WrongCall(
+    raise UsageError(
         f"{captions} has no folder of images next to it; looked for {expected} in {folder}"
     )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from experiments.datasets.files import new_folder
 from experiments.datasets.labelled.digits import load_digits
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 CAPTIONS_PER_IMAGE = 5
 # Raise it when the same seed would give other pictures or captions.
@@ -56,15 +56,15 @@ class _Scene:
 def write(folder: Path, *, images: int, seed: int, side: int = 64) -> None:
     """Write `captions.txt` and `Images/`; the same arguments give the same bytes.
 
-    A folder that exists is complete and is not written again. Raises WrongCall for what cannot be
+    A folder that exists is complete and is not written again. Raises UsageError for what cannot be
     drawn or written.
     """
     if images < 2:
-        raise WrongCall(
+        raise UsageError(
             f"scenes with {images} images cannot be split into training and validation; at least 2"
         )
     if side < _SMALLEST_SIDE:
-        raise WrongCall(
+        raise UsageError(
             f"scenes of {side} x {side} pixels are too small for their digits; "
             f"at least {_SMALLEST_SIDE}"
         )

@@ -13,7 +13,7 @@ from experiments.config import memory
 from experiments.datasets.captions import TRAINING_SHARE, CaptionData, save_rest
 from experiments.datasets.files import new_folder
 from experiments.datasets.tokens import END, START, Vocabulary
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 FEATURE_SIZE = 1_920
 MAX_IMAGES = 2_048
@@ -38,15 +38,15 @@ def synthetic(
         vocabulary: Number of ids, padding and marks among them.
 
     Raises:
-        WrongCall: No data of these sizes can be made.
+        UsageError: No data of these sizes can be made.
     """
     if vocabulary < 4 or length < _SHORTEST:
-        raise WrongCall(
+        raise UsageError(
             f"synthetic captions of {vocabulary} ids and length {length} cannot be made; at "
             f"least 4 ids and length {_SHORTEST}"
         )
     if not 2 <= images <= MAX_IMAGES or captions < images:
-        raise WrongCall(
+        raise UsageError(
             f"synthetic data of {images} images and {captions} captions cannot be made; 2 to "
             f"{MAX_IMAGES} images, at least one caption each"
         )
@@ -80,7 +80,7 @@ def _write(
     images: int,
 ) -> None:
     marks = {START: 2, END: 2}
-    entries = Vocabulary.of(
+    entries = Vocabulary.from_counts(
         {**{f"w{number}": 1 for number in range(1, vocabulary - len(marks))}, **marks}
     )
     normal = np.round(rng.normal(_MEAN_WORDS, _WORDS_DEVIATION, captions))

@@ -41,7 +41,7 @@ class Vocabulary:
     entries: tuple[str, ...]
 
     @classmethod
-    def of(cls, counts: Mapping[str, int]) -> Vocabulary:
+    def from_counts(cls, counts: Mapping[str, int]) -> Vocabulary:
         return cls(tuple(sorted(counts, key=lambda word: (-counts[word], word))))
 
     @cached_property

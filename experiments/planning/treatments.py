@@ -10,18 +10,18 @@ from typing import Any
 from experiments.config import devices, variation
 from experiments.config.settings import CampaignSettings
 from experiments.contract import Study, Treatment
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 MAX_CELLS = 100_000
 
 
-def of(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]:
+def list_treatments(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]:
     """Return a study's own treatments, or every framework once; then the requested controls.
 
     Each of them has every value of what is varied; the controls have the baseline's only.
 
     Raises:
-        WrongCall: For controls that would not be judged, and a setting that the study sets itself.
+        UsageError: For controls that would not be judged, and a setting that the study sets itself.
     """
     varied = variation.parse(settings)
     if not varied:
@@ -33,7 +33,7 @@ def of(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]:
                 continue
             values = {**level.settings, **treatment.settings}
             if any(values[key] != value for key, value in level.settings.items()):
-                raise WrongCall(f"vary: {study.name} sets {varied.name} itself, cell by cell")
+                raise UsageError(f"vary: {study.name} sets {varied.name} itself, cell by cell")
             name = f"{treatment.name} · {level.label}"
             treatments.append(
                 replace(treatment, name=name, settings=values, environment=level.environment)
@@ -49,31 +49,31 @@ def _of_study(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]
         treatments = study.treatments(settings)
     check_count(settings, treatments)
     if of_controls and any(treatment.group for treatment in treatments):
-        raise WrongCall(
+        raise UsageError(
             "aa, inject_delay: several groups of cells have no controls; "
             "ask for them in a campaign of a single group"
         )
     names = {treatment.name for treatment in treatments}
     if not names.issuperset(control.name for control in of_controls):
-        raise WrongCall(f"aa, inject_delay: {study.name} has no controls; leave them out")
+        raise UsageError(f"aa, inject_delay: {study.name} has no controls; leave them out")
     return treatments
 
 
 def check_count(settings: CampaignSettings, *factors: Sequence[Any]) -> None:
-    """Raise WrongCall if every combination of levels, in every block, is too many cells."""
+    """Raise UsageError if every combination of levels, in every block, is too many cells."""
     blocks = settings.most_blocks
     count = math.prod(map(len, factors)) * blocks
     if count > MAX_CELLS:
-        raise WrongCall(
+        raise UsageError(
             f"{count:,} cells are asked for, every combination in {blocks:,} blocks; "
             f"at most {MAX_CELLS:,}"
         )
 
 
 def require_single_steps(settings: CampaignSettings, study: str) -> None:
-    """Raise WrongCall if steps would not be timed one by one, which the study is about."""
+    """Raise UsageError if steps would not be timed one by one, which the study is about."""
     if (kind := devices.timing(settings)) != "step":
-        raise WrongCall(
+        raise UsageError(
             f"timing={kind}: {study} compares steps that are timed one by one; take timing=step"
         )
 

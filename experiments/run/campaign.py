@@ -50,7 +50,7 @@ class Campaign:
     def settings(self) -> CampaignSettings:
         return self.prepared.settings
 
-    def recall(self) -> None:
+    def load_previous_results(self) -> None:
         folder = self.recorder.folder
         self.looks = journal_runs.looks(folder, self.recorder.run)
         self.results = journal_runs.cell_results(folder)

@@ -34,7 +34,7 @@ from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.scheduler import cells_of, planned_looks
 from tracking import journal, provenance
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.records import RunKind, RunOutcome, StoredRun
 
 # Earlier campaigns that are read, the newest first: machines change, and reading takes time.
@@ -108,10 +108,10 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     The data are prepared as for a campaign, in a folder that is removed.
 
     Raises:
-        WrongCall: For settings that a campaign would refuse.
+        UsageError: For settings that a campaign would refuse.
     """
     if settings.resume:
-        raise WrongCall("dry_run forecasts a campaign that begins; leave resume out")
+        raise UsageError("dry_run forecasts a campaign that begins; leave resume out")
     preparation.check_settings(study, settings)
     plan = plan_.of_study(studies.load(study), settings)
     with tempfile.TemporaryDirectory(prefix="evenhand-dry-run-") as cache:
@@ -156,7 +156,7 @@ def _earlier_cells(study: str, settings: CampaignSettings, plan: Plan) -> list[l
             continue
         try:
             runs = [run for run in journal_runs.stored(folder) if _is_same(run, hashes, machine)]
-        except WrongCall:  # its records are missing
+        except UsageError:  # its records are missing
             continue
         if runs:
             campaigns.append(runs)
@@ -182,7 +182,7 @@ def _detectable(
     for runs in earlier:
         try:
             comparison = judged(question, table(runs))
-        except WrongCall:  # a campaign with a single side
+        except UsageError:  # a campaign with a single side
             continue
         for finding in wording.headlines(comparison):
             if _has_spread(finding):

@@ -14,7 +14,7 @@ from experiments.config import devices
 from experiments.config.settings import OTHERS_LIMIT_PERCENT
 from tracking import tuning
 from tracking.sensors import Sensors, load
-from tracking.sensors.load import Moment
+from tracking.sensors.load import CpuSnapshot
 
 IDLE_SECONDS = 0.5
 BAND_CELSIUS = 3.0
@@ -79,7 +79,7 @@ class MachineState:
         return ", ".join([f"CPU {self.others_percent:.0f} % used by others", *heat])
 
 
-def observe(began: Moment, device: str, workers: int = 1) -> MachineState:
+def observe(began: CpuSnapshot, device: str, workers: int = 1) -> MachineState:
     """Return the state since a moment, half a second ago at least.
 
     Work of this process and its children does not count.

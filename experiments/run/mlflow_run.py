@@ -13,7 +13,7 @@ from experiments.contract import Study
 from tracking import accounts
 from tracking.limits import RUN_NAME_CHARACTERS
 from tracking.records import Record, RunKind, RunOpened
-from tracking.store import NEWEST, Rejected, Store, Unreachable, named, note
+from tracking.store import NEWEST, Rejected, Store, Unreachable, name_tag, note
 
 ABOUT_COMPARISONS = "Comparisons\n\nOne run per comparison, with its report."
 
@@ -118,5 +118,5 @@ def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaig
     text = f"This launch's {what} is [run {run_id}]({link}) in the experiment **{experiment}**."
     run = store.run(run_id)
     name = f"launch of {run.name if run else what}"[:RUN_NAME_CHARACTERS]
-    tags = {"kind": RunKind.LAUNCH, "campaign": run_id, **named(name), **note(text)}
+    tags = {"kind": RunKind.LAUNCH, "campaign": run_id, **name_tag(name), **note(text)}
     store.tag(launch, tags)

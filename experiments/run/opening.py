@@ -16,7 +16,7 @@ from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
 from models import own as own_models
 from tracking import clock, journal, whereabouts
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.journal import Journal, JournalError
 from tracking.records import VANISHED, RunClosed, RunKind, RunOpened, RunOutcome
 from tracking.store import Store
@@ -44,7 +44,7 @@ def open_journal(
         params: Of the run, in addition to the settings.
 
     Raises:
-        WrongCall: If no journal can be kept.
+        UsageError: If no journal can be kept.
     """
     STOP.hold()
     store, settings = Store(), prepared.settings
@@ -101,7 +101,7 @@ def open_journal(
         reason = f"no journal can be kept in {settings.journal}: {error}"
         store.apply([RunClosed(run.run, clock.now_ms(), RunOutcome.FAILED, reason)], Path())
         STOP.release()
-        raise WrongCall(f"{reason}; choose another folder for it (journal=DIR)") from None
+        raise UsageError(f"{reason}; choose another folder for it (journal=DIR)") from None
     return records
 
 

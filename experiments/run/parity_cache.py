@@ -18,7 +18,7 @@ from models import frameworks, own
 from models.contract import ModelError
 from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
 from tracking import provenance
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 # Quantities that differ wherever the output of a layer differs.
 FOLLOWS = frozenset({"loss", "gradient", "step", "statistics", "place"})
@@ -32,7 +32,7 @@ def rows(
     Results of the same code are read from the cache.
 
     Raises:
-        WrongCall: If a side cannot compute the model at all.
+        UsageError: If a side cannot compute the model at all.
     """
     reference, *others = map(side_of, sides)
     # of two campaigns at once, one proves and the other reads
@@ -57,7 +57,7 @@ def _judged(request: ParityRequest, sides: Sequence[Side], progress: Progress) -
             environment=devices.environment_on(request.device, os.environ),
         )
     except ModelError as error:
-        raise WrongCall(str(error)) from None
+        raise UsageError(str(error)) from None
 
 
 def differences(rows: Sequence[Row]) -> list[str]:

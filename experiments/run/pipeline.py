@@ -38,7 +38,7 @@ from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.rules import StoppingRule
 from tracking import journal
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 from tracking.journal import Journal
 from tracking.records import RunKind, RunOutcome
 from tracking.store import Unreachable, note
@@ -81,7 +81,7 @@ def start(
         parent_run: Id of the run whose work the campaign is part of.
 
     Raises:
-        WrongCall: For what is wrong, before the first cell.
+        UsageError: For what is wrong, before the first cell.
     """
     prepared = preparation.prepare(study, settings, display, plan)
     if warning := prepared.plan.nothing_to_compare:
@@ -117,7 +117,7 @@ def restart(
         display: Shows the progress.
 
     Raises:
-        WrongCall: If it is not found, or its settings cannot become those of this call.
+        UsageError: If it is not found, or its settings cannot become those of this call.
     """
     folder = resume.find("resume", run_id, root, study)
     records = Journal(folder)  # locked before minutes of preparation
@@ -166,10 +166,10 @@ def _measure(campaign: Campaign, rule: StoppingRule) -> bool:
     recorder, schedule, data = campaign.recorder, campaign.schedule, campaign.prepared.data
     with recorder.signals():
         recorder.check_stop()
-        campaign.recall()
+        campaign.load_previous_results()
         recorder.warn(data.warnings)
         recorder.display.expect(len(data.before) + schedule.missing())
-        backend = backends.of(campaign)
+        backend = backends.select_backend(campaign)
         results = backend.extract(data.before)
         for job, ok in zip(data.before, results, strict=True):
             if job.framework == campaign.settings.frameworks[0] and not ok:
@@ -181,7 +181,7 @@ def _measure(campaign: Campaign, rule: StoppingRule) -> bool:
         results += _run_blocks(backend, schedule.blocks, rule)
         if odd := rules.find_odd_block(recorder.folder, recorder.run, rule.question):
             recorder.tag(**odd.tags)  # one record: from here on it is owed, after a kill too
-            campaign.recall()
+            campaign.load_previous_results()
             again = [block for block in schedule.blocks if block[0].block == odd.number]
             results += _run_blocks(backend, again)
     return all(results)
@@ -228,7 +228,7 @@ def _judge_and_report(
     result: ComparisonResult | None = None
     try:
         result = _judge(campaign, progress)
-    except WrongCall as error:  # a single framework was compared, or a single one succeeded
+    except UsageError as error:  # a single framework was compared, or a single one succeeded
         headline = f"No verdict: {error}."
         sentences = [headline]
     else:

@@ -11,7 +11,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.variation import Variation
 from experiments.contract import Study, Treatment
 from experiments.planning import length, treatments
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def of_study(study: Study, settings: CampaignSettings) -> Plan:
 
     The baseline is the study's, or the first treatment, or its framework where there are groups.
     """
-    compared = treatments.of(study, settings)
+    compared = treatments.list_treatments(study, settings)
     if varied := variation.parse(settings):
         return _of_levels(study, settings, varied, compared)
     first = compared[0].framework if compared[0].group else compared[0].name
@@ -76,7 +76,7 @@ def _of_levels(
     """Return the design whose factor is the varied setting; the study's own factor is a stratum."""
     factor = study.factor
     if factor == "treatment":
-        raise WrongCall(
+        raise UsageError(
             f"vary={varied.name}: this experiment compares a framework with itself; "
             "ask another experiment"
         )

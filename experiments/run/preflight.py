@@ -25,7 +25,7 @@ from models import parity
 from models.contract import OptimizerConfig
 from models.parity import ParityRequest, Row, Side
 from tracking import provenance
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.records import Record, RunClosed, RunOutcome, Tags
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
         display: Shows the progress.
 
     Raises:
-        WrongCall: If a framework does not open.
+        UsageError: If a framework does not open.
     """
     warning = ""
     results = _check_where_cells_run(prepared, display)
@@ -96,7 +96,7 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
         results = _check_where_cells_run(prepared, display)
         failed = [result for result in results if not result.ok]
     if failed:
-        raise WrongCall(f"{failed[0].framework}: {failed[0].closed.reason}")
+        raise UsageError(f"{failed[0].framework}: {failed[0].closed.reason}")
     if after_checks := workloads.load(prepared.module.workload).after_checks:
         data = after_checks(prepared.data, [result.findings for result in results])
         prepared = replace(prepared, data=data)
@@ -202,7 +202,7 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
     """Compare the networks numerically, and return the campaign with the result.
 
     Raises:
-        WrongCall: For what is not the same network.
+        UsageError: For what is not the same network.
     """
     module, settings, compared = prepared.module, prepared.settings, prepared.plan.treatments
     optimizers, proof_devices = training_rules(settings, compared), _proof_devices(settings)
@@ -233,12 +233,12 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
             {},
         )
     if is_unequal and not settings.allow_unequal:
-        raise WrongCall(
+        raise UsageError(
             f"{different[0]}; allow_unequal=true measures them all the same and marks the report"
         )
     warnings += [
         f"equality was proven on the CPU: this machine has no device {name}"
-        for name in sorted(set(devices.of(settings)) - set(proof_devices))
+        for name in sorted(set(devices.resolve_all(settings)) - set(proof_devices))
     ]
     tags = {
         "parity": "unequal" if is_unequal else "equal",
@@ -253,7 +253,7 @@ def _proof_devices(settings: CampaignSettings) -> tuple[str, ...]:
 
     If only a cluster's nodes have GPUs, it is this machine's CPU.
     """
-    compared = devices.of(settings)
+    compared = devices.resolve_all(settings)
     is_elsewhere = settings.on_cluster and "cuda" in compared and not provenance.gpus()
     return ("cpu",) if is_elsewhere else compared
 

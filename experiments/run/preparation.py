@@ -22,7 +22,7 @@ from experiments.run.plan import Plan
 from models import frameworks
 from models import own as own_models
 from tracking import accounts
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.sensors import load
 from tracking.store import Store
 
@@ -78,7 +78,7 @@ def prepare(
         plan: What is compared, where that is not the study's own design.
 
     Raises:
-        WrongCall: For what is wrong, with what would be right.
+        UsageError: For what is wrong, with what would be right.
     """
     plan = plan or plan_.of_study(studies.load(study), settings)
     draft = PreparedCampaign(study, settings, plan)
@@ -90,7 +90,7 @@ def prepare(
     team = accounts.team_of(account, draft.settings.team)
     machine = MachineState()
     if not draft.settings.on_cluster:  # jobs of a cluster check their nodes themselves
-        device, workers = devices.of(draft.settings)[0], draft.settings.workers_of_a_cell
+        device, workers = devices.resolve_all(draft.settings)[0], draft.settings.workers_of_a_cell
         machine = machine_state.observe(began, device, workers)
     draft = replace(
         draft,
@@ -110,7 +110,7 @@ def prepare(
 
 
 def prepare_data(study: str, settings: CampaignSettings, display: Display) -> Prepared:
-    """Return the data of these settings, made in folders that can be written. Raises WrongCall."""
+    """Return the data of these settings, made in folders that can be written. Raises UsageError."""
     check_settings(study, settings)
     for folder in (settings.journal, settings.cache):
         settings_.require_writable(Path(folder), "journal=DIR, cache=DIR")
@@ -118,28 +118,30 @@ def prepare_data(study: str, settings: CampaignSettings, display: Display) -> Pr
 
 
 def read_data(study: str, settings: CampaignSettings, display: Display) -> Prepared:
-    """Return the data, read or made in the cache, and checked. Raises WrongCall."""
+    """Return the data, read or made in the cache, and checked. Raises UsageError."""
     module = studies.load(study)
     data = workloads.load(module.workload).prepare(settings, display.step)
-    treatments.of(module, settings)  # raises for what it does not know
+    treatments.list_treatments(module, settings)  # raises for what it does not know
     return replace(data, warnings=(*data.warnings, *module.warnings(settings)))
 
 
 def check_settings(study: str, settings: CampaignSettings) -> None:
-    """Raise WrongCall for all that can be wrong with the settings only; write nothing."""
+    """Raise UsageError for all that can be wrong with the settings only; write nothing."""
     for name in settings.frameworks:
         frameworks.check(name)
         if missing := interpreters.missing(name, settings.pythons):
-            raise WrongCall(missing)
+            raise UsageError(missing)
     scheduler.check_stopping(settings)
     for level in variation.each(settings):
         memory.size(level.memory_limit)
         if 0 < level.sensor_seconds < devices.SHORTEST_SENSOR_SECONDS:
-            raise WrongCall(
+            raise UsageError(
                 f"sensor_seconds={level.sensor_seconds:g} is too small; "
                 f"at least {devices.SHORTEST_SENSOR_SECONDS}"
             )
-        devices.check_variables(devices.of(level), os.environ)  # raises for a missing GPU, too
+        devices.check_variables(
+            devices.resolve_all(level), os.environ
+        )  # raises for a missing GPU, too
         if not level.on_cluster:
             devices.placement(level)  # raises where no CPU is left to the cells
     backends.check(settings)

@@ -28,7 +28,7 @@ from tracking.records import (
 )
 from tracking.sensors import Sensors
 from tracking.store import Store
-from tracking.upload import Collected, Uploader
+from tracking.upload import BufferedUploader, Uploader
 
 
 class Recorder:
@@ -63,7 +63,9 @@ class Recorder:
         self.store = Store()
         self.store.expect([], self.experiment, {self.run: self.run_id})
         self._journal = records
-        self._uploader = Collected() if part_of else Uploader(records, self.store, self.run_id)
+        self._uploader = (
+            BufferedUploader() if part_of else Uploader(records, self.store, self.run_id)
+        )
         self._uploader.start()
         self._sensors = Sensors(device=device)
         self._is_trouble_shown = False
@@ -150,7 +152,7 @@ class Recorder:
             direction = "back" if moved > 0 else "forward"
             self.warn(
                 [
-                    f"the system clock was set {direction} by {durations.told(abs(moved))}; "
+                    f"the system clock was set {direction} by {durations.format_duration(abs(moved))}; "
                     "the times of this campaign go on as they began"
                 ]
             )

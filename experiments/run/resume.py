@@ -17,7 +17,7 @@ from experiments.run.cell_run import environment_digest
 from experiments.run.recorder import journal_option
 from models import own as own_models
 from tracking import journal, provenance
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.journal import Journal
 from tracking.records import Tags
 
@@ -36,12 +36,12 @@ def settings_of(
         overrides: Settings of this call, as text.
 
     Raises:
-        WrongCall: If others would change, or if its runs could not be judged together.
+        UsageError: If others would change, or if its runs could not be judged together.
     """
     before = description["settings"]
     for path, digest in description.get("own_models", {}).values():
         if own_models.digest(own_models.add(Path(path))) != digest:
-            raise WrongCall(
+            raise UsageError(
                 f"resume: the model in {path} has changed since the campaign began; start anew"
             )
     settings = same_settings(description["study"], before, overrides)
@@ -74,7 +74,7 @@ def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
         study: Of which it has to be, if any.
 
     Raises:
-        WrongCall: If there is none.
+        UsageError: If there is none.
     """
     folders = [
         folder
@@ -83,7 +83,7 @@ def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
     ]
     if not folders:
         noun = f"no campaign of {study}" if study else "no campaign"
-        raise WrongCall(
+        raise UsageError(
             f"{option}: {noun} has its journal in {root}; "
             "give journal=DIR of the machine that ran it"
         )
@@ -93,7 +93,7 @@ def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
         if folder.name == run_id:
             return folder
     names = ", ".join(folder.name for folder in folders[-5:])
-    raise WrongCall(f"{option}: no campaign {run_id} in {root}; have {names}")
+    raise UsageError(f"{option}: no campaign {run_id} in {root}; have {names}")
 
 
 def same_settings(
@@ -102,7 +102,7 @@ def same_settings(
     """Return the recorded settings, except for folders, length and cluster, which may be new.
 
     Raises:
-        WrongCall: For other changes, and for a setting that is newer than the record.
+        UsageError: For other changes, and for a setting that is newer than the record.
     """
     module = studies.load(study)
     settings = settings_.from_values(module.settings, recorded)
@@ -110,7 +110,7 @@ def same_settings(
     for name in set(overrides) - settings_.silent(settings) - open_ended(settings):
         before = getattr(settings, name)
         if before != getattr(requested, name):
-            raise WrongCall(
+            raise UsageError(
                 f"resume: {name} was {settings_.to_text(before)} at the beginning "
                 f"and cannot become {overrides[name]}; start anew"
             )
@@ -129,7 +129,7 @@ def open_ended(settings: CampaignSettings) -> set[str]:
 def require_extendable(
     settings: CampaignSettings, before: Mapping[str, Any], folder: Path, run: str
 ) -> None:
-    """Raise WrongCall if the requested blocks cannot be judged together with the existing ones.
+    """Raise UsageError if the requested blocks cannot be judged together with the existing ones.
 
     Looks have spent some of the error rate, and all blocks have to come from the same origin.
 
@@ -145,14 +145,14 @@ def require_extendable(
     if now == was:
         return
     if settings.until_settled and looks and looks[-1] >= was:
-        raise WrongCall(
+        raise UsageError(
             f"max_blocks was {was}, and the last look has spent all of the error rate; "
             f"start anew with max_blocks={now}"
         )
     if settings.until_settled and looks and now <= looks[-1]:
-        raise WrongCall(f"max_blocks={now}: {looks[-1]} blocks have been judged; choose more")
+        raise UsageError(f"max_blocks={now}: {looks[-1]} blocks have been judged; choose more")
     if not settings.until_settled and now < was:
-        raise WrongCall(
+        raise UsageError(
             f"resume: blocks was {was} at the beginning and cannot become {now}; "
             "choose more, or start anew"
         )
@@ -161,7 +161,7 @@ def require_extendable(
 
 
 def _require_same_origin(folder: Path, run: str, settings: CampaignSettings) -> None:
-    """Raise WrongCall where machine, packages or code are not those of the first blocks."""
+    """Raise UsageError where machine, packages or code are not those of the first blocks."""
     first = journal_runs.tags(folder, run)
     environment = environment_digest(settings)
     origins = (
@@ -172,7 +172,7 @@ def _require_same_origin(folder: Path, run: str, settings: CampaignSettings) -> 
     for name, now, remedy in origins:
         was = first.get(name, "")
         if was and was != now:
-            raise WrongCall(
+            raise UsageError(
                 f"more blocks need the {name} of the first, {was}; "
                 f"here it is {now or 'unknown'}: {remedy}, or start anew"
             )
@@ -214,7 +214,7 @@ def request(run_id: str, blocks: int, budget: str, root: Path) -> Extension:
         root: The folder of the journals.
 
     Raises:
-        WrongCall: If there is no such campaign, or it is still running.
+        UsageError: If there is no such campaign, or it is still running.
     """
     folder = find(f"run={run_id}", run_id, root)
     description = journal.read_campaign(folder)
@@ -228,7 +228,7 @@ def request(run_id: str, blocks: int, budget: str, root: Path) -> Extension:
         succeeded = [key for key, result in results if result.ok and key.startswith("block-")]
         last = max(map(journal_runs.block_of, succeeded), default=0) + blocks
     if last > MAX_BLOCKS:
-        raise WrongCall(
+        raise UsageError(
             f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}"
         )
     if settings.until_settled:

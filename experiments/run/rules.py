@@ -22,7 +22,7 @@ from experiments.run import journal_runs
 from experiments.run.campaign import Campaign
 from experiments.run.journal_runs import ODD_BLOCK, REASON, RULE
 from experiments.run.scheduler import planned_looks
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 @dataclass
@@ -72,7 +72,7 @@ class StoppingRule:
         is_settled = False
         try:
             comparison = judged(self.question, runs[pd.to_numeric(runs["block"]) <= block])
-        except WrongCall as error:
+        except UsageError as error:
             say(f"look after {block} blocks: nothing to judge: {error}")
         else:
             findings = _to_settle(comparison)
@@ -151,7 +151,7 @@ def find_odd_block(folder: Path, campaign: str, spec: ComparisonSpec) -> OddBloc
         return None
     try:
         comparison = judged(spec, table(list(journal_runs.stored(folder))))
-    except WrongCall:  # nothing to compare
+    except UsageError:  # nothing to compare
         return None
     rows = [
         finding

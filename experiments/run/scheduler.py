@@ -17,7 +17,7 @@ from experiments.contract import Treatment
 from experiments.planning import design, treatments
 from experiments.planning.design import Cell
 from experiments.run.plan import Plan
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.records import RepeatCause, RunOutcome
 
 PHASES = "phases"
@@ -273,16 +273,16 @@ def check_stopping(settings: CampaignSettings) -> None:
             ("budget", settings.budget, "none"),
         ):
             if value != default:
-                raise WrongCall(
+                raise UsageError(
                     f"{name}={value} is for campaigns that stop when they know; add until=settled"
                 )
     elif settings.blocks < MINIMUM_BLOCKS:
-        raise WrongCall(
+        raise UsageError(
             f"until=settled: blocks={settings.blocks}, the first look, is too few; "
             f"at least {MINIMUM_BLOCKS}"
         )
     elif settings.max_blocks < settings.blocks:
-        raise WrongCall(
+        raise UsageError(
             f"max_blocks={settings.max_blocks} is fewer than blocks={settings.blocks}, "
             f"the first look; at least {settings.blocks}"
         )

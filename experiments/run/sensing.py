@@ -20,7 +20,7 @@ from tracking.sensors import (
     seconds_until_steady,
     summarise,
 )
-from tracking.sensors.load import Load, Moment
+from tracking.sensors.load import CpuSnapshot, Load
 
 SAMPLES_PER_RECORD = 8
 MAX_NAMES = 3  # of the processes that disturb a cell
@@ -152,7 +152,7 @@ class BackgroundLoad:
 
     def __init__(self) -> None:
         self.on_gpu: tuple[float | None, str] = (None, "")
-        self._began: Moment | None = None
+        self._began: CpuSnapshot | None = None
         self._loads: list[Load] = []
 
     def begin(self) -> None:

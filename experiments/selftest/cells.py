@@ -77,7 +77,7 @@ def cell_spec(
     """Return a cell of a study's first treatment.
 
     Raises:
-        WrongCall: for settings with which the study cannot run.
+        UsageError: for settings with which the study cannot run.
     """
     module = studies.load(study)
     own_settings = {
@@ -88,7 +88,7 @@ def cell_spec(
     }
     settings = module.settings(**own_settings)
     prepared = workloads.load(module.workload).prepare(settings, lambda *_: None)
-    treatment = treatments.of(module, settings)[0]
+    treatment = treatments.list_treatments(module, settings)[0]
     merged = treatment.merged(settings)
     silent = settings_.silent(merged) | settings_.of_group(merged, "cluster")
     run_id = uuid.uuid4().hex

@@ -148,7 +148,7 @@ def _measure(check: Check, context: Context, figures: list[Figure]) -> tuple[str
             check.function(replace(context, folder=Path(folder), figures=figures))
     except Skip as error:
         return SKIPPED, str(error)
-    except (EvenhandError, ModelError) as error:
+    except EvenhandError as error:
         return FAILED, str(error)
     except Exception as error:  # the other checks run all the same
         return FAILED, f"{type(error).__name__}: {error}"

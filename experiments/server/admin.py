@@ -16,7 +16,7 @@ from experiments.server import prune
 from experiments.server.settings import Admin
 from tracking import accounts
 from tracking.accounts import ROLES, USERS
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.store import Rejected, Store
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{1,39}")
@@ -32,13 +32,13 @@ def administer(settings: Admin) -> Lines:
     account = accounts.current(store)
     if account is None:
         right = "start a server that has: python -m deploy.native start"
-        raise WrongCall(f"{store.uri} has no accounts; {right}")
+        raise UsageError(f"{store.uri} has no accounts; {right}")
     if not account.is_admin:
-        raise WrongCall(f"{account.user} is no administrator of {store.uri}; ask one")
+        raise UsageError(f"{account.user} is no administrator of {store.uri}; ask one")
     try:
         return ACTIONS[settings.action](store, settings)
     except Rejected as error:
-        raise WrongCall(f"{settings.action}: the server refuses: {error}") from None
+        raise UsageError(f"{settings.action}: the server refuses: {error}") from None
 
 
 def _add_team(store: Store, settings: Admin) -> Lines:
@@ -55,7 +55,7 @@ def _add_team(store: Store, settings: Admin) -> Lines:
 
 
 def _remove_team(store: Store, settings: Admin) -> Lines:
-    team = accounts.named(store, settings.team)
+    team = accounts.find_team(store, settings.team)
     accounts.call(store, "DELETE", f"{ROLES}/delete", role_id=team.role)
     users = ", ".join(team.users) or "nobody"
     return [f"team {team.name} is gone; {users} was in it; its experiments stay, to be read"], None
@@ -63,7 +63,7 @@ def _remove_team(store: Store, settings: Admin) -> Lines:
 
 def _add_user(store: Store, settings: Admin) -> Lines:
     if settings.team:
-        accounts.named(store, settings.team)  # raises before anything is made
+        accounts.find_team(store, settings.team)  # raises before anything is made
     lines = [_password(store, settings, "POST", f"{USERS}/create")]
     if settings.team:
         lines += _join(store, settings)[0]
@@ -80,21 +80,21 @@ def _remove_user(store: Store, settings: Admin) -> Lines:
 
 
 def _join(store: Store, settings: Admin) -> Lines:
-    user, team = _name(settings.user, "user"), accounts.named(store, settings.team)
+    user, team = _name(settings.user, "user"), accounts.find_team(store, settings.team)
     if user not in team.users:
         accounts.call(store, "POST", f"{ROLES}/assign", username=user, role_id=team.role)
     return [f"{user} is of team {team.name}"], None
 
 
 def _leave(store: Store, settings: Admin) -> Lines:
-    user, team = _name(settings.user, "user"), accounts.named(store, settings.team)
+    user, team = _name(settings.user, "user"), accounts.find_team(store, settings.team)
     accounts.call(store, "DELETE", f"{ROLES}/unassign", username=user, role_id=team.role)
     return [f"{user} has left team {team.name}"], None
 
 
 def _grant(store: Store, settings: Admin) -> Lines:
     (experiment_id,) = store.experiment_ids([settings.experiment])
-    team = accounts.named(store, settings.team)
+    team = accounts.find_team(store, settings.team)
     accounts.grant(store, team, experiment_id, settings.permission)
     return [f"team {team.name} may {settings.permission.lower()} {settings.experiment}"], None
 
@@ -165,7 +165,7 @@ def _password(store: Store, settings: Admin, method: str, endpoint: str) -> str:
 def _name(text: str, setting: str) -> str:
     if not NAME.fullmatch(text):
         right = "write 2 to 40 small letters, digits, - or _, a letter first"
-        raise WrongCall(f"{setting}={text} is no name; {right}")
+        raise UsageError(f"{setting}={text} is no name; {right}")
     return text
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from experiments.config import shell
 from experiments.config.console import PlainConsole, track
 from tracking import journal
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.journal import Damages
 from tracking.store import Store, Unreachable
 
@@ -29,12 +29,12 @@ def replay(folder: Path) -> bool:
     """Send a journal, or those of a folder. Return whether the server has everything then.
 
     Raises:
-        WrongCall: There is no journal, or no server.
+        UsageError: There is no journal, or no server.
     """
     folders = _journals(folder)
     if not folders:
         right = "give journal=DIR, a campaign's folder or one that holds several"
-        raise WrongCall(f"no journal in {folder.resolve()}; {right}")
+        raise UsageError(f"no journal in {folder.resolve()}; {right}")
     store, console = Store(), PlainConsole()
     store.check()
     results: list[ReplayResult] = []
@@ -60,7 +60,9 @@ def _journals(folder: Path) -> list[Path]:
         return [path.parent for path in sorted(folder.glob(f"*/{journal.RECORDS}"))]
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", error)
-        raise WrongCall(f"journal={folder} cannot be read: {reason}; give another folder") from None
+        raise UsageError(
+            f"journal={folder} cannot be read: {reason}; give another folder"
+        ) from None
 
 
 def _send(store: Store, folder: Path) -> ReplayResult:
@@ -77,7 +79,7 @@ def _send(store: Store, folder: Path) -> ReplayResult:
             journal.mark_delivered(folder, offset, store.uri)
     except Unreachable as error:
         result.waiting, result.trouble = journal.count(folder, offset), str(error)
-    except (WrongCall, OSError) as error:
+    except (UsageError, OSError) as error:
         result.trouble = str(error)
     return result
 

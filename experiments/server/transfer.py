@@ -10,7 +10,7 @@ from experiments.config.settings import require_writable
 from experiments.contract import Progress
 from experiments.server.settings import Export
 from tracking import journal
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.journal import Journal
 from tracking.limits import is_origin
 from tracking.records import Artifact, Metrics, Record, RunClosed, RunOpened, StoredRun
@@ -34,15 +34,15 @@ def export(settings: Export, progress: Progress) -> tuple[Path, int]:
         is_taken = target.exists() and any(target.iterdir())
     except OSError as error:
         reason = f"is no folder to write into: {error.strerror}"
-        raise WrongCall(f"output={target} {reason}; choose another folder") from None
+        raise UsageError(f"output={target} {reason}; choose another folder") from None
     if is_taken:
-        raise WrongCall(f"output={target} is not empty; choose another folder")
+        raise UsageError(f"output={target} is not empty; choose another folder")
     runs = [
         (name, run) for name in settings.experiment for run in store.runs(name, settings.filter)
     ]
     if not runs:
         experiments = ", ".join(settings.experiment)
-        raise WrongCall(f"no run in {experiments} on {store.uri} matches; nothing to export")
+        raise UsageError(f"no run in {experiments} on {store.uri} matches; nothing to export")
     require_writable(target, "output=DIR")
     runs.sort(key=lambda item: (any(key in item[1].tags for key in POINTERS[:2]), item[1].start_ms))
     tags = {run.run_id: run.tags.get("origin", "") for _, run in runs}

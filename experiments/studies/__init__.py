@@ -10,7 +10,7 @@ from experiments.config import settings as settings_
 from experiments.contract import Study
 from experiments.metrics import FREELY, Outcome, declared, outcome
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 def available() -> list[str]:
@@ -22,11 +22,11 @@ def load(name: str) -> Study:
     """Return a study.
 
     Raises:
-        WrongCall: If there is no such study, with the closest name.
+        UsageError: If there is no such study, with the closest name.
     """
     if name not in available():
         right = settings_.suggestion(name, available())
-        raise WrongCall(f"no experiment '{plain.short(name)}'{right}")
+        raise UsageError(f"no experiment '{plain.short(name)}'{right}")
     study: Study = importlib.import_module(f"{__name__}.{name}").STUDY
     return study
 
@@ -41,7 +41,7 @@ def primary(study: Study, settings: settings_.CampaignSettings) -> tuple[str, ..
     """Return the outcomes that the settings name, or the study's own.
 
     Raises:
-        WrongCall: For an outcome that the study does not judge.
+        UsageError: For an outcome that the study does not judge.
     """
     metrics = [outcome.metric for outcome in outcomes(study, settings)]
     return declared(settings.primary or study.primary, metrics)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from experiments.config.settings import setting
-from experiments.contract import Comparison, Extra, Progress, Study, Treatment
+from experiments.contract import Comparison, Progress, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import compared, controls, require_single_steps
 from experiments.studies import captioning
@@ -53,11 +53,11 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     return (compared(settings)[0], *(replace(cell, control="") for cell in controls(settings)))
 
 
-def also(settings: Settings, comparison: Comparison, progress: Progress) -> Extra:
+def also(settings: Settings, comparison: Comparison, progress: Progress) -> ReportAddition:
     """Return the results of the real cells, and the rates over simulated campaigns."""
     sentences = [_level_sentence(settings, comparison, level) for level in comparison.levels[1:]]
     if not settings.campaigns:
-        return Extra(sentences)
+        return ReportAddition(sentences)
     from experiments.calibration import simulation as calibration
 
     rates = calibration.calibrate(
@@ -79,7 +79,7 @@ def also(settings: Settings, comparison: Comparison, progress: Progress) -> Extr
         for name in METRICS
     }
     files = {"calibration.md": calibration.as_markdown(rates)}
-    return Extra(sentences, (), files, metrics)
+    return ReportAddition(sentences, (), files, metrics)
 
 
 def _level_sentence(settings: Settings, comparison: Comparison, level: str) -> str:

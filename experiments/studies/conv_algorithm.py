@@ -11,11 +11,11 @@ from itertools import product
 
 from experiments.config import devices
 from experiments.config.settings import MAX_ROWS, parameter, setting
-from experiments.contract import Comparison, Extra, Progress, Study, Treatment
+from experiments.contract import Comparison, Progress, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 # Device -> what is compared on it, the baseline first.
 ALGORITHMS = {"cuda": ("fixed", "heuristic", "profiled"), "cpu": ("plain", "onednn")}
@@ -86,11 +86,11 @@ EPOCHS = {
 
 
 def algorithms(settings: Settings) -> tuple[str, ...]:
-    """Return the algorithms of the device, the baseline first, or raise WrongCall for others."""
+    """Return the algorithms of the device, the baseline first, or raise UsageError for others."""
     device = devices.resolve(settings.device, settings)
     for name in settings.algorithms:
         if name not in ALGORITHMS[device]:
-            raise WrongCall(
+            raise UsageError(
                 f"algorithms={name}: there is none on {device}; "
                 f"have {', '.join(ALGORITHMS[device])}"
             )
@@ -104,7 +104,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     names = algorithms(settings)
     for name in settings.frameworks:
         if name == "keras-jax" and devices.resolve(settings.device, settings) == "cpu":
-            raise WrongCall(
+            raise UsageError(
                 f"frameworks={name}: JAX's kernels on a CPU are not oneDNN's, "
                 "and cannot be chosen; leave it out"
             )
@@ -130,14 +130,14 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
             for name in names
         ]
     if not cells:
-        raise WrongCall(
+        raise UsageError(
             "shapes=varying: pictures are of one size; "
             "take shapes=fixed, or name networks of sequences, too"
         )
     return tuple(cells)
 
 
-def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
+def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddition:
     """Return every algorithm over the baseline, with the published figures."""
     from experiments.comparison.analyses import ablations
 
@@ -149,7 +149,7 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
         training_speed.SOURCE,
         size=settings.size,
     )
-    return Extra([], sections=sections)
+    return ReportAddition([], sections=sections)
 
 
 STUDY = Study(

@@ -23,11 +23,11 @@ from experiments.config.settings import (
     parameter,
     setting,
 )
-from experiments.contract import Comparison, Extra, Progress, Study, Treatment
+from experiments.contract import Comparison, Progress, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count, require_single_steps
 from tracking import provenance
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 HAVE = ("pytorch", "tensorflow")
 
@@ -189,37 +189,37 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 
 def _check(settings: Settings) -> None:
-    """Raise WrongCall for groups that cannot be trained."""
+    """Raise UsageError for groups that cannot be trained."""
     for name in settings.frameworks:
         if name not in HAVE:
-            raise WrongCall(
+            raise UsageError(
                 f"frameworks={name}: it is not trained on several workers here; "
                 f"have {', '.join(HAVE)}"
             )
     if 1 not in settings.workers or "none" not in settings.compression:
-        raise WrongCall(
+        raise UsageError(
             "workers, compression: one worker without compression is the baseline; "
             "name 1 and none, too"
         )
     if settings.pairing == "interleaved":
-        raise WrongCall(
+        raise UsageError(
             "pairing=interleaved: workers that are held would be taken for frozen; "
             "take pairing=sequential"
         )
     _check_machine(settings)
     for count in settings.workers:
         if settings.scaling == "strong" and settings.batch_size % count:
-            raise WrongCall(
+            raise UsageError(
                 f"batch_size={settings.batch_size} is not shared evenly among workers={count}; "
                 "take a multiple of it"
             )
 
 
 def _check_machine(settings: Settings) -> None:
-    """Raise WrongCall for more workers than nodes, CPUs or GPUs; on a cluster, Slurm checks."""
+    """Raise UsageError for more workers than nodes, CPUs or GPUs; on a cluster, Slurm checks."""
     most = max(settings.workers)
     if settings.nodes > most:
-        raise WrongCall(
+        raise UsageError(
             f"nodes={settings.nodes} are more than the workers={most} that use them; "
             f"give at most nodes={most}"
         )
@@ -230,25 +230,25 @@ def _check_machine(settings: Settings) -> None:
         right = f"at most threads={cpus}"
         if cpus >= settings.threads:
             right = f"at most workers={cpus // settings.threads}"
-        raise WrongCall(
+        raise UsageError(
             f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs "
             f"that cells may use; {right}"
         )
     if settings.device == "cuda" and (gpus := len(provenance.gpus())) < most:
-        raise WrongCall(
+        raise UsageError(
             f"device=cuda: each of workers={most} needs a GPU of its own, "
             f"and this machine has {gpus}; take device=cpu"
         )
 
 
-def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
+def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddition:
     """Return speed-up and efficiency, the cost of exchanging gradients, and the proofs."""
     from experiments.comparison.analyses import workers
 
     levels = dict[str, tuple[int, str]]()
     for name in settings.frameworks:
         levels |= groups(settings.workers, settings.compression, name)
-    return Extra([], sections=workers.sections(comparison, levels, settings.scaling))
+    return ReportAddition([], sections=workers.sections(comparison, levels, settings.scaling))
 
 
 STUDY = Study(

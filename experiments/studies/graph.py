@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments.config.settings import parameter, setting
-from experiments.contract import Comparison, Extra, Progress, Study, Treatment
+from experiments.contract import Comparison, Progress, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
 from models.frameworks import GRAPH_OPTIMIZERS, OTHER_GRAPH_OPTIMIZERS
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 BASELINE = "tensorflow"
 SINGLE = tuple(name for name in GRAPH_OPTIMIZERS if name != "all")
@@ -80,7 +80,7 @@ TABLE = {
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Return every framework's program and TensorFlow's with optimizers off, by network."""
     if BASELINE not in settings.frameworks:
-        raise WrongCall(
+        raise UsageError(
             f"frameworks: {BASELINE}, whose optimizers are switched off, is the baseline; "
             "name it, too"
         )
@@ -113,7 +113,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     )
 
 
-def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
+def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddition:
     """Return every program over TensorFlow's, and the steps after which compiling has paid."""
     from experiments.comparison.analyses import ablations
 
@@ -121,7 +121,7 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
     speeds = ablations.graphs(
         comparison, settings.models, levels, TABLE, training_speed.SOURCE, size=settings.size
     )
-    return Extra([], sections=(speeds, *ablations.break_even(comparison, EAGER)))
+    return ReportAddition([], sections=(speeds, *ablations.break_even(comparison, EAGER)))
 
 
 STUDY = Study(

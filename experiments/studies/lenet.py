@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from experiments.config.settings import MAX_ROWS, MAX_SIDE, setting
-from experiments.contract import Comparison, Extra, Progress
+from experiments.contract import Comparison, Progress, ReportAddition
 from experiments.metrics import Hypothesis, outcome
 from experiments.studies import classification
 
@@ -71,13 +71,13 @@ HYPOTHESES: tuple[Hypothesis, ...] = tuple(
 )
 
 
-def also(_: Settings, comparison: Comparison, __: Progress) -> Extra:
+def also(_: Settings, comparison: Comparison, __: Progress) -> ReportAddition:
     """Return the answers to the ten hypotheses."""
     from experiments.comparison.analyses import hypotheses
 
     answers = hypotheses.answered(HYPOTHESES, comparison)
     section = hypotheses.section(answers, GOAL)
-    return Extra(
+    return ReportAddition(
         [hypotheses.sentence(answers)],
         sections=(section,),
         files={"hypotheses.csv": hypotheses.as_csv(answers)},

@@ -11,11 +11,11 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from experiments.config.settings import parameter, setting
-from experiments.contract import Comparison, Extra, Progress, Study, Treatment
+from experiments.contract import Comparison, Progress, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 if TYPE_CHECKING:
     from models.parity import Side
@@ -117,45 +117,45 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
 
 
 def _check(settings: Settings) -> None:
-    """Raise WrongCall for unknown implementations, other frameworks, and other networks."""
+    """Raise UsageError for unknown implementations, other frameworks, and other networks."""
     from experiments.config import interpreters
     from models import spec
     from models.lstms import FLOAT32_ALONE
 
     for name in settings.implementations:
         if name not in IMPLEMENTATIONS:
-            raise WrongCall(
+            raise UsageError(
                 f"implementations: there is no '{name}'; have {', '.join(IMPLEMENTATIONS)}"
             )
     for name in settings.frameworks:
         if name not in HAS:
-            raise WrongCall(
+            raise UsageError(
                 f"frameworks={name}: its LSTMs are not compared here; have {', '.join(HAS)}"
             )
         if any("+" in implementation for implementation in settings.implementations) and (
             reason := interpreters.missing(COMPILED[name], settings.pythons)
         ):
-            raise WrongCall(reason)
+            raise UsageError(reason)
     blocks = [name for name in settings.implementations if name in FLOAT32_ALONE]
     if settings.precision == "bfloat16" and blocks and "tensorflow" in settings.frameworks:
-        raise WrongCall(
+        raise UsageError(
             f"precision=bfloat16: TensorFlow's {' and '.join(blocks)} take float32 alone; "
             "leave them out"
         )
     for name in settings.models:
         module = spec(name)
         if module.takes_images or "lstm" not in vars(module.sized("tiny")):
-            raise WrongCall(f"models={name}: it has no LSTM; have {', '.join(Settings.models)}")
+            raise UsageError(f"models={name}: it has no LSTM; have {', '.join(Settings.models)}")
 
 
-def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
+def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddition:
     """Return every implementation over the loop of cells, with the published figures."""
     from experiments.comparison.analyses import ablations
 
     section = ablations.lstm(
         comparison, treatments(settings), TABLE, training_speed.SOURCE, size=settings.size
     )
-    return Extra([], sections=(section,))
+    return ReportAddition([], sections=(section,))
 
 
 STUDY = Study(

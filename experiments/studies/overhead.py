@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import product
 
 from experiments.config.settings import MAX_RATE, MAX_ROWS, MAX_SIDE, parameter, setting
-from experiments.contract import Comparison, Extra, Progress, Study, Treatment
+from experiments.contract import Comparison, Progress, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count, require_single_steps
 from experiments.studies import grid
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 BASELINE = "plain"
 
@@ -106,7 +106,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     require_single_steps(settings, "overhead")
     for name in settings.harnesses:
         if name not in HARNESSES:
-            raise WrongCall(f"harnesses: there is no '{name}'; have {', '.join(HARNESSES)}")
+            raise UsageError(f"harnesses: there is no '{name}'; have {', '.join(HARNESSES)}")
     levels = (BASELINE, *settings.harnesses)
     check_count(settings, settings.frameworks, settings.models, settings.batch_sizes, levels)
     cells = []
@@ -134,13 +134,13 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     return tuple(cells)
 
 
-def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
+def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddition:
     """Return for every point whether the harness costs at most the margin."""
     from experiments.comparison.analyses import costs
 
     results = costs.judged(comparison, PRIMARY, settings.margin)
     section = costs.section(results, settings.margin)
-    return Extra(costs.sentences(results), sections=(section,))
+    return ReportAddition(costs.sentences(results), sections=(section,))
 
 
 STUDY = Study(

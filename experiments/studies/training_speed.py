@@ -18,7 +18,7 @@ from experiments.config.settings import (
     parameter,
     setting,
 )
-from experiments.contract import Comparison, Extra, Progress, Study, Treatment
+from experiments.contract import Comparison, Progress, ReportAddition, Study, Treatment
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 
@@ -166,12 +166,12 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     )
 
 
-def also(settings: Settings, comparison: Comparison, _: Progress) -> Extra:
+def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddition:
     """Return the published tables with ours; that of shares if steps were profiled."""
     from experiments.comparison.analyses import published
 
     speeds = published.speeds(comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings))
-    return Extra([], sections=(speeds, *published.shares(comparison, SHARES, SOURCE)))
+    return ReportAddition([], sections=(speeds, *published.shares(comparison, SHARES, SOURCE)))
 
 
 def inputs(settings: Settings) -> str:

@@ -15,7 +15,7 @@ from experiments.run.plan import Plan
 from experiments.sweep import search, space
 from experiments.sweep.space import Dimension, Value
 from experiments.sweep.trials import point
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 
 NAME = "batch_size"
 REQUESTS = "inference_batch_sizes"
@@ -25,7 +25,7 @@ def dimension(dimensions: Sequence[Dimension], find: str) -> Dimension:
     for candidate in dimensions:
         if candidate.name == NAME:
             return candidate
-    raise WrongCall(f"find={find} looks along the batch size; write search=batch_size=8..256:log")
+    raise UsageError(f"find={find} looks along the batch size; write search=batch_size=8..256:log")
 
 
 def others(dimensions: Sequence[Dimension]) -> list[dict[str, Value]]:
@@ -87,11 +87,11 @@ def _complete(study: Study, combination: Mapping[str, Value]) -> list[FrozenTria
 
 
 def plan(study: str, base: CampaignSettings, dimensions: tuple[Dimension, ...]) -> Plan:
-    """Return the campaign of every batch size in every framework. Raises WrongCall."""
+    """Return the campaign of every batch size in every framework. Raises UsageError."""
     along = dimension(dimensions, "best_batch")
     for other in dimensions:
         if other.name not in (NAME, "framework"):
-            raise WrongCall(
+            raise UsageError(
                 f"find=best_batch varies batch_size and framework only; give {other.name} a "
                 "single value"
             )

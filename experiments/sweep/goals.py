@@ -11,7 +11,7 @@ from typing import Literal
 from experiments.config import memory
 from experiments.config.settings import suggestion
 from experiments.metrics import SHORT, Outcome, outcome
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 _CONSTRAINT = re.compile(r"\s*([^<>=]+?)\s*(<=|>=|<|>)\s*([^<>=]+?)\s*")
 _SECONDS = {"ms": 1e-3, "us": 1e-6, "s": 1.0}
@@ -50,25 +50,25 @@ class Constraint:
 
 
 def objectives(text: str, outcomes: Iterable[Outcome]) -> tuple[Objective, ...]:
-    """Parse `throughput:max,val/loss`; `outcomes` are those of the experiment. Raises WrongCall."""
+    """Parse `throughput:max,val/loss`; `outcomes` are those of the experiment. Raises UsageError."""
     judged = {entry.metric: entry for entry in outcomes}
     parsed: dict[str, Objective] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, way = part.partition(":")
         metric = _metric("objectives", name, judged)
         if metric in parsed:
-            raise WrongCall(f"objectives: {name} is named twice")
+            raise UsageError(f"objectives: {name} is named twice")
         entry = judged.get(metric) or outcome(metric)
         if way not in ("", "max", "min"):
-            raise WrongCall(f"objectives: {name}:{way} is neither {name}:max nor {name}:min")
+            raise UsageError(f"objectives: {name}:{way} is neither {name}:max nor {name}:min")
         way = way or {"higher": "max", "lower": "min"}.get(entry.better or "", "")
         if not way:
-            raise WrongCall(
+            raise UsageError(
                 f"objectives: {name} has no direction of its own; write {name}:max or {name}:min"
             )
         parsed[metric] = Objective(entry, "max" if way == "max" else "min")
     if not parsed:
-        raise WrongCall(
+        raise UsageError(
             "objectives is empty: a search needs a metric; write throughput:max (have "
             f"{', '.join(SHORT)})"
         )
@@ -81,7 +81,7 @@ def constraints(text: str, outcomes: Iterable[Outcome]) -> tuple[Constraint, ...
     for part in filter(None, (part.strip() for part in text.split(","))):
         matched = _CONSTRAINT.fullmatch(part)
         if not matched:
-            raise WrongCall(
+            raise UsageError(
                 f"constraints: '{part}' is no bound; write memory<4GB or val/accuracy>0.9"
             )
         metric = _metric("constraints", matched[1], judged)
@@ -99,10 +99,10 @@ def _bound(part: str, metric: str, text: str) -> float:
         value = float(text.removesuffix(suffix)) * _SECONDS.get(suffix, 1.0)
         if math.isfinite(value):
             return value
-    except (ValueError, WrongCall):
+    except (ValueError, UsageError):
         pass
     right = "a size (4GB)" if unit == "bytes" else "a number"
-    raise WrongCall(f"constraints: '{part}': {text} is not {right}")
+    raise UsageError(f"constraints: '{part}': {text} is not {right}")
 
 
 def _metric(setting: str, name: str, judged: Mapping[str, Outcome]) -> str:
@@ -110,14 +110,16 @@ def _metric(setting: str, name: str, judged: Mapping[str, Outcome]) -> str:
     if name in SHORT or "/" in name:
         return SHORT.get(name, name)
     names = [short for short, metric in SHORT.items() if metric in judged]
-    raise WrongCall(f"{setting}: no run has a metric '{name}'{suggestion(name, [*names, *judged])}")
+    raise UsageError(
+        f"{setting}: no run has a metric '{name}'{suggestion(name, [*names, *judged])}"
+    )
 
 
 def require(metrics: Mapping[str, float], requested: Iterable[str]) -> None:
     for metric in requested:
         if metric not in metrics:
             have = sorted(name for name in metrics if not name.startswith(_INTERNAL))
-            raise WrongCall(
+            raise UsageError(
                 f"objectives, constraints: the first trial has no {metric}"
                 f"{suggestion(metric, have)}"
             )

@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from experiments.sweep.goals import Constraint, Objective
 from experiments.sweep.space import Dimension, Value
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 from tracking.records import RunOutcome
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -88,12 +88,12 @@ def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
     """Open a database; a trial whose worker has no heartbeat is run again by another.
 
     Raises:
-        WrongCall: The address has a password, or the database cannot be used.
+        UsageError: The address has a password, or the database cannot be used.
     """
     # The process belongs to the sweep.
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     if urlsplit(url).password:
-        raise WrongCall(
+        raise UsageError(
             "storage: a password in the address is shown in logs and process lists; leave "
             "it out and set PGPASSWORD"
         )
@@ -112,11 +112,11 @@ def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
             heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
         )
     except ImportError as error:
-        raise WrongCall(
+        raise UsageError(
             f"storage={url}: {error}; pip install -c constraints.txt -e '.[postgresql]'"
         ) from None
     except (SQLAlchemyError, ValueError, OSError, RuntimeError) as error:
-        raise WrongCall(
+        raise UsageError(
             f"storage={url} cannot be used: {_first_line(error)}; write "
             "postgresql://user@host/database"
         ) from None
@@ -132,18 +132,18 @@ def create(storage: RDBStorage, name: str, goal: Goal, attributes: Mapping[str, 
         for key, value in attributes.items():
             study.set_user_attr(key, value)
     except SQLAlchemyError as error:
-        raise WrongCall(f"storage: cannot write the search: {_first_line(error)}") from None
+        raise UsageError(f"storage: cannot write the search: {_first_line(error)}") from None
     return study
 
 
 def load(storage: RDBStorage, name: str) -> Study:
-    """Return the study of that name, or the newest for `last`. Raises WrongCall."""
+    """Return the study of that name, or the newest for `last`. Raises UsageError."""
     names = optuna.get_all_study_names(storage)
     if name == "last" and names:
         name = names[-1]
     if name not in names:
         have = ", ".join(names[-5:]) or "none"
-        raise WrongCall(f"resume: no sweep {name} in that storage; have {have}")
+        raise UsageError(f"resume: no sweep {name} in that storage; have {have}")
     return optuna.load_study(study_name=name, storage=storage)
 
 

@@ -21,7 +21,7 @@ from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.planning.length import Length
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 MAX_GRID = 1_000
 MAX_RANGE = 10**9
@@ -67,7 +67,7 @@ class Dimension:
         """Return every value; of a logarithmic range of whole numbers its doublings.
 
         Raises:
-            WrongCall: The range is continuous, or has too many values.
+            UsageError: The range is continuous, or has too many values.
         """
         if self.choices:
             return self.choices
@@ -77,13 +77,13 @@ class Dimension:
             sizes = [kind.low * 2**power for power in doublings]
             return tuple(dict.fromkeys([*sizes, kind.high]))
         if kind.step is None:
-            raise WrongCall(
+            raise UsageError(
                 f"search: {self.name} is continuous between {kind.low:g} and {kind.high:g}; "
                 "give it steps (:0.1)"
             )
         count = round((kind.high - kind.low) / kind.step + 1e-9) + 1
         if count > MAX_GRID:
-            raise WrongCall(
+            raise UsageError(
                 f"search: {self.name} has {count} values, too many to try all; give it steps "
                 "or :log"
             )
@@ -91,17 +91,17 @@ class Dimension:
 
 
 def parse(text: str, kind: type[CampaignSettings]) -> tuple[Dimension, ...]:
-    """Parse `name=low..high[:log][:step]` and `name=a|b`, separated by commas. Raises WrongCall."""
+    """Parse `name=low..high[:log][:step]` and `name=a|b`, separated by commas. Raises UsageError."""
     dimensions: dict[str, Dimension] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, values = (piece.strip() for piece in part.partition("="))
         if not values:
-            raise WrongCall(f"search: '{part}' is not a setting and its values; {EXAMPLE}")
+            raise UsageError(f"search: '{part}' is not a setting and its values; {EXAMPLE}")
         if name in dimensions:
-            raise WrongCall(f"search: {name} is named twice")
+            raise UsageError(f"search: {name} is named twice")
         dimensions[name] = _dimension(name, values, kind)
     if not dimensions:
-        raise WrongCall(f"search is empty: it names the settings to try; {EXAMPLE}")
+        raise UsageError(f"search is empty: it names the settings to try; {EXAMPLE}")
     return tuple(dimensions.values())
 
 
@@ -113,9 +113,11 @@ def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimensio
     }
     if name not in fields and name in hints:
         have = ", ".join(fields)
-        raise WrongCall(f"search: {name} is no setting of a trial, which is one cell; have {have}")
+        raise UsageError(f"search: {name} is no setting of a trial, which is one cell; have {have}")
     if name not in fields:
-        raise WrongCall(f"search: there is no setting '{name}'{settings_.suggestion(name, fields)}")
+        raise UsageError(
+            f"search: there is no setting '{name}'{settings_.suggestion(name, fields)}"
+        )
     hint = hints[fields[name]]
     several = _is_tuple(hint)
     value_type = typing.get_args(hint)[0] if several else hint
@@ -123,7 +125,7 @@ def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimensio
         parse_values = _range if ".." in values else _choices
         distribution = parse_values(name, values, value_type)
     except (ValueError, OverflowError) as error:  # Optuna's own checks too
-        raise WrongCall(f"search: {name}={plain.short(values)}: {error}") from None
+        raise UsageError(f"search: {name}={plain.short(values)}: {error}") from None
     return Dimension(name, fields[name], several, distribution)
 
 
@@ -188,7 +190,7 @@ def defaults(settings: CampaignSettings, dimensions: Sequence[Dimension]) -> Cam
 
 
 def check(settings: CampaignSettings, dimensions: Sequence[Dimension]) -> None:
-    """Raise WrongCall for the first value that the experiment does not accept."""
+    """Raise UsageError for the first value that the experiment does not accept."""
     for dimension in dimensions:
         for value in dimension.extremes:
             settings_.check(settled(settings, (dimension,), {dimension.name: value}))

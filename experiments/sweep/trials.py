@@ -25,7 +25,7 @@ from experiments.sweep import goals, report, search, space
 from experiments.sweep.search import Goal, Result
 from experiments.sweep.space import Dimension, Value
 from tracking import clock, provenance
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 from tracking.records import VANISHED, Metrics, RunClosed, RunKind, RunOutcome, Tags
 from tracking.store import Unreachable
 
@@ -40,12 +40,12 @@ def point(
     dimensions: tuple[Dimension, ...],
     values: Mapping[str, Value],
 ) -> Treatment:
-    """Return the single cell of a trial. Raises WrongCall if the settings make several cells."""
+    """Return the single cell of a trial. Raises UsageError if the settings make several cells."""
     point_settings = space.settled(settings, dimensions, values)
-    cells = treatments.of(studies.load(study), point_settings)
+    cells = treatments.list_treatments(studies.load(study), point_settings)
     if len(cells) > 1:
         names = ", ".join(cell.name for cell in cells[:3]) + (", …" if len(cells) > 3 else "")
-        raise WrongCall(
+        raise UsageError(
             f"a trial is one cell, and experiment={study} makes {len(cells)} of these settings "
             f"({names}); search the list that makes them, or give it a single value"
         )
@@ -104,7 +104,7 @@ class Trials:
         try:
             prepared = self._prepare(values)
             treatment = point(prepared.study, prepared.settings, self._goal.dimensions, values)
-        except WrongCall as error:
+        except UsageError as error:
             self._runner.display.finish(f"trial {trial.number}: {error}", good=False)
             return Result("", RunOutcome.FAILED, str(error))
         point_text = " ".join(f"{name}={report.words_of(value)}" for name, value in values.items())

@@ -35,7 +35,7 @@ from experiments.sweep.search import Goal
 from experiments.sweep.settings import Sweep
 from experiments.sweep.trials import Trials, point
 from tracking import journal
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.journal import Journal
 from tracking.records import RunKind, RunOutcome, Tags
 from tracking.store import Store, Unreachable, note
@@ -104,7 +104,7 @@ def understood(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
         texts: The experiment's settings as the user wrote them.
 
     Raises:
-        WrongCall: The request cannot be carried out.
+        UsageError: The request cannot be carried out.
     """
     module = studies.load(sweep.experiment)
     # A preset may let cells take turns; a trial is a single cell.
@@ -119,7 +119,7 @@ def understood(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
     }
     for name, is_requested in refused.items():
         if is_requested:
-            raise WrongCall(
+            raise UsageError(
                 f"{name}: a trial is a single cell; request it in a campaign of the experiment"
             )
     dimensions = space.parse(sweep.search, module.settings)
@@ -149,16 +149,16 @@ def _goal(sweep: Sweep, base: CampaignSettings) -> Goal:
 def _check(request: SweepRequest) -> None:
     sweep, base, goal = request.sweep, request.base, request.goal
     if base.on_cluster and sweep.find == "max_batch":
-        raise WrongCall(
+        raise UsageError(
             "find=max_batch: one worker tries one size after the other; take "
             "executor=local, on a node"
         )
     if base.on_cluster and base.nodes_of_a_job > 1:
-        raise WrongCall(
+        raise UsageError(
             f"nodes={base.nodes}: a cell shares them, and a worker of a sweep has one; take nodes=1"
         )
     if base.on_cluster and not sweep.find and not sweep.storage:
-        raise WrongCall(
+        raise UsageError(
             "executor=slurm: workers on several nodes share a database; give "
             "storage=postgresql://user@host/database"
         )
@@ -168,11 +168,11 @@ def _check(request: SweepRequest) -> None:
         return
     if sweep.pruner != "none" and len(goal.objectives) > 1:
         count = len(goal.objectives)
-        raise WrongCall(
+        raise UsageError(
             f"pruner={sweep.pruner}: it needs a single objective, and there are {count}"
         )
     if sweep.pruner != "none" and goal.objectives[0].metric not in BY_EPOCH:
-        raise WrongCall(
+        raise UsageError(
             f"pruner={sweep.pruner}: {goal.objectives[0].metric} comes once, at the end; "
             "prune by loss, accuracy or train/loss"
         )
@@ -199,7 +199,7 @@ class Worker:
     ) -> None:
         self.request, self._storage, self.study, self.display = request, storage, study, display
         self._joined = bool(name)
-        self.runner = Recorder(records, display, devices.of(request.base)[0])
+        self.runner = Recorder(records, display, devices.resolve_all(request.base)[0])
         self.runner.warnings = list(prepared.data.warnings)
         self._trials = Trials(self.runner, study, prepared, request.base, request.goal)
         # Differs for every worker and at every resumption, so that no worker repeats draws.
@@ -332,7 +332,7 @@ class Worker:
                 campaign = pipeline.start(
                     request.study, settings, self.display, plan, parent_run=self.runner.run_id
                 )
-        except WrongCall as error:
+        except UsageError as error:
             why = "the best cannot be measured against the default"
             sentences.append(f"No verdict: {why}: {error}.")
             return None
@@ -359,7 +359,7 @@ class Worker:
 
 
 def start(request: SweepRequest, display: Display) -> Worker:
-    """Return the worker of a new sweep. Raises WrongCall for what can be known to fail."""
+    """Return the worker of a new sweep. Raises UsageError for what can be known to fail."""
     sweep, base = request.sweep, request.base
     storage = search.open_storage(sweep.storage, sweep.heartbeat_seconds) if sweep.storage else None
     counts = preparation.prepare_data(request.study, base, display).dataset.counts
@@ -414,7 +414,7 @@ def with_length(request: SweepRequest, counts: Mapping[str, int]) -> SweepReques
 
 
 def check_rates(request: SweepRequest) -> None:
-    """Raise WrongCall for a metric that depends on the length of training, if lengths differ."""
+    """Raise UsageError for a metric that depends on the length of training, if lengths differ."""
     for dimension in request.goal.dimensions:
         if dimension.length is None:
             continue
@@ -424,7 +424,7 @@ def check_rates(request: SweepRequest) -> None:
         for metric in request.goal.metrics if difference else ():
             if not length.is_rate(metric):
                 remedy = dimension.length.remedy(sizes, request.base.margin)
-                raise WrongCall(
+                raise UsageError(
                     f"objectives, constraints: {metric} depends on the length of training; "
                     f"{difference}. Ask for throughput, latency or memory, or for {remedy}"
                 )
@@ -439,7 +439,7 @@ def resume(
         join: The sweep's first worker is known to be running.
 
     Raises:
-        WrongCall: There is no such sweep, or the request differs from its beginning.
+        UsageError: There is no such sweep, or the request differs from its beginning.
     """
     root = Path(texts.get("journal") or CampaignSettings.journal).resolve()
     folder, stored = _find(sweep, texts["resume"], root)
@@ -454,7 +454,7 @@ def resume(
     if folder and not join:
         try:
             records = Journal(folder)
-        except WrongCall:
+        except UsageError:
             if request.sweep.find:
                 raise
             # Its first worker is running: this one joins it.
@@ -480,7 +480,7 @@ def _find(sweep: Sweep, run_id: str, root: Path) -> tuple[Path | None, dict[str,
             return folder, stored
     if not sweep.storage:
         have = ", ".join(stored["run_id"] for _, stored in sweeps[-5:]) or "none"
-        raise WrongCall(
+        raise UsageError(
             f"resume: no sweep {run_id} in {root} (have {have}); give journal=DIR, or "
             "storage=URL to join one elsewhere"
         )
@@ -499,7 +499,7 @@ def _resumed_request(
         if new in (old, entry.default):
             continue
         if entry.name not in RAISED_ON_RESUME:
-            raise WrongCall(
+            raise UsageError(
                 f"resume: {entry.name} was {old} at the beginning and cannot become {new}; "
                 "start a new sweep"
             )

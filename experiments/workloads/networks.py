@@ -10,33 +10,33 @@ from models.definition import ModelDefinition
 from models.errors import choices
 from models.layers.images import ImageSpec
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 def of_images(name: str, framework_names: Sequence[str], setting: str) -> ModelDefinition:
     """Return the `spec` module of a model of images.
 
     Raises:
-        WrongCall: If it does not exist, takes no images or is missing in a framework; with the
+        UsageError: If it does not exist, takes no images or is missing in a framework; with the
             setting that names the model.
     """
     of_images = [model for model in models.available() if models.spec(model).takes_images]
     if name not in models.available():
         right = choices(name, of_images)
-        raise WrongCall(f"{setting}={plain.short(name)}: no such model of images; {right}")
+        raise UsageError(f"{setting}={plain.short(name)}: no such model of images; {right}")
     module = models.spec(name)
     if not module.takes_images:
-        raise WrongCall(f"{setting}={name}: it takes no images; have {', '.join(of_images)}")
+        raise UsageError(f"{setting}={name}: it takes no images; have {', '.join(of_images)}")
     check_siblings(name, framework_names, setting)
     return module
 
 
 def check_siblings(name: str, framework_names: Sequence[str], setting: str) -> None:
-    """Raise WrongCall for a framework in which the model is not written."""
+    """Raise UsageError for a framework in which the model is not written."""
     written = models.available()[name]
     for framework in framework_names:
         if (architecture := frameworks.described(framework).architecture) not in written:
-            raise WrongCall(
+            raise UsageError(
                 f"{setting}={name}: it has no sibling for {framework} ({architecture}.py); "
                 f"have {', '.join(written)}"
             )
@@ -45,7 +45,7 @@ def check_siblings(name: str, framework_names: Sequence[str], setting: str) -> N
 def check_images(
     name: str, spec: ImageSpec, side: tuple[str, int], rows: tuple[str, int] | None = None
 ) -> None:
-    """Raise WrongCall for images that a model cannot take, or cannot be trained on.
+    """Raise UsageError for images that a model cannot take, or cannot be trained on.
 
     Args:
         name: Name of the model.
@@ -54,9 +54,9 @@ def check_images(
         rows: Setting of the batch size, and its value; None: the model is not trained.
     """
     if reason := spec.refuses(side[1]):
-        raise WrongCall(f"{side[0]}={side[1]}: {name} {reason}")
+        raise UsageError(f"{side[0]}={side[1]}: {name} {reason}")
     if rows and rows[1] < (least := spec.least_rows(side[1])):
-        raise WrongCall(
+        raise UsageError(
             f"{rows[0]}={rows[1]}: {name} cannot train on fewer than {least} images of "
             f"{side[1]} × {side[1]}: its last BatchNorm would see one value a channel; "
             f"take at least {least}, or larger images"

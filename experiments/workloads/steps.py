@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.config import devices
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 def check(settings: Any, examples: int, what: str, data: str) -> None:
-    """Raise WrongCall for a training by epochs that leaves no step to be measured.
+    """Raise UsageError for a training by epochs that leaves no step to be measured.
 
     Args:
         settings: Settings with `batch_size`, `epochs`, `steps_per_epoch` and `warmup_steps`.
@@ -18,13 +18,13 @@ def check(settings: Any, examples: int, what: str, data: str) -> None:
         data: Name of the data set.
     """
     if settings.batch_size > examples:
-        raise WrongCall(
+        raise UsageError(
             f"batch_size={settings.batch_size} is more than the {examples} {what} of {data}; "
             f"at most {examples}"
         )
     possible = examples // settings.batch_size
     if settings.steps_per_epoch > possible:
-        raise WrongCall(
+        raise UsageError(
             f"steps_per_epoch={settings.steps_per_epoch} is more than {data} has "
             f"at this batch size; at most {possible}"
         )
@@ -32,7 +32,7 @@ def check(settings: Any, examples: int, what: str, data: str) -> None:
     steps = settings.epochs * steps_per_epoch
     if settings.warmup_steps >= steps:
         fewer = f"at most {steps - 1}, or " if steps > 1 else ""
-        raise WrongCall(
+        raise UsageError(
             f"warmup_steps={settings.warmup_steps} leaves none of the {steps} steps to be measured "
             f"({examples} {what} in batches of {settings.batch_size}, epochs={settings.epochs}); "
             f"{fewer}more epochs or a smaller batch_size"
@@ -42,13 +42,13 @@ def check(settings: Any, examples: int, what: str, data: str) -> None:
 
 
 def check_windows(settings: Any, steps: int, what: str) -> None:
-    """Raise WrongCall if a window is longer than the steps that are measured in a row."""
+    """Raise UsageError if a window is longer than the steps that are measured in a row."""
     kind = devices.timing(settings)
     most = {"step": settings.window_steps, "free": steps, "both": steps // 2}[kind]
     if settings.window_steps > most:
         right = f"at most {most}, or timing=step" if most else "take timing=step"
         twice = ", with as many timed one by one," if kind == "both" else ""
-        raise WrongCall(
+        raise UsageError(
             f"window_steps={settings.window_steps}: a window{twice} is longer than the {what}; "
             f"{right}"
         )

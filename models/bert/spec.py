@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.contract import Array, Batch, ModelError, Reads, Weights
+from models.contract import Array, Batch, DataRequirements, ModelError, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -132,9 +132,9 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
     return batch_of(spec, rng, (tokens, lengths))
 
 
-def reads(spec: Spec) -> Reads:
+def reads(spec: Spec) -> DataRequirements:
     """Return the bound of sentences: their words and two marks have positions."""
-    return Reads("sentences", {"vocabulary": spec.vocabulary}, longest=spec.positions)
+    return DataRequirements("sentences", {"vocabulary": spec.vocabulary}, longest=spec.positions)
 
 
 def batch_of(spec: Spec, rng: np.random.Generator, tokens: tuple[Array, Array]) -> Batch:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, ModelError, Reads, Weights
+from models.contract import Array, Batch, DataRequirements, ModelError, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -119,9 +119,9 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
     return batch_of(spec, rng, (features, lengths), (targets, symbols))
 
 
-def reads(spec: Spec) -> Reads:
+def reads(spec: Spec) -> DataRequirements:
     """Return the kind of recorded speech with its letters."""
-    return Reads("spectrograms", {"bins": spec.features})
+    return DataRequirements("spectrograms", {"bins": spec.features})
 
 
 def batch_of(

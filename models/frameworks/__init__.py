@@ -136,7 +136,7 @@ def open_framework(
 
 
 @dataclass(frozen=True)
-class Without:
+class HideModules:
     """Python's finder of modules, to which some packages are not installed.
 
     Nothing of them is put in `sys.modules`, where Keras looks too.
@@ -166,7 +166,7 @@ def lean_import(name: str) -> Iterator[None]:
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     if variant.looks_for:
         sys.meta_path[:] = [
-            Without(variant.looks_for) if finder is PathFinder else finder
+            HideModules(variant.looks_for) if finder is PathFinder else finder
             for finder in sys.meta_path
         ]
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, Dropping, Framework, ImageFiles, StepEvents
+from models.contract import Array, Batch, DropoutProbe, Framework, ImageFiles, StepEvents
 from models.errors import ModelError, NoDevice
 
 # Each library has, or may have, a switch for these.
@@ -88,8 +88,10 @@ class FrameworkOnDevice(Framework):
         total = float(batch.weights.sum())
         return float(self._evaluated_loss(network, batch)) * total, total
 
-    def dropping(self, network: Any, inputs: tuple[Array, ...], draws: int) -> dict[str, Dropping]:
-        dropped: dict[str, Dropping] = self._introspection.dropping(
+    def dropping(
+        self, network: Any, inputs: tuple[Array, ...], draws: int
+    ) -> dict[str, DropoutProbe]:
+        dropped: dict[str, DropoutProbe] = self._introspection.dropping(
             network, self._network_inputs(inputs), draws
         )
         return dropped

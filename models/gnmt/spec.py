@@ -13,7 +13,7 @@ from math import sqrt
 
 import numpy as np
 
-from models.contract import Array, Batch, Reads, Weights
+from models.contract import Array, Batch, DataRequirements, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -101,9 +101,9 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
     return batch_of(spec, rng, (source, lengths), (target, lengths))
 
 
-def reads(spec: Spec) -> Reads:
+def reads(spec: Spec) -> DataRequirements:
     """Return the bound of pairs of sentences: attention is of length × length × width."""
-    return Reads("sentence_pairs", {"vocabulary": spec.vocabulary}, longest=LONGEST)
+    return DataRequirements("sentence_pairs", {"vocabulary": spec.vocabulary}, longest=LONGEST)
 
 
 def batch_of(

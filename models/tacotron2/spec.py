@@ -14,7 +14,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from models.contract import Array, Batch, ModelError, Reads, Weights
+from models.contract import Array, Batch, DataRequirements, ModelError, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -147,9 +147,9 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
     return batch_of(spec, rng, (mel, lengths), (characters, counts))
 
 
-def reads(spec: Spec) -> Reads:
+def reads(spec: Spec) -> DataRequirements:
     """Return the kind of recorded speech with its characters."""
-    return Reads("mel_spectrograms", {"bins": spec.bins, "characters": spec.characters})
+    return DataRequirements("mel_spectrograms", {"bins": spec.bins, "characters": spec.characters})
 
 
 def batch_of(

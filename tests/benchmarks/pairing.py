@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibration.simulation import Claim, Share, share
+from experiments.calibration.simulation import Claim, Proportion, share
 from experiments.comparison.statistics.estimates import t_quantile
 from experiments.comparison.statistics.power import MAXIMUM_BLOCKS, POWER, power_of_t
 from experiments.comparison.statistics.significance import ALPHA
@@ -255,7 +255,7 @@ def meets(results: Sequence[PairingResult], *, neighbour: bool) -> list[Claim]:
             Claim(
                 f"{what}, over that of one by one",
                 f"≤ {100 * most:g} %",
-                Share(value, value, value),
+                Proportion(value, value, value),
                 value <= most,
             )
             for what, most, value in promised

@@ -20,7 +20,7 @@ from experiments.calibration.simulation import (
     MAX_WRONG_EQUIVALENT,
     Claim,
     Noise,
-    Share,
+    Proportion,
     Tails,
     share,
 )
@@ -79,14 +79,14 @@ class Stops:
 
     truth: Truth
     campaigns: int
-    settled: Share
+    settled: Proportion
     blocks: float
     fixed: int | None
-    primary_false_alarms: Share
-    exploratory_false_alarms: Share
-    equivalent: Share
-    beyond: Share
-    missed: Share
+    primary_false_alarms: Proportion
+    exploratory_false_alarms: Proportion
+    equivalent: Proportion
+    beyond: Proportion
+    missed: Proportion
 
 
 def calibrate(
@@ -219,7 +219,7 @@ def meets(stops: Sequence[Stops]) -> list[Claim]:
                 Claim(
                     f"{where}: blocks, of a fixed design's",
                     f"≤ {100 * stop.truth.gain:g} %",
-                    Share(gain, gain, gain),
+                    Proportion(gain, gain, gain),
                     gain <= stop.truth.gain,
                 )
             )

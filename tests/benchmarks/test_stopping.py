@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.calibration.simulation import MAIN, MARGIN, Share
+from experiments.calibration.simulation import MAIN, MARGIN, Proportion
 from tests.benchmarks import stopping
 from tests.benchmarks.stopping import TRUTHS, Stops, Truth, calibrate, meets
 
@@ -70,7 +70,7 @@ def test_no_fixed_design_for_effects_inside_the_margin() -> None:
 
 
 def test_promises_can_break() -> None:
-    rare, often = Share(0.03, 0.01, 0.05), Share(0.2, 0.15, 0.25)
+    rare, often = Proportion(0.03, 0.01, 0.05), Proportion(0.2, 0.15, 0.25)
     base = Stops(TRUTHS[0], 500, often, 20.0, 40, rare, rare, rare, rare, rare)
     assert all(claim.holds for claim in meets([base]))
     assert (

@@ -46,7 +46,7 @@ ANSWER = "TensorFlow trains 1.20× slower than PyTorch (95 % interval 1.18–1.2
 def test_campaign_names_are_short_and_distinct(
     given: dict[str, str], expected: dict[str, str]
 ) -> None:
-    assert names.told(given) == expected
+    assert names.distinguish(given) == expected
 
 
 # ---- on a tracking store

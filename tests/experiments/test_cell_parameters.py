@@ -63,7 +63,7 @@ def test_cells_have_them_and_no_setting_of_the_user_is_overwritten(study: str) -
         module.settings, module.presets, {"workers": "1"} if study == "distributed" else {}
     )
     parameters = {field.name for field in dataclasses.fields(module.settings.parameters)}
-    for treatment in treatments.of(module, settings):
+    for treatment in treatments.list_treatments(module, settings):
         merged = treatment.merged(settings)
         assert isinstance(merged, module.settings)
         assert isinstance(merged, module.settings.parameters)

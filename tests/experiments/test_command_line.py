@@ -18,7 +18,7 @@ from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.cli.main import main
 from experiments.config import settings
 from tests.conftest import ROOT
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 ENTRIES = entries.available()
 LENET = entries.load("lenet")
@@ -78,7 +78,7 @@ def test_a_setting_may_be_written_in_several_ways(
     ],
 )
 def test_words_that_are_no_settings_are_refused(words: list[str], said: str) -> None:
-    with pytest.raises(WrongCall, match=re.escape(said)):
+    with pytest.raises(UsageError, match=re.escape(said)):
         arguments.options(words, LENET)
 
 

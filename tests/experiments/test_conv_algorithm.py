@@ -20,7 +20,7 @@ from models.contract import ModelError
 from models.frameworks.devices import onednn
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 QUICK = {
     "size": "tiny",
@@ -137,6 +137,6 @@ def test_jax_has_nothing_to_choose_on_a_cpu() -> None:
     given = {"frameworks": "pytorch,keras-jax", "device": "cpu"}
     settings = parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, given)
     with pytest.raises(
-        WrongCall, match="frameworks=keras-jax: JAX's kernels on a CPU are not oneDNN's"
+        UsageError, match="frameworks=keras-jax: JAX's kernels on a CPU are not oneDNN's"
     ):
         conv_algorithm.treatments(settings)

@@ -19,7 +19,7 @@ from experiments.run.plan import of_study
 from experiments.run.preparation import PreparedCampaign
 from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from tracking.errors import WrongCall
     ],
 )
 def test_variables_that_make_a_gpus_figures_wrong_are_refused(variables: dict[str, str]) -> None:
-    with pytest.raises(WrongCall, match=f"^{next(iter(variables))}=") as refusal:
+    with pytest.raises(UsageError, match=f"^{next(iter(variables))}=") as refusal:
         devices.check_variables(["cpu", "cuda"], variables)
     assert "\n" not in str(refusal.value)
     devices.check_variables(["cpu"], variables)
@@ -74,7 +74,7 @@ def test_sensors_are_read_often_enough_for_a_gpus_counter() -> None:
         cell_run.logged_settings(on(device), cell)["sensor_seconds"] for device in ("cpu", "cuda")
     ]
     assert logged == ["0.5", "0.1"], "what was read, which runs of earlier versions log, too"
-    with pytest.raises(WrongCall, match=r"sensor_seconds=0\.01 is too small; at least 0\.05"):
+    with pytest.raises(UsageError, match=r"sensor_seconds=0\.01 is too small; at least 0\.05"):
         preparation.check_settings("captioning", on("cpu", sensor_seconds=0.01))
 
 
@@ -153,7 +153,7 @@ def test_auto_asks_the_frameworks_where_nvml_does_not_answer(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices.to_open("auto", settings) == "cpu"
     with pytest.raises(
-        WrongCall,
+        UsageError,
         match="device=cuda: no NVIDIA GPU answers on this machine, and CUDA_VISIBLE_DEVICES is empty",
     ):
         devices.resolve("cuda", settings)

@@ -30,7 +30,7 @@ from experiments.workloads.distributed.proof import Proof
 from tests import warm
 from tests.conftest import Place
 from tracking import tables
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 from tracking.records import RunOutcome
 
 two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need two CPUs")
@@ -87,14 +87,14 @@ def cell(folder: Path, framework: str, **given: object) -> CellSpec:
 def test_two_workers_train_as_one_with_all_images(
     tmp_path: Path, framework: str, scaling: str
 ) -> None:
-    result = proof.of(cell(tmp_path, framework, scaling=scaling), "lenet", "2", 2, "none")
+    result = proof.run_proof(cell(tmp_path, framework, scaling=scaling), "lenet", "2", 2, "none")
     assert result.error <= result.limit == 1e-12
 
 
 @pytest.mark.slow  # by default: fp16 in the campaign below
 @pytest.mark.parametrize("hook", ["fp16", "powersgd"])
 def test_compression_loses_at_most_its_limit(tmp_path: Path, hook: str) -> None:
-    result = check.proven(proof.of(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook))
+    result = check.proven(proof.run_proof(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook))
     print(f"{hook}: {result.error:.1e} of the {result.measure}, at most {result.limit:.1e}")
     assert 1e-12 < result.error <= result.limit < 0.01
 
@@ -128,7 +128,7 @@ def test_hook_that_forgets_to_divide_is_refused(
     interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P "{tmp_path}/forgetful.py"\n')
     interpreter.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(interpreter))
-    result = proof.of(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook)
+    result = proof.run_proof(cell(tmp_path, "pytorch"), "lenet", f"2 {hook}", 2, hook)
     # twice the steps: off by as much as one worker has moved
     assert result.error == pytest.approx(1, rel=0.01)
     with pytest.raises(EvenhandError, match=f"compression={hook} do not train as one does"):
@@ -233,7 +233,7 @@ def test_workers_on_another_node_are_started_by_its_command_and_die_with_their_i
 ) -> None:
     other = Node("n2", "127.0.0.1", ("env", "SLURMD_NODENAME=n2"))
     spec = dataclasses.replace(cell(tmp_path, framework), nodes=(Node("n1", "127.0.0.1"), other))
-    result = proof.of(spec, "lenet", "2", 2, "none")
+    result = proof.run_proof(spec, "lenet", "2", 2, "none")
     assert result.error <= result.limit == 1e-12
     with (
         group.reserved(spec, 2) as rendezvous,
@@ -334,7 +334,7 @@ def test_groups_that_cannot_be_trained_are_refused(
     settings: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distributed.provenance, "gpus", list)
-    with pytest.raises(WrongCall, match=message):
+    with pytest.raises(UsageError, match=message):
         distributed.treatments(distributed.Settings(timing="step", **settings))  # type: ignore[arg-type]
 
 

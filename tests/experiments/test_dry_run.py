@@ -57,7 +57,7 @@ def test_dry_run_forecasts_and_writes_nothing(place: Place) -> None:
     assert {block: shown[block].split(", ") for block in order} == order
     assert "\ncells      24: 2 in each of 12 blocks" in text
     expected = 12 * sum(map(statistics.median, seconds.values()))
-    assert f"time       about {durations.told(expected)} for 12 blocks" in text
+    assert f"time       about {durations.format_duration(expected)} for 12 blocks" in text
     assert "by 6 cells of 1 earlier campaign" in text
     effect = r"detectable training throughput, toy\+twin against toy: .* after 12 blocks in 80 % of"
     assert re.search(effect, text)

@@ -23,7 +23,7 @@ from experiments.run import plan as plan_
 from tests.conftest import Place
 from tests.experiments.test_until_settled import TOYS, KnownCampaign, kept, noise
 from tracking import journal, provenance
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.journal import Journal
 from tracking.records import RunClosed, RunOpened, Tags
 from tracking.store import Store
@@ -79,15 +79,15 @@ def test_restart_locks_journal_before_preparation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepared(*_: object) -> None:
-        raise WrongCall("prepared")
+        raise UsageError("prepared")
 
     monkeypatch.setattr(preparation, "prepare", prepared)
     running = Journal(campaign_folder(tmp_path))
-    with pytest.raises(WrongCall, match="is still running in another process"):
+    with pytest.raises(UsageError, match="is still running in another process"):
         pipeline.restart("captioning", "last", {}, tmp_path, Display())
     running.close()
     for _ in range(2):  # a refused one lets go of it
-        with pytest.raises(WrongCall, match="prepared"):
+        with pytest.raises(UsageError, match="prepared"):
             pipeline.restart("captioning", "last", {}, tmp_path, Display())
 
 
@@ -163,14 +163,14 @@ def test_extend_refuses_blocks_of_another_origin(tag: str, remedy: str, tmp_path
             journal._line(RunOpened("c", 0, "e", "c", {"kind": "campaign", tag: "another"}, {}))
         )
     with pytest.raises(
-        WrongCall,
+        UsageError,
         match=f"more blocks need the {tag} of the first, another; here it is .*: {remedy}, or start anew",
     ):
         resume.require_extendable(asked, {"blocks": 6}, folder, "c")
     resume.require_extendable(
         replace(asked, blocks=6), {"blocks": 6}, folder, "c"
     )  # finishing it is no extension
-    with pytest.raises(WrongCall, match="blocks was 6 at the beginning and cannot become 4"):
+    with pytest.raises(UsageError, match="blocks was 6 at the beginning and cannot become 4"):
         resume.require_extendable(replace(asked, blocks=4), {"blocks": 6}, folder, "c")
 
 

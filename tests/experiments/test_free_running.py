@@ -24,7 +24,7 @@ from models.frameworks.pytorch.device import CudaEvents
 from tests.conftest import Place
 from tests.toy_framework import costs
 from tests.toy_framework.adapter import Adapter
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 from tracking.store import Store
 
 pytestmark = pytest.mark.usefixtures("toy_installed")
@@ -305,7 +305,7 @@ def test_too_long_windows_are_refused(timing_: str, window_steps: int, message: 
     )
     if not message:
         return steps_.check(settings, 1_000, "training captions", "scenes")
-    with pytest.raises(WrongCall, match=message):
+    with pytest.raises(UsageError, match=message):
         steps_.check(settings, 1_000, "training captions", "scenes")
     return None
 

@@ -20,7 +20,7 @@ from experiments.run.journal_runs import cell_results
 from experiments.studies import grid
 from tests.conftest import Place, toy_costs
 from tracking import tables
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.records import RunOutcome
 from tracking.store import Store
 from tracking.technical import unpacked
@@ -182,7 +182,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1GiB", "2 TB", "GiB"])
 def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(WrongCall, match="is not a size"):
+    with pytest.raises(UsageError, match="is not a size"):
         memory.size(text)
 
 

@@ -23,7 +23,7 @@ from experiments.datasets.synthetic import synthetic
 from experiments.studies import grid
 from experiments.sweep import goals, space
 from tests.conftest import ROOT, Place
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 KINDS: dict[str, tuple[type[Any], Mapping[str, Any]]] = {
     name: (entries.load(name).settings, entries.load(name).presets) for name in entries.available()
@@ -91,7 +91,7 @@ HOSTILE_TEXTS = (
 def _refused(name: str, given: dict[str, str]) -> None:
     kind, presets = KINDS[name]
     began = time.monotonic()
-    with pytest.raises(WrongCall) as caught:
+    with pytest.raises(UsageError) as caught:
         settings.parse(kind, presets, given)
     assert time.monotonic() - began < 2
     message = str(caught.value)
@@ -155,7 +155,7 @@ def test_a_file_of_settings_is_held_to_the_same(tmp_path: Path, value: str) -> N
     path = tmp_path / "settings.json"
     for name, field in ((name, field) for name, field in _of(int) if name in studies.available()):
         path.write_text(f'{{"{field.name}": {value}}}')
-        with pytest.raises(WrongCall) as caught:
+        with pytest.raises(UsageError) as caught:
             settings.parse(*KINDS[name], {"settings": str(path)})
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 400
@@ -179,7 +179,7 @@ def test_a_damaged_file_of_settings_is_one_line(
 ) -> None:
     path = tmp_path / "settings.json"
     path.write_bytes(content)
-    with pytest.raises(WrongCall, match=message) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         settings.parse(*KINDS["captioning"], {"settings": str(path)})
     assert str(caught.value).isprintable()
 
@@ -198,9 +198,9 @@ def test_a_damaged_file_of_settings_is_one_line(
     ],
 )
 def test_a_memory_limit_is_a_size_that_there_is(text: str) -> None:
-    with pytest.raises(WrongCall, match="is not a size"):
+    with pytest.raises(UsageError, match="is not a size"):
         memory.size(text)
-    with pytest.raises(WrongCall, match="is not a size"):
+    with pytest.raises(UsageError, match="is not a size"):
         goals.constraints(f"memory<{text.replace('-', '')}x", ())
 
 
@@ -221,14 +221,14 @@ def test_a_memory_limit_is_a_size_that_there_is(text: str) -> None:
 )
 def test_what_is_searched_is_held_to_the_same(text: str) -> None:
     kind, presets = KINDS["captioning"]
-    with pytest.raises(WrongCall):
+    with pytest.raises(UsageError):
         space.check(settings.parse(kind, presets, {}), space.parse(text, kind))
 
 
 def test_synthetic_captions_are_estimated_before_they_are_drawn(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(
-        WrongCall, match=r"captions of 1000 words take [\d,.]+ GB of memory, and this machine has"
+        UsageError, match=r"captions of 1000 words take [\d,.]+ GB of memory, and this machine has"
     ):
         synthetic(
             vocabulary=1_000_000,
@@ -248,15 +248,15 @@ def test_more_cells_than_a_campaign_can_hold_are_refused() -> None:
     asked = settings.parse(
         kind, presets, {"batch_sizes": sizes, "image_sizes": sizes, "blocks": "10000"}
     )
-    with pytest.raises(WrongCall, match="cells are asked for"):
+    with pytest.raises(UsageError, match="cells are asked for"):
         grid.treatments(asked)
-    with pytest.raises(WrongCall, match="batch_sizes names 300 values; at most 256"):
+    with pytest.raises(UsageError, match="batch_sizes names 300 values; at most 256"):
         settings.parse(kind, presets, {"batch_sizes": ",".join(map(str, range(1, 301)))})
 
 
 def test_names_that_are_given_are_quoted_in_part_and_as_they_are() -> None:
     for arguments in (["x" * 100_000], ["--" + "y\x1b" * 100_000], ["--a=1", "--a=2"], ["\x1b[2J"]):
-        with pytest.raises(WrongCall) as caught:
+        with pytest.raises(UsageError) as caught:
             options(arguments)
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 500

@@ -22,7 +22,7 @@ from models.frameworks import devices
 from tests.conftest import PYTHONPATH, ROOT, Place
 from tests.experiments.test_until_settled import TOYS
 from tracking import provenance
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.store import Store
 
 PACKAGE, VERSION = (
@@ -158,7 +158,7 @@ def test_an_environment_without_the_framework_says_what_installs_it(
 def test_the_interpreter_is_no_setting_of_a_cell() -> None:
     module = studies.load("lenet")
     settings = settings_.parse(module.settings, module.presets, {"vary": "pythons=a|b"})
-    with pytest.raises(WrongCall, match="vary: pythons is a setting of the campaign"):
+    with pytest.raises(UsageError, match="vary: pythons is a setting of the campaign"):
         plan_.of_study(module, settings)
 
 

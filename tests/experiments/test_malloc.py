@@ -9,7 +9,7 @@ import pytest
 from experiments.config import memory
 from tests.conftest import ROOT
 from tests.models.children import run_python
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 TOY = str(ROOT / "tests" / "toy_framework" / "installed")
 TIMES, BYTES = 20, 40_000_000
@@ -58,5 +58,5 @@ class OtherLibrary:
 
 def test_another_c_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", OtherLibrary)
-    with pytest.raises(WrongCall, match=r"malloc=keep needs the GNU C library \(glibc\)"):
+    with pytest.raises(UsageError, match=r"malloc=keep needs the GNU C library \(glibc\)"):
         memory.keep_freed()

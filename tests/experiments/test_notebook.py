@@ -20,7 +20,7 @@ from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answ
 from tests.conftest import ROOT, Place
 from tests.experiments.comparison.campaigns import RATE, STEP, frame
 from tests.experiments.test_compare import tell, with_campaign
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.store import Store
 
 Verdicts = dict[str, tuple[str, int, float]]
@@ -114,7 +114,7 @@ def tidy(**changed: Any) -> pd.DataFrame:
 def test_what_cannot_be_compared_is_one_line(
     given: Any, named: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(WrongCall) as told:
+    with pytest.raises(UsageError) as told:
         compare(given, **named)
     assert message in str(told.value)
     assert len(str(told.value).splitlines()) == 1
@@ -122,7 +122,7 @@ def test_what_cannot_be_compared_is_one_line(
 
 @pytest.mark.usefixtures("store")
 def test_a_run_id_that_there_is_not() -> None:
-    with pytest.raises(WrongCall, match=f"no run {'0' * 32}"):
+    with pytest.raises(UsageError, match=f"no run {'0' * 32}"):
         compare("0" * 32)
 
 
@@ -151,7 +151,7 @@ def test_figures_by_name() -> None:
     assert figure.name == result.figures[0]
     assert figure._repr_png_().startswith(b"\x89PNG")
     with pytest.raises(
-        WrongCall, match=rf"no figure 'forrest' of this comparison; have {result.figures[0]}"
+        UsageError, match=rf"no figure 'forrest' of this comparison; have {result.figures[0]}"
     ):
         result.figure("forrest")
 

@@ -9,7 +9,7 @@ import pytest
 from experiments.config.devices import placement
 from experiments.config.settings import CampaignSettings
 from tests.models.children import run_python
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 MEBIBYTE = 2**20
 # Ones are written, so that they are resident; a process of its own, since a peak belongs to the whole of it.
@@ -49,5 +49,5 @@ def test_reserved_cores_are_not_the_cells() -> None:
     assert placement(CampaignSettings()).cells == tuple(mine)
     if len(mine) > 1:
         assert placement(CampaignSettings(reserve_cores=1)).cells == tuple(mine[1:])
-    with pytest.raises(WrongCall, match=f"reserve_cores={len(mine)} leaves no CPU to the cells"):
+    with pytest.raises(UsageError, match=f"reserve_cores={len(mine)} leaves no CPU to the cells"):
         placement(CampaignSettings(reserve_cores=len(mine)))

@@ -21,7 +21,7 @@ from experiments.run.machine_state import MachineState
 from tests.conftest import Place
 from tests.experiments.test_until_settled import TOYS
 from tracking import cpus, tuning
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.store import Store
 
 
@@ -79,7 +79,7 @@ def test_no_core_is_shared(
 
 def test_reserving_every_core_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        WrongCall, match="pin=auto: reserve_cores=4 has a thread of every core; reserve fewer of 8"
+        UsageError, match="pin=auto: reserve_cores=4 has a thread of every core; reserve fewer of 8"
     ):
         placement(
             replace(CampaignSettings(), pin="auto", reserve_cores=4),

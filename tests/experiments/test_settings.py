@@ -13,7 +13,7 @@ from experiments.cell.timing import PhaseValues
 from experiments.config import settings as settings_
 from experiments.planning import design
 from experiments.studies import captioning
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 import numpy as np  # isort: skip
 
@@ -59,7 +59,7 @@ def test_the_papers_presets_have_the_papers_settings() -> None:
 def test_a_mistake_is_one_line_that_says_what_would_be_right(
     given: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(WrongCall) as caught:
+    with pytest.raises(UsageError) as caught:
         parse(**given)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

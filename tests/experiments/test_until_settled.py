@@ -24,7 +24,7 @@ from experiments.run.rules import StoppingRule
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP
 from tracking import journal
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.journal import Journal
 from tracking.records import Metrics, Point, RunClosed, RunOpened, Tags
 from tracking.store import Store
@@ -103,7 +103,7 @@ def test_resume_continues_after_budget_until_settled(
     ],
 )
 def test_contradicting_settings_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(WrongCall, match=f"^{said}$"):
+    with pytest.raises(UsageError, match=f"^{said}$"):
         scheduler.check_stopping(replace(CampaignSettings(), **given))
 
 
@@ -218,11 +218,11 @@ def test_spent_error_rate_is_not_spent_again(tmp_path: Path) -> None:
     _, _, campaign = stops(tmp_path, noise(0.2))
     before = {"max_blocks": 18}
     with pytest.raises(
-        WrongCall,
+        UsageError,
         match="max_blocks was 18, and the last look has spent all of the error rate; start anew with",
     ):
         resume.require_extendable(replace(campaign.settings, max_blocks=40), before, tmp_path, "c")
-    with pytest.raises(WrongCall, match="max_blocks=12: 18 blocks have been judged; choose more"):
+    with pytest.raises(UsageError, match="max_blocks=12: 18 blocks have been judged; choose more"):
         resume.require_extendable(
             replace(campaign.settings, max_blocks=12), {"max_blocks": 24}, tmp_path, "c"
         )
@@ -237,7 +237,7 @@ def test_resume_changes_only_length() -> None:
     resumed = resume.same_settings("captioning", settings, {"max_blocks": "40", "budget": "2h"})
     assert (resumed.max_blocks, resumed.budget, resumed.until) == (40, "2h", "settled")
     with pytest.raises(
-        WrongCall,
+        UsageError,
         match="resume: max_blocks was 48 at the beginning and cannot become 40; start anew",
     ):
         resume.same_settings("captioning", asdict(begun), {"max_blocks": "40"})

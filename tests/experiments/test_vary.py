@@ -20,7 +20,7 @@ from tests import slurm
 from tests.conftest import Place, toy_costs
 from tests.experiments.test_cell_settings import seen
 from tests.slurm import Slurm
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.records import StoredRun
 from tracking.store import Store
 
@@ -81,7 +81,7 @@ def test_cells_of_every_value_have_separate_folders() -> None:
 
 @pytest.mark.parametrize("text", re.split(r" · |\n", INVALID.strip()))
 def test_invalid_variation_is_one_line(text: str) -> None:
-    with pytest.raises(WrongCall, match=r"^[^\n]+$"):
+    with pytest.raises(UsageError, match=r"^[^\n]+$"):
         variation.parse(settings(vary=text))
 
 
@@ -124,7 +124,7 @@ def test_every_study_can_vary_a_setting(study: str) -> None:
     ],
 )
 def test_factor_of_a_study_cannot_be_varied(study: str, text: str, reason: str) -> None:
-    with pytest.raises(WrongCall, match=reason):
+    with pytest.raises(UsageError, match=reason):
         planned(study, vary=text)
 
 

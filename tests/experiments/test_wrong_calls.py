@@ -12,7 +12,7 @@ from experiments.config.settings import parse
 from experiments.run import preparation
 from models.errors import ModelError
 from tests.conftest import Place
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 QUICK = {"threads": "1", "device": "cpu", "figures": "false"}
 TINY = {"size": "tiny", "batch_size": "4", "steps": "9", "models": "deepspeech2"}
@@ -168,7 +168,7 @@ def test_one_line_names_what_is_wrong(
     module = studies.load(study)
     places = {"cache": str(shared_cache), "journal": str(tmp_path / "journal")}
     asked = {**QUICK, **OF_STUDY.get(study, {}), **places, **given}
-    with pytest.raises((WrongCall, ModelError)) as caught:
+    with pytest.raises((UsageError, ModelError)) as caught:
         preparation.prepare_data(study, parse(module.settings, module.presets, asked), Display())
     assert part in str(caught.value)
     assert str(caught.value).isprintable()

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 # Where sizes, counts and offsets end, wrap around or change their sign.
 INTEGERS = (
@@ -178,7 +178,7 @@ class Format:
     read: Callable[[Path, Path], object]
     grown_bytes: int = 256 << 20
     data_bytes: int = 1 << 30
-    refusals: tuple[type[Exception], ...] = (WrongCall,)
+    refusals: tuple[type[Exception], ...] = (UsageError,)
     is_refused: bool = True
 
 

@@ -18,7 +18,7 @@ from experiments.datasets.layouts import CaptionRow, Skipped, find
 from tests.experiments.datasets.folders import picture
 from tests.fuzz.corpus import Format, Target, check, outcome
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 QUICK, ALL = 60, 10_000
 # A line and a picture of any size are refused, not read.
@@ -228,7 +228,7 @@ def rows(folder: Path) -> list[CaptionRow | Skipped]:
         layout, module = find(folder)
         found.extend(module.rows(layout))
 
-    assert not outcome(all_of, [b""], (WrongCall,)).wrong
+    assert not outcome(all_of, [b""], (UsageError,)).wrong
     for row in found:
         assert isinstance(row, CaptionRow | Skipped)
         if isinstance(row, CaptionRow):

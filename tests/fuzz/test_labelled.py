@@ -29,7 +29,7 @@ from tests.experiments.datasets.test_labelled import (
     write_pictures,
 )
 from tests.fuzz.corpus import Format, Target, check
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 QUICK, ALL = 70, 10_000
 HEAD_BYTES = 320
@@ -142,7 +142,7 @@ def read_data(channels: int, folder: Path, _: Path) -> None:
         data = prepare(str(folder), **options, progress=lambda *_: None)
         check_data(data)
         if data.left_out:  # one of a hundred is, or one of less
-            raise WrongCall(data.left_out[0])
+            raise UsageError(data.left_out[0])
 
 
 def check_data(data: Labelled) -> None:
@@ -156,8 +156,8 @@ def read_cifar(_: Path, path: Path) -> None:
     reader = cifar10.read_names if path.name == cifar10.NAMES else cifar10.read_batch
     try:
         reader(path)
-    except WrongCall as error:
-        raise WrongCall(str(error)) from None  # under that bound memory may run out
+    except UsageError as error:
+        raise UsageError(str(error)) from None  # under that bound memory may run out
 
 
 def read_weights(_: Path, path: Path) -> None:
@@ -172,7 +172,7 @@ def convert(_: Path, path: Path) -> None:
         raise ModelError(str(error)) from None  # under that bound memory may run out
 
 
-REFUSALS = (WrongCall, ModelError)
+REFUSALS = (UsageError, ModelError)
 # 64 MiB may be unpacked freely, twice, with what is made of them.
 FORMATS = {
     "idx": Format(idx, partial(read_data, 1)),
@@ -210,7 +210,7 @@ def test_pixels_are_kept_scaled_or_refused(found: np.ndarray) -> None:
         pixels = checks.pixels(Path("x.npz"), found, "it")
         np.testing.assert_array_equal(pixels, wanted.astype(np.uint8))
     else:
-        with pytest.raises(WrongCall, match=r"x\.npz: it holds (integers|floats) from .* to "):
+        with pytest.raises(UsageError, match=r"x\.npz: it holds (integers|floats) from .* to "):
             checks.pixels(Path("x.npz"), found, "it")
 
 
@@ -234,5 +234,5 @@ def test_labels_are_numbers_of_classes_or_refused(found: Any) -> None:
     if all(good):
         assert checks.labels(Path("x"), found, len(found)).tolist() == list(found)
     else:
-        with pytest.raises(WrongCall, match=r"^x: [ -~]+$"):
+        with pytest.raises(UsageError, match=r"^x: [ -~]+$"):
             checks.labels(Path("x"), found, len(found))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.datasets.sequences.data import prepare
-from models.contract import Reads
+from models.contract import DataRequirements
 from tests.experiments.datasets.recordings import librispeech, ljspeech
 from tests.fuzz.corpus import Format, Target, check
 
@@ -43,7 +43,7 @@ def pairs(folder: Path) -> list[Target]:
     return [Target.whole(folder / "train.de")]
 
 
-def read(reads: Reads, folder: Path, _: Path) -> None:
+def read(reads: DataRequirements, folder: Path, _: Path) -> None:
     with TemporaryDirectory() as cache:
         options = {"any_length": False, "seed": 0, "cache": Path(cache)}
         found = prepare(str(folder), reads, **options, progress=lambda *_: None)
@@ -51,10 +51,13 @@ def read(reads: Reads, folder: Path, _: Path) -> None:
 
 
 FORMATS = {
-    "LJSpeech": (recorded, Reads("spectrograms", {"bins": 161})),
-    "LibriSpeech": (transcribed, Reads("mel_spectrograms", {"bins": 80, "characters": 148})),
-    "sentences": (sentences, Reads("sentences", {"vocabulary": 99}, longest=20)),
-    "sentence pairs": (pairs, Reads("sentence_pairs", {"vocabulary": 99}, longest=20)),
+    "LJSpeech": (recorded, DataRequirements("spectrograms", {"bins": 161})),
+    "LibriSpeech": (
+        transcribed,
+        DataRequirements("mel_spectrograms", {"bins": 80, "characters": 148}),
+    ),
+    "sentences": (sentences, DataRequirements("sentences", {"vocabulary": 99}, longest=20)),
+    "sentence pairs": (pairs, DataRequirements("sentence_pairs", {"vocabulary": 99}, longest=20)),
 }
 COUNTS = [(QUICK, 0), pytest.param(ALL // len(FORMATS), 1, marks=pytest.mark.slow)]
 

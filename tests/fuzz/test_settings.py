@@ -19,7 +19,7 @@ from experiments.sweep import goals, space
 from tests.experiments.test_hostile_settings import KINDS
 from tests.fuzz.corpus import Format, Target, check
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 QUICK, ALL = 300, 10_000
 GROWN_BYTES = 64 << 20
@@ -98,7 +98,7 @@ def taken_or_one_line(attempt: Callable[[], object]) -> None:
     """The command line shows what does not print; here it is other exceptions that would be wrong."""
     try:
         attempt()
-    except WrongCall:
+    except UsageError:
         pass
 
 

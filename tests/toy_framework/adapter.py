@@ -14,7 +14,7 @@ from models.contract import (
     PROFILED,
     Array,
     Batch,
-    Dropping,
+    DropoutProbe,
     Framework,
     ImageFiles,
     Mark,
@@ -199,7 +199,7 @@ class Adapter(Framework):
         network: Network,
         inputs: tuple[Array, ...],
         draws: int,
-    ) -> dict[str, Dropping]:
+    ) -> dict[str, DropoutProbe]:
         return {}
 
     def drop_nothing(self, network: Network) -> None:

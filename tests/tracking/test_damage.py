@@ -19,7 +19,7 @@ from experiments.cli import main as command_line
 from experiments.run.journal_runs import cell_results, stored
 from tests.conftest import wait_for
 from tracking import journal
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.journal import Journal
 from tracking.records import (
     Artifact,
@@ -238,7 +238,7 @@ def test_a_pipe_or_folder_among_journals_is_named(
     assert len(re.findall(r"/[ad]/records\.jsonl cannot be read: it is a folder, a pipe", output))
     assert "2 of 4 journals sent" in output
     assert arrived(store, "piped b") == arrived(store, "piped c") == ALL
-    with pytest.raises(WrongCall, match="a pipe or a device"):
+    with pytest.raises(UsageError, match="a pipe or a device"):
         Journal(tmp_path / "a")
 
 
@@ -329,7 +329,7 @@ def test_a_damaged_description_is_one_line_and_its_records_arrive(
         rf"evenhand: {path} is damaged: .*, by replay --journal {root}/newest\n", output
     )
     assert [folder.name for folder, _ in journal.descriptions(root, "older")] == ["older"]
-    with pytest.raises(WrongCall, match="is damaged"):
+    with pytest.raises(UsageError, match="is damaged"):
         journal.descriptions(root, "newest")
     code, output = call(capsys, "replay", f"--journal={root}")
     assert code == 0, output

@@ -11,7 +11,7 @@ import pytest
 
 from tests import warm
 from tracking import first_use
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.store import Store
 
 PROCESSES = 2
@@ -87,7 +87,7 @@ def test_only_a_store_in_a_file_is_waited_for(uri: str, folder: Path | None) -> 
 def test_a_store_that_no_file_can_hold_is_one_line_at_once(uri: str) -> None:
     began = time.monotonic()
     with pytest.raises(
-        WrongCall,
+        UsageError,
         match=f"tracking store {uri} .*; set MLFLOW_TRACKING_URI to one such as sqlite:///mlflow.db",
     ):
         Store(uri)

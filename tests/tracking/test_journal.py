@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tracking import journal
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.journal import Journal, JournalError
 from tracking.records import (
     Artifact,
@@ -66,7 +66,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_folder_is_a_wrong_call() -> None:
-    with pytest.raises(WrongCall, match="journal=DIR"):
+    with pytest.raises(UsageError, match="journal=DIR"):
         Journal(Path("/proc/nothing"))
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests import neighbours
 from tests.conftest import ROOT
 from tracking.records import OTHERS_CPU
-from tracking.sensors.load import Load, Moment, between, look, together
+from tracking.sensors.load import CpuSnapshot, Load, between, look, together
 
 BURN = "import time\nuntil = time.process_time() + {}\nwhile time.process_time() < until: pass\n"
 # Burns in a process whose own parent has ended, but inside the session of the process that is asked to.
@@ -59,7 +59,7 @@ def test_what_this_process_starts_is_its_own_also_when_it_has_ended() -> None:
     assert look().ours - first.ours >= rise - 5 * STEP_SECONDS > 0.25
 
 
-MOMENT = Moment(at=0.0, counted=0.0, busy=0.0, stolen=0.0, ours=0.0, others={})
+MOMENT = CpuSnapshot(at=0.0, counted=0.0, busy=0.0, stolen=0.0, ours=0.0, others={})
 
 
 def of(seconds: float, cpus: int = 4, **more: object) -> Load:

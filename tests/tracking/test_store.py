@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import ROOT, Server, wait_for
 from tests.faults.proxy import Proxy
 from tracking import whereabouts
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.journal import Journal
 from tracking.records import (
     Artifact,
@@ -118,7 +118,7 @@ def test_a_description_keeps_what_its_users_wrote_and_leads_to_the_newest_result
 
 def test_a_dead_server_costs_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
-    with pytest.raises(WrongCall, match="cannot be used"):
+    with pytest.raises(UsageError, match="cannot be used"):
         Store("http://127.0.0.1:9").check()
     with pytest.raises(Unreachable):
         Store("http://127.0.0.1:9").apply(some_records(tmp_path), tmp_path)
@@ -311,24 +311,24 @@ def test_a_server_and_its_database_tell_the_same_runs(server: Server, tmp_path: 
 
 def test_an_experiment_that_is_not_there_is_told_with_those_that_are(store: Store) -> None:
     with pytest.raises(
-        WrongCall,
+        UsageError,
         match=r"no experiment 'lenet' on sqlite.*; nothing was recorded there; .*MLFLOW_TRACKING_URI",
     ):
         store.experiment_ids(["lenet"])
     ids = [store.experiment_id(name) for name in ("captioning", "lenet")]
     assert store.experiment_ids(["captioning", "lenet"]) == ids
     with pytest.raises(
-        WrongCall, match=r"no experiment 'captoining' on sqlite.*did you mean 'captioning'\?"
+        UsageError, match=r"no experiment 'captoining' on sqlite.*did you mean 'captioning'\?"
     ):
         store.experiment_ids(["lenet", "captoining"])
     with pytest.raises(
-        WrongCall, match=r"no experiment 'x' on sqlite.*; have Default, captioning, lenet$"
+        UsageError, match=r"no experiment 'x' on sqlite.*; have Default, captioning, lenet$"
     ):
         store.experiment_ids(["x"])
     store._client.delete_experiment(ids[1])
-    with pytest.raises(WrongCall, match="no experiment 'lenet'"):
+    with pytest.raises(UsageError, match="no experiment 'lenet'"):
         store.experiment_ids(["lenet"])
-    with pytest.raises(WrongCall, match="experiments restore"):
+    with pytest.raises(UsageError, match="experiments restore"):
         store.experiment_id("lenet")
 
 

@@ -27,7 +27,7 @@ Process = tuple[int, float]
 
 
 @dataclass(frozen=True)
-class Moment:
+class CpuSnapshot:
     """Counters since the machine started, in seconds.
 
     Attributes:
@@ -45,7 +45,7 @@ class Moment:
     others: Mapping[Process, float]
 
 
-def look() -> Moment:
+def look() -> CpuSnapshot:
     """Return the counters now."""
     processes = {
         process.pid: process.info
@@ -57,7 +57,7 @@ def look() -> Moment:
     waiting = getattr(times, "iowait", 0.0)
     # guests are counted as user time already
     counted = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    return Moment(
+    return CpuSnapshot(
         at=time.monotonic(),
         counted=counted,
         busy=counted - times.idle - waiting,
@@ -166,7 +166,7 @@ class Load:
         return min(100.0, 100 * seconds / (self.seconds * self.cpus)) if self.seconds else 0.0
 
 
-def between(first: Moment, last: Moment) -> Load:
+def between(first: CpuSnapshot, last: CpuSnapshot) -> Load:
     """Return the load between two moments. All use of a process that began meanwhile counts."""
     used = {process: time - first.others.get(process, 0.0) for process, time in last.others.items()}
     return Load(

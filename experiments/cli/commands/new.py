@@ -12,7 +12,7 @@ from experiments.cli.commands import Command
 from experiments.config import shell
 from experiments.config.settings import setting
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -48,22 +48,22 @@ def write(settings: New) -> list[Path]:
     """Write the files and return their paths.
 
     Raises:
-        WrongCall: for a name that cannot be, and for a folder that exists.
+        UsageError: for a name that cannot be, and for a folder that exists.
     """
     from models import own
 
     name = settings.name
     if not name:
-        raise WrongCall(f"name is missing: {shell.command('new', settings.kind, 'my_net')}")
+        raise UsageError(f"name is missing: {shell.command('new', settings.kind, 'my_net')}")
     if not _NAME.fullmatch(name):
-        raise WrongCall(f"name={ascii(name)[:60]}: small letters, digits and _, as in my_net")
+        raise UsageError(f"name={ascii(name)[:60]}: small letters, digits and _, as in my_net")
     if settings.kind == "model" and (
         (own.OURS / name).exists() or (own.OURS / f"{name}.py").exists()
     ):
-        raise WrongCall(f"name={name}: evenhand has a '{name}' of its own; choose another name")
+        raise UsageError(f"name={name}: evenhand has a '{name}' of its own; choose another name")
     folder = Path(settings.output) / name
     if folder.exists():
-        raise WrongCall(
+        raise UsageError(
             f"{folder} is there already; choose another name, or another folder (output=DIR)"
         )
     values = {"name": name, "title": "".join(part.capitalize() for part in name.split("_"))}

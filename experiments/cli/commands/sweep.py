@@ -9,12 +9,14 @@ from experiments.cli.codes import DONE
 from experiments.cli.commands import Command
 from experiments.config.settings import convert
 from experiments.sweep.settings import Sweep
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 def run(settings: Sweep, options: Mapping[str, str]) -> int:
     if convert("dry_run", options.get("dry_run", "false"), bool):
-        raise WrongCall("dry_run: a search chooses its cells as it goes; ask the experiment itself")
+        raise UsageError(
+            "dry_run: a search chooses its cells as it goes; ask the experiment itself"
+        )
     campaign.end_in_order()
     from experiments.config.console import Display
     from experiments.sweep import worker

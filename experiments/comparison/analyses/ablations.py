@@ -13,7 +13,7 @@ from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Cell, Header, Line, Section
 from experiments.comparison.report.tables import number
 from experiments.comparison.runs.environment import medians
-from experiments.comparison.runs.pairing import Cause
+from experiments.comparison.runs.pairing import ExclusionCode
 from experiments.comparison.statistics.estimates import Estimate
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.contract import Treatment
@@ -103,7 +103,7 @@ def lstm(
     unequal = {
         exclusion.name.rpartition(" · block ")[0]: exclusion.detail
         for exclusion in comparison.excluded
-        if exclusion.cause is Cause.NOT_EQUAL
+        if exclusion.cause is ExclusionCode.NOT_EQUAL
     }
     rows: list[Line] = []
     for treatment in treatments:

@@ -101,7 +101,7 @@ def _named(findings: Sequence[Finding], *, effects: bool = False) -> str:
     for finding in findings:
         interval = wording.effect_interval(finding) or "always"
         effect = f" ({wording.effect(finding)}, {interval})" if effects else ""
-        texts.append(wording.named(finding) + effect)
+        texts.append(wording.describe_outcome(finding) + effect)
     return wording.joined(texts)
 
 
@@ -118,7 +118,7 @@ def _section(control: Control) -> Section:
     header: Header = ("outcome", *sides, *EFFECT, number("p (Holm)"), number("blocks"))
     rows: list[Line] = [
         (
-            *(wording.named(finding), *tables.sides(finding), *tables.effect(finding)),
+            *(wording.describe_outcome(finding), *tables.sides(finding), *tables.effect(finding)),
             *(wording.p_value(finding.row.p_holm), str(finding.row.n_blocks)),
         )
         for finding in inside.findings

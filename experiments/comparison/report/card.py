@@ -71,7 +71,7 @@ class AnswerCard:
         return " ".join(filter(None, (self.answer, self.caution)))
 
 
-def of(
+def build_card(
     comparison: Comparison,
     title: str,
     span: Span | None = None,
@@ -113,7 +113,7 @@ def _headlines(comparison: Comparison) -> list[Finding]:
 
 
 def _line(finding: Finding, comparison: Comparison, *, several: bool) -> OutcomeLine:
-    label = wording.named(finding)
+    label = wording.describe_outcome(finding)
     whom = f": {wording.spoken(finding.row.b, comparison)}" if several else ""
     verdict = " · ".join(filter(None, (finding.row.verdict, strata.counted(finding, comparison))))
     return OutcomeLine(
@@ -183,7 +183,9 @@ def _how(unsettled: Sequence[Finding]) -> str:
     ]:
         blocks, longest = max(planned, key=lambda pair: pair[0])
         takes = (
-            f", {durations.told(blocks * longest.block_seconds)}," if longest.block_seconds else ""
+            f", {durations.format_duration(blocks * longest.block_seconds)},"
+            if longest.block_seconds
+            else ""
         )
         each = " each" if len(planned) > 1 else ""
         sentences.append(
@@ -286,7 +288,7 @@ def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
         "GPU": facts["gpu"] or ("none recorded" if facts["cpu"] else ""),
         "Versions": ", ".join(sorted(versions)),
         "Date": span.days if span else "",
-        "Duration": f"{durations.told(span.seconds)}, first run to last" if span else "",
+        "Duration": f"{durations.format_duration(span.seconds)}, first run to last" if span else "",
         "Runs": ", ".join(filter(None, (f"{comparison.n_runs:,} usable", counted))),
         "Precision": f"smallest detectable effect {smallest}" if smallest else "",
     }

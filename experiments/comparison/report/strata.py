@@ -19,7 +19,7 @@ _TOLD = {
 }
 
 
-def of(summary: Finding, comparison: Comparison) -> list[Finding]:
+def summarised_findings(summary: Finding, comparison: Comparison) -> list[Finding]:
     """Return the findings that a summary is of; none of a finding that is no summary."""
     if not summary.across:
         return []
@@ -33,7 +33,9 @@ def of(summary: Finding, comparison: Comparison) -> list[Finding]:
 
 def is_told(summary: Finding, comparison: Comparison) -> bool:
     """Return whether there is a verdict, of all strata together or of any of them."""
-    return summary.judged or any(finding.judged for finding in of(summary, comparison))
+    return summary.judged or any(
+        finding.judged for finding in summarised_findings(summary, comparison)
+    )
 
 
 def clause(summary: Finding, comparison: Comparison) -> str:
@@ -44,7 +46,7 @@ def clause(summary: Finding, comparison: Comparison) -> str:
 
 def counted(summary: Finding, comparison: Comparison) -> str:
     """Return `in 3 of 4 campaigns faster, in 1 not settled`; empty if all agree."""
-    findings = of(summary, comparison)
+    findings = summarised_findings(summary, comparison)
     settled = {_word(finding) for finding in findings if finding.judged}
     counts = Counter(map(_word, findings)).items()
     groups = sorted(counts, key=lambda item: (item[0] not in settled, -item[1]))

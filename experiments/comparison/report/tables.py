@@ -166,7 +166,11 @@ def second_opinions(comparison: Comparison) -> Section:
     )
     rows: list[Line] = [
         (
-            *(wording.named(finding), finding.row.metric, *((finding.row.b,) if many else ())),
+            *(
+                wording.describe_outcome(finding),
+                finding.row.metric,
+                *((finding.row.b,) if many else ()),
+            ),
             *(wording.estimate(finding), wording.interval(finding) or wording.NONE),
             *_hodges_lehmann(finding),
             *map(

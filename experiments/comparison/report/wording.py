@@ -310,7 +310,7 @@ def _where(finding: Finding) -> str:
     return f" [{finding.row.stratum}]" if finding.row.stratum else ""
 
 
-def named(finding: Finding) -> str:
+def describe_outcome(finding: Finding) -> str:
     """Return the outcome, and the stratum if there is one."""
     return finding.outcome.label + _where(finding)
 
@@ -566,9 +566,9 @@ def at_a_look(finding: Finding, block_seconds: float) -> str:
     """
     row, share = _with_labels(finding).row, outlook.narrower(finding)
     if row.estimate is None:
-        return f"{named(finding)}, {row.b} against {row.a}: {row.reason}"
+        return f"{describe_outcome(finding)}, {row.b} against {row.a}: {row.reason}"
     bounds = effect_interval(finding) or NONE
-    seen = f"{named(finding)}, {row.b} against {row.a}: {effect(finding)} (95 % CI {bounds})"
+    seen = f"{describe_outcome(finding)}, {row.b} against {row.a}: {effect(finding)} (95 % CI {bounds})"
     if finding.judged or finding.decision is Decision.NOT_COMPARABLE:
         return f"{seen}: {row.verdict}"
     narrow = f"; settled at {share:.2g} of that width" if share else ""
@@ -576,7 +576,7 @@ def at_a_look(finding: Finding, block_seconds: float) -> str:
     if blocks_needed is None:
         return f"{seen}, margin {margin(finding)}: open{narrow}"
     extra = f"{blocks_needed:,} more block{'s' * (blocks_needed > 1)}"
-    more = f"at most {extra}, {durations.told(blocks_needed * block_seconds)}"
+    more = f"at most {extra}, {durations.format_duration(blocks_needed * block_seconds)}"
     return f"{seen}, margin {margin(finding)}: open{narrow}; {more}"
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from experiments.comparison.runs import names, query
 from tracking import plain, technical
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.records import RunKind, StoredRun
 
 TAKEN = "give what mlflow.search_runs() returns, run ids, or a table with a row a run"
@@ -20,7 +20,7 @@ def table(runs: Any) -> pd.DataFrame:
     """Return the table of runs in any form.
 
     Raises:
-        WrongCall: The argument holds no runs, or no run has a block.
+        UsageError: The argument holds no runs, or no run has a block.
         Unreachable: Run ids cannot be looked up.
     """
     if isinstance(runs, pd.DataFrame):
@@ -30,14 +30,14 @@ def table(runs: Any) -> pd.DataFrame:
     elif isinstance(runs, Iterable):
         frame = _from_each(list(runs))
     else:
-        raise WrongCall(f"compare: {type(runs).__name__} holds no runs; {TAKEN}")
+        raise UsageError(f"compare: {type(runs).__name__} holds no runs; {TAKEN}")
     columns = [str(name) for name in frame.columns]
     if {"run_id", "name", "kind"} <= set(columns):
         campaigns = frame[frame["kind"] == RunKind.CAMPAIGN]
         names_by_id = dict(zip(campaigns["run_id"], campaigns["name"], strict=True))
         frame = names.added(frame, names_by_id)
     if not frame.empty and ("block" not in columns or not frame["block"].notna().any()):
-        raise WrongCall(
+        raise UsageError(
             "compare: no run says its block (tag or column `block`), by which runs are paired; "
             f"have {', '.join(columns[:8])}, …"
         )
@@ -102,7 +102,7 @@ def _from_each(runs: list[Any]) -> pd.DataFrame:
         elif hasattr(run, "info"):
             stored[run.info.run_id] = stored_run(run)
         else:
-            raise WrongCall(f"compare: {plain.short(repr(run))} is no run; {TAKEN}")
+            raise UsageError(f"compare: {plain.short(repr(run))} is no run; {TAKEN}")
     return query.table(stored.values())
 
 
@@ -113,7 +113,7 @@ def _by_id(run_id: str) -> Iterator[StoredRun]:
     store = Store(to_read=True)
     run = store.run(run_id)
     if run is None:
-        raise WrongCall(f"compare: no run {plain.short(run_id)} on {store.uri}; {TAKEN}")
+        raise UsageError(f"compare: no run {plain.short(run_id)} on {store.uri}; {TAKEN}")
     yield run
     if run.tags.get("kind") == RunKind.CAMPAIGN:
         yield from store.children(run_id, store.experiment_name(run_id))

@@ -13,7 +13,7 @@ PARTS = " · "
 ID_LETTERS = 8
 
 
-def told(names: Mapping[str, str]) -> dict[str, str]:
+def distinguish(names: Mapping[str, str]) -> dict[str, str]:
     """Return short names of campaigns by run id.
 
     The first part, study and preset, is left out if it is the same in all. A name that several
@@ -39,7 +39,9 @@ def added(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     if "campaign" not in table.columns:
         return table
     present = {run_id: names[run_id] for run_id in set(table["campaign"]) if run_id in names}
-    return table.assign(**{COLUMN: table["campaign"].map(told(present))}) if present else table
+    return (
+        table.assign(**{COLUMN: table["campaign"].map(distinguish(present))}) if present else table
+    )
 
 
 def in_table(table: pd.DataFrame) -> dict[str, str]:

@@ -16,7 +16,7 @@ import pandas as pd
 from experiments.comparison.runs import names as names_
 from experiments.comparison.runs import nature
 from experiments.config import settings as settings_
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.records import RepeatCause
 
 CONTROL, DISTURBED = "tags.control", "tags.disturbed"
@@ -33,7 +33,7 @@ REPEATS, CAUSE = "tags.repeats", "tags.repeats.cause"
 OWN = frozenset({"level", "group", "stratum", "pair", "apart", "block_label", "sequence"})
 
 
-class Cause(StrEnum):
+class ExclusionCode(StrEnum):
     """Reason code for which a run, or one of its values, is left out."""
 
     RUNNING = "running"
@@ -64,7 +64,7 @@ class Exclusion:
     metric: str
     reason: str
     code: str = ""
-    cause: Cause = Cause.FAILED
+    cause: ExclusionCode = ExclusionCode.FAILED
     detail: str = ""
 
 
@@ -86,14 +86,14 @@ def column_of(table: pd.DataFrame, name: str) -> str:
     """Return the column of a factor or stratum: by its name, else of params, else of tags.
 
     Raises:
-        WrongCall: There is no such column.
+        UsageError: There is no such column.
     """
     for column in (name, f"params.{name}", f"tags.{name}", name.removeprefix("tags.")):
         if column in table.columns:
             return column
     names = [str(column) for column in table.columns if "/" not in str(column)]
     have = sorted(column for column in names if not column.startswith("tags.mlflow"))
-    raise WrongCall(f"no column '{name}' in the runs; have {', '.join(have)}")
+    raise UsageError(f"no column '{name}' in the runs; have {', '.join(have)}")
 
 
 def control_names(table: pd.DataFrame) -> pd.Series:
@@ -122,20 +122,20 @@ def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
     shared by all its blocks.
 
     Raises:
-        WrongCall: There is no such run.
+        UsageError: There is no such run.
     """
     if table.empty:
-        raise WrongCall(
+        raise UsageError(
             "no runs to compare: the selection is empty; widen the experiment, campaign or filter"
         )
     if table.columns.has_duplicates:
-        raise WrongCall(
+        raise UsageError(
             f"column {table.columns[table.columns.duplicated()][0]} is in the table twice"
         )
     frame = table.reset_index(drop=True)
     frame = frame[are_cells(frame)]
     if frame.empty:
-        raise WrongCall("no runs to compare: none of those selected is a cell run (tag kind=cell)")
+        raise UsageError("no runs to compare: none of those selected is a cell run (tag kind=cell)")
     frame = frame.assign(**_own_columns(frame, factor, strata))
     # the copy puts columns of one type side by side, since rows are taken many times
     texts = {name: object for name, kind in frame.dtypes.items() if kind == "str"}
@@ -262,7 +262,7 @@ def _sequence(frame: pd.DataFrame) -> pd.Series:
     return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
 
 
-def _causes(frame: pd.DataFrame, factor: str) -> list[tuple[Cause, str, str] | None]:
+def _causes(frame: pd.DataFrame, factor: str) -> list[tuple[ExclusionCode, str, str] | None]:
     """Return the code, reason and detail for which each run is excluded; None if it is usable."""
     defaults = {"status": "FINISHED", "outcome": "ok", "outcome_reason": ""}
     columns: list[list[str]] = []
@@ -273,19 +273,21 @@ def _causes(frame: pd.DataFrame, factor: str) -> list[tuple[Cause, str, str] | N
     return [_cause(run, factor) for run in runs]
 
 
-def _cause(run: Sequence[str], factor: str) -> tuple[Cause, str, str] | None:
+def _cause(run: Sequence[str], factor: str) -> tuple[ExclusionCode, str, str] | None:
     status, outcome, detail, level, pair = run
     why = f": {detail}" if detail else ""
     if status in ("RUNNING", "SCHEDULED"):
-        return Cause.RUNNING, f"still {status.lower()}", ""
+        return ExclusionCode.RUNNING, f"still {status.lower()}", ""
     if outcome != "ok":
-        code = Cause.NOT_EQUAL if outcome == Cause.NOT_EQUAL else Cause.FAILED
+        code = (
+            ExclusionCode.NOT_EQUAL if outcome == ExclusionCode.NOT_EQUAL else ExclusionCode.FAILED
+        )
         return code, f"{outcome.replace('_', ' ')}{why}", detail
     if status != "FINISHED":
-        return Cause.FAILED, f"{status.lower()}{why}", detail
+        return ExclusionCode.FAILED, f"{status.lower()}{why}", detail
     if not level:
-        return Cause.NO_LEVEL, f"has no {factor}", ""
-    return None if pair else (Cause.NO_BLOCK, "has no block: nothing to pair it with", "")
+        return ExclusionCode.NO_LEVEL, f"has no {factor}", ""
+    return None if pair else (ExclusionCode.NO_BLOCK, "has no block: nothing to pair it with", "")
 
 
 def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
@@ -322,7 +324,7 @@ def _replaced(run: Any) -> Exclusion:
     why = _as_text(run.get(REPEATS if cause == RepeatCause.ODD_BLOCK else DISTURBED, ""))
     reason = "; ".join(filter(None, [why, "a later run of the same cell is used instead"]))
     code = cause or (RepeatCause.BUSY_MACHINE if why else "")
-    return replace(_exclusion(run, Cause.REPEATED, reason), code=code)
+    return replace(_exclusion(run, ExclusionCode.REPEATED, reason), code=code)
 
 
 def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[str] = ()) -> str:
@@ -409,7 +411,7 @@ def pairs(
             if label not in rows[other]:
                 run = frame.iloc[rows[level][label]]
                 reason = f"block {run['block_label']} has no usable run of {other}"
-                excluded.append(_exclusion(run, Cause.NO_PARTNER, reason))
+                excluded.append(_exclusion(run, ExclusionCode.NO_PARTNER, reason))
     first, second = (
         np.array([rows[level][label] for label in common], dtype=int) for level in (a, b)
     )
@@ -427,7 +429,7 @@ def pairs(
             reason = f"{what} differ inside the block ({', '.join(texts)})"
             differing.setdefault(what, []).append(f"{a} {texts[0]}, {b} {texts[1]}")
             excluded += [
-                _exclusion(frame.iloc[row], Cause.UNLIKE_PARTNER, reason)
+                _exclusion(frame.iloc[row], ExclusionCode.UNLIKE_PARTNER, reason)
                 for row in (first[block], second[block])
             ]
         alike[unlike] = False
@@ -469,7 +471,7 @@ def inside_strata(
         if runs["level"].nunique() < 2:
             for _, run in runs.iterrows():
                 reason = f"its campaign has no usable run of {b if run['level'] == a else a}"
-                excluded.append(_exclusion(run, Cause.ONE_SIDED_CAMPAIGN, reason))
+                excluded.append(_exclusion(run, ExclusionCode.ONE_SIDED_CAMPAIGN, reason))
     return both, excluded
 
 
@@ -488,11 +490,11 @@ def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
 
 def without_value(run: Any, metric: str, reason: str) -> Exclusion:
     """Return the exclusion of one value of a run that is otherwise used."""
-    return _exclusion(run, Cause.NO_VALUE, reason, metric=metric)
+    return _exclusion(run, ExclusionCode.NO_VALUE, reason, metric=metric)
 
 
 def _exclusion(
-    run: Any, cause: Cause, reason: str, detail: str = "", *, metric: str = ""
+    run: Any, cause: ExclusionCode, reason: str, detail: str = "", *, metric: str = ""
 ) -> Exclusion:
     fields = (run["run_id"], run["name"], run["level"], run["block_label"])
     return Exclusion(*fields, metric, reason, cause=cause, detail=detail)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 Floats = NDArray[np.float64]
 EXACT_PAIRS = 50
@@ -33,12 +33,12 @@ class Estimate:
 
 
 def numbers(values: ArrayLike, *, minimum: int = 1) -> Floats:
-    """Return a finite one-dimensional array. Raises WrongCall below `minimum` values."""
+    """Return a finite one-dimensional array. Raises UsageError below `minimum` values."""
     array = np.asarray(values, dtype=np.float64).ravel()
     if not np.logical_and.reduce(np.isfinite(array)):  # `all` takes twice as long for so few
-        raise WrongCall("values hold NaN or infinities; leave those runs out")
+        raise UsageError("values hold NaN or infinities; leave those runs out")
     if len(array) < minimum:
-        raise WrongCall(f"{len(array)} values where at least {minimum} are needed")
+        raise UsageError(f"{len(array)} values where at least {minimum} are needed")
     return array
 
 
@@ -46,15 +46,15 @@ def differences(a: ArrayLike, b: ArrayLike) -> Floats:
     """Return b - a, pair by pair."""
     first, second = numbers(a), numbers(b)
     if len(first) != len(second):
-        raise WrongCall(f"{len(first)} against {len(second)} values do not make pairs")
+        raise UsageError(f"{len(first)} against {len(second)} values do not make pairs")
     return second - first
 
 
 def log_ratios(a: ArrayLike, b: ArrayLike) -> Floats:
-    """Return log(b / a), pair by pair. Raises WrongCall unless all values are positive."""
+    """Return log(b / a), pair by pair. Raises UsageError unless all values are positive."""
     first, second = numbers(a), numbers(b)
     if min(first.min(), second.min()) <= 0:
-        raise WrongCall("a ratio needs positive values; compare the difference")
+        raise UsageError("a ratio needs positive values; compare the difference")
     return differences(np.log(first), np.log(second))
 
 
@@ -136,7 +136,7 @@ def signed_rank_distribution(ranks: Sequence[int]) -> Floats:
 def minimum_values(q: float, confidence: float = 0.95) -> int:
     """Return the number of values from which quantile q has a distribution-free interval."""
     if not 0 < q < 1:
-        raise WrongCall(f"quantile {q} is not between 0 and 1")
+        raise UsageError(f"quantile {q} is not between 0 and 1")
     return math.ceil(math.log((1 - confidence) / 2) / math.log(max(q, 1 - q)) - ROUNDING)
 
 
@@ -149,12 +149,12 @@ def percentile(values: ArrayLike, q: float) -> float:
     """Return the median-unbiased quantile (Hyndman & Fan 1996, definition 8).
 
     Raises:
-        WrongCall: There are too few values.
+        UsageError: There are too few values.
     """
     sample = numbers(values)
     if not earned(q, len(sample)):
         needed = minimum_values(q)
-        raise WrongCall(f"n too small: {len(sample)} values, p{100 * q:g} needs {needed}")
+        raise UsageError(f"n too small: {len(sample)} values, p{100 * q:g} needs {needed}")
     return float(np.quantile(sample, q, method="median_unbiased"))
 
 

@@ -26,7 +26,7 @@ from experiments.comparison.statistics.estimates import (
     signed_rank_distribution,
     t_quantile,
 )
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 SMALLEST_P = 1e-300
 EXACT_SIGNS = 15
@@ -34,7 +34,7 @@ ALPHA = 0.05
 
 
 @dataclass(frozen=True)
-class Tested:
+class SignificanceTest:
     """Statistic of a test and its p."""
 
     statistic: float
@@ -46,17 +46,17 @@ def _p(value: float) -> float:
     return min(1.0, max(SMALLEST_P, float(value)))
 
 
-def paired_t(shifts: ArrayLike) -> Tested | None:
+def paired_t(shifts: ArrayLike) -> SignificanceTest | None:
     """Run the two-sided paired t test. None if shifts are constant or fewer than two."""
     values = numbers(shifts)
     if len(values) < 2 or is_constant(values, float(np.abs(values).max())):
         return None
     # SciPy's ttest_1samp takes fifty times as long, and a calibration needs 50,000 of these
     statistic = float(values.mean()) / (float(values.std(ddof=1)) / math.sqrt(len(values)))
-    return Tested(statistic, _p(2 * special.stdtr(len(values) - 1, -abs(statistic))))
+    return SignificanceTest(statistic, _p(2 * special.stdtr(len(values) - 1, -abs(statistic))))
 
 
-def signed_rank(shifts: ArrayLike) -> Tested:
+def signed_rank(shifts: ArrayLike) -> SignificanceTest:
     """Run Wilcoxon's two-sided signed-rank test; the statistic is the sum of positive ranks.
 
     Exact up to 50 shifts, ties included (SciPy's exact p ignores ties); zeros are left out.
@@ -64,15 +64,15 @@ def signed_rank(shifts: ArrayLike) -> Tested:
     values = numbers(shifts)
     values = values[values != 0]
     if len(values) == 0:
-        return Tested(0.0, 1.0)
+        return SignificanceTest(0.0, 1.0)
     ranks = stats.rankdata(np.abs(values))
     plus = float(ranks[values > 0].sum())
     if len(values) > EXACT_PAIRS:
         result = stats.wilcoxon(values, method="asymptotic", correction=True)
-        return Tested(plus, _p(result.pvalue))
+        return SignificanceTest(plus, _p(result.pvalue))
     chances = signed_rank_distribution(tuple(sorted(np.rint(2 * ranks).astype(int).tolist())))
     at = round(2 * plus)
-    return Tested(plus, _p(2 * min(chances[at:].sum(), chances[: at + 1].sum())))
+    return SignificanceTest(plus, _p(2 * min(chances[at:].sum(), chances[: at + 1].sum())))
 
 
 def permutation_p(shifts: ArrayLike) -> float | None:
@@ -107,7 +107,7 @@ def _signs(n: int) -> Floats:
     return np.asarray(1.0 - 2.0 * choices)
 
 
-def tost_paired(shifts: ArrayLike, low: float, high: float) -> Tested | None:
+def tost_paired(shifts: ArrayLike, low: float, high: float) -> SignificanceTest | None:
     """Test that the mean shift lies inside (low, high), by two one-sided t tests."""
     values = numbers(shifts)
     if len(values) < 2 or is_constant(values, float(np.abs(values).max())):
@@ -115,7 +115,7 @@ def tost_paired(shifts: ArrayLike, low: float, high: float) -> Tested | None:
     # statsmodels' ttost_paired takes thirty times as long
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
     above, below = (float(values.mean()) - low) / error, (high - float(values.mean())) / error
-    return Tested(
+    return SignificanceTest(
         min(abs(above), abs(below)), _p(special.stdtr(len(values) - 1, -min(above, below)))
     )
 
@@ -133,10 +133,10 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     return [None if p is None else next(remaining) for p in ps]
 
 
-def page(table: ArrayLike) -> Tested:
+def page(table: ArrayLike) -> SignificanceTest:
     """Run Page's test that values rise along a (blocks, levels) table of at least three levels."""
     result = stats.page_trend_test(np.asarray(table, dtype=float))
-    return Tested(float(result.statistic), _p(result.pvalue))
+    return SignificanceTest(float(result.statistic), _p(result.pvalue))
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
     """
     estimates, spread = numbers(values, minimum=2), numbers(variances)
     if len(estimates) != len(spread) or spread.min() < 0:
-        raise WrongCall(f"{len(estimates)} estimates need as many variances, none below 0")
+        raise UsageError(f"{len(estimates)} estimates need as many variances, none below 0")
     if spread.min() == 0:
         error = (
             0.0

@@ -121,7 +121,9 @@ def as_effect(shift: float, kind: str) -> float:
 def _told(finding: Finding) -> str:
     blocks, seconds = payable(finding), finding.block_seconds
     if blocks:
-        cost = f" ({durations.told(blocks * seconds)} of machine time)" if seconds else ""
+        cost = (
+            f" ({durations.format_duration(blocks * seconds)} of machine time)" if seconds else ""
+        )
         return (
             f"at most {blocks:,} more block{'s' * (blocks > 1)} settle it with a predicted "
             f"probability of {PREDICTED}{cost}"

@@ -40,7 +40,7 @@ from experiments.metrics import CHECKS, HIDDEN, PROFILED, TOTAL, Outcome, declar
 from experiments.metrics import checked as check_outcomes
 from experiments.metrics import outcome as outcome_of
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 # An interval at least this many times as wide as a t interval states the cause.
 NOTABLE = 1.25
@@ -78,11 +78,11 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         spec: the factor, its baseline, outcomes and margins.
 
     Raises:
-        WrongCall: for a call that cannot be carried out; data that cannot be compared give rows
+        UsageError: for a call that cannot be carried out; data that cannot be compared give rows
             with the reason.
     """
     if not 0 < spec.margin < 1:
-        raise WrongCall(f"margin={spec.margin} is not between 0 and 1; 0.03 means 3 %")
+        raise UsageError(f"margin={spec.margin} is not between 0 and 1; 0.03 means 3 %")
     runs = pairing.usable(table, factor=spec.factor, strata=spec.strata)
     frame, levels = runs.frame, _levels(spec, runs.levels)
     request = _resolve(table, frame, spec)
@@ -200,10 +200,10 @@ def _levels(spec: ComparisonSpec, levels: Sequence[str]) -> tuple[str, ...]:
     baseline = spec.baseline
     if baseline is not None and str(baseline) not in levels:
         have = ", ".join(levels) or "no level at all"
-        raise WrongCall(f"no run has {spec.factor}={baseline}, the baseline; have {have}")
+        raise UsageError(f"no run has {spec.factor}={baseline}, the baseline; have {have}")
     if len(levels) < 2:
         have = f"{spec.factor}={levels[0]}" if levels else f"no {spec.factor}"
-        raise WrongCall(f"only one side: all runs have {have}; a comparison needs two levels")
+        raise UsageError(f"only one side: all runs have {have}; a comparison needs two levels")
     first = levels[0] if baseline is None else str(baseline)
     return (first, *(level for level in levels if level != first))
 

@@ -23,7 +23,7 @@ _PIECE_PICTURES = 1_000
 
 
 def check_unpacked(path: Path, unpacked_bytes: int) -> None:
-    """Raise WrongCall if a compressed file promises more than one of pictures would."""
+    """Raise UsageError if a compressed file promises more than one of pictures would."""
     size = path.stat().st_size
     if unpacked_bytes > max(FREELY_UNPACKED_BYTES, MAX_UNPACKED_RATIO * size):
         raise refused(
@@ -82,7 +82,7 @@ def numbered(numbers: NDArray[np.int64]) -> tuple[str, ...]:
 
 
 def check_names(path: Path, names: Sequence[str]) -> None:
-    """Raise WrongCall for a class whose name cannot be written into a table or a terminal."""
+    """Raise UsageError for a class whose name cannot be written into a table or a terminal."""
     for name in names:
         if not name or len(name) > LONGEST_NAME or not is_text(name):
             raise refused(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from experiments.datasets.files import reading, refused
 from experiments.datasets.labelled import checks
 from experiments.datasets.labelled.raw import Pictures, digest_of, of_arrays
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 LOOKS_FOR = "CIFAR-10 (cifar-10-batches-py with data_batch_1 … test_batch)"
 TRAINING = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -50,7 +50,7 @@ def read(path: Path) -> Pictures:
     folder = _inside(path)
     files = [folder / name for name in (*TRAINING, TEST) if (folder / name).is_file()]
     if len(files) < 2:
-        raise WrongCall(
+        raise UsageError(
             f"data={path}: {TRAINING[0]} is missing; CIFAR-10 has {TRAINING[0]} … "
             f"{TRAINING[-1]} and {TEST}"
         )
@@ -86,7 +86,7 @@ def _read_isolated(files: list[Path]) -> list[NDArray[Any]]:
         command = [sys.executable, "-m", __name__, *options]
         child = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if child.returncode == REFUSED:
-            raise WrongCall(child.stderr.strip())
+            raise UsageError(child.stderr.strip())
         if child.returncode:
             is_slow = child.returncode == -signal.SIGXCPU
             why = f"they take more than {CPU_SECONDS} s" if is_slow else "their reader crashed"
@@ -108,7 +108,7 @@ def main(seconds: str, output: str, *paths: str) -> int:
                 arrays.append(np.array(read_names(path)))
             else:
                 arrays.extend(read_batch(path))
-    except WrongCall as error:
+    except UsageError as error:
         print(error, file=sys.stderr)
         return REFUSED
     np.savez(output, *arrays)

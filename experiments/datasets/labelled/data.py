@@ -19,7 +19,7 @@ from experiments.datasets.files import Progress, check_path, new_folder, reading
 from experiments.datasets.images import Image, orientation_of_plain
 from experiments.datasets.labelled.raw import Pictures
 from models import own
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 VERSION = 4
 LEFT_OUT, VALIDATION, TRAINING = -1, 0, 1
@@ -66,7 +66,7 @@ class Labelled:
         """Open what `prepare` wrote; the images stay on disk until they are read.
 
         Raises:
-            WrongCall: The folder was damaged.
+            UsageError: The folder was damaged.
         """
         with reading(folder, "whole data set in the cache (remove the folder to make it again)"):
             about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
@@ -103,7 +103,7 @@ def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Pro
         side: Height and width to which every picture is resized.
 
     Raises:
-        WrongCall: The data set is unknown or damaged; the message names the file.
+        UsageError: The data set is unknown or damaged; the message names the file.
     """
     embedded = marked_modules(__package__, "EMBEDDED")
     if source in embedded:
@@ -132,7 +132,7 @@ def _read(path: Path) -> Pictures:
     with reading(path, "data set"):
         if not path.exists():
             names = " or ".join(f"data={name}" for name in marked_modules(__package__, "EMBEDDED"))
-            raise WrongCall(
+            raise UsageError(
                 f"data={path}: there is no such file or folder; or take {names}, which is embedded"
             )
         for module in formats:
@@ -140,14 +140,14 @@ def _read(path: Path) -> Pictures:
                 pictures: Pictures = module.read(path)
                 return pictures
     expected = "; ".join(module.LOOKS_FOR for module in formats)
-    raise WrongCall(f"data={path}: no known data set there; looked for {expected}")
+    raise UsageError(f"data={path}: no known data set there; looked for {expected}")
 
 
 def _read_with_code(path: Path) -> Pictures:
     """Call `read(folder)` of a file of Python that the user named; errors name its line."""
     spec = spec_from_file_location(f"evenhand_data_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise WrongCall(
+        raise UsageError(
             f"data={path}: there is no such file; `evenhand new dataset NAME` writes one to "
             "begin with"
         )
@@ -162,10 +162,10 @@ def _read_with_code(path: Path) -> Pictures:
         frames = traceback.extract_tb(error.__traceback__)
         numbers = [frame.lineno for frame in frames if frame.filename == str(path)]
         where = f", line {numbers[-1]}" if numbers else ""
-        raise WrongCall(f"data={path}{where}: {own.reason(error)}") from error
+        raise UsageError(f"data={path}{where}: {own.reason(error)}") from error
     if not isinstance(pictures, Pictures):
         kind = type(pictures).__name__
-        raise WrongCall(f"data={path}: read() returned {kind}; it returns Pictures")
+        raise UsageError(f"data={path}: read() returned {kind}; it returns Pictures")
     return pictures
 
 
@@ -190,9 +190,9 @@ def _write(
             use[row] = LEFT_OUT
             left_out.append(picture)
         else:
-            images[row] = brought(picture, side, channels)
+            images[row] = to_array(picture, side, channels)
     if len(left_out) > max(1, count // 100):
-        raise WrongCall(
+        raise UsageError(
             f"{pictures.source}: {len(left_out)} of {count} pictures cannot be read, the "
             f"first {left_out[0]}"
         )
@@ -223,7 +223,7 @@ def _write(
 
 
 def _check_disk(cache: Path, pictures: Pictures, needed_bytes: int) -> None:
-    """Raise WrongCall for a disk that is too full.
+    """Raise UsageError for a disk that is too full.
 
     A full disk below an array that is mapped into memory ends the process without a message.
     """
@@ -247,7 +247,7 @@ def _write_files(target: Path, pictures: Pictures, use: NDArray[np.int8]) -> Non
     np.save(target / "orientations.npy", orientations)
 
 
-def brought(picture: Image.Image, side: int, channels: int) -> NDArray[np.uint8]:
+def to_array(picture: Image.Image, side: int, channels: int) -> NDArray[np.uint8]:
     """Return (side, side, channels), resized bilinearly; the aspect ratio is not preserved."""
     converted = picture.convert(MODES[channels])
     if converted.size != (side, side):

@@ -14,7 +14,7 @@ from experiments.datasets.images import Image
 from experiments.datasets.labelled import checks
 from experiments.datasets.labelled.raw import Pictures, held_out
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 LOOKS_FOR = "folders of pictures (train/CLASS/… and val/CLASS/…, or CLASS/…)"
 GENERAL = True  # detected last, because many data sets are kept in folders
@@ -41,14 +41,14 @@ def read(path: Path) -> Pictures:
         linked = f"; {len(left_out)} left out, the first {left_out[0]}; {right}"
     names = [folder.name for folder in _classes(first) if _is_inside(folder, path)]
     if len(names) < 2:
-        raise WrongCall(f"data={path}: {len(names)} classes in {first}, two are needed{linked}")
+        raise UsageError(f"data={path}: {len(names)} classes in {first}, two are needed{linked}")
     checks.check_names(first, names)
     files = _labelled_files(path, first, names)
     training = held_out([label for _, label in files])
     if second:
         others = _labelled_files(path, second, names)
         if not others:
-            raise WrongCall(f"data={path}: {second.name} has no pictures{linked}")
+            raise UsageError(f"data={path}: {second.name} has no pictures{linked}")
         training = np.arange(len(files) + len(others)) < len(files)
         files += others
     paths, labels = [file for file, _ in files], [label for _, label in files]
@@ -93,7 +93,7 @@ def _labelled_files(root: Path, part: Path, names: list[str]) -> list[tuple[Path
         if not _is_inside(folder, root):
             continue
         if folder.name not in names:
-            raise WrongCall(
+            raise UsageError(
                 f"data={root}: {part.name} has the class {folder.name!r}, which train has not"
             )
         files += [(file, names.index(folder.name)) for file in _pictures(folder)]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from experiments.datasets.files import reading, refused
 from experiments.datasets.labelled import checks
 from experiments.datasets.labelled.raw import Pictures, digest_of, of_arrays
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 LOOKS_FOR = "MNIST (train-images-idx3-ubyte[.gz], … or mnist.npz)"
 PARTS = (
@@ -66,7 +66,7 @@ def _named(folder: Path, name: str) -> Path | None:
 def _part(folder: Path, name: str) -> Path:
     if file := _named(folder, name):
         return file
-    raise WrongCall(f"data={folder}: {name}[.gz] is missing; MNIST has {', '.join(PARTS)}")
+    raise UsageError(f"data={folder}: {name}[.gz] is missing; MNIST has {', '.join(PARTS)}")
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:

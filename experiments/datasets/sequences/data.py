@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from experiments.datasets.files import Progress, alone, check_path, new_folder, reading, refused
 from experiments.datasets.sequences.raw import EXAMPLES, SequenceSource
-from models.contract import Array, Reads
+from models.contract import Array, DataRequirements
 
 VERSION = 1
 
@@ -63,7 +63,13 @@ class Sequences:
 
 
 def prepare(
-    source: str, reads: Reads, *, any_length: bool, seed: int, cache: Path, progress: Progress
+    source: str,
+    reads: DataRequirements,
+    *,
+    any_length: bool,
+    seed: int,
+    cache: Path,
+    progress: Progress,
 ) -> Sequences:
     """Return the data set from the cache, where it is put if it is missing.
 
@@ -73,7 +79,7 @@ def prepare(
         any_length: Examples may be longer than the network takes, because they will be cut.
 
     Raises:
-        WrongCall: There is no such data, or they are damaged.
+        UsageError: There is no such data, or they are damaged.
     """
     path = Path(source).expanduser().absolute()
     check_path(path)

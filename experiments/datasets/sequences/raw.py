@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.datasets.files import refused
 from models.contract import Array
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 Examples = tuple[int, Iterator[tuple[Array, ...]]]
 # The largest batch of the repeated study, twice from each of four buckets of lengths.
@@ -95,5 +95,5 @@ def check_length(file: Path, line: int, length: int, longest: int | None) -> Non
         )
 
 
-def looked_for(path: Path, expected: str) -> WrongCall:
+def looked_for(path: Path, expected: str) -> UsageError:
     return refused(f"data={path}", f"no such data there; looked for {expected}")

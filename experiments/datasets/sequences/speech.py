@@ -38,7 +38,7 @@ class Utterance:
         """Return the samples per second and the samples, -1…1, of a recording with one channel.
 
         Raises:
-            WrongCall: The file is no such recording.
+            UsageError: The file is no such recording.
         """
         with reading(self.file, "WAV file of 16, 24 or 32 bits PCM"):
             if (size := self.file.stat().st_size) > _MAX_BYTES:

@@ -13,7 +13,7 @@ from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.contract import Job
 from experiments.planning.design import Cell
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.journal import Journal
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Backend(Protocol):
         """Run every missing cell by block. Closed before its end, it stops what still runs."""
 
 
-def of(campaign: Campaign) -> Backend:
+def select_backend(campaign: Campaign) -> Backend:
     if not campaign.settings.on_cluster:
         return local_backend(campaign)
     from experiments.run.backends.slurm import Slurm
@@ -72,16 +72,16 @@ def gather(records: Journal, run_id: str) -> None:
 
 
 def check(settings: CampaignSettings) -> None:
-    """Raise WrongCall for settings that contradict each other, or that no job can have."""
+    """Raise UsageError for settings that contradict each other, or that no job can have."""
     if not settings.on_cluster:
         defaults = CampaignSettings()
         for name in sorted(settings_.of_group(settings, "cluster") - {"executor"}):
             if (value := getattr(settings, name)) != getattr(defaults, name):
-                raise WrongCall(f"{name}={value} is for jobs of a cluster; add executor=slurm")
+                raise UsageError(f"{name}={value} is for jobs of a cluster; add executor=slurm")
         return
     durations.seconds("time_limit", settings.time_limit)
     if settings.time_limit == "none":
-        raise WrongCall("time_limit=none: a job needs a limit; write 30m, 2h or 1d")
+        raise UsageError("time_limit=none: a job needs a limit; write 30m, 2h or 1d")
     _require_cluster()
     from experiments.run.backends import cluster
 
@@ -90,11 +90,11 @@ def check(settings: CampaignSettings) -> None:
 
 def _require_cluster() -> None:
     if importlib.util.find_spec("submitit") is None:
-        raise WrongCall(
+        raise UsageError(
             "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'"
         )
     if missing := [name for name in COMMANDS if shutil.which(name) is None]:
-        raise WrongCall(
+        raise UsageError(
             f"executor=slurm: {', '.join(missing)} not found on this machine; "
             "start on a login node, or with executor=local"
         )

@@ -25,7 +25,7 @@ from experiments.config.settings import CampaignSettings, suggestion
 from experiments.config.stopping import STOP
 from experiments.contract import Node
 from experiments.run.cell_process import ROOT
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 
 # A controller that is down keeps its clients waiting for minutes.
 PATIENCE_SECONDS = 20.0
@@ -174,22 +174,22 @@ class SubmittedJob:
 
 
 def check(settings: CampaignSettings) -> None:
-    """Raise WrongCall where Slurm does not take such jobs; submit none."""
+    """Raise UsageError where Slurm does not take such jobs; submit none."""
     listed = _run(["sinfo", "--noheader", "--format=%R"])
     if listed.returncode:
-        raise WrongCall(
+        raise UsageError(
             f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}; "
             "ask for it where `sinfo` works"
         )
     partitions = dict.fromkeys(listed.stdout.split())
     if settings.partition and settings.partition not in partitions:
         close = suggestion(settings.partition, partitions)
-        raise WrongCall(f"partition={settings.partition} does not exist{close}")
+        raise UsageError(f"partition={settings.partition} does not exist{close}")
     options = [f"--{name}={value}" for name, value in _options(settings).items()]
     tried = _run(["sbatch", "--test-only", "--exclusive", *options, "--wrap=true"])
     if tried.returncode:
         reason = _first_line(tried.stderr).removeprefix("allocation failure: ")
-        raise WrongCall(
+        raise UsageError(
             f"executor=slurm: Slurm takes no job as {_as_requested(settings)}: {reason}"
         )
 
@@ -211,7 +211,7 @@ def submit(
         more: Options of sbatch in addition to those of the settings.
 
     Raises:
-        WrongCall: If Slurm does not take them.
+        UsageError: If Slurm does not take them.
     """
     python = f"{shlex.quote(sys.executable)} -P"
     executor = SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES, python=python)
@@ -236,7 +236,7 @@ def submit(
     try:
         jobs = executor.submit_array(tasks) if len(tasks) > 1 else [executor.submit(tasks[0])]
     except FailedJobError as error:
-        raise WrongCall(f"executor=slurm: {_first_line(str(error))}") from None
+        raise UsageError(f"executor=slurm: {_first_line(str(error))}") from None
     queue = Queue({str(job.job_id): JobState() for job in jobs})
     return [SubmittedJob(job, task, queue) for job, task in zip(jobs, tasks, strict=True)]
 
@@ -283,7 +283,7 @@ def call(
     with closing(follow([job])) as rounds:
         for _ in rounds:
             if job.waits_for in HOPELESS:
-                raise WrongCall(
+                raise UsageError(
                     "executor=slurm: Slurm would never start a job as "
                     f"{_as_requested(settings)}: {job.waits_for}"
                 )
@@ -295,21 +295,23 @@ def call(
         except EvenhandError as error:
             if job.has_started:
                 raise
-            raise WrongCall(f"executor=slurm: {error}") from None
+            raise UsageError(f"executor=slurm: {error}") from None
 
 
 def cancel_by_name(name: str) -> None:
-    """Cancel the jobs of an earlier process and wait. Raises WrongCall if Slurm does not answer."""
+    """Cancel the jobs of an earlier process and wait. Raises UsageError if Slurm does not answer."""
     _run(["scancel", f"--name={name}", "--me"])
     deadline = time.monotonic() + 3 * PATIENCE_SECONDS
     query = ["squeue", "--noheader", "--me", f"--name={name}", "--format=%i"]
     while (listed := _run(query)).stdout.strip():
         if time.monotonic() > deadline:
             ids = ", ".join(listed.stdout.split())
-            raise WrongCall(f"jobs of this campaign are still ending: {ids}; try again in a minute")
+            raise UsageError(
+                f"jobs of this campaign are still ending: {ids}; try again in a minute"
+            )
         time.sleep(POLL_SECONDS)
     if listed.returncode:
-        raise WrongCall(f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}")
+        raise UsageError(f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}")
 
 
 def here() -> dict[str, str]:

@@ -139,7 +139,7 @@ def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
         names = ",".join(node.name for node in recorder.nodes)
         recorder.place_tags |= {"slurm.nodes": names, "machine": machine()}
     recorder.called = f"job {recorder.place_tags['slurm.job']}"
-    device, workers = devices.of(settings)[0], settings.workers_of_a_cell
+    device, workers = devices.resolve_all(settings)[0], settings.workers_of_a_cell
     recorder.machine = machine_state.observe(load.look(), device, workers)
     troubles = recorder.machine.troubles
     recorder.warnings += [line for line in troubles if line not in recorder.warnings]

@@ -18,7 +18,7 @@ import numpy as np
 from experiments.datasets.captions import CaptionData
 from models import weights
 from models.contract import ModelError
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 MODEL = "densenet201"
 SIZE = 1_920
@@ -37,7 +37,7 @@ def resolve(setting: str, seed: int) -> Source:
     """Return the source of the weights; `auto` is imagenet if its checkpoint is available.
 
     Raises:
-        WrongCall: For weights that are not available.
+        UsageError: For weights that are not available.
     """
     if setting == "random":
         return Source("random", f"random:{seed}")
@@ -48,7 +48,7 @@ def resolve(setting: str, seed: int) -> Source:
     except ModelError as error:
         if setting == "auto":
             return resolve("random", seed)
-        raise WrongCall(str(error)) from None
+        raise UsageError(str(error)) from None
     with path.open("rb") as file:
         return Source(str(path), hashlib.file_digest(file, "sha256").hexdigest())
 

@@ -12,14 +12,14 @@ from experiments.studies.captioning import Settings
 from experiments.workloads import steps
 from experiments.workloads.captioning import features
 from tracking import plain
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:
     """Index the data and plan the extraction.
 
     Raises:
-        WrongCall: For data, weights or a cache that cannot be used.
+        UsageError: For data, weights or a cache that cannot be used.
     """
     cache = Path(settings.cache).resolve()
     data = _data(settings, cache, progress)
@@ -74,7 +74,7 @@ def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
     """Return a warning about pictures that broke while they were read.
 
     Raises:
-        WrongCall: If they are too many.
+        UsageError: If they are too many.
     """
     broken = features.broken(Path(prepared.inputs["features"]).parent)
     if settings.data == "synthetic" or not broken:
@@ -82,7 +82,7 @@ def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
     data = CaptionData.open(Path(prepared.inputs["index"]))
     if len(broken) > settings.max_broken_images * len(data.images):
         image, reason = next(iter(broken.items()))
-        raise WrongCall(
+        raise UsageError(
             f"{len(broken)} of {len(data.images)} pictures in {data.source} cannot be read, "
             f"the first {data.images[image]}: {reason}; "
             "mend them or allow more with max_broken_images"
@@ -94,7 +94,7 @@ def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
 
 def _data(settings: Settings, cache: Path, progress: Progress) -> CaptionData:
     if not settings.data:
-        raise WrongCall(
+        raise UsageError(
             f"preset={settings.preset} needs its data: data=FOLDER, "
             "or data=synthetic to time its decoder alone"
         )

@@ -10,7 +10,7 @@ import numpy as np
 import models
 from experiments.contract import CellSpec
 from experiments.datasets.images import Image
-from experiments.datasets.labelled.data import Labelled, brought
+from experiments.datasets.labelled.data import Labelled, to_array
 from experiments.workloads import served
 from models.contract import Framework
 from tracking.records import ModelSaved
@@ -67,7 +67,7 @@ class Classifier:
         return served.answered(model_input, self._labels, {"label": "", "probability": 0.0})
 
     def _labels(self, pictures: list[Image.Image]) -> list[dict[str, Any]]:
-        batch = np.stack([brought(picture, self._side, self._channels) for picture in pictures])
+        batch = np.stack([to_array(picture, self._side, self._channels) for picture in pictures])
         pixels = (batch.astype(np.float32) / np.float32(255) - self._mean) / self._deviation
         logits = self._framework.infer(self._network, (pixels,)).astype(np.float64)
         exponents = np.exp(logits - logits.max(1, keepdims=True))

@@ -14,7 +14,7 @@ from experiments.studies.classification import Settings
 from experiments.workloads import networks, steps
 from models import frameworks
 from models.contract import OptimizerConfig
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 LEFT_OUT = "left_out.json"
 
@@ -23,21 +23,21 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     """Prepare the images.
 
     Raises:
-        WrongCall: For data, a network, a size or a schedule that cannot be used.
+        UsageError: For data, a network, a size or a schedule that cannot be used.
     """
     module = networks.of_images(settings.model, settings.frameworks, "model")
-    OptimizerConfig(  # raises WrongCall
+    OptimizerConfig(  # raises UsageError
         settings.optimizer, settings.learning_rate, settings.momentum, settings.weight_decay
     )
     have = frameworks.having(lambda variant: variant.has_pipeline)
     for name in settings.frameworks:
         if "native" in settings.input and name not in have:
-            raise WrongCall(
+            raise UsageError(
                 f"input=native: {name} has no input pipeline of its own here; "
                 f"have {', '.join(have)}"
             )
     if not settings.data:
-        raise WrongCall(
+        raise UsageError(
             f"preset={settings.preset} needs its data: data=FOLDER, "
             "or data=digits, which is embedded"
         )
@@ -55,7 +55,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     spec = module.Spec(classes=len(data.classes))
     networks.check_images(settings.model, spec, ("image_size", data.side), rows)
     if settings.augmentation == "crop+mirror" and data.name in of_numerals():
-        raise WrongCall(
+        raise UsageError(
             f"augmentation=crop+mirror: a mirrored numeral of {data.name} is none; "
             "take augmentation=crop"
         )

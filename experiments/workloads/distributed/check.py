@@ -20,7 +20,7 @@ def run(spec: CellSpec, _: Framework, output: Output) -> None:
         spec.settings["workers"], spec.settings["compression"], spec.framework
     )
     proofs = [
-        proven(proof.of(spec, model, level, count, hook))
+        proven(proof.run_proof(spec, model, level, count, hook))
         for model in spec.settings["models"]
         for level, (count, hook) in groups.items()
         if count > 1

@@ -9,19 +9,19 @@ from collections.abc import Mapping, Sequence
 from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.studies.distributed import Settings, rows
 from experiments.workloads import networks
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 # Results of the checks, for the cells; also the name of the file.
 PROOFS = "workers_parity"
 
 
 def prepare(settings: Settings, _: Progress) -> Prepared:
-    """Raise WrongCall for a network that does not exist, has BatchNorm or refuses the images."""
+    """Raise UsageError for a network that does not exist, has BatchNorm or refuses the images."""
     for name in settings.models:
         module = networks.of_images(name, settings.frameworks, "models")
         sizes = module.Spec(classes=settings.classes)
         if module.parameters(sizes)[1]:
-            raise WrongCall(
+            raise UsageError(
                 f"models={name}: its BatchNorm sees a worker's own images alone, so that several "
                 "do not train as one does; take lenet or vgg16"
             )

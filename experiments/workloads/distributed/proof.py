@@ -57,7 +57,7 @@ class Trained:
     moved: Array
 
 
-def of(spec: CellSpec, model: str, level: str, workers: int, hook: str) -> Proof:
+def run_proof(spec: CellSpec, model: str, level: str, workers: int, hook: str) -> Proof:
     """Compare several workers with one, each in a separate process.
 
     Raises:

@@ -42,7 +42,7 @@ def main() -> int:
     parent = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        work(CellSpec.of(task["spec"]), task, parent)
+        work(CellSpec.from_values(task["spec"]), task, parent)
     except EvenhandError as error:
         print(f"\n\n{error}", file=sys.stderr)  # the last paragraph of a log is reported
         return 1

@@ -8,7 +8,7 @@ from experiments.workloads import networks, steps
 
 
 def prepare(settings: Settings, _: Progress) -> Prepared:
-    """Raise WrongCall for models, images and windows that cannot be measured."""
+    """Raise UsageError for models, images and windows that cannot be measured."""
     is_trained = "train" in settings.phases
     if is_trained:
         least = settings.least_steps

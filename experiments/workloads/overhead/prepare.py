@@ -6,15 +6,15 @@ from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.studies.overhead import Settings, side_of
 from experiments.workloads import networks
 from models import frameworks
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 def prepare(settings: Settings, _: Progress) -> Prepared:
-    """Raise WrongCall for a framework without a plain loop, and for networks and images."""
+    """Raise UsageError for a framework without a plain loop, and for networks and images."""
     have = frameworks.having(lambda variant: variant.has_plain_loop)
     for name in settings.frameworks:
         if name not in have:
-            raise WrongCall(
+            raise UsageError(
                 f"frameworks={name}: it has no plain loop to compare with; have {', '.join(have)}"
             )
     rows = ("batch_sizes", min(settings.batch_sizes)) if "train" in settings.phases else None

@@ -14,7 +14,7 @@ from experiments.datasets.sequences.data import Sequences
 from experiments.studies.training_speed import SYNTHETIC, Settings
 from experiments.workloads import networks, steps
 from experiments.workloads.training_speed import inputs
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 # Frameworks of Keras' layers that cannot take TensorFlow's losses; XLA compiles neither.
 OFF_TENSORFLOW = ("tensorflow+xla", "keras-torch", "keras-jax")
@@ -24,14 +24,14 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     """Check the networks, and read files.
 
     Raises:
-        WrongCall: For a network that does not exist, is missing in a framework or cannot train.
+        UsageError: For a network that does not exist, is missing in a framework or cannot train.
     """
     steps.check_windows(settings, settings.steps, f"steps={settings.steps} that are timed")
     for name in settings.models:
         _check_model(name, settings)
     others = [name for name in settings.frameworks if name in OFF_TENSORFLOW]
     if settings.ctc in ("sparse", "dense") and others and "deepspeech2" in settings.models:
-        raise WrongCall(
+        raise UsageError(
             f"ctc={settings.ctc}: {', '.join(others)} cannot use TensorFlow's losses; take ctc=scan"
         )
     counts = {}
@@ -49,7 +49,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
 def _check_model(name: str, settings: Settings) -> None:
     module = models.spec(name)
     if not module.has_random_inputs:
-        raise WrongCall(f"models={name}: there are no random inputs for it")
+        raise UsageError(f"models={name}: there are no random inputs for it")
     networks.check_siblings(name, settings.frameworks, "models")
     if module.takes_images:
         spec = inputs.sizes(module, settings.size, settings.ctc)
@@ -90,7 +90,7 @@ def _read(name: str, settings: Settings, progress: Progress) -> Sequences:
     if not module.reads_files:
         have = ", ".join(model for model in settings.models if models.spec(model).reads_files)
         right = f"name others, such as models={have}" if have else f"take data={SYNTHETIC}"
-        raise WrongCall(f"data={settings.data}: {name} trains on random inputs alone; {right}")
+        raise UsageError(f"data={settings.data}: {name} trains on random inputs alone; {right}")
     sequences = data.prepare(
         settings.data,
         module.reads(inputs.sizes(module, settings.size, settings.ctc)),
@@ -100,7 +100,7 @@ def _read(name: str, settings: Settings, progress: Progress) -> Sequences:
         progress=progress,
     )
     if (count := len(sequences.lengths)) < inputs.BUCKETS:
-        raise WrongCall(
+        raise UsageError(
             f"data={settings.data}: {count} examples for {name}; at least {inputs.BUCKETS}"
         )
     return sequences

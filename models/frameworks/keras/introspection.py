@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from keras import activations, layers, ops, tree
 
-from models.contract import Array, Dropping
+from models.contract import Array, DropoutProbe
 from models.layer_values import fingerprint
 from models.transfer import layer_path
 
@@ -33,7 +33,7 @@ def drop_nothing(network: Any) -> None:
         layer.rate = 0.0
 
 
-def dropping(network: Any, inputs: Any, draws: int) -> dict[str, Dropping]:
+def dropping(network: Any, inputs: Any, draws: int) -> dict[str, DropoutProbe]:
     droppers, received = _droppers(network), defaultdict[str, list[Any]](list)
     rates = {path: layer.rate for path, layer in droppers.items()}
 
@@ -46,7 +46,7 @@ def dropping(network: Any, inputs: Any, draws: int) -> dict[str, Dropping]:
     for path, layer in droppers.items():
         layer.rate = rates[path]
     return {
-        path: Dropping(
+        path: DropoutProbe(
             np.concatenate([ops.convert_to_numpy(tensor).ravel() for tensor in tensors]),
             _draw(droppers[path], tensors[0], draws),
         )

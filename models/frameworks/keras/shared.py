@@ -17,12 +17,12 @@ from models.contract import (
     PROFILED,
     Array,
     Batch,
-    EvenSoFar,
     ImageFiles,
     Mark,
     ModelError,
     OptimizerConfig,
     Profile,
+    UniformWeights,
     Weights,
 )
 from models.frameworks.devices import Device, FrameworkOnDevice
@@ -59,7 +59,7 @@ class KerasFramework(FrameworkOnDevice):
         self.name = name
         self.backend = backend
         self._traced = 0
-        self._even = EvenSoFar()
+        self._even = UniformWeights()
         self._readers: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = False  # by TensorFlow's XLA, which reports no compilations
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()

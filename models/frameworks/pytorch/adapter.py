@@ -19,13 +19,13 @@ from models.contract import (
     PROFILED,
     Array,
     Batch,
-    EvenSoFar,
     ImageFiles,
     Mark,
     ModelError,
     OptimizerConfig,
     Profile,
     StepClock,
+    UniformWeights,
     Weights,
     check_weights,
 )
@@ -66,7 +66,7 @@ class Adapter(FrameworkOnDevice):
         is_last = name == "pytorch+channels_last"
         self._layout = torch.channels_last if is_last else torch.contiguous_format
         self._compiled: dict[Any, Callable[..., Any]] = {}
-        self._even = EvenSoFar()
+        self._even = UniformWeights()
         self._readers: dict[tuple[Any, ...], Any] = {}
         self._device.seed(seed)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._pytree import tree_leaves
 
-from models.contract import Array, Dropping
+from models.contract import Array, DropoutProbe
 from models.layer_values import fingerprint
 
 # Receives the path, the layer, a copy of its first input and its first output.
@@ -34,7 +34,7 @@ def drop_nothing(network: nn.Module) -> None:
         layer.p = 0.0
 
 
-def dropping(network: nn.Module, inputs: tuple[Tensor, ...], draws: int) -> dict[str, Dropping]:
+def dropping(network: nn.Module, inputs: tuple[Tensor, ...], draws: int) -> dict[str, DropoutProbe]:
     layers, received = droppers(network), defaultdict[str, list[Any]](list)
     rates = {path: layer.p for path, layer in layers.items()}
 
@@ -47,7 +47,7 @@ def dropping(network: nn.Module, inputs: tuple[Tensor, ...], draws: int) -> dict
     for path, layer in layers.items():
         layer.p = rates[path]
     return {
-        path: Dropping(
+        path: DropoutProbe(
             np.concatenate([_channels_last(tensor).ravel() for tensor in tensors]),
             _draw(layers[path], tensors[0], draws),
         )

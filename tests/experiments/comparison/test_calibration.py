@@ -19,7 +19,7 @@ from experiments.calibration.simulation import (
 from experiments.comparison import compare
 from experiments.comparison.runs import order
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 STILL = Noise("still", run_sd=0.0, step_sd=0.0)
 BY_NAME = {noise.name: noise for noise in SCENARIOS}
@@ -66,7 +66,7 @@ def test_without_noise_the_true_ratio_comes_out(noise):
     [({"metrics": 13}, "metrics=13"), ({"metrics": 0}, "1 to 12"), ({"steps": 50}, "p95")],
 )
 def test_what_cannot_be_simulated_is_refused(call, message):
-    with pytest.raises(WrongCall, match=message):
+    with pytest.raises(UsageError, match=message):
         simulate(STILL, rng=np.random.default_rng(0), **call)
 
 
@@ -241,7 +241,7 @@ def test_the_interval_of_a_share_is_wilsons():
 
 def test_a_broken_promise_is_told():
     rates = calibrate([STILL], campaigns=2, metrics=1)
-    broken = [replace(rates[0], false_alarms=calibration.Share(0.4, 0.3, 0.5))]
+    broken = [replace(rates[0], false_alarms=calibration.Proportion(0.4, 0.3, 0.5))]
     assert (
         "| still: any false alarm among 1 metrics | ≤ 6 % | 40.0 % (30.0–50.0) "
         "| **does not hold** |" in calibration.as_markdown(broken)

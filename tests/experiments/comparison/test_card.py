@@ -122,12 +122,12 @@ def test_a_loss_of_quality_is_in_the_head_though_it_is_exploratory() -> None:
         lost = np.where(table["framework"] == "tensorflow", points, 0.0)
         table["val/accuracy"] = 0.9 - lost + rng.normal(0, 0.002, len(table))
         comparison = compare(table, baseline="pytorch", primary=[RATE])
-        answer = cards.of(comparison, "A study").answer
+        answer = cards.build_card(comparison, "A study").answer
         assert (
             "Quality differs (exploratory): validation accuracy of TensorFlow is 0.05" in answer
         ) is bool(said)
     declared = compare(table, baseline="pytorch", primary=[RATE, "val/accuracy"])
-    assert "exploratory" not in cards.of(declared, "A study").answer
+    assert "exploratory" not in cards.build_card(declared, "A study").answer
 
 
 @pytest.mark.parametrize(("hours", "spread"), [(0.25, 0.5), (25.0, 0.06)])
@@ -148,7 +148,7 @@ def test_blocks_that_nobody_would_run_are_not_asked_for(hours: float, spread: fl
     assert one.plan is not None
     assert one.plan.blocks is None
     assert outlook.more_blocks(one) == 0
-    said = cards.of(comparison, "A study").answer
+    said = cards.build_card(comparison, "A study").answer
     ways = "longer cells, an idle machine or pairing=interleaved may help"
     assert said.endswith(f"How many more blocks would settle it cannot be predicted; {ways}.")
     assert one.row.reason.endswith(ways)

@@ -15,7 +15,7 @@ from experiments.config import settings as settings_
 from experiments.planning import treatments
 from experiments.studies import calibrate
 from tests.experiments.comparison.campaigns import RATE, RSS, STEP, paired, runs
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.records import StoredRun
 
 
@@ -105,7 +105,7 @@ def test_a_single_framework_is_compared_with_its_controls() -> None:
     assert rows["pytorch injected 5 %"].verdict == "slower"
     assert rows["pytorch A/A"].verdict != "slower"
     assert {one.name for one in found.controls} == {"A/A", "injected 5 %"}
-    with pytest.raises(WrongCall, match="no run has framework=tensorflow"):
+    with pytest.raises(UsageError, match="no run has framework=tensorflow"):
         compare(alone, baseline="tensorflow", outcomes=[STEP])
 
 
@@ -120,8 +120,8 @@ def test_every_study_has_the_controls_that_are_asked_for_or_refuses(
         module.settings, module.presets, {"aa": "false", "inject_delay": "0", **given}
     )
     try:
-        found = treatments.of(module, wanted)
-    except WrongCall as refused:
+        found = treatments.list_treatments(module, wanted)
+    except UsageError as refused:
         assert "aa, inject_delay" in str(refused)  # noqa: PT017
         return
     slowed = [one for one in found if one.settings.get("inject_delay") != 0]

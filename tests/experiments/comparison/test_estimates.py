@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from experiments.comparison.statistics import estimates
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 DEPRESSION_X = [1.83, 0.50, 1.62, 2.48, 1.68, 1.88, 1.55, 3.06, 1.30]
 DEPRESSION_Y = [0.878, 0.647, 0.598, 2.05, 1.06, 1.29, 1.06, 3.14, 1.29]
@@ -68,7 +68,7 @@ def test_percentiles_are_earned(q, least):
     assert not estimates.earned(q, least - 1)
     values = np.arange(float(least))
     assert estimates.percentile(values, q) == np.quantile(values, q, method="median_unbiased")
-    with pytest.raises(WrongCall, match=f"n too small: 5 values, p{100 * q:g} needs {least}"):
+    with pytest.raises(UsageError, match=f"n too small: 5 values, p{100 * q:g} needs {least}"):
         estimates.percentile(np.arange(5.0), q)
 
 
@@ -97,14 +97,14 @@ def test_few_values_bound_nothing():
 
 @pytest.mark.parametrize("values", [[1.0, math.nan], [1.0, math.inf], []])
 def test_what_is_not_a_number_is_refused(values):
-    with pytest.raises(WrongCall):
+    with pytest.raises(UsageError):
         estimates.mean(values)
 
 
 def test_ratios_of_zero_and_pairs_of_unequal_length_are_refused():
-    with pytest.raises(WrongCall, match="positive"):
+    with pytest.raises(UsageError, match="positive"):
         ratio([0.0, 1.0], [1.0, 1.0])
-    with pytest.raises(WrongCall, match="2 against 1"):
+    with pytest.raises(UsageError, match="2 against 1"):
         estimates.differences([1.0, 2.0], [1.0])
 
 

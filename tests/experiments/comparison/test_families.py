@@ -16,7 +16,7 @@ from experiments.comparison.report import tables, wording
 from experiments.comparison.statistics.significance import holm
 from experiments.config import settings as settings_
 from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 NAMES = [f"m{at}/x_seconds" for at in range(12)]
 
@@ -85,7 +85,7 @@ def test_strata_and_pairs_of_a_primary_outcome_are_of_its_family():
     ],
 )
 def test_what_is_no_outcome_is_refused_in_one_line(primary, message):
-    with pytest.raises(WrongCall, match=message) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         compare(frame(), primary=primary)
     assert "\n" not in str(refused.value)
 
@@ -131,7 +131,7 @@ def test_every_study_declares_one_to_three_of_its_outcomes(name):
     assert 1 <= len(studies.primary(study, settings)) <= 3
     asked = settings_.parse(study.settings, study.presets, {"primary": study.outcomes[-1].metric})
     assert studies.primary(study, asked) == (study.outcomes[-1].metric,)
-    with pytest.raises(WrongCall, match="primary=train/speed is no outcome here"):
+    with pytest.raises(UsageError, match="primary=train/speed is no outcome here"):
         studies.primary(
             study, settings_.parse(study.settings, study.presets, {"primary": "train/speed"})
         )

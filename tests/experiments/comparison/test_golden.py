@@ -19,7 +19,7 @@ from experiments.comparison.analyses import hypotheses, workers
 from experiments.comparison.judgement import (
     ComparisonResult,
     ComparisonSpec,
-    Extra,
+    ReportAddition,
     ReportOptions,
     answer,
 )
@@ -120,9 +120,11 @@ def learning() -> Case:
     return spec, table, raw, options
 
 
-def _hypotheses(comparison: object) -> Extra:
+def _hypotheses(comparison: object) -> ReportAddition:
     answers = hypotheses.answered(test_learning.HYPOTHESES, comparison)  # type: ignore[arg-type]
-    return Extra([hypotheses.sentence(answers)], sections=[hypotheses.section(answers, "Goal.")])
+    return ReportAddition(
+        [hypotheses.sentence(answers)], sections=[hypotheses.section(answers, "Goal.")]
+    )
 
 
 def profiles() -> Case:
@@ -131,8 +133,10 @@ def profiles() -> Case:
 
 
 def several_workers() -> Case:
-    def also(comparison: object) -> Extra:
-        return Extra([], sections=workers.sections(comparison, test_workers.GROUPS, "weak"))  # type: ignore[arg-type]
+    def also(comparison: object) -> ReportAddition:
+        return ReportAddition(
+            [], sections=workers.sections(comparison, test_workers.GROUPS, "weak")
+        )  # type: ignore[arg-type]
 
     return (
         ComparisonSpec(baseline="1"),

@@ -8,7 +8,7 @@ import pytest
 from experiments.comparison import compare
 from experiments.comparison.runs.query import table
 from tests.experiments.comparison.campaigns import STEP, runs
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 from tracking.records import StoredRun
 
 
@@ -55,5 +55,5 @@ def test_other_kinds_of_run_are_not_compared():
 def test_no_run_at_all_is_a_wrong_call():
     empty = table([])
     assert isinstance(empty, pd.DataFrame)
-    with pytest.raises(WrongCall, match="no runs to compare"):
+    with pytest.raises(UsageError, match="no runs to compare"):
         compare(empty)

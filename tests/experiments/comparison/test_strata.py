@@ -17,7 +17,7 @@ from experiments.comparison.report import wording, writing
 from experiments.comparison.statistics.significance import random_effects
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from tests.experiments.comparison.campaigns import BLEU, LOSS, STEP, frame
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 # Colditz et al. 1994: tuberculosis in 13 trials, cases and others, vaccinated and not (`dat.bcg` of R's metafor).
 BCG = np.array(
@@ -110,7 +110,7 @@ def test_strata_that_do_not_vary_count_alike():
     [([0.1], [0.1]), ([], []), ([0.1, 0.2], [0.1]), ([0.1, 0.2], [0.1, -0.1])],
 )
 def test_what_cannot_be_combined_is_refused(values, variances):
-    with pytest.raises(WrongCall):
+    with pytest.raises(UsageError):
         random_effects(values, variances)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import writing
-from experiments.comparison.runs.pairing import Cause
+from experiments.comparison.runs.pairing import ExclusionCode
 from experiments.comparison.statistics import autocorrelation
 from experiments.comparison.verdicts.decision import Decision, NoEstimate
 from experiments.comparison.verdicts.findings import Comparison, Finding, Row
@@ -29,7 +29,7 @@ from tests.experiments.comparison.campaigns import (
     frame,
     paired,
 )
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 OPPOSITE = {"faster": "slower", "slower": "faster", "lower": "higher", "higher": "lower"}
 values = st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=1, max_size=12)
@@ -208,10 +208,10 @@ def test_runs_that_did_not_end_well_are_left_out_with_their_reason():
     found = compare(table)
     assert row(found).n_blocks == 6
     assert {(e.run_id, e.cause, e.detail) for e in found.excluded} == {
-        ("c1-0-pytorch", Cause.FAILED, "2 GiB too few"),
-        ("c1-1-pytorch", Cause.RUNNING, ""),
-        ("c1-2-pytorch", Cause.FAILED, ""),
-        *((f"c1-{block}-tensorflow", Cause.NO_PARTNER, "") for block in range(3)),
+        ("c1-0-pytorch", ExclusionCode.FAILED, "2 GiB too few"),
+        ("c1-1-pytorch", ExclusionCode.RUNNING, ""),
+        ("c1-2-pytorch", ExclusionCode.FAILED, ""),
+        *((f"c1-{block}-tensorflow", ExclusionCode.NO_PARTNER, "") for block in range(3)),
     }
 
 
@@ -234,7 +234,7 @@ def test_a_block_on_two_machines_or_environments_is_left_out(column):
         return
     assert row(found).n_blocks == 7
     assert {e.run_id for e in found.excluded} == {"c1-3-pytorch", "c1-3-tensorflow"}
-    assert {e.cause for e in found.excluded} == {Cause.UNLIKE_PARTNER}
+    assert {e.cause for e in found.excluded} == {ExclusionCode.UNLIKE_PARTNER}
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_the_later_run_of_a_cell_counts():
     found = compare(table)
     assert row(found).n_blocks == 8
     assert len(found.excluded) == 2
-    assert {e.cause for e in found.excluded} == {Cause.REPEATED}
+    assert {e.cause for e in found.excluded} == {ExclusionCode.REPEATED}
     assert (
         finding(found).pairs[0].a
         == table[table["run_id"].isin(["r16", "r17"]) & (table["framework"] == "pytorch")][
@@ -333,7 +333,7 @@ def test_unpaired_runs_are_told():
     assert "no block holds both pytorch and tensorflow" in row(compare(table)).reason
     table["block"] = np.nan
     found = judged(ComparisonSpec(), table)
-    assert {e.cause for e in found.excluded} == {Cause.NO_BLOCK}
+    assert {e.cause for e in found.excluded} == {ExclusionCode.NO_BLOCK}
 
 
 def test_zero_has_no_ratio():
@@ -373,7 +373,7 @@ def test_zero_has_no_ratio():
     ],
 )
 def test_bad_calls_are_refused_in_one_line(change, call, message):
-    with pytest.raises(WrongCall, match=message) as refused:
+    with pytest.raises(UsageError, match=message) as refused:
         compare(change(frame()), **call)
     assert "\n" not in str(refused.value)
 

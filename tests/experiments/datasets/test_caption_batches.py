@@ -15,7 +15,7 @@ from experiments.datasets.caption_batches import (
 from experiments.datasets.captions import CaptionData
 from experiments.datasets.synthetic import synthetic
 from models.contract import Batch
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 Pair = tuple[float, tuple[int, ...], int]
 
@@ -139,7 +139,7 @@ def test_last_batch_is_dropped_or_filled(data: CaptionData) -> None:
 
 def test_batch_larger_than_the_data(data: CaptionData) -> None:
     captions = len(data.captions_of("train"))
-    with pytest.raises(WrongCall) as caught:
+    with pytest.raises(UsageError) as caught:
         next(
             epoch(
                 data,
@@ -153,6 +153,6 @@ def test_batch_larger_than_the_data(data: CaptionData) -> None:
         str(caught.value)
         == f"batch_size 512 is more than the {captions} training captions of synthetic; at most {captions}"
     )
-    with pytest.raises(WrongCall, match="at least 1"):
+    with pytest.raises(UsageError, match="at least 1"):
         check_batch_size(data, "train", captions, 0)
     check_batch_size(data, "train", captions, captions)

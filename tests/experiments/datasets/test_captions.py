@@ -9,7 +9,7 @@ import pytest
 from experiments.datasets.captions import CaptionData, index
 from experiments.datasets.layouts import SPLITS
 from tests.experiments.datasets.folders import kaggle, picture
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 def _index(folder: Path, cache: Path, seed: int = 1, **options: object) -> CaptionData:
@@ -113,17 +113,17 @@ class TestBrokenImages:
     def test_too_many_name_the_first(self, folder: Path, cache: Path) -> None:
         self._damage(folder)
         with pytest.raises(
-            WrongCall,
+            UsageError,
             match=r"4 of 10 images .* Images/1\.jpg: missing; .*max_broken_images \(now 0\.01\)",
         ):
             _index(folder, cache)
 
 
-class TestWrongCalls:
+class TestUsageErrors:
     """Each is one line that says what, where and what would be right."""
 
     def _message(self, folder: Path, cache: Path) -> str:
-        with pytest.raises(WrongCall) as caught:
+        with pytest.raises(UsageError) as caught:
             _index(folder, cache)
         message = str(caught.value)
         assert "\n" not in message

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.datasets import files
 from experiments.datasets.files import json_arrays, lines, new_folder
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from tracking.errors import WrongCall
 def test_broken_json_and_bombs_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "file.json"
     path.write_text(text)
-    with pytest.raises(WrongCall, match=f"{path}: {message}"):
+    with pytest.raises(UsageError, match=f"{path}: {message}"):
         json_arrays(path, "items")
 
 
@@ -35,7 +35,7 @@ def test_large_json_is_refused_before_it_is_read(
     path.write_text(json.dumps({"items": [1]}))
     assert json_arrays(path, "items", "missing") == [[1], []]
     monkeypatch.setattr(files, "MAX_JSON_BYTES", 5)
-    with pytest.raises(WrongCall, match="at most 5 are read"):
+    with pytest.raises(UsageError, match="at most 5 are read"):
         json_arrays(path, "items")
 
 
@@ -62,7 +62,7 @@ def test_other_bytes_and_endless_lines_are_refused(
 ) -> None:
     path = tmp_path / "captions.txt"
     path.write_bytes(content)
-    with pytest.raises(WrongCall) as error:
+    with pytest.raises(UsageError) as error:
         list(lines(path))
     assert str(error.value).startswith(f"{path}{message}")
 

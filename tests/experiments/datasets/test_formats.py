@@ -10,7 +10,7 @@ import pytest
 from experiments.datasets.captions import CaptionData, index
 from experiments.datasets.layouts import CaptionRow, Skipped, find
 from tests.experiments.datasets.folders import kaggle, picture
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 def _rows(folder: Path) -> list[CaptionRow | Skipped]:
@@ -142,7 +142,7 @@ class TestCoco:
     def test_annotations_without_any_images(self, tmp_path: Path) -> None:
         self._part(tmp_path, "val2017", 2)
         (tmp_path / "val2017").rename(tmp_path / "other")
-        with pytest.raises(WrongCall, match="has no folder of images; looked for val2017/"):
+        with pytest.raises(UsageError, match="has no folder of images; looked for val2017/"):
             find(tmp_path)
 
 

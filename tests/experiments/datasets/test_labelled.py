@@ -24,7 +24,7 @@ from experiments.datasets.labelled.data import Labelled, prepare
 from experiments.datasets.labelled.digits import load_digits as handwritten
 from tests import warm
 from tests.models.children import ROOT
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 RNG = np.random.default_rng(0)
 
@@ -192,7 +192,7 @@ def test_a_broken_picture_is_left_out_and_named(tmp_path: Path) -> None:
     for name in "0245":
         (tmp_path / "some" / "cat" / f"{name}.png").write_bytes(b"no picture")
     with pytest.raises(
-        WrongCall, match=r"5 of 21 pictures cannot be read, the first .*cat/0.png: not an image"
+        UsageError, match=r"5 of 21 pictures cannot be read, the first .*cat/0.png: not an image"
     ):
         prepared(tmp_path / "some", tmp_path / "cache", 16, 3)
 
@@ -208,7 +208,7 @@ def test_a_pickle_that_would_run_code_is_refused(
     write_cifar(tmp_path)
     (tmp_path / "data_batch_2").write_bytes(pickle.dumps({b"data": Evil()}))
     with pytest.raises(
-        WrongCall, match=r"data_batch_2: is no batch of CIFAR-10: it asks for builtins.print"
+        UsageError, match=r"data_batch_2: is no batch of CIFAR-10: it asks for builtins.print"
     ):
         prepared(tmp_path, tmp_path / "cache", 32, 3)
     assert "run by a data file" not in capsys.readouterr().out
@@ -254,22 +254,22 @@ def _fewer_labels(folder: Path) -> None:
 def test_damaged_files_are_named(tmp_path: Path, damage: Any, said: str) -> None:
     write_mnist(tmp_path, "")
     damage(tmp_path)
-    with pytest.raises(WrongCall, match=said):
+    with pytest.raises(UsageError, match=said):
         prepared(tmp_path, tmp_path / "cache")
 
 
 def test_unknown_data_set_is_refused_with_the_known_formats(tmp_path: Path) -> None:
     with pytest.raises(
-        WrongCall,
+        UsageError,
         match=r"no known data set there; looked for CIFAR-10 .*; MNIST .*; folders of pictures",
     ):
         prepared(tmp_path, tmp_path / "cache")
-    with pytest.raises(WrongCall, match="there is no such file or folder; or take data=digits"):
+    with pytest.raises(UsageError, match="there is no such file or folder; or take data=digits"):
         prepared(tmp_path / "nothing", tmp_path / "cache")
     write_pictures(tmp_path / "own" / "train")
     write_pictures(tmp_path / "own" / "val")
     (tmp_path / "own" / "val" / "fox").mkdir()
-    with pytest.raises(WrongCall, match="val has the class 'fox', which train has not"):
+    with pytest.raises(UsageError, match="val has the class 'fox', which train has not"):
         prepared(tmp_path / "own", tmp_path / "cache", 16, 3)
 
 
@@ -280,7 +280,7 @@ def refused(source: Path, said: str, side: int = 28, channels: int = 1) -> None:
     """One printable line with exit code 2, in less than 64 MiB."""
     tracemalloc.start()
     try:
-        with pytest.raises(WrongCall, match=said) as raised:
+        with pytest.raises(UsageError, match=said) as raised:
             prepared(source, source.parent / "cache", side, channels)
         assert str(raised.value).isprintable()
         assert tracemalloc.get_traced_memory()[1] < 64 << 20

@@ -9,7 +9,7 @@ from PIL import Image
 
 from experiments.datasets import scenes
 from experiments.datasets.captions import index
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 def _bytes(folder: Path) -> dict[str, str]:
@@ -44,5 +44,5 @@ def test_captions_tell_what_was_drawn(tmp_path: Path) -> None:
 
 
 def test_one_image_cannot_be_split(tmp_path: Path) -> None:
-    with pytest.raises(WrongCall, match="at least 2"):
+    with pytest.raises(UsageError, match="at least 2"):
         scenes.write(tmp_path / "scenes", images=1, seed=0)

@@ -13,7 +13,7 @@ import pytest
 
 from experiments.datasets.sequences import data, features, speech
 from experiments.datasets.sequences.data import Sequences
-from models.contract import Reads
+from models.contract import DataRequirements
 from tests.experiments.datasets.recordings import (
     LAYOUTS,
     TEXTS,
@@ -22,20 +22,20 @@ from tests.experiments.datasets.recordings import (
     tone,
     write_wav,
 )
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 LETTERS = "_ 'abcdefghijklmnopqrstuvwxyz"
 SENTENCES, PAIRS = (
-    Reads("sentences", {"vocabulary": 9}, longest=7),
-    Reads("sentence_pairs", {"vocabulary": 9}, longest=5),
+    DataRequirements("sentences", {"vocabulary": 9}, longest=7),
+    DataRequirements("sentence_pairs", {"vocabulary": 9}, longest=5),
 )
 HEARD, SPOKEN = (
-    Reads("spectrograms", {"bins": 33}),
-    Reads("mel_spectrograms", {"bins": 6, "characters": 20}),
+    DataRequirements("spectrograms", {"bins": 33}),
+    DataRequirements("mel_spectrograms", {"bins": 6, "characters": 20}),
 )
 
 
-def prepared(source: Path, reads: Reads, cache: Path, **options: bool) -> Sequences:
+def prepared(source: Path, reads: DataRequirements, cache: Path, **options: bool) -> Sequences:
     options = {"any_length": False, **options}
     return data.prepare(
         str(source), reads, seed=0, cache=cache, progress=lambda *_: None, **options
@@ -184,8 +184,8 @@ def test_unreadable_recordings_are_refused(what: str, tmp_path: Path) -> None:
         refused(folder, reads, tmp_path, "LJ-0003.wav: ", messages)
 
 
-def refused(source: Path, reads: Reads, cache: Path, *messages: str) -> None:
-    with pytest.raises(WrongCall) as caught:
+def refused(source: Path, reads: DataRequirements, cache: Path, *messages: str) -> None:
+    with pytest.raises(UsageError) as caught:
         prepared(source, reads, cache)
     message = str(caught.value)
     assert message.isprintable()

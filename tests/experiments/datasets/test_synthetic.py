@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.datasets.synthetic import synthetic
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 @pytest.mark.parametrize(("vocabulary", "length"), [(8485, 34), (18313, 74), (26443, 49)])
@@ -40,5 +40,5 @@ def test_papers_sizes(tmp_path: Path, vocabulary: int, length: int) -> None:
     ],
 )
 def test_impossible_sizes(tmp_path: Path, sizes: dict[str, int]) -> None:
-    with pytest.raises(WrongCall, match="cannot be made; "):
+    with pytest.raises(UsageError, match="cannot be made; "):
         synthetic(**sizes, seed=0, cache=tmp_path)

@@ -24,7 +24,7 @@ def test_words(text: str, expected: list[str]) -> None:
 
 
 def _vocabulary() -> Vocabulary:
-    return Vocabulary.of({"dog": 3, "cat": 3, "runs": 5, START: 4, END: 4})
+    return Vocabulary.from_counts({"dog": 3, "cat": 3, "runs": 5, START: 4, END: 4})
 
 
 def test_order_is_falling_frequency_then_alphabetical() -> None:

@@ -17,7 +17,7 @@ from experiments.sweep import batches, space, worker
 from experiments.sweep.settings import Sweep
 from experiments.sweep.worker import SweepRequest
 from experiments.workloads import steps
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 CAPTIONS = {"training_captions": 1_360}  # of scenes
 SHORT = {"epochs": "2", "steps_per_epoch": "30"}  # too few steps for the largest batches
@@ -44,7 +44,7 @@ def asked(search: str, texts: dict[str, str] | None = None, **sweep: Any) -> Swe
 
 @pytest.mark.parametrize("control", [{"aa": "true"}, {"inject_delay": "5%"}])
 def test_a_sweep_has_no_controls(control: dict[str, str]) -> None:
-    with pytest.raises(WrongCall, match="a trial is a single cell"):
+    with pytest.raises(UsageError, match="a trial is a single cell"):
         asked("batch_size=8|32", control)
 
 
@@ -109,7 +109,7 @@ def test_rates_do_not_depend_on_the_length_of_training(metric: str, rate: bool) 
     "options", [{"objectives": "time"}, {"objectives": "loss"}, {"constraints": "val/loss<2.5"}]
 )
 def test_trainings_of_different_length_are_compared_by_rates_only(options: dict[str, str]) -> None:
-    with pytest.raises(WrongCall) as error:
+    with pytest.raises(UsageError) as error:
         worker.check_rates(asked("batch_size=8|32|256", SHORT, **options))
     # 8: 120 steps, 2 epochs; 256: 3 steps, 8 epochs, for 10 + 12 steps
     assert (

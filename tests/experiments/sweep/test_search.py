@@ -14,7 +14,7 @@ from optuna.trial import Trial, TrialState
 from experiments.studies import captioning
 from experiments.sweep import batches, goals, search, space
 from experiments.sweep.search import Goal, Result, TrialFailed
-from tracking.errors import EvenhandError, WrongCall
+from tracking.errors import EvenhandError, UsageError
 from tracking.records import RunOutcome
 
 
@@ -187,7 +187,7 @@ def test_unusable_storage_is_refused(tmp_path: Path) -> None:
         "postgresql://nobody:secret@127.0.0.1:9/x": "leave it out and set PGPASSWORD",
         "nonsense": "cannot be used",
     }.items():
-        with pytest.raises(WrongCall) as error:
+        with pytest.raises(UsageError) as error:
             search.open_storage(url, 1)
         assert message in str(error.value)
         assert "\n" not in str(error.value)

@@ -11,7 +11,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from experiments.studies import captioning, grid
 from experiments.sweep import goals, space, worker
 from experiments.sweep.settings import Sweep
-from tracking.errors import WrongCall
+from tracking.errors import UsageError
 
 
 def parsed(text: str) -> tuple[space.Dimension, ...]:
@@ -79,7 +79,7 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG)
 def test_malformed_searches_are_refused(text: str) -> None:
-    with pytest.raises(WrongCall) as error:
+    with pytest.raises(UsageError) as error:
         worker.understood(Sweep(search=text), {"data": "synthetic"})
     assert WRONG[text] in str(error.value)
     assert "\n" not in str(error.value)
@@ -125,7 +125,7 @@ def test_malformed_searches_are_refused(text: str) -> None:
 )
 def test_impossible_requests_are_refused(options: dict[str, str], message: str) -> None:
     sweep = dataclasses.replace(Sweep(search="batch_size=8..16"), **options)  # type: ignore[arg-type]
-    with pytest.raises(WrongCall) as error:
+    with pytest.raises(UsageError) as error:
         worker.understood(sweep, {})
     assert message in str(error.value)
 
@@ -148,7 +148,7 @@ def test_objectives_and_constraints_have_directions_and_units() -> None:
 
 
 def test_missing_metric_is_refused_with_the_available_ones() -> None:
-    with pytest.raises(WrongCall, match=r"no energy/joules; have train/loss, val/loss"):
+    with pytest.raises(UsageError, match=r"no energy/joules; have train/loss, val/loss"):
         goals.require(
             {"val/loss": 1.0, "train/loss": 1.0, "live/loss": 1.0}, ["val/loss", "energy/joules"]
         )

@@ -353,6 +353,6 @@ def test_files_of_settings_are_read_or_refused(tmp_path: Path) -> None:
         "[" * 50_000: "is not JSON: nested too deeply",
         '"' + "x" * 70_000 + '"': "has more than 65,536 bytes",
     }.items():
-        with pytest.raises(settings_.WrongCall) as error:
+        with pytest.raises(settings_.UsageError) as error:
             parse(text)
         assert message in str(error.value)
