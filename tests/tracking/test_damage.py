@@ -124,7 +124,7 @@ CASES = {
 }
 REFUSED = {
     "a run that is not opened": Case(
-        lambda lines: [lines[0], *lines[2:]], ALL - {"campaign", "campaign ended"}, 3
+        lambda lines: [lines[0], *lines[2:]], ALL - {"campaign", "campaign ended"}, 12
     ),
     "a run with a quote": insert(Tags("x' OR '1'='1", {"a": "b"})),
     "an experiment with half of a character": insert(RunOpened("r5", 1, "half \ud800", "other")),
@@ -185,7 +185,7 @@ def test_replay_sends_intact_lines_and_names_damage(
     for command in ("replay", "import"):  # the second time changes nothing
         code, output = call(capsys, command, f"--journal={folder}")
         assert code == bool(case.reported), output
-        assert output.count("refused: ") == case.reported * (name in REFUSED), output
+        assert output.count("refused: ") == min(case.reported, 8) * (name in REFUSED), output
         assert arrived(store, name) == ALL - case.lost
 
 

@@ -69,5 +69,5 @@ def test_other_files_are_no_moved_store(tmp_path: Path) -> None:
             rebase(tmp_path / "mlflow.db")
         assert error.value.code is code
         if (tmp_path / "mlflow.db").exists():
-            (tmp_path / "mlruns").mkdir()
+            (tmp_path / "mlruns").mkdir(exist_ok=True)
         (tmp_path / "mlflow.db").write_text("not a database, but long enough to be looked at")

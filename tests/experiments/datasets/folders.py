@@ -100,23 +100,21 @@ def write_coco(folder: Path) -> list[Path]:
 
 def write_karpathy(folder: Path, name: str = "dataset_flickr8k.json") -> list[Path]:
     sentences = [{"raw": TEXTS[0]}, {"tokens": TEXTS[1].split()}]
-    images = [
-        {"filename": picture, "split": split, "sentences": sentences}
-        for picture, split in zip(pictures(folder / "images"), SPLITS, strict=True)
-    ]
+    images: list[dict[str, object]] = []
+    for number, split in enumerate(SPLITS):
+        image = {"filename": f"{number}.jpg", "split": split, "sentences": sentences}
+        below = "images"
+        if name == "dataset_coco.json":  # it names a folder for each image
+            below = "train2014" if split == "train" else "val2014"
+            image["filepath"] = below
+        picture(folder / below / f"{number}.jpg", number, (9, 7))
+        images.append(image)
     (folder / name).write_text(json.dumps({"images": images}), encoding="utf-8")
     return [folder / name]
 
 
 def write_karpathys_coco(folder: Path) -> list[Path]:
-    """Name a folder for each image."""
-    (path,) = write_karpathy(folder, "dataset_coco.json")
-    images = json.loads(path.read_text())["images"]
-    for image in images:
-        image["filepath"] = "train2014" if image["split"] == "train" else "val2014"
-        pictures(folder / image["filepath"])
-    path.write_text(json.dumps({"images": images}), encoding="utf-8")
-    return [path]
+    return write_karpathy(folder, "dataset_coco.json")
 
 
 def write_conceptual(folder: Path) -> list[Path]:

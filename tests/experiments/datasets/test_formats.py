@@ -59,10 +59,7 @@ def test_published_layouts_are_read(tmp_path: Path, name: str) -> None:
     assert len(captions) == 8
     assert skipped == []
     data = read(tmp_path)
-    assert [references.split()[:2] for references in data.references(0)] == [
-        ["dog", "runs"],
-        ["two", "brown"],
-    ]
+    assert data.references(0)[0].split()[:2] == ["dog", "runs"]
     if splits != NONE:
         assert data.split.tolist() == [["train", "validation", "test"].index(s) for s in splits]
         # With its own split, another seed gives the same data, and no second entry.
