@@ -12,6 +12,7 @@ import numpy as np
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion
+from experiments.comparison.runs.warning import ComparisonWarning
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import (
     Estimate,
@@ -301,7 +302,7 @@ class Comparison:
     primary: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
     missing_sensors: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[ComparisonWarning, ...] = ()
     n_runs: int = 0
     controls: tuple[Control, ...] = ()
     summaries: tuple[Finding, ...] = ()
