@@ -13,18 +13,17 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy import signal
+from scipy import signal, stats
 from statsmodels.stats.proportion import proportion_confint
 
 from experiments.cell import timing
 from experiments.comparison import compare
 from experiments.comparison.runs import query
-from experiments.comparison.statistics import significance
-from experiments.comparison.statistics.estimates import Floats, log_ratios
+from experiments.comparison.statistics.estimates import Floats, is_constant, log_ratios
 from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.planning import design
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.records import StoredRun
 
 Tails = Literal["normal", "student-t", "bimodal"]
@@ -177,9 +176,13 @@ def _campaign(
     metrics = noise.metrics or metrics
     most = MAX_UNRELATED if noise.unrelated else len(METRICS)
     if not 1 <= metrics <= most:
-        raise UsageError(f"metrics={metrics} cannot be simulated; choose 1 to {most}")
+        raise UsageError(
+            ErrorCode.INVALID_VALUE, f"metrics={metrics} cannot be simulated; choose 1 to {most}"
+        )
     if steps < (least := timing.EARNED_AT[95] + WARMUP):
-        raise UsageError(f"steps={steps} are too few for a p95; at least {least}")
+        raise UsageError(
+            ErrorCode.TOO_FEW, f"steps={steps} are too few for a p95; at least {least}"
+        )
     cells = design.blocks([[BASELINE, OTHER]], blocks, rng)
     if not shuffled:
         cells.sort(key=lambda cell: (cell.treatment, cell.block))
@@ -383,7 +386,7 @@ def _papers_way(runs: Sequence[_Run]) -> bool:
         next(run.training.steady[0] for run in runs if run.cell.treatment == side)
         for side in (BASELINE, OTHER)
     )
-    return significance.signed_rank(np.subtract(b, a)).p <= ALPHA
+    return not np.array_equal(a, b) and bool(stats.wilcoxon(a, b).pvalue <= ALPHA)
 
 
 def _in_wrong_order(runs: Sequence[_Run]) -> bool:
@@ -392,8 +395,8 @@ def _in_wrong_order(runs: Sequence[_Run]) -> bool:
         [run.metrics[MAIN] for run in runs if run.cell.treatment == side]
         for side in (BASELINE, OTHER)
     )
-    tested = significance.paired_t(log_ratios(a, b))
-    return tested is not None and tested.p <= ALPHA
+    shifts = log_ratios(a, b)
+    return not is_constant(shifts) and bool(stats.ttest_1samp(shifts, 0.0).pvalue <= ALPHA)
 
 
 def share(values: Sequence[float]) -> Proportion:

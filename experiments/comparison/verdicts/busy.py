@@ -49,9 +49,6 @@ def unsettled(finding: Finding, reason: str) -> Finding:
     return replace(
         finding,
         row=row,
-        signed_rank_p=None,
-        permutation_p=None,
-        tost_p=None,
         busy=reason,
         withheld=Withheld.BUSY_MACHINE,
     )
