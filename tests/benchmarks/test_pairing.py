@@ -24,6 +24,8 @@ from statsmodels.stats.power import TTestPower
 from experiments.comparison.statistics.estimates import t_quantile
 from experiments.comparison.statistics.significance import ALPHA
 from tests.conftest import PYTHONPATH, wait_for
+from tracking import journal
+from tracking.records import RunClosed, RunOpened
 
 # Total over total: a neighbour slows about half of the steps, so that their median jumps.
 METRIC = "train/examples_per_second"
@@ -99,10 +101,14 @@ def run_campaign(folder: Path, pairing: str, seed: int, cache: Path) -> Campaign
     (report,) = folder.glob("journal/**/report/comparison.json")
     rows = [row for row in json.loads(report.read_text())["rows"] if row["metric"] == METRIC]
     itself, delayed = sorted(rows, key=lambda row: not row["b"].endswith("A/A"))
-    (record,) = folder.glob("journal/**/records.jsonl")
-    times = [
-        json.loads(line)["time_ms"] for line in record.read_text().splitlines() if "time_ms" in line
-    ]
+    records = list(journal.read_all(report.parent.parent))
+    cells = {
+        record.run
+        for record in records
+        if isinstance(record, RunOpened) and record.tags["kind"] == "cell"
+    }
+    ends = [record for record in records if isinstance(record, RunOpened | RunClosed)]
+    times = [record.time_ms for record in ends if record.run in cells]
     effect = math.log1p(DELAY) / log_spread(delayed)
     blocks = math.ceil(TTestPower().solve_power(effect, power=0.8, alpha=ALPHA))
     block_seconds = (max(times) - min(times)) / 1_000 / itself["n_blocks"]
