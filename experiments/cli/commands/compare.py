@@ -101,7 +101,7 @@ def run(settings: Compare) -> int:
             display.console.print(
                 rendering.terminal_card(compared.answer.card), "", writing.terminal(comparison)
             )
-            print_findings(compared.answer.sentences, comparison.warnings, display)
+            print_findings(compared.answer.sentences, [*map(str, comparison.warnings)], display)
             if compared.answer.card.advice:
                 display.say(str(compared.answer.card.advice))
             display.say("")
