@@ -59,5 +59,4 @@ class DeepSpeech2(keras.Model):  # type: ignore[misc]
         return LOSSES[self.spec.ctc](outputs, targets, frames_left(inputs[1]), symbols)
 
 
-def build(spec: Spec) -> keras.Model:
-    return DeepSpeech2(spec)
+build = DeepSpeech2

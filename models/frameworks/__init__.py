@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from models.errors import ModelError, choices
+from models.errors import ErrorCode, ModelError, choices
 
 GROUP = "evenhand.frameworks"
 
@@ -66,7 +66,7 @@ def check(name: str) -> None:
     """Raise ModelError, with the nearest names, for a name that no framework has."""
     names = available()
     if name not in names:
-        raise ModelError(f"no framework {name!r}; {choices(name, names)}")
+        raise ModelError(ErrorCode.UNKNOWN_NAME, f"no framework {name!r}; {choices(name, names)}")
 
 
 def described(name: str) -> Variant:
@@ -121,9 +121,11 @@ def open_framework(
         settings | {"conv_algorithm": (conv_algorithm, CONV_ALGORITHMS)}
     ).items():
         if value not in values:
-            raise ModelError(f"no {setting} {value!r}; have {', '.join(values)}")
+            raise ModelError(
+                ErrorCode.UNKNOWN_NAME, f"no {setting} {value!r}; have {', '.join(values)}"
+            )
     if reason := missing(name):
-        raise ModelError(reason)
+        raise ModelError(ErrorCode.NOT_INSTALLED, reason)
     module = import_module(f"{_variants()[name][0]}.adapter")
     options: dict[str, Any] = {
         "device": device,
@@ -210,8 +212,9 @@ def _variants() -> dict[str, tuple[str, Variant]]:
         if twice := by_name.keys() & variants.keys():
             name = min(twice)
             raise ModelError(
+                ErrorCode.DUPLICATE,
                 f"{package} has a framework {name!r}, and so has {by_name[name][0]}; "
-                "rename or uninstall one"
+                "rename or uninstall one",
             )
         by_name |= {name: (package, variant) for name, variant in variants.items()}
     return by_name
@@ -222,7 +225,8 @@ def _variants_of(package: str) -> dict[str, Variant]:
         variants: dict[str, Variant] = import_module(package).VARIANTS
     except (ImportError, AttributeError) as error:
         raise ModelError(
-            f"{package}, an entry point of {GROUP}, is no framework: {error}; mend or uninstall it"
+            ErrorCode.UNREADABLE,
+            f"{package}, an entry point of {GROUP}, is no framework: {error}; mend or uninstall it",
         ) from None
     return variants
 

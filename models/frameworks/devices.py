@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from models.contract import Array, Batch, DropoutProbe, Framework, ImageFiles, StepEvents
-from models.errors import ModelError, NoDevice
+from models.errors import ErrorCode, ModelError, NoDevice
+from models.frameworks import introspection
 
 # Each library has, or may have, a switch for these.
 OPERATIONS = ("matmul", "convolution", "recurrent")
@@ -91,19 +92,15 @@ class FrameworkOnDevice(Framework):
     def dropping(
         self, network: Any, inputs: tuple[Array, ...], draws: int
     ) -> dict[str, DropoutProbe]:
-        dropped: dict[str, DropoutProbe] = self._introspection.dropping(
-            network, self._network_inputs(inputs), draws
-        )
-        return dropped
+        arrays = self._network_inputs(inputs)
+        return introspection.observe_dropouts(self._introspection, network, arrays, draws)
 
     def layer_values(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, Array]:
-        values: dict[str, Array] = self._introspection.layer_values(
-            network, self._network_inputs(inputs)
-        )
-        return values
+        arrays = self._network_inputs(inputs)
+        return introspection.layer_values(self._introspection, network, arrays)
 
     def drop_nothing(self, network: Any) -> None:
-        self._introspection.drop_nothing(network)
+        introspection.drop_nothing(self._introspection, network)
 
     @abstractmethod
     def _evaluated_loss(self, network: Any, batch: Batch) -> Any:
@@ -147,10 +144,12 @@ def resolve(
             except Exception as error:  # each library has types of its own
                 report = f"{type(error).__name__}: {error}"
         reports = f". {library} reports: {' '.join(report.split())[:MAX_MESSAGE]}" if report else ""
-        raise NoDevice(message + reports)
+        raise NoDevice(ErrorCode.NO_DEVICE, message + reports)
     is_cuda = requested == "cuda" or (requested == "auto" and has_accelerator)
     if precision == "tf32" and not is_cuda:
-        raise ModelError("precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16")
+        raise ModelError(
+            ErrorCode.NO_DEVICE, "precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16"
+        )
     return "cuda" if is_cuda else "cpu"
 
 
@@ -185,15 +184,17 @@ def verify_arithmetic(library: str, precision: str, switches: Mapping[str, str])
     for variable in OVERRIDES:
         if os.environ.get(variable):
             raise ModelError(
+                ErrorCode.ENVIRONMENT,
                 f"{variable}={os.environ[variable]} changes the arithmetic behind {library}'s back,"
-                " and not in every framework alike; unset it and use precision"
+                " and not in every framework alike; unset it and use precision",
             )
     required = float32_arithmetic(precision)
     for operation in OPERATIONS:
         if switches[operation] != required:
             raise ModelError(
+                ErrorCode.UNSUPPORTED,
                 f"precision {precision!r}: {library} would compute its {operation} operations in "
-                f"{switches[operation]}, not in {required}; use a version whose switches work"
+                f"{switches[operation]}, not in {required}; use a version whose switches work",
             )
 
 
@@ -206,8 +207,9 @@ def onednn(conv_algorithm: str, device: str) -> bool | None:
         return None
     if device != "cpu":
         raise ModelError(
+            ErrorCode.UNSUPPORTED,
             f"conv_algorithm {conv_algorithm!r} is a CPU's; on {device} use profiled, heuristic "
-            "or fixed"
+            "or fixed",
         )
     return conv_algorithm == "onednn"
 

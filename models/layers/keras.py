@@ -25,7 +25,7 @@ def images(channels: int = 3, side: int | None = None) -> Any:
     return keras.Input((side, side, channels))
 
 
-def build_mirror(spec: MirroredSpec) -> keras.Model:
+def build(spec: MirroredSpec) -> keras.Model:
     """Return a network: call(images (n, height, width, channels)) -> (n, classes)."""
     inputs = images(spec.channels, spec.only_side)
     name = type(spec).__module__.split(".")[-2]

@@ -9,7 +9,7 @@ import numpy as np
 
 from models import lstms
 from models.contract import Array, Weights
-from models.errors import ModelError
+from models.errors import ErrorCode, ModelError
 
 
 def check_sizes(model: str, spec: Any, **least: int) -> None:
@@ -21,9 +21,14 @@ def check_sizes(model: str, spec: Any, **least: int) -> None:
     sizes = vars(spec)
     for name, smallest in least.items():
         if sizes[name] < smallest:
-            raise ModelError(f"{model}: {name} must be at least {smallest}, not {sizes[name]}")
+            raise ModelError(
+                ErrorCode.INVALID_VALUE,
+                f"{model}: {name} must be at least {smallest}, not {sizes[name]}",
+            )
     if not 0 <= sizes.get("dropout", 0) < 1:
-        raise ModelError(f"{model}: dropout must be in [0, 1), not {sizes['dropout']}")
+        raise ModelError(
+            ErrorCode.INVALID_VALUE, f"{model}: dropout must be in [0, 1), not {sizes['dropout']}"
+        )
     lstms.check(model, sizes.get("lstm", "layer"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from keras import layers, ops
 from keras.backend import backend
 
-from models.contract import ModelError
+from models.contract import ErrorCode, ModelError
 from models.frameworks.tensorflow import operators as tensorflow
 from models.layers.scan import outputs_of
 
@@ -47,7 +47,7 @@ def outputs(
 def _run(implementation: str) -> Callable[[Any, Any], Any]:
     if implementation in tensorflow.LSTMS and backend() != "tensorflow":
         other = f"on {backend()} Keras has layer, cells, scan"
-        raise ModelError(f"lstm {implementation!r} is TensorFlow's; {other}")
+        raise ModelError(ErrorCode.UNSUPPORTED, f"lstm {implementation!r} is TensorFlow's; {other}")
     return RUNS[implementation]
 
 

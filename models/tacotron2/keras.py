@@ -134,8 +134,7 @@ class Tacotron2(keras.Model):  # type: ignore[misc]
         return x
 
 
-def build(spec: Spec) -> keras.Model:
-    return Tacotron2(spec)
+build = Tacotron2
 
 
 def _convolutions(

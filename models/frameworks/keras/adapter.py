@@ -7,7 +7,7 @@ from functools import partial
 from itertools import accumulate, count, islice, pairwise
 from typing import Any, NamedTuple
 
-from models.contract import Array, Batch, ModelError, OptimizerConfig, StepClock, Weights
+from models.contract import Array, Batch, ErrorCode, ModelError, OptimizerConfig, StepClock, Weights
 from models.frameworks.keras.shared import KerasFramework
 
 
@@ -192,7 +192,9 @@ class _StepLoss(NamedTuple):
 
 def _check_compiled(network: Any, optimizer: Any) -> None:
     if network.optimizer is not optimizer:
-        raise ModelError("keras: a network trains with the optimizer made for it last")
+        raise ModelError(
+            ErrorCode.CONFLICT, "keras: a network trains with the optimizer made for it last"
+        )
 
 
 def _own_loss(
@@ -232,16 +234,22 @@ def _torch_gradients(network: Any, loss: Callable[[Any], Any]) -> list[Any]:
 
 def _jax_gradients(network: Any, loss: Callable[[Any], Any]) -> list[Any]:
     import jax
-    import keras
 
     variables = network.trainable_variables
-
-    def stateless(values: list[Any]) -> Any:
-        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-            return loss(network)
-
-    gradients: list[Any] = jax.grad(stateless)([variable.value for variable in variables])
+    gradient = jax.grad(_stateless(partial(loss, network), variables))
+    gradients: list[Any] = gradient([variable.value for variable in variables])
     return gradients
+
+
+def _stateless(function: Callable[..., Any], variables: list[Any]) -> Callable[..., Any]:
+    """Return a function of the variables' values and the other arguments."""
+    import keras
+
+    def call(values: list[Any], *arrays: Any) -> Any:
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+            return function(*arrays)
+
+    return call
 
 
 def _tensorflow_function(function: Callable[..., Any], network: Any) -> Callable[..., Any]:
@@ -266,13 +274,8 @@ def _torch_function(function: Callable[..., Any], _: Any) -> Callable[..., Any]:
 
 def _jax_function(function: Callable[..., Any], network: Any) -> Callable[..., Any]:
     import jax
-    import keras
 
-    def stateless(values: list[Any], *arrays: Any) -> Any:
-        with keras.StatelessScope(state_mapping=list(zip(network.variables, values, strict=True))):
-            return function(*arrays)
-
-    compiled = jax.jit(stateless)
+    compiled = jax.jit(_stateless(function, network.variables))
     return lambda *arrays: compiled([variable.value for variable in network.variables], *arrays)
 
 

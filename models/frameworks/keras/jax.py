@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from models.errors import ModelError
+from models.errors import ErrorCode, ModelError
 from models.frameworks.devices import (
     OPERATIONS,
     Device,
@@ -32,8 +32,9 @@ class JaxDevice(Device):
             os.environ["NPROC"] = str(threads)  # XLA reads the size of its pool only there, once
         if conv_algorithm in ("onednn", "plain"):
             raise ModelError(
+                ErrorCode.UNSUPPORTED,
                 f"conv_algorithm {conv_algorithm!r}: JAX has no such choice; use profiled, "
-                "heuristic or fixed"
+                "heuristic or fixed",
             )
         choose_in_xla(conv_algorithm)
         import jax

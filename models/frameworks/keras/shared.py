@@ -17,6 +17,7 @@ from models.contract import (
     PROFILED,
     Array,
     Batch,
+    ErrorCode,
     ImageFiles,
     Mark,
     ModelError,
@@ -142,10 +143,13 @@ class KerasFramework(FrameworkOnDevice):
         slots = _slots(optimizer)
         for name in state:
             if name not in slots:
-                raise ModelError(f"optimizer state: {name!r} belongs to no weight of the network")
+                raise ModelError(
+                    ErrorCode.CONFLICT,
+                    f"optimizer state: {name!r} belongs to no weight of the network",
+                )
         for name, variable in slots.items():
             if name not in state:
-                raise ModelError(f"optimizer state: {name!r} is missing")
+                raise ModelError(ErrorCode.MISSING_VALUE, f"optimizer state: {name!r} is missing")
             variable.assign(state[name])
 
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
@@ -175,7 +179,9 @@ class KerasFramework(FrameworkOnDevice):
 
     def _reader(self, files: ImageFiles, workers: int) -> Any:
         if self.backend not in OWNERS:
-            raise ModelError(f"{self.name} has no input pipeline of its own here")
+            raise ModelError(
+                ErrorCode.UNSUPPORTED, f"{self.name} has no input pipeline of its own here"
+            )
         module = import_module(f"{models.__name__}.frameworks.{OWNERS[self.backend]}.pipeline")
         return module.Reader(files, workers, self.device, channels_last=True)
 

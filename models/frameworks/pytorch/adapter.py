@@ -19,6 +19,7 @@ from models.contract import (
     PROFILED,
     Array,
     Batch,
+    ErrorCode,
     ImageFiles,
     Mark,
     ModelError,
@@ -125,7 +126,10 @@ class Adapter(FrameworkOnDevice):
         for key, value in state.items():
             name, _, slot = key.rpartition("/")
             if name not in names:
-                raise ModelError(f"optimizer state: {key!r} belongs to no weight of the network")
+                raise ModelError(
+                    ErrorCode.CONFLICT,
+                    f"optimizer state: {key!r} belongs to no weight of the network",
+                )
             slots.setdefault(names.index(name), {})[slot] = torch.tensor(value)
         optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
 
@@ -284,19 +288,22 @@ def check_autocast(network: nn.Module, device: str) -> None:
         if device == "cuda" and isinstance(module, nn.RNNBase):
             kind = type(module).__name__
             raise ModelError(
+                ErrorCode.UNSUPPORTED,
                 f"precision 'bfloat16': PyTorch computes {name or kind} (nn.{kind}) in float16 "
-                "on a GPU; use float32 or tf32"
+                "on a GPU; use float32 or tf32",
             )
 
 
 def _check_compiler(device: str) -> None:
     if device == "cpu" and not has_compiler(CXX, "CXX"):
         raise ModelError(
-            "pytorch+compile: torch.compile needs a C++ compiler on the CPU: install g++ or clang++"
+            ErrorCode.NOT_INSTALLED,
+            "pytorch+compile: torch.compile needs a C++ compiler on the CPU: install g++ or clang++",
         )
     if device == "cuda" and not has_compiler(CC, "CC"):
         raise ModelError(
-            "pytorch+compile: Triton needs a C compiler on a GPU: install gcc or clang"
+            ErrorCode.NOT_INSTALLED,
+            "pytorch+compile: Triton needs a C compiler on a GPU: install gcc or clang",
         )
 
 
