@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from models.errors import ErrorCode as ErrorCode
 from models.errors import ModelError as ModelError
-from models.variant import Variant as Variant
 
 Array = NDArray[Any]
 Weights = dict[str, Array]

@@ -343,7 +343,9 @@ def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, f
         )
         before = after
     single = proof.Trained(before, np.array(moved))
-    together = frameworks.workers("pytorch").Workers(adapter, 0, ["127.0.0.1:0"], 60.0, hook)
+    together = frameworks.load("pytorch", "workers").Workers(
+        adapter, 0, ["127.0.0.1:0"], 60.0, hook
+    )
     try:
         together.build(model, spec, weights, config)
         for _ in range(proof.STEPS):
@@ -393,7 +395,7 @@ def plain_loop(
     network = models.load(model, adapter.architecture).build(spec)
     weights = module.initial_weights(spec, rng)
     batch = drawn_batch(spec, side, rows, rng)
-    loop = frameworks.plain_loop("pytorch").Plain(
+    loop = frameworks.load("pytorch", "plain_loop").Plain(
         network, weights, batch.inputs[0], batch.targets, device
     )
     step = loop.steps(1e-3)

@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import replace
 
-from models.variant import Variant
+from models.frameworks import Variant
 
 CXX = ("c++", "g++", "clang++")
 CC = ("cc", "gcc", "clang")
