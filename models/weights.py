@@ -192,7 +192,7 @@ def _convert(source: str, out: str) -> None:
             raise ValueError(f"{tensor_bytes:,} bytes of tensors in a file of {size_bytes:,}")
         save_file({name: tensor.clone().contiguous() for name, tensor in state.items()}, out)
     except Exception as error:  # torch raises a dozen types here
-        text = f"weights {source!r}: not a state_dict of tensors alone: {reason(error)}"
+        text = f"weights {str(source)!r}: not a state_dict of tensors alone: {reason(error)}"
         raise ModelError(ErrorCode.UNREADABLE, text) from None
 
 

@@ -135,7 +135,7 @@ SWITCHES = """
 import torch
 from models.frameworks.pytorch import device
 on_gpu = device.TorchDevice.__new__(device.TorchDevice)
-on_gpu._torch, on_gpu.name = torch, "cuda"
+on_gpu._torch, on_gpu.device = torch, "cuda"
 result = {}
 for arithmetic in ("tf32", "ieee"):
     torch.backends.fp32_precision = "none"

@@ -10,11 +10,12 @@ import numpy as np
 
 from models.contract import Array, Batch, Mark, Profile, Weights
 from models.frameworks.keras.shared import KerasFramework
+from models.frameworks.tensorflow.device import TensorFlowDevice
 
 SEQUENCES = 3  # dimensions: (n, length, features)
 
 
-class Adapter(KerasFramework):
+class Adapter(TensorFlowDevice, KerasFramework):
     """TensorFlow: a tf.function for each use; eager runs the same Python, xla compiles it for each shape.
 
     Autograph is off: nothing here needs it, and each function that it converts leaves files in the
@@ -22,8 +23,10 @@ class Adapter(KerasFramework):
     batch size, whose static shape makes the quicker graph, and once more for all other sizes.
     """
 
+    backend = pipeline = profiler = "tensorflow"
+
     def __init__(self, name: str, **options: Any) -> None:
-        super().__init__(name, "tensorflow", **options)
+        super().__init__(name, **options)
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = name == "tensorflow+xla"
 
