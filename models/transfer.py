@@ -164,8 +164,7 @@ def supported() -> str:
 def _numpy(value: Any) -> Array:
     from keras import ops
 
-    array: Array = ops.convert_to_numpy(value)
-    return array
+    return ops.convert_to_numpy(value)
 
 
 def _arrays(layer: Any) -> Iterator[tuple[str, tuple[Any, ...], Layout]]:

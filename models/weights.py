@@ -48,8 +48,7 @@ def load(source: str, model: str, spec: Any, seed: int = 0) -> Weights:
     """
     module = models.spec(model)
     if source == "random":
-        drawn: Weights = module.initial_weights(spec, np.random.default_rng(seed))
-        return drawn
+        return module.initial_weights(spec, np.random.default_rng(seed))
     arrays = _read(imagenet(model) if source == "imagenet" else Path(source))
     shapes = module.shapes(spec)
     try:

@@ -52,8 +52,7 @@ class FrameworkOnDevice(Framework):
         key = (files.images, files.batch_size, workers)
         if key not in self._readers:
             self._readers[key] = self._reader(files, workers)
-        batches: Iterable[Batch] = self._readers[key].epoch(files)
-        return batches
+        return self._readers[key].epoch(files)
 
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
         total = float(batch.weights.sum())

@@ -36,14 +36,12 @@ def log_normal(
     rng: np.random.Generator, count: int, median: float, sigma: float, least: float, most: float
 ) -> Array:
     """Draw log-normal sizes between two bounds."""
-    drawn: Array = np.clip(median * np.exp(sigma * rng.standard_normal(count)), least, most)
-    return drawn
+    return np.clip(median * np.exp(sigma * rng.standard_normal(count)), least, most)
 
 
 def is_inside(lengths: Array, longest: int | None = None) -> Array:
     """Return which positions of padded rows lie inside their lengths, (n, longest)."""
-    inside: Array = np.arange(longest or int(lengths.max())) < lengths[:, None]
-    return inside
+    return np.arange(longest or int(lengths.max())) < lengths[:, None]
 
 
 def draw_weights(

@@ -13,7 +13,7 @@ from keras.backend import backend
 
 from models.contract import ErrorCode, ModelError
 from models.frameworks.tensorflow import operators as tensorflow
-from models.layers.scan import outputs_of
+from models.layers.keras import scan as loop
 
 
 def outputs(
@@ -86,7 +86,7 @@ RUNS: dict[str, Callable[[Any, Any], Any]] = {
 
 def _loop(step: Callable[[Any, Any], Any], inputs: Any, cell: Any) -> Any:
     zeros = ops.zeros((ops.shape(inputs)[0], cell.units), dtype=inputs.dtype)
-    h, _ = outputs_of(step, (zeros, zeros), ops.transpose(inputs, (1, 0, 2)))
+    h, _ = loop(step, (zeros, zeros), ops.transpose(inputs, (1, 0, 2)))
     return ops.transpose(h, (1, 0, 2))
 
 

@@ -90,8 +90,7 @@ class Adapter(KerasFramework):
     _compile: Any
 
     def __new__(cls, name: str, **_: Any) -> Adapter:
-        adapter: Adapter = object.__new__(BACKENDS[name.partition("-")[2]])
-        return adapter
+        return object.__new__(BACKENDS[name.partition("-")[2]])
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
@@ -167,8 +166,7 @@ class Adapter(KerasFramework):
             call = partial(function, network, **options)
             self._applied[key] = self._compile(call, network)
         outputs = self._applied[key](*map(self._array, inputs))
-        array: Array = self._keras.ops.convert_to_numpy(outputs)
-        return array
+        return self._keras.ops.convert_to_numpy(outputs)
 
     def _trained_on(self, batch: Batch) -> tuple[Any, ...]:
         """Return inputs, targets and, unless all of them are 1, weights of a placed batch."""
@@ -242,8 +240,7 @@ class _TensorFlowAdapter(TensorFlowDevice, Adapter):
 
     def _compile(self, function: Callable[..., Any], network: Any) -> Callable[..., Any]:
         options = {"reduce_retracing": True, "jit_compile": network.jit_compile}
-        compiled: Callable[..., Any] = self._tf.function(function, autograph=False, **options)
-        return compiled
+        return self._tf.function(function, autograph=False, **options)
 
 
 class _TorchAdapter(TorchDevice, Adapter):
@@ -259,10 +256,7 @@ class _TorchAdapter(TorchDevice, Adapter):
     def _compile(self, function: Callable[..., Any], _: Any) -> Callable[..., Any]:
         """Return the function without gradients; nothing is compiled."""
         to_tensor = self._keras.ops.convert_to_tensor
-        run: Callable[..., Any] = self._torch.no_grad()(
-            lambda *arrays: function(*map(to_tensor, arrays))
-        )
-        return run
+        return self._torch.no_grad()(lambda *arrays: function(*map(to_tensor, arrays)))
 
 
 class _JaxAdapter(JaxDevice, Adapter):

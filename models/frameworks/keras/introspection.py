@@ -47,8 +47,7 @@ def observe(network: Any, inputs: Any, observer: Callable[[Call], None], *, trai
 
 def draw(layer: Any, shape: tuple[int, ...], like: Any) -> Array:
     """Return the layer's outputs for ones."""
-    array: Array = to_numpy(layer(ops.ones(shape, like.dtype), training=True))
-    return array
+    return to_numpy(layer(ops.ones(shape, like.dtype), training=True))
 
 
 def comparable_output(call: Call) -> Array | None:
@@ -59,6 +58,5 @@ def comparable_output(call: Call) -> Array | None:
     activation = vars(call.layer).get("activation", activations.linear)
     if not call.layer.weights or activation is activations.linear:
         with suppress(Exception):  # each backend raises its own error for a traced tensor
-            array: Array = to_numpy(tree.flatten(call.outputs)[0])
-            return array
+            return to_numpy(tree.flatten(call.outputs)[0])
     return None

@@ -143,8 +143,7 @@ class KerasFramework(FrameworkOnDevice):
 
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         module = import_module(f"{models.__name__}.frameworks.{self.profiler}.profiler")
-        profile: Profile = module.profiled(folder, self.device, work)
-        return profile
+        return module.profiled(folder, self.device, work)
 
     def place(self, batch: Batch) -> Batch:
         targets, weights = self.place_inputs((batch.targets, batch.weights))

@@ -209,8 +209,7 @@ class Adapter(TorchDevice, FrameworkOnDevice):
         placed = inputs if isinstance(inputs[0], Tensor) else self.place_inputs(inputs)
         with torch.inference_mode():
             outputs = function(network, *placed, compiled=self._forward, **options)
-        array: Array = outputs.cpu().numpy()
-        return array
+        return outputs.cpu().numpy()
 
     def compilations(self) -> int:
         if not self._compile:
@@ -317,8 +316,7 @@ def _state(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _logits(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-    logits: Tensor = network(*inputs)
-    return logits
+    return network(*inputs)
 
 
 def _mean_loss(

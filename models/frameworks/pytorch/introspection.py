@@ -74,8 +74,7 @@ def comparable_output(call: Call) -> Array | None:
     """Return the output, None for recurrent layers, which return other steps than Keras'."""
     if call.outputs is None or isinstance(call.layer, nn.RNNBase):
         return None
-    array: Array = call.outputs.numpy(force=True)
-    return array
+    return call.outputs.numpy(force=True)
 
 
 def unbiased(network: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, int]:

@@ -81,8 +81,7 @@ class Adapter(TensorFlowDevice, KerasFramework):
         self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int
     ) -> Array:
         arrays = tuple(map(self._array, inputs))
-        outputs: Array = self._call(function, (network,), arrays, **options).numpy()
-        return outputs
+        return self._call(function, (network,), arrays, **options).numpy()
 
     def compilations(self) -> int:
         functions = () if self.name == "tensorflow+eager" else self._functions.values()
@@ -142,14 +141,13 @@ class Adapter(TensorFlowDevice, KerasFramework):
             return lambda *arrays: closure(*map(tf.convert_to_tensor, arrays))
         specs = [_spec(array) for array in like]
         lengths_vary = any(None in spec.shape.as_list()[1:] for spec in specs)
-        compiled: Callable[..., Any] = tf.function(
+        return tf.function(
             closure,
             autograph=False,
             input_signature=specs if lengths_vary else None,
             reduce_retracing=not lengths_vary,
             jit_compile=self.name == "tensorflow+xla",
         )
-        return compiled
 
 
 def _spec(array: Array) -> Any:

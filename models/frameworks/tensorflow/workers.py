@@ -82,8 +82,7 @@ class Workers:
             return context.all_reduce(summed, tf.identity(table), self._options)
 
         gather = tf.function(lambda: self._strategy.run(replica), autograph=False)
-        rows: Array = gather().numpy()
-        return rows
+        return gather().numpy()
 
     def close(self) -> None:
         """Do nothing: the runtime closes with the process."""
