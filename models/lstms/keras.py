@@ -68,19 +68,11 @@ def _scan(steps: Any, cell: Any) -> Any:
     return _loop(step, ops.matmul(steps, cell.kernel) + cell.bias, cell)
 
 
-def _block(steps: Any, cell: Any) -> Any:
-    return tensorflow.block(steps, cell.kernel, cell.recurrent_kernel, cell.bias)
-
-
-def _block_v2(steps: Any, cell: Any) -> Any:
-    return tensorflow.block_v2(steps, cell.kernel, cell.recurrent_kernel, cell.bias)
-
-
 RUNS: dict[str, Callable[[Any, Any], Any]] = {
     "cells": _cells,
     "scan": _scan,
-    "block": _block,
-    "block-v2": _block_v2,
+    "block": tensorflow.block,
+    "block-v2": tensorflow.block_v2,
 }
 
 

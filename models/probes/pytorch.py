@@ -110,12 +110,7 @@ def cycles_per_second() -> float:
 
 def sleeping_seconds(cycles: int) -> float:
     """Return the seconds of a sleeping kernel by the device's clock."""
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    before.record()
-    torch.cuda._sleep(cycles)
-    after.record()
-    after.synchronize()
-    return float(before.elapsed_time(after)) / 1_000
+    return event_seconds(lambda: torch.cuda._sleep(cycles), 1, 0)[0]
 
 
 def sleeping_step(cycles: int, host_seconds: float = 0.0) -> Callable[[], Tensor]:
