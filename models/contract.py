@@ -83,7 +83,7 @@ class Batch:
 class DataRequirements:
     """Real examples of a network of sequences, whose spec has `reads` and `batch_of`.
 
-    kind: the module of `experiments.datasets.sequences` that reads them. sizes: its arguments.
+    kind: its reader in `experiments.datasets.sequences`. sizes: arguments of the reader.
     longest: the longest part that the network takes; None for no bound.
     """
 
