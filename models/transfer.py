@@ -115,12 +115,10 @@ def weight_rule(kind: type[Any], sibling: str = "") -> Callable[[Callable[[Any],
 
 
 def layer_name(path: str) -> str:
-    """Return the Keras layer's name of a torch module path."""
     return path.replace(".", "-")
 
 
 def layer_path(name: str) -> str:
-    """Return the torch module path of a Keras layer's name."""
     return name.replace("-", ".")
 
 

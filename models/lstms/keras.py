@@ -83,7 +83,6 @@ def _loop(step: Callable[[Any, Any], Any], inputs: Any, cell: Any) -> Any:
 
 
 def _apply_gates(gates: Any, c: Any) -> tuple[Any, Any]:
-    """Return the next (h, c)."""
     i, f, g, o = ops.split(gates, 4, axis=1)
     c = ops.sigmoid(f) * c + ops.sigmoid(i) * ops.tanh(g)
     return ops.sigmoid(o) * ops.tanh(c), c

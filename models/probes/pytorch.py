@@ -39,8 +39,6 @@ def identity() -> dict[str, Any]:
 
 
 class _Convolution(nn.Conv2d):  # type: ignore[misc]
-    """Convolution of images with their channels last, its kernel HWIO."""
-
     def __init__(self, kernel: Array) -> None:
         height, width, inputs, outputs = kernel.shape
         super().__init__(inputs, outputs, (height, width), padding="same", bias=False)
