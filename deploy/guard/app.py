@@ -195,7 +195,7 @@ class Guard:
             LOGGER.warning("%s: a search of %s failed: %s", *values)
         if search.is_overdue:
             right = "name fewer conditions, experiments or results"
-            raise Refusal(Reason.TOO_SLOW, f"the search takes too long; {right}")
+            raise Refusal(Reason.TOO_MANY, f"the search takes too long; {right}")
 
     async def _read_message(self, exchange: Exchange) -> tuple[dict[str, Any], str]:
         """Read and check a body, which then replaces the client's own.
