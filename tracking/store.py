@@ -30,7 +30,6 @@ from mlflow.entities import (
 )
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
-from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.types.schema import ColSpec, Schema
 from mlflow.utils.credentials import get_default_host_creds
 from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
@@ -618,12 +617,6 @@ class Store:
         folder = path.rpartition("/")[0] or None
         files = self._ask(self._client.list_artifacts, run_id, folder)
         return any(file.path == path and not file.is_dir for file in files)
-
-    def delete_files(self, run_id: str) -> None:
-        address = self._ask(self._client.get_run, run_id).info.artifact_uri
-        repository = get_artifact_repository(address, tracking_uri=self.uri)
-        for file in self._ask(self._client.list_artifacts, run_id):
-            self._ask(repository.delete_artifacts, file.path)
 
     def run(self, run_id: str) -> StoredRun | None:
         try:
