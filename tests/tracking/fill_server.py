@@ -155,8 +155,8 @@ def _size(metric: str, framework: str) -> float:
 def fill(database: str, runs: Iterable[StoredRun], experiment: str) -> int:
     """Write runs into the database of a tracking store. Return their number."""
     store = SqlAlchemyStore(database, "mlflow-artifacts:/")
-    found = store.get_experiment_by_name(experiment)
-    place = found.experiment_id if found else store.create_experiment(experiment)
+    existing = store.get_experiment_by_name(experiment)
+    place = existing.experiment_id if existing else store.create_experiment(experiment)
     root = store.get_experiment(place).artifact_location
     count, rest = 0, iter(runs)
     while some := list(islice(rest, RUNS_A_CALL)):
@@ -175,7 +175,7 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
             "key": key,
             "timestamp": run.end_ms or run.start_ms,
             "step": 0,
-            **_kept(value),
+            **_metric_columns(value),
         }
         for run in runs
         for key, value in run.metrics.items()
@@ -183,25 +183,19 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
     return {
         SqlRun.__table__: [
             {
-                **{
-                    "run_uuid": run.run_id,
-                    "name": run.name,
-                    "status": run.status,
-                    "user_id": "nobody",
-                    "source_type": "LOCAL",
-                },
-                **{
-                    "start_time": run.start_ms,
-                    "end_time": run.end_ms,
-                    "experiment_id": experiment,
-                    "lifecycle_stage": "active",
-                },
-                **{
-                    "artifact_uri": f"{root}/{run.run_id}/artifacts",
-                    "source_name": "",
-                    "entry_point_name": "",
-                    "source_version": "",
-                },
+                "run_uuid": run.run_id,
+                "name": run.name,
+                "status": run.status,
+                "user_id": "nobody",
+                "source_type": "LOCAL",
+                "start_time": run.start_ms,
+                "end_time": run.end_ms,
+                "experiment_id": experiment,
+                "lifecycle_stage": "active",
+                "artifact_uri": f"{root}/{run.run_id}/artifacts",
+                "source_name": "",
+                "entry_point_name": "",
+                "source_version": "",
             }
             for run in runs
         ],
@@ -220,7 +214,7 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
     }
 
 
-def _kept(value: float) -> dict[str, Any]:
+def _metric_columns(value: float) -> dict[str, Any]:
     """Return a value as MLflow stores it: NaN is marked, infinity is the largest number."""
     largest = np.finfo(float).max
     return {

@@ -65,7 +65,7 @@ def test_split_of_the_data_set_can_be_set_aside(tmp_path: Path, cache: Path) -> 
         sentences = [{"raw": "brown dog"}]
         entries.append({"filename": f"{number}.jpg", "split": split, "sentences": sentences})
     (tmp_path / "set" / "dataset.json").write_text(json.dumps({"images": entries}))
-    named, drawn = (read(tmp_path / "set", cache, own_split=own) for own in (True, False))
+    named, drawn = (read(tmp_path / "set", cache, own_split=is_named) for is_named in (True, False))
     assert [len(named.images_of(split)) for split in SPLITS] == [10, 5, 5]
     assert [len(drawn.images_of(split)) for split in SPLITS] == [17, 3, 0]
     assert drawn.digest != named.digest
