@@ -606,17 +606,13 @@ class Store:
         """Download an artifact to folder/run_id. Return None if the run has no such file."""
         target = folder / run_id
         try:
-            if not self.has_file(run_id, path):
+            files = self._ask(self._client.list_artifacts, run_id, path.rpartition("/")[0] or None)
+            if not any(file.path == path and not file.is_dir for file in files):
                 return None
             target.mkdir(parents=True, exist_ok=True)
             return Path(self._ask(self._client.download_artifacts, run_id, path, str(target)))
         except Rejected:
             return None
-
-    def has_file(self, run_id: str, path: str) -> bool:
-        folder = path.rpartition("/")[0] or None
-        files = self._ask(self._client.list_artifacts, run_id, folder)
-        return any(file.path == path and not file.is_dir for file in files)
 
     def run(self, run_id: str) -> StoredRun | None:
         try:

@@ -121,7 +121,7 @@ def test_dry_run_lists_pictures_that_cannot_be_read(
     reasons = {
         folders[0] / "003.png": "not an image",
         folders[1] / "007.png": "cannot be decoded: ",
-        folders[0] / "001.png": "empty",
+        folders[0] / "001.png": "not an image",
     }
     contents = (b"none", (folders[0] / "008.png").read_bytes()[:-30], b"")
     for path, content in zip(reasons, contents, strict=True):
