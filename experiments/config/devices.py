@@ -60,8 +60,8 @@ def placement(
 ) -> Placement:
     """Return the CPUs of a campaign's processes.
 
-    The first `reserve_cores` are not the cells'. With pin=auto cells get one thread of each core,
-    and the parent the reserved CPUs or, of three cores, the first. No core is shared by both.
+    With pin=auto cells get one thread of each core and, of three cores or more, the parent the
+    first. No core is shared by both.
 
     Args:
         settings: The settings of the campaign.
@@ -69,26 +69,16 @@ def placement(
         root: The file system that holds `sys`.
 
     Raises:
-        UsageError: if no CPU is left to the cells.
+        UsageError: if the system lets no process choose its CPUs.
     """
-    available, reserved = sorted(available or own_cpus()), settings.reserve_cores
-    if reserved >= len(available):
-        raise UsageError(
-            f"reserve_cores={reserved} leaves no CPU to the cells; "
-            f"this process may use {len(available)}"
-        )
+    available = sorted(available or own_cpus())
     if settings.pin == "none":
-        return Placement(tuple(available[reserved:]))
+        return Placement(tuple(available))
     if not hasattr(os, "sched_setaffinity"):
         raise UsageError("pin=auto: this system lets no process choose its CPUs; leave it out")
     cores = cpus.cores(available, root)
-    parent = set(available[:reserved]) or set(cores[0] if len(cores) > 2 else ())
-    cells = tuple(core[0] for core in cores if not parent & set(core))
-    if not cells:
-        raise UsageError(
-            f"pin=auto: reserve_cores={reserved} has a thread of every core; "
-            f"reserve fewer of {len(available)}"
-        )
+    parent = cores[0] if len(cores) > 2 else ()
+    cells = tuple(core[0] for core in cores if core != parent)
     return Placement(cells, tuple(sorted(parent)))
 
 

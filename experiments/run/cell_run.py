@@ -28,7 +28,7 @@ from models import own as own_models
 from tracking import clock, provenance
 from tracking.cpus import quota
 from tracking.records import Artifact, DatasetUsed, RunClosed, RunKind, RunOpened, RunOutcome, Tags
-from tracking.store import note, schema, source
+from tracking.store import schema, source
 
 MAX_NAMED_SETTINGS = 3  # in the name of a run
 
@@ -87,9 +87,8 @@ class CellRun:
         self.sensor_seconds = sensor_seconds(prepared.settings, task.treatment)
 
     def explain(self, closed: RunClosed) -> RunClosed:
-        """Describe the run. Return its end, with the reason as far as the parent has one."""
+        """Return the end of the run, with the reason as far as the parent has one."""
         recorder, spec, process = self._recorder, self.spec, self.process
-        recorder.write(Tags(spec.run, self._description()))
         if closed.outcome == RunOutcome.OK:
             return closed
         if recorder.full_disk:
@@ -133,21 +132,6 @@ class CellRun:
             disturbed,
             "repeats" in self.task.tags,
         )
-
-    def _description(self) -> dict[str, str]:
-        from experiments.comparison.report import wording
-
-        spec, latest = self.spec, self.process.latest
-        results = [
-            f"- {outcome.label}: **{wording.quantity(latest[outcome.metric], outcome)}**"
-            for outcome in studies.outcomes(self._prepared.module, self.settings)
-            if outcome.metric in latest
-        ]
-        plural = "s" * (spec.threads != 1)
-        place = f"on `{spec.device}` with {spec.threads} thread{plural}"
-        first = f"`{spec.framework}`, {spec.stage}, {place}; data `{self._data.dataset.name}`."
-        warnings = [f"⚠ {line}" for line in self._recorder.warnings]
-        return note("\n\n".join([first, "\n".join(results), *warnings]))
 
 
 def measure(

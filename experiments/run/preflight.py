@@ -25,7 +25,7 @@ from models import parity
 from models.contract import OptimizerConfig
 from models.parity import ParityRequest, Row, Side
 from tracking import provenance
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.records import Record, RunClosed, RunOutcome, Tags
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
         results = _check_where_cells_run(prepared, display)
         failed = [result for result in results if not result.ok]
     if failed:
-        raise UsageError(f"{failed[0].framework}: {failed[0].closed.reason}")
+        raise UsageError(
+            ErrorCode.CHILD_FAILED, f"{failed[0].framework}: {failed[0].closed.reason}"
+        )
     if after_checks := workloads.load(prepared.module.workload).after_checks:
         data = after_checks(prepared.data, [result.findings for result in results])
         prepared = replace(prepared, data=data)
@@ -104,13 +106,12 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
 
 
 def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
-    before = prepared.settings
-    settings = replace(before, device=device)
-    plan = prepared.plan
-    if plan == plan_.of_study(prepared.module, before):
+    """Return the campaign with `device` wherever it was chosen automatically."""
+    settings, plan = replace(prepared.settings, device=device), prepared.plan
+    if plan == plan_.of_study(prepared.module, prepared.settings):
         plan = plan_.of_study(prepared.module, settings)
-    elif device == "cpu":
-        plan = plan_.on_the_cpu(plan)
+    else:
+        plan = plan_.on_device(plan, device)
     return replace(prepared, settings=settings, plan=plan)
 
 
@@ -223,18 +224,14 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
     if not all_rows:
         return prepared
     different = parity_cache.differences(all_rows)
-    is_unequal = False
-    if module.side and not settings.allow_unequal:
-        warnings = [f"not equal, and so not measured: {line}" for line in different]
-    else:
-        warnings, is_unequal, refused = (
-            [f"UNEQUAL: {line}" for line in different],
-            bool(different),
-            {},
-        )
+    is_refused = bool(module.side) and not settings.allow_unequal
+    is_unequal = bool(different) and not is_refused
+    head = "not equal, and so not measured" if is_refused else "UNEQUAL"
+    warnings = [f"{head}: {line}" for line in different]
     if is_unequal and not settings.allow_unequal:
         raise UsageError(
-            f"{different[0]}; allow_unequal=true measures them all the same and marks the report"
+            ErrorCode.NOT_EQUAL,
+            f"{different[0]}; allow_unequal=true measures them all the same and marks the report",
         )
     warnings += [
         f"equality was proven on the CPU: this machine has no device {name}"
@@ -245,7 +242,9 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
         "parity.device": ",".join(proof_devices),
     }
     files = {"parity.json": parity_cache.as_json(all_rows)}
-    return prepared.with_data(warnings=warnings, tags=tags, files=files, refused=refused)
+    return prepared.with_data(
+        warnings=warnings, tags=tags, files=files, refused=refused if is_refused else {}
+    )
 
 
 def _proof_devices(settings: CampaignSettings) -> tuple[str, ...]:

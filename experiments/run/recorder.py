@@ -14,6 +14,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
 from experiments.contract import Node
 from experiments.run import machine_state
+from experiments.run.machine_state import MachineState
 from tracking import clock, journal
 from tracking.journal import Journal, JournalError
 from tracking.records import (
@@ -53,7 +54,7 @@ class Recorder:
         self.run_id: str = description["run_id"]
         self.experiment: str = description["experiment"]
         self.resume_command = _resume_command(description, self.folder.parent)
-        self.machine = machine_state.from_values(description.get("idle", {}))
+        self.machine = MachineState(**description.get("idle", {}))
         self.place_tags: dict[str, str] = {}
         self.called = "the campaign"
         self.nodes: tuple[Node, ...] = ()
@@ -129,7 +130,7 @@ class Recorder:
 
     def settle(self) -> None:
         """Deliver records before the next cell. Raises Interrupted if a signal came."""
-        self.wake()
+        self._uploader.wake()
         self.deliver(30.0)  # work of the uploader would be seen in the next cell's times
         self._show_damage()
         trouble = self._uploader.trouble
@@ -150,12 +151,8 @@ class Recorder:
         moved = clock.CLOCK.set_back()
         if moved:
             direction = "back" if moved > 0 else "forward"
-            self.warn(
-                [
-                    f"the system clock was set {direction} by {durations.format_duration(abs(moved))}; "
-                    "the times of this campaign go on as they began"
-                ]
-            )
+            text = f"{direction} by {durations.format_duration(abs(moved))}"
+            self.warn([f"the system clock was set {text}; this campaign keeps its own"])
         return bool(moved)
 
     def cool_down(self, name: str, limit_seconds: float) -> dict[str, str]:
@@ -221,18 +218,16 @@ class Recorder:
         Returns:
             True if the server has all records; what it lacks is shown otherwise.
         """
-        is_delivered = self._uploader.finish(120.0 if not self._uploader.trouble else 5.0)
+        uploader = self._uploader
+        is_delivered = uploader.finish(5.0 if uploader.trouble else 120.0)
         self._show_damage()
-        again = shell.command("replay", "--journal", str(self.folder))
-        lines = journal.named([f"refused: {line}" for line in self._uploader.refused])
-        if not is_delivered:
-            reason = self._uploader.trouble or "it takes longer than this process waits"
-            lines.append(
-                f"{self._uploader.undelivered:,} records wait: {self.store.uri}: {reason}; "
-                f"send them when it can: {again}"
-            )
-        elif lines:
-            lines.append(f"what was refused stays in the journal; send it again: {again}")
+        lines = journal.named([f"refused: {line}" for line in uploader.refused])
+        if lines or not is_delivered:
+            again = shell.command("replay", "--journal", str(self.folder))
+            reason = uploader.trouble or "not sent in time"
+            count = uploader.undelivered if not is_delivered else len(uploader.refused)
+            why = f"{self.store.uri}: {reason}" if not is_delivered else "refused"
+            lines.append(f"{count:,} records wait in the journal: {why}; send them again: {again}")
         for line in lines:
             self._alert(line)
         self._journal.close()
@@ -246,17 +241,11 @@ class Recorder:
 
 
 def _resume_command(description: Mapping[str, Any], root: Path) -> str:
-    """Return the shell command that continues the work of a description.
-
-    Args:
-        description: Of the campaign or sweep.
-        root: The folder of the journals.
-    """
+    """Return the shell command that continues the work; `root` has the journals."""
     storage = description["sweep"]["storage"] if "joined" in description else ""
     shared = [f"--storage={storage}"] if storage and not shell.has_password(storage) else []
-    return shell.from_anywhere(
-        description["study"], f"--resume={description['run_id']}", *journal_option(root), *shared
-    )
+    run_id, study = description["run_id"], description["study"]
+    return shell.from_anywhere(study, f"--resume={run_id}", *journal_option(root), *shared)
 
 
 def journal_option(root: Path) -> list[str]:

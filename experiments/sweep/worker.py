@@ -423,10 +423,9 @@ def check_rates(request: SweepRequest) -> None:
         difference = dimension.length.difference(sizes, request.base.margin)
         for metric in request.goal.metrics if difference else ():
             if not length.is_rate(metric):
-                remedy = dimension.length.remedy(sizes, request.base.margin)
                 raise UsageError(
                     f"objectives, constraints: {metric} depends on the length of training; "
-                    f"{difference}. Ask for throughput, latency or memory, or for {remedy}"
+                    f"{difference}. Ask for throughput, latency or memory"
                 )
 
 

@@ -145,7 +145,6 @@ def _campaign(folder: Path, pairing: str, seed: int, settings: Sequence[str]) ->
         "pairing": pairing,
         "seed": str(seed),
         "journal": str(root),
-        "reserve_cores": str(len(devices.own_cpus()) - 1),
     }
     command = [
         sys.executable,
@@ -156,7 +155,13 @@ def _campaign(folder: Path, pairing: str, seed: int, settings: Sequence[str]) ->
         *settings,
     ]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, devices.own_cpus()[-1:]),
+    )
     if done.returncode not in (0, 3):
         output = (done.stderr or done.stdout).strip()[-1_000:]
         raise EvenhandError(f"a campaign ended with code {done.returncode}: {output}")

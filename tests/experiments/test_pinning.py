@@ -21,7 +21,6 @@ from experiments.run.machine_state import MachineState
 from tests.conftest import Place
 from tests.experiments.test_until_settled import TOYS
 from tracking import cpus, tuning
-from tracking.errors import UsageError
 from tracking.store import Store
 
 
@@ -60,32 +59,20 @@ def test_cpus_are_grouped_by_core(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "mine", "reserved", "expected"),
+    ("cores", "cpu_numbers", "expected"),
     [
-        (FOUR_WITH_TWO, range(8), 0, Placement((1, 2, 3), (0, 4))),
-        (FOUR_WITH_TWO, range(8), 2, Placement((2, 3), (0, 1))),
-        (FOUR_WITH_TWO, (2, 3, 6), 0, Placement((2, 3))),
-        (("0", "1", "2"), range(3), 0, Placement((1, 2), (0,))),
-        (("0", "1"), range(2), 0, Placement((0, 1))),
-        (("0-1",), range(2), 0, Placement((0,))),
+        (FOUR_WITH_TWO, range(8), Placement((1, 2, 3), (0, 4))),
+        (FOUR_WITH_TWO, (2, 3, 6), Placement((2, 3))),
+        (("0", "1", "2"), range(3), Placement((1, 2), (0,))),
+        (("0", "1"), range(2), Placement((0, 1))),
+        (("0-1",), range(2), Placement((0,))),
     ],
 )
 def test_no_core_is_shared(
-    cores: Sequence[str], mine: Sequence[int], reserved: int, expected: Placement, tmp_path: Path
+    cores: Sequence[str], cpu_numbers: Sequence[int], expected: Placement, tmp_path: Path
 ) -> None:
-    settings = replace(CampaignSettings(), pin="auto", reserve_cores=reserved)
-    assert placement(settings, mine, machine(tmp_path, cores)) == expected
-
-
-def test_reserving_every_core_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match="pin=auto: reserve_cores=4 has a thread of every core; reserve fewer of 8"
-    ):
-        placement(
-            replace(CampaignSettings(), pin="auto", reserve_cores=4),
-            range(8),
-            machine(tmp_path, FOUR_WITH_TWO),
-        )
+    settings = replace(CampaignSettings(), pin="auto")
+    assert placement(settings, cpu_numbers, machine(tmp_path, cores)) == expected
 
 
 def test_pinning_applies_to_threads_and_children() -> None:

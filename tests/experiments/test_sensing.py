@@ -9,35 +9,6 @@ import pytest
 
 from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 
-WARM_UP = """
-import json, os, time
-from experiments.run.sensing import Sensing
-from tracking.records import Tags
-from tracking.sensors import Sensors, Window
-written = []
-with Sensing("run", Sensors(os.getpid(), DEVICE), 0.05, written.append) as sensing:
-    began = time.time()
-    time.sleep(1.6)
-    windows = [Window("", began, time.time(), 1), Window("inference/", began, began + 0.5, 1)]
-metrics = sensing.log_windows(windows)
-tags = [one.values for one in written if isinstance(one, Tags)][-1]
-print(json.dumps([metrics, tags]))
-"""
-
-
-def test_a_run_says_how_long_its_gpu_needed_to_be_steady(driver: Driver) -> None:
-    metrics, tags = json.loads(driver.python(WARM_UP.replace("DEVICE", '"cuda"')))
-    assert metrics["gpu/warm_up_seconds"] < 0.5, "the driver's clock never moved"
-    assert "inference/gpu/warm_up_seconds" not in metrics
-    assert tags["not_available.inference/gpu_warm_up"].startswith(
-        "clock or temperature of the GPU moved until"
-    )
-    metrics, tags = json.loads(driver.python(WARM_UP.replace("DEVICE", '"cpu"')))
-    assert not any("warm_up" in name for name in (*metrics, *tags)), (
-        "the GPU does not work in this cell"
-    )
-
-
 CELL = """
 import json, sys, time
 from experiments.run.cell_process import CellProcess
