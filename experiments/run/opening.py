@@ -126,6 +126,13 @@ def reopen(description: Mapping[str, Any], records: Journal) -> None:
             clock.CLOCK.not_before(record.time_ms / 1_000)
     for run, opened in journal_runs.open_runs(records.folder).items():
         kind = opened.tags.get("kind", RunKind.CELL)
-        if kind not in (RunKind.CAMPAIGN, RunKind.SWEEP):
-            outcome = RunOutcome.FAILED if kind == RunKind.TRIAL else RunOutcome.INTERRUPTED
-            records.append(RunClosed(run, clock.now_ms(), outcome, VANISHED))
+        if kind in (RunKind.CAMPAIGN, RunKind.SWEEP):
+            continue
+        outcome = RunOutcome.FAILED if kind == RunKind.TRIAL else RunOutcome.INTERRUPTED
+        end_ms, reason = clock.now_ms(), VANISHED
+        stored_id = store.run_id(run)
+        stored = store.run(stored_id) if stored_id else None
+        if stored and stored.end_ms:  # the server has an end that a full disk kept out of here
+            end_ms, reason = stored.end_ms, stored.tags.get("outcome_reason", "")
+            outcome = RunOutcome(stored.tags.get("outcome", RunOutcome.FAILED))
+        records.append(RunClosed(run, end_ms, outcome, reason))

@@ -221,13 +221,16 @@ class Recorder:
         uploader = self._uploader
         is_delivered = uploader.finish(5.0 if uploader.trouble else 120.0)
         self._show_damage()
+        again = shell.command("replay", "--journal", str(self.folder))
         lines = journal.named([f"refused: {line}" for line in uploader.refused])
-        if lines or not is_delivered:
-            again = shell.command("replay", "--journal", str(self.folder))
-            reason = uploader.trouble or "not sent in time"
-            count = uploader.undelivered if not is_delivered else len(uploader.refused)
-            why = f"{self.store.uri}: {reason}" if not is_delivered else "refused"
-            lines.append(f"{count:,} records wait in the journal: {why}; send them again: {again}")
+        if not is_delivered:
+            reason = uploader.trouble or "it takes longer than this process waits"
+            lines.append(
+                f"{uploader.undelivered:,} records wait: {self.store.uri}: {reason}; "
+                f"send them when it can: {again}"
+            )
+        elif lines:
+            lines.append(f"what was refused stays in the journal; send it again: {again}")
         for line in lines:
             self._alert(line)
         self._journal.close()
