@@ -11,7 +11,7 @@ import pytest
 
 from experiments.contract import CellSpec
 from experiments.run.cell_process import CellProcess
-from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
+from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 
 # Four times what a pipe holds, written after the request to end.
 LINES = 4_000
@@ -153,3 +153,31 @@ def test_jax_does_not_preallocate_unless_varied(start: CellStarter) -> None:
     child, _, _ = start("cuda", environment=values)
     assert values.items() <= child.items()
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in child
+
+
+SENSED_CELL = """
+import json
+from experiments.run.cell_process import CellProcess
+from experiments.contract import CellSpec
+from tracking.records import Metrics, Tags
+folder, device = json.loads(ARGUMENTS)
+paths = (folder, "cell", folder + "/checkpoint")
+spec = CellSpec("run", "none", "none", "toy", device, 1, 0, {"malloc": "system"}, {}, *paths)
+written = []
+CellProcess(spec, written.append).run(0.05)
+tags = [record.values for record in written if isinstance(record, Tags)]
+points = [point for record in written if isinstance(record, Metrics) for point in record.points]
+gpus = {point.key.split("_")[1] for point in points if point.key.startswith("system/gpu_")}
+print(json.dumps([[each["gpu.uuid"] for each in tags if "gpu.uuid" in each], sorted(gpus)]))
+"""
+
+
+@pytest.mark.parametrize(("device", "uuids"), [("cuda", UUIDS[2:3]), ("cpu", [])])
+def test_run_names_its_gpu_and_has_its_sensors(
+    driver: Driver, tmp_path: Path, device: str, uuids: list[str]
+) -> None:
+    """Read the GPU that CUDA would take for cells on the CPU, too: its heat is the machine's."""
+    driver.answers(cards=4)
+    script = SENSED_CELL.replace("ARGUMENTS", repr(json.dumps([str(tmp_path), device])))
+    output = driver.python(script, CUDA_VISIBLE_DEVICES="2,0")
+    assert json.loads(output) == [uuids, ["2"]]
