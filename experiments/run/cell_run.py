@@ -11,16 +11,15 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments import studies
 from experiments.config import devices, interpreters, variation
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
-from experiments.contract import CellSpec, Job, Treatment
+from experiments.contract import CellSpec, Job, Node, Treatment
 from experiments.run.cell_process import CellProcess, Watch
-from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
 from models import frameworks
@@ -29,6 +28,9 @@ from tracking import clock, provenance
 from tracking.cpus import quota
 from tracking.records import Artifact, DatasetUsed, RunClosed, RunKind, RunOpened, RunOutcome, Tags
 from tracking.store import schema, source
+
+if TYPE_CHECKING:
+    from experiments.run.preparation import PreparedCampaign
 
 MAX_NAMED_SETTINGS = 3  # in the name of a run
 
@@ -68,7 +70,8 @@ class CellRun:
         self.settings = task.treatment.merged(prepared.settings)
         self._data = prepared.data_for(task.treatment)
         self._began = time.monotonic()
-        self.spec = replace(cell_spec(recorder, prepared, task), in_turns=in_turns)
+        spec = cell_spec(prepared, task, recorder.folder, recorder.nodes)
+        self.spec = replace(spec, in_turns=in_turns)
         recorder.write(_run_opened(recorder, prepared, self.spec, task))
         info = self._data.dataset
         columns, counts = schema(info.columns), json.dumps(dict(info.counts))
@@ -163,7 +166,7 @@ def extract(recorder: Recorder, prepared: PreparedCampaign, job: Job) -> bool:
 def leave_out(recorder: Recorder, prepared: PreparedCampaign, task: CellTask, skip: Skip) -> None:
     """Record a run for a cell that is not run because its result is known."""
     recorder.check_stop()
-    spec = cell_spec(recorder, prepared, task)
+    spec = cell_spec(prepared, task, recorder.folder)
     task = replace(task, tags={**task.tags, **skip.tags})
     recorder.write(_run_opened(recorder, prepared, spec, task))
     recorder.write(RunClosed(spec.run, clock.now_ms(), skip.outcome, skip.reason[:1_000]))
@@ -174,7 +177,9 @@ def failed(run: str, reason: str) -> RunClosed:
     return RunClosed(run, clock.now_ms(), RunOutcome.FAILED, reason)
 
 
-def cell_spec(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) -> CellSpec:
+def cell_spec(
+    prepared: PreparedCampaign, task: CellTask, journal: Path, nodes: tuple[Node, ...] = ()
+) -> CellSpec:
     treatment = task.treatment
     settings = treatment.merged(prepared.settings)
     # a checkpoint goes on wherever that is
@@ -190,11 +195,11 @@ def cell_spec(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) ->
         block=task.block,
         settings={name: value for name, value in values if name not in not_sent},
         inputs=dict(task.inputs),
-        journal=str(recorder.folder.resolve()),
+        journal=str(journal.resolve()),
         folder=f"cells/{task.key}/{task.run[:8]}",
-        checkpoint=str(checkpoint_of(recorder.folder, task.key)),
+        checkpoint=str(checkpoint_of(journal, task.key)),
         cpus=devices.cpus_of_cells(settings),
-        nodes=recorder.nodes,
+        nodes=nodes,
         environment=dict(treatment.environment),
         clock=clock.CLOCK.origin,
     )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import studies, workloads
 from experiments.config import devices, interpreters
-from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.contract import DEVICE, CellSpec, Node, Study, Treatment
@@ -21,6 +20,7 @@ from experiments.planning import treatments
 from experiments.run import parity_cache
 from experiments.run import plan as plan_
 from experiments.run.cell_process import CellProcess
+from experiments.run.cell_run import CellTask, cell_spec
 from models import parity
 from models.contract import OptimizerConfig
 from models.parity import ParityRequest, Row, Side
@@ -142,25 +142,11 @@ def _check_frameworks(
     with tempfile.TemporaryDirectory() as folder:
         specs = []
         for number, (treatment, settings) in enumerate(_distinct(prepared)):
-            name, not_sent = treatment.framework, settings_.silent(settings)
-            values = devices.values_of_cell(settings).items()
-            spec = CellSpec(
-                run=name,
-                workload=prepared.module.workload,
-                stage="check",
-                framework=name,
-                device=devices.to_open(settings.device, settings),
-                threads=1,
-                block=0,
-                settings={key: value for key, value in values if key not in not_sent},
-                inputs=dict(prepared.data.inputs),
-                journal=folder,
-                folder=f"{name}-{number}",
-                checkpoint=f"{folder}/none",
-                environment=dict(treatment.environment),
-                nodes=nodes,
-            )
-            specs.append(spec)
+            name, inputs = treatment.framework, prepared.data.inputs
+            task = CellTask(treatment, f"{name}-{number}", name, {}, inputs, run=name)
+            spec = cell_spec(prepared, task, Path(folder), nodes)
+            device = devices.to_open(settings.device, settings)
+            specs.append(replace(spec, stage="check", device=device))
         progress(f"check {', '.join(spec.framework for spec in specs)}", 0, len(specs))
         stop = threading.Event()
         with ThreadPoolExecutor(CONCURRENT_CHECKS) as pool:

@@ -69,8 +69,7 @@ class Recorder:
         )
         self._uploader.start()
         self._sensors = Sensors(device=device)
-        self._is_trouble_shown = False
-        self._damage_shown: list[str] = []
+        self._trouble = ""
 
     # ---- records
 
@@ -130,17 +129,14 @@ class Recorder:
 
     def settle(self) -> None:
         """Deliver records before the next cell. Raises Interrupted if a signal came."""
-        self._uploader.wake()
+        self.wake()
         self.deliver(30.0)  # work of the uploader would be seen in the next cell's times
-        self._show_damage()
         trouble = self._uploader.trouble
-        if trouble and not self._is_trouble_shown:
-            self._alert(
-                f"the tracking server takes no records now ({trouble}); they wait in {self.folder}"
-            )
-        elif not trouble and self._is_trouble_shown:
+        if trouble and not self._trouble:
+            self._alert(f"the tracking server takes no records ({trouble}); {self.folder} has them")
+        elif self._trouble and not trouble:
             self.display.say("  the tracking server is back and has all records")
-        self._is_trouble_shown = bool(trouble)
+        self._trouble = trouble
         self.check_stop()
 
     def wake(self) -> None:
@@ -220,27 +216,22 @@ class Recorder:
         """
         uploader = self._uploader
         is_delivered = uploader.finish(5.0 if uploader.trouble else 120.0)
-        self._show_damage()
         again = shell.command("replay", "--journal", str(self.folder))
         lines = journal.named([f"refused: {line}" for line in uploader.refused])
+        refused = bool(lines)
+        lines += journal.named(list(uploader.damaged.values()))
         if not is_delivered:
             reason = uploader.trouble or "it takes longer than this process waits"
             lines.append(
                 f"{uploader.undelivered:,} records wait: {self.store.uri}: {reason}; "
                 f"send them when it can: {again}"
             )
-        elif lines:
+        elif refused:
             lines.append(f"what was refused stays in the journal; send it again: {again}")
         for line in lines:
             self._alert(line)
         self._journal.close()
         return is_delivered
-
-    def _show_damage(self) -> None:
-        lines = list(self._uploader.damaged.values())
-        for line in journal.named([line for line in lines if line not in self._damage_shown]):
-            self._alert(line)
-        self._damage_shown = lines
 
 
 def _resume_command(description: Mapping[str, Any], root: Path) -> str:

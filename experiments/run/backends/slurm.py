@@ -137,16 +137,14 @@ class JobTail:
     """
 
     job: SubmittedJob
-    block: int = 0
     open: dict[str, RunOpened] = field(default_factory=dict)
     outcomes: dict[str, RunOutcome] = field(default_factory=dict)
     node: str = ""
-    is_over: bool = False
 
     @property
-    def task(self) -> SlurmTask:
-        task: SlurmTask = self.job.task
-        return task
+    def journal(self) -> Path:
+        folder: Path = self.job.task.journal_folder
+        return folder
 
 
 class Slurm:
@@ -161,42 +159,29 @@ class Slurm:
     def extract(self, jobs: Sequence[Job]) -> list[bool]:
         if not jobs:
             return []
-        (tail,) = self._submit([self._task(before=tuple(jobs))])
-        for _ in self._follow([tail]):
-            pass
-        return [tail.outcomes.get(job.framework) == RunOutcome.OK for job in jobs]
+        outcomes = self._run([self._task(before=tuple(jobs))])
+        return [outcomes.get(job.framework) == RunOutcome.OK for job in jobs]
 
     def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[BlockResult]:
         """Run blocks as jobs; those up to the next look are submitted together."""
         looks = planned_looks(self._settings) if self._settings.until_settled else ()
-        waiting: list[Sequence[Cell]] = []
+        batch: list[Sequence[Cell]] = []
         for block in blocks:
-            waiting.append(block)
+            batch.append(block)
             if block[0].block in looks or block is blocks[-1]:
-                yield from self._measured(waiting)
-                waiting = []
+                yield from self._measure(batch)
+                batch = []
 
-    def _measured(self, blocks: Sequence[Sequence[Cell]]) -> Generator[BlockResult]:
-        missing = [tuple(block) for block in blocks if not self._schedule.is_done(block)]
-        count = min(self._settings.nodes // self._settings.nodes_of_a_job, len(missing))
-        tails = self._submit([self._task(tuple(missing[start::count])) for start in range(count)])
-        tail_of = {block[0].block: tail for tail in tails for block in tail.task.blocks}
-        waiting = list(blocks)
-        for _ in self._follow(tails):
-            while waiting:
-                number = waiting[0][0].block
-                tail = tail_of.get(number)
-                if tail and not tail.is_over and tail.block <= number:
-                    break
-                yield self._block_result(waiting.pop(0), tail)
-
-    def _block_result(self, block: Sequence[Cell], tail: JobTail | None) -> BlockResult:
-        number = block[0].block
-        if not tail:
-            return BlockResult(number, ran_now=False, ok=True)
+    def _measure(self, blocks: Sequence[Sequence[Cell]]) -> list[BlockResult]:
         counts, is_done = self._schedule.counts, self._schedule.is_done
-        ok = [is_done([cell]) or counts(tail.outcomes.get(cell.key)) for cell in block]
-        return BlockResult(number, ran_now=True, ok=all(ok))
+        missing = [tuple(block) for block in blocks if not is_done(block)]
+        count = min(self._settings.nodes // self._settings.nodes_of_a_job, len(missing))
+        outcomes = self._run([self._task(tuple(missing[start::count])) for start in range(count)])
+        results = []
+        for block in blocks:
+            ok = all(is_done([cell]) or counts(outcomes.get(cell.key)) for cell in block)
+            results.append(BlockResult(block[0].block, ran_now=tuple(block) in missing, ok=ok))
+        return results
 
     # ---- jobs
 
@@ -213,41 +198,44 @@ class Slurm:
         folder, prepared = self._recorder.folder.resolve(), self._campaign.prepared
         return SlurmTask(folder, job_folder, prepared, blocks, before, results)
 
-    def _submit(self, tasks: Sequence[SlurmTask]) -> list[JobTail]:
-        """Submit an array. A campaign that has the nodes of one job keeps them."""
+    def _run(self, tasks: Sequence[SlurmTask]) -> dict[str, RunOutcome]:
+        """Run tasks as an array of jobs. Return the last outcome of each cell and extraction.
+
+        A campaign that has the nodes of one job keeps them. On a signal the jobs are ended.
+        """
         if not tasks:
-            return []
+            return {}
         is_single = self._settings.nodes == self._settings.nodes_of_a_job
         more: dict[str, Any] = {"nodelist": self._node} if self._node and is_single else {}
         name, folder = name_of(self._recorder.run_id), self._folder / SUBMITTED
-        return [JobTail(job) for job in cluster.submit(self._settings, folder, name, tasks, **more)]
-
-    def _follow(self, tails: Sequence[JobTail]) -> Generator[None]:
-        """Collect until every job is over; left before, or on a signal, jobs are ended first."""
+        jobs = cluster.submit(self._settings, folder, name, tasks, **more)
+        tails = {job.id: JobTail(job) for job in jobs}
+        running = dict(tails)
         self._recorder.display.begin("jobs")
         try:
-            with closing(cluster.follow([tail.job for tail in tails])) as rounds:
-                for running in rounds:
-                    ids = {job.id for job in running}
-                    for tail in tails:
-                        if tail.is_over:
-                            continue
+            with closing(cluster.follow(jobs)) as rounds:
+                for jobs_left in rounds:
+                    ids = {job.id for job in jobs_left}
+                    for tail in list(running.values()):
                         self._collect(tail)
                         if tail.job.id not in ids:
                             self._end(tail)
-                    self._show(tails)
-                    yield
+                            del running[tail.job.id]
+                    reasons = ", ".join({job.waits_for for job in jobs_left} - {""})
+                    text = f"over; some wait for {reasons}" if reasons else "over"
+                    self._recorder.display.step(text, len(tails) - len(running), len(tails))
                     if STOP.number:
                         break
         finally:
-            self._stop([tail for tail in tails if not tail.is_over])
+            self._stop(list(running.values()))
         self._recorder.check_stop()
+        return {key: end for tail in tails.values() for key, end in tail.outcomes.items()}
 
     def _collect(self, tail: JobTail) -> None:
-        for record in _new_records(tail.task.journal_folder):
+        for record in _new_records(tail.journal):
             if isinstance(record, RunOpened):
                 tags = record.tags
-                tail.open[record.run], tail.block = record, int(tags.get("block", 0))
+                tail.open[record.run] = record
                 tail.node = tags.get("slurm.nodes") or tags.get("slurm.node", "")
                 self._node = tail.node
                 warnings = filter(None, tags.get("warnings", "").split(BETWEEN_WARNINGS))
@@ -278,7 +266,7 @@ class Slurm:
         try:
             size = tail.job.result()
             deadline = time.monotonic() + SHOWN_WITHIN_SECONDS
-            while journal.delivered(tail.task.journal_folder, "") < size:
+            while journal.delivered(tail.journal, "") < size:
                 self._collect(tail)
                 if time.monotonic() > deadline:
                     break
@@ -293,7 +281,6 @@ class Slurm:
         self._abandon(tail, outcome, reason)
 
     def _abandon(self, tail: JobTail, outcome: RunOutcome, reason: str) -> None:
-        tail.is_over = True
         for run in list(tail.open):
             self._close(tail, RunClosed(run, clock.now_ms(), outcome, reason[:1_000]))
 
@@ -306,12 +293,6 @@ class Slurm:
         for tail in tails:
             self._collect(tail)
             self._abandon(tail, RunOutcome.INTERRUPTED, why)
-
-    def _show(self, tails: Sequence[JobTail]) -> None:
-        running = [tail for tail in tails if not tail.is_over]
-        reasons = sorted({tail.job.waits_for for tail in running} - {""})
-        text = f"over; some wait for {', '.join(reasons)}" if reasons else "over"
-        self._recorder.display.step(text, len(tails) - len(running), len(tails))
 
 
 def name_of(run_id: str) -> str:
