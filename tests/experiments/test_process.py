@@ -122,20 +122,24 @@ def test_cell_and_sensors_have_one_gpu_for_each_worker(
 ON_DEVICES = """
 import json, os
 from experiments.config import devices
-from experiments.selftest import children
-both = [devices.environment_on(device, os.environ) for device in ("cpu", "cuda")]
-print(json.dumps([*both, *map(children._environment, ("cpu", "cuda"))]))
+print(json.dumps([devices.environment_on(device, os.environ) for device in ("cpu", "cuda")]))
 """
 
 
-def test_parity_and_selftest_have_the_device_of_a_cell(driver: Driver, start: CellStarter) -> None:
+def test_processes_of_proofs_have_the_device_of_a_cell(driver: Driver, start: CellStarter) -> None:
     variables = {"CUDA_VISIBLE_DEVICES": "2,1"}
     cells = [start(device, **variables)[0] for device in ("cpu", "cuda")]
     names = [name for name in cells[1] if name.startswith(("CUDA_", "XLA_"))]
     assert len(names) == 4
+<<<<<<< HEAD
     children = json.loads(driver.python(ON_DEVICES, **variables))
     variables_of = [{name: child.get(name) for name in names} for child in [*cells, *children]]
     assert variables_of[:2] == variables_of[2:4] == variables_of[4:]
+=======
+    expected = [{name: cell.get(name) for name in names} for cell in cells]
+    environments = json.loads(driver.python(ON_DEVICES, **variables))
+    assert [{name: variables.get(name) for name in names} for variables in environments] == expected
+>>>>>>> b03557723067244ee90aa66546ab176139577277
 
 
 def test_treatment_may_choose_gpu(start: CellStarter) -> None:
