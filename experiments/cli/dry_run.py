@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import itertools
-<<<<<<< HEAD
-from collections.abc import Iterable, Iterator
-=======
-import math
 from collections.abc import Iterator, Sequence
->>>>>>> b03557723067244ee90aa66546ab176139577277
 
 from experiments.comparison.report import wording
 from experiments.config import durations
@@ -86,14 +81,9 @@ def _time(forecast: Forecast) -> Iterator[str]:
 def _detectable(forecast: Forecast) -> Iterator[str]:
     if not forecast.detectable:
         needed = "both sides of three blocks with these settings on this machine"
-<<<<<<< HEAD
-        return [f"not known: the last campaign here lacks {needed}"]
-    return [_effect(effect) for effect in forecast.detectable]
-=======
-        yield f"detectable not known: no earlier campaigns here have {needed}"
+        yield f"detectable not known: the last campaign here lacks {needed}"
     for number, effect in enumerate(forecast.detectable):
         yield f"{'' if number else 'detectable':<11}{_effect(effect)}"
->>>>>>> b03557723067244ee90aa66546ab176139577277
 
 
 def _effect(effect: Detectable) -> str:

@@ -71,31 +71,13 @@ def placement(
     Raises:
         UsageError: if the system lets no process choose its CPUs.
     """
-<<<<<<< HEAD
     available = sorted(available or own_cpus())
     if settings.pin == "none":
         return Placement(tuple(available))
-    if not hasattr(os, "sched_setaffinity"):
-        raise UsageError("pin=auto: this system lets no process choose its CPUs; leave it out")
     cores = cpus.cores(available, root)
     parent = cores[0] if len(cores) > 2 else ()
     cells = tuple(core[0] for core in cores if core != parent)
     return Placement(cells, tuple(sorted(parent)))
-=======
-    available, reserved = sorted(available or own_cpus()), settings.reserve_cores
-    cells, parent = tuple(available[reserved:]), set(available[:reserved])
-    if settings.pin != "none":
-        cores = cpus.cores(available, root)
-        parent = parent or set(cores[0] if len(cores) > 2 else ())
-        cells = tuple(core[0] for core in cores if not parent & set(core))
-    if not cells:
-        raise UsageError(
-            ErrorCode.TOO_LARGE,
-            f"reserve_cores={reserved} leaves no core of {len(available)} CPUs to the cells; "
-            f"reserve fewer",
-        )
-    return Placement(cells, tuple(sorted(parent)) if settings.pin != "none" else ())
->>>>>>> b03557723067244ee90aa66546ab176139577277
 
 
 def cpus_of_cells(settings: CampaignSettings) -> tuple[int, ...]:

@@ -233,45 +233,7 @@ def start(request: SweepRequest, display: Display) -> Worker:
     return worker
 
 
-<<<<<<< HEAD
-def with_length(request: SweepRequest, counts: Mapping[str, int]) -> SweepRequest:
-    dimensions = request.goal.dimensions
-    fields = {dimension.field for dimension in dimensions}
-    trained = length.of(studies.load(request.study), request.base, counts, fields)
-    if trained:
-        dimensions = tuple(
-            dataclasses.replace(dimension, length=trained)
-            if dimension.name == batches.NAME
-            else dimension
-            for dimension in dimensions
-        )
-    return dataclasses.replace(
-        request, goal=dataclasses.replace(request.goal, dimensions=dimensions)
-    )
-
-
-def check_rates(request: SweepRequest) -> None:
-    """Raise UsageError for a metric that depends on the length of training, if lengths differ."""
-    for dimension in request.goal.dimensions:
-        if dimension.length is None:
-            continue
-        is_grid = request.sweep.sampler == "grid"
-        sizes = list(map(int, dimension.grid())) if is_grid else dimension.sizes()
-        difference = dimension.length.difference(sizes, request.base.margin)
-        for metric in request.goal.metrics if difference else ():
-            if not length.is_rate(metric):
-                raise UsageError(
-                    f"objectives, constraints: {metric} depends on the length of training; "
-                    f"{difference}. Ask for throughput, latency or memory"
-                )
-
-
-def resume(
-    sweep: Sweep, texts: Mapping[str, str], display: Display, *, join: bool = False
-) -> Worker:
-=======
 def resume(sweep: Sweep, texts: Mapping[str, str], display: Display) -> Worker:
->>>>>>> b03557723067244ee90aa66546ab176139577277
     """Return a worker of a sweep that was begun, here or on a machine that shares its storage.
 
     Raises:

@@ -162,24 +162,14 @@ def test_repeat_is_used_and_first_runs_are_listed_with_a_code() -> None:
     tags = {"tags.repeats": "12 SDs", "tags.repeats.cause": "odd_block"}
     again = again[again["block"] == 4].assign(**tags)
     again["run_id"] += "-again"
-<<<<<<< HEAD
     again[["start_ms", "end_ms"]] += 3_600_000
     comparison = compare(pd.concat([first, again], ignore_index=True), outcomes=[STEP])
     assert [(run.block, run.code) for run in comparison.excluded] == [("4", "odd_block")] * 2
     (finding,) = comparison.findings
     assert finding.row.n_blocks == 6
     assert max(finding.pairs, key=lambda pair: pair.sequence).block == "4"
-=======
-    again["start_ms"] += 3_600_000
-    again["end_ms"] += 3_600_000
-    found = compare(pd.concat([first, again], ignore_index=True), outcomes=[STEP])
-    assert [(one.block, one.code) for one in found.excluded] == [("4", "odd_block")] * 2
-    assert all(one.reason.startswith("odd block: 12 SDs; ") for one in found.excluded)
-    assert found.findings[0].row.n_blocks == 6
-    (warning,) = found.warnings
+    (warning,) = comparison.warnings
     assert (warning.code, "Block 4 " in warning.text) == (WarningCode.ODD_BLOCK, True)
-    assert max(found.findings[0].pairs, key=lambda pair: pair.sequence).block == "4"
->>>>>>> b03557723067244ee90aa66546ab176139577277
 
 
 # ---- real processes

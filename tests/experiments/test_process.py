@@ -131,15 +131,12 @@ def test_processes_of_proofs_have_the_device_of_a_cell(driver: Driver, start: Ce
     cells = [start(device, **variables)[0] for device in ("cpu", "cuda")]
     names = [name for name in cells[1] if name.startswith(("CUDA_", "XLA_"))]
     assert len(names) == 4
-<<<<<<< HEAD
     children = json.loads(driver.python(ON_DEVICES, **variables))
-    variables_of = [{name: child.get(name) for name in names} for child in [*cells, *children]]
-    assert variables_of[:2] == variables_of[2:4] == variables_of[4:]
-=======
-    expected = [{name: cell.get(name) for name in names} for cell in cells]
-    environments = json.loads(driver.python(ON_DEVICES, **variables))
-    assert [{name: variables.get(name) for name in names} for variables in environments] == expected
->>>>>>> b03557723067244ee90aa66546ab176139577277
+    of_cells, of_children = (
+        [{name: child.get(name) for name in names} for child in group]
+        for group in (cells, children)
+    )
+    assert of_children == of_cells
 
 
 def test_treatment_may_choose_gpu(start: CellStarter) -> None:

@@ -16,11 +16,7 @@ from tests.conftest import Place, toy_costs, wait_for
 from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
 from tests.warm import Process
-<<<<<<< HEAD
 from tracking.errors import ErrorCode, UsageError
-from tracking.store import Store
-=======
->>>>>>> b03557723067244ee90aa66546ab176139577277
 
 with_slurm = pytest.mark.debian(package="slurm-wlm")
 
@@ -172,39 +168,5 @@ def test_resume_runs_cells_of_cancelled_job(
     monkeypatch.delenv("EVENHAND_TOY_COSTS")
     resumed = on_cluster.resume(executor="local")  # and none of the options of the cluster
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
-<<<<<<< HEAD
     outcomes = [{tags["outcome"] for tags in runs} for runs in stored_cells(on_cluster).values()]
     assert sorted(outcomes, key=len) == [{"ok"}, {"interrupted", "ok"}]
-
-
-@with_slurm
-@pytest.mark.slow
-def test_sweep_workers_run_as_jobs(on_cluster: Place, cluster: Slurm) -> None:
-    settings = {
-        **TOYS,
-        "frameworks": "toy",
-        "experiment": "captioning",
-        "search": "learning_rate=0.05|0.02|0.01|0.005",
-        "objectives": "loss",
-        "sampler": "grid",
-        "trials": "4",
-        "confirm": "false",
-        "storage": f"sqlite:///{on_cluster.folder}/trials.db",
-        "nodes": "2",
-    }
-    done = on_cluster.call(*on_cluster.command("sweep", **settings))
-    assert done.returncode in (0, 3), done.stdout + done.stderr
-    trials = list(Store(on_cluster.uri).runs("captioning", "tags.kind = 'trial'"))
-    assert [run.status for run in trials] == ["FINISHED"] * 4
-    assert {run.tags["slurm.node"] for run in trials} <= set(cluster.nodes)
-    wait_for(lambda: cluster.jobs() == {}, 60)
-=======
-    again = {
-        name: [run.tags["outcome"] for run in runs]
-        for name, runs in stored(on_cluster).items()
-        if "block" in name
-    }
-    assert {name: sorted(outcomes) for name, outcomes in again.items()} == {
-        name: ["interrupted", "ok"] for name in again
-    }
->>>>>>> b03557723067244ee90aa66546ab176139577277
