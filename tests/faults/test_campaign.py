@@ -30,7 +30,7 @@ LONG = {
 EPOCHS = list(range(1, 13))
 
 
-def cell_process(parent: Process) -> psutil.Process | None:
+def cell_process(parent: Process | psutil.Process) -> psutil.Process | None:
     try:
         children = psutil.Process(parent.pid).children()
     except psutil.NoSuchProcess:
