@@ -141,7 +141,7 @@ def read_all(folder: Path, damaged: Damages | None = None) -> Iterator[Record]:
         yield from records
 
 
-def opened(folder: Path, damaged: Damages | None = None) -> list[RunOpened]:
+def opened_runs(folder: Path, damaged: Damages | None = None) -> list[RunOpened]:
     return [record for record in read_all(folder, damaged) if isinstance(record, RunOpened)]
 
 
@@ -151,7 +151,7 @@ def count(folder: Path, offset: int = 0) -> int:
         return sum(piece.count(b"\n") for piece in iter(lambda: file.read(2**20), b""))
 
 
-def named(troubles: list[str]) -> list[str]:
+def first_few(troubles: list[str]) -> list[str]:
     """Return the first few lines, and how many more there are."""
     rest = len(troubles) - NAMED
     return troubles[:NAMED] + ([f"and {rest:,} more"] if rest > 0 else [])

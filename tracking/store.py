@@ -256,7 +256,7 @@ class Store:
         refused: list[str] = []
         accepted: list[Record] = []
         for record in records:
-            acceptable, reasons = limits.taken(record)
+            acceptable, reasons = limits.acceptable_part(record)
             name = f"{type(record).__name__} of {ascii(record.run)[1:-1][:60]}"
             refused += [f"{name}: {reason}" for reason in reasons]
             if acceptable:
@@ -366,7 +366,7 @@ class Store:
             self._client.create_run,
             self.experiment_id(record.experiment),
             start_time=record.time_ms,
-            tags=technical.packed(tags),
+            tags=technical.pack_tags(tags),
             run_name=record.name,
         )
         self._run_ids[record.run] = str(run.info.run_id)
@@ -382,7 +382,7 @@ class Store:
         """
         if before is None and any(map(technical.is_technical, values)):
             before = self._ask(self._client.get_run, run_id).data.tags
-        tags = [RunTag(key, value) for key, value in technical.packed(values, before).items()]
+        tags = [RunTag(key, value) for key, value in technical.pack_tags(values, before).items()]
         for chunk in _chunks(tags, ENTRIES_A_CALL):
             self._ask(self._client.log_batch, run_id, tags=chunk)
 
@@ -825,7 +825,7 @@ def stored_run(run: Any) -> StoredRun:
         info.end_time,
         data.params,
         data.metrics,
-        technical.unpacked(data.tags),
+        technical.unpack_tags(data.tags),
     )
 
 
@@ -843,7 +843,7 @@ def _from_json(run: Mapping[str, Any]) -> StoredRun:
         info.get("end_time") or None,
         params,
         metrics,
-        technical.unpacked(tags),
+        technical.unpack_tags(tags),
     )
 
 

@@ -41,7 +41,7 @@ def is_technical(name: str) -> bool:
     return name in NAMES or name.startswith(PREFIXES)
 
 
-def packed(values: Mapping[str, str], before: Mapping[str, str] | None = None) -> dict[str, str]:
+def pack_tags(values: Mapping[str, str], before: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return tags as they are written to a run.
 
     The shared tag continues in `mlflow.evenhand.2` and so on. A value that is too long for it stays
@@ -73,7 +73,7 @@ def packed(values: Mapping[str, str], before: Mapping[str, str] | None = None) -
     return tags
 
 
-def unpacked(tags: Mapping[str, str]) -> dict[str, str]:
+def unpack_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return each tag by its own name. Shared tags that a user has edited are left unchanged."""
     names = {name: short for short, name in ALONE.items()}
     plain = {

@@ -273,7 +273,7 @@ def _log(
         for name, text in settings_.as_text(settings).items()
         if text and name not in ("output", "format")
     }
-    place = accounts.place(account, team, accounts.COMPARISONS)
+    place = accounts.experiment_path(account, team, accounts.COMPARISONS)
     lines = [rendering.description_card(card), "", "### Found"]
     lines += [f"- {sentence}" for sentence in answer.sentences]
     lines += ["", "The whole report: artifact `report.html`."]

@@ -109,7 +109,7 @@ def test_campaign_learns_and_answers_its_hypotheses(finished: tuple[Place, str])
 
 
 def folder_of(place: Place, run_: mlflow.entities.Run) -> Path:
-    name = technical.unpacked(run_.data.tags)["cell"]
+    name = technical.unpack_tags(run_.data.tags)["cell"]
     return next(place.journal.glob(f"*/cells/{name}/*/confusion.csv")).parent
 
 

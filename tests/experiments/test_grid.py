@@ -23,7 +23,7 @@ from tracking import tables
 from tracking.errors import UsageError
 from tracking.records import RunOutcome
 from tracking.store import Store
-from tracking.technical import unpacked
+from tracking.technical import unpack_tags
 
 QUICK = {
     "threads": "1",
@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_a_result_and_nothing_larger_is_tried(
     done = run(place, frameworks="toy", **sizes)
     assert done.returncode == 3, done.stdout + done.stderr
     outcomes = {
-        (cell.data.params["batch_size"], cell.data.tags["block"]): unpacked(cell.data.tags)
+        (cell.data.params["batch_size"], cell.data.tags["block"]): unpack_tags(cell.data.tags)
         for cell in cells(place)
     }
     assert {key: tags["outcome"] for key, tags in outcomes.items()} == {

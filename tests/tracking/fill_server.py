@@ -25,7 +25,7 @@ from experiments.config.settings import as_text
 from experiments.metrics import KNOWN
 from experiments.studies.captioning import Settings
 from tracking.records import RunOutcome, StoredRun
-from tracking.technical import packed
+from tracking.technical import pack_tags
 
 EXPERIMENT = "synthetic"
 # Made up: how long a step takes against PyTorch's.
@@ -41,15 +41,6 @@ BATCHED = [
         "examples_per_second",
     )
 ]
-# By ending: a typical value, and the power of a framework's factor that it is multiplied by.
-SIZES = {
-    "_per_second": (900.0, -1),
-    "seconds": (0.03, 1),
-    "bytes": (8e8, 0),
-    "joules": (4e3, 1),
-    "loss": (3.1, 0),
-    "parameters": (5e6, 0),
-}
 FIRST_MS = 1_760_000_000_000
 FAILED_SHARE = 0.02
 RUNS_A_CALL, TAGS = 500, 30
@@ -109,7 +100,7 @@ def _cell(
     block = tags["block"]
     noise = np.exp(rng.normal(0.002 * int(block), 0.01, len(metric_names))).tolist()
     values = {
-        name: _size(name, framework) * factor
+        name: FRAMEWORKS[framework] * factor
         for name, factor in zip(metric_names, noise, strict=True)
     }
     tags = {
@@ -141,15 +132,6 @@ def _cell(
         dict(islice(values.items(), 3)) if failed else values,
         {name: str(tags.get(name, "synthetic")) for name in _names(list(tags), TAGS)},
     )
-
-
-def _size(metric: str, framework: str) -> float:
-    """Return a typical value of a metric."""
-    base = metric.partition("_p9")[0].removesuffix("_p50")
-    for ending, (typical, power) in SIZES.items():
-        if base.endswith(ending):
-            return typical * FRAMEWORKS[framework] ** power
-    return 50.0
 
 
 def fill(database: str, runs: Iterable[StoredRun], experiment: str) -> int:
@@ -202,7 +184,7 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
         SqlTag.__table__: [
             {"run_uuid": run.run_id, "key": k, "value": v}
             for run in runs
-            for k, v in packed(run.tags).items()
+            for k, v in pack_tags(run.tags).items()
         ],
         SqlParam.__table__: [
             {"run_uuid": run.run_id, "key": k, "value": v}

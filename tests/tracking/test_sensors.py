@@ -103,10 +103,10 @@ devices = []
 for text in sys.argv[1:]:
     os.environ["CUDA_VISIBLE_DEVICES"] = text
     sensors = Sensors(os.getpid(), "cuda")
-    uuids = [card.uuid for card in nvml.visible()]
+    uuids = [card.uuid for card in nvml.visible_cards()]
     devices.append([uuids, sensors.gpus, nvml.names(), sensors.missing.get("gpu", "")])
 del os.environ["CUDA_VISIBLE_DEVICES"]
-print(json.dumps([devices, [card.uuid for card in nvml.visible()]]))
+print(json.dumps([devices, [card.uuid for card in nvml.visible_cards()]]))
 """
 # What CUDA_VISIBLE_DEVICES holds, and the GPUs that CUDA shows then.
 CARDS: dict[str, list[int]] = {
@@ -336,7 +336,7 @@ def test_processor_packages_are_counted_once(tmp_path: Path) -> None:
     zones |= {"intel-rapl:0:0": "core", "intel-rapl:0:2": "dram", "intel-rapl-mmio:0": "package-0"}
     for zone_name, name in zones.items():
         zone(tmp_path, zone_name, name)
-    packages, reason = rapl.find(tmp_path)
+    packages, reason = rapl.find_packages(tmp_path)
     assert reason == ""
     assert [(package.name, package.joules(), package.range_joules) for package in packages] == [
         (name, 5.5, pytest.approx(262_143.3)) for name in ("intel-rapl:0", "intel-rapl:1")
@@ -345,11 +345,11 @@ def test_processor_packages_are_counted_once(tmp_path: Path) -> None:
 
 def test_package_that_cannot_be_read_leaves_no_energy(tmp_path: Path) -> None:
     """The sum of the others would pass for the machine's."""
-    assert rapl.find(tmp_path)[0] == []
+    assert rapl.find_packages(tmp_path)[0] == []
     zone(tmp_path, "intel-rapl:2", "psys")
-    assert rapl.find(tmp_path)[0] == []
+    assert rapl.find_packages(tmp_path)[0] == []
     zone(tmp_path, "intel-rapl:0", "package-0", joules="")
     zone(tmp_path, "intel-rapl:1", "package-1")
-    packages, reason = rapl.find(tmp_path)
+    packages, reason = rapl.find_packages(tmp_path)
     assert packages == []
     assert reason.startswith("intel-rapl:0 ")

@@ -12,7 +12,7 @@ import pytest
 from tracking import technical
 from tracking.records import Record, RunClosed, RunOpened, Tags
 from tracking.store import Store
-from tracking.technical import packed, unpacked
+from tracking.technical import pack_tags, unpack_tags
 
 SHOWN = ["block", "campaign", "commit", "cpu", "dataset", "framework", "gpu", "kind", "machine"]
 SHOWN += ["model", "order_in_block", "outcome", "parity", "settings_hash", "team", "treatment"]
@@ -60,9 +60,9 @@ def test_values_of_any_length_and_text_are_read_back() -> None:
             lengths = {name: rng.choice((0, 3, 300, 2_600, 4_990, 5_200)) for name in names[:12]}
             rng.shuffle(names)
             values = {n: "".join(rng.choices('ab"\\{}×·\n', k=k)) for n, k in lengths.items()}
-            stored |= packed(values, stored)
+            stored |= pack_tags(values, stored)
             expected |= values
-            assert unpacked(stored) == expected
+            assert unpack_tags(stored) == expected
         shared = [text for name, text in stored.items() if name.startswith("mlflow.evenhand")]
         assert max(map(len, shared)) <= technical.CHARACTERS < 8_000
         assert all(isinstance(json.loads(text), dict) for text in shared)
@@ -71,6 +71,6 @@ def test_values_of_any_length_and_text_are_read_back() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"cell": 1}', "mine", "[" * 100_000])
 def test_shared_tag_that_a_user_has_edited_is_left_unchanged(text: str) -> None:
     tags = {"kind": "cell", "mlflow.evenhand": text}
-    assert unpacked(tags) == tags
+    assert unpack_tags(tags) == tags
     tags = {"mlflow.evenhand.x": "mine", "mlflow.evenhand": '{"cell":"a"}'}
-    assert unpacked(tags) == {"mlflow.evenhand.x": "mine", "cell": "a"}
+    assert unpack_tags(tags) == {"mlflow.evenhand.x": "mine", "cell": "a"}

@@ -80,7 +80,7 @@ def _with_technical(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for row in frame[shared].to_dict("records"):
         tags = {str(name)[5:]: text for name, text in row.items() if isinstance(text, str)}
-        rows.append(technical.unpacked(tags))
+        rows.append(technical.unpack_tags(tags))
     unpacked = pd.DataFrame(rows, index=frame.index, dtype=object).add_prefix("tags.")
     rest = frame.drop(columns=shared)
     both = rest.columns.intersection(unpacked.columns)

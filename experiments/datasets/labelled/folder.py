@@ -111,5 +111,5 @@ def _key(root: Path, paths: list[Path], left_out: list[str]) -> str:
 
 def _open(paths: list[Path]) -> Iterable[Image.Image | str]:
     for path in paths:
-        picture = images.opened(path)
+        picture = images.open_picture(path)
         yield plain.line(f"{path}: {picture}") if isinstance(picture, str) else picture

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.contract import CellSpec
 from experiments.datasets.captions import CaptionData
-from experiments.datasets.images import Image, normalised, opened
+from experiments.datasets.images import Image, normalise, open_picture
 from experiments.datasets.tokens import Vocabulary
 from experiments.workloads import served
 from experiments.workloads.captioning.extract import encoder
@@ -63,7 +63,7 @@ def _example(data: CaptionData) -> dict[str, str]:
     """Return a request with a held-out picture, or a grey one where none can be read."""
     images = data.images_of("validation").tolist() if data.images else list[int]()
     for image in images:
-        picture = opened(Path(data.source, data.images[image]))
+        picture = open_picture(Path(data.source, data.images[image]))
         if not isinstance(picture, str):
             return served.example(picture)
     return served.example(Image.new("RGB", (32, 32), "grey"))
@@ -93,7 +93,7 @@ class Captioner:
         return served.answered(model_input, self._captions, {"caption": ""})
 
     def _captions(self, pictures: list[Image.Image]) -> list[dict[str, str]]:
-        batch = np.stack([normalised(picture, self._size) for picture in pictures])
+        batch = np.stack([normalise(picture, self._size) for picture in pictures])
         ids = decode(
             self._framework,
             self._decoder,

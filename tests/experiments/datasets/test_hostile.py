@@ -112,5 +112,5 @@ def test_picture_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.Mon
     started: list[object] = []
     monkeypatch.setattr(subprocess, "check_call", lambda *command, **_: started.append(command))
     assert images.problem(path, decode=True)
-    assert isinstance(images.opened(path), str)
+    assert isinstance(images.open_picture(path), str)
     assert started == []
