@@ -92,7 +92,7 @@ def observe(began: CpuSnapshot, device: str, workers: int = 1) -> MachineState:
     others = load.load_between(began, load.take_snapshot())
     sensors = Sensors(device=device, gpus=devices.gpus_of_cell(device, workers, os.environ))
     on_gpu = tuple(f"{_name(pid)} ({pid})" for pid in sensors.on_gpu())
-    setup, not_available = tuning.look()
+    setup, not_available = tuning.read_setup()
     return MachineState(
         others.others_percent,
         others.culprit(),

@@ -101,7 +101,7 @@ def test_pinned_campaign_records_cpus(place: Place) -> None:
     assert cell.tags.get("pinned.parent", "") == ",".join(map(str, expected.parent))
     (environment,) = place.journal.glob("*/cells/*/*/environment.json")
     assert json.loads(environment.read_text())["cpus"]["affinity"] == len(expected.cells)
-    setup, missing = tuning.look()
+    setup, missing = tuning.read_setup()
     for name in {"governor", "turbo", "aslr"} & setup.keys():  # the others change any moment
         assert cell.tags[f"machine.{name}"] == setup[name]
     names = {f"not_available.machine_{name}" for name in missing}
@@ -122,7 +122,7 @@ LAPTOP = {
 
 
 def test_kernel_setup_is_read(tmp_path: Path) -> None:
-    setup, missing = tuning.look(write_files(tmp_path, LAPTOP))
+    setup, missing = tuning.read_setup(write_files(tmp_path, LAPTOP))
     assert setup == {
         "governor": "performance, powersave",
         "turbo": "on",
