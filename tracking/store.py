@@ -106,7 +106,7 @@ class Store:
         if to_read:
             first_use.require(self.uri)
         first_use.check(self.uri)
-        with first_use.alone(self.uri):
+        with first_use.lock_first_use(self.uri):
             self._client = mlflow.MlflowClient(self.uri)
         self._run_ids: dict[str, str] = {}
         # Experiment and, if it has one, user of each run of a journal.
@@ -229,8 +229,8 @@ class Store:
         """Return the runs of an origin: several if the answer to a creation was lost.
 
         They are searched in the experiment that the journal names, where only its team may write
-        on a server with accounts. `mlflow.user` is set by clients: it tells the runs of two
-        members of a team apart, and protects nobody.
+        on a server with accounts. Clients set `mlflow.user`: it distinguishes the runs of two
+        members of a team, and is no protection.
         """
         name, user = self._homes.get(origin, (self._experiment, None))
         if not (limits.is_experiment(name) and limits.is_origin(origin)):
@@ -240,7 +240,7 @@ class Store:
             if experiment is None:
                 return []
             self._experiment_ids[name] = experiment.experiment_id
-        condition = f"tags.`{technical.ALONE['origin']}` = '{origin}'"
+        condition = f"tags.`{technical.SEPARATE['origin']}` = '{origin}'"
         runs = self._ask(self._client.search_runs, [self._experiment_ids[name]], condition)
         return [run for run in runs if user is None or run.data.tags.get(MLFLOW_USER, user) == user]
 
@@ -270,7 +270,7 @@ class Store:
         return refused
 
     def _send(self, run: str, kind: type, batch: list[Any], folder: Path) -> list[str]:
-        """Send records of one kind, halved until those that are refused stand alone.
+        """Send records of one kind, halved until each refused one is sent separately.
 
         Raises:
             Unreachable: Also if the server fails without a reason, and writes no other record.
@@ -641,7 +641,7 @@ class Store:
             self._end(run.run_id, RunClosed(run.run_id, now_ms, RunOutcome.INTERRUPTED, VANISHED))
         return [run.run_id for run in stale]
 
-    def at_work(self, experiments: Sequence[str]) -> list[StoredRun]:
+    def active_runs(self, experiments: Sequence[str]) -> list[StoredRun]:
         """Return the campaigns and searches whose process is alive."""
         running = self.runs(experiments, "attributes.status = 'RUNNING'")
         kinds = (RunKind.CAMPAIGN, RunKind.SWEEP)

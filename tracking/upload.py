@@ -1,4 +1,4 @@
-"""Upload of a journal in a thread of its own: a slow server never delays a measurement."""
+"""Upload of a journal in a separate thread: a slow server never delays a measurement."""
 
 from __future__ import annotations
 

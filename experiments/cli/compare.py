@@ -140,7 +140,7 @@ def _without_running(
     store: Store, selection: Selection, runs: Sequence[StoredRun]
 ) -> tuple[list[StoredRun], list[str]]:
     """Return the runs without those of running campaigns, which only their run ids select."""
-    running = {run.run_id: run for run in store.at_work(selection.experiments)}
+    running = {run.run_id: run for run in store.active_runs(selection.experiments)}
     affected = {run.tags["campaign"] for run in runs if run.tags.get("campaign") in running}
     if not affected:
         return list(runs), []
