@@ -64,13 +64,6 @@ def runs_by_name(store: Store) -> dict[str, StoredRun]:
     return runs
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Store:
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return Store(f"sqlite:///{tmp_path}/mlflow.db")
-
-
 def test_applying_twice_from_two_processes_changes_nothing(store: Store, tmp_path: Path) -> None:
     records = some_records(tmp_path)
     assert store.apply(records, tmp_path) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,6 @@ HIDDEN += ["cool_down", "energy_of", "optimizer.implementation", "keras.use_cudn
 HIDDEN += ["version.torch", "version.keras", "machine.governor", "pinned.cell"]
 HIDDEN += ["train.compilations", "not_available.energy/joules"]
 TAGS = {name: f'{name} · "quoted" (§)' for name in (*SHOWN, *HIDDEN)} | {"outcome": "ok"}
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Store:
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return Store(f"sqlite:///{tmp_path}/mlflow.db")
 
 
 def test_shown_tags_are_for_people_and_no_tag_is_lost(store: Store, tmp_path: Path) -> None:
