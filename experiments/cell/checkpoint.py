@@ -21,7 +21,6 @@ class TrainingState:
 
     Attributes:
         seconds, ended, starts: Of the steps that were timed one by one; `windows` has all others.
-        on_device_seconds: Of the steps of windows, by the device's own clock.
         held_up: Whether anything waited for the device inside of a window.
         epoch_seconds: Of training, without validation.
         input_seconds: Wait for batches outside of the steps.
@@ -32,14 +31,12 @@ class TrainingState:
     ended: list[float] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
-    on_device_seconds: list[float] = field(default_factory=list)
     held_up: bool = False
     by_epoch: list[dict[str, float]] = field(default_factory=list)
     epoch_seconds: list[float] = field(default_factory=list)
     total_seconds: float = 0.0
     validation_seconds: float = 0.0
     input_seconds: float = 0.0
-    page_faults: list[int] = field(default_factory=list)
     warmups: list[int] = field(default_factory=list)
     peak_rss_bytes: float = 0.0
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from experiments.cell.peak_memory import DevicePeaks
-from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch
+from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch, inject_delay
 from experiments.cell.warm_up import WarmUp
-from experiments.config import memory
 from experiments.contract import CellSpec, Output
 from models.contract import Batch, Framework
 from models.frameworks import described
+from tracking import clock
 from tracking.records import RAN_EAGERLY, Tags
 
 MAX_LETTERS = 160
@@ -38,21 +38,46 @@ def count_step(warm_up: WarmUp | None, peaks: DevicePeaks, *, is_warm: bool = Tr
     return ends
 
 
+def time_calls(
+    calls: Iterable[Callable[[], Any]],
+    output: Output,
+    on_result: Callable[[Any], object],
+    delay: float = 0.0,
+) -> tuple[list[float], list[float]]:
+    """Return the seconds of calls, and the clock time at which each ended.
+
+    Args:
+        calls: Requests or steps. Whatever making one takes is off the clock.
+        output: Output of the cell, which may wait for its turn after a call.
+        on_result: Gets each result, off the clock.
+        delay: Share by which every call is made longer, for a control.
+    """
+    seconds, ended = list[float](), list[float]()
+    for call in calls:
+        began = time.perf_counter()
+        result = call()
+        if delay:
+            inject_delay(began, delay)
+        seconds.append(time.perf_counter() - began)
+        ended.append(clock.now())
+        on_result(result)
+        output.turn()
+    return seconds, ended
+
+
 class TrainingLoop:
     """Steps of one network.
 
     Attributes:
         compiling: What was compiled since the loop was made.
-        page_faults: Page faults of the last `run`.
     """
 
     def __init__(self, framework: Framework, network: Any, optimizer: Any, output: Output) -> None:
         self._framework, self._network, self._optimizer = framework, network, optimizer
         self._output = output
         self.compiling = Compiling(framework)
-        self.page_faults = 0
 
-    def clock(
+    def stopwatch(
         self,
         pace: Pace,
         stepped: Callable[[int], bool],
@@ -80,13 +105,12 @@ class TrainingLoop:
         watch = Stopwatch(on_step, delay, EVERY_STEP if is_warming else pace, self._output.turn)
         return watch
 
-    def run(self, batches: Iterable[Batch], clock: Stopwatch) -> float:
+    def run(self, batches: Iterable[Batch], watch: Stopwatch) -> float:
         """Train on batches; return the seconds without the time for reports."""
-        compiled, faults = self._framework.compilations(), memory.page_faults()
-        began, reporting = time.perf_counter(), clock.telling_seconds
-        self._framework.train_epoch(self._network, self._optimizer, batches, clock)
-        seconds = time.perf_counter() - began - (clock.telling_seconds - reporting)
-        self.page_faults = memory.page_faults() - faults
+        compiled = self._framework.compilations()
+        began, reporting = time.perf_counter(), watch.telling_seconds
+        self._framework.train_epoch(self._network, self._optimizer, batches, watch)
+        seconds = time.perf_counter() - began - (watch.telling_seconds - reporting)
         self.compiling.in_steps += self._framework.compilations() - compiled
         return seconds
 

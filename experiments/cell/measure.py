@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from experiments.cell import peak_memory, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
-from experiments.cell.loop import TrainingLoop, count_step
+from experiments.cell.loop import TrainingLoop, count_step, time_calls
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
 from experiments.cell.timing import PhaseValues
@@ -41,7 +42,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
 
     peaks = DevicePeaks(framework)
     state = _train(task, spec, framework, network, optimizer, peaks, output)
-    phases, summary = _summarise(task, spec, state, framework.waits_in_step(network), output)
+    phases, summary = _summarise(task, spec, state, output)
     summary |= memory_peaks(spec, peaks, state.peak_rss_bytes, output)
     output.metrics(summary, step=state.steps)
     record_implementation(spec, framework, network, optimizer, output)
@@ -57,7 +58,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
 
 
 def _summarise(
-    task: Task, spec: CellSpec, state: TrainingState, waits: str, output: Output
+    task: Task, spec: CellSpec, state: TrainingState, output: Output
 ) -> tuple[list[PhaseValues], dict[str, float]]:
     rows = task.examples_a_step
     training = PhaseValues(
@@ -70,16 +71,11 @@ def _summarise(
         tuple(state.warmups),
     )
     windows = timing.of_windows(() if state.held_up else state.windows, rows)
-    on_device = timing.of_device(state.on_device_seconds, rows)
     summary = timing.summarise_training(training, state.total_seconds)
     summary |= timing.summarise_epochs(state, task.steps_per_epoch * rows)
-    summary = as_timed(
-        spec, summary, windows, on_device, output, held_up=state.held_up, waits=waits
-    )
+    summary = as_timed(spec, summary, windows, output, held_up=state.held_up)
     summary |= task.derived(summary, state)
-    faults = float(np.median(state.page_faults)) / task.steps_per_epoch
-    summary["check/page_faults_per_step"] = faults
-    return [training, windows, on_device], summary
+    return [training, windows], summary
 
 
 def record_implementation(
@@ -100,24 +96,19 @@ def as_timed(
     spec: CellSpec,
     summary: dict[str, float],
     windows: PhaseValues,
-    on_device: PhaseValues,
     output: Output,
     *,
     held_up: bool,
-    waits: str = "",
 ) -> dict[str, float]:
     """Return the summary of a training, with windows where `timing` asks for them.
 
-    Tags have the reasons why there are no windows (held_up), or why they do not run freely
-    (waits).
+    A tag has the reason if there are none because something waited for the device (held_up).
     """
     if spec.settings["timing"] == "step":
         return summary
-    if waits:
-        output.record(Tags(spec.run, {"waits_in_step": waits}))
     if held_up:
         output.record(Tags(spec.run, {"not_available.train/examples_per_second": timing.DELAYED}))
-    return timing.summarise_windows(summary, windows, on_device)
+    return timing.summarise_windows(summary, windows)
 
 
 def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:
@@ -225,7 +216,7 @@ def _train_epoch(
             rounded = {name: float(f"{value:.4g}") for name, value in live.items()}
             output.metrics(rounded, step=earlier_steps + step)
 
-    watch = loop.clock(
+    watch = loop.stopwatch(
         pace,
         lambda step: count_step(warm_up, peaks, is_warm=step >= warming),
         report,
@@ -237,11 +228,9 @@ def _train_epoch(
         state.warmups[-1] = warm_up.steps
     state.epoch_seconds.append(seconds)
     state.total_seconds += seconds
-    state.page_faults.append(loop.page_faults)
     state.seconds.extend(watch.seconds)
     state.ended.extend(watch.ended)
     state.windows.extend(watch.windows)
-    state.on_device_seconds.extend(watch.on_device_seconds)
     state.held_up |= watch.held_up
     state.input_seconds += batches.seconds
     return float(np.mean(watch.losses))
@@ -271,24 +260,26 @@ def _infer(
     phases: list[PhaseValues] = []
     warmup = spec.settings["warmup_requests"]
     count = warmup + spec.settings["inference_requests"]
+
+    def requests(size: int) -> Iterator[Callable[[], Any]]:
+        for index in range(count):
+            output.progress(f"inference, batch {size}", index, count)
+            request = framework.place_inputs(task.request(size, index))
+            framework.synchronise()
+            yield partial(task.answer, framework, network, request)
+
     for place, size in enumerate(spec.settings["inference_batch_sizes"], start=2):
         output.begin(place)
         began = clock.now()
-        seconds: list[float] = []
-        ended: list[float] = []
-        for index in range(count):
-            request = framework.place_inputs(task.request(size, index))
-            framework.synchronise()
-            start = time.perf_counter()
-            task.answer(framework, network, request)
-            timing.inject_delay(start, spec.settings["inject_delay"])
-            seconds.append(time.perf_counter() - start)
-            ended.append(clock.now())
-            output.progress(f"inference, batch {size}", index + 1, count)
-            output.turn()
-        examples = (size,) * count
+        seconds, ended = time_calls(
+            requests(size), output, lambda _: None, spec.settings["inject_delay"]
+        )
         values = PhaseValues(
-            f"inference_batch_{size}", tuple(seconds), examples, warmup, ended=tuple(ended)
+            f"inference_batch_{size}",
+            tuple(seconds),
+            (size,) * count,
+            warmup,
+            ended=tuple(ended),
         )
         prefix = f"inference/batch_{size}" if phases else "inference"
         output.metrics(timing.summarise_requests(values, prefix))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Requests that a distribution-free 95 % interval of a percentile needs: max(q, 1 - q)^n <= 0.025.
 EARNED_AT = {50: 6, 95: 72, 99: 368}
-WINDOWS, ON_DEVICE = "train_windows", "train_on_device"
+WINDOWS = "train_windows"
 DELAYED = "its way of training waits for the device inside of a window: its steps do not run freely"
 
 
@@ -107,7 +107,6 @@ class Stopwatch:
     Attributes:
         telling_seconds: Time spent in `on_step` and `turn`.
         seconds, ended: Of the steps that were timed one by one; `windows` has all others.
-        on_device_seconds: Of the steps of windows, by the device's clock, where it has one.
     """
 
     def __init__(
@@ -124,7 +123,6 @@ class Stopwatch:
         self.seconds: list[float] = []
         self.ended: list[float] = []
         self.windows: list[Window] = []
-        self.on_device_seconds: list[float] = []
         self.losses: list[float] = []
 
     @property
@@ -160,9 +158,6 @@ class Stopwatch:
     def go_on_with(self, pace: Pace) -> None:
         """Take the clock at another pace from the next step on, such as after a warm-up."""
         self._pace, self._single_steps = pace, pace.first
-
-    def on_device(self, seconds: Sequence[float]) -> None:
-        self.on_device_seconds += seconds
 
 
 class TimedIterator:
@@ -223,39 +218,30 @@ def of_windows(windows: Sequence[Window], examples_a_step: int, warmup: int = 0)
     )
 
 
-def of_device(seconds: Sequence[float], examples_a_step: int, warmup: int = 0) -> PhaseValues:
-    """Return the raw values of the steps of windows, by the device's own clock."""
-    return PhaseValues(ON_DEVICE, tuple(seconds), (examples_a_step,) * len(seconds), warmup)
-
-
 def summarise_training(values: PhaseValues, total_seconds: float) -> dict[str, float]:
     """Return the first step, median and p95 of the rest, and throughput as total over total."""
     metrics = {"train/first_step_seconds": values.seconds[0], "train/total_seconds": total_seconds}
-    metrics |= _summarise_steps(values, "train/step_seconds")
+    seconds, _ = values.steady
+    if seconds:
+        metrics["train/step_seconds"] = float(np.median(seconds))
+    metrics |= {
+        f"train/step_seconds_p{q}": value for q, value in percentiles(seconds).items() if q == 95
+    }
     return metrics | _throughput(values, "train/examples_per_second")
 
 
-def summarise_windows(
-    metrics: Mapping[str, float], windows: PhaseValues, on_device: PhaseValues
-) -> dict[str, float]:
+def summarise_windows(metrics: Mapping[str, float], windows: PhaseValues) -> dict[str, float]:
     """Return the metrics of a training that has windows, whose throughput replaces that of steps.
 
     A window has no median step and no percentile: they are of the steps that were timed one by
-    one, or by the device's clock.
+    one.
     """
     summary = {
         name: value for name, value in metrics.items() if name != "train/examples_per_second"
     }
     if "train/examples_per_second" in metrics:
         summary["train/stepped_examples_per_second"] = metrics["train/examples_per_second"]
-    summary |= _throughput(windows, "train/examples_per_second")
-    return summary | _summarise_steps(on_device, "train/on_device_step_seconds")
-
-
-def _summarise_steps(values: PhaseValues, name: str) -> dict[str, float]:
-    seconds, _ = values.steady
-    metrics = {name: float(np.median(seconds))} if seconds else {}
-    return metrics | {f"{name}_p{q}": value for q, value in percentiles(seconds).items() if q == 95}
+    return summary | _throughput(windows, "train/examples_per_second")
 
 
 def _throughput(values: PhaseValues, name: str) -> dict[str, float]:

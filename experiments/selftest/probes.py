@@ -237,7 +237,6 @@ def _windows(
     wall = time.perf_counter() - began - watch.telling_seconds
     return {
         "window_seconds": [window.seconds for window in watch.windows],
-        "interval_seconds": list(watch.on_device_seconds),
         "step_seconds": taken[1:],
         "device_seconds": device_seconds,
         "host_seconds": host_seconds,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, DropoutProbe, Framework, ImageFiles, StepEvents
+from models.contract import Array, Batch, DropoutProbe, Framework, ImageFiles
 from models.errors import ModelError, NoDevice
 
 # Each library has, or may have, a switch for these.
@@ -44,9 +44,6 @@ class Device(ABC):
     def seed(self, seed: int) -> None:  # noqa: B027 - JAX has no global state
         pass
 
-    def step_events(self, steps: int) -> StepEvents | None:
-        return None
-
     def reset_peak(self) -> bool:
         return False
 
@@ -71,9 +68,6 @@ class FrameworkOnDevice(Framework):
             self._readers[key] = self._reader(files, workers)
         batches: Iterable[Batch] = self._readers[key].epoch(files)
         return batches
-
-    def step_events(self, steps: int) -> StepEvents | None:
-        return self._device.step_events(steps)
 
     def synchronise(self) -> None:
         self._device.synchronise()

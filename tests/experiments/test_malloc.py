@@ -16,21 +16,23 @@ TIMES, BYTES = 20, 40_000_000
 PAGES = BYTES // 4_096
 # Blocks above 32 MiB, the most that glibc's threshold adjusts itself to, are always mapped anew. Each is written.
 SCRIPT = f"""
-import sys, threading
+import resource, sys, threading
 sys.path.insert(0, sys.argv[2])
 from types import SimpleNamespace
 from experiments.cell.__main__ import opened
-from experiments.config import memory
 
 settings = {{"malloc": sys.argv[1], "precision": "float32", "seed": 0, "conv_algorithm": "profiled"}}
 opened(SimpleNamespace(framework="toy", device="cpu", threads=1, block=1, settings=settings, environment={{}}))
 
+def page_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
 def faults():
     bytes([1]) * {BYTES}
-    before = memory.page_faults()
+    before = page_faults()
     for _ in range({TIMES}):
         bytes([1]) * {BYTES}
-    found.append(memory.page_faults() - before)
+    found.append(page_faults() - before)
 
 found = []
 faults()

@@ -39,7 +39,6 @@ GOOD: dict[int, dict[str, dict[str, Any]]] = {
                         "window_seconds": [0.0503, 0.0502],
                     },
                     **{
-                        "interval_seconds": [0.005] * 20,
                         "timed_seconds": 0.11,
                         "wall_seconds": 0.12,
                     },

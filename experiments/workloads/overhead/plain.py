@@ -6,11 +6,11 @@ adapter runs while time is taken.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import models
 from experiments.cell import peak_memory, timing
+from experiments.cell.loop import count_step, time_calls
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.contract import CellSpec, Output
 from experiments.workloads.grid.measure import (
@@ -48,21 +48,20 @@ def _measure(
     loop: Any, phase: str, framework: Framework, spec: CellSpec, peaks: DevicePeaks, output: Output
 ) -> Measured:
     is_training = phase == "train"
-    work = loop.steps(spec.settings["learning_rate"]) if is_training else loop.requests()
-    seconds, losses = list[float](), list[float]()
+    call = loop.steps(spec.settings["learning_rate"]) if is_training else loop.requests()
+    losses = list[Any]()
+
+    def keep_loss(result: Any) -> None:
+        count_step(budget.warm_up, peaks)
+        if is_training:
+            losses.append(result)
+
     title = "training" if is_training else phase
     output.progress(f"{title}, batch {spec.settings['batch_size']}", 0, None)
     output.begin(PLACES[phase])
     budget = Budget.of(spec, framework, output)
     peaks.begin_warmup()
-    while budget.step():
-        began = time.perf_counter()
-        result = work()
-        seconds.append(time.perf_counter() - began)
-        budget.stepped(peaks)
-        if is_training:
-            losses.append(result)
-        output.turn()
+    seconds, _ = time_calls((call for _ in budget), output, keep_loss)
     values = close_phase(spec, phase, seconds, budget, output)
     summary = summarise(spec, values, losses) if is_training else timing.summarise_requests(values)
     output.metrics(summary, step=len(seconds) if is_training else 0)

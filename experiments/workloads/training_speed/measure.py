@@ -58,19 +58,15 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     examples = (rows,) * len(watch.seconds)
     values = PhaseValues("train", tuple(watch.seconds), examples, warmup, ended=tuple(watch.ended))
     windows = timing.of_windows(() if watch.held_up else watch.windows, rows)
-    on_device = timing.of_device(watch.on_device_seconds, rows)
     summary = timing.summarise_training(values, total_seconds)
-    waits = framework.waits_in_step(network)
-    summary = as_timed(
-        spec, summary, windows, on_device, output, held_up=watch.held_up, waits=waits
-    )
+    summary = as_timed(spec, summary, windows, output, held_up=watch.held_up)
     summary |= memory_peaks(spec, peaks, peak_memory.rss_bytes(), output)
     if varying:
         summary["train/first_epoch_seconds"] = epoch_seconds[0]
         summary["train/epoch_seconds"] = epoch_seconds[-1]
     output.metrics(summary, step=_steps_before(settings) + settings["steps"])
     record_implementation(spec, framework, network, optimizer, output)
-    write_run_files(spec, framework, [values, windows, on_device], summary, output)
+    write_run_files(spec, framework, [values, windows], summary, output)
     if settings["profile"]:
         profile(spec, framework, network, optimizer, lambda: cycle(batches), output)
     return network, optimizer, batches
@@ -88,7 +84,7 @@ def _train(
     settings, before = spec.settings, _steps_before(spec.settings)
     total = before + settings["steps"]
     warm_up = of_gpu(framework, output, before)
-    watch = loop.clock(
+    watch = loop.stopwatch(
         timing.pace(settings, 0 if warm_up else before),
         lambda step: count_step(warm_up, peaks, is_warm=step >= before),
         lambda step, *_: output.progress("training", step, None if warm_up else total),
