@@ -68,40 +68,55 @@ def time_calls(
 class TrainingLoop:
     """Steps of one network.
 
+    Args:
+        framework: Framework of the network.
+        network: Network.
+        optimizer: Its optimizer.
+        output: Output of the cell.
+        peaks: Peaks of the device's memory.
+        warm_up: Warm-up of a GPU, whose steps are timed one by one; None on the CPU.
+
     Attributes:
         compiling: What was compiled since the loop was made.
     """
 
-    def __init__(self, framework: Framework, network: Any, optimizer: Any, output: Output) -> None:
+    def __init__(
+        self,
+        framework: Framework,
+        network: Any,
+        optimizer: Any,
+        output: Output,
+        peaks: DevicePeaks,
+        warm_up: WarmUp | None = None,
+    ) -> None:
         self._framework, self._network, self._optimizer = framework, network, optimizer
-        self._output = output
+        self._output, self._peaks, self._warm_up = output, peaks, warm_up
         self.compiling = Compiling(framework)
 
     def stopwatch(
         self,
         pace: Pace,
-        stepped: Callable[[int], bool],
         report: Callable[[int, float, float], object],
         *,
-        is_warming: bool,
+        least: int = 0,
         delay: float = 0.0,
     ) -> Stopwatch:
         """Return a clock for the steps that follow.
 
         Args:
-            pace: Pace after the warm-up of a GPU, whose steps are timed one by one.
-            stepped: Counts a step, off the clock; returns whether the warm-up ended with it.
+            pace: Pace after the warm-up of a GPU.
             report: Gets the steps so far, the last loss and its seconds, off the clock.
-            is_warming: Whether a GPU has yet to warm up.
+            least: Steps of the warm-up apart from that of a GPU.
             delay: See `Stopwatch`.
         """
 
         def on_step(step: int, loss: float, seconds: float) -> None:
             self.compiling.stepped()
-            if stepped(step):
+            if count_step(self._warm_up, self._peaks, is_warm=step >= least):
                 watch.go_on_with(pace)
             report(step, loss, seconds)
 
+        is_warming = self._warm_up is not None and not self._warm_up.is_over
         watch = Stopwatch(on_step, delay, EVERY_STEP if is_warming else pace, self._output.turn)
         return watch
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments.cell import peak_memory, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
-from experiments.cell.loop import TrainingLoop, count_step, time_calls
+from experiments.cell.loop import TrainingLoop, time_calls
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
 from experiments.cell.timing import PhaseValues
@@ -22,7 +22,7 @@ from experiments.contract import CellSpec, Output, Task
 from models.contract import Framework, OptimizerConfig
 from models.frameworks import described, distributions
 from tracking import clock, provenance, tables
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import JIT_COMPILE, JIT_PLANNED, Tags
 
 LIVE_SECONDS = 1.0
@@ -131,8 +131,9 @@ def check_parameters(
     counts = framework.parameter_counts(network)
     if counts != expected:
         raise EvenhandError(
+            ErrorCode.NOT_EQUAL,
             f"{model} has {counts} (trainable, other) parameters in {framework.name}, "
-            f"should have {expected}"
+            f"should have {expected}",
         )
     return {"model/trainable_parameters": counts[0], "model/non_trainable_parameters": counts[1]}
 
@@ -153,18 +154,18 @@ def _train(
         output.metrics(values, step=step)
     output.begin()
     began, earlier_steps = clock.now(), state.steps
-    loop = TrainingLoop(framework, network, optimizer, output)
     pauses: list[tuple[float, float]] = []
     state.starts.append(len(state.seconds))
     state.warmups.append(warmup)
     half = (epochs * task.steps_per_epoch - state.steps) // 2
     warm_up = of_gpu(framework, output, warmup, max(warmup, half))
+    loop = TrainingLoop(framework, network, optimizer, output, peaks, warm_up)
     for epoch in range(len(state.by_epoch), epochs):
         if (rate := task.learning_rate(epoch)) is not None:
             framework.set_learning_rate(optimizer, rate)
         peak_memory.restart()
         batches = timing.TimedIterator(task.training(epoch, framework))
-        loss = _train_epoch(task, spec, loop, batches, epoch, state, peaks, output, warm_up)
+        loss = _train_epoch(task, spec, loop, batches, epoch, state, output, warm_up)
         trained, validating = clock.now(), time.perf_counter()
         values = task.validate(framework, network)
         state.validation_seconds += time.perf_counter() - validating
@@ -177,8 +178,9 @@ def _train(
         output.metrics(state.by_epoch[-1], step=epoch + 1)
         if not is_finite:
             raise EvenhandError(
+                ErrorCode.DIVERGED,
                 f"the validation loss of epoch {epoch + 1} is {values['val/loss']}; "
-                "a smaller learning_rate may help"
+                "a smaller learning_rate may help",
             )
         pauses.append((trained, clock.now()))
     examples = (state.steps - earlier_steps) * task.examples_a_step
@@ -196,7 +198,6 @@ def _train_epoch(
     batches: timing.TimedIterator,
     epoch: int,
     state: TrainingState,
-    peaks: DevicePeaks,
     output: Output,
     warm_up: WarmUp | None,
 ) -> float:
@@ -216,13 +217,7 @@ def _train_epoch(
             rounded = {name: float(f"{value:.4g}") for name, value in live.items()}
             output.metrics(rounded, step=earlier_steps + step)
 
-    watch = loop.stopwatch(
-        pace,
-        lambda step: count_step(warm_up, peaks, is_warm=step >= warming),
-        report,
-        is_warming=warm_up is not None and not warm_up.is_over,
-        delay=spec.settings["inject_delay"],
-    )
+    watch = loop.stopwatch(pace, report, least=warming, delay=spec.settings["inject_delay"])
     seconds = loop.run(batches, watch)
     if warm_up:
         state.warmups[-1] = warm_up.steps
@@ -241,7 +236,8 @@ def check_losses(losses: list[float]) -> None:
     if not np.isfinite(losses).all():
         step = int(np.argmin(np.isfinite(losses)))
         raise EvenhandError(
-            f"the loss of step {step} is not finite; a smaller learning_rate may help"
+            ErrorCode.DIVERGED,
+            f"the loss of step {step} is not finite; a smaller learning_rate may help",
         )
 
 

@@ -103,10 +103,10 @@ class SteadyTraining:
 
 def test_clock_of_epoch_includes_input_and_not_reports() -> None:
     task, output, state = SteadyTraining(), RecordedMetrics(), TrainingState(starts=[0])
-    loop = TrainingLoop(task, None, None, output)  # type: ignore[arg-type]
     peaks = DevicePeaks(task)  # type: ignore[arg-type]
+    loop = TrainingLoop(task, None, None, output, peaks)  # type: ignore[arg-type]
     batches = timing.TimedIterator(task.training())
-    loss = measure._train_epoch(task, SPEC, loop, batches, 0, state, peaks, output, None)  # type: ignore[arg-type]
+    loss = measure._train_epoch(task, SPEC, loop, batches, 0, state, output, None)  # type: ignore[arg-type]
     assert loss == 1.5
     (seconds,) = state.epoch_seconds
     assert 0.16 <= seconds < 0.7, "reports would take 0.6 s more"

@@ -1,11 +1,9 @@
-"""The study of convolutions: its cells, a real campaign, its tables, its wrong calls."""
+"""Study of convolutions: its cells, a campaign, its tables, its wrong calls."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
-import mlflow
 import pytest
 
 from experiments.comparison import compare
@@ -20,100 +18,70 @@ from models.contract import ModelError
 from models.frameworks.devices import onednn
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import runs
-from tracking.errors import UsageError
+from tests.experiments.small_campaigns import cells, run
+from tracking.errors import ErrorCode, UsageError
 
-QUICK = {
-    "size": "tiny",
-    "models": "deepspeech2",
-    "batch_sizes": "4",
-    "steps": "3",
-    "warmup_steps": "1",
-    "threads": "1",
-}
+
+def settings_of(**options: str) -> conv_algorithm.Settings:
+    return parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, options)
 
 
 @pytest.mark.parametrize(
-    ("device", "expected"),
-    [("cpu", ("plain", "onednn")), ("cuda", ("fixed", "heuristic", "profiled"))],
+    ("device", "algorithms"),
+    [("cpu", ["plain", "onednn"]), ("cuda", ["fixed", "heuristic", "profiled"])],
 )
-def test_the_device_says_what_is_compared(
-    device: str, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+def test_algorithms_are_those_of_the_device(
+    device: str, algorithms: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver alone is pretended: there need not be a GPU."""
-    monkeypatch.setattr(devices.provenance, "gpus", lambda: ["a GPU"] if device == "cuda" else [])
-    given = {"models": "resnet18,deepspeech2", "batch_sizes": "8,16", "frameworks": "pytorch"}
-    plan = of_study(
-        conv_algorithm.STUDY, parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, given)
-    )
-    assert plan.baseline == expected[0]
+    monkeypatch.setattr(devices.provenance, "gpus", lambda: ["a GPU"] * (device == "cuda"))
+    settings = settings_of(models="resnet18,deepspeech2", batch_sizes="8,16", frameworks="pytorch")
+    plan = of_study(conv_algorithm.STUDY, settings)
+    assert plan.baseline == algorithms[0]
     points: dict[str, list[str]] = {}
-    for one in plan.treatments:
-        points.setdefault(one.group, []).append(one.settings["conv_algorithm"])
-    assert points == {
-        f"pytorch · {name}": list(expected)
-        for name in (
-            *(f"resnet18 · batch {rows} · fixed" for rows in (8, 16)),
-            *(
-                f"deepspeech2 · batch {rows} · {lengths}"
-                for rows in (8, 16)
-                for lengths in ("fixed", "varying")
-            ),
-        )
-    }
+    for cell in plan.treatments:
+        points.setdefault(cell.group, []).append(cell.settings["conv_algorithm"])
+    names = [f"resnet18 · batch {rows} · fixed" for rows in (8, 16)]
+    names += [f"deepspeech2 · batch {rows} · fixed" for rows in (8, 16)]
+    names += [f"deepspeech2 · batch {rows} · varying" for rows in (8, 16)]
+    assert points == {f"pytorch · {name}": algorithms for name in names}
 
 
 def test_algorithms_are_measured(place: Place) -> None:
-    settings = QUICK | {
-        "models": "lenet",
-        "shapes": "fixed",
-        "frameworks": "pytorch",
-        "device": "cpu",
-        "blocks": "1",
-        "others_limit_percent": "100",
-        "figures": "false",
-        "cache": str(place.cache),
-        "journal": str(place.journal),
-    }
-    words = [f"--{name}={value}" for name, value in settings.items()]
-    called = place.call(sys.executable, "-m", "experiments", "conv_algorithm", *words)
-    assert called.returncode == 3, called.stdout + called.stderr  # one block: no verdict
-    cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
-    assert {run.data.params["conv_algorithm"] for run in cells} == {"plain", "onednn"}
-    report = next(place.journal.glob("*/report/report.md")).read_text()
-    assert "| lenet | pytorch | 4 | fixed | plain | 1 |" in report
-    assert "| lenet | pytorch | 4 | fixed | onednn | — | 1 block: no comparison" in report
+    sizes = {"size": "tiny", "models": "lenet", "batch_sizes": "4", "shapes": "fixed"}
+    steps = {"steps": "3", "warmup_steps": "1"}
+    run(place, "conv_algorithm", frameworks="pytorch", device="cpu", **sizes, **steps)
+    measured = {cell.data.params["conv_algorithm"]: cell.data.metrics for cell in cells(place)}
+    assert measured.keys() == {"plain", "onednn"}
+    assert all(metrics["train/examples_per_second"] > 0 for metrics in measured.values())
 
 
-def test_published_epochs_stand_beside_ours() -> None:
+def test_published_epochs_stand_next_to_ours() -> None:
     """On a GPU, as if: a later epoch takes 0.8 of the time of fixed, the first one 0.9."""
-    params = {
-        "model": "deepspeech2",
-        "batch_size": "20",
-        "lengths": "varying",
-        "framework": "pytorch",
-    }
-    found = []
-    for one in runs(("fixed", "profiled"), 6, spread=0.01, params=params):
-        step = one.metrics["train/step_seconds"]
-        later = 0.8 if one.tags["framework"] == "profiled" else 1.0
+    point = {"model": "deepspeech2", "batch_size": "20", "lengths": "varying"}
+    pairs = []
+    for run_ in runs(
+        ("fixed", "profiled"), 6, spread=0.01, params={**point, "framework": "pytorch"}
+    ):
+        step = run_.metrics["train/step_seconds"]
+        later = 0.8 if run_.tags["framework"] == "profiled" else 1.0
         epochs = {
             "train/epoch_seconds": 100 * step * later,
             "train/first_epoch_seconds": 100 * step * (later + 1) / 2,
         }
-        found.append(replace(one, metrics={**one.metrics, **epochs}))
-    strata = tuple(f"params.{name}" for name in ("framework", "model", "batch_size", "lengths"))
-    metrics = [ablations.THROUGHPUT, "train/first_epoch_seconds", "train/epoch_seconds"]
+        pairs.append(replace(run_, metrics={**run_.metrics, **epochs}))
     comparison = compare(
-        table(found), factor="tags.framework", baseline="fixed", strata=strata, outcomes=metrics
+        table(pairs),
+        factor="tags.framework",
+        baseline="fixed",
+        strata=tuple(f"params.{name}" for name in ("framework", *point)),
+        outcomes=[ablations.THROUGHPUT, "train/first_epoch_seconds", "train/epoch_seconds"],
     )
-    settings = conv_algorithm.Settings()
-    own = {"model": "deepspeech2", "batch_size": 20, "lengths": "varying"}
     planned = [
-        Treatment(name, "pytorch", "measure", {**own, "conv_algorithm": name})
+        Treatment(name, "pytorch", "measure", {**point, "batch_size": 20, "conv_algorithm": name})
         for name in ("fixed", "profiled")
     ]
     speeds, times = ablations.convolutions(
-        comparison, planned, {}, conv_algorithm.EPOCHS, settings.size, size="tiny"
+        comparison, planned, {}, conv_algorithm.EPOCHS, "", size="tiny"
     )
     assert speeds.rows[0][5] == "1"
     profiled = times.rows[1]
@@ -123,20 +91,24 @@ def test_published_epochs_stand_beside_ours() -> None:
     assert profiled[10] == f"{1940 / 3082:.3f}×"
 
 
-def test_what_is_a_cpus_is_refused_on_a_gpu() -> None:
+def test_algorithm_of_a_cpu_is_refused_on_a_gpu() -> None:
     assert [onednn(name, "cpu") for name in ("onednn", "plain", "profiled")] == [True, False, None]
     assert onednn("fixed", "cuda") is None
-    with pytest.raises(
-        ModelError,
-        match="conv_algorithm 'plain' is a CPU's; on cuda use profiled, heuristic or fixed",
-    ):
+    with pytest.raises(ModelError, match="plain"):
         onednn("plain", "cuda")
 
 
-def test_jax_has_nothing_to_choose_on_a_cpu() -> None:
-    given = {"frameworks": "pytorch,keras-jax", "device": "cpu"}
-    settings = parse(conv_algorithm.Settings, conv_algorithm.STUDY.presets, given)
-    with pytest.raises(
-        UsageError, match="frameworks=keras-jax: JAX's kernels on a CPU are not oneDNN's"
-    ):
-        conv_algorithm.treatments(settings)
+@pytest.mark.parametrize(
+    ("options", "code", "named"),
+    [
+        ({"frameworks": "pytorch,keras-jax"}, ErrorCode.UNSUPPORTED, "keras-jax"),
+        ({"algorithms": "profiled"}, ErrorCode.UNSUPPORTED, "plain, onednn"),
+        ({"models": "vgg16", "shapes": "varying"}, ErrorCode.CONFLICT, "shapes=fixed"),
+    ],
+)
+def test_cells_that_cannot_be_are_refused(
+    options: dict[str, str], code: ErrorCode, named: str
+) -> None:
+    with pytest.raises(UsageError, match=named) as error:
+        conv_algorithm.treatments(settings_of(device="cpu", **options))
+    assert error.value.code is code

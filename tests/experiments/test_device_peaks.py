@@ -1,9 +1,11 @@
-"""The peak of a device's memory is that after the warm-up; the one with autotuning stands beside it."""
+"""Peaks of a device's memory: after the warm-up, and with it."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from experiments.cell.peak_memory import DevicePeaks
 
@@ -11,72 +13,61 @@ STEADY, WHOLE = "memory/peak_device_bytes", "memory/peak_device_with_warmup_byte
 
 
 class Device:
-    """Counts as an allocator does: `take` moves the peak, a reset brings it down to what is held."""
+    """Allocator: `take` moves the peak, a reset brings it down to what is allocated."""
 
     name = "toy"
 
     def __init__(self, *, resets: bool = True) -> None:
-        self._resets, self._held, self._peak = resets, 10, 10
+        self._resets, self._allocated, self._peak = resets, 10, 10
 
     def take(self, extra: int) -> None:
-        self._peak = max(self._peak, self._held + extra)
+        self._peak = max(self._peak, self._allocated + extra)
 
     def peak_device_bytes(self) -> int | None:
         return self._peak
 
     def reset_peak(self) -> bool:
         if self._resets:
-            self._peak = self._held
+            self._peak = self._allocated
         return self._resets
 
 
-def peaks_of(device: Any) -> DevicePeaks:
-    return DevicePeaks(device)
+def peaks_of(device: Any, *phases: tuple[int, ...]) -> DevicePeaks:
+    """Return the peaks after phases, whose first step is the warm-up."""
+    peaks = DevicePeaks(device)
+    for phase in phases:
+        peaks.begin_warmup()
+        for extra in phase:
+            device.take(extra)
+            peaks.end_warmup()
+    return peaks
 
 
-def test_a_workspace_of_the_warm_up_is_in_one_of_the_two() -> None:
-    device = Device()
-    peaks = peaks_of(device)
-    device.take(900)
-    peaks.end_warmup()
-    for extra in (30, 50, 40):
-        device.take(extra)
-        peaks.end_warmup()  # told after every step
-    assert peaks.metrics() == {STEADY: 60.0, WHOLE: 910.0}
+@pytest.mark.parametrize(
+    ("phases", "steady", "whole"),
+    [([(900, 30, 50, 40)], 60.0, 910.0), ([(100, 70), (500, 20)], 80.0, 510.0)],
+)
+def test_workspace_of_a_warm_up_is_in_one_peak(
+    phases: list[tuple[int, ...]], steady: float, whole: float
+) -> None:
+    peaks = peaks_of(Device(), *phases)
+    assert peaks.metrics() == {STEADY: steady, WHOLE: whole}
     assert peaks.missing() == {}
 
 
-def test_each_phase_has_a_warm_up_of_its_own() -> None:
-    device = Device()
-    peaks = peaks_of(device)
-    device.take(100)
-    peaks.end_warmup()
-    device.take(70)
-    peaks.begin_warmup()
-    device.take(500)
-    peaks.end_warmup()
-    device.take(20)
-    assert peaks.metrics() == {STEADY: 80.0, WHOLE: 510.0}
-
-
-def test_a_peak_that_cannot_be_reset_is_not_compared_with_those_that_can() -> None:
-    device = Device(resets=False)
-    peaks = peaks_of(device)
-    device.take(900)
-    peaks.end_warmup()
-    assert peaks.metrics() == {WHOLE: 910.0}
+@pytest.mark.parametrize(
+    ("device", "phases", "whole"), [(Device(resets=False), [(900,)], 910.0), (Device(), [], 10.0)]
+)
+def test_peak_without_reset_or_warm_step_is_missing(
+    device: Device, phases: list[tuple[int, ...]], whole: float
+) -> None:
+    peaks = peaks_of(device, *phases)
+    assert peaks.metrics() == {WHOLE: whole}
     assert peaks.missing().keys() == {f"not_available.{STEADY}"}
 
 
-def test_a_cell_without_a_step_after_its_warm_up_has_no_such_peak() -> None:
-    peaks = peaks_of(Device())
-    assert peaks.metrics() == {WHOLE: 10.0}
-    assert peaks.missing().keys() == {f"not_available.{STEADY}"}
-
-
-def test_the_cpu_has_neither() -> None:
-    peaks = peaks_of(
-        SimpleNamespace(name="toy", peak_device_bytes=lambda: None, reset_peak=lambda: False)
-    )
+def test_cpu_has_no_device_peak() -> None:
+    cpu = SimpleNamespace(name="toy", peak_device_bytes=lambda: None, reset_peak=lambda: False)
+    peaks = DevicePeaks(cpu)  # type: ignore[arg-type]
     peaks.end_warmup()
     assert (peaks.metrics(), peaks.missing()) == ({}, {})

@@ -22,6 +22,7 @@ from mlflow.entities import Run
 
 from experiments.contract import CellSpec, Node
 from experiments.run.cell_process import CellProcess
+from experiments.selftest.cells import cell_spec
 from experiments.studies import distributed
 from experiments.workloads.distributed import check, group, training
 from experiments.workloads.distributed.check import Proof
@@ -48,24 +49,11 @@ def command(place: Place, **options: str) -> tuple[str, ...]:
 
 
 def cell(folder: Path, framework: str, **options: object) -> CellSpec:
-    parameters = {"model": "lenet", "worker_count": 2, "hook": "none", "group": "2", **options}
-    settings = {**dataclasses.asdict(distributed.Settings(batch_size=12)), **parameters}
-    spec = CellSpec(
-        "run",
-        "distributed",
-        "measure",
-        framework,
-        "cpu",
-        1,
-        0,
-        settings,
-        {},
-        str(folder),
-        "cell",
-        str(folder / "no"),
-    )
-    spec.path.mkdir()
-    return spec
+    """Return a cell with two workers of LeNet on 12 images."""
+    parameters = {"worker_count": 2, "hook": "none", "group": "2", **options}
+    spec = cell_spec(folder, "distributed", framework, "cpu", batch_size=12, timing="step")
+    spec.path.mkdir(parents=True)
+    return dataclasses.replace(spec, settings={**spec.settings, **parameters})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`sequence` does the work of `prefix` once instead of once a word: a ratio measured side by side, never an absolute time."""
+"""Speed of the formulation `sequence`, which does the work of `prefix` once and not per word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_sequence_is_five_times_as_fast_as_prefix(framework: str, tmp_path: Path) -> None:
-    """Flickr30k's vocabulary and length, 32 captions a step. The others: docs/measurement.md."""
+    """Use Flickr30k's vocabulary and length, 32 captions a step."""
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""Peak memory counts what lives from the first step on; CPUs can be kept from the cells."""
+"""Peak memory from the first step on, and CPUs that are kept from the cells."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.models.children import run_python
 from tracking.errors import UsageError
 
 MEBIBYTE = 2**20
-# Ones are written, so that they are resident; a process of its own, since a peak belongs to the whole of it.
+# Ones are written, so that they are resident; a process alone, since a peak belongs to all of it.
 SCRIPT = f"""
 import numpy as np
 from experiments.cell import peak_memory
 def take(mebibytes):
     return np.ones(mebibytes * {MEBIBYTE} // 8)
-kept = take(100)
+data = take(100)
 before = peak_memory.rss_bytes()
 copies = [take(200), [take(1) for _ in range(200)]]
 loading = peak_memory.rss_bytes()
@@ -36,7 +36,7 @@ print(*(round((value - before) / {MEBIBYTE}) for value in (loading, settled, tra
 """
 
 
-def test_what_was_freed_before_the_first_step_and_between_epochs_is_no_peak() -> None:
+def test_memory_freed_before_steps_is_no_peak() -> None:
     loading, settled, training, again = map(int, run_python("-c", SCRIPT).stdout.split())
     assert loading == pytest.approx(400, abs=20)
     assert abs(settled) < 20
@@ -44,10 +44,10 @@ def test_what_was_freed_before_the_first_step_and_between_epochs_is_no_peak() ->
     assert abs(again) < 20
 
 
-def test_reserved_cores_are_not_the_cells() -> None:
-    mine = sorted(os.sched_getaffinity(0))
-    assert placement(CampaignSettings()).cells == tuple(mine)
-    if len(mine) > 1:
-        assert placement(CampaignSettings(reserve_cores=1)).cells == tuple(mine[1:])
-    with pytest.raises(UsageError, match=f"reserve_cores={len(mine)} leaves no CPU to the cells"):
-        placement(CampaignSettings(reserve_cores=len(mine)))
+def test_reserved_cores_are_kept_from_cells() -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    assert placement(CampaignSettings()).cells == tuple(cpus)
+    if len(cpus) > 1:
+        assert placement(CampaignSettings(reserve_cores=1)).cells == tuple(cpus[1:])
+    with pytest.raises(UsageError, match=f"reserve_cores={len(cpus)}"):
+        placement(CampaignSettings(reserve_cores=len(cpus)))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from experiments.cell import turns as childs
 from experiments.contract import CellSpec
 from experiments.run.backends import local as parents
 from experiments.run.cell_process import CellProcess
-from experiments.studies import overhead
+from experiments.selftest.cells import cell_spec
 from models import frameworks
 from tests.conftest import PYTHONPATH, Place
 from tests.experiments import test_known_costs as known_costs
@@ -291,13 +291,13 @@ WORKLOADS = (
 
 def pairs(folder: Path) -> dict[str, list[CellSpec]]:
     """Two cells that take turns, of every workload; of `overhead`, the plain loop and this harness."""
-    found = known_costs.specs(folder)
-    point = {
-        **asdict(overhead.Settings(frameworks=("toy",), seconds=0.4)),
-        **found["grid"].settings,
-    }
-    plain = replace(found["grid"], workload="overhead", stage="plain", settings=point)
-    both = {name: [found[name]] * 2 for name in WORKLOADS if name in found}
+    both = {}
+    for name in WORKLOADS:
+        workload, _, kind = name.partition(", ")
+        if workload != "overhead":
+            both[name] = [known_costs.spec_of(folder, workload, kind or "step")] * 2
+    point = {"models": ("lenet",), "batch_sizes": (4,), "seconds": 0.4, "timing": "step"}
+    plain = cell_spec(folder, "overhead", "toy", "cpu", block=0, threads=1, **point)
     both["overhead"] = [plain, replace(plain, stage="measure")]
     return {
         name: [

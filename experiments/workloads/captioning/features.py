@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +17,38 @@ import numpy as np
 from experiments.datasets.captions import CaptionData
 from models import weights
 from models.contract import ModelError
-from tracking.errors import UsageError
 
 MODEL = "densenet201"
 SIZE = 1_920
 ARRAY = "features.npy"
 
 
-@dataclass(frozen=True)
-class Source:
-    """Weights of the image network: text as `models.weights` takes it, digest of the content."""
+def resolve(setting: str, seed: int) -> tuple[str, str]:
+    """Return the weights as `models.weights` takes them, and the digest of their content.
 
-    text: str
-    digest: str
-
-
-def resolve(setting: str, seed: int) -> Source:
-    """Return the source of the weights; `auto` is imagenet if its checkpoint is available.
+    `auto` is imagenet if its checkpoint is available.
 
     Raises:
         UsageError: For weights that are not available.
     """
     if setting == "random":
-        return Source("random", f"random:{seed}")
+        return "random", f"random:{seed}"
     try:
         if setting in ("auto", "imagenet"):
-            return Source("imagenet", weights.imagenet(MODEL).name)
+            return "imagenet", weights.imagenet(MODEL).name
         path = weights.check_file(Path(setting).expanduser().absolute())
-    except ModelError as error:
+    except ModelError:
         if setting == "auto":
             return resolve("random", seed)
-        raise UsageError(str(error)) from None
+        raise
     with path.open("rb") as file:
-        return Source(str(path), hashlib.file_digest(file, "sha256").hexdigest())
+        return str(path), hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def folder_of(
-    cache: Path, data: CaptionData, source: Source, image_size: int, framework: str
+    cache: Path, data: CaptionData, weights_digest: str, image_size: int, framework: str
 ) -> Path:
-    text = json.dumps([data.digest, source.digest, image_size, framework])
+    text = json.dumps([data.digest, weights_digest, image_size, framework])
     return cache / "features" / hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -131,6 +131,48 @@ def finish(
     write_run_files(spec, framework, values, summary, output)
 
 
+def measure_calls(
+    spec: CellSpec,
+    framework: Framework,
+    phase: str,
+    call: Callable[[], Any],
+    peaks: DevicePeaks,
+    output: Output,
+    *,
+    prepare: Callable[[], object] = lambda: None,
+    on_result: Callable[[Any], object] = lambda _: None,
+) -> PhaseValues:
+    """Time a call again and again, to the budget of a phase.
+
+    Args:
+        spec: Spec of the cell.
+        framework: Its framework.
+        phase: `train` or `inference`.
+        call: Step or request.
+        peaks: Peaks of the device's memory.
+        output: Output of the cell.
+        prepare: Made before each call, off the clock.
+        on_result: Gets each result, off the clock.
+    """
+    title = f"{'training' if phase == 'train' else phase}, batch {spec.settings['batch_size']}"
+    peaks.begin_warmup()
+    output.progress(title, 0, None)
+    output.begin(PLACES[phase])
+    budget = Budget.of(spec, framework, output)
+
+    def calls() -> Iterator[Callable[[], Any]]:
+        for _ in budget:
+            prepare()
+            yield call
+
+    def count(result: Any) -> None:
+        count_step(budget.warm_up, peaks)
+        on_result(result)
+
+    seconds, _ = time_calls(calls(), output, count)
+    return close_phase(spec, phase, seconds, budget, output)
+
+
 def _infer(
     framework: Framework,
     network: Any,
@@ -140,29 +182,29 @@ def _infer(
     output: Output,
 ) -> Measured:
     """Time requests one by one, each until its logits are in host memory."""
-    rows = spec.settings["batch_size"]
-    expected = (rows, spec.settings["classes"])
-
-    def requests() -> Iterator[Callable[[], Any]]:
-        for _ in budget:
-            framework.synchronise()
-            yield partial(framework.infer, network, batch.inputs)
+    expected = (spec.settings["batch_size"], spec.settings["classes"])
 
     def check_logits(logits: Array) -> None:
-        count_step(budget.warm_up, peaks)
-        output.progress(f"inference, batch {rows}", 1, None)
         if logits.shape != expected:  # the timed work has to be the requested work
             raise EvenhandError(
                 ErrorCode.INVALID_VALUE, f"inference answered {logits.shape}, should be {expected}"
             )
 
-    output.begin(PLACES["inference"])
-    budget = Budget.of(spec, framework, output)
-    output.progress(f"inference, batch {rows}", 0, None)
-    seconds, _ = time_calls(requests(), output, check_logits)
-    values = close_phase(spec, "inference", seconds, budget, output)
-    checks = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
-    summary = timing.summarise_requests(values) | checks
+    values = measure_calls(
+        spec,
+        framework,
+        "inference",
+        partial(framework.infer, network, batch.inputs),
+        peaks,
+        output,
+        prepare=framework.synchronise,
+        on_result=check_logits,
+    )
+    summary = timing.summarise_requests(values)
+    summary |= {
+        "check/inference_requests": len(values.seconds),
+        "check/inference_warmup": values.warmup,
+    }
     output.metrics(summary)
     return [values], summary
 
@@ -180,14 +222,12 @@ def _train(
     peaks.begin_warmup()
     optimizer = framework.optimizer(network, optimizer_config(spec.settings))
     output.progress(f"training, batch {rows}", 0, None)
-    loop = TrainingLoop(framework, network, optimizer, output)
     output.begin(PLACES["train"])
     budget = Budget.of(spec, framework, output)
+    loop = TrainingLoop(framework, network, optimizer, output, peaks, budget.warm_up)
     watch = loop.stopwatch(
         timing.pace(spec.settings, first=0 if budget.warm_up else 1),
-        lambda _: count_step(budget.warm_up, peaks),
         lambda step, *_: output.progress(f"training, batch {rows}", step, None),
-        is_warming=budget.warm_up is not None,
     )
     loop.run((batch for _ in budget), watch)
     check_losses(watch.losses)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice, takewhile
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 import models
 from experiments.cell import peak_memory, timing
-from experiments.cell.loop import TrainingLoop, count_step
+from experiments.cell.loop import TrainingLoop
 from experiments.cell.measure import (
     as_timed,
     check_losses,
@@ -30,8 +30,10 @@ from models.contract import Batch, Framework
 from tracking import clock
 
 
-def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any, list[Batch]]:
-    """Measure a training; return the network, its optimizer and the batches."""
+def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+    """Measure a training, in the graph study with some of the graph optimizers off."""
+    if "graph_off" in spec.settings:
+        framework.leave_graphs(spec.settings["graph_off"])
     spec.path.mkdir(parents=True, exist_ok=True)
     settings, model = spec.settings, spec.settings["model"]
     rows, varying = settings["batch_size"], settings["lengths"] == "varying"
@@ -48,8 +50,9 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     optimizer = framework.optimizer(network, optimizer_config(settings))
     peaks = DevicePeaks(framework)
-    loop = TrainingLoop(framework, network, optimizer, output)
-    watch, epoch_seconds = _train(spec, framework, loop, batches, peaks, output)
+    warm_up = of_gpu(framework, output, _steps_before(settings))
+    loop = TrainingLoop(framework, network, optimizer, output, peaks, warm_up)
+    watch, epoch_seconds = _train(spec, loop, batches, warm_up, output)
 
     steps = len(watch.losses)
     warmup = steps - settings["steps"]
@@ -69,26 +72,34 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     write_run_files(spec, framework, [values, windows], summary, output)
     if settings["profile"]:
         profile(spec, framework, network, optimizer, lambda: cycle(batches), output)
-    return network, optimizer, batches
+    if "graph_off" in settings:
+        output.metrics(_node_counts(framework.graph_nodes(network, optimizer, batches[0])))
+
+
+def _node_counts(nodes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+    """Return the nodes of a graph before and after its optimizers as metrics, by kind."""
+    metrics = dict[str, float]()
+    for position, when in enumerate(("before", "after") if nodes else ()):
+        counts = {kind: pair[position] for kind, pair in nodes.items()}
+        metrics[f"graph/nodes_{when}"] = sum(counts.values())
+        metrics |= {f"graph/{kind}_nodes_{when}": count for kind, count in counts.items()}
+    return metrics
 
 
 def _train(
     spec: CellSpec,
-    framework: Framework,
     loop: TrainingLoop,
     batches: Sequence[Batch],
-    peaks: DevicePeaks,
+    warm_up: WarmUp | None,
     output: Output,
 ) -> tuple[Stopwatch, list[float]]:
     """Train; return the clock, and the seconds of each part."""
     settings, before = spec.settings, _steps_before(spec.settings)
     total = before + settings["steps"]
-    warm_up = of_gpu(framework, output, before)
     watch = loop.stopwatch(
         timing.pace(settings, 0 if warm_up else before),
-        lambda step: count_step(warm_up, peaks, is_warm=step >= before),
         lambda step, *_: output.progress("training", step, None if warm_up else total),
-        is_warming=warm_up is not None,
+        least=before,
     )
     output.begin()
     began = clock.now()

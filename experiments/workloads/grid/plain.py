@@ -10,16 +10,13 @@ from typing import Any
 
 import models
 from experiments.cell import peak_memory, timing
-from experiments.cell.loop import count_step, time_calls
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.contract import CellSpec, Output
 from experiments.workloads.grid.measure import (
-    PLACES,
-    Budget,
     Measured,
-    close_phase,
     drawn_batch,
     finish,
+    measure_calls,
     open_point,
     summarise,
 )
@@ -47,22 +44,10 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
 def _measure(
     loop: Any, phase: str, framework: Framework, spec: CellSpec, peaks: DevicePeaks, output: Output
 ) -> Measured:
-    is_training = phase == "train"
+    is_training, losses = phase == "train", list[float]()
     call = loop.steps(spec.settings["learning_rate"]) if is_training else loop.requests()
-    losses = list[Any]()
-
-    def keep_loss(result: Any) -> None:
-        count_step(budget.warm_up, peaks)
-        if is_training:
-            losses.append(result)
-
-    title = "training" if is_training else phase
-    output.progress(f"{title}, batch {spec.settings['batch_size']}", 0, None)
-    output.begin(PLACES[phase])
-    budget = Budget.of(spec, framework, output)
-    peaks.begin_warmup()
-    seconds, _ = time_calls((call for _ in budget), output, keep_loss)
-    values = close_phase(spec, phase, seconds, budget, output)
+    on_result = losses.append if is_training else lambda _: None
+    values = measure_calls(spec, framework, phase, call, peaks, output, on_result=on_result)
     summary = summarise(spec, values, losses) if is_training else timing.summarise_requests(values)
-    output.metrics(summary, step=len(seconds) if is_training else 0)
+    output.metrics(summary, step=len(values.seconds) if is_training else 0)
     return [values], summary
