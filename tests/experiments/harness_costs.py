@@ -43,7 +43,7 @@ def measure(name: str, model: str, rows: int, pairs: int, first: str) -> dict[st
 
     def build_plain_loop() -> Any:
         network = models.load(model, framework.architecture).build(sizes)
-        return frameworks.plain_loop(name).Plain(
+        return frameworks.load(name, "plain_loop").Plain(
             network, weights, batch.inputs[0], batch.targets, framework.device
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -42,7 +44,7 @@ def test_frameworks_have_their_implementations_and_the_loop_of_cells() -> None:
 
 
 def test_random_captions_are_padded() -> None:
-    sizes = decoder.sized("tiny", lstm="scan")
+    sizes = replace(decoder.SIZES["tiny"], lstm="scan")
     assert (sizes.lstm, sizes.vocabulary) == ("scan", 61)
     lengths = decoder.lengths("paper", 500, np.random.default_rng(0))
     assert 2 <= lengths.min() < lengths.max() <= 34

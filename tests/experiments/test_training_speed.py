@@ -122,7 +122,7 @@ def test_networks_of_images_take_the_batches_and_pictures_of_the_paper() -> None
 
 
 def test_model_without_random_inputs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(import_module("models.gnmt.spec"), "sized")
+    monkeypatch.delattr(import_module("models.gnmt.spec"), "SIZES")
     with pytest.raises(UsageError, match="models=gnmt") as error:
         prepare.prepare(training_speed.Settings(models=("gnmt",)), lambda *_: None)
     assert error.value.code is ErrorCode.UNSUPPORTED

@@ -73,7 +73,7 @@ def joined(
     """
     worker: Any = SingleWorker(framework)
     if len(addresses) > 1:
-        module = frameworks.workers(framework.name)
+        module = frameworks.load(framework.name, "workers")
         patience_seconds = settings["patience_seconds"]
         with ended_after(patience_seconds + JOIN_SECONDS):
             worker = module.Workers(framework, rank, addresses, patience_seconds, settings["hook"])
