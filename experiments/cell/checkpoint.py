@@ -30,7 +30,7 @@ class TrainingState:
     """Progress of a training, whose lists have an entry for each step, process or epoch.
 
     Attributes:
-        seconds, ended, starts: Of the steps that were timed one by one; `windows` has all others.
+        seconds, end_times, starts: Of the steps that were timed one by one; `windows` has all others.
         held_up: Whether anything waited for the device inside of a window.
         epoch_seconds: Of training, without validation.
         input_seconds: Wait for batches outside of the steps.
@@ -38,7 +38,7 @@ class TrainingState:
     """
 
     seconds: list[float] = field(default_factory=list)
-    ended: list[float] = field(default_factory=list)
+    end_times: list[float] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     held_up: bool = False

@@ -52,17 +52,17 @@ def time_calls(
         on_result: Gets each result, off the clock.
         delay: Share by which every call is made longer, for a control.
     """
-    seconds, ended = list[float](), list[float]()
+    seconds, end_times = list[float](), list[float]()
     for call in calls:
         began = time.perf_counter()
         result = call()
         if delay:
             inject_delay(began, delay)
         seconds.append(time.perf_counter() - began)
-        ended.append(clock.now())
+        end_times.append(clock.now())
         on_result(result)
         output.turn()
-    return seconds, ended
+    return seconds, end_times
 
 
 class TrainingLoop:

@@ -67,7 +67,7 @@ def _summarise(
         (rows,) * len(state.seconds),
         spec.settings["warmup_steps"],
         tuple(state.starts),
-        tuple(state.ended),
+        tuple(state.end_times),
         tuple(state.warmups),
     )
     windows = timing.of_windows(() if state.held_up else state.windows, rows)
@@ -224,7 +224,7 @@ def _train_epoch(
     state.epoch_seconds.append(seconds)
     state.total_seconds += seconds
     state.seconds.extend(watch.seconds)
-    state.ended.extend(watch.ended)
+    state.end_times.extend(watch.end_times)
     state.windows.extend(watch.windows)
     state.held_up |= watch.held_up
     state.input_seconds += batches.seconds
@@ -267,7 +267,7 @@ def _infer(
     for place, size in enumerate(spec.settings["inference_batch_sizes"], start=2):
         output.begin(place)
         began = clock.now()
-        seconds, ended = time_calls(
+        seconds, end_times = time_calls(
             requests(size), output, lambda _: None, spec.settings["inject_delay"]
         )
         values = PhaseValues(
@@ -275,7 +275,7 @@ def _infer(
             tuple(seconds),
             (size,) * count,
             warmup,
-            ended=tuple(ended),
+            end_times=tuple(end_times),
         )
         prefix = f"inference/batch_{size}" if phases else "inference"
         output.metrics(timing.summarise_requests(values, prefix))
@@ -331,7 +331,7 @@ def write_values(path: Path, phases: list[PhaseValues]) -> None:
         columns["seconds"] += values.seconds
         columns["examples"] += values.examples
         columns["warmup"] += values.is_warmup
-        is_complete = len(values.ended) == count
-        ended_ms = [1_000 * ended for ended in values.ended]
+        is_complete = len(values.end_times) == count
+        ended_ms = [1_000 * seconds for seconds in values.end_times]
         columns["ended_ms"] += ended_ms if is_complete else [None] * count
     tables.write(path, columns)

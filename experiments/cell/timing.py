@@ -27,7 +27,7 @@ class PhaseValues:
     Attributes:
         warmup: Steps after each of `starts` that are not summarised.
         starts: Steps at which a process began; a resumed training has several.
-        ended: Clock time at which each step ended, in seconds since 1970; empty if unknown.
+        end_times: Clock time at which each step ended, in seconds since 1970; empty if unknown.
         warmups: Warm-up of each start, where they differ.
     """
 
@@ -36,7 +36,7 @@ class PhaseValues:
     examples: tuple[int, ...]
     warmup: int
     starts: tuple[int, ...] = (0,)
-    ended: tuple[float, ...] = ()
+    end_times: tuple[float, ...] = ()
     warmups: tuple[int, ...] = ()
 
     @property
@@ -90,7 +90,7 @@ class Window(NamedTuple):
 
     steps: int
     seconds: float
-    ended: float
+    end_time: float
 
 
 class Stopwatch:
@@ -106,7 +106,7 @@ class Stopwatch:
 
     Attributes:
         telling_seconds: Time spent in `on_step` and `turn`.
-        seconds, ended: Of the steps that were timed one by one; `windows` has all others.
+        seconds, end_times: Of the steps that were timed one by one; `windows` has all others.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Stopwatch:
         self._began = 0.0
         self.telling_seconds = 0.0
         self.seconds: list[float] = []
-        self.ended: list[float] = []
+        self.end_times: list[float] = []
         self.windows: list[Window] = []
         self.losses: list[float] = []
 
@@ -141,14 +141,14 @@ class Stopwatch:
     def end(self, *losses: SupportsFloat) -> None:
         last = float(losses[-1])
         inject_delay(self._began, self._delay)
-        seconds, ended = time.perf_counter() - self._began, time.time()
+        seconds, end_time = time.perf_counter() - self._began, time.time()
         if self._single_steps:
             self._single_steps -= 1
             self.seconds.append(seconds)
-            self.ended.append(ended)
+            self.end_times.append(end_time)
         else:
             self._single_steps = self._pace.between
-            self.windows.append(Window(len(losses), seconds, ended))
+            self.windows.append(Window(len(losses), seconds, end_time))
         reporting = time.perf_counter()
         self.losses += [*map(float, losses[:-1]), last]
         self._on_step(len(self.losses), last, seconds / len(losses))
@@ -214,7 +214,7 @@ def of_windows(windows: Sequence[Window], examples_a_step: int, warmup: int = 0)
         tuple(window.seconds for window in windows),
         tuple(window.steps * examples_a_step for window in windows),
         warmup,
-        ended=tuple(window.ended for window in windows),
+        end_times=tuple(window.end_time for window in windows),
     )
 
 

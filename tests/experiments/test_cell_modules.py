@@ -30,7 +30,7 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         place = folder / name
         place.mkdir()
         (place / "sitecustomize.py").write_text(WATCH.format(to=str(place)))
-        spec = cell_spec(place, "lenet", name, "cpu", threads=1, **FEW)
+        spec = cell_spec(place, "lenet", name, "cpu", 1, {"threads": 1, **FEW})
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", str(place))
             children[name] = CellProcess(spec, lambda _: None)

@@ -51,7 +51,8 @@ def command(place: Place, **options: str) -> tuple[str, ...]:
 def cell(folder: Path, framework: str, **options: object) -> CellSpec:
     """Return a cell with two workers of LeNet on 12 images."""
     parameters = {"worker_count": 2, "hook": "none", "group": "2", **options}
-    spec = cell_spec(folder, "distributed", framework, "cpu", batch_size=12, timing="step")
+    values = {"batch_size": 12, "timing": "step"}
+    spec = cell_spec(folder, "distributed", framework, "cpu", 1, values)
     spec.path.mkdir(parents=True)
     return dataclasses.replace(spec, settings={**spec.settings, **parameters})
 

@@ -109,7 +109,7 @@ class Measured:
 def spec_of(place: Path, workload: str, timing: str) -> CellSpec:
     study, settings, _ = WORKLOADS[workload]
     values = {**settings, "timing": timing, "window_steps": 3}
-    return cell_spec(place, study, "toy", "cpu", block=0, **values)
+    return cell_spec(place, study, "toy", "cpu", 0, values)
 
 
 def measure(folder: Path, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Measured]:
@@ -146,8 +146,8 @@ def finish(child: CellProcess, place: Path) -> Measured:
     spans: dict[str, list[Span]] = {phase: [] for phase in PHASES}
     for row in rows:
         if row["ended_ms"] is not None:
-            ended = row["ended_ms"] / 1_000 - wall
-            spans[row["phase"]].append((ended - row["seconds"], ended))
+            end = row["ended_ms"] / 1_000 - wall
+            spans[row["phase"]].append((end - row["seconds"], end))
     return Measured(
         child.latest,
         [json.loads(line) for line in (place / "events").read_text().splitlines()],
@@ -202,7 +202,7 @@ def test_epoch_includes_input_but_not_validation(measured: Mapping[str, Measured
 def test_free_running_steps_overlap(
     windows: Mapping[tuple[str, str], Measured], key: tuple[str, str]
 ) -> None:
-    """One by one, the steps would take 64 ms longer in a window of three."""
+    """Compare with single steps, which would take 64 ms longer in a window of three."""
     cell = windows[key]
     counts = [examples // WORKLOADS[key[0]][2] for examples in cell.examples]
     assert tuple(counts) == (WINDOWS[key] or tuple(counts))

@@ -297,7 +297,7 @@ def pairs(folder: Path) -> dict[str, list[CellSpec]]:
         if workload != "overhead":
             both[name] = [known_costs.spec_of(folder, workload, kind or "step")] * 2
     point = {"models": ("lenet",), "batch_sizes": (4,), "seconds": 0.4, "timing": "step"}
-    plain = cell_spec(folder, "overhead", "toy", "cpu", block=0, threads=1, **point)
+    plain = cell_spec(folder, "overhead", "toy", "cpu", 0, {"threads": 1, **point})
     both["overhead"] = [plain, replace(plain, stage="measure")]
     return {
         name: [

@@ -62,14 +62,14 @@ def test_warm_up_ends_when_clock_and_temperature_are_steady(
     megahertz: Iterator[float], celsius: Iterator[float], seconds: float, reason: str
 ) -> None:
     warm_up = finish(warm_up_of(megahertz, celsius))
-    assert (warm_up.seconds, warm_up.ended_by) == (pytest.approx(seconds), reason)
+    assert (warm_up.seconds, warm_up.end_reason) == (pytest.approx(seconds), reason)
     assert warm_up.steps == 8 * seconds + 1, "the time begins after the first step"
 
 
 def test_warm_up_has_fewest_and_most_steps() -> None:
     assert finish(warm_up_of(least=40)).steps == 40
     short = finish(warm_up_of(most=5))
-    assert (short.steps, short.ended_by) == (5, "steps")
+    assert (short.steps, short.end_reason) == (5, "steps")
     assert of_gpu(SimpleNamespace(device="cpu"), OUTPUT, 3) is None  # type: ignore[arg-type]
 
 
@@ -92,7 +92,7 @@ while not warm_up.is_over:
         with open(answers, "w") as file:
             file.write(text + f"sm_megahertz {345 + 80 * warm_up.steps}\\n")
     warm_up.step()
-print(json.dumps([warm_up.ended_by, round(warm_up.seconds, 6)]))
+print(json.dumps([warm_up.end_reason, round(warm_up.seconds, 6)]))
 """
 
 

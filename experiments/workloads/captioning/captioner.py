@@ -86,7 +86,7 @@ class Captioner:
         self._encoder = encoder(self._framework, weights, description["seed"])
         self._decoder = served.load_network(self._framework, folder, "caption_decoder", self._spec)
 
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002 (MLflow's signature)
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002
         """Return a data frame with the columns `caption` and `error`."""
         return served.answered(model_input, self._captions, {"caption": ""})
 

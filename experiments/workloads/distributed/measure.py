@@ -96,7 +96,7 @@ def measure(
     record_implementation(spec, framework, worker.network, worker.optimizer, output)
     on_step = _watch(workers, output, "alone", steps)
     median = float(np.median(seconds))
-    alone = training.time_without_exchange(worker, batch, steps, median, on_step)
+    seconds_alone = training.time_without_exchange(worker, batch, steps, median, on_step)
     digests, rss_bytes, mean_losses = training.gather_results(worker, digest, losses).T
     worker.close()
     if not np.isfinite(mean_losses).all():
@@ -109,7 +109,7 @@ def measure(
         )
     output.record(Tags(spec.run, {"weights.digest": f"{int(digest):012x}"}))
     together = PhaseValues("train", tuple(seconds), (rows,) * steps, warmup)
-    single = PhaseValues("train_alone", tuple(alone), (rows,) * steps, warmup)
+    single = PhaseValues("train_alone", tuple(seconds_alone), (rows,) * steps, warmup)
     summary = timing.summarise_training(together, sum(seconds)) | _proof_metrics(spec)
     del summary["train/total_seconds"]  # the number of steps is fixed
     summary |= {

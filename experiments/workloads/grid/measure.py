@@ -234,7 +234,7 @@ def _train(
     loop.compiling.record(spec, spec.settings["model"], output)
     steps = len(watch.losses)
     values = close_phase(spec, "train", watch.seconds, budget, output, steps)
-    values = replace(values, ended=tuple(watch.ended))
+    values = replace(values, end_times=tuple(watch.end_times))
     windows = _windows(watch, rows)
     left_out = sum(window.steps for window in watch.windows[: windows.warmup])
     summary = summarise(spec, values, watch.losses)

@@ -59,7 +59,9 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     single_steps = watch.seconds[: _steps_before(settings)] + watch.seconds[warmup:]
     total_seconds = sum(single_steps) + sum(window.seconds for window in watch.windows)
     examples = (rows,) * len(watch.seconds)
-    values = PhaseValues("train", tuple(watch.seconds), examples, warmup, ended=tuple(watch.ended))
+    values = PhaseValues(
+        "train", tuple(watch.seconds), examples, warmup, end_times=tuple(watch.end_times)
+    )
     windows = timing.of_windows(() if watch.held_up else watch.windows, rows)
     summary = timing.summarise_training(values, total_seconds)
     summary = as_timed(spec, summary, windows, output, held_up=watch.held_up)
@@ -103,16 +105,16 @@ def _train(
     )
     output.begin()
     began = clock.now()
-    seconds, ended = list[float](), list[float]()
+    seconds, end_times = list[float](), list[float]()
     for part in _parts(batches, settings, warm_up):
         seconds.append(loop.run(part, watch))
-        ended.append(clock.now())
+        end_times.append(clock.now())
     check_losses(watch.losses)
     loop.compiling.record(spec, settings["model"], output)
     if warm_up:
         warm_up.record(spec, "train", output)
     # how long a GPU needed is no result
-    pauses = [(ended[0], ended[1])] if len(ended) > 2 else []
+    pauses = [(end_times[0], end_times[1])] if len(end_times) > 2 else []
     output.window("train", began, clock.now(), settings["batch_size"] * total, pauses=pauses)
     return watch, seconds
 
