@@ -140,7 +140,6 @@ CHECKS: dict[str, Check] = {
     ),
     "conv_algorithm": ("profiled", "heuristic", on("conv_algorithm")),
     "threads": ("2", "3", on("threads")),
-    "reserve_cores": ("0", "1", is_placed),
     "pin": ("none", "auto", is_placed),
     "malloc": (
         "system",

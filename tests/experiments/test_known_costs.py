@@ -18,6 +18,8 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from experiments.cell.checkpoint import TrainingState
+from experiments.cell.timing import summarise_epochs
 from experiments.contract import CellSpec
 from experiments.run.cell_process import CellProcess
 from experiments.selftest.cells import cell_spec
@@ -265,3 +267,9 @@ def test_documented_columns_match_events(measured: Mapping[str, Measured]) -> No
     for event, name in {"copy": "copy", "infer": "step", "read": "read"}.items():
         assert in_request[name] == place_of(event, requests, len(requests), training=False)
     assert {in_request[event] for event in ("input", "evaluate")} == {"–"}
+
+
+def test_throughput_of_epochs_is_total_over_total_without_the_first() -> None:
+    for seconds, expected in (([4.0], 20), ([4.0, 1.0, 3.0], 40)):
+        summary = summarise_epochs(TrainingState(epoch_seconds=seconds), 80)
+        assert summary["train/epoch_examples_per_second"] == expected

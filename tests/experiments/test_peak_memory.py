@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from experiments.config.devices import placement
-from experiments.config.settings import CampaignSettings
 from tests.models.children import run_python
-from tracking.errors import UsageError
 
 MEBIBYTE = 2**20
 # Ones are written, so that they are resident; a process alone, since a peak belongs to all of it.
@@ -42,12 +37,3 @@ def test_memory_freed_before_steps_is_no_peak() -> None:
     assert abs(settled) < 20
     assert training - settled == pytest.approx(50, abs=10)
     assert abs(again) < 20
-
-
-def test_reserved_cores_are_kept_from_cells() -> None:
-    cpus = sorted(os.sched_getaffinity(0))
-    assert placement(CampaignSettings()).cells == tuple(cpus)
-    if len(cpus) > 1:
-        assert placement(CampaignSettings(reserve_cores=1)).cells == tuple(cpus[1:])
-    with pytest.raises(UsageError, match=f"reserve_cores={len(cpus)}"):
-        placement(CampaignSettings(reserve_cores=len(cpus)))

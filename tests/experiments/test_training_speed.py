@@ -14,7 +14,7 @@ import pytest
 import models
 from experiments.comparison import compare
 from experiments.comparison.analyses import published
-from experiments.comparison.runs.pairing import incomparable
+from experiments.comparison.runs.pairing import find_mismatch
 from experiments.comparison.runs.query import table
 from experiments.config.settings import parse
 from experiments.contract import Prepared
@@ -195,8 +195,8 @@ def test_other_content_is_another_data_set(tmp_path: Path) -> None:
     assert first.name.startswith("corpus.txt-")
     assert first.digest != other.digest
     pairs = pd.DataFrame({"level": ["a", "b"], "dataset": [first.name, other.name], "pair": "1"})
-    assert "dataset" in incomparable(pairs, "framework")
-    assert not incomparable(pairs.assign(dataset=first.name), "framework")
+    assert "dataset" in find_mismatch(pairs, "framework").text
+    assert not find_mismatch(pairs.assign(dataset=first.name), "framework")
     counts = {"examples of bert": 4, "examples of bert in the files": 4}
     counts |= {"shortest of bert": 3, "median of bert": 3, "longest of bert": 4, "batch of bert": 4}
     assert other.counts == counts
