@@ -15,7 +15,6 @@ from experiments.contract import Comparison, Progress, ReportAddition, Study, Tr
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
-from models.errors import choices
 from tracking.errors import ErrorCode, UsageError
 
 if TYPE_CHECKING:
@@ -60,9 +59,8 @@ class Settings(training_speed.Settings):
     )
     implementations: tuple[str, ...] = setting(
         ("block", "block-v2", "layer", "scan", "scan+compiled"),
-        "what is compared with the loop of cells: "
-        + ", ".join(IMPLEMENTATIONS)
-        + ", where a framework has it",
+        "what is compared with the loop of cells, where a framework has it",
+        choices=IMPLEMENTATIONS,
         group="design",
         material=False,
     )
@@ -123,12 +121,6 @@ def _check(settings: Settings) -> None:
     from models import spec
     from models.lstms import FLOAT32_ALONE
 
-    for name in settings.implementations:
-        if name not in IMPLEMENTATIONS:
-            raise UsageError(
-                ErrorCode.UNKNOWN_NAME,
-                f"implementations: there is no '{name}'; {choices(name, IMPLEMENTATIONS)}",
-            )
     for name in settings.frameworks:
         if name not in HAS:
             raise UsageError(

@@ -48,7 +48,8 @@ class Settings(grid.PointSettings):
     )
     harnesses: tuple[str, ...] = setting(
         ("evenhand",),
-        "what is compared with the plain loop: " + ", ".join(HARNESSES),
+        "what is compared with the plain loop",
+        choices=tuple(HARNESSES),
         group="design",
         material=False,
     )
@@ -115,12 +116,6 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
             raise UsageError(
                 ErrorCode.UNSUPPORTED,
                 f"frameworks={name}: it has no plain loop to compare with; have {', '.join(have)}",
-            )
-    for name in settings.harnesses:
-        if name not in HARNESSES:
-            raise UsageError(
-                ErrorCode.UNKNOWN_NAME,
-                f"harnesses: there is no '{name}'; have {', '.join(HARNESSES)}",
             )
     levels = (BASELINE, *settings.harnesses)
     check_count(settings, settings.frameworks, settings.models, settings.batch_sizes, levels)

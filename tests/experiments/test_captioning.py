@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import math
 import os
 import re
 import shutil
@@ -30,7 +32,7 @@ from experiments.datasets.captions import index
 from experiments.studies import captioning
 from experiments.workloads import served
 from experiments.workloads.captioning import samples
-from tests.conftest import Place, titled, toy_costs, wait_for
+from tests.conftest import ROOT, Place, titled, toy_costs, wait_for
 from tests.experiments.small_campaigns import run as run_campaign
 from tracking.records import JIT_COMPILE, JIT_PLANNED, StoredRun
 from tracking.store import Store
@@ -270,6 +272,56 @@ def test_captioner_is_served(finished: Place, tmp_path: Path) -> None:
         assert (status, "Traceback" in text, 'File "' in text) == (400, False, False), text
 
 
+NO_BASE64 = "image: no base64"
+
+
+def png() -> bytes:
+    content = io.BytesIO()
+    Image.new("RGB", (8, 8), "navy").save(content, "PNG")
+    return content.getvalue()
+
+
+def answer_rows(*images: object, column: str = "image") -> pd.DataFrame:
+    def caption(pictures: list[Image.Image]) -> list[dict[str, str]]:
+        return [{"caption": f"{picture.size[0]} pixels"} for picture in pictures]
+
+    rows = pd.DataFrame({column: pd.Series(images, dtype=object)})
+    return served.answered(rows, caption, {"caption": ""})
+
+
+def test_pictures_are_answered_next_to_rows_with_errors() -> None:
+    errors = {
+        base64.b64encode(png()).decode(): "",
+        png(): "",
+        "===!": "image: empty",
+        "abc": NO_BASE64,
+        5: NO_BASE64,
+        True: NO_BASE64,
+        "bm8gcGljdHVyZQ==": "image: not an image",
+        None: served.NO_PICTURE,
+        math.nan: served.NO_PICTURE,
+    }
+    answers = answer_rows(*errors)
+    assert list(answers["error"]) == list(errors.values())
+    assert list(answers["caption"]) == ["8 pixels"] * 2 + [""] * 7
+
+
+@pytest.mark.parametrize("column", ["picture", "path"])
+def test_other_columns_are_no_pictures(column: str) -> None:
+    assert list(answer_rows("/etc/passwd", column=column)["error"]) == [served.NO_PICTURE]
+
+
+def test_failure_of_the_model_is_one_line() -> None:
+    def fail(_: list[Image.Image]) -> list[dict[str, str]]:
+        raise RuntimeError("secret")
+
+    answers = served.answered(pd.DataFrame({"image": [png(), "abc"]}), fail, {"caption": ""})
+    failure, broken = answers["error"]
+    assert "RuntimeError" in failure
+    assert "secret" not in failure
+    assert broken == NO_BASE64
+
+
 def test_caption_that_never_changes_is_reported(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     data = SimpleNamespace(
@@ -339,7 +391,7 @@ def test_interrupted_extraction_continues(tmp_path: Path, place: Place) -> None:
     torn = np.lib.format.open_memmap(folder / "features.npy", mode="r+")
     torn[32:] = -1
     torn.flush()
-    (folder / "done").write_text("32")
+    (folder / "progress.json").write_text(json.dumps({"rows": 32, "broken": {}}))
     (folder / "complete").unlink()
     assert [run.metrics["features/images"] for run in extract()] == [8, 40]
     np.testing.assert_array_equal(np.load(folder / "features.npy"), whole)
@@ -370,3 +422,22 @@ def test_synthetic_data_time_the_decoder_of_the_paper(place: Place) -> None:
     assert done.returncode == 3, done.stdout + done.stderr
     run = next(run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell")
     assert run.metrics["model/trainable_parameters"] == 4_316_709
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_sequence_is_five_times_as_fast_as_prefix(framework: str, tmp_path: Path) -> None:
+    """Use Flickr30k's vocabulary and length, 32 captions a step."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.experiments.formulation_speed",
+        framework,
+        "18313",
+        "74",
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    ratio = float(done.stdout.rsplit("RATIO=", 1)[1])
+    assert ratio >= 5, done.stdout

@@ -75,7 +75,7 @@ def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
     Raises:
         UsageError: If they are too many.
     """
-    broken = features.broken(Path(prepared.inputs["features"]).parent)
+    broken = features.read_progress(Path(prepared.inputs["features"]).parent)[1]
     if settings.data == "synthetic" or not broken:
         return ()
     data = CaptionData.open(Path(prepared.inputs["index"]))

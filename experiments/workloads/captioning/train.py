@@ -35,7 +35,7 @@ class Captioning:
         self._cell, self._settings = spec, spec.settings
         self._data = data = CaptionData.open(Path(spec.inputs["index"]))
         path = Path(spec.inputs["features"])
-        self._broken = features.broken(path.parent)
+        self._broken = features.read_progress(path.parent)[1]
         self._features = np.load(path, mmap_mode="r")
         self.spec = CaptionDecoderSpec(
             data.vocabulary.size, data.length, dropout=self._settings["dropout"]
