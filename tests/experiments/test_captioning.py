@@ -81,8 +81,6 @@ def test_one_block_ends_without_a_verdict(finished: Place, runs: dict[str, Store
 
 def test_all_runs_finished(runs: dict[str, StoredRun]) -> None:
     campaign = runs["captioning demo"]
-    settings = r"images=40, image_size=32, batch_size=8, \d+ more"
-    assert re.fullmatch(rf"captioning demo · {settings} · [\d-]+ [\d:]+", campaign.name)
     for run in runs.values():
         assert run.status == "FINISHED"
         assert run is campaign or run.tags["campaign"] == campaign.run_id
@@ -90,9 +88,6 @@ def test_all_runs_finished(runs: dict[str, StoredRun]) -> None:
         assert len(run.tags["machine"]) == 8
         assert run.tags["version.torch"].startswith("2.")
     cells = [run for run in runs.values() if run.tags["kind"] == "cell"]
-    for run in cells:
-        name = rf"{run.tags['treatment']} · block {run.tags['block']} · {settings}"
-        assert re.fullmatch(name, run.name)
     assert len({run.tags["settings_hash"] for run in cells}) == 1
 
 
