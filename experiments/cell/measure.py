@@ -263,6 +263,7 @@ def _infer(
             request = framework.place_inputs(task.request(size, index))
             framework.synchronise()
             yield partial(task.answer, framework, network, request)
+        output.progress(f"inference, batch {size}", count, count)
 
     for place, size in enumerate(spec.settings["inference_batch_sizes"], start=2):
         output.begin(place)

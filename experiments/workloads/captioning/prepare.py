@@ -24,6 +24,9 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     cache = Path(settings.cache).resolve()
     data = _data(settings, cache, progress)
     steps.check(settings, len(data.captions_of("train")), "training captions", data.name)
+    vocabulary = (data.folder / "vocabulary.json").read_text(encoding="utf-8")
+    broken = json.dumps({"images": dict(data.broken), "rows": data.dropped}, indent=1)
+    files = {"vocabulary.json": vocabulary, "broken_images.json": broken}
     inputs = {"index": str(data.folder), "start": data.vocabulary.start, "end": data.vocabulary.end}
     if settings.data == "synthetic":
         warning = "synthetic features and captions: times are real, losses and BLEU mean nothing"
@@ -32,7 +35,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
             {**inputs, "features": str(data.folder / features.ARRAY)},
             warnings=(warning,),
             tags={"features": "synthetic"},
-            files=_files(data),
+            files=files,
         )
 
     (weights, digest), warnings = features.resolve(settings.weights, settings.seed), []
@@ -62,7 +65,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         ),
         warnings=tuple(warnings),
         tags={"weights": weights, "features": baseline.name},
-        files=_files(data),
+        files=files,
         left_out=tuple(
             plain.line(f"{data.source}/{path}: {reason}") for path, reason in data.broken
         ),
@@ -133,12 +136,6 @@ def _info(data: CaptionData) -> DatasetInfo:
     }
     columns = {"image": "string", "caption": "string"}
     return DatasetInfo(data.name, data.digest, data.source, counts, columns)
-
-
-def _files(data: CaptionData) -> dict[str, str]:
-    left_out = {"images": dict(data.broken), "rows": data.dropped}
-    vocabulary = (data.folder / "vocabulary.json").read_text(encoding="utf-8")
-    return {"vocabulary.json": vocabulary, "broken_images.json": json.dumps(left_out, indent=1)}
 
 
 WORKLOAD = Workload(prepare=prepare, after_extraction=after_extraction)
