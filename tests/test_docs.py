@@ -156,9 +156,9 @@ def check_experiment(name: str, values: dict[str, str]) -> None:
     parsed = settings_.parse(kind, {}, local)
     rest = {key: text for key, text in values.items() if key not in names}
     if name == "sweep":
-        from experiments.sweep import worker
+        from experiments.sweep import requests
 
-        worker.understood(parsed, rest)
+        requests.parse(parsed, rest)
     else:
         assert rest == {}
 

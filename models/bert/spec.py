@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.contract import Array, Batch, DataRequirements, ModelError, Weights
+from models.contract import Array, Batch, DataRequirements, ErrorCode, ModelError, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -51,9 +51,14 @@ class Spec:
         check_sizes("bert", self, vocabulary=2, **dict.fromkeys(sizes, 1))
         if self.width % self.heads:
             pair = f"{self.width} of {self.heads}"
-            raise ModelError(f"bert: width must be a multiple of heads, not {pair}")
+            raise ModelError(
+                ErrorCode.INVALID_VALUE, f"bert: width must be a multiple of heads, not {pair}"
+            )
         if self.classes is not None and self.classes < 1:
-            raise ModelError(f"bert: classes must be at least 1 or None, not {self.classes}")
+            raise ModelError(
+                ErrorCode.INVALID_VALUE,
+                f"bert: classes must be at least 1 or None, not {self.classes}",
+            )
 
 
 # Heads of 16: the scale of attention is a power of two, which no framework rounds.
@@ -63,11 +68,6 @@ SIZES = {
 }
 
 
-def sized(size: str, **_: str) -> Spec:
-    """Return the `paper` or the `tiny` network; other settings are other models'."""
-    return SIZES[size]
-
-
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
     """Draw word pieces of sentences: around 25, from 4 to 128; `tiny`: around 6, 2 to 16."""
     median, least, most = (25, 4, 128) if size == "paper" else (6, 2, 16)
@@ -75,7 +75,6 @@ def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
 
 
 def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
-    """Return the shapes in Hugging Face's names and PyTorch's layouts."""
     arrays, width = Shapes(), spec.width
     rows_of = {"word": spec.vocabulary, "position": spec.positions, "token_type": spec.types}
     for name, rows in rows_of.items():

@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from models.layers import NEVER
 
-# PyTorch's own are exact; here they have the names of their siblings in keras.py.
-gelu, layer_norm, embedding = functional.gelu, nn.LayerNorm, nn.Embedding
+gelu = functional.gelu  # exact, as that of keras.py
 
 
 class Scale(nn.Module):  # type: ignore[misc]
@@ -53,9 +52,6 @@ class Attention(nn.Module):  # type: ignore[misc]
         return self.output(attend(query, key, value, self.heads, drop=self.dropout))
 
 
-scale, position_embedding, attention = Scale, PositionEmbedding, Attention
-
-
 def attend(
     query: Tensor,
     key: Tensor,
@@ -77,7 +73,6 @@ def attend(
     """
 
     def split(x: Tensor) -> Tensor:
-        """Return (n · heads, length, size of a head)."""
         return x.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1)
 
     scores = split(query) @ split(key).transpose(1, 2) * (1 / sqrt(query.shape[2] // heads))
@@ -88,7 +83,6 @@ def attend(
 
 
 def mask(lengths: Tensor, longest: int) -> Tensor:
-    """Return which positions lie inside the lengths, (n, longest)."""
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from keras import layers, ops
 from keras.backend import backend
 
-from models.contract import ModelError
+from models.contract import ErrorCode, ModelError
 from models.frameworks.tensorflow import operators as tensorflow
-from models.layers.scan import outputs_of
+from models.layers.keras import scan as loop
 
 
 def outputs(
@@ -47,7 +47,7 @@ def outputs(
 def _run(implementation: str) -> Callable[[Any, Any], Any]:
     if implementation in tensorflow.LSTMS and backend() != "tensorflow":
         other = f"on {backend()} Keras has layer, cells, scan"
-        raise ModelError(f"lstm {implementation!r} is TensorFlow's; {other}")
+        raise ModelError(ErrorCode.UNSUPPORTED, f"lstm {implementation!r} is TensorFlow's; {other}")
     return RUNS[implementation]
 
 
@@ -68,30 +68,21 @@ def _scan(steps: Any, cell: Any) -> Any:
     return _loop(step, ops.matmul(steps, cell.kernel) + cell.bias, cell)
 
 
-def _block(steps: Any, cell: Any) -> Any:
-    return tensorflow.block(steps, cell.kernel, cell.recurrent_kernel, cell.bias)
-
-
-def _block_v2(steps: Any, cell: Any) -> Any:
-    return tensorflow.block_v2(steps, cell.kernel, cell.recurrent_kernel, cell.bias)
-
-
 RUNS: dict[str, Callable[[Any, Any], Any]] = {
     "cells": _cells,
     "scan": _scan,
-    "block": _block,
-    "block-v2": _block_v2,
+    "block": tensorflow.block,
+    "block-v2": tensorflow.block_v2,
 }
 
 
 def _loop(step: Callable[[Any, Any], Any], inputs: Any, cell: Any) -> Any:
     zeros = ops.zeros((ops.shape(inputs)[0], cell.units), dtype=inputs.dtype)
-    h, _ = outputs_of(step, (zeros, zeros), ops.transpose(inputs, (1, 0, 2)))
+    h, _ = loop(step, (zeros, zeros), ops.transpose(inputs, (1, 0, 2)))
     return ops.transpose(h, (1, 0, 2))
 
 
 def _apply_gates(gates: Any, c: Any) -> tuple[Any, Any]:
-    """Return the next (h, c)."""
     i, f, g, o = ops.split(gates, 4, axis=1)
     c = ops.sigmoid(f) * c + ops.sigmoid(i) * ops.tanh(g)
     return ops.sigmoid(o) * ops.tanh(c), c

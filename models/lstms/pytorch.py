@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from models.contract import ModelError
+from models.contract import ErrorCode, ModelError
 from models.layers.pytorch import OneBiasLSTM, mask
 
 # (steps (n, T, inputs), weight_ih, weight_hh, bias_ih, bias_hh) -> (n, T, width)
@@ -45,7 +45,9 @@ def lstm(
         return layer
     if implementation not in RUNS:
         have = ", ".join(RUNS)
-        raise ModelError(f"lstm {implementation!r}: PyTorch has none; have layer, {have}")
+        raise ModelError(
+            ErrorCode.UNSUPPORTED, f"lstm {implementation!r}: PyTorch has none; have layer, {have}"
+        )
     return Loop(RUNS[implementation], inputs, width, bidirectional=bidirectional)
 
 
@@ -127,14 +129,12 @@ RUNS: dict[str, Run] = {"cells": _cells, "scan": _scan, "block": _block}
 
 
 def _apply_gates(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the next (h, c)."""
     i, f, g, o = gates.chunk(4, dim=1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
 def _reversed_order(steps: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the indices that reverse each row and keep its padding, (n, T)."""
     at = torch.arange(steps.shape[1], device=steps.device).expand(steps.shape[:2])
     ends = at.shape[1] if lengths is None else lengths[:, None]
     return torch.where(at < ends, ends - 1 - at, at)

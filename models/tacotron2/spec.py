@@ -9,12 +9,12 @@ only, as each other one: the paper keeps it on when it speaks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod, sqrt
 
 import numpy as np
 
-from models.contract import Array, Batch, DataRequirements, ModelError, Weights
+from models.contract import Array, Batch, DataRequirements, ErrorCode, ModelError, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -56,11 +56,10 @@ class Spec:
         check_sizes("tacotron2", self, characters=2, width=2, **ones)
         if self.width % 2 or not self.reach % 2:
             reason = "width must be even, for two directions, and reach odd, for a middle"
-            raise ModelError(f"tacotron2: {reason}")
+            raise ModelError(ErrorCode.INVALID_VALUE, f"tacotron2: {reason}")
 
     @property
     def lstms(self) -> dict[str, tuple[int, int]]:
-        """Inputs and width of the decoder's LSTM cells, by name."""
         return {
             "asking": (self.prenet + self.width, self.decoder),
             "speaking": (self.decoder, self.decoder),
@@ -68,7 +67,6 @@ class Spec:
 
     @property
     def postnet(self) -> list[tuple[int, int]]:
-        """Inputs and outputs of the convolutions that correct the spectrogram."""
         return [
             (self.bins, self.width),
             *[(self.width, self.width)] * (POSTNET - 2),
@@ -84,13 +82,7 @@ SIZES = {
 }
 
 
-def sized(size: str, *, lstm: str = "layer", **_: str) -> Spec:
-    """Return the `paper` or the `tiny` network."""
-    return replace(SIZES[size], lstm=lstm)
-
-
 def shapes(spec: Spec) -> Shapes:
-    """Return the shapes in PyTorch's names and layouts, one bias vector for each LSTM gate."""
     arrays = Shapes({"embedding.weight": (spec.characters, spec.width)})
     for index in range(CONVOLUTIONS):
         arrays[f"convolutions.{index}.weight"] = (spec.width, spec.width, KERNEL)
@@ -148,7 +140,6 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
 
 
 def reads(spec: Spec) -> DataRequirements:
-    """Return the kind of recorded speech with its characters."""
     return DataRequirements("mel_spectrograms", {"bins": spec.bins, "characters": spec.characters})
 
 
@@ -172,7 +163,6 @@ def batch_of(
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """Return a small version, or the paper's, and a batch of several lengths."""
     spec = SIZES["paper" if full else "tiny"]
     sentences = batch(spec, np.array([14, 26, 9, 20]), rng)
     sentences.weights[-1] = 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig, Weights
+from models.contract import Array, Batch, ErrorCode, Framework, ModelError, OptimizerConfig, Weights
 from models.frameworks.tensorflow.adapter import _mean_loss
 
 
@@ -35,8 +35,9 @@ class Workers:
     ) -> None:
         if compression != "none":
             raise ModelError(
+                ErrorCode.UNSUPPORTED,
                 f"compression={compression}: {framework.name} has no compressed all-reduce; "
-                "take none"
+                "take none",
             )
         task = {"type": "worker", "index": rank}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
@@ -56,7 +57,6 @@ class Workers:
         )
 
     def build(self, model: str, sizes: Any, weights: Weights, config: OptimizerConfig) -> None:
-        """Build the network on these weights, and its optimizer."""
         with self._strategy.scope():
             self.network = self._framework.build(model, sizes)
             self._framework.load_weights(self.network, weights)
@@ -64,12 +64,10 @@ class Workers:
         self._exchange, self._no_exchange = self._trace(alone=False), self._trace(alone=True)
 
     def step(self, batch: Batch, *, alone: bool = False) -> float:
-        """Train on this worker's part of the batch and return its loss; alone without exchange."""
         step = self._no_exchange if alone else self._exchange
         return float(step(*batch.inputs, batch.targets))
 
     def gathered(self, values: Array) -> Array:
-        """Return the float64 values (n,) of all workers, (workers, n), once all are here."""
         import tensorflow as tf
 
         table = np.zeros((self._world, len(values)))
@@ -81,8 +79,7 @@ class Workers:
             return context.all_reduce(summed, tf.identity(table), self._options)
 
         gather = tf.function(lambda: self._strategy.run(replica), autograph=False)
-        rows: Array = gather().numpy()
-        return rows
+        return gather().numpy()
 
     def close(self) -> None:
         """Do nothing: the runtime closes with the process."""
