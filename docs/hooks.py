@@ -73,7 +73,8 @@ def all_settings() -> str:
     by_name = {field.name: field for field in common}
     parts = [
         "# Settings",
-        "Generated from the definitions in the code. `-P NAME=VALUE` with `mlflow run`, `--NAME VALUE` on the command line.",
+        "Generated from the definitions in the code. `-P NAME=VALUE` with `mlflow run`, "
+        "`--NAME VALUE` on the command line.",
         "## Every experiment",
         *_tables(common, settings.CampaignSettings),
     ]
@@ -151,12 +152,13 @@ def metrics() -> str:
     return "\n\n".join(
         [
             "# Metrics",
-            "Generated from `experiments/metrics.py`: what is judged, and how. A metric under `inference/` or "
-            "`inference/batch_N/` is judged like the one without this prefix. An empty margin is that of the comparison.",
+            "Generated from `experiments/metrics.py`: which metrics are judged, and how. A metric "
+            "under `inference/` or `inference/batch_N/` is judged like the one without this "
+            "prefix. An empty margin is that of the comparison.",
             _table(header, map(_metric, catalogue.KNOWN)),
             "## Other metrics",
-            "The first pattern that matches a name decides. A name without a match is compared as a ratio, and neither "
-            "direction is better.",
+            "The first pattern that matches a name decides. A name without a match is compared as a "
+            "ratio, and neither direction is better.",
             _table(header, map(_metric, catalogue.BY_SUFFIX)),
             "## Not judged",
             "Names that begin with one of these are recorded and not judged: "

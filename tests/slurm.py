@@ -1,4 +1,4 @@
-"""A Slurm of the tests' own on loopback: munged, slurmctld and several slurmd, which share this machine's file system."""
+"""Slurm cluster on loopback: munged, slurmctld and several slurmd."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ JobRequeue=1
 
 @dataclass
 class Slurm:
-    """A running cluster with the partition `main`. nodes: their names. port: of the controller; nodes have the next ones."""
+    """Running cluster with the partition `main`; the nodes' ports follow the controller's."""
 
     folder: Path
     nodes: tuple[str, ...]
@@ -67,18 +67,18 @@ class Slurm:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its clients need."""
+        """Environment of its clients."""
         return {**os.environ, "PATH": debian.SEARCHED, "SLURM_CONF": f"{self.folder}/slurm.conf"}
 
     def ask(self, *command: str) -> str:
-        """What one of its commands prints. Raises CalledProcessError."""
+        """Return the output of one of its commands. Raises CalledProcessError."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=60, check=True
         )
         return done.stdout.strip()
 
     def states(self) -> dict[str, str]:
-        """Of every node."""
+        """Return the state of each node."""
         try:
             rows = self.ask("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
         except subprocess.CalledProcessError:
@@ -86,16 +86,16 @@ class Slurm:
         return {row.split()[0]: row.split()[1] for row in rows}
 
     def jobs(self) -> dict[str, str]:
-        """Jobs that have not ended, and their state."""
+        """Return the state of each job that has not ended."""
         rows = self.ask("squeue", "--noheader", "--array", "--format=%i %T %N").splitlines()
         return {row.split()[0]: " ".join(row.split()[1:]) for row in rows}
 
     def start_controller(self, *options: str) -> None:
-        """From its saved state, unless the options say otherwise."""
+        """Start the controller, from its saved state by default."""
         self._begin("slurmctld", "-f", f"{self.folder}/slurm.conf", *options)
 
     def start_node(self, name: str, without: Path | None = None) -> None:
-        """What runs on it inherits its name, so that it can be found. without: a folder that it has of its own, and empty."""
+        """Start a node, whose processes inherit its name. The folder `without` is empty there."""
         words = ["-f", f"{self.folder}/slurm.conf", "-N", name]
         if without:
             slurmd = debian.path_of("slurmd") or ""
@@ -107,14 +107,14 @@ class Slurm:
             self._begin("slurmd", *words, SLURMD_NODENAME=name)
 
     def export(self, node: str, name: str, text: str) -> None:
-        """What starts on a node from now on has this in its environment; nothing with an empty text."""
+        """Set a variable of the processes that start on a node; remove it with an empty text."""
         (self.folder / f"prolog-{node}").write_text(f"export {name}={text}\n" if text else "")
 
     def kill_controller(self) -> None:
         _kill(self.folder / "slurmctld.pid")
 
     def kill_node(self, name: str) -> None:
-        """As a power loss would: the daemon and all that runs on it."""
+        """End the daemon and its processes, as a power loss would."""
         _kill_all(f"SLURM_CONF={self.folder}/slurm.conf", f"SLURMD_NODENAME={name}")
 
     def _begin(self, *command: str, **more: str) -> None:
@@ -129,7 +129,7 @@ class Slurm:
 
 @contextmanager
 def running(nodes: int = 2) -> Iterator[Slurm]:
-    """A cluster of so many nodes, all of them on this machine."""
+    """Yield a cluster of nodes on this machine."""
     folder = Path(
         tempfile.mkdtemp(prefix="slurm-", dir="/tmp")
     )  # munge refuses a folder below a closed one
@@ -155,12 +155,12 @@ def _begin(cluster: Slurm) -> None:
     key.write_bytes(secrets.token_bytes(1_024))
     lines = [CONF.format(host=host, user=getpass.getuser(), folder=folder, port=cluster.port)]
     lines += [
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={cluster.port + at} CPUs=1 RealMemory=500 State=UNKNOWN\n"
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={cluster.port + at} "
+        "CPUs=1 RealMemory=500 State=UNKNOWN\n"
         for at, name in enumerate(cluster.nodes, start=1)
     ]
-    lines.append(
-        f"PartitionName=main Nodes={','.join(cluster.nodes)} Default=YES MaxTime=01:00:00 State=UP\n"
-    )
+    partition = f"PartitionName=main Nodes={','.join(cluster.nodes)} Default=YES"
+    lines.append(f"{partition} MaxTime=01:00:00 State=UP\n")
     (folder / "slurm.conf").write_text("".join(lines))
     (folder / "prolog").write_text(
         f"#!/bin/sh\ncat {folder}/prolog-$SLURMD_NODENAME 2>/dev/null || true\n"
@@ -178,7 +178,7 @@ def _begin(cluster: Slurm) -> None:
 
 
 def _end(cluster: Slurm) -> None:
-    """Whatever was started with its configuration; munged, the controller and the nodes among it."""
+    """End the processes that were started with its configuration."""
     _kill_all(f"SLURM_CONF={cluster.folder}/slurm.conf")
 
 
@@ -188,24 +188,24 @@ def _kill(pid_file: Path) -> None:
         pid_file.unlink()
 
 
-def _kill_all(*told: str) -> None:
-    """Every process with these in its environment, Slurm's own first: else they would report what has become of the others."""
-    found = []
+def _kill_all(*variables: str) -> None:
+    """Kill the processes with these variables, Slurm's first: they would report the others."""
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
                 environment = (entry / "environ").read_bytes().split(b"\0")
-                if all(one.encode() in environment for one in told):
-                    found.append(
+                if all(text.encode() in environment for text in variables):
+                    processes.append(
                         (b"slurm" not in (entry / "cmdline").read_bytes(), int(entry.name))
                     )
-    for _, process in sorted(found):
+    for _, process in sorted(processes):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
 
 def _free_port(nodes: int) -> int:
-    """The first of a row of ports that nobody listens to."""
+    """Return the first of a row of free ports."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
