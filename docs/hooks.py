@@ -157,8 +157,8 @@ def metrics() -> str:
             "prefix. An empty margin is that of the comparison.",
             _table(header, map(_metric, catalogue.KNOWN)),
             "## Other metrics",
-            "The first pattern that matches a name decides. A name without a match is compared as a "
-            "ratio, and neither direction is better.",
+            "The first pattern that matches a name decides. A name without a match is compared "
+            "as a ratio, and neither direction is better.",
             _table(header, map(_metric, catalogue.BY_SUFFIX)),
             "## Not judged",
             "Names that begin with one of these are recorded and not judged: "

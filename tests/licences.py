@@ -25,9 +25,9 @@ HEAD = """# Licences of the pinned packages
 
 This table shows the licence that each distribution in `constraints.txt` declares: the licence
 expression of its metadata, else its classifiers, else the licence field, else the first line of
-its licence file. With every extra installed, on Linux, `python -m tests.licences` <!-- not run:
-needs all extras --> wrote it. Libraries inside a wheel (OpenBLAS, libpq, …) are described in the
-wheel's own licence files.
+its licence file. `python -m tests.licences` <!-- not run: needs all extras --> wrote it on
+Linux, with every extra installed. Libraries inside a wheel (OpenBLAS, libpq, …) are described in
+the wheel's own licence files.
 
 evenhand is Apache-2.0. It imports these packages unchanged and ships none of them: pip downloads
 each from its publisher. `tests/test_dependencies.py` keeps the rule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -99,7 +100,7 @@ def test_backup_keeps_the_newest_and_removes_unfinished_ones(
 def test_full_disk_holds_no_part_of_a_backup(server: Server, small_disk: Path) -> None:
     with pytest.raises(UsageError) as error:
         server.back_up(small_disk / "copies")
-    assert refusal(error, ErrorCode.UNWRITABLE, small_disk, "No space left on device")
+    assert refusal(error, ErrorCode.UNWRITABLE, small_disk, os.strerror(errno.ENOSPC))
     assert list((small_disk / "copies").iterdir()) == []
 
 

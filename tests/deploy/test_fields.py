@@ -143,7 +143,7 @@ def filled(text: str, hers: Team, his: Team) -> str:
 
 
 @pytest.mark.parametrize(("route", "body"), ATTACKS.values(), ids=ATTACKS.keys())
-def test_a_nul_in_a_field_name_reaches_nothing_of_another_team(
+def test_nul_in_a_field_name_reaches_no_other_team(
     group: Group, hers: Team, his: Team, route: str, body: str
 ) -> None:
     before = state(hers, his)
@@ -174,7 +174,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_handler_reads_the_message_that_was_authorised(report: Any) -> None:
+def test_handlers_read_the_authorised_message(report: Any) -> None:
     """For every offered route, in MLflow's own functions; all else is refused."""
     assert report["wrong"] == []
     counts = report["counts"]
@@ -187,7 +187,7 @@ def test_a_handler_reads_the_message_that_was_authorised(report: Any) -> None:
         assert counts[f"{kind}: equal"] > report["routes"], "other spellings of a field's name"
 
 
-def test_the_guard_parses_the_message_that_the_handler_parses(report: Any) -> None:
+def test_guard_and_handlers_parse_the_same_message(report: Any) -> None:
     parsed, catalogue = report["parsed"], report["known"]
     assert len(parsed) > 60
     by_path = [line for line, message in parsed.items() if not message]
@@ -231,7 +231,7 @@ TWO_READINGS: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize(("headers", "body"), TWO_READINGS.values(), ids=TWO_READINGS.keys())
-def test_a_body_is_read_in_one_way(
+def test_ambiguous_body_is_refused(
     group: Group, hers: Team, his: Team, headers: str, body: bytes
 ) -> None:
     before = tags(hers, his)
@@ -241,7 +241,7 @@ def test_a_body_is_read_in_one_way(
     assert tags(hers, his) == before
 
 
-def test_a_header_with_an_underscore_is_no_header(group: Group, hers: Team, his: Team) -> None:
+def test_header_with_underscore_is_dropped(group: Group, hers: Team, his: Team) -> None:
     """WSGI would make one name of both."""
     words = b64encode(f"alice:{group.password('alice')}".encode()).decode()
     sent = TAG.replace("MY_RUN", his.run).encode()
@@ -256,7 +256,7 @@ def test_a_header_with_an_underscore_is_no_header(group: Group, hers: Team, his:
 @pytest.mark.parametrize(
     "path", ["runs/get%0A", "runs/get%0D", "runs/get;x", "runs/get%00", "runs/get%3Fx"]
 )
-def test_a_path_is_read_in_one_way(group: Group, his: Team, path: str) -> None:
+def test_ambiguous_path_is_refused(group: Group, his: Team, path: str) -> None:
     assert raw(group, f"GET {API}/{path}?run_id={his.run}", b"") == 403
 
 
@@ -277,14 +277,14 @@ def test_a_path_is_read_in_one_way(group: Group, his: Team, path: str) -> None:
         "run_id",
     ],
 )
-def test_a_query_is_read_in_one_way(group: Group, hers: Team, his: Team, query: str) -> None:
+def test_ambiguous_query_is_refused(group: Group, hers: Team, his: Team, query: str) -> None:
     sent = query.replace("MY_RUN", his.run).replace("HER_RUN", hers.run)
     assert raw(group, f"GET {API}/runs/get?{sent}", b"") == 400
     several = f"run_id={hers.run}&run_id={his.run}&metric_key=m"
     assert raw(group, f"GET /ajax-api/2.0/mlflow/metrics/get-history-bulk?{several}", b"") == 200
 
 
-def test_a_nul_in_graphql_variables_is_refused(hers: Team, his: Team) -> None:
+def test_nul_in_graphql_variables_is_refused(hers: Team, his: Team) -> None:
     query = "query q($data: MlflowGetRunInput!) { mlflowGetRun(input: $data) "
     query += "{ run { info { runUuid } } } }"
     sent = {"query": query, "operationName": "q", "variables": {"data": {"runId": his.run}}}
@@ -297,7 +297,7 @@ def test_a_nul_in_graphql_variables_is_refused(hers: Team, his: Team) -> None:
         assert his.tries("POST", "/graphql", {"query": query_of_no_text})[0] == 400
 
 
-def test_what_clients_may_write_is_read_as_ever(his: Team) -> None:
+def test_spellings_of_clients_are_accepted(his: Team) -> None:
     """Names in camelCase, numbers as texts, NaN, fields that this MLflow does not know."""
     metrics = [
         {"key": "read", "value": "NaN", "timestamp": "5", "step": 1},
@@ -321,7 +321,7 @@ def test_what_clients_may_write_is_read_as_ever(his: Team) -> None:
     "address",
     [f"POST {API}/runs/set-tag", "PUT FILE", f"GET {API}/runs/get", "GET /ready", "GET /health"],
 )
-def test_a_body_has_a_length_or_comes_in_chunks(
+def test_body_with_length_and_chunks_is_refused(
     group: Group, his: Team, address: str, first: str
 ) -> None:
     sent = TAG.replace("MY_RUN", his.run).encode() if "set-tag" in address else b""
@@ -338,9 +338,7 @@ def test_a_body_has_a_length_or_comes_in_chunks(
 @pytest.mark.parametrize(
     "below", ["folder", "folder/", "new/", "folder/file/x", "folder/file/x/y", "."]
 )
-def test_a_file_is_not_put_where_a_folder_lies_or_below_a_file(
-    group: Group, his: Team, below: str
-) -> None:
+def test_upload_keeps_folders_and_files_apart(group: Group, his: Team, below: str) -> None:
     place = his.file.removesuffix("/note.txt")
     his.group.ask("bob", "PUT", f"{place}/folder/file", data=b"kept").raise_for_status()
     for prefix in routes.PREFIXES:
@@ -368,7 +366,7 @@ def test_a_file_is_not_put_where_a_folder_lies_or_below_a_file(
     ],
     ids=lambda value: value[:8],
 )
-def test_a_metric_that_is_no_number_is_refused(group: Group, his: Team, value: str) -> None:
+def test_metric_without_a_number_is_refused(group: Group, his: Team, value: str) -> None:
     words = ("bob", group.password("bob"))
     metric = f'{{"key": "refused", "timestamp": 1, "step": 0, "value": {value}}}'
     bodies = {

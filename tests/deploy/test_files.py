@@ -43,7 +43,7 @@ def confined(service: str) -> list[str]:
 # Compose
 
 
-def test_compose_follows_its_specification_and_names_what_there_is() -> None:
+def test_compose_follows_its_specification() -> None:
     PyCompose.from_yaml(COMPOSE).validate()
     with pytest.raises(ValueError, match=r"\w"):
         PyCompose.from_yaml(COMPOSE.replace("healthcheck:", "healthchek:", 1)).validate()
@@ -70,7 +70,7 @@ def test_backup_is_healthy_for_26_hours(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not WITH_CAPABILITIES, reason="capabilities are dropped as root, by setpriv")
-def test_the_tracking_container_reads_secrets_and_gives_root_up_with_its_capabilities(
+def test_tracking_container_drops_root_after_secrets(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "secret").write_text("drawn by another user")
@@ -91,7 +91,7 @@ def test_the_tracking_container_reads_secrets_and_gives_root_up_with_its_capabil
     assert "Permission denied" in refused.stderr
 
 
-def test_the_builder_gets_what_the_image_is_made_of_and_no_secret(tmp_path: Path) -> None:
+def test_build_context_holds_no_secret(tmp_path: Path) -> None:
     sent = {
         "constraints.txt",
         "deploy/readiness.py",
@@ -137,7 +137,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_manifests_follow_the_schemas_of_kubernetes(job: dict[str, Any], version: str) -> None:
+def test_manifests_follow_kubernetes_schemas(job: dict[str, Any], version: str) -> None:
     work = yaml.safe_load((CAMPAIGN / "work.yaml").read_text())
     for manifest in (*MANIFESTS, work, job):
         kubernetes_validate.validate(manifest, version, strict=True)
@@ -148,7 +148,7 @@ def test_manifests_follow_the_schemas_of_kubernetes(job: dict[str, Any], version
     assert volume["persistentVolumeClaim"]["claimName"] == work["metadata"]["name"]
 
 
-def test_the_project_in_a_container_has_the_entry_points_of_the_project() -> None:
+def test_container_project_has_all_entry_points() -> None:
     inside, outside = load_project(str(CAMPAIGN)), load_project(str(ROOT))
     commands = [
         {name: entry.command for name, entry in p._entry_points.items()} for p in (inside, outside)
@@ -173,7 +173,7 @@ def verify(folder: Path, texts: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.debian(package="systemd")
-def test_units_are_what_systemd_understands(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     texts = {
         unit.name: unit.read_text() for unit in sorted((DEPLOY / "systemd").glob("evenhand-*"))
     }

@@ -99,12 +99,6 @@ def test_unclassified_routes_are_refused(group: Group) -> None:
     )
     for path in (*unknown, "//api/2.0/mlflow/runs/get", f"{API}/runs/get/"):
         assert ask(group, ("admin", group.password("admin")), "GET", path)[0] == 403
-    classes = routes.classes()
-    fewer = {
-        kind: [line for line in lines if "runs/get" not in line] for kind, lines in classes.items()
-    }
-    assert routes.Routes(classes).match("GET", f"{API}/runs/get") is not None
-    assert routes.Routes(fewer).match("GET", f"{API}/runs/get") is None
 
 
 def test_refused_routes_are_refused_to_administrators(group: Group) -> None:
@@ -148,7 +142,7 @@ def test_forged_hosts_and_origins_are_refused(group: Group, headers: dict[str, s
 # Whose things are whose
 
 
-def test_synonyms_of_a_run_lead_to_no_file_of_another_team(hers: Team, his: Team) -> None:
+def test_synonyms_reach_no_file_of_another_team(hers: Team, his: Team) -> None:
     for query in (
         f"run_id={his.run}&run_uuid={hers.run}",
         f"run_uuid={hers.run}",
@@ -242,7 +236,7 @@ PASSWORD = "long enough password"
         ("PATCH", "users/update-admin", {"username": "bob", "is_admin": True}),
     ],
 )
-def test_requests_that_name_things_of_another_team_change_nothing(
+def test_writes_to_another_team_are_refused(
     hers: Team, his: Team, method: str, path: str, sent: dict[str, Any]
 ) -> None:
     ids = {"MY_MODEL": his.model, "HER_MODEL": hers.model, "MY_RUN": his.run, "HER_RUN": hers.run}
@@ -259,7 +253,7 @@ def test_requests_that_name_things_of_another_team_change_nothing(
     assert [hers.group.ask("alice", "GET", place).text for place in local] == before
 
 
-def test_a_team_writes_its_own_things(group: Group, hers: Team) -> None:
+def test_team_writes_its_things(group: Group, hers: Team) -> None:
     metric = {"key": "m", "value": 1.0, "timestamp": 1, "step": 0, "model_id": hers.model}
     batch = {"run_id": hers.run, "metrics": [metric], "tags": [{"key": "a", "value": "b"}]}
     ready = {"model_id": hers.model, "status": "LOGGED_MODEL_READY"}
@@ -290,7 +284,7 @@ def test_a_team_writes_its_own_things(group: Group, hers: Team) -> None:
         "models:/a",
     ],
 )
-def test_files_lie_in_the_servers_artifacts_only(group: Group, hers: Team, source: str) -> None:
+def test_locations_outside_the_artifacts_are_refused(group: Group, hers: Team, source: str) -> None:
     tag = {"experiment_id": hers.experiment, "key": "mlflow.artifactLocation", "value": source}
     places = [{name: source} for name in ("artifact_location", "artifactLocation")]
     creations = [
@@ -393,7 +387,7 @@ def test_names_of_other_teams_and_look_alikes_are_refused(
     ] in (400, 403)
 
 
-def test_things_that_a_member_makes_are_the_teams(group: Group) -> None:
+def test_team_owns_what_its_members_create(group: Group) -> None:
     done = group.admin(action="add_user", user="anna", team="vision")
     assert done.returncode == 0, done.stderr
     name = {"name": "vision/my study"}
@@ -423,7 +417,7 @@ def test_things_that_a_member_makes_are_the_teams(group: Group) -> None:
     )
 
 
-def test_add_team_refuses_a_name_that_a_stranger_owns(group: Group) -> None:
+def test_add_team_refuses_a_strangers_experiment(group: Group) -> None:
     name = {"name": "future/captioning"}
     made = group.ask("admin", "POST", f"{API}/experiments/create", json=name).json()
     grant = {"username": "carol", "resource_type": "experiment", "permission": "MANAGE"}
@@ -431,8 +425,8 @@ def test_add_team_refuses_a_name_that_a_stranger_owns(group: Group) -> None:
     permissions = "/api/3.0/mlflow/users/permissions"
     group.ask("admin", "POST", f"{permissions}/grant", json=grant).raise_for_status()
     refused = group.admin(action="add_team", team="future")
-    assert refused.returncode == 2
-    assert "experiment future/captioning is carol's, who is not of the team" in refused.stderr
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
+    assert "future/captioning is carol's" in refused.stderr
     assert "future" not in group.admin(action="list").stdout.replace("future/captioning", "")
 
 
@@ -455,7 +449,7 @@ def test_names_of_teams_and_users_are_plain(group: Group, name: str) -> None:
         assert group.ask("admin", "POST", f"{API}/users/create", json=user).status_code == 400
 
 
-def test_files_are_read_by_each_address_of_the_ui(hers: Team) -> None:
+def test_ui_addresses_return_files(hers: Team) -> None:
     sent = b"<p>100% sure</p>"
     path = quote("100% sure.html")
     hers.group.ask(

@@ -52,7 +52,7 @@ def copied(store: Store, place: str, origins: list[str], like: dict[str, str]) -
 
 
 @pytest.mark.parametrize("when", ["before", "between"])
-def test_another_teams_copy_of_the_tags_changes_nothing(
+def test_copied_origin_tags_change_nothing(
     group: Group, as_user: AsUser, tmp_path: Path, when: str
 ) -> None:
     """Copy them before the true run is made, and between two processes of its campaign."""

@@ -34,7 +34,7 @@ CELL = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-def test_cells_take_as_long_when_the_server_is_away(place: Place, server: Server) -> None:
+def test_absent_server_delays_no_cell(place: Place, server: Server) -> None:
     """Pairs of cells in random order, one with the server and one without it.
 
     A cell counts until the next one begins.
@@ -82,7 +82,7 @@ def test_cells_take_as_long_when_the_server_is_away(place: Place, server: Server
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_server_that_hangs_is_waited_for_once(place: Place, server: Server) -> None:
+def test_hanging_server_is_waited_for_once(place: Place, server: Server) -> None:
     """It accepts connections and never answers. An hour of this may cost 1 % of the hour."""
     remote, before = Place(place.folder, place.cache, server.uri), 4
     parent = remote.start(**CELL, blocks="9")
@@ -101,7 +101,7 @@ def test_a_server_that_hangs_is_waited_for_once(place: Place, server: Server) ->
 
 
 @pytest.mark.slow
-def test_a_parent_that_stands_still_delays_no_step(place: Place) -> None:
+def test_stopped_parent_delays_no_step(place: Place) -> None:
     """The measured process writes into a pipe: it waits for neither server nor journal."""
     parent = place.start(**{**CELL, "epochs": "60", "blocks": "1"})
     wait_for_epochs(place, parent, 1)

@@ -35,9 +35,7 @@ def together(how: str, server: Server, folder: Path, number: int) -> dict[str, n
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
-def test_ten_campaigns_log_side_by_side_with_ten_bare_clients(
-    postgres: Postgres, tmp_path: Path
-) -> None:
+def test_ten_campaigns_log_as_fast_as_bare_clients(postgres: Postgres, tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     database = postgres.database("load")
     server = Server(tmp_path / "server", database, workers=2)
