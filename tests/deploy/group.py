@@ -1,4 +1,4 @@
-"""A tracking server as a group would start it: PostgreSQL, passwords, permissions."""
+"""Tracking server as a group would start it: PostgreSQL, passwords, permissions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def cluster_processes(folder: Path) -> list[psutil.Process]:
 
 @dataclass(frozen=True)
 class Group:
-    """A running server, and the names and passwords of those who use it."""
+    """Running server, and the names and passwords of its users."""
 
     folder: Path
     uri: str
@@ -186,7 +186,7 @@ def raw(group: Group, head: str, body: bytes) -> int:
 
 
 class Team:
-    """A team's user, its captioning experiment, and in it a run with a file and a logged model."""
+    """Team with a user, and an experiment with a run, a file and a logged model."""
 
     def __init__(self, group: Group, user: str, team: str) -> None:
         self.group, self.user, self.team = group, user, team

@@ -124,7 +124,7 @@ def test_build_context_holds_no_secret(tmp_path: Path) -> None:
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A campaign's Job as MLflow fills in the template of the backend's configuration."""
+    """Return a campaign's Job as MLflow fills in the template of the backend's configuration."""
     monkeypatch.chdir(ROOT)
     config = _parse_kubernetes_config(json.loads((CAMPAIGN / "backend.json").read_text()))
     template: dict[str, Any] = config["kube-job-template"]

@@ -580,7 +580,7 @@ def test_many_wrong_passwords_at_once_are_counted(group: Group) -> None:
 
 
 def test_right_password_on_many_connections_is_accepted(group: Group) -> None:
-    """A machine's campaigns, all of one account, after its minute in the cache is over."""
+    """Log in as a machine's campaigns do, all with one account."""
     words, source = ("newcomer", "long enough for it"), address()
     sent = {"username": words[0], "password": words[1]}
     group.ask("admin", "POST", f"{API}/users/create", json=sent).raise_for_status()

@@ -17,7 +17,7 @@ AsUser = Callable[[str], Store]
 
 
 def records(name: str) -> list[Record]:
-    """A campaign with a cell, by alice."""
+    """Return a campaign with a cell, by alice."""
     local = {"user": "alice", "mlflow.user": "alice", "team": "vision"}
     cell, pointer = f"{name}-cell", {"campaign": f"run:{name}"}
     return [
@@ -40,7 +40,7 @@ def records(name: str) -> list[Record]:
 
 
 def copied(store: Store, place: str, origins: list[str], like: dict[str, str]) -> list[str]:
-    """Runs that claim to be others, and say more of themselves, as the true ones will."""
+    """Create runs with the origins and more tags than the true runs."""
     more = {f"more{number}": "x" for number in range(40)}
     experiment = store.experiment_id(place)
     return [

@@ -78,7 +78,7 @@ def test_certificate_names_the_server(tmp_path: Path) -> None:
 
 
 class Names:
-    """A name server on loopback that knows one address, and another one later."""
+    """Name server on loopback whose address changes."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -98,7 +98,7 @@ class Names:
 
 
 class Named(BaseHTTPRequestHandler):
-    """Answers with the address that it was reached at."""
+    """Handler that answers with its address."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -111,7 +111,7 @@ class Named(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def isolated_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Names]]:
-    """Nginx before two servers of one name, which stands for the first."""
+    """Yield nginx before two servers of one name, which stands for the first."""
     port, names = free_port(), Names("127.0.0.1")
     servers = [
         ThreadingHTTPServer((address, port), Named) for address in ("127.0.0.1", "127.0.0.2")
@@ -143,7 +143,7 @@ def test_proxy_follows_a_changed_address(
 
 
 def half_open(port: int, context: ssl.SSLContext, number: int) -> socket.socket:
-    """A connection that begins and does not go on: before TLS, or in the middle of its headers."""
+    """Open a connection that stops before TLS, or in the middle of its headers."""
     made = socket.create_connection(("127.0.0.1", port), timeout=30)
     if number % 2:
         made = context.wrap_socket(made, server_hostname="localhost")

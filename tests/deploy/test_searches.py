@@ -24,7 +24,7 @@ RUNS, METRICS, DATA_SETS = 40, 30, 4
 
 @pytest.fixture(scope="module")
 def filled(group: Group) -> str:
-    """An experiment of alice's whose runs make joins grow: each has several data sets."""
+    """Return an experiment of alice's whose runs have several data sets, which makes joins grow."""
     named = {"experiment_name": "vision/captioning"}
     answer = group.ask("alice", "GET", f"{API}/experiments/get-by-name", params=named).json()
     experiment = str(answer["experiment"]["experiment_id"])
@@ -168,7 +168,7 @@ def test_searches_of_an_account_take_turns(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def hostile(experiment: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Four of each kind: the last is the dearest that the bounds let through."""
+    """Yield four of each kind: the last is the dearest that the bounds let through."""
     runs = {"experiment_ids": [experiment], "max_results": 50_000}
     dear = {**runs, "filter": "\n".join(["dataset.name LIKE '%'"] * searches.MAX_CONDITIONS)}
     for _ in range(4):

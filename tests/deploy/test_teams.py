@@ -16,7 +16,7 @@ from tracking.store import Store
 
 
 def campaign(team: str, user: str, machine: str, faster: float, seed: int) -> list[Record]:
-    """Six blocks of both frameworks, drawn, not measured: of this machine, by this team."""
+    """Return a drawn campaign of six blocks of both frameworks."""
     rng, records = np.random.default_rng(seed), list[Record]()
     owner = f"{team}-{machine}"
     tags = {

@@ -45,13 +45,14 @@ def test_ten_campaigns_log_as_fast_as_bare_clients(postgres: Postgres, tmp_path:
         for number in range(ROUNDS):
             order = ("ours", "bare") if number % 2 else ("bare", "ours")
             costs = {how: together(how, server, tmp_path, number) for how in order}
-            for what, of in FIGURES.items():
-                ratios.setdefault(what, []).append(of(costs["ours"]) / of(costs["bare"]))
+            for name, figure in FIGURES.items():
+                ratio = figure(costs["ours"]) / figure(costs["bare"])
+                ratios.setdefault(name, []).append(ratio)
     finally:
         server.kill()
     print()
-    for what, values in ratios.items():
-        print(f"| {what} | " + ", ".join(f"{value:.3g}" for value in values) + " |")
+    for name, values in ratios.items():
+        print(f"| {name} | " + ", ".join(f"{value:.3g}" for value in values) + " |")
     runs = CAMPAIGNS * ROUNDS * RUNS
     assert counted(database) == dict.fromkeys(order, (runs, runs * BATCHES * POINTS)), (
         "none lost, none twice"
