@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """Slurm cluster on loopback: munged, slurmctld and several slurmd."""
+=======
+"""Slurm on loopback: munged, slurmctld and several slurmd that share this machine's files."""
+>>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +29,7 @@ SlurmUser={user}
 SlurmdUser={user}
 SlurmctldPort={port}
 AuthType=auth/munge
-# A requeued job waits as long as its credential lives: two minutes, unless said otherwise.
+# A requeued job waits as long as its credential lives: two minutes by default.
 AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
@@ -54,12 +58,18 @@ MinJobAge=600
 MaxJobCount=10000
 MaxArraySize=2001
 JobRequeue=1
+PartitionName=main Nodes={nodes} Default=YES MaxTime=01:00:00 State=UP
 """
+NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 RealMemory=500\n"
 
 
 @dataclass
 class Slurm:
+<<<<<<< HEAD
     """Running cluster with the partition `main`; the nodes' ports follow the controller's."""
+=======
+    """Running cluster with the partition `main`; its nodes have the ports after `port`."""
+>>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
 
     folder: Path
     nodes: tuple[str, ...]
@@ -67,6 +77,7 @@ class Slurm:
 
     @property
     def environment(self) -> dict[str, str]:
+<<<<<<< HEAD
         """Environment of its clients."""
         return {**os.environ, "PATH": debian.SEARCHED, "SLURM_CONF": f"{self.folder}/slurm.conf"}
 
@@ -79,43 +90,102 @@ class Slurm:
 
     def states(self) -> dict[str, str]:
         """Return the state of each node."""
+=======
+        return {**os.environ, "PATH": debian.SEARCHED, "SLURM_CONF": f"{self.folder}/slurm.conf"}
+
+    def ask(self, *command: str) -> str:
+        """Return what one of its commands prints. Raises CalledProcessError."""
+        options = {"capture_output": True, "text": True, "timeout": 60, "check": True}
+        output: str = subprocess.run(command, env=self.environment, **options).stdout
+        return output.strip()
+
+    def states(self) -> dict[str, str]:
+>>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
         try:
             rows = self.ask("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
         except subprocess.CalledProcessError:
             return {}
-        return {row.split()[0]: row.split()[1] for row in rows}
+        return dict(row.split() for row in rows)
 
     def jobs(self) -> dict[str, str]:
+<<<<<<< HEAD
         """Return the state of each job that has not ended."""
+=======
+        """Return jobs that have not ended, and their states and nodes."""
+>>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
         rows = self.ask("squeue", "--noheader", "--array", "--format=%i %T %N").splitlines()
-        return {row.split()[0]: " ".join(row.split()[1:]) for row in rows}
+        return dict(row.strip().split(maxsplit=1) for row in rows)
 
     def start_controller(self, *options: str) -> None:
+<<<<<<< HEAD
         """Start the controller, from its saved state by default."""
         self._begin("slurmctld", "-f", f"{self.folder}/slurm.conf", *options)
 
     def start_node(self, name: str, without: Path | None = None) -> None:
         """Start a node, whose processes inherit its name. The folder `without` is empty there."""
         words = ["-f", f"{self.folder}/slurm.conf", "-N", name]
+=======
+        """Start it from its saved state, unless the options are others."""
+        self._begin("slurmctld", "-f", f"{self.folder}/slurm.conf", *options)
+
+    def start_node(self, name: str, without: Path | None = None) -> None:
+        """Start a node, whose processes inherit its name; `without`: an empty folder there."""
+        words = ["slurmd", "-f", f"{self.folder}/slurm.conf", "-N", name]
+>>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
         if without:
-            slurmd = debian.path_of("slurmd") or ""
-            apart = f'mount -t tmpfs none "{without}" && exec "$@"'
-            self._begin(
-                "unshare", "--mount", "sh", "-c", apart, "sh", slurmd, *words, SLURMD_NODENAME=name
-            )
-        else:
-            self._begin("slurmd", *words, SLURMD_NODENAME=name)
+            words[0] = debian.path_of("slurmd") or ""
+            mount = f'mount -t tmpfs none "{without}" && exec "$@"'
+            words = ["unshare", "--mount", "sh", "-c", mount, "sh", *words]
+        self._begin(*words, SLURMD_NODENAME=name)
 
     def export(self, node: str, name: str, text: str) -> None:
+<<<<<<< HEAD
         """Set a variable of the processes that start on a node; remove it with an empty text."""
+=======
+        """Set a variable of all that starts on a node from now on; an empty text removes it."""
+>>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
         (self.folder / f"prolog-{node}").write_text(f"export {name}={text}\n" if text else "")
 
     def kill_controller(self) -> None:
-        _kill(self.folder / "slurmctld.pid")
+        with suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            pid_file = self.folder / "slurmctld.pid"
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+            pid_file.unlink()
 
     def kill_node(self, name: str) -> None:
+<<<<<<< HEAD
         """End the daemon and its processes, as a power loss would."""
+=======
+        """Kill the daemon and all that runs on the node, as a power loss would."""
+>>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
         _kill_all(f"SLURM_CONF={self.folder}/slurm.conf", f"SLURMD_NODENAME={name}")
+
+    def start(self) -> None:
+        folder, host = self.folder, platform.node().partition(".")[0]
+        for name in ("state", "log", "munge", *(f"spool-{node}" for node in self.nodes)):
+            (folder / name).mkdir()
+        (folder / "munge").chmod(0o711)
+        key = folder / "munge" / "key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(1_024))
+        names = enumerate(self.nodes, start=self.port + 1)
+        nodes = [NODE.format(name=name, host=host, port=port) for port, name in names]
+        values = {"host": host, "user": getpass.getuser(), "folder": folder, "port": self.port}
+        conf = CONF.format(**values, nodes=",".join(self.nodes)).split("PartitionName")
+        (folder / "slurm.conf").write_text(f"{conf[0]}{''.join(nodes)}PartitionName{conf[1]}")
+        prolog = f"#!/bin/sh\ncat {folder}/prolog-$SLURMD_NODENAME 2>/dev/null || true\n"
+        (folder / "prolog").write_text(prolog)
+        (folder / "prolog").chmod(0o755)
+        files = [f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")]
+        self._begin("munged", "--force", f"--socket={folder}/munge/socket", *files)
+        self.start_controller("-c")
+        for name in self.nodes:
+            self.start_node(name)
+        deadline = time.monotonic() + 60
+        while set(self.states().values()) != {"idle"}:
+            log = folder / "log" / "slurmctld.log"
+            assert time.monotonic() < deadline, log.read_text()[-2_000:]
+            time.sleep(0.1)
 
     def _begin(self, *command: str, **more: str) -> None:
         program = shutil.which(command[0], path=debian.SEARCHED)
@@ -129,22 +199,27 @@ class Slurm:
 
 @contextmanager
 def running(nodes: int = 2) -> Iterator[Slurm]:
+<<<<<<< HEAD
     """Yield a cluster of nodes on this machine."""
     folder = Path(
         tempfile.mkdtemp(prefix="slurm-", dir="/tmp")
     )  # munge refuses a folder below a closed one
+=======
+    # munge refuses a folder below a closed one
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+>>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
     folder.chmod(0o755)
-    cluster = Slurm(
-        folder, tuple(f"n{number}" for number in range(1, nodes + 1)), _free_port(nodes)
-    )
+    names = tuple(f"n{number}" for number in range(1, nodes + 1))
+    cluster = Slurm(folder, names, _free_port(nodes))
     try:
-        _begin(cluster)
+        cluster.start()
         yield cluster
     finally:
-        _end(cluster)
+        _kill_all(f"SLURM_CONF={folder}/slurm.conf")
         shutil.rmtree(folder, ignore_errors=True)
 
 
+<<<<<<< HEAD
 def _begin(cluster: Slurm) -> None:
     folder, host = cluster.folder, platform.node().partition(".")[0]
     for name in ("state", "log", "munge", *(f"spool-{node}" for node in cluster.nodes)):
@@ -190,34 +265,41 @@ def _kill(pid_file: Path) -> None:
 
 def _kill_all(*variables: str) -> None:
     """Kill the processes with these variables, Slurm's first: they would report the others."""
+=======
+def _kill_all(*variables: str) -> None:
+    """Kill every process with these variables, Slurm's first: it would report the others."""
+>>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
     processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
                 environment = (entry / "environ").read_bytes().split(b"\0")
+<<<<<<< HEAD
                 if all(text.encode() in environment for text in variables):
                     processes.append(
                         (b"slurm" not in (entry / "cmdline").read_bytes(), int(entry.name))
                     )
+=======
+                if all(variable.encode() in environment for variable in variables):
+                    is_ours = b"slurm" not in (entry / "cmdline").read_bytes()
+                    processes.append((is_ours, int(entry.name)))
+>>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
     for _, process in sorted(processes):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
 
 def _free_port(nodes: int) -> int:
+<<<<<<< HEAD
     """Return the first of a row of free ports."""
+=======
+    """Return the first of a row of ports that no process listens to."""
+>>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first: int = probe.getsockname()[1]
-        if first + nodes < 65_536 and all(_is_free(first + at) for at in range(nodes + 1)):
+        with suppress(OSError, OverflowError), ExitStack() as probes:
+            first = 0
+            for offset in range(nodes + 1):
+                probe = probes.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", first + offset if first else 0))
+                first = first or probe.getsockname()[1]
             return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
