@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Slurm cluster on loopback: munged, slurmctld and several slurmd."""
-=======
 """Slurm on loopback: munged, slurmctld and several slurmd that share this machine's files."""
->>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
 
 from __future__ import annotations
 
@@ -65,11 +61,7 @@ NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=
 
 @dataclass
 class Slurm:
-<<<<<<< HEAD
-    """Running cluster with the partition `main`; the nodes' ports follow the controller's."""
-=======
     """Running cluster with the partition `main`; its nodes have the ports after `port`."""
->>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
 
     folder: Path
     nodes: tuple[str, ...]
@@ -77,20 +69,6 @@ class Slurm:
 
     @property
     def environment(self) -> dict[str, str]:
-<<<<<<< HEAD
-        """Environment of its clients."""
-        return {**os.environ, "PATH": debian.SEARCHED, "SLURM_CONF": f"{self.folder}/slurm.conf"}
-
-    def ask(self, *command: str) -> str:
-        """Return the output of one of its commands. Raises CalledProcessError."""
-        done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60, check=True
-        )
-        return done.stdout.strip()
-
-    def states(self) -> dict[str, str]:
-        """Return the state of each node."""
-=======
         return {**os.environ, "PATH": debian.SEARCHED, "SLURM_CONF": f"{self.folder}/slurm.conf"}
 
     def ask(self, *command: str) -> str:
@@ -100,7 +78,6 @@ class Slurm:
         return output.strip()
 
     def states(self) -> dict[str, str]:
->>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
         try:
             rows = self.ask("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
         except subprocess.CalledProcessError:
@@ -108,30 +85,17 @@ class Slurm:
         return dict(row.split() for row in rows)
 
     def jobs(self) -> dict[str, str]:
-<<<<<<< HEAD
-        """Return the state of each job that has not ended."""
-=======
         """Return jobs that have not ended, and their states and nodes."""
->>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
         rows = self.ask("squeue", "--noheader", "--array", "--format=%i %T %N").splitlines()
         return dict(row.strip().split(maxsplit=1) for row in rows)
 
     def start_controller(self, *options: str) -> None:
-<<<<<<< HEAD
-        """Start the controller, from its saved state by default."""
-        self._begin("slurmctld", "-f", f"{self.folder}/slurm.conf", *options)
-
-    def start_node(self, name: str, without: Path | None = None) -> None:
-        """Start a node, whose processes inherit its name. The folder `without` is empty there."""
-        words = ["-f", f"{self.folder}/slurm.conf", "-N", name]
-=======
         """Start it from its saved state, unless the options are others."""
         self._begin("slurmctld", "-f", f"{self.folder}/slurm.conf", *options)
 
     def start_node(self, name: str, without: Path | None = None) -> None:
         """Start a node, whose processes inherit its name; `without`: an empty folder there."""
         words = ["slurmd", "-f", f"{self.folder}/slurm.conf", "-N", name]
->>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
         if without:
             words[0] = debian.path_of("slurmd") or ""
             mount = f'mount -t tmpfs none "{without}" && exec "$@"'
@@ -139,11 +103,7 @@ class Slurm:
         self._begin(*words, SLURMD_NODENAME=name)
 
     def export(self, node: str, name: str, text: str) -> None:
-<<<<<<< HEAD
-        """Set a variable of the processes that start on a node; remove it with an empty text."""
-=======
         """Set a variable of all that starts on a node from now on; an empty text removes it."""
->>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
         (self.folder / f"prolog-{node}").write_text(f"export {name}={text}\n" if text else "")
 
     def kill_controller(self) -> None:
@@ -153,11 +113,7 @@ class Slurm:
             pid_file.unlink()
 
     def kill_node(self, name: str) -> None:
-<<<<<<< HEAD
-        """End the daemon and its processes, as a power loss would."""
-=======
         """Kill the daemon and all that runs on the node, as a power loss would."""
->>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
         _kill_all(f"SLURM_CONF={self.folder}/slurm.conf", f"SLURMD_NODENAME={name}")
 
     def start(self) -> None:
@@ -199,15 +155,8 @@ class Slurm:
 
 @contextmanager
 def running(nodes: int = 2) -> Iterator[Slurm]:
-<<<<<<< HEAD
-    """Yield a cluster of nodes on this machine."""
-    folder = Path(
-        tempfile.mkdtemp(prefix="slurm-", dir="/tmp")
-    )  # munge refuses a folder below a closed one
-=======
     # munge refuses a folder below a closed one
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
->>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
     folder.chmod(0o755)
     names = tuple(f"n{number}" for number in range(1, nodes + 1))
     cluster = Slurm(folder, names, _free_port(nodes))
@@ -219,82 +168,23 @@ def running(nodes: int = 2) -> Iterator[Slurm]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-<<<<<<< HEAD
-def _begin(cluster: Slurm) -> None:
-    folder, host = cluster.folder, platform.node().partition(".")[0]
-    for name in ("state", "log", "munge", *(f"spool-{node}" for node in cluster.nodes)):
-        (folder / name).mkdir()
-    (folder / "munge").chmod(0o711)
-    key = folder / "munge" / "key"
-    key.touch(mode=0o600)
-    key.write_bytes(secrets.token_bytes(1_024))
-    lines = [CONF.format(host=host, user=getpass.getuser(), folder=folder, port=cluster.port)]
-    lines += [
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={cluster.port + at} "
-        "CPUs=1 RealMemory=500 State=UNKNOWN\n"
-        for at, name in enumerate(cluster.nodes, start=1)
-    ]
-    partition = f"PartitionName=main Nodes={','.join(cluster.nodes)} Default=YES"
-    lines.append(f"{partition} MaxTime=01:00:00 State=UP\n")
-    (folder / "slurm.conf").write_text("".join(lines))
-    (folder / "prolog").write_text(
-        f"#!/bin/sh\ncat {folder}/prolog-$SLURMD_NODENAME 2>/dev/null || true\n"
-    )
-    (folder / "prolog").chmod(0o755)
-    munge = {name: f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")}
-    cluster._begin("munged", "--force", f"--socket={folder}/munge/socket", *munge.values())
-    cluster.start_controller("-c")
-    for name in cluster.nodes:
-        cluster.start_node(name)
-    deadline = time.monotonic() + 60
-    while set(cluster.states().values()) != {"idle"}:
-        assert time.monotonic() < deadline, (folder / "log" / "slurmctld.log").read_text()[-2_000:]
-        time.sleep(0.1)
-
-
-def _end(cluster: Slurm) -> None:
-    """End the processes that were started with its configuration."""
-    _kill_all(f"SLURM_CONF={cluster.folder}/slurm.conf")
-
-
-def _kill(pid_file: Path) -> None:
-    with suppress(FileNotFoundError, ValueError, ProcessLookupError):
-        os.kill(int(pid_file.read_text()), signal.SIGKILL)
-        pid_file.unlink()
-
-
-def _kill_all(*variables: str) -> None:
-    """Kill the processes with these variables, Slurm's first: they would report the others."""
-=======
 def _kill_all(*variables: str) -> None:
     """Kill every process with these variables, Slurm's first: it would report the others."""
->>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
     processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
                 environment = (entry / "environ").read_bytes().split(b"\0")
-<<<<<<< HEAD
-                if all(text.encode() in environment for text in variables):
-                    processes.append(
-                        (b"slurm" not in (entry / "cmdline").read_bytes(), int(entry.name))
-                    )
-=======
                 if all(variable.encode() in environment for variable in variables):
                     is_ours = b"slurm" not in (entry / "cmdline").read_bytes()
                     processes.append((is_ours, int(entry.name)))
->>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
     for _, process in sorted(processes):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
 
 def _free_port(nodes: int) -> int:
-<<<<<<< HEAD
-    """Return the first of a row of free ports."""
-=======
     """Return the first of a row of ports that no process listens to."""
->>>>>>> 0660e5847db457bddb854b71186d7c5fc033d6f8
     while True:
         with suppress(OSError, OverflowError), ExitStack() as probes:
             first = 0
