@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -180,3 +181,20 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     assert verify(tmp_path, texts) == []
     server = texts["evenhand-server.service"].replace("RestartSec=", "RestrtSec=")
     assert verify(tmp_path, {**texts, "evenhand-server.service": server})
+
+
+@pytest.mark.parametrize(("code", "checks", "restarts"), [(0, 1, False), (1, 3, True)])
+def test_three_failed_checks_restart_the_server(
+    tmp_path: Path, code: int, checks: int, restarts: bool
+) -> None:
+    unit = (DEPLOY / "systemd" / "evenhand-check.service").read_text()
+    command = re.search("ExecStart=/bin/sh -c '(.*)'", unit)[1]
+    command = command.replace("/opt/evenhand/.venv/bin/python", "python")
+    programs = {"python": f"echo $2 $3 >> checks; exit {code}", "systemctl": "echo $@ > restarts"}
+    for name, text in {**programs, "sleep": ""}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "checks").read_text() == "deploy.native status\n" * checks
+    assert (tmp_path / "restarts").exists() is restarts
