@@ -59,13 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         if run in (_start, _restore):
             for field in dataclasses.fields(Settings):
                 option = f"--{field.name.replace('_', '-')}"
-                if field.name == "allowed_hosts":
-                    names = "names by which users call the server, with port: host.org:443"
-                    action.add_argument(option, nargs="*", help=names)
-                else:
-                    kind = int if field.type == "int" else str
-                    default = str(field.default or "in the folder")
-                    action.add_argument(option, type=kind, help=default)
+                kind = int if field.type == "int" else str
+                action.add_argument(option, type=kind, help=f"default: {field.default or 'none'}")
         if run is _restore:
             action.add_argument("copy", help="folder of the backup")
         if run is _backup:
