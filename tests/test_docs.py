@@ -39,9 +39,9 @@ def named(command: Command) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_tests_named_by_a_page_exist(page: Path) -> None:
-    known = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    names = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     text = page.read_text()
-    assert set(re.findall(r"test_\w+\.py", text)) - known == set()
+    assert set(re.findall(r"test_\w+\.py", text)) - names == set()
     assert [
         path for path in re.findall(r"\btests/[\w/]+(?:\.\w+)?", text) if not (ROOT / path).exists()
     ] == []

@@ -254,7 +254,7 @@ def test_nul_in_graphql_variables_is_refused(hers: Team, his: Team) -> None:
 
 
 def test_spellings_of_clients_are_accepted(his: Team) -> None:
-    """Names in camelCase, numbers as texts, NaN, fields that this MLflow does not know."""
+    """Send camelCase, numbers as texts, NaN, and fields that this MLflow does not have."""
     metrics = [
         {"key": "read", "value": "NaN", "timestamp": "5", "step": 1},
         {"key": "read", "value": 1e300, "timestamp": 9007199254740993, "step": "2", "later": [{}]},

@@ -644,7 +644,7 @@ def test_silent_connections_end(group: Group) -> None:
             item.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
         assert ask(group, None, "GET", "/health")[0] == 200
 
-        def ended(item: socket.socket) -> bool:
+        def is_closed(item: socket.socket) -> bool:
             item.setblocking(False)
             try:
                 return item.recv(1) == b""
@@ -653,4 +653,4 @@ def test_silent_connections_end(group: Group) -> None:
             except OSError:
                 return True
 
-        wait_for(lambda: all(ended(item) for item in silent), 20)
+        wait_for(lambda: all(is_closed(item) for item in silent), 20)
