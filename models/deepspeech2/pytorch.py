@@ -50,7 +50,6 @@ class DeepSpeech2(nn.Module):  # type: ignore[misc]
     def example_losses(
         self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor
     ) -> Tensor:
-        """Return minus the logarithm of each transcript's probability, over its alignments."""
         likely = functional.log_softmax(outputs, dim=-1).transpose(0, 1)
         symbols = (targets != BLANK).sum(1)
         return functional.ctc_loss(

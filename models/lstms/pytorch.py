@@ -123,14 +123,12 @@ RUNS: dict[str, Run] = {"cells": _cells, "scan": _scan, "block": _block}
 
 
 def _apply_gates(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the next (h, c)."""
     i, f, g, o = gates.chunk(4, dim=1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
 def _reversed_order(steps: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the indices that reverse each row and keep its padding, (n, T)."""
     at = torch.arange(steps.shape[1], device=steps.device).expand(steps.shape[:2])
     ends = at.shape[1] if lengths is None else lengths[:, None]
     return torch.where(at < ends, ends - 1 - at, at)
