@@ -56,33 +56,21 @@ def test_without_its_entry_point_there_is_none() -> None:
     ]
 
 
-def test_its_code_too_decides_whether_it_is_proven_again() -> None:
-    script = """
-from pathlib import Path
-from experiments.run import parity_cache
-print(*(path.name for path in parity_cache._sources() if "toy_framework" in path.parts))
-"""
-    assert {"adapter.py", "costs.py", "lenet.py"} <= set(python("-c", script).stdout.split())
+def test_its_code_decides_whether_it_is_proven_again(tmp_path: Path) -> None:
+    script = "from experiments.run import parity_cache; print(parity_cache._code())"
+    digests = {python("-c", script, path=path).stdout for path in (PYTHONPATH, str(ROOT))}
+    assert len(digests) == 2
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "detail"),
     [
-        (
-            "nowhere.at_all",
-            "nowhere.at_all, an entry point of evenhand.frameworks, is no framework: No module named 'nowhere'",
-        ),
-        (
-            "json",
-            "json, an entry point of evenhand.frameworks, is no framework: module 'json' has no attribute 'VARIANTS'",
-        ),
-        (
-            "models.frameworks.pytorch",
-            "has a framework 'pytorch', and so has models.frameworks.pytorch",
-        ),
+        ("nowhere.at_all", "'nowhere'"),
+        ("json", "'VARIANTS'"),
+        ("models.frameworks.pytorch", "'pytorch'"),
     ],
 )
-def test_what_is_no_framework_is_one_line(tmp_path: Path, value: str, said: str) -> None:
+def test_entry_point_without_framework_is_one_line(tmp_path: Path, value: str, detail: str) -> None:
     given = json.dumps(
         {"request": {"model": "lenet", "rules": []}, "side": {"framework": "toy"}, "threads": 1}
     )
@@ -90,7 +78,8 @@ def test_what_is_no_framework_is_one_line(tmp_path: Path, value: str, said: str)
         "-m", "models.parity", "toy", str(tmp_path / "out"), given, path=plugin(tmp_path, value)
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert said in done.stderr
+    assert value in done.stderr
+    assert detail in done.stderr
 
 
 COSTS = """
