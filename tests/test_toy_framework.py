@@ -56,7 +56,7 @@ def test_without_its_entry_point_there_is_none() -> None:
     ]
 
 
-def test_its_code_decides_whether_it_is_proven_again(tmp_path: Path) -> None:
+def test_its_code_decides_whether_it_is_proven_again() -> None:
     script = "from experiments.run import parity_cache; print(parity_cache._code())"
     digests = {python("-c", script, path=path).stdout for path in (PYTHONPATH, str(ROOT))}
     assert len(digests) == 2
