@@ -62,12 +62,9 @@ def test_framework_needs_its_entry_point() -> None:
 
 
 def test_proofs_depend_on_its_code() -> None:
-    script = """
-from pathlib import Path
-from experiments.run import parity_cache
-print(*(path.name for path in parity_cache._sources() if "toy_framework" in path.parts))
-"""
-    assert {"adapter.py", "costs.py", "lenet.py"} <= set(python("-c", script).stdout.split())
+    script = "from experiments.run import parity_cache; print(parity_cache._code())"
+    digests = {python("-c", script, path=path).stdout for path in (PYTHONPATH, str(ROOT))}
+    assert len(digests) == 2
 
 
 @pytest.mark.parametrize(
