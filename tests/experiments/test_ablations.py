@@ -204,8 +204,9 @@ def test_published_epochs_stand_next_to_ours() -> None:
 def test_algorithm_of_a_cpu_is_refused_on_a_gpu() -> None:
     assert [onednn(name, "cpu") for name in ("onednn", "plain", "profiled")] == [True, False, None]
     assert onednn("fixed", "cuda") is None
-    with pytest.raises(ModelError, match="plain"):
+    with pytest.raises(ModelError, match="plain") as error:
         onednn("plain", "cuda")
+    assert error.value.code is ErrorCode.UNSUPPORTED
 
 
 @pytest.mark.parametrize(

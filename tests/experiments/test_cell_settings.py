@@ -83,7 +83,7 @@ def has_epoch_steps(cell: Cell, settings: Any) -> bool:
 
 
 def is_placed(cell: Cell, settings: CampaignSettings) -> bool:
-    return tuple(cell.seen["affinity"]) == devices.placement(settings).cells
+    return tuple(cell.seen["affinity"]) == devices.cpus_of_cells(settings)
 
 
 def has_step_rows(cell: Cell, settings: Any) -> bool:

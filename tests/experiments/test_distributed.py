@@ -254,8 +254,8 @@ class CountingWorker:
     def __init__(self) -> None:
         self.steps = [0]
 
-    def step(self, _: object, *, alone: bool) -> float:
-        assert alone
+    def step(self, _: object, *, is_local: bool) -> float:
+        assert is_local
         self.steps[-1] += 1
         return 0.0
 

@@ -44,7 +44,8 @@ class Clock:
 
 
 def opened(name, model, precision="float32", **options):
-    framework = open_framework(name, device="cpu", threads=3, precision=precision, seed=0, **options)
+    options |= {"device": "cpu", "threads": 3, "precision": precision, "seed": 0}
+    framework = open_framework(name, **options)
     module, rng = models.spec(model), np.random.default_rng(0)
     spec, batch = module.probe(rng)
     network = framework.build(model, spec)
@@ -113,7 +114,8 @@ for precision in ("float32", "bfloat16"):
 # Of some frameworks.
 UPDATES = """
 from collections import Counter
-framework, network, *_ = opened(name if name != "tensorflow" else "tensorflow+eager", "caption_decoder")
+name = "tensorflow+eager" if name == "tensorflow" else name
+framework, network, *_ = opened(name, "caption_decoder")
 counted, variables = Counter(), network.trainable_variables
 from keras import ops
 gradients = [ops.ones_like(variable) for variable in variables]
@@ -321,8 +323,8 @@ def test_plain_loop_imports_nothing_of_the_adapter(framework: str) -> None:
     nodes = list(ast.walk(ast.parse(path.read_text())))
     imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     modules = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    own = {"pytorch": "torch"}.get(framework, framework)
-    assert imported | {alias.name for alias in modules} <= ALLOWED | {own}
+    package = {"pytorch": "torch"}.get(framework, framework)
+    assert imported | {alias.name for alias in modules} <= ALLOWED | {package}
 
 
 @pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
@@ -374,7 +376,7 @@ def test_bfloat16_logits_are_widened_on_the_host(pytorch: dict[str, Any]) -> Non
 
 
 def test_pytorchs_optimizers_are_named_by_their_kernels(pytorch: dict[str, Any]) -> None:
-    """With `fused=False` PyTorch would not choose foreach on a GPU; tests/gpu compare there."""
+    """Check the defaults: with `fused=False` PyTorch would not choose foreach on a GPU; tests/gpu compare there."""
     fused, foreach, texts = pytorch["optimizers"]
     assert (fused, foreach) == (None, None)
     assert texts == {
@@ -469,7 +471,6 @@ def test_another_arithmetic_is_refused(precision: str, monkeypatch: pytest.Monke
 CELL = """
 import json, os, sys
 from pathlib import Path
-from types import SimpleNamespace
 from experiments.cell.__main__ import opened
 settings = {"malloc": "system", "precision": "float32", "seed": 0, "conv_algorithm": "profiled"}
 spec = {"framework": "pytorch+compile", "device": "cpu", "threads": 1, "block": 1}
@@ -482,7 +483,7 @@ print(json.dumps([folders, entries, cache_dir()]))
 """
 
 
-def test_a_cell_compiles_into_an_empty_folder(tmp_path: Path) -> None:
+def test_cell_compiles_into_an_empty_folder(tmp_path: Path) -> None:
     """It does not use programs in folders of the user, and removes its own."""
     if reason := missing("pytorch+compile"):
         pytest.skip(reason)

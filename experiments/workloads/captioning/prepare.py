@@ -24,7 +24,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     cache = Path(settings.cache).resolve()
     data = _data(settings, cache, progress)
     steps.check(settings, len(data.captions_of("train")), "training captions", data.name)
-    vocabulary = (data.folder / "vocabulary.json").read_text(encoding="utf-8")
+    vocabulary = json.dumps(data.vocabulary.entries, ensure_ascii=False)
     broken = json.dumps({"images": dict(data.broken), "rows": data.dropped}, indent=1)
     files = {"vocabulary.json": vocabulary, "broken_images.json": broken}
     inputs = {"index": str(data.folder), "start": data.vocabulary.start, "end": data.vocabulary.end}

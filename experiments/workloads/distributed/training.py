@@ -35,7 +35,7 @@ class SingleWorker:
         self._framework.load_weights(self.network, weights)
         self.optimizer = self._framework.optimizer(self.network, config)
 
-    def step(self, batch: Batch, *, alone: bool = False) -> float:  # noqa: ARG002
+    def step(self, batch: Batch, *, is_local: bool = False) -> float:  # noqa: ARG002
         return float(self._framework.train_step(self.network, self.optimizer, batch))
 
     def gathered(self, values: Any) -> Any:
@@ -123,7 +123,7 @@ def time_steps(
     seconds, losses = list[float](), list[float]()
     for step in range(1, steps + 1):
         began = time.perf_counter()
-        losses.append(worker.step(batch, alone=meet_every > 0))
+        losses.append(worker.step(batch, is_local=meet_every > 0))
         seconds.append(time.perf_counter() - began)
         on_step(step)
         if meet_every and step % meet_every == 0:
