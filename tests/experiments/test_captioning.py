@@ -288,7 +288,7 @@ def test_pictures_are_answered_next_to_rows_with_errors() -> None:
     errors = {
         base64.b64encode(png()).decode(): "",
         png(): "",
-        "===!": "image: empty",
+        "===!": "image: not an image",
         "abc": NO_BASE64,
         5: NO_BASE64,
         True: NO_BASE64,
