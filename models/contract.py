@@ -383,7 +383,7 @@ class Framework(ABC):
         """Ignore programs that another process has compiled from now on."""
 
     def leave_graphs(self, off: Collection[str]) -> None:
-        """Switch off optimizers of later graphs, of `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS`."""
+        """Switch off some `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS` of later graphs."""
         if off:
             raise ModelError(
                 ErrorCode.UNSUPPORTED, f"{self.name} has no graph optimizers to be switched off"
@@ -399,10 +399,6 @@ class Framework(ABC):
         """Return whether XLA compiles the training step; None if there is no such choice."""
         return None
 
-    def waits_in_step(self, network: Any) -> str:
-        """Return what makes a step wait for the device before its end; empty if nothing does."""
-        return ""
-
     def step_events(self, steps: int) -> StepEvents | None:
         """Return marks for so many steps; None if the framework has none on this device."""
         return None
@@ -413,7 +409,7 @@ class Framework(ABC):
 
     @abstractmethod
     def peak_device_bytes(self) -> int | None:
-        """Return the peak bytes of arrays on the accelerator since `reset_peak`; None on the CPU."""
+        """Return the peak bytes on the accelerator since `reset_peak`; None on the CPU."""
 
     def reset_peak(self) -> bool:
         """Restart the peak of `peak_device_bytes`; return False if that is not possible."""

@@ -29,7 +29,7 @@ class DeepSpeech2(nn.Module):  # type: ignore[misc]
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(spec.channels) for _ in KERNELS)
         self.lstms = nn.ModuleList(
-            lstm(spec.lstm, size, spec.width, bidirectional=True, packed=True) for size in inputs
+            lstm(spec.lstm, size, spec.width, bidirectional=True) for size in inputs
         )
         self.sequence_norms = nn.ModuleList(nn.BatchNorm1d(spec.width) for _ in inputs)
         self.symbols = nn.Linear(spec.width, spec.symbols)

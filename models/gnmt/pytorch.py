@@ -19,7 +19,7 @@ class GNMT(nn.Module):  # type: ignore[misc]
         inputs = spec.inputs
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.encoder = nn.ModuleList(
-            lstm(spec.lstm, size, spec.width, bidirectional=index == 0, packed=True)
+            lstm(spec.lstm, size, spec.width, bidirectional=index == 0)
             for index, size in enumerate(inputs["encoder"])
         )
         self.decoder = nn.ModuleList(

@@ -23,7 +23,6 @@ def lstm(
     width: int,
     *,
     bidirectional: bool = False,
-    packed: bool = False,
 ) -> nn.Module:
     """Return forward(steps (n, T, inputs), lengths (n,) or None) -> (n, T, width or twice).
 
@@ -34,15 +33,12 @@ def lstm(
         inputs: Width of the inputs.
         width: Width of the state.
         bidirectional: Whether it runs both ways.
-        packed: Whether it gets lengths, which PyTorch's own layer needs on the host.
 
     Raises:
         ModelError: PyTorch lacks the implementation.
     """
     if implementation == "layer":
-        layer = Layer(inputs, width, bidirectional=bidirectional)
-        layer.waits_for_lengths = packed
-        return layer
+        return Layer(inputs, width, bidirectional=bidirectional)
     if implementation not in RUNS:
         have = ", ".join(RUNS)
         raise ModelError(
@@ -53,8 +49,6 @@ def lstm(
 
 class Layer(OneBiasLSTM):
     """PyTorch's own layer; sequences of several lengths are packed."""
-
-    waits_for_lengths: bool
 
     def forward(self, steps: Tensor, lengths: Tensor | None = None) -> Tensor:
         if lengths is None:

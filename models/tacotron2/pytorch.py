@@ -25,7 +25,7 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         self.convolutions = _convolutions([(spec.width, spec.width)] * CONVOLUTIONS)
         self.norms = nn.ModuleList(nn.BatchNorm1d(spec.width) for _ in self.convolutions)
         self.dropouts = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.convolutions)
-        self.encoder = lstm(spec.lstm, spec.width, spec.width // 2, bidirectional=True, packed=True)
+        self.encoder = lstm(spec.lstm, spec.width, spec.width // 2, bidirectional=True)
         self.prenet = nn.ModuleList(
             nn.Linear(size, spec.prenet, bias=False) for size in (spec.bins, spec.prenet)
         )

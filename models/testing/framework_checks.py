@@ -20,6 +20,7 @@ import pytest
 from models import frameworks, parity, spec
 from models.caption_decoder.decoding import decode
 from models.contract import Batch, Framework, ModelError, OptimizerConfig, Weights
+from models.errors import NoDevice
 from models.frameworks import open_framework
 
 TIGHT = 1e-9
@@ -40,11 +41,12 @@ def small_network(framework: Framework, **changes: Any) -> tuple[Any, Any, Batch
     return network, small, batch
 
 
-def ragged_batches(count: int) -> list[Batch]:
+def ragged_batches(count: int, more_rows: int = 0) -> list[Batch]:
     """Return batches of various numbers of rows, tokens and positions, as buckets have them."""
     rng = np.random.default_rng(3)
     batches = []
     for rows, tokens in itertools.islice(itertools.cycle([(5, 7), (5, 7), (4, 6), (6, 3)]), count):
+        rows += more_rows
         positions = np.arange(0, rows * tokens, 2, dtype=np.int32)
         features = rng.standard_normal((rows, 40)).astype(np.float32)
         words = rng.integers(1, 61, (rows, tokens), dtype=np.int32)
@@ -180,7 +182,7 @@ def check_compilations_are_counted(framework: Framework) -> None:
     """Check that new shapes are counted, and a repeated one is not."""
     network, _, _ = small_network(framework)
     optimizer = framework.optimizer(network, ADAM)
-    first, same, _, other = ragged_batches(4)
+    first, same, _, other = ragged_batches(4, more_rows=1)  # no other check has these shapes
     counts = [framework.compilations()]
     for batch in (first, same, other, first):
         framework.train_epoch(network, optimizer, [batch], Clock())
@@ -244,7 +246,7 @@ def check_optimizer_state_continues(framework: Framework) -> None:
         for batch in rest:
             framework.train_step(other, resumed, batch)
         assert relative(framework.weights(network), framework.weights(other)) < TIGHT, config.name
-        with pytest.raises(ModelError, match="belongs to no weight"):
+        with pytest.raises(ModelError, match="nothing/exp_avg"):
             framework.load_optimizer_state(resumed, {**state, "nothing/exp_avg": np.zeros(1)})
 
 
@@ -291,7 +293,7 @@ def check_it_says_where_it_runs(framework: Framework) -> None:
     assert (peak is None) == (framework.device == "cpu")
     assert peak is None or peak > 0
     if not Path("/dev/nvidia0").exists():
-        with pytest.raises(ModelError, match="sees no GPU here"):
+        with pytest.raises(NoDevice):
             open_framework(framework.name, device="cuda", threads=1, precision="float64", seed=0)
 
 
@@ -304,23 +306,18 @@ def lively_network(framework: Framework, **changes: Any) -> tuple[Any, Any]:
     return network, features
 
 
-def cross_checked(framework: Framework) -> dict[str, Any]:
-    """Return results that must be the same in each framework, for the parent to compare."""
+def cross_checked(framework: Framework, names: Sequence[str]) -> dict[str, Any]:
+    """Return results that must be the same in each framework: captions, the gate's arrays."""
     network, features = lively_network(framework)
     limits: dict[str, Any] = {"start": START, "end": END, "words": 7}
-    captions = {
+    results: dict[str, Any] = {
         f"decode/{beams}": decode(framework, network, features, **limits, beams=beams)
         for beams in (1, 4)
     }
-    return captions | computed(framework.name, SOME, framework.device)
-
-
-def computed(framework: str, names: Sequence[str], device: str = "cpu") -> dict[str, Any]:
-    """Return the arrays of the parity gate for some models, by `parity/model/…`."""
-    results: dict[str, Any] = {}
     for model in names:
-        arrays = parity.compute(parity.ParityRequest(model, device=device), framework)
-        results |= {f"parity/{model}/{name}": array for name, array in arrays.items()}
+        request = parity.ParityRequest(model, device=framework.device)
+        for name, array in parity.compute(request, framework.name).items():
+            results[f"parity/{model}/{name}"] = array
     return results
 
 

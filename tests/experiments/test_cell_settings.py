@@ -80,7 +80,7 @@ def steps_an_epoch(cell: Cell, settings: Any) -> bool:
 
 
 def is_placed(cell: Cell, settings: CampaignSettings) -> bool:
-    return tuple(cell.seen["affinity"]) == devices.placement(settings).cells
+    return tuple(cell.seen["affinity"]) == devices.cpus_of_cells(settings)
 
 
 def rows_of_a_step(cell: Cell, settings: Any) -> bool:
@@ -142,7 +142,6 @@ CHECKS: dict[str, Check] = {
     ),
     "conv_algorithm": Check("profiled", "heuristic", on("conv_algorithm")),
     "threads": Check("2", "3", on("threads")),
-    "reserve_cores": Check("0", "1", is_placed),
     "pin": Check("none", "auto", is_placed),
     "malloc": Check(
         "system",
