@@ -283,7 +283,7 @@ def outcome(metric: str) -> Metric:
     return Metric(metric, "ratio", "neither", None, metric, "", total=True)
 
 
-def declared(
+def check_primary(
     primary: Sequence[str], outcomes: Iterable[str], unmeasured: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the outcomes that were declared as primary.
@@ -312,7 +312,7 @@ def declared(
     return tuple(dict.fromkeys(primary))
 
 
-def checked(names: Iterable[str], measured: Iterable[str]) -> None:
+def check_outcomes(names: Iterable[str], measured: Iterable[str]) -> None:
     """Check that metrics were measured, or could have been.
 
     Raises:

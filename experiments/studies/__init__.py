@@ -8,7 +8,7 @@ import pkgutil
 from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.contract import Study
-from experiments.metrics import FREELY, Outcome, declared, outcome
+from experiments.metrics import FREELY, Outcome, check_primary, outcome
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
 
@@ -44,7 +44,7 @@ def primary(study: Study, settings: settings_.CampaignSettings) -> tuple[str, ..
         UsageError: For an outcome that the study does not judge.
     """
     metrics = [outcome.metric for outcome in outcomes(study, settings)]
-    return declared(settings.primary or study.primary, metrics)
+    return check_primary(settings.primary or study.primary, metrics)
 
 
 def outcomes(study: Study, settings: settings_.CampaignSettings) -> tuple[Outcome, ...]:
