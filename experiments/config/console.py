@@ -18,7 +18,6 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
-    track,
 )
 from rich.segment import Segment
 from rich.table import Table
@@ -26,7 +25,7 @@ from rich.text import Text
 
 from tracking import plain
 
-__all__ = ["Box", "Display", "PlainConsole", "Table", "Text", "as_text", "box", "errors", "track"]
+__all__ = ["Box", "Display", "PlainConsole", "Table", "Text", "as_text", "box"]
 QUIET_SECONDS = 15.0
 PLAIN_WIDTH = 160
 
@@ -44,11 +43,6 @@ class PlainConsole(Console):
             yield (
                 segment if segment.control else Segment(plain.visible(segment.text), segment.style)
             )
-
-
-def errors() -> Console:
-    """Return a console on standard error, if standard output is read by another program."""
-    return PlainConsole(stderr=True)
 
 
 def as_text(renderable: RenderableType) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.config import shell
-from experiments.config.console import PlainConsole, track
+from experiments.config.console import Display
 from tracking import journal
 from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Damages
@@ -25,47 +25,49 @@ class ReplayResult:
     trouble: str = ""
 
 
-def replay(folder: Path) -> bool:
+def replay(folder: Path, display: Display) -> bool:
     """Send a journal, or those of a folder. Return whether the server has everything then.
 
     Raises:
         UsageError: There is no journal, or no server.
     """
     folders = _journals(folder)
+    store = Store()
+    store.check()
+    results: list[ReplayResult] = []
+    away = ""
+    for number, path in enumerate(folders):
+        display.step("replay", number, len(folders))
+        if away:
+            results.append(ReplayResult(waiting=journal.count(path), trouble=away))
+            continue
+        results.append(_send(store, path))
+        away = results[-1].trouble if results[-1].waiting else ""
+    display.rest()
+    lines = _lines(results, folder, store.uri)
+    for line in lines:
+        display.say(f"! {line}")
+    sent, plural = sum(not result.trouble for result in results), "s" if len(folders) != 1 else ""
+    display.say(f"{sent} of {len(folders)} journal{plural} sent to {store.uri}")
+    return not lines
+
+
+def _journals(folder: Path) -> list[Path]:
+    try:
+        is_journal = (folder / journal.RECORDS).exists()
+        paths = [] if is_journal else sorted(folder.glob(f"*/{journal.RECORDS}"))
+        folders = [folder] if is_journal else [path.parent for path in paths]
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            ErrorCode.UNREADABLE, f"journal={folder} cannot be read: {error}; give another folder"
+        ) from None
     if not folders:
         raise UsageError(
             ErrorCode.NOT_FOUND,
             f"no journal in {folder.resolve()}; "
             f"give journal=DIR, a campaign's folder or one that holds several",
         )
-    store, console = Store(), PlainConsole()
-    store.check()
-    results: list[ReplayResult] = []
-    away = ""
-    for path in track(folders, "replay", console=console, transient=True):
-        if away:
-            results.append(ReplayResult(waiting=journal.count(path), trouble=away))
-            continue
-        results.append(_send(store, path))
-        away = results[-1].trouble if results[-1].waiting else ""
-    lines = _lines(results, folder, store.uri)
-    for line in lines:
-        console.print(f"! {line}", markup=False)
-    sent, plural = sum(not result.trouble for result in results), "s" if len(folders) != 1 else ""
-    console.print(f"{sent} of {len(folders)} journal{plural} sent to {store.uri}", markup=False)
-    return not lines
-
-
-def _journals(folder: Path) -> list[Path]:
-    try:
-        if (folder / journal.RECORDS).exists():
-            return [folder]
-        return [path.parent for path in sorted(folder.glob(f"*/{journal.RECORDS}"))]
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", error)
-        raise UsageError(
-            ErrorCode.UNREADABLE, f"journal={folder} cannot be read: {reason}; give another folder"
-        ) from None
+    return folders
 
 
 def _send(store: Store, folder: Path) -> ReplayResult:

@@ -116,7 +116,6 @@ class Worker:
         best = search.best(self.study)
         sentences = results.sentences(self.study.get_trials(), best, request.goal)
         files = winners.write(folder, best, dimensions)
-        results.write_table(self.study, folder)
         self.display.begin("plots")
         self.display.step("plots", 0, None)
         conclusion, link = self._confirm(best, sentences), ""

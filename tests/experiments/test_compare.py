@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
-import re
 import shlex
 import shutil
 import sys
@@ -28,7 +24,6 @@ from tracking.records import RunOutcome, StoredRun
 from tracking.store import NOTE, Store
 
 Call = Callable[..., int]
-Change = Callable[[StoredRun], StoredRun]
 
 
 def store_runs(store: Store, stored: Iterable[StoredRun]) -> None:
@@ -160,41 +155,6 @@ def test_campaign_by_its_run_id(store: Store, table: Callable[..., Any]) -> None
     assert next(row for row in rows if row["metric"] == STEP)["verdict"] == "faster"
 
 
-def test_any_setting_or_tag_can_be_the_factor(store: Store, table: Callable[..., Any]) -> None:
-    for seed, (size, factor) in enumerate((("32", 1.0), ("64", 1.5))):
-        labels: dict[str, Any] = {"params": {"batch_size": size}, "tags": {"team": f"t{size}"}}
-        stored = runs(("pytorch",), seed=seed, factors={"pytorch": factor}, **labels)
-        store_runs(store, [replace(run, run_id=f"{run.run_id}-{size}") for run in stored])
-    (row,) = table(factor="batch_size", baseline="32", strata="", outcomes=STEP)["rows"]
-    assert (row["a"], row["b"], row["verdict"]) == ("32", "64", "slower")
-    (row,) = table(factor="tags.team", outcomes=STEP)["rows"]
-    assert (row["a"], row["b"]) == ("t32", "t64")
-    assert "batch_size" in row["reason"]  # differs too
-
-
-HOSTILE = "=tensor\x1b[2J\x1b]0;owned\x07\u202eflow[/]"
-UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def test_hostile_names_are_escaped_in_every_format(
-    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Framework, warnings and names of runs come from the server."""
-    levels, tags = ("pytorch", HOSTILE), {"warnings": HOSTILE, "machine": HOSTILE}
-    stored = enumerate(runs(levels, 6, factors={HOSTILE: 1.2}, tags=tags))
-    store_runs(store, (replace(run, run_id=f"c1-{at}", name=HOSTILE) for at, run in stored))
-    printed = {}
-    for form in ("table", "markdown", "csv", "json"):
-        assert call(format=form, baseline="pytorch") == DONE
-        output = capsys.readouterr()
-        printed[form] = output.out
-        assert not UNSEEN.search(output.out + output.err)
-    assert "tensor\\x1b" in printed["table"]
-    assert {row["b"] for row in json.loads(printed["json"])["rows"]} == {HOSTILE}
-    rows = csv.DictReader(io.StringIO(printed["csv"]))
-    assert all(row["b"].startswith("'=tensor\\x1b[2J") for row in rows)
-
-
 # ---- nothing to compare, or no verdict
 
 
@@ -224,47 +184,6 @@ def test_wrong_call_is_one_line(
     assert call(**options) == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()
     assert part in line
-
-
-def of_tensorflow(change: Change) -> Change:
-    """Return a change that leaves PyTorch's runs as they are."""
-    return lambda run: run if run.tags["framework"] == "pytorch" else change(run)
-
-
-def two_machines_in_a_block(run: StoredRun) -> StoredRun:
-    return replace(run, tags={**run.tags, "machine": run.tags["framework"]})
-
-
-def failed(run: StoredRun) -> StoredRun:
-    tags = {**run.tags, "outcome": "failed", "outcome_reason": "it broke"}
-    return replace(run, status="FAILED", tags=tags)
-
-
-def still_running(run: StoredRun) -> StoredRun:
-    tags = {key: text for key, text in run.tags.items() if key != "outcome"}
-    return replace(run, end_ms=None, tags=tags)
-
-
-def other_seed(run: StoredRun) -> StoredRun:
-    return replace(run, params={**run.params, "seed": "1"})
-
-
-@pytest.mark.parametrize(
-    ("blocks", "change"),
-    [
-        (1, replace),
-        (8, two_machines_in_a_block),
-        (8, of_tensorflow(failed)),
-        (8, of_tensorflow(still_running)),
-        (8, of_tensorflow(other_seed)),
-    ],
-    ids=["one block", "machines", "failed", "running", "seed"],
-)
-def test_no_verdict_has_a_separate_exit_code(
-    store: Store, call: Call, blocks: int, change: Change
-) -> None:
-    store_runs(store, map(change, runs(blocks=blocks)))
-    assert call(outcomes=STEP) == NO_VERDICT
 
 
 def test_newest_kind_of_campaigns_is_compared(
@@ -310,25 +229,6 @@ def test_running_campaign_alone_is_refused(
     assert call() == WRONG_CALL
     (line,) = capsys.readouterr().err.splitlines()
     assert running in line
-
-
-def test_excluded_runs_are_listed(store: Store, table: Callable[..., Any]) -> None:
-    changes: dict[str, Change] = {
-        "1": failed,
-        "2": still_running,
-        "3": lambda run: replace(run, metrics={**run.metrics, STEP: math.inf}),
-    }
-
-    def spoil(run: StoredRun) -> StoredRun:
-        return changes.get(run.tags["block"], replace)(run)
-
-    store_runs(store, map(of_tensorflow(spoil), slower(blocks=12)))
-    comparison = table(outcomes=STEP)
-    assert comparison["rows"][0]["n_blocks"] == 9
-    excluded = {(row["block"], row["level"]): row["reason"] for row in comparison["excluded"]}
-    assert "it broke" in excluded["1", "tensorflow"]
-    for key in (("2", "tensorflow"), ("1", "pytorch"), ("3", "tensorflow")):
-        assert excluded[key]
 
 
 @pytest.mark.slow

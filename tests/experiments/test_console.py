@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from pathlib import Path
 
@@ -35,12 +34,6 @@ def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert plain.visible(text) == shown
     assert plain.visible(shown) == shown
     assert plain.line("a\nb\tc\rd") == "a\\nb\\tc\\rd"
-
-
-def test_escaped_json_is_json() -> None:
-    text = json.dumps([HOSTILE, "\U000e0041"], ensure_ascii=False)
-    assert json.loads(plain.visible(text)) == [HOSTILE, "\U000e0041"]
-    assert not UNSEEN.search(plain.visible(text))
 
 
 def print_hostile_names(*, terminal: bool) -> str:

@@ -116,10 +116,6 @@ def test_every_preset_fits_the_timing_of_a_gpu(name: str) -> None:
             steps.check_windows(settings, in_a_row, "steps of a preset")
 
 
-def test_only_cells_on_the_cpu_wait_until_the_machine_is_cool() -> None:
-    assert [devices.cool_down_seconds(on(device)) for device in ("cpu", "cuda")] == [120.0, 0.0]
-
-
 @pytest.mark.usefixtures("toy_installed")
 @pytest.mark.parametrize(
     ("visible_to", "device", "warnings"),

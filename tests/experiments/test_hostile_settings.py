@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 import sys
 import time
@@ -15,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from experiments import studies
 from experiments.cli import entries
 from experiments.cli.arguments import options
 from experiments.config import memory, settings
 from experiments.datasets.synthetic import synthetic
 from experiments.studies import grid
-from experiments.sweep import goals, space
-from tests.conftest import ROOT, Place
+from experiments.sweep import goals
+from tests.conftest import Place
 from tracking.errors import ErrorCode, UsageError
 
 ENTRIES: dict[str, tuple[type[Any], Mapping[str, Any]]] = {
@@ -93,30 +91,14 @@ def test_every_preset_is_within_the_bounds() -> None:
             settings.parse(kind, presets, {"preset": name})
 
 
-JSON_NUMBERS = ("1e400", "-1e400", "NaN", "Infinity", "9" * 400, "9" * 5_000, "-1", "1.5")
-JSON_VALUES = (
-    *("null", "{}", "[[1]]", "true", '"\\u0000"', '"\\ud800"', '"１２"', '"\\u001b[2J"'),
-    *("[" * 50_000, json.dumps("9" * 5_000)),
-)
-
-
-@pytest.mark.parametrize("value", [*JSON_NUMBERS, *JSON_VALUES], ids=lambda text: text[:12])
-def test_file_has_the_same_bounds(tmp_path: Path, value: str) -> None:
-    path = tmp_path / "settings.json"
-    for name, field in settings_of(int):
-        if name not in studies.available():
-            continue
-        path.write_text(f'{{"{field.name}": {value}}}')
-        with pytest.raises(UsageError) as error:
-            settings.parse(*ENTRIES[name], {"settings": str(path)})
-        assert str(error.value).isprintable()
-        assert len(str(error.value)) < 500
-
-
 @pytest.mark.parametrize(
     ("content", "code"),
     [
         (b'{"epochs": 2', ErrorCode.UNREADABLE),
+        (b'{"epochs": {"a": 1}}', ErrorCode.INVALID_VALUE),
+        (b"[1]", ErrorCode.UNREADABLE),
+        (b"[" * 50_000, ErrorCode.UNREADABLE),
+        (b'{"epochs": "' + b"9" * 5_000 + b'"}', ErrorCode.TOO_LARGE),
         (b'{"\\u001b[2J": 2}', ErrorCode.UNKNOWN_NAME),
         (b'{"' + b"x" * 60_000 + b'": 2}', ErrorCode.UNKNOWN_NAME),
         (b'{"team": "caf\xe9"}', ErrorCode.UNREADABLE),
@@ -146,27 +128,6 @@ def test_size_of_memory_has_bounds(text: str) -> None:
     with pytest.raises(UsageError) as error:
         goals.constraints(f"memory<{text.replace('-', '')}x", ())
     assert error.value.code is ErrorCode.INVALID_VALUE
-
-
-SEARCHES = (
-    f"batch_size=1..{NINES}",
-    f"batch_size=1..{2**63}:log",
-    f"batch_size=1..64:{NINES}",
-    "batch_size=１..４",
-    "dropout=0..1e400",
-    "dropout=0..0.5:1e-320",
-    "dropout=0..0.5:nan",
-    "dropout=nan..0.5",
-    f"batch_size=1|{'9' * 5_000}",
-    "learning_rate=1e-400..1:log",
-)
-
-
-@pytest.mark.parametrize("text", SEARCHES, ids=range(len(SEARCHES)))
-def test_search_has_the_same_bounds(text: str) -> None:
-    kind, presets = ENTRIES["captioning"]
-    with pytest.raises(UsageError):
-        space.check(settings.parse(kind, presets, {}), space.parse(text, kind))
 
 
 def test_memory_of_synthetic_captions_is_estimated_first(tmp_path: Path) -> None:
@@ -224,13 +185,3 @@ def test_command_line_prints_one_line_and_ends_with_2(place: Place) -> None:
             assert done.stderr.startswith("evenhand: ")
             assert done.stderr.removesuffix("\n").isprintable(), done.stderr
     assert not list((place.folder / ".evenhand" / "journal").glob("*/records.jsonl"))
-
-
-def test_output_without_unicode_is_no_traceback(place: Place) -> None:
-    environment = {**place.environment, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "experiments", "--help"]
-    done = subprocess.run(
-        command, env=environment, cwd=place.folder, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0
-    assert "Traceback" not in done.stderr

@@ -94,17 +94,6 @@ def test_error_is_one_line(runs: Any, options: dict[str, Any], part: str) -> Non
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.usefixtures("store")
-def test_unknown_run_id_is_refused() -> None:
-    with pytest.raises(UsageError, match="0" * 32):
-        compare("0" * 32)
-
-
-def test_unmeasured_outcome_is_listed() -> None:
-    result = compare(tidy(), outcomes=[STEP, "energy/joules"])
-    assert result.unmeasured == ("energy/joules",)
-
-
 def test_notebook_shows_sentences_and_verdicts() -> None:
     result = compare(frame(factors={"tensorflow": 1.2}))
     shown = result._repr_html_()

@@ -18,8 +18,8 @@ from experiments.contract import Prepared, Treatment
 from experiments.run import parity_cache, preflight
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
-from experiments.studies import captioning, classification
-from models.parity import QUANTITIES, RULES, ParityRequest, Row, Side
+from experiments.studies import classification
+from models.parity import QUANTITIES, ParityRequest, Row, Side
 from tests.conftest import Place
 from tracking import provenance
 
@@ -112,23 +112,6 @@ def test_unequal_models_are_refused_or_marked(place: Place) -> None:
     assert "Traceback" not in output
 
 
-def test_parity_has_the_rules_of_training() -> None:
-    settings = classification.Settings(
-        optimizer="sgd", momentum=0.9, weight_decay=1e-4, learning_rate=1e-9
-    )
-    adam = {"optimizer": "adam", "momentum": 0.0, "weight_decay": 0.0}
-    both = [Treatment("a", "pytorch"), Treatment("b", "pytorch", settings=adam)]
-    rules = preflight.training_rules(settings, [*both, *both])
-    assert [(rule.name, rule.momentum, rule.weight_decay) for rule in rules] == [
-        ("sgd", 0.9, 1e-4),
-        ("adam", 0.0, 0.0),
-    ]
-    # at 1e-9 no difference would show
-    assert min(rule.learning_rate for rule in rules) > 1e-4
-    default = preflight.training_rules(captioning.Settings(), [Treatment("a", "pytorch")])
-    assert default == RULES["adam"]
-
-
 def cached_rows(folder: Path, device: str = "cpu") -> list[Row]:
     request = ParityRequest("lenet", device=device)
     return parity_cache.rows(request, ["a", "b"], folder, lambda *_: None)
@@ -157,11 +140,6 @@ def test_same_code_is_judged_once(tmp_path: Path) -> None:
     path.write_text(path.read_text()[:40])  # a power loss
     assert judge() == first
     assert len(calls) > count
-
-
-def test_incomplete_result_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, EQUAL[:5], EQUAL)
-    assert [cached_rows(tmp_path) for _ in range(3)] == [EQUAL[:5], EQUAL, EQUAL]
 
 
 def test_other_code_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,10 +228,3 @@ def test_other_device_is_judged_again(
     for device in ("cpu", "cuda"):
         cached_rows(tmp_path, device)
     assert recording_gate.devices == ["cpu", "cuda", "cuda"]
-
-
-def test_difference_names_the_gpu() -> None:
-    row = Row("lenet", "b", "a", "loss", "mean", 1.0, 1e-10)
-    on_cpu, on_gpu = parity_cache.differences([row, replace(row, device="cuda")])
-    assert "cuda" not in on_cpu
-    assert "cuda" in on_gpu

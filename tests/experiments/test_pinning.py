@@ -20,7 +20,7 @@ from experiments.run import machine_state
 from experiments.run.machine_state import MachineState
 from tests.conftest import Place
 from tests.experiments.test_until_settled import TOYS
-from tracking import cpus, tuning
+from tracking import tuning
 from tracking.errors import ErrorCode, UsageError
 from tracking.store import Store
 
@@ -47,15 +47,6 @@ def write_cores(root: Path, *cores: str) -> Path:
 
 
 FOUR_CORES = ("0,4", "1,5", "2,6", "3,7")
-
-
-def test_cpus_are_grouped_by_core(tmp_path: Path) -> None:
-    root = write_cores(tmp_path / "far", *FOUR_CORES)
-    assert cpus.cores(range(8), root) == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    assert cpus.cores([4, 5, 1], root) == [(1, 5), (4,)]
-    near = write_cores(tmp_path / "near", "0-1", "2-3")
-    assert cpus.cores(range(4), near) == [(0, 1), (2, 3)]
-    assert cpus.cores(range(3), tmp_path / "unknown") == [(0,), (1,), (2,)]
 
 
 @pytest.mark.parametrize(

@@ -149,13 +149,6 @@ def test_probe_error_is_passed_on(name: str, options: dict[str, str]) -> None:
     assert name in str(error.value)
 
 
-@pytest.mark.skipif(bool(provenance.gpus()), reason="there is a GPU")
-def test_missing_gpu_is_a_wrong_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["selftest", "--device=cuda", f"--output={tmp_path}"]) == 2
-    assert "device=cuda" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 def recorded(folder: Path) -> list[Any]:
     (file,) = folder.glob(f"cells/*/{cells.RECORDS}")
     return [from_line(line) for line in file.read_text().splitlines()]

@@ -20,7 +20,7 @@ from tests import slurm
 from tests.conftest import Place, toy_costs
 from tests.experiments.test_cell_settings import seen
 from tests.slurm import Slurm
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import UsageError
 from tracking.records import StoredRun
 from tracking.store import Store
 
@@ -84,14 +84,6 @@ def test_cells_of_every_value_have_separate_folders() -> None:
 def test_invalid_variation_is_one_line(text: str) -> None:
     with pytest.raises(UsageError, match=r"^[^\n]+$"):
         variation.parse(settings(vary=text))
-
-
-def test_setting_and_variation_exclude_each_other() -> None:
-    varied = settings(vary="threads=1,2", threads="4")
-    with pytest.raises(UsageError) as error:
-        variation.based(varied, {"threads": "4"})
-    assert error.value.code is ErrorCode.CONFLICT
-    assert "threads=4" in str(error.value)
 
 
 @pytest.mark.parametrize("study", sorted(set(studies.available()) - {"calibrate"}))
@@ -267,14 +259,6 @@ def test_pytorch_has_the_threads_and_the_precision_of_its_level(place: Place) ->
     losses = {run.params["precision"]: run.metrics["val/loss"] for run in cells(place)}
     assert losses["float32"] != losses["bfloat16"]
     assert losses["float32"] == pytest.approx(losses["bfloat16"], rel=0.05)
-
-
-@pytest.mark.slow
-def test_variable_that_a_framework_sets_is_refused(place: Place) -> None:
-    options = {"frameworks": "tensorflow", "conv_algorithm": "onednn"}
-    done = place.run(**{**TOY, **options, "vary": "env.TF_ENABLE_ONEDNN_OPTS=1,0"})
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
-    assert not cells(place)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from experiments.cli.campaign import is_by_mlflow, print_findings
 from experiments.cli.codes import DONE, NO_VERDICT
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.config.settings import setting
 from tracking import plain
 from tracking.errors import ErrorCode, EvenhandError
@@ -84,38 +84,38 @@ class Compare:
     )
 
 
-def run(settings: Compare) -> int:
+def run(settings: Compare, display: Display) -> int:
     from experiments.cli.compare import compare
-    from experiments.config.console import Display, errors
+    from experiments.config import console
 
     is_table = settings.format == "table"
-    with Display() if is_table else Display(errors()) as display:
-        compared = compare(settings, display.step)
-        from experiments.comparison.report import rendering, writing
+    if not is_table:  # another program reads standard output
+        display = console.Display(console.PlainConsole(stderr=True))
+    result = compare(settings, display.step)
+    from experiments.comparison.report import rendering, writing
 
-        display.rest()
-        comparison = compared.answer.comparison
-        for line in compared.notes:
-            display.say(line)
-        if is_table:
-            display.console.print(
-                rendering.terminal_card(compared.answer.card), "", writing.terminal(comparison)
-            )
-            print_findings(compared.answer.sentences, comparison.warnings, display)
-            if compared.answer.card.advice:
-                display.say(str(compared.answer.card.advice))
-            display.say("")
-            display.say(f"report     {compared.answer.report}")
-        else:
-            print(plain.visible(compared.answer.text(settings.format)), end="")
-        if compared.trouble:
-            raise EvenhandError(
-                ErrorCode.UNREACHABLE,
-                f"the report is on disk, but not on the server: {compared.trouble}",
-            )
-        if is_table:
-            display.say(f"MLflow UI  {compared.page}")
-    return DONE if comparison.has_verdict or is_by_mlflow() else NO_VERDICT
+    display.rest()
+    answer = result.answer
+    for line in result.notes:
+        display.say(line)
+    if is_table:
+        table = writing.terminal(answer.comparison)
+        display.console.print(rendering.terminal_card(answer.card), "", table)
+        print_findings(answer.sentences, answer.comparison.warnings, display)
+        if answer.card.advice:
+            display.say(str(answer.card.advice))
+        display.say("")
+        display.say(f"report     {answer.report}")
+    else:
+        print(plain.visible(answer.text(settings.format)), end="")
+    if result.trouble:
+        raise EvenhandError(
+            ErrorCode.UNREACHABLE,
+            f"the report is on disk, but not on the server: {result.trouble}",
+        )
+    if is_table:
+        display.say(f"MLflow UI  {result.page}")
+    return DONE if answer.comparison.has_verdict or is_by_mlflow() else NO_VERDICT
 
 
 COMMAND = Command("Judge finished runs of a tracking server, whoever made them", Compare, run)

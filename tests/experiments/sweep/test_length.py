@@ -80,27 +80,6 @@ def test_searched_settings_are_never_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "rate"),
-    [
-        ("train/examples_per_second", True),
-        ("energy/joules_per_example", True),
-        ("memory/peak_rss_bytes", True),
-        ("inference/latency_seconds_p50", True),
-        ("train/step_seconds", True),
-        ("train/total_seconds", False),
-        ("train/epoch_seconds", False),
-        ("energy/joules", False),
-        ("val/loss", False),
-        ("val/accuracy", False),
-        ("train/to_accuracy_90_percent_seconds", False),
-        ("somebody's/own", False),
-    ],
-)
-def test_rates_do_not_depend_on_the_length_of_training(metric: str, rate: bool) -> None:
-    assert length.is_rate(metric) is rate
-
-
-@pytest.mark.parametrize(
     "options", [{"objectives": "time"}, {"objectives": "loss"}, {"constraints": "val/loss<2.5"}]
 )
 def test_trainings_of_different_length_are_compared_by_rates_only(options: dict[str, str]) -> None:
