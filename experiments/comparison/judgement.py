@@ -105,7 +105,12 @@ def answer(
     analysis_sentences = _all(
         analyses.in_order([analysis.sentences for analysis in parts], evidence)
     )
-    sentences = [*loud, *wording.sentences(comparison), *analysis_sentences, *extra.sentences]
+    sentences = [
+        *map(str, loud),
+        *wording.sentences(comparison),
+        *analysis_sentences,
+        *extra.sentences,
+    ]
     unasked = [] if options.figures else ["Without figures, as asked for (figures=false)."]
     notes = [*options.notes, *extra.sentences, *missing, *unasked]
     try:
@@ -169,7 +174,7 @@ def write(
     document = Document(
         card,
         writing.subtitle(comparison),
-        comparison.warnings,
+        [warning.text for warning in comparison.warnings],
         wording.sentences(comparison),
         body,
         [*unread, *writing.missing(comparison), *notes],

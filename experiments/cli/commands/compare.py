@@ -101,7 +101,7 @@ def run(settings: Compare, display: Display) -> int:
     if is_table:
         table = writing.terminal(answer.comparison)
         display.console.print(rendering.terminal_card(answer.card), "", table)
-        print_findings(answer.sentences, answer.comparison.warnings, display)
+        print_findings(answer.sentences, [*map(str, answer.comparison.warnings)], display)
         if answer.card.advice:
             display.say(str(answer.card.advice))
         display.say("")

@@ -16,6 +16,7 @@ from experiments.comparison.report import canvas, tables
 from experiments.comparison.report.canvas import Colours, Drawing
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs.raw import RawRun
+from experiments.comparison.runs.warning import ComparisonWarning
 from experiments.comparison.verdicts.findings import Comparison
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Analysis:
         figures: a drawing, or None if there is nothing to show.
     """
 
-    warnings: Parts[Sequence[str]] = field(default_factory=dict)
+    warnings: Parts[Sequence[ComparisonWarning]] = field(default_factory=dict)
     sentences: Parts[Sequence[str]] = field(default_factory=dict)
     tables: Parts[Sequence[Section]] = field(default_factory=dict)
     figures: Parts[Drawing | None] = field(default_factory=dict)

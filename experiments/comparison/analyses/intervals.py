@@ -212,7 +212,6 @@ def _intervals(axes: Axes, shown: Sequence[Finding], colours: Colours) -> None:
 ANALYSIS = Analysis(
     tables={
         5: lambda evidence: [tables.verdicts(evidence.comparison)],
-        10: lambda evidence: [tables.second_opinions(evidence.comparison)],
         70: looks,
         80: strata,
     },

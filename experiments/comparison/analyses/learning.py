@@ -15,6 +15,7 @@ from experiments.comparison.report.canvas import Colours, Drawing, frame, panele
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.runs.raw import BY_EPOCH, RawRun
+from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision, paired
 from experiments.metrics import outcome
@@ -114,11 +115,14 @@ def _agreement(
     return Agreement(metric, stratum, a, b, count, epochs, worst + 1, estimate, margin, alike)
 
 
-def warnings(evidence: Evidence) -> list[str]:
-    """Return a line for each level that learns differently."""
+def warnings(evidence: Evidence) -> list[ComparisonWarning]:
+    """Return a warning for each level that learns differently."""
     return [
-        f"LEARNING DIFFERS, {agreement.sides}: the {outcome(agreement.metric).label} differs {agreement.distance}: "
-        "read the times with that in mind"
+        ComparisonWarning(
+            WarningCode.LEARNING_DIFFERS,
+            f"LEARNING DIFFERS, {agreement.sides}: the {outcome(agreement.metric).label} differs "
+            f"{agreement.distance}: read the times with that in mind",
+        )
         for agreement in agreements(evidence.raw, evidence.comparison.baseline)
         if agreement.alike is False
     ]

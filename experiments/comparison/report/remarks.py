@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from experiments.comparison.report import wording
+from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.config import shell
@@ -61,22 +62,28 @@ def on_more_blocks(comparison: Comparison, measured: Measured) -> Advice | None:
     )
 
 
-def on_eager(environment: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return a line for each level that was not compiled as its variant is to be.
+def on_eager(environment: Mapping[str, Mapping[str, str]]) -> list[ComparisonWarning]:
+    """Return a warning for each level that was not compiled as its variant is to be.
 
     Args:
         environment: level -> fact -> value, as in a comparison.
     """
     text = "What was not compiled ran eagerly: read the times with that in mind"
     eager = [
-        f"NOT COMPILED THROUGHOUT, {level}: {facts[RAN_EAGERLY]}. {text}"
+        ComparisonWarning(
+            WarningCode.NOT_COMPILED,
+            f"NOT COMPILED THROUGHOUT, {level}: {facts[RAN_EAGERLY]}. {text}",
+        )
         for level, facts in environment.items()
         if RAN_EAGERLY in facts
     ]
     by_xla = [
-        f"COMPILED OTHERWISE, {level}: jit_compile is {facts[JIT_COMPILE]}, expected "
-        f"{facts[JIT_PLANNED]}. "
-        "The framework decided by the network and the device: read the times with that in mind"
+        ComparisonWarning(
+            WarningCode.COMPILED_OTHERWISE,
+            f"COMPILED OTHERWISE, {level}: jit_compile is {facts[JIT_COMPILE]}, expected "
+            f"{facts[JIT_PLANNED]}. "
+            "The framework decided by the network and the device: read the times with that in mind",
+        )
         for level, facts in environment.items()
         if facts.get(JIT_COMPILE) != facts.get(JIT_PLANNED)
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 from experiments.comparison.report import wording
@@ -149,63 +148,6 @@ def sides(finding: Finding) -> tuple[str, str]:
 
 def decimal(value: float | None, form: str = "{:.2f}") -> str:
     return wording.NONE if value is None else form.format(value)
-
-
-def second_opinions(comparison: Comparison) -> Section:
-    many = several(comparison)
-    names = (
-        *("estimate", "95 % interval", "Hodges-Lehmann", "95 % interval"),
-        *("p", "p, signed-rank", "p, permutation"),
-        *("p, equivalence", "margin", "A12", "Cliff’s delta"),
-    )
-    header: Header = (
-        "outcome",
-        under(""),
-        *((comparison.factor,) if many else ()),
-        *map(number, names),
-    )
-    rows: list[Line] = [
-        (
-            *(
-                wording.describe_outcome(finding),
-                finding.row.metric,
-                *((finding.row.b,) if many else ()),
-            ),
-            *(wording.estimate(finding), wording.interval(finding) or wording.NONE),
-            *_hodges_lehmann(finding),
-            *map(
-                wording.p_value,
-                (finding.row.p, finding.signed_rank_p, finding.permutation_p, finding.tost_p),
-            ),
-            *(
-                wording.margin(finding),
-                decimal(finding.row.effect_size),
-                decimal(finding.cliffs_delta, "{:+.2f}"),
-            ),
-        )
-        for finding in comparison.findings
-        if finding.row.estimate is not None
-    ]
-    return Section(
-        "Second opinions: other estimates and tests of the same pairs",
-        "",
-        header,
-        rows,
-        folded=True,
-    )
-
-
-def _hodges_lehmann(finding: Finding) -> tuple[str, str]:
-    interval = finding.hodges_lehmann
-    if interval is None:
-        return wording.NONE, wording.NONE
-    bounds = wording.outwards(interval.low, interval.high, digits=4)
-    is_finite = all(map(math.isfinite, bounds)) and (
-        interval.low > 0 or finding.row.kind == "difference"
-    )
-    return wording.number(interval.value, 4), " to ".join(
-        wording.number(bound, 4) for bound in bounds
-    ) if is_finite else wording.NONE
 
 
 def environment(comparison: Comparison) -> Section:

@@ -12,6 +12,7 @@ from experiments.comparison import compare
 from experiments.comparison.analyses import Evidence, hypotheses, learning, survival
 from experiments.comparison.analyses.survival import Reached
 from experiments.comparison.runs.raw import RawRun
+from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.metrics import Hypothesis
 from tests.experiments.comparison.campaigns import frame, paired
 
@@ -39,7 +40,7 @@ def curves(
     return found
 
 
-def said(raw: list[RawRun]) -> tuple[list[str], list[str]]:
+def said(raw: list[RawRun]) -> tuple[list[ComparisonWarning], list[str]]:
     """Return warnings and sentences."""
     evidence = Evidence(compare(paired([1.0, 2.0], [1.0, 2.0])), raw=raw)
     return learning.warnings(evidence), learning.sentences(evidence)
@@ -68,9 +69,8 @@ def test_curves_that_part_are_told_first() -> None:
     assert (one.alike, one.epoch) == (False, 3)
     assert one.estimate.value == pytest.approx(-0.05, abs=0.01)
     loud, plain = said(curves(-0.05))
-    assert loud[0].startswith(
-        "LEARNING DIFFERS, b against a: the validation accuracy differs in epoch 3 by −0.0"
-    )
+    assert [warning.code for warning in loud] == [WarningCode.LEARNING_DIFFERS]
+    assert "differs in epoch 3 by −0.0" in loud[0].text
     assert plain == []
 
 
