@@ -39,18 +39,6 @@ def test_variables_that_change_a_gpus_figures_are_refused(variables: dict[str, s
     devices.check_variables(["cpu"], variables)
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {},
-        {"CUDA_LAUNCH_BLOCKING": "0"},
-        {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "GPU-a"},
-    ],
-)
-def test_other_variables_are_accepted(variables: dict[str, str]) -> None:
-    devices.check_variables(["cuda"], variables)
-
-
 def test_worker_takes_the_gpu_of_its_local_rank() -> None:
     addresses = [f"{host}:{port}" for host in ("10.0.0.1", "[fd00::2]") for port in (5_000, 5_001)]
     assert [local_rank(rank, addresses) for rank in range(4)] == [0, 1, 0, 1]

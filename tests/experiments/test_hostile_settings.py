@@ -85,12 +85,6 @@ def test_hostile_texts_paths_and_truth_values_are_refused(
             assert_refused(name, **{field.name: text})
 
 
-def test_every_preset_is_within_the_bounds() -> None:
-    for kind, presets in ENTRIES.values():
-        for name in presets:
-            settings.parse(kind, presets, {"preset": name})
-
-
 @pytest.mark.parametrize(
     ("content", "code"),
     [

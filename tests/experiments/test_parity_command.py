@@ -125,23 +125,6 @@ def plant(monkeypatch: pytest.MonkeyPatch, *results: list[Row]) -> None:
     monkeypatch.setattr(parity_cache, "gate", lambda *_, **__: next(remaining))
 
 
-@pytest.mark.usefixtures("toy_installed")
-def test_same_code_is_judged_once(tmp_path: Path) -> None:
-    calls: list[str] = []
-
-    def judge() -> list[Row]:
-        request, sides = ParityRequest("lenet"), ["toy", "toy+twin"]
-        return parity_cache.rows(request, sides, tmp_path, lambda *_: calls.append("judged"))
-
-    first, count = judge(), len(calls)
-    assert judge() == first
-    assert len(calls) == count > 0
-    (path,) = tmp_path.glob("parity/lenet-*.json")
-    path.write_text(path.read_text()[:40])  # a power loss
-    assert judge() == first
-    assert len(calls) > count
-
-
 def test_other_code_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     different = [replace(row, error=row.quantity == "step", limit=1e-8) for row in EQUAL]
     plant(monkeypatch, EQUAL, different)

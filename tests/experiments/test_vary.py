@@ -15,7 +15,6 @@ from experiments.config import settings as settings_
 from experiments.config import variation
 from experiments.planning.design import Cell
 from experiments.run import plan as plan_
-from experiments.run.scheduler import MemoryFrontier
 from tests import slurm
 from tests.conftest import Place, toy_costs
 from tests.experiments.test_cell_settings import seen
@@ -117,15 +116,6 @@ def test_factor_of_a_study_cannot_be_varied(study: str, text: str, part: str) ->
     with pytest.raises(UsageError) as error:
         plan(study, vary=text)
     assert part in str(error.value)
-
-
-def test_memory_limit_of_one_value_is_not_that_of_another() -> None:
-    sizes = {"frameworks": "pytorch", "models": "lenet", "batch_sizes": "8"}
-    unset, other = plan("grid", vary="env.A=none,b", **sizes).treatments
-    frontier = MemoryFrontier("batch_size")
-    frontier.note(unset, "train")
-    assert frontier.skip(unset)
-    assert not frontier.skip(other)
 
 
 @pytest.mark.parametrize(
@@ -247,18 +237,6 @@ def test_campaign_ends_when_its_factor_is_settled(
     assert len(cells(place)) == 12
     (row,) = (row for row in rows(place) if row["metric"] == STEP)
     assert (row["verdict"], row["a"], row["b"]) == ("slower", fast, slow)
-
-
-@pytest.mark.slow
-def test_pytorch_has_the_threads_and_the_precision_of_its_level(place: Place) -> None:
-    small = {"frameworks": "pytorch", "steps_per_epoch": "2", "threads": "1"}
-    vary(place, "precision=float32,bfloat16", **small)
-    paths = place.journal.glob("*/cells/block-*/*/environment.json")
-    versions = [json.loads(path.read_text())["framework"] for path in paths]
-    assert [version["torch_threads"] for version in versions] == ["1", "1"]
-    losses = {run.params["precision"]: run.metrics["val/loss"] for run in cells(place)}
-    assert losses["float32"] != losses["bfloat16"]
-    assert losses["float32"] == pytest.approx(losses["bfloat16"], rel=0.05)
 
 
 @pytest.fixture(scope="module")

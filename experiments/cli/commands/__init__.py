@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from experiments.config.console import Display
+    from experiments.config.console import Display as Display
 else:  # Rich, which help does not need
     Display = Any
 
