@@ -330,7 +330,7 @@ def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, f
         )
         before = after
     single = proof.Trained(before, np.array(moved))
-    together = frameworks.workers("pytorch").Workers(adapter, 0, ["127.0.0.1:0"], 60.0, hook)
+    together = frameworks.load("pytorch", "workers").Workers(adapter, 0, ["127.0.0.1:0"], 60.0, hook)
     try:
         together.build(model, spec, weights, config)
         for _ in range(proof.STEPS):

@@ -72,9 +72,7 @@ class Worker:
         # Differs for every worker and at every resumption, so that no worker repeats draws.
         seed = request.base.seed * 10_007 + len(study.get_trials(deepcopy=False))
         seed = (seed + zlib.crc32(name.encode())) % 2**31
-        dimensions, epochs = request.goal.dimensions, getattr(request.base, "epochs", 1)
-        study.sampler = search.SAMPLERS[request.sweep.sampler](dimensions, seed)
-        study.pruner = search.PRUNERS[request.sweep.pruner](epochs)
+        study.sampler = search.SAMPLERS[request.sweep.sampler](request.goal.dimensions, seed)
 
     def run(self) -> SweepResult:
         """Run trials until there are enough; the process with the sweep's journal concludes."""

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.cli.campaign import is_by_mlflow, print_findings
-from experiments.cli.codes import DONE, NO_VERDICT
 from experiments.cli.commands import Command, Display
 from experiments.config.settings import setting
-from tracking import plain
-from tracking.errors import ErrorCode, EvenhandError
 
 
 @dataclass(frozen=True)
@@ -85,37 +81,12 @@ class Compare:
 
 
 def run(settings: Compare, display: Display) -> int:
-    from experiments.cli.compare import compare
+    from experiments.cli import compare
     from experiments.config import console
 
-    is_table = settings.format == "table"
-    if not is_table:  # another program reads standard output
+    if settings.format != "table":  # another program reads standard output
         display = console.Display(console.PlainConsole(stderr=True))
-    result = compare(settings, display.step)
-    from experiments.comparison.report import rendering, writing
-
-    display.rest()
-    answer = result.answer
-    for line in result.notes:
-        display.say(line)
-    if is_table:
-        table = writing.terminal(answer.comparison)
-        display.console.print(rendering.terminal_card(answer.card), "", table)
-        print_findings(answer.sentences, [*map(str, answer.comparison.warnings)], display)
-        if answer.card.advice:
-            display.say(str(answer.card.advice))
-        display.say("")
-        display.say(f"report     {answer.report}")
-    else:
-        print(plain.visible(answer.text(settings.format)), end="")
-    if result.trouble:
-        raise EvenhandError(
-            ErrorCode.UNREACHABLE,
-            f"the report is on disk, but not on the server: {result.trouble}",
-        )
-    if is_table:
-        display.say(f"MLflow UI  {result.page}")
-    return DONE if answer.comparison.has_verdict or is_by_mlflow() else NO_VERDICT
+    return compare.run(settings, display)
 
 
 COMMAND = Command("Judge finished runs of a tracking server, whoever made them", Compare, run)

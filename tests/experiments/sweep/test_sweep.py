@@ -34,7 +34,6 @@ SMALL = {
     "inference_batch_sizes": "1",
     "steps_per_epoch": "3",
 }
-STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.FAIL: "FAILED", TrialState.PRUNED: "KILLED"}
 OVERHEAD_SECONDS = 0.5
 
 
@@ -81,14 +80,12 @@ def lifetimes(parent: Process) -> list[tuple[float, float]]:
     return sorted(seen.values())
 
 
-def test_sweep_prunes_and_measures_the_best_again(place: Place) -> None:
+def test_sweep_measures_the_best_again(place: Place) -> None:
     options = {
-        "search": "learning_rate=0.05|0.02|0.01|0.005|1e-8",
+        "search": "learning_rate=0.05|0.02|0.01|1e-8",
         "objectives": "loss",
         "constraints": "memory<8GB",
         "sampler": "grid",
-        "pruner": "median",
-        "epochs": "3",
         "frameworks": "toy",
         "blocks": "1",
         "steps_per_epoch": "20",
@@ -99,17 +96,14 @@ def test_sweep_prunes_and_measures_the_best_again(place: Place) -> None:
     study = optuna_study(place)
     trials = {run.tags["trial"]: run for run in runs(place, "trial")}
     (sweep,) = runs(place, "sweep")
-    assert len(trials) == len(study.trials) == 5
-    # 1e-8 learns nothing, and is stopped early
-    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE, TrialState.PRUNED}
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 4
+    assert study.best_params["learning_rate"] > 1e-8  # which learns nothing
     for trial in study.trials:
         run = trials[str(trial.number)]
-        assert run.status == STATUS[trial.state]
-        assert run.tags["trial.state"] == trial.state.name
+        assert (run.status, run.tags["trial.state"]) == ("FINISHED", "COMPLETE")
         assert run.tags["mlflow.parentRunId"] == sweep.run_id
         assert json.loads(run.tags["trial.params"]) == trial.params
         assert float(run.params["learning_rate"]) == trial.params["learning_rate"]
-        assert (run.tags["outcome"] == "pruned") == (trial.state == TrialState.PRUNED)
 
     # only the campaign that measured the best afresh has a verdict
     (campaign,) = runs(place, "campaign")
@@ -130,7 +124,7 @@ def test_sweep_prunes_and_measures_the_best_again(place: Place) -> None:
     again = place.call(*resume(place))
     assert again.returncode == 3, again.stdout + again.stderr
     assert [run.run_id for run in runs(place, "campaign")] == [campaign.run_id]
-    assert (len(runs(place, "cell")), len(runs(place, "trial"))) == (2, 5)
+    assert (len(runs(place, "cell")), len(runs(place, "trial"))) == (2, 4)
 
     # first the framework's check, then the trials, then the campaign's check and cells
     pauses = [later[0] - earlier[1] for earlier, later in itertools.pairwise(seen)]
