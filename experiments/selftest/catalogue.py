@@ -174,14 +174,14 @@ def _peaks(context: Context) -> None:
             context.within(f"{name}, peak of {count} GiB, off by MiB", error, -1, 1)
         if "after_reset" in result:
             peak = (result["after_reset"] or 0) / MIB
-            context.at_most(f"{name}, peak after its reset, MiB", peak, 16)
+            context.within(f"{name}, peak after its reset, MiB", peak, 0, 16)
     if "keras-jax" in names:
         metrics = _grid(context, "keras-jax", "lenet", 28, 32, seconds=2.0).metrics
         used = metrics.get("memory/peak_device_process_bytes")
         if used is None:
             context.report("keras-jax, None, LeNet, memory", "the driver does not report it")
         else:
-            context.at_most("keras-jax, LeNet, memory of the process, GB", used / 1e9, 3.0)
+            context.within("keras-jax, LeNet, memory of the process, GB", used / 1e9, 0, 3.0)
 
 
 def _out_of_memory(context: Context) -> None:
@@ -219,7 +219,7 @@ def _energy(context: Context) -> None:
     watts = [float(np.mean([sample.values[key] for sample in side])) for side in (idle, busy)]
     context.report("idle, W", watts[0])
     context.report("busy, W", watts[1])
-    context.at_most("idle over busy", watts[0] / watts[1], 0.6)
+    context.within("idle over busy", watts[0] / watts[1], 0, 0.6)
 
 
 def _sampled(pid: int | None, seconds: float) -> tuple[list[Sample], Sensors]:
@@ -274,7 +274,7 @@ def _workers(context: Context) -> None:
     context.installed("pytorch")
     results = probe("workers", device=context.device, hooks=("none", "fp16"))
     for hook, result in results.items():
-        context.at_most(f"one worker, hook {hook}", result["error"], result["limit"])
+        context.within(f"one worker, hook {hook}", result["error"], 0, result["limit"])
 
 
 def _adam(context: Context) -> None:

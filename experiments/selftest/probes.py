@@ -6,6 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,10 +36,8 @@ def opened(framework: str, device: str, precision: str = "float32") -> Framework
 
 def raw(framework: str) -> Any:
     """Return the module with known work in a framework's library, which it imports."""
-    name = {"keras-torch": "pytorch", "keras-jax": "jax"}.get(
-        framework, framework.partition("+")[0]
-    )
-    return import_module(f"models.probes.{name}")
+    name = {"keras-torch": "pytorch", "keras-jax": "jax"}.get(framework)
+    return import_module(f"models.probes.{name or framework.partition('+')[0]}")
 
 
 def identity(_: Connection) -> Result:
@@ -136,36 +135,27 @@ def _lstm(sequences: Array, kernel: Array, recurrent: Array) -> Array:
 def _networks(
     adapter: Framework, weights: Mapping[str, tuple[Array, ...]], inputs: Mapping[str, Array]
 ) -> dict[str, Any]:
+    shapes = {name: array.shape for name, array in inputs.items()}
     built: dict[str, Any]
     if adapter.architecture == "pytorch":
         built = raw("pytorch").networks(weights, adapter.device)
     else:
-        shapes = {name: array.shape for name, array in inputs.items()}
-        built = import_module("models.probes.keras").networks(weights, shapes)
+        built = raw("keras").networks(weights, shapes)
     return built
 
 
 def lstm_type(_: Connection, *, framework: str, device: str) -> Result:
-    """Return the types of what LSTMs return under bfloat16, or why a framework refuses them."""
+    """Return the types that an LSTM returns under bfloat16, or why a framework refuses them."""
+    weights, inputs = operands()
     try:
         adapter = opened(framework, device, "bfloat16")
-        weights, inputs = operands()
         network = _networks(adapter, weights, inputs)["lstm"]
-        if adapter.architecture == "pytorch":
-            types = raw("pytorch").output_types(
-                network, lambda: adapter.infer(network, (inputs["lstm"],))
-            )
-            module = models.spec("caption_decoder")
-            spec, batch = module.probe(np.random.default_rng(0))
-            decoder = adapter.build("caption_decoder", spec)
-            types += raw("pytorch").output_types(
-                decoder, lambda: adapter.infer(decoder, batch.inputs)
-            )
-        else:
-            types = [import_module("models.probes.keras").output_type(network, inputs["lstm"])]
+        if adapter.architecture != "pytorch":
+            return {"types": [raw("keras").output_type(network, inputs["lstm"])]}
+        infer = partial(adapter.infer, network, (inputs["lstm"],))
+        return {"types": sorted(set(raw("pytorch").output_types(network, infer)))}
     except ModelError as error:
         return {"refused": str(error)}
-    return {"types": sorted(set(types))}
 
 
 # ---- the clock
@@ -330,7 +320,9 @@ def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, f
         )
         before = after
     single = proof.Trained(before, np.array(moved))
-    together = frameworks.load("pytorch", "workers").Workers(adapter, 0, ["127.0.0.1:0"], 60.0, hook)
+    together = frameworks.load("pytorch", "workers").Workers(
+        adapter, 0, ["127.0.0.1:0"], 60.0, hook
+    )
     try:
         together.build(model, spec, weights, config)
         for _ in range(proof.STEPS):

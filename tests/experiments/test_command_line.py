@@ -68,19 +68,6 @@ def test_other_words_are_refused(words: list[str], code: ErrorCode, part: str) -
     assert part in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("study", "word", "right"),
-    [("overhead", "harnes", "harnesses"), ("grid", "batchsize", "batch_sizes")],
-)
-def test_parameter_of_a_study_is_not_suggested(
-    study: str, word: str, right: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for words in ([f"--{word}=1"], [f"--{word}"]):
-        assert main([study, *words]) == WRONG_CALL
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"did you mean {right}?" in line
-
-
 def test_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == DONE
     assert capsys.readouterr().out == f"evenhand {PYPROJECT['version']}\n"

@@ -120,14 +120,10 @@ def cached_rows(folder: Path, device: str = "cpu") -> list[Row]:
 EQUAL = [Row("lenet", "b", "a", quantity, "x", 0.0, 0.0) for quantity in QUANTITIES]
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, *results: list[Row]) -> None:
-    remaining = iter(results)
-    monkeypatch.setattr(parity_cache, "gate", lambda *_, **__: next(remaining))
-
-
 def test_other_code_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     different = [replace(row, error=row.quantity == "step", limit=1e-8) for row in EQUAL]
-    plant(monkeypatch, EQUAL, different)
+    results = iter([EQUAL, different])
+    monkeypatch.setattr(parity_cache, "gate", lambda *_, **__: next(results))
     assert [cached_rows(tmp_path) for _ in range(2)] == [EQUAL, EQUAL]
     monkeypatch.setattr(parity_cache, "_code", lambda: "changed")
     (line,) = parity_cache.differences(cached_rows(tmp_path))

@@ -115,9 +115,9 @@ def skip(_: Context) -> None:
 @pytest.mark.parametrize(
     ("function", "status", "reason"),
     [
-        (lambda context: context.at_most("a", 1.0, 2.0), PASSED, ""),
-        (lambda context: context.at_most("a", 3.0, 2.0), FAILED, "does not hold: a"),
-        (lambda context: context.at_most("a", float("nan"), 2.0), FAILED, "does not hold: a"),
+        (lambda context: context.within("a", 1.0, 0, 2.0), PASSED, ""),
+        (lambda context: context.within("a", 3.0, 0, 2.0), FAILED, "does not hold: a"),
+        (lambda context: context.within("a", float("nan"), 0, 2.0), FAILED, "does not hold: a"),
         (lambda context: context.report("a", None, "missing"), SKIPPED, "missing"),
         (lambda _: None, SKIPPED, "nothing was measured"),
         (fail, FAILED, "RuntimeError: the driver has gone"),
@@ -133,7 +133,7 @@ def test_every_end_of_a_check_is_a_result(
 
 
 def test_failed_check_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = replace(CHECKS[6], function=lambda context: context.at_most("a", 3.0, 2.0))
+    broken = replace(CHECKS[6], function=lambda context: context.within("a", 3.0, 0, 2.0))
     monkeypatch.setattr(catalogue, "CHECKS", (broken,))
     assert main.main(["selftest", "--device=cpu", f"--output={tmp_path}"]) == 1
     values = json.loads((tmp_path / "selftest.json").read_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,10 +15,8 @@ from experiments.config import settings as settings_
 from experiments.config import variation
 from experiments.planning.design import Cell
 from experiments.run import plan as plan_
-from tests import slurm
-from tests.conftest import Place, toy_costs
+from tests.conftest import Place
 from tests.experiments.test_cell_settings import seen
-from tests.slurm import Slurm
 from tracking.errors import UsageError
 from tracking.records import StoredRun
 from tracking.store import Store
@@ -64,13 +62,6 @@ def test_values_have_the_type_of_the_setting(text: str, name: str, values: Seque
     assert varied is not None
     assert [level.settings for level in varied.levels] == [{name: value} for value in values]
     assert variation.parse(settings(vary=str(varied))) == varied
-
-
-def test_environment_variable_may_be_unset() -> None:
-    varied = variation.parse(settings(vary="env.XLA_FLAGS=none|--a=1,--b=2"))
-    assert varied is not None
-    levels = [(level.text, level.environment) for level in varied.levels]
-    assert levels == [("none", {"XLA_FLAGS": None}), ("--a=1,--b=2", {"XLA_FLAGS": "--a=1,--b=2"})]
 
 
 def test_cells_of_every_value_have_separate_folders() -> None:
@@ -221,34 +212,3 @@ def test_environment_variable_reaches_cells(place: Place, monkeypatch: pytest.Mo
     }
     assert sorted(run.params[f"env.{name}"] for run in cells(place)) == ["a,b/c", "d", "none"]
     assert {row["factor"] for row in rows(place)} == {f"env.{name}"}
-
-
-@pytest.mark.slow
-def test_campaign_ends_when_its_factor_is_settled(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in toy_costs(step=0.01).items():
-        monkeypatch.setenv(name, text)
-    fast, slow = (
-        json.dumps({"toy": {"step": cost}}, separators=(",", ":")) for cost in (0.01, 0.02)
-    )
-    options = {"until": "settled", "blocks": "6", "max_blocks": "20", "steps_per_epoch": "6"}
-    vary(place, f"env.EVENHAND_TOY_COSTS={fast}|{slow}", primary=STEP, **options)
-    assert len(cells(place)) == 12
-    (row,) = (row for row in rows(place) if row["metric"] == STEP)
-    assert (row["verdict"], row["a"], row["b"]) == ("slower", fast, slow)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Slurm]:
-    with slurm.running(nodes=1) as running:
-        yield running
-
-
-@pytest.mark.slow
-@pytest.mark.debian(package="slurm-wlm")
-def test_cluster_measures_both_values_in_the_blocks_of_a_job(on_cluster: Place) -> None:
-    vary(on_cluster, "threads=1,2", executor="slurm", partition="main")
-    threads = {name: report["threads"] for name, report in reports(on_cluster).items()}
-    assert threads == {"toy-threads-1": 1, "toy-threads-2": 2}
-    assert len({run.tags["slurm.job"] for run in cells(on_cluster)}) == 1
