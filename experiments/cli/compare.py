@@ -103,7 +103,7 @@ def _print(answer: ComparisonResult, display: Display) -> None:
 
 
 def _select(store: Store, settings: Compare) -> Selection:
-    """Return the experiments and filters of names or run ids. Raises UsageError for unknown ones."""
+    """Return the experiments and filters of names or run ids. Raises UsageError."""
     campaigns = [name for name in settings.experiment if _RUN_ID.fullmatch(name)]
     names = settings.experiment
     conditions: tuple[str, ...] = (settings.filter,)

@@ -29,7 +29,7 @@ AUTOMATIC = {("device", "auto"), ("threads", "0")}
 
 @dataclass(frozen=True)
 class Level:
-    """One value, with the settings and environment variables of its cells.
+    """Value of a variation, with the settings and environment variables of its cells.
 
     text: as runs log it.
     """

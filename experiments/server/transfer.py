@@ -71,8 +71,8 @@ def _fetch(store: Store, run: StoredRun, origin: str, target: Path) -> list[Reco
     """Return histories, data sets and files of a run."""
     points = [point for key in run.metrics for point in store.points(run.run_id, key)]
     records: list[Record] = [
-        Metrics(origin, tuple(points[at : at + POINTS_A_RECORD]))
-        for at in range(0, len(points), POINTS_A_RECORD)
+        Metrics(origin, tuple(points[start : start + POINTS_A_RECORD]))
+        for start in range(0, len(points), POINTS_A_RECORD)
     ]
     records += store.datasets(run.run_id, origin)
     for path in store.download(run.run_id, target / "files"):

@@ -1,4 +1,4 @@
-"""`compare` on a real tracking store: verdicts, or the reason for none, and a run with the report."""
+"""`compare` on a real tracking store: verdicts, exit codes, and a run with the report."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def campaign_of(
     tags = {"kind": "campaign"}
     yield StoredRun(name, title, status or "FINISHED", 1 + later, end_ms, {}, {}, tags)
     for run in runs(factors={"tensorflow": factor}, campaign=name, params=params):
-        ended = None if run.end_ms is None else run.end_ms + later
+        end_ms = None if run.end_ms is None else run.end_ms + later
         tags = {**run.tags, "campaign": f"run:{name}"}
-        yield replace(run, start_ms=run.start_ms + later, end_ms=ended, tags=tags)
+        yield replace(run, start_ms=run.start_ms + later, end_ms=end_ms, tags=tags)
 
 
 def test_comparison_is_a_run_with_the_report(store: Store, call: Call) -> None:
@@ -189,7 +189,7 @@ def test_wrong_call_is_one_line(
 def test_newest_kind_of_campaigns_is_compared(
     store: Store, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its campaigns are strata; the older kind has a command, which works as printed."""
+    """Check that its campaigns are strata, and that the command for the older kind works."""
     params = {"batch_size": "64", "epochs": "1"}
     store_runs(store, campaign_of("smoke", 0, params=params, factor=0.8))
     for days, name in ((1, "monday"), (2, "tuesday")):

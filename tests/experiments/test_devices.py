@@ -112,7 +112,7 @@ def test_every_preset_fits_the_timing_of_a_gpu(name: str) -> None:
 def test_auto_asks_the_frameworks_if_nvml_does_not_answer(
     visible_to: str, device: str, warnings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container may have CUDA without NVML: the frameworks' processes see the GPU or not."""
+    """Simulate a container with CUDA and without NVML."""
     driver = tmp_path / "nvidiactl"
     monkeypatch.setattr(devices, "DRIVER", (driver,))
     monkeypatch.setenv("EVENHAND_TOY_GPU", visible_to)

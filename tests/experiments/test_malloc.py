@@ -45,7 +45,7 @@ print(*counts)
 
 
 @pytest.mark.parametrize("malloc", ["system", "keep"])
-def test_freed_memory_is_kept(malloc: str) -> None:
+def test_malloc_keep_retains_freed_memory(malloc: str) -> None:
     for faults in map(int, run_python("-c", SCRIPT, malloc, TOY).stdout.split()):
         if malloc == "keep":
             assert faults < 0.01 * TIMES * PAGES

@@ -46,7 +46,7 @@ SLOWER = verdicts(compare(frame(factors={"tensorflow": 1.2})))
 
 
 def test_result_of_search_runs(store: Store) -> None:
-    """As a table and as a list, with the campaign's own run in it."""
+    """Compare it as a table and as a list, with the campaign's own run in it."""
     search = partial(mlflow.search_runs, experiment_names=["captioning"])
     assert SLOWER[STEP][:2] == ("slower", 8)
     runs, campaign = search(), store.run_id("c1")

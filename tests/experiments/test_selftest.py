@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -127,8 +127,8 @@ def skip(_: Context) -> None:
 def test_every_end_of_a_check_is_a_result(
     function: Callable[[Context], None], status: str, reason: str, tmp_path: Path
 ) -> None:
-    check = Check(1, "a", "a", function, on_cpu=True)
-    result = run_check(check, Context("cpu", (), tmp_path))
+    definition = Check(1, "a", "a", function, on_cpu=True)
+    result = run_check(definition, Context("cpu", (), tmp_path))
     assert (result.status, result.reason) == (status, reason)
 
 
@@ -241,56 +241,55 @@ def no_process(*_: object, **__: object) -> Iterator[tuple[int, str]]:
     yield 1, "ready"
 
 
-def planted(results: dict[str, dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    return lambda name, *_, **__: results[name]
-
-
-def outcome(number: int, folder: Path, frameworks: tuple[str, ...] = ("pytorch",)) -> str:
-    result = run_check(CHECKS[number - 1], Context("cuda", frameworks, folder))
-    assert "Error:" not in result.reason, result.reason
-    return result.status
-
-
-@pytest.fixture(autouse=True)
-def no_gpu_work(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return a function that runs a check of a GPU with planted results, by name or in turn."""
     card = Card(f"GPU-{UUID}", 0, "a card")
     monkeypatch.setattr(children, "running", no_process)
     monkeypatch.setattr(catalogue.nvml, "visible", lambda: (card,))
-    monkeypatch.setattr(cells, "run", lambda *_, **__: OK)
 
+    def run(
+        number: int,
+        results: dict[str, dict[str, Any]] | None = None,
+        outcomes: Iterable[CellOutcome] = (),
+        frameworks: tuple[str, ...] = ("pytorch",),
+    ) -> str:
+        remaining = iter(outcomes)
+        monkeypatch.setattr(catalogue, "probe", lambda name, *_, **__: (results or {})[name])
+        monkeypatch.setattr(cells, "run", lambda *_, **__: next(remaining, OK))
+        result = run_check(CHECKS[number - 1], Context("cuda", frameworks, tmp_path))
+        assert "Error:" not in result.reason, result.reason
+        return result.status
 
-def plant_cells(monkeypatch: pytest.MonkeyPatch, *results: CellOutcome) -> None:
-    remaining = iter(results)
-    monkeypatch.setattr(cells, "run", lambda *_, **__: next(remaining))
+    return run
 
 
 @pytest.mark.parametrize("number", GOOD)
-def test_good_results_pass(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "probe", planted(GOOD[number]))
-    assert outcome(number, tmp_path) == PASSED
+def test_good_results_pass(number: int, check: Callable[..., str]) -> None:
+    assert check(number, GOOD[number]) == PASSED
 
 
 @pytest.mark.parametrize(("number", "name", "fault"), FAULTS)
 def test_fault_fails(
-    number: int, name: str, fault: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, name: str, fault: dict[str, Any], check: Callable[..., str]
 ) -> None:
-    monkeypatch.setattr(catalogue, "probe", planted({**GOOD[number], name: fault}))
-    assert outcome(number, tmp_path) == FAILED
+    assert check(number, {**GOOD[number], name: fault}) == FAILED
 
 
-def test_refused_lstm_does_not_fail_other_frameworks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = iter([{"refused": "bfloat16 LSTMs are float16"}, {"types": ["bfloat16"]}])
-    monkeypatch.setattr(catalogue, "probe", lambda *_, **__: next(results))
-    assert outcome(3, tmp_path, ("pytorch", "keras-torch")) == PASSED
+def compiled(first_step_seconds: float) -> CellOutcome:
+    counts = {"train/compilations": 1.0, "train/recompilations": 0.0, "train/graph_breaks": 0.0}
+    return replace(OK, metrics={**counts, "train/first_step_seconds": first_step_seconds})
+
+
+def stepped(step_seconds: float) -> CellOutcome:
+    return replace(OK, metrics={"train/step_seconds": step_seconds})
 
 
 FAILED_CELL = CellOutcome(RunOutcome.FAILED, reason="CUDNN_STATUS_ALLOC_FAILED")
 
 
 @pytest.mark.parametrize(
-    ("number", "results", "expected"),
+    ("number", "outcomes", "expected"),
     [
         (9, [FULL, OK, FULL, OK], PASSED),
         (9, [OK, OK, FULL, OK], FAILED),  # it fitted
@@ -298,24 +297,24 @@ FAILED_CELL = CellOutcome(RunOutcome.FAILED, reason="CUDNN_STATUS_ALLOC_FAILED")
         (9, [FAILED_CELL, OK, FULL, OK], FAILED),
         (11, [OK, DISTURBED], PASSED),
         (11, [OK, OK], FAILED),
+        (13, [compiled(20.0), compiled(19.0)], PASSED),
+        (13, [compiled(20.0), compiled(4.0)], FAILED),  # a warm cache
+        (16, [OK, stepped(0.0101), stepped(0.0100)], PASSED),
+        (16, [OK, stepped(0.0101), stepped(0.0095)], FAILED),  # slower than a plain loop
     ],
 )
-def test_memory_and_neighbours(
-    number: int,
-    results: list[CellOutcome],
-    expected: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_outcomes_of_cells(
+    number: int, outcomes: list[CellOutcome], expected: str, check: Callable[..., str]
 ) -> None:
-    plant_cells(monkeypatch, *results)
-    assert outcome(number, tmp_path) == expected
+    frameworks = ("pytorch+compile",) if number == 13 else ("pytorch",)
+    assert check(number, outcomes=outcomes, frameworks=frameworks) == expected
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, PASSED), (0.5, FAILED)])
 def test_energy_against_power(
-    factor: float, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    factor: float, expected: str, check: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counter rises by factor × power; idle 100 W, busy 600 W."""
+    """Let the counter rise by factor × power; idle 100 W, busy 600 W."""
     card = SimpleNamespace(gpus=("gpu_0",), missing={})
 
     def sampled(pid: int | None, _: float) -> tuple[list[Sample], SimpleNamespace]:
@@ -325,23 +324,4 @@ def test_energy_against_power(
         return [Sample(time, power, {"gpu_0": factor * watts * time}) for time in times], card
 
     monkeypatch.setattr(catalogue, "_sampled", sampled)
-    assert outcome(10, tmp_path) == expected
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [((20.0, 19.0), PASSED), ((20.0, 4.0), FAILED)])
-def test_warm_compilation_cache_fails(
-    seconds: tuple[float, float], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = {"train/compilations": 1.0, "train/recompilations": 0.0, "train/graph_breaks": 0.0}
-    results = [replace(OK, metrics={**counts, "train/first_step_seconds": s}) for s in seconds]
-    plant_cells(monkeypatch, *results)
-    assert outcome(13, tmp_path, ("pytorch+compile",)) == expected
-
-
-@pytest.mark.parametrize(("plain", "expected"), [(0.0100, PASSED), (0.0095, FAILED)])
-def test_harness_costs_at_most_3_percent(
-    plain: float, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = (0.0101, 0.0101, plain)
-    plant_cells(monkeypatch, *(replace(OK, metrics={"train/step_seconds": step}) for step in steps))
-    assert outcome(16, tmp_path) == expected
+    assert check(10) == expected

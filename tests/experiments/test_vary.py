@@ -31,8 +31,8 @@ TOY = {
 }
 INVALID = """
 threads · threads= · =1,2 · threads=1 · threads=1,,2 · threads=1,1 · threads=1,x · threads=1,5000
-threads=0,2 · device=auto,cpu · malloc=keep,other · tread=1,2 · blocks=1,2 · seed=1,2
-executor=local,slurm · journal=a,b · frameworks=a,b · framework=a,b · vary=a,b
+threads=0,2 · device=auto,cpu · malloc=keep,other · tread=1,2 · blocks=1,2
+seed=1,2 · executor=local,slurm · journal=a,b · frameworks=a,b · framework=a,b · vary=a,b
 threads=1,2,malloc=system,keep · threads=1,2,env.A=1 · env.=1,2 · env.a b=1,2
 env.MLFLOW_TRACKING_URI=a,b · env.PYTHONPATH=a,b · max_broken_images=0,1
 """
@@ -78,7 +78,7 @@ def test_invalid_variation_is_one_line(text: str) -> None:
 
 @pytest.mark.parametrize("study", sorted(set(studies.available()) - {"calibrate"}))
 def test_every_study_can_vary_a_setting(study: str) -> None:
-    """Each treatment has both values, and the study's factor becomes a stratum."""
+    """Check that each treatment has both values, and the study's factor is a stratum."""
     plain = plan(study, threads="1")
     both = plan(study, threads="1", vary="malloc=system,keep")
     count = len(plain.treatments)
@@ -174,7 +174,7 @@ def test_two_values_share_blocks_through_extension_and_resume(place: Place) -> N
 
 
 def test_frameworks_can_be_compared_at_each_value(place: Place) -> None:
-    """The cells take turns, with a control."""
+    """Let the cells take turns, with a control."""
     frameworks = "toy,toy+twin"
     vary(place, "malloc=system,keep", frameworks=frameworks, pairing="interleaved", aa="true")
     runs = cells(place)

@@ -175,7 +175,7 @@ def demo(**texts: str) -> captioning.Settings:
     return settings_.parse(captioning.Settings, captioning.STUDY.presets, texts)
 
 
-def of(
+def length_of(
     settings: CampaignSettings,
     searched: frozenset[str] = frozenset(),
     counts: dict[str, int] = CAPTIONS,
@@ -208,18 +208,18 @@ def test_every_batch_size_of_the_documented_search_runs_on_the_defaults() -> Non
 
 
 def test_default_batch_size_trains_unchanged() -> None:
-    assert of(demo()).settings(32) == {}
-    assert of(demo()).steps(32) == 8 * 40
+    assert length_of(demo()).settings(32) == {}
+    assert length_of(demo()).steps(32) == 8 * 40
     short = demo(epochs="1", steps_per_epoch="3", warmup_steps="2")
-    assert of(short).settings(32) == {}
-    assert of(short).settings(96) == {"steps_per_epoch": 1, "epochs": 3}, (
+    assert length_of(short).settings(32) == {}
+    assert length_of(short).settings(96) == {"steps_per_epoch": 1, "epochs": 3}, (
         "a single step is measured by default: no more"
     )
 
 
 def test_searched_settings_are_never_changed() -> None:
-    assert of(demo(), frozenset({"epochs"})).settings(256) == {"steps_per_epoch": 5}
-    assert of(demo(), frozenset({"steps_per_epoch"})).settings(256) == {}
+    assert length_of(demo(), frozenset({"epochs"})).settings(256) == {"steps_per_epoch": 5}
+    assert length_of(demo(), frozenset({"steps_per_epoch"})).settings(256) == {}
     request = make_request("batch_size=8..256:log,epochs=4..8")
     assert (
         space.settled(
