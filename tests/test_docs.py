@@ -29,8 +29,6 @@ from tests.documented import NOT_RUN, PAGES, Command, commands
 ENTRY_POINTS = yaml.safe_load((ROOT / "MLproject").read_text())["entry_points"]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 COMPOSE = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())
-# Names and data that the pages' examples have, and readers do not.
-INVENTED = {"settings": "best-settings.json"}
 MAX_CHARACTERS = 120
 
 
@@ -95,7 +93,6 @@ def test_commands_are_found() -> None:
 def test_a_command_has_what_it_names(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / INVENTED["settings"]).write_text('{"batch_size": 64}')
     monkeypatch.chdir(tmp_path)
     check(list(command.words))
 

@@ -41,11 +41,11 @@ ATTRIBUTE = "evenhand"
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Result of a sweep; `conclusion` is of the campaign that measured the best again."""
+    """Result of a sweep. commands: calls with the best settings. conclusion: of their campaign."""
 
     sentences: list[str]
     page: Path | None = None
-    settings: list[Path] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     dashboard: str = ""
     conclusion: Conclusion | None = None
     delivered: bool = True
@@ -113,7 +113,7 @@ class Worker:
         folder.mkdir(exist_ok=True)
         best = search.best(self.study)
         sentences = results.sentences(self.study.get_trials(), best, request.goal)
-        files = winners.write(folder, best, dimensions)
+        commands = [winners.command(request.study, trial, dimensions) for trial in best]
         self.display.begin("plots")
         self.display.step("plots", 0, None)
         conclusion, link = self._confirm(best, sentences), ""
@@ -132,7 +132,7 @@ class Worker:
         url = self._storage.engine.url.render_as_string(hide_password=True)
         dashboard = f"optuna-dashboard {url}"
         page = folder / "sweep.html"
-        return SweepResult(sentences, page, files, dashboard, conclusion, delivered)
+        return SweepResult(sentences, page, commands, dashboard, conclusion, delivered)
 
     def _confirm(self, best: Sequence[FrozenTrial], sentences: list[str]) -> Conclusion | None:
         """Measure the best against the default, with fresh seeds, in blocks.

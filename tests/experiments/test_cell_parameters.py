@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -33,18 +31,16 @@ def value_of(field: dataclasses.Field[object]) -> str:
 
 @EVERY
 def test_a_user_cannot_pass_one(
-    study: str, field: dataclasses.Field[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: str, field: dataclasses.Field[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = entries.load(study).fields.keys()
     assert field.metadata["instead"]
     assert names >= set(field.metadata["instead"]), "what it names, users can set"
     assert field.name not in names
     assert f"--{field.name}" not in {one.value for one in completion.candidates([study], "--")}
-    (tmp_path / "settings.json").write_text(json.dumps({field.name: value_of(field)}))
     value = f"--{field.name}={value_of(field)}"
     for words in (
         [study, value],
-        [study, f"--settings={tmp_path / 'settings.json'}"],
         [study, f"--vary={field.name}=1,2"],
         ["sweep", f"--experiment={study}", "--search=seed=1|2", value],
     ):

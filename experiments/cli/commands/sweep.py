@@ -31,7 +31,8 @@ def run(settings: Sweep, options: Mapping[str, str], display: Display) -> int:
         return DONE
     display.say("")
     display.say(f"search     {result.page}")
-    display.say(f"settings   {', '.join(map(str, result.settings)) or 'none'}")
+    for command in result.commands:
+        display.say(f"best       {command}")
     display.say(f"dashboard  {result.dashboard}   (it needs the extra 'dashboard')")
     campaign.print_page(process.recorder, display, delivered=result.delivered)
     return campaign.exit_code(result.conclusion)
