@@ -67,9 +67,6 @@ def placement(
         settings: The settings of the campaign.
         available: Numbers of the CPUs; empty: those of this process.
         root: The file system that holds `sys`.
-
-    Raises:
-        UsageError: if the system lets no process choose its CPUs.
     """
     available = sorted(available or own_cpus())
     if settings.pin == "none":
@@ -78,14 +75,6 @@ def placement(
     parent = cores[0] if len(cores) > 2 else ()
     cells = tuple(core[0] for core in cores if core != parent)
     return Placement(cells, tuple(sorted(parent)))
-
-
-def cpus_of_cells(settings: CampaignSettings) -> tuple[int, ...]:
-    """Return the CPUs that a cell is placed on; none if the system lets no process choose.
-
-    All are named if nothing is pinned: the parent that starts it may be pinned for another.
-    """
-    return placement(settings).cells
 
 
 def cpus_of_parent(cells: Iterable[CampaignSettings]) -> set[int]:
@@ -179,11 +168,8 @@ def cool_down_seconds(settings: CampaignSettings) -> float:
 
 def sensor_seconds(settings: CampaignSettings) -> float:
     """Return the period of the sensors: a GPU's counters move ten times a second."""
-    if settings.sensor_seconds:
-        return settings.sensor_seconds
-    return (
-        CUDA_SENSOR_SECONDS if resolve(settings.device, settings) == "cuda" else CPU_SENSOR_SECONDS
-    )
+    on_gpu = resolve(settings.device, settings) == "cuda"
+    return settings.sensor_seconds or (CUDA_SENSOR_SECONDS if on_gpu else CPU_SENSOR_SECONDS)
 
 
 def timing(settings: CampaignSettings) -> str:

@@ -193,7 +193,7 @@ def cell_spec(
         journal=str(journal.resolve()),
         folder=f"cells/{task.key}/{task.run[:8]}",
         checkpoint=str(checkpoint_of(journal, task.key)),
-        cpus=devices.cpus_of_cells(settings),
+        cpus=devices.placement(settings).cells,  # the parent may be pinned for another cell
         nodes=nodes,
         environment=dict(treatment.environment),
         clock=clock.CLOCK.origin,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -291,52 +290,32 @@ def profiler(_: Connection, *, device: str, side: int) -> Result:
     }
 
 
-def workers(_: Connection, *, device: str, hooks: Sequence[str], model: str = "lenet") -> Result:
-    """Return the difference of one DistributedDataParallel worker from none, and its limit.
-
-    By hook. The limits are those of the study's proof.
-    """
-    adapter = opened("pytorch", device, "float64")
-    return {hook: _against_no_worker(adapter, hook, model) for hook in hooks}
-
-
-def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, float]:
+def worker(_: Connection, *, device: str, model: str = "lenet") -> Result:
+    """Return the difference of one DistributedDataParallel worker from none, and its limit."""
     from experiments.workloads.distributed import proof
 
-    module = models.spec(model)
+    adapter, module = opened("pytorch", device, "float64"), models.spec(model)
     spec, batch = module.probe(np.random.default_rng(0))
     weights = module.initial_weights(spec, np.random.default_rng(1))
-    config = OptimizerConfig("sgd", 0.01 if hook == "none" else proof.RATE)
-    batch = adapter.place(batch)
+    config, batch = OptimizerConfig("sgd", 0.01), adapter.place(batch)
     network = adapter.build(model, spec)
     adapter.load_weights(network, weights)
     optimizer = adapter.optimizer(network, config)
-    moved, before = [], adapter.weights(network)
-    for _ in range(proof.STEPS):
-        adapter.train_step(network, optimizer, batch)
-        after = adapter.weights(network)
-        moved.append(
-            math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after))
-        )
-        before = after
-    single = proof.Trained(before, np.array(moved))
     together = frameworks.load("pytorch", "workers").Workers(
-        adapter, 0, ["127.0.0.1:0"], 60.0, hook
+        adapter, 0, ["127.0.0.1:0"], 60.0, "none"
     )
     try:
         together.build(model, spec, weights, config)
-        for _ in range(proof.STEPS):
+        for _step in range(proof.STEPS):
+            adapter.train_step(network, optimizer, batch)
             together.step(batch)
-        weights = adapter.weights(together.network)
+        distributed = adapter.weights(together.network)
     finally:
         together.close()
-    apart = {name: weights[name] - array for name, array in single.weights.items()}
-    if hook == "none":
-        largest = max(float(np.abs(array).max()) for array in single.weights.values())
-        error = max(float(np.abs(array).max()) for array in apart.values()) / largest
-        return {"error": error, "limit": proof.EXACT}
-    way = math.sqrt(sum(float(np.square(array).sum()) for array in apart.values()))
-    return {"error": way / float(single.moved.sum()), "limit": proof.most_lost(hook, 1, single)}
+    single = adapter.weights(network)
+    differences = [np.abs(distributed[name] - array).max() for name, array in single.items()]
+    largest = max(np.abs(array).max() for array in single.values())
+    return {"error": float(max(differences) / largest), "limit": proof.EXACT}
 
 
 def adam_kernels(

@@ -211,9 +211,7 @@ GOOD: dict[int, dict[str, dict[str, Any]]] = {
     7: {"free_running": {"pairs": [WINDOWS]}},
     8: {"peaks": {"rises": [GIB, 3 * GIB + MIB // 2], "before": 0, "after_reset": MIB}},
     12: {"profiler": COUNTED},
-    14: {
-        "workers": {"none": {"error": 0.0, "limit": 1e-12}, "fp16": {"error": 1e-4, "limit": 1e-3}}
-    },
+    14: {"worker": {"error": 0.0, "limit": 1e-12}},
     15: {"adam_kernels": {"kernels": KERNELS, "implementation": "foreach"}},
 }
 # Check, and one fault in these.
@@ -227,7 +225,7 @@ FAULTS: list[tuple[int, str, dict[str, Any]]] = [
     (8, "peaks", {"rises": [GIB, 4 * GIB], "before": 0}),
     (8, "peaks", {**GOOD[8]["peaks"], "after_reset": GIB}),
     (12, "profiler", {**COUNTED, "counts": {"launches": 11}}),
-    (14, "workers", {"none": {"error": 1e-9, "limit": 1e-12}}),
+    (14, "worker", {"error": 1e-9, "limit": 1e-12}),
     (
         15,
         "adam_kernels",
