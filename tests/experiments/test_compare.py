@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -23,7 +22,7 @@ from experiments.cli.codes import DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
-from tests.conftest import ROOT, Place, Server
+from tests.conftest import ROOT, Place
 from tests.experiments.comparison.campaigns import RATE, STEP, frame, runs
 from tests.tracking.fill_server import fill
 from tracking.errors import UsageError
@@ -226,19 +225,6 @@ def test_running_campaign_is_left_out_unless_it_is_named(
     (row,) = table(experiment=running, outcomes=STEP)["rows"]
     assert row["verdict"] == "faster"
     assert call(filter=f"tags.campaign = '{running}'") == WRONG_CALL
-
-
-@pytest.mark.slow
-def test_server_with_accounts_needs_a_password(place: Place, tmp_path: Path) -> None:
-    folder = tmp_path / "guarded"
-    folder.mkdir()
-    server = Server(folder, options=("--app-name", "basic-auth"))
-    try:
-        done = replace(place, uri=server.uri).call(sys.executable, "-m", "experiments", "compare")
-    finally:
-        server.kill()
-    assert (done.returncode, done.stderr.count("\n")) == (WRONG_CALL, 1), done.stderr
-    assert "MLFLOW_TRACKING_USERNAME" in done.stderr
 
 
 Verdicts = dict[str, tuple[str, int, float]]
