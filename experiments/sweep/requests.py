@@ -30,10 +30,6 @@ class SweepRequest:
     goal: Goal
 
     @property
-    def study(self) -> str:
-        return self.sweep.experiment
-
-    @property
     def trials(self) -> int:
         """Number of trials; a grid may have fewer points than requested."""
         if self.sweep.sampler != "grid":
@@ -95,7 +91,7 @@ def with_length(request: SweepRequest, counts: Mapping[str, int]) -> SweepReques
     """Return the request with the length of training at each batch size. counts: of its data."""
     dimensions = request.goal.dimensions
     fields = {dimension.field for dimension in dimensions}
-    trained = length.of(studies.load(request.study), request.base, counts, fields)
+    trained = length.of(studies.load(request.sweep.experiment), request.base, counts, fields)
     if not trained:
         return request
     dimensions = tuple(

@@ -113,14 +113,14 @@ class Worker:
         folder.mkdir(exist_ok=True)
         best = search.best(self.study)
         sentences = results.sentences(self.study.get_trials(), best, request.goal)
-        commands = [winners.command(request.study, trial, dimensions) for trial in best]
+        commands = [winners.command(request.sweep.experiment, trial, dimensions) for trial in best]
         self.display.begin("plots")
         self.display.step("plots", 0, None)
         conclusion, link = self._confirm(best, sentences), ""
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
             link = self._link(self.study.user_attrs[self._campaign])
-        title = f"Sweep of {request.study}: {request.sweep.search}"
+        title = f"Sweep of {request.sweep.experiment}: {request.sweep.search}"
         lines = [*(f"⚠ {line}" for line in recorder.warnings), *sentences]
         results.write_page(self.study, folder, title, lines)
         recorder.keep_file(folder)
@@ -147,17 +147,19 @@ class Worker:
         begun = self.study.user_attrs.get(self._campaign, "")
         try:
             if begun and (root / begun / journal.CAMPAIGN).exists():
-                campaign = pipeline.restart(request.study, begun, {}, root, self.display)
+                campaign = pipeline.restart(request.sweep.experiment, begun, {}, root, self.display)
             else:
                 run_id, trials = self.recorder.run_id, winners.select(best)
                 dimensions = request.goal.dimensions
-                plan = winners.plan(request.study, request.base, dimensions, trials, run_id)
+                plan = winners.plan(
+                    request.sweep.experiment, request.base, dimensions, trials, run_id
+                )
                 if plan is None:
                     sentences.append("The default is the best setting: there is nothing to judge.")
                     return None
                 settings = winners.settings(request.base, plan)
                 campaign = pipeline.start(
-                    request.study, settings, self.display, plan, parent_run=run_id
+                    request.sweep.experiment, settings, self.display, plan, parent_run=run_id
                 )
         except UsageError as error:
             sentences.append(f"No verdict: the best could not be measured again: {error}.")
@@ -195,15 +197,17 @@ def start(request: SweepRequest, display: Display) -> Worker:
     """Return the worker of a new sweep. Raises UsageError for what can be known to fail."""
     sweep, base = request.sweep, request.base
     storage = search.open_storage(sweep.storage, sweep.heartbeat_seconds) if sweep.storage else None
-    counts = preparation.prepare_data(request.study, base, display).dataset.counts
+    counts = preparation.prepare_data(request.sweep.experiment, base, display).dataset.counts
     request = requests.with_length(request, counts)
     dimensions = request.goal.dimensions
     for dimension in dimensions:
         for value in dimension.extremes if dimension.field != "frameworks" else ():
             settings = space.settled(base, (dimension,), {dimension.name: value})
-            preparation.prepare_data(request.study, settings, display)
+            preparation.prepare_data(request.sweep.experiment, settings, display)
     requests.check_rates(request)
-    prepared = preparation.prepare(request.study, space.widest(base, dimensions), display)
+    prepared = preparation.prepare(
+        request.sweep.experiment, space.widest(base, dimensions), display
+    )
     resolved = {name: getattr(prepared.settings, name) for name in ("team", "device")}
     request = dataclasses.replace(request, base=dataclasses.replace(base, **resolved))
     params = {
@@ -211,7 +215,7 @@ def start(request: SweepRequest, display: Display) -> Worker:
         for name, text in settings_.as_text(sweep).items()
         if text and name not in ("storage", "heartbeat_seconds")
     }
-    name = f"sweep of {request.study}: {sweep.search}"[:200]
+    name = f"sweep of {request.sweep.experiment}: {sweep.search}"[:200]
     description = {
         "study": "sweep",
         "settings": dataclasses.asdict(request.base),
@@ -243,7 +247,7 @@ def resume(sweep: Sweep, texts: Mapping[str, str], display: Display) -> Worker:
     storage = search.open_storage(url, request.sweep.heartbeat_seconds)
     study = search.load(storage, stored["run_id"])
     widest = space.widest(request.base, request.goal.dimensions)
-    prepared = preparation.prepare(request.study, widest, display)
+    prepared = preparation.prepare(request.sweep.experiment, widest, display)
     request = requests.with_length(request, prepared.data.dataset.counts)
     records, name = None, ""
     try:

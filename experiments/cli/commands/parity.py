@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.cli.campaign import print_findings
-from experiments.cli.codes import DONE, FAILED
 from experiments.cli.commands import Command, Display
 from experiments.config.settings import MAX_SEED, setting
 
@@ -51,12 +49,7 @@ class Parity:
 def run(settings: Parity, display: Display) -> int:
     from experiments.cli import parity
 
-    result, page = parity.parity(settings, display.step)
-    display.rest()
-    display.console.print(parity.table(result.rows))
-    print_findings([], result.troubles, display)
-    display.say(f"MLflow UI  {page}")
-    return FAILED if result.troubles else DONE
+    return parity.run(settings, display)
 
 
 COMMAND = Command(
