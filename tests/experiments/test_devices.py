@@ -22,7 +22,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.contract import Treatment
 from experiments.metrics import FREELY
 from experiments.planning.treatments import require_single_steps
-from experiments.run import cell_run, machine_state, preflight, preparation
+from experiments.run import cell_run, preflight, preparation
 from experiments.run.machine_state import MachineState
 from experiments.run.plan import of_study
 from experiments.run.preparation import PreparedCampaign
@@ -254,9 +254,6 @@ def test_memory_pressure_is_a_trouble() -> None:
     (trouble,) = MachineState(memory_pressure_percent=12.5).troubles
     assert "12 %" in trouble
     assert MachineState(memory_pressure_percent=9.0).troubles == ()
-    state = MachineState(setup={"turbo": "on"}, not_available={"governor": "no cpufreq"})
-    assert machine_state.from_values(json.loads(json.dumps(vars(state)))) == state
-    assert state.tags == {"machine.turbo": "on"}
 
 
 TOY = str(ROOT / "tests" / "toy_framework" / "installed")

@@ -195,5 +195,5 @@ def test_broken_pictures_in_a_large_set_are_left_out_and_listed(place: Place) ->
     (data / "Images" / "7.jpg").write_text("not a picture")
     done = place.run(data=str(data), frameworks="toy", blocks="1", images="40")
     assert done.returncode == 3, done.stdout + done.stderr
-    (path,) = place.folder.glob("mlruns/*/*/artifacts/broken_images.json")
-    assert "7.jpg" in path.read_text()
+    paths = place.folder.glob("mlruns/*/*/artifacts/broken_images.json")
+    assert any("7.jpg" in path.read_text() for path in paths)
