@@ -223,7 +223,6 @@ def _judge(
 
 
 def _campaign_section(names: Mapping[str, str], link: Callable[[str], str]) -> list[Section]:
-    """Return the table of the campaigns' runs, if there are several."""
     from experiments.comparison.report.sections import Cell, Section
 
     if len(names) < 2:

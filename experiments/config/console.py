@@ -94,11 +94,9 @@ class Display:
         self._progress.stop()
 
     def rest(self) -> None:
-        """Remove the bars."""
         self._progress.stop()
 
     def say(self, text: str, style: str = "") -> None:
-        """Print one line."""
         self.console.print(plain.line(text), style=style or None, markup=False)
 
     def expect(self, total: int) -> None:

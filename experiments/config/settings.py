@@ -109,7 +109,6 @@ def immaterial(settings: Any) -> frozenset[str]:
 
 
 def searchable(settings: Any) -> frozenset[str]:
-    """Return the names of the settings that a sweep may search."""
     return _names(settings, lambda metadata: metadata["searchable"])
 
 
@@ -119,7 +118,6 @@ def silent(settings: Any) -> frozenset[str]:
 
 
 def of_group(settings: Any, group: str) -> frozenset[str]:
-    """Return the names of the settings of one subject."""
     return _names(settings, lambda metadata: metadata.get("group") == group)
 
 

@@ -40,7 +40,6 @@ class Level:
     environment: Mapping[str, str | None]
 
     def applied(self, settings: S) -> S:
-        """Return the settings with this value."""
         return dataclasses.replace(settings, **self.settings)
 
 

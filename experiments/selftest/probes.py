@@ -40,7 +40,6 @@ def raw(framework: str) -> Any:
 
 
 def identity(_: Connection) -> Result:
-    """Return what PyTorch knows of its device."""
     facts: Result = raw("pytorch").identity()
     return facts
 

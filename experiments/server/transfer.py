@@ -156,7 +156,6 @@ def _journals(folder: Path) -> list[Path]:
 
 
 def _send(store: Store, folder: Path) -> ReplayResult:
-    """Send the intact records of a journal."""
     result, offset = ReplayResult(), 0
     try:
         store.expect(journal.opened(folder, result.damaged), journal.experiment(folder))
@@ -175,7 +174,6 @@ def _send(store: Store, folder: Path) -> ReplayResult:
 
 
 def _lines(results: Sequence[ReplayResult], folder: Path, uri: str) -> list[str]:
-    """Return the lines about what was not sent."""
     damaged = [line for result in results for line in result.damaged.values()]
     refused = [f"refused: {line}" for result in results for line in result.refused]
     lines = journal.named(damaged) + journal.named(refused)

@@ -49,8 +49,6 @@ class TrialFailed(EvenhandError):
 
 @dataclass(frozen=True)
 class Goal:
-    """Search space, objectives and bounds."""
-
     dimensions: tuple[Dimension, ...]
     objectives: tuple[Objective, ...]
     constraints: tuple[Constraint, ...] = ()

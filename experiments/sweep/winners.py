@@ -41,7 +41,6 @@ def select(best: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 
 
 def command(study: str, trial: FrozenTrial, dimensions: Sequence[Dimension]) -> str:
-    """Return the call of the experiment with a trial's settings."""
     settings = space.point_settings(dimensions, trial.params).items()
     return shell.command(study, *(f"--{name}={to_text(value)}" for name, value in settings))
 

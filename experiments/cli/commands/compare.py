@@ -10,8 +10,6 @@ from experiments.config.settings import setting
 
 @dataclass(frozen=True)
 class Compare:
-    """Settings of `compare`."""
-
     experiment: tuple[str, ...] = setting(
         ("captioning",),
         "experiments by name, campaigns by run id; several with commas",
