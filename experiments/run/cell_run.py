@@ -139,7 +139,7 @@ def measure(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) -> C
     recorder.begin(task.name)
     cell = CellRun(recorder, prepared, task)
     try:
-        with recorder.sparing([cell.settings]):
+        with recorder.sparing():
             closed = cell.process.run(cell.sensor_seconds, recorder.why_stop)
         closed = cell.explain(closed)
     except OSError as error:
@@ -193,7 +193,7 @@ def cell_spec(
         journal=str(journal.resolve()),
         folder=f"cells/{task.key}/{task.run[:8]}",
         checkpoint=str(checkpoint_of(journal, task.key)),
-        cpus=devices.placement(settings).cells,  # the parent may be pinned for another cell
+        cpus=devices.cpus_of_cells(settings),
         nodes=nodes,
         environment=dict(treatment.environment),
         clock=clock.CLOCK.origin,
@@ -217,7 +217,7 @@ def _run_opened(
         **prepared.data.tags,
         **data.tags,
         **recorder.place_tags,
-        **({} if settings.pin == "none" else devices.placement(settings).tags),
+        **({} if settings.pin == "none" else {"pinned.cell": ",".join(map(str, spec.cpus))}),
         **recorder.warning_tags,
         **task.tags,
     }
@@ -278,7 +278,7 @@ def distinguishing_settings(
 
 
 def _threads(settings: CampaignSettings) -> int:
-    limit, cpus = quota(), len(devices.placement(settings).cells)
+    limit, cpus = quota(), len(devices.cpus_of_cells(settings))
     return settings.threads or max(1, cpus if limit is None else min(cpus, math.floor(limit)))
 
 

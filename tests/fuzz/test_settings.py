@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from experiments.config import settings
 from experiments.sweep import goals, space
-from tests.experiments.test_hostile_settings import KINDS
+from tests.experiments.test_hostile_settings import ENTRIES
 from tracking import plain
 from tracking.errors import UsageError
 
@@ -47,14 +47,18 @@ TEXTS = (
     | st.text(min_size=1).map(lambda text: text * 4_000)
 )
 SETTINGS = st.sampled_from(
-    [(name, field.name) for name, (kind, _) in KINDS.items() for field in dataclasses.fields(kind)]
+    [
+        (name, field.name)
+        for name, (kind, _) in ENTRIES.items()
+        for field in dataclasses.fields(kind)
+    ]
 )
 
 
 @hypothesis_settings(max_examples=100, deadline=None)
 @given(SETTINGS, TEXTS)
 def test_any_text_of_a_setting_is_accepted_or_refused(setting: tuple[str, str], text: str) -> None:
-    kind, presets = KINDS[setting[0]]
+    kind, presets = ENTRIES[setting[0]]
     with suppress(UsageError):
         check_values(settings.parse(kind, presets, {setting[1]: text}))
 
@@ -74,7 +78,7 @@ def test_any_text_of_a_search_is_accepted_or_refused(
 ) -> None:
     """Assert that an accepted search has a bounded number of values."""
     name, low, high, scale = parts
-    kind, presets = KINDS["captioning"]
+    kind, presets = ENTRIES["captioning"]
     with suppress(UsageError):
         dimensions = space.parse(f"{name}={low}{between}{high}:{scale}", kind)
         space.check(settings.parse(kind, presets, {}), dimensions)
