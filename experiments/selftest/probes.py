@@ -220,7 +220,6 @@ def _windows(
     wall = time.perf_counter() - began - watch.telling_seconds
     return {
         "window_seconds": [window.seconds for window in watch.windows],
-        "interval_seconds": list(watch.on_device_seconds),
         "step_seconds": taken[1:],
         "device_seconds": device_seconds,
         "host_seconds": host_seconds,
@@ -291,7 +290,7 @@ def profiler(_: Connection, *, device: str, side: int) -> Result:
 
 def worker(_: Connection, *, device: str, model: str = "lenet") -> Result:
     """Return the difference of one DistributedDataParallel worker from none, and its limit."""
-    from experiments.workloads.distributed import proof
+    from experiments.workloads.distributed import check
 
     adapter, module = opened("pytorch", device, "float64"), models.spec(model)
     spec, batch = module.probe(np.random.default_rng(0))
@@ -305,7 +304,7 @@ def worker(_: Connection, *, device: str, model: str = "lenet") -> Result:
     )
     try:
         together.build(model, spec, weights, config)
-        for _step in range(proof.STEPS):
+        for _step in range(check.STEPS):
             adapter.train_step(network, optimizer, batch)
             together.step(batch)
         distributed = adapter.weights(together.network)
@@ -314,7 +313,7 @@ def worker(_: Connection, *, device: str, model: str = "lenet") -> Result:
     single = adapter.weights(network)
     differences = [np.abs(distributed[name] - array).max() for name, array in single.items()]
     largest = max(np.abs(array).max() for array in single.values())
-    return {"error": float(max(differences) / largest), "limit": proof.EXACT}
+    return {"error": float(max(differences) / largest), "limit": check.EXACT}
 
 
 def adam_kernels(
