@@ -72,7 +72,9 @@ def conclude(campaign: Campaign, display: Display, last_block: int = 0) -> int:
     conclusion = run(campaign, display.step, last_block)
     display.rest()
     print_tables(conclusion, display)
-    print_findings(conclusion.sentences, campaign.recorder.warnings, display)
+    answer = conclusion.answer
+    warnings = [*campaign.recorder.warnings, *(answer.comparison.warnings if answer else ())]
+    print_findings(conclusion.sentences, list(dict.fromkeys(warnings)), display)
     if conclusion.answer and conclusion.answer.card.advice:
         display.say(str(conclusion.answer.card.advice))
     path = conclusion.answer.report if conclusion.answer else None

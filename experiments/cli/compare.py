@@ -294,12 +294,12 @@ def _log(
         if text and name not in ("output", "format")
     }
     place = accounts.place(account, team, accounts.COMPARISONS)
-    lines = [rendering.description_card(answer.card), "", "### Found"]
+    lines = [rendering.markdown_card(answer.card), "", "### Found"]
     lines += [f"- {sentence}" for sentence in answer.sentences]
     lines += ["", "The whole report: artifact `report.html`."]
     points = tuple(Point(key, value, 0, began_ms) for key, value in answer.card.figures.items())
     verdict = {
-        "answer": answer.card.told[:TEXT_CHARACTERS],
+        "answer": answer.card.headline[:TEXT_CHARACTERS],
         "verdict": " ".join(answer.sentences)[:TEXT_CHARACTERS],
     }
     records: list[Record] = [

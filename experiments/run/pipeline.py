@@ -232,7 +232,7 @@ def _judge_and_report(
         headline = f"No verdict: {error}."
         sentences = [headline]
     else:
-        sentences, headline = list(result.sentences), result.card.told
+        sentences, headline = list(result.sentences), result.card.headline
         recorder.keep_metrics({**result.extra.metrics, **result.card.figures})
         if result.report is None:
             sentences.append(f"{result.trouble}; resume writes it later.")
@@ -328,5 +328,5 @@ def _description(
         f"The whole report is the artifact `report.html`. Every cell is a run of its own: {cells}.",
     ]
     if result:
-        parts.insert(0, rendering.description_card(result.card))
+        parts.insert(0, rendering.markdown_card(result.card))
     return note("\n\n".join(parts))

@@ -263,7 +263,7 @@ def test_advice_extends_campaign(tmp_path: Path) -> None:
         _, found = advised(tmp_path, 12, seen, **given)
         assert found is not None
         assert found.what == "12 more blocks"
-        words = shlex.split(found.pasted.partition("&& ")[2])
+        words = shlex.split(str(found).partition("&& ")[2])
         assert words[words.index("extend") :] == [
             "extend",
             "f00d",

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.comparison.analyses import Analysis
 from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Section
 from experiments.comparison.verdicts.decision import Decision
@@ -133,6 +132,3 @@ def section(results: Sequence[HypothesisResult], goal: str) -> Section:
 def as_csv(results: Sequence[HypothesisResult]) -> str:
     """Return the table of hypotheses as CSV."""
     return spreadsheet.as_csv([("hypothesis", *HEADER[1:]), *map(cells, results)])
-
-
-ANALYSIS = Analysis()  # its study adds the table

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from experiments.comparison.analyses import Analysis
 from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Header, Line, Section
 from experiments.comparison.report.tables import number
@@ -163,6 +162,3 @@ def _interval(share: Estimate) -> str:
     if not abs(share.low) < 10 or not abs(share.high) < 10:  # of one block: unbounded
         return wording.NONE
     return " to ".join(map(_percent, wording.outwards(share.low, share.high, decimals=3)))
-
-
-ANALYSIS = Analysis()  # its study adds the tables

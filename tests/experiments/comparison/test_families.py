@@ -107,9 +107,9 @@ def test_a_primary_outcome_that_nobody_measured_is_said_and_costs_nothing():
         outcomes=[STEP, "energy/joules"],
         primary=["energy/joules"],
     )
-    assert wording.sentences(found) == [
-        "No primary outcome (energy/joules) was measured: what was is exploratory, and below."
-    ]
+    assert wording.headlines(found) == []
+    (text,) = wording.sentences(found)
+    assert "energy/joules" in text
     both = compare(
         frame(factors={"tensorflow": 1.2}),
         outcomes=[STEP, "energy/joules"],

@@ -24,7 +24,7 @@ from experiments.comparison.judgement import (
     answer,
 )
 from experiments.comparison.report import rendering, writing
-from experiments.comparison.report.remarks import Advice
+from experiments.comparison.report.card import Advice
 from experiments.comparison.runs.raw import RawRun
 from tests.experiments.comparison import (
     test_breakdown,
@@ -35,7 +35,7 @@ from tests.experiments.comparison import (
 )
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, frame
 from tests.experiments.comparison.steps import raw_runs
-from tests.experiments.comparison.test_batch_sizes import _sized, _with_inference
+from tests.experiments.comparison.test_batch_sizes import sized, with_inference
 from tests.experiments.comparison.test_strata import machines
 from tracking.records import BETWEEN_WARNINGS
 
@@ -96,7 +96,7 @@ def strata() -> Case:
 
 def steps() -> Case:
     """Steps that drift, a file that is broken, batch sizes, controls and the published procedure."""
-    table = _with_inference(test_controls.with_controls())
+    table = with_inference(test_controls.with_controls())
     raw = raw_runs(table, factors={"tensorflow": 1.05})
     train = raw[3].phases["train"]
     drifting = replace(train, seconds=train.seconds * np.linspace(1, 1.4, len(train.seconds)))
@@ -147,7 +147,7 @@ def several_workers() -> Case:
 
 
 def sizes() -> Case:
-    table = _sized()
+    table = sized()
     spec = ComparisonSpec(factor="batch_size", outcomes=[RATE, STEP])
     return spec, table[table["framework"] == "pytorch"], [], ReportOptions("Sizes", figures=False)
 

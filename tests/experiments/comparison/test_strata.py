@@ -207,7 +207,7 @@ def test_a_mean_far_from_one_is_no_verdict_where_strata_disagree():
     one = summary(found)
     assert one.verdict == "inconclusive"
     assert one.i_squared_percent > 99
-    assert "heterogeneity I² 100 %" in wording.summary_sentence(finding(found))
+    assert "I² 100 %" in wording.sentence(finding(found))
 
 
 def test_a_stratum_of_few_blocks_gives_no_verdict_across_strata():
@@ -232,9 +232,7 @@ def test_outcomes_that_never_vary_are_deterministic_across_strata():
     assert [(one.estimate, one.verdict, one.p) for one in summaries(found)] == [
         (0.0, "deterministic", None)
     ] * 2
-    assert wording.summary_sentence(found.summaries[0]).endswith(
-        "of tensorflow and pytorch: identical in every stratum."
-    )
+    assert [wording.effect(summary) for summary in found.summaries] == ["identical"] * 2
 
 
 def test_swapping_sides_inverts_the_summary():
