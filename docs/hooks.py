@@ -16,7 +16,6 @@ from mkdocs.structure.pages import Page
 from experiments import metrics as catalogue
 from experiments import studies
 from experiments.cli import commands
-from experiments.cli import help as help_
 from experiments.config import settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -117,8 +116,14 @@ def _setting(field: dataclasses.Field[Any], hint: Any) -> tuple[str, ...]:
     bounds = f"{rules['minimum']:,} to {rules['maximum']:,}" if rules["maximum"] is not None else ""
     accepts = ", ".join(f"`{one}`" if one else "none" for one in rules["choices"]) or bounds
     default = settings.to_text(field.default)
-    kind = "PATH" if rules["path"] else help_.type_name(hint)
+    kind = "PATH" if rules["path"] else _type_name(hint)
     return f"`{field.name}`", kind, f"`{default}`" if default else "", accepts, rules["help"]
+
+
+def _type_name(hint: Any) -> str:
+    if typing.get_origin(hint) is tuple:
+        return f"{_type_name(typing.get_args(hint)[0])},…"
+    return {int: "INTEGER", float: "NUMBER", bool: "true|false", str: "TEXT"}[hint]
 
 
 def _presets(presets: Mapping[str, Mapping[str, Any]]) -> str:

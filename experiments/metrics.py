@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from experiments.config.settings import suggestion
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 Scale = Literal["ratio", "difference"]
 Better = Literal["lower", "higher", "neither"]
@@ -302,11 +302,14 @@ def declared(
     for name in primary:
         if name not in names and name not in unmeasured:
             right = suggestion(name, names)
-            raise UsageError(f"primary={plain.short(name)} is no outcome here{right}")
+            raise UsageError(
+                ErrorCode.UNKNOWN_NAME, f"primary={plain.short(name)} is no outcome here{right}"
+            )
     if len(set(primary)) > PRIMARY_AT_MOST:
         raise UsageError(
+            ErrorCode.TOO_LARGE,
             f"primary names {len(set(primary))} outcomes; "
-            f"at most {PRIMARY_AT_MOST}, or the power is lost again"
+            f"at most {PRIMARY_AT_MOST}, or the power is lost again",
         )
     return tuple(dict.fromkeys(primary))
 
@@ -324,7 +327,9 @@ def checked(names: Iterable[str], measured: Iterable[str]) -> None:
         right = suggestion(name, available)
         if SHORT.get(name) in available:
             right = f"; did you mean {SHORT[name]}?"
-        raise UsageError(f"outcomes: no run has a metric '{plain.short(name)}'{right}")
+        raise UsageError(
+            ErrorCode.UNKNOWN_NAME, f"outcomes: no run has a metric '{plain.short(name)}'{right}"
+        )
 
 
 def place(metric: str) -> tuple[int, int, str]:

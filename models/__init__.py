@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from models import frameworks, own
-from models.errors import ModelError, choices
+from models.errors import ErrorCode, ModelError, choices
 
 if TYPE_CHECKING:
     from models.definition import ModelDefinition
@@ -39,7 +39,9 @@ def load(model: str, architecture: str) -> ModuleType:
     models = available()
     if architecture not in models.get(model, ()):
         names = [name for name, architectures in models.items() if architecture in architectures]
-        raise ModelError(f"no {architecture} model {model!r}; {choices(model, names)}")
+        raise ModelError(
+            ErrorCode.UNKNOWN_NAME, f"no {architecture} model {model!r}; {choices(model, names)}"
+        )
     package = f"{architecture}.{model}" if "." in architecture else ""
     return _import(model, package or f"{__name__}.{model}.{architecture}")
 
@@ -50,7 +52,7 @@ def spec(model: str) -> ModelDefinition:
 
     models = available()
     if model not in models:
-        raise ModelError(f"no model {model!r}; {choices(model, models)}")
+        raise ModelError(ErrorCode.UNKNOWN_NAME, f"no model {model!r}; {choices(model, models)}")
     return ModelDefinition.from_module(_import(model, f"{__name__}.{model}.spec"))
 
 
@@ -68,7 +70,9 @@ def _import(model: str, name: str) -> ModuleType:
         raise
     except BaseException as error:
         file = f"{own.folders()[model]}/{name.rpartition('.')[2]}.py"
-        raise ModelError(f"{file} cannot be imported: {own.reason(error)}") from error
+        raise ModelError(
+            ErrorCode.UNREADABLE, f"{file} cannot be imported: {own.reason(error)}"
+        ) from error
 
 
 own.begin()

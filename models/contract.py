@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol, SupportsFloat
 
 from numpy.typing import NDArray
 
+from models.errors import ErrorCode as ErrorCode
 from models.errors import ModelError as ModelError
-from models.variant import Variant as Variant
 
 Array = NDArray[Any]
 Weights = dict[str, Array]
@@ -25,21 +25,16 @@ PROFILED = "profiled"
 
 def check_weights(weights: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise ModelError naming the first missing, superfluous or misshapen array."""
-    superfluous = [name for name in weights if name not in shapes]
-    for name, shape in shapes.items():
-        if name not in weights:
-            others = f", {superfluous[0]!r} is superfluous" if superfluous else ""
-            sizes = f"the network has {len(shapes)} arrays, the weights {len(weights)}"
-            raise ModelError(f"weights: {name!r} is missing{others}; {sizes}")
-        if tuple(weights[name].shape) != tuple(shape):
-            raise ModelError(
-                f"weights: {name!r} has shape {tuple(weights[name].shape)}, "
-                f"the network wants {tuple(shape)}"
-            )
-    if superfluous:
-        raise ModelError(
-            f"weights: {superfluous[0]!r} is superfluous; the network has no such array"
-        )
+    problems = [f"{name!r} is missing" for name in shapes if name not in weights][:1]
+    problems += [f"{name!r} is superfluous" for name in weights if name not in shapes][:1]
+    problems = problems or [
+        f"{name!r} has shape {tuple(weights[name].shape)}, the network wants {tuple(shape)}"
+        for name, shape in shapes.items()
+        if tuple(weights[name].shape) != tuple(shape)
+    ]
+    if problems:
+        sizes = f"the network has {len(shapes)} arrays, the weights {len(weights)}"
+        raise ModelError(ErrorCode.NOT_EQUAL, f"weights: {', '.join(problems[:2])}; {sizes}")
 
 
 @dataclass(frozen=True)
@@ -59,9 +54,14 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         if self.name not in self.NAMES:
-            raise ModelError(f"no optimizer {self.name!r}; have {', '.join(self.NAMES)}")
+            raise ModelError(
+                ErrorCode.UNKNOWN_NAME, f"no optimizer {self.name!r}; have {', '.join(self.NAMES)}"
+            )
         if self.name != "sgd" and (self.momentum or self.weight_decay):
-            raise ModelError(f"momentum and weight decay are those of sgd, not of {self.name}")
+            raise ModelError(
+                ErrorCode.CONFLICT,
+                f"momentum and weight decay are those of sgd, not of {self.name}",
+            )
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Batch:
 class DataRequirements:
     """Real examples of a network of sequences, whose spec has `reads` and `batch_of`.
 
-    kind: the module of `experiments.datasets.sequences` that reads them. sizes: its arguments.
+    kind: its reader in `experiments.datasets.sequences`. sizes: arguments of the reader.
     longest: the longest part that the network takes; None for no bound.
     """
 
@@ -274,7 +274,9 @@ class Framework(ABC):
         Called once an epoch; worker processes serve all epochs. Raise ModelError naming a damaged
         file.
         """
-        raise ModelError(f"{self.name} has no input pipeline of its own here")
+        raise ModelError(
+            ErrorCode.UNSUPPORTED, f"{self.name} has no input pipeline of its own here"
+        )
 
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
         """Do the work, which marks its steps, under the framework's profiler.
@@ -282,7 +284,7 @@ class Framework(ABC):
         The trace goes into the folder, for TensorBoard. The work is repeated if the profiler cannot
         time and count in one pass.
         """
-        raise ModelError(f"{self.name} has no profiler here")
+        raise ModelError(ErrorCode.UNSUPPORTED, f"{self.name} has no profiler here")
 
     @abstractmethod
     def place(self, batch: Batch) -> Batch:
@@ -340,7 +342,7 @@ class Framework(ABC):
     def layer_values(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, Array]:
         """Return fingerprints of the outputs of each layer's calls, by path, dropout off.
 
-        In the order in which the layers return; see `models.layer_values`.
+        In the order in which the layers return; see `models.frameworks.introspection`.
         """
         return {}
 
@@ -383,7 +385,9 @@ class Framework(ABC):
     def leave_graphs(self, off: Collection[str]) -> None:
         """Switch off optimizers of later graphs, of `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS`."""
         if off:
-            raise ModelError(f"{self.name} has no graph optimizers to be switched off")
+            raise ModelError(
+                ErrorCode.UNSUPPORTED, f"{self.name} has no graph optimizers to be switched off"
+            )
 
     def graph_nodes(
         self, network: Any, optimizer: Any, batch: Batch

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
+from operator import methodcaller
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, DataRequirements, Weights
-from models.errors import ModelError
+from models.contract import Array, Batch, DataRequirements, ErrorCode, ModelError, Weights
 from models.layers import images
 from models.layers.images import ImageSpec, Shapes
 
 
 def _missing(*_: Any, **__: Any) -> Any:
-    raise ModelError("the model's spec.py does not state this")
+    raise ModelError(ErrorCode.MISSING_VALUE, "the model's spec.py does not state this")
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,16 @@ class ModelDefinition:
     """Sizes, shapes, initial weights and batches of a model.
 
     Spec: its sizes. shapes: of its weights, by PyTorch's names. probe: a small version, or the
-    whole with `full`, and a batch for the parity gate. sized, lengths, batch: by the name of a
-    size, random inputs of sequences; reads, batch_of: real ones. checkpoint_name: our name of an
-    array in a published file; None for an array that is not used.
+    whole with `full`, and a batch for the parity gate. SIZES, lengths, batch: by the name of a
+    size, specs and random inputs of sequences; reads, batch_of: real ones. checkpoint_name: our
+    name of an array in a published file; None for an array that is not used.
     """
 
     Spec: type[Any]
     probe: Callable[..., tuple[Any, Batch]]
     shapes: Callable[[Any], dict[str, tuple[int, ...]]]
     initial_weights: Callable[[Any, np.random.Generator], Weights]
-    sized: Callable[..., Any] = _missing
+    SIZES: Mapping[str, Any] = field(default_factory=dict)
     lengths: Callable[[str, int, np.random.Generator], Array] = _missing
     batch: Callable[[Any, Array, np.random.Generator], Batch] = _missing
     reads: Callable[[Any], DataRequirements] = _missing
@@ -42,19 +43,22 @@ class ModelDefinition:
 
     @classmethod
     def from_module(cls, module: ModuleType) -> ModelDefinition:
-        """Return the definition in a module; image models share all but sizes and probe.
+        """Return the definition in a module; image models share all but their sizes.
 
         Raise ModelError for a missing function.
         """
-        members = dict(vars(module))
+        members: dict[str, Any] = dict(vars(module))
         spec = members.get("Spec")
         if isinstance(spec, type) and issubclass(spec, ImageSpec):
-            members = {**vars(images), **members}
-            del members["batch"]  # `images.batch` takes other arguments
-        required = [field.name for field in fields(cls) if field.default is MISSING]
+            shared = {"probe": partial(images.probe, spec), "shapes": methodcaller("shapes")}
+            members = {**shared, "initial_weights": images.initial_weights, **members}
+        required = [
+            field.name for field in fields(cls) if field.default is field.default_factory is MISSING
+        ]
         if missing := [name for name in required if name not in members]:
             raise ModelError(
-                f"{module.__file__}: there is no {missing[0]}; a spec.py has {', '.join(required)}"
+                ErrorCode.MISSING_VALUE,
+                f"{module.__file__}: there is no {missing[0]}; a spec.py has {', '.join(required)}",
             )
         names = [field.name for field in fields(cls) if field.name in members]
         return cls(**{name: members[name] for name in names})
@@ -63,13 +67,18 @@ class ModelDefinition:
         """Return the expected (trainable, non-trainable) parameters."""
         return Shapes(self.shapes(spec)).parameters
 
+    def sized(self, size: str, **options: str) -> Any:
+        """Return the sizes of this name, with those options that the network has."""
+        spec = self.SIZES[size]
+        return replace(spec, **{name: options[name] for name in options.keys() & vars(spec)})
+
     @property
     def takes_images(self) -> bool:
         return issubclass(self.Spec, ImageSpec)
 
     @property
     def has_random_inputs(self) -> bool:
-        return self.takes_images or self.sized is not _missing
+        return self.takes_images or bool(self.SIZES)
 
     @property
     def has_lengths(self) -> bool:

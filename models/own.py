@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
 
-from models.errors import ModelError
+from models.errors import ErrorCode, ModelError
 
 FOLDERS = "EVENHAND_MODELS"
 OURS = Path(__file__).parent
@@ -36,26 +36,24 @@ def add(folder: Path) -> str:
         is_model = (root / "spec.py").is_file()
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, no permission, a NUL
         message = getattr(error, "strerror", None) or error
-        raise ModelError(
-            f"model={folder} cannot be read: {message}; give the folder with spec.py in it"
-        ) from None
+        text = f"model={folder} cannot be read: {message}; give the folder with spec.py in it"
+        raise ModelError(ErrorCode.UNREADABLE, text) from None
     name = root.name
     others = folders()
     if not is_model:
-        problem = "there is no spec.py; `evenhand new model NAME` writes a folder to begin with"
+        problem = ErrorCode.NOT_FOUND, "there is no spec.py; `evenhand new model NAME` writes one"
     elif not _NAME.fullmatch(name):
-        problem = (
-            f"{ascii(name)[:60]} is no name of a model; small letters, digits and _, as in my_net"
-        )
+        text = f"{ascii(name)[:60]} is no name of a model; use a-z, 0-9 and _, as in my_net"
+        problem = ErrorCode.INVALID_VALUE, text
     elif (OURS / name).exists() or (OURS / f"{name}.py").exists():
-        problem = f"evenhand has a '{name}' of its own; give the folder another name"
+        problem = ErrorCode.EXISTS, f"evenhand has a '{name}' of its own; rename the folder"
     elif others.get(name, root) != root:
-        problem = f"{others[name]} is called so too; give one of them another name"
+        problem = ErrorCode.DUPLICATE, f"{others[name]} is called so too; rename one of them"
     else:
         os.environ[FOLDERS] = os.pathsep.join(map(str, {**others, name: root}.values()))
         begin()
         return name
-    raise ModelError(f"model={folder}: {problem}")
+    raise ModelError(problem[0], f"model={folder}: {problem[1]}")
 
 
 def folders() -> dict[str, Path]:
@@ -71,7 +69,9 @@ def digest(name: str) -> str:
         try:
             total.update(path.name.encode() + path.read_bytes())
         except OSError as error:
-            raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+            raise ModelError(
+                ErrorCode.UNREADABLE, f"{path} cannot be read: {error.strerror}"
+            ) from None
     return total.hexdigest()[:12]
 
 

@@ -21,9 +21,9 @@ import numpy as np
 
 import models
 from models import frameworks, own
-from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig, Weights
+from models.contract import Array, Batch, ErrorCode, Framework, ModelError, OptimizerConfig, Weights
 from models.frameworks import lean_import, missing, open_framework
-from models.layer_values import first_difference
+from models.frameworks.introspection import first_difference
 
 STEPS, DROPPED_AFTER = 5, 3
 # Values drawn of a layer that drops, and the probability that chance alone makes a measured share
@@ -100,7 +100,7 @@ class Row:
 
     tensor: the worst of the `compared` tensors, layers or numbers. vanishing: the number of
     gradients that are zero but for rounding on both sides; their difference is relative to the
-    largest. layer, behind: as `models.layer_values.first_difference` returns them, if the outputs
+    largest. layer, behind: as `introspection.first_difference` returns them, if the outputs
     differ. device: of both sides.
     """
 
@@ -183,7 +183,9 @@ def compute(request: ParityRequest, side: str | Side, threads: int = 1) -> dict[
     try:
         adapter.load_weights(network, weights)
     except ModelError as error:
-        raise ModelError(f"the network is not the one that spec.py describes: {error}") from None
+        raise ModelError(
+            ErrorCode.NOT_EQUAL, f"the network is not the one that spec.py describes: {error}"
+        ) from None
 
     loss, total = adapter.evaluate(network, batch)
     gradients = adapter.gradients(network, batch)
@@ -288,7 +290,7 @@ def gate(
     all_sides = list(map(side_of, sides))
     for side in all_sides:
         if not side.python and (reason := missing(side.framework)):
-            raise ModelError(reason)
+            raise ModelError(ErrorCode.NOT_INSTALLED, reason)
     done = count(1)
 
     def compute_side(side: Side) -> dict[str, Array]:
@@ -322,7 +324,8 @@ def _compute_in_process(
         if result.returncode or not out.is_file():
             last = (result.stderr.strip().splitlines() or ["no message"])[-1]
             raise ModelError(
-                f"parity of {request.model}: {side} exited with {result.returncode}: {last}"
+                ErrorCode.CHILD_FAILED,
+                f"parity of {request.model}: {side} exited with {result.returncode}: {last}",
             )
         with np.load(out, allow_pickle=False) as arrays:
             return dict(arrays)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from keras import layers
 
-from models.contract import Array, ModelError, Weights, check_weights
+from models.contract import Array, ErrorCode, ModelError, Weights, check_weights
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def entries(network: Any) -> dict[str, Entry]:
     arrays: dict[str, Entry] = {}
     for name, variables, layout in _arrays(network):
         if name in arrays and arrays[name].variables[0] is not variables[0]:
-            raise ModelError(f"two layers have a {name!r}")
+            raise ModelError(ErrorCode.DUPLICATE, f"two layers have a {name!r}")
         arrays[name] = Entry(name, variables, layout)
     return arrays
 
@@ -164,8 +164,7 @@ def supported() -> str:
 def _numpy(value: Any) -> Array:
     from keras import ops
 
-    array: Array = ops.convert_to_numpy(value)
-    return array
+    return ops.convert_to_numpy(value)
 
 
 def _arrays(layer: Any) -> Iterator[tuple[str, tuple[Any, ...], Layout]]:
@@ -184,8 +183,9 @@ def _arrays(layer: Any) -> Iterator[tuple[str, tuple[Any, ...], Layout]]:
     of_itself = layer.weights if kind else without_parts
     if left := [variable.name for variable in of_itself if id(variable) not in moved]:
         raise ModelError(
+            ErrorCode.UNSUPPORTED,
             f"layer {layer.name!r}: no rule moves {left[0]!r} of a {type(layer).__name__}; "
-            "state one in keras.py, by models.transfer.weight_rule"
+            "state one in keras.py, by models.transfer.weight_rule",
         )
     for part in () if kind else layer._flatten_layers(include_self=False, recursive=False):
         yield from _arrays(part)
@@ -247,7 +247,7 @@ def _cell(cell: Any, suffix: str = "") -> Arrays:
     is_gru = isinstance(cell, layers.GRUCell)
     if is_gru and not (cell.reset_after and cell.use_bias):
         right = "PyTorch's GRU has biases, and resets after the product"
-        raise ModelError(f"layer {cell.name!r}: {right}")
+        raise ModelError(ErrorCode.UNSUPPORTED, f"layer {cell.name!r}: {right}")
     yield f"weight_ih{suffix}", cell.kernel, GATES if is_gru else LINEAR
     yield f"weight_hh{suffix}", cell.recurrent_kernel, GATES if is_gru else LINEAR
     yield f"bias_ih{suffix}", cell.bias, _row(0) if is_gru else AS_IS

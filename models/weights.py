@@ -1,13 +1,11 @@
 """Weights from a seeded draw, ImageNet or a file; the only module that imports safetensors.
 
-No pickle is ever executed. `python -m models.weights SOURCE.pth OUT.safetensors` converts a
-state_dict, in a separate process because it imports torch.
+No pickle is ever executed. A state_dict is read in a separate process, because that imports torch.
 """
 
 from __future__ import annotations
 
 import hashlib
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import models
-from models.contract import Array, ModelError, Weights, check_weights
+from models.contract import Array, ErrorCode, ModelError, Weights, check_weights
 from models.own import reason
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
@@ -50,8 +48,7 @@ def load(source: str, model: str, spec: Any, seed: int = 0) -> Weights:
     """
     module = models.spec(model)
     if source == "random":
-        drawn: Weights = module.initial_weights(spec, np.random.default_rng(seed))
-        return drawn
+        return module.initial_weights(spec, np.random.default_rng(seed))
     arrays = _read(imagenet(model) if source == "imagenet" else Path(source))
     shapes = module.shapes(spec)
     try:
@@ -62,12 +59,11 @@ def load(source: str, model: str, spec: Any, seed: int = 0) -> Weights:
         check_weights(weights, shapes)
         for name, array in weights.items():
             if array.dtype.kind != "f":
-                raise ModelError(
-                    f"weights: {name!r} holds {array.dtype}, the network wants floats; "
-                    "save it as float32"
-                )
+                text = f"weights: {name!r} holds {array.dtype}; save it as float32"
+                raise ModelError(ErrorCode.UNSUPPORTED, text)
     except ModelError as error:
-        raise ModelError(f"{source}: not a {model} of these sizes: {error}") from None
+        text = f"{source}: not a {model} of these sizes: {error}"
+        raise ModelError(error.code, text) from None
     return weights
 
 
@@ -81,7 +77,8 @@ def renamed(model: str, arrays: Mapping[str, Array]) -> Weights:
     for theirs in arrays:
         ours = None if theirs.endswith("num_batches_tracked") else rename(theirs)
         if ours in names:
-            raise ModelError(f"weights: {names[ours]!r} and {theirs!r} are both {ours!r}")
+            text = f"weights: {names[ours]!r} and {theirs!r} are both {ours!r}"
+            raise ModelError(ErrorCode.DUPLICATE, text)
         if ours is not None:
             names[ours] = theirs
     return {ours: arrays[theirs] for ours, theirs in names.items()}
@@ -100,12 +97,10 @@ def digest(weights: Mapping[str, Array]) -> str:
 def check_file(path: Path) -> Path:
     """Return the path of a file that can hold weights. Raise ModelError for any other."""
     if path.suffix not in SUFFIXES:
-        raise ModelError(
-            f"weights {str(path)!r}: must be random, imagenet or a file ending in "
-            f"{', '.join(SUFFIXES)}"
-        )
+        text = f"must be random, imagenet or a file ending in {', '.join(SUFFIXES)}"
+        raise ModelError(ErrorCode.INVALID_VALUE, f"weights {str(path)!r}: {text}")
     if not path.is_file():
-        raise ModelError(f"weights {str(path)!r}: no such file")
+        raise ModelError(ErrorCode.NOT_FOUND, f"weights {str(path)!r}: no such file")
     return path
 
 
@@ -115,7 +110,7 @@ def _read(path: Path) -> Weights:
         return read_safetensors(path)
     with tempfile.TemporaryDirectory() as folder:
         converted = Path(folder) / "weights.safetensors"
-        _run(str(path), str(path.absolute()), str(converted))
+        _run("convert", str(path.absolute()), str(converted))
         return read_safetensors(converted)
 
 
@@ -142,22 +137,17 @@ def read_safetensors(path: Path) -> Weights:
             types = {name: tensors.get_slice(name).get_dtype() for name in names}
             for name, kind in types.items():
                 if kind not in NUMPY_TYPES and kind != BFLOAT16:
-                    raise ModelError(
-                        f"weights {str(path)!r}: {name!r} is of the type {kind}; save it as F32, "
-                        "or as F64, F16 or BF16"
-                    )
+                    text = f"{name!r} is of the type {kind}; save it as F32, F64, F16 or BF16"
+                    raise ModelError(ErrorCode.UNSUPPORTED, f"weights {str(path)!r}: {text}")
             weights = {name: tensors.get_tensor(name) for name in names if types[name] != BFLOAT16}
         if BFLOAT16 in types.values():
             for name, part in deserialize(path.read_bytes()):  # type: ignore[no-untyped-call]
                 if types[name] == BFLOAT16:  # the upper half of a float32's bits
                     upper = np.frombuffer(part["data"], "<u2").astype(np.uint32)
                     weights[name] = (upper << 16).view(np.float32).reshape(part["shape"])
-    except MemoryError:
-        raise ModelError(f"weights {str(path)!r}: needs more memory than there is") from None
-    except (SafetensorError, OSError, ValueError, OverflowError) as error:
-        raise ModelError(
-            f"weights {str(path)!r}: not a safetensors file: {reason(error)}"
-        ) from None
+    except (SafetensorError, OSError, ValueError, OverflowError, MemoryError) as error:
+        text = f"weights {str(path)!r}: not a safetensors file: {reason(error)}"
+        raise ModelError(ErrorCode.UNREADABLE, text) from None
     return weights
 
 
@@ -165,11 +155,11 @@ def imagenet(model: str) -> Path:
     """Return torchvision's checkpoint in torch's cache, downloaded if missing. Raise ModelError."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "path"
-        _run("imagenet", "imagenet", model, str(answer))
+        _run("fetch", model, str(answer))
         return Path(answer.read_text())
 
 
-def _run(source: str, *arguments: str) -> None:
+def _run(*arguments: str) -> None:
     """Run torch in a separate process: this one may have TensorFlow, and a file may end torch's."""
     # a logged model has these modules under another name
     command = [sys.executable, "-m", __name__, *arguments]
@@ -177,41 +167,32 @@ def _run(source: str, *arguments: str) -> None:
     result = subprocess.run(command, cwd=root, capture_output=True, text=True, errors="replace")
     lines = result.stderr.strip().splitlines() or ["no message"]
     if result.returncode == REFUSED:
-        raise ModelError(lines[-1])
+        code, _, text = lines[-1].partition(" ")
+        raise ModelError(ErrorCode(code), text)
     if result.returncode:
-        message = reason(RuntimeError(lines[-1]))
-        if result.returncode < 0:
-            message = signal.Signals(-result.returncode).name
-        raise ModelError(f"weights {source!r}: torch could not read it: {message}")
+        message = f"torch exited with {result.returncode}: {reason(RuntimeError(lines[-1]))}"
+        raise ModelError(ErrorCode.CHILD_FAILED, f"weights {arguments[1]!r}: {message}")
 
 
-def _convert(source: Path, out: Path) -> None:
+def _convert(source: str, out: str) -> None:
     """Convert a .pth state_dict (or {'state_dict': …}), whose pickle holds tensors only."""
     import torch
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    size_bytes = source.stat().st_size
+    size_bytes = Path(source).stat().st_size
     _limit_resources(size_bytes)
     try:
         state = torch.load(source, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises a dozen types here
-        raise ModelError(
-            f"weights {str(source)!r}: not a state_dict of tensors alone: {reason(error)}"
-        ) from None
-    state = state.get("state_dict", state) if isinstance(state, dict) else state
-    if not isinstance(state, dict) or not all(map(_is_plain, state, state.values())):
-        raise ModelError(f"weights {str(source)!r}: not a state_dict of tensors alone")
-    tensor_bytes = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-    if tensor_bytes > CONVERTED_TIMES * size_bytes:  # a view can be larger than its storage
-        raise ModelError(
-            f"weights {str(source)!r}: {tensor_bytes:,} bytes of tensors in a file of "
-            f"{size_bytes:,}"
-        )
-    try:
+        state = state.get("state_dict", state)
+        if not all(map(_is_plain, state, state.values())):
+            raise ValueError("a name is no text, or a value no dense tensor")
+        tensor_bytes = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+        if tensor_bytes > CONVERTED_TIMES * size_bytes:  # a view can be larger than its storage
+            raise ValueError(f"{tensor_bytes:,} bytes of tensors in a file of {size_bytes:,}")
         save_file({name: tensor.clone().contiguous() for name, tensor in state.items()}, out)
-    except (ValueError, RuntimeError, MemoryError, SafetensorError) as error:
-        raise ModelError(f"weights {str(source)!r}: cannot be converted: {reason(error)}") from None
+    except Exception as error:  # torch raises a dozen types here
+        text = f"weights {str(source)!r}: not a state_dict of tensors alone: {reason(error)}"
+        raise ModelError(ErrorCode.UNREADABLE, text) from None
 
 
 def _is_plain(name: object, value: object) -> bool:
@@ -244,17 +225,15 @@ def _limit_resources(size_bytes: int) -> None:
         resource.setrlimit(kind, (soft, hard))
 
 
-def _fetch(model: str) -> Path:
+def _fetch(model: str, answer: str) -> None:
     import torch
     from torchvision.models import get_model_weights
 
     try:
         url = get_model_weights(model).DEFAULT.url
     except ValueError:
-        raise ModelError(
-            f"weights 'imagenet': torchvision has none for {model}; use weights=random or a local "
-            "file"
-        ) from None
+        text = f"torchvision has none for {model}; use weights=random or a local file"
+        raise ModelError(ErrorCode.UNSUPPORTED, f"weights 'imagenet': {text}") from None
     path: Path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -262,27 +241,22 @@ def _fetch(model: str) -> Path:
         try:
             torch.hub.download_url_to_file(url, str(path), hash_prefix, progress=False)
         except (OSError, RuntimeError) as error:
-            raise ModelError(
-                f"weights 'imagenet': {path} is not there and {url} cannot be had "
-                f"({reason(error)}); use weights=random or the path of a local file"
-            ) from None
-    return path
+            text = (
+                f"{path} is missing, and {url} is not available ({reason(error)}); "
+                "use weights=random or the path of a local file"
+            )
+            raise ModelError(ErrorCode.NOT_FOUND, f"weights 'imagenet': {text}") from None
+    Path(answer).write_text(str(path))
 
 
-def main(arguments: list[str]) -> int:
+def main(name: str, *arguments: str) -> int:
     try:
-        match arguments:
-            case ["imagenet", model, answer]:
-                Path(answer).write_text(str(_fetch(model)))
-            case [source, out]:
-                _convert(Path(source), Path(out))
-            case _:
-                raise ModelError("usage: python -m models.weights SOURCE.pth OUT.safetensors")
+        {"fetch": _fetch, "convert": _convert}[name](*arguments)
     except ModelError as error:
-        print(error, file=sys.stderr)
+        print(error.code, error, file=sys.stderr)
         return REFUSED
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -19,7 +19,7 @@ from tests.conftest import ROOT, Place
 FILES = {
     "models/frameworks/mine/__init__.py": '''
 """A framework of one's own."""
-from models.contract import Variant
+from models.frameworks import Variant
 
 _MINE = Variant(architecture="numbers", packages=("numpy",), distributions=("numpy",), has_pipeline=True)
 VARIANTS = {"mine": _MINE, "mine+again": _MINE}

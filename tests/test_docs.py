@@ -191,9 +191,9 @@ def check_experiment(name: str, given: dict[str, str]) -> None:
     asked = settings_.parse(kind, {}, {key: text for key, text in given.items() if key in own})
     rest = {key: text for key, text in given.items() if key not in own}
     if name == "sweep":
-        from experiments.sweep import worker
+        from experiments.sweep import requests
 
-        worker.understood(asked, rest)
+        requests.parse(asked, rest)
     else:
         assert rest == {}
 

@@ -24,7 +24,7 @@ from experiments.cli.main import main
 from tests.conftest import ROOT, Place
 from tests.documented import commands
 from tests.experiments.comparison.campaigns import runs
-from tests.experiments.test_compare import tell
+from tests.experiments.test_compare import store_runs
 from tracking.records import StoredRun
 from tracking.store import Store
 
@@ -74,8 +74,8 @@ def test_todays_campaign_is_compared_with_last_weeks(
 ) -> None:
     """Planted: today 1.2 times as slow, in both frameworks."""
     page = "compare-with-last-week.md"
-    tell(store, campaign("before", 1.0, day=1))
-    tell(store, campaign("now", 1.2, day=8))
+    store_runs(store, campaign("before", 1.0, day=1))
+    store_runs(store, campaign("now", 1.2, day=8))
     assert main(words(page, "evenhand", "campaigns")[1:]) == DONE
     today, last_week = re.findall(
         r"\b[0-9a-f]{32}$", capsys.readouterr().out.replace(" \n", "\n"), re.MULTILINE

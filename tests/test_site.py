@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import models.testing
 from experiments import metrics as catalogue
 from experiments import studies
 from experiments.cli import entries
@@ -143,6 +144,31 @@ def test_links_to_source_code_are_text_and_those_to_pages_stay(site: Path) -> No
     assert 'href="server.html' in (site / "index.html").read_text()
     assert 'src="report.png"' in (site / "index.html").read_text()
     assert 'href="security.html"' in (site / "changelog.html").read_text()
+
+
+REFERENCE_PAGES = ("compare", "contracts", "models")
+
+
+@pytest.mark.parametrize("page", REFERENCE_PAGES)
+def test_reference_example_prints_what_the_page_shows(page: str) -> None:
+    text = (ROOT / "docs" / "reference" / f"{page}.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.S)
+    code, printed = example
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (printed, "")
+
+
+def test_reference_describes_every_public_name(site: Path) -> None:
+    names = {
+        "compare": ["compare", "Result", "figure", "save", "to_frame", "Row"],
+        "contracts": ["Study", "Workload", "Treatment", "Prepared", "Task", "Output"],
+        "models": [*models.testing.__all__, "Framework", "Batch", "OptimizerConfig"],
+    }
+    for page in REFERENCE_PAGES:
+        html_text = (site / "reference" / f"{page}.html").read_text()
+        headings = re.findall(r'<h\d id="([\w.]+)"', html_text)
+        last_parts = {heading.rpartition(".")[2] for heading in headings}
+        assert set(names[page]) - {"ContractRun", "contract_run"} <= last_parts
 
 
 @pytest.mark.parametrize(

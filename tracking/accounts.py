@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError, choices
 from tracking.store import Rejected, Store
 
 ROLES, USERS = "/api/3.0/mlflow/roles", "/api/2.0/mlflow/users"
@@ -66,11 +66,16 @@ def team_of(account: Account | None, claimed: str) -> str:
         return claimed
     teams = ", ".join(account.teams)
     if claimed and claimed not in account.teams:
-        reason = f"{account.user} is not of that team (of {teams or 'none'})"
-        raise UsageError(f"team={claimed}: {reason}; leave team out")
+        raise UsageError(
+            ErrorCode.DENIED,
+            f"team={claimed}: {account.user} is not of that team (of {teams or 'none'}); leave "
+            "team out",
+        )
     if not claimed and len(account.teams) > 1:
-        right = f"say for which one: team={account.teams[0]}"
-        raise UsageError(f"{account.user} is of several teams, {teams}; {right}")
+        raise UsageError(
+            ErrorCode.MISSING_VALUE,
+            f"{account.user} is of several teams, {teams}; choose one: team={account.teams[0]}",
+        )
     return claimed or "".join(account.teams)
 
 
@@ -86,7 +91,7 @@ def place(account: Account | None, team: str, name: str) -> str:
 
 def launches(account: Account | None, team: str) -> str:
     """Return the experiment in which `mlflow run` opens an account's runs."""
-    return place(account, team, LAUNCHES) if account and team else DEFAULT
+    return f"{team}/{LAUNCHES}" if account and team else DEFAULT
 
 
 def holds_launches(experiment: str) -> bool:
@@ -119,8 +124,8 @@ def find_team(store: Store, name: str) -> Team:
     for team in existing:
         if team.name == name:
             return team
-    have = ", ".join(team.name for team in existing) or "none"
-    raise UsageError(f"no team {name} on {store.uri}; have {have}")
+    teams_ = choices(name, [team.name for team in existing])
+    raise UsageError(ErrorCode.UNKNOWN_NAME, f"no team {name} on {store.uri}; {teams_}")
 
 
 def add_team(store: Store, name: str, experiments: Sequence[str]) -> None:
@@ -170,9 +175,10 @@ def _revoke(store: Store, experiment: str, members: Collection[str]) -> None:
         and experiment_id in _experiments(roles.get(f"{PERSONAL}{user['id']}__", {}))
     ]
     if others := [user for user in owners if user not in members]:
-        right = f"rename it, or make {others[0]} leave it"
         raise UsageError(
-            f"experiment {experiment} is {others[0]}'s, who is not of the team; {right}"
+            ErrorCode.DENIED,
+            f"experiment {experiment} is {others[0]}'s, who is not of the team; rename it, or "
+            f"make {others[0]} leave it",
         )
     for user in owners:
         call(

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 _used: set[str] = set()
 
@@ -42,19 +42,18 @@ def check(uri: str) -> None:
     Raises:
         UsageError: No file can hold it. MLflow would try for minutes, or fail with a traceback.
     """
-    path, problem = _path(uri), ""
-    if path == Path() or (path and path.is_dir()):
-        problem = "names no file"
-    elif path:
-        try:
+    path = _path(uri)
+    try:
+        if path:
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            problem = f"lies in a folder that cannot be made ({error.strerror})"
-    if problem:
+        if path == Path() or (path and path.is_dir()):
+            raise IsADirectoryError
+    except OSError:
         raise UsageError(
-            f"tracking store {uri} {problem}; "
-            "set MLFLOW_TRACKING_URI to one such as sqlite:///mlflow.db"
-        )
+            ErrorCode.UNWRITABLE,
+            f"tracking store {uri} cannot be a file; set MLFLOW_TRACKING_URI to one such as "
+            "sqlite:///mlflow.db",
+        ) from None
 
 
 def require(uri: str) -> None:
@@ -62,8 +61,9 @@ def require(uri: str) -> None:
     path = _path(uri)
     if path is not None and not path.is_file():
         raise UsageError(
+            ErrorCode.NO_RUNS,
             f"no runs here: {path.absolute()} does not exist; "
-            "run a campaign first, or set MLFLOW_TRACKING_URI"
+            "run a campaign first, or set MLFLOW_TRACKING_URI",
         )
 
 

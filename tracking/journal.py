@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import mmap
 import os
-import re
 import shlex
 import stat
 import threading
@@ -18,16 +18,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
-from tracking.errors import EvenhandError, UsageError
+from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.records import Record, RunClosed, RunOpened, from_line, to_line
 
 RECORDS = "records.jsonl"
 CAMPAIGN = "campaign.json"
 DELIVERED = "delivered"
 CHECKSUM = "crc32"
-# The end of each line: the checksum of the bytes before it.
-_CHECKSUM = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\Z')
-_CHECKSUM_BYTES = len(b',"crc32":"01234567"}')
 # A longer line is read in pieces, none of which is a record.
 LONGEST_LINE_BYTES = 32 * 2**20
 NAMED = 8
@@ -59,14 +56,17 @@ class Journal:
             _require_regular(self._file)
         except OSError as error:
             raise UsageError(
-                f"journal: cannot write {folder}: {error.strerror}; choose another with journal=DIR"
+                ErrorCode.UNWRITABLE,
+                f"journal: cannot write {folder}: {error.strerror}; choose another with "
+                "journal=DIR",
             ) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(
+                ErrorCode.IN_USE,
                 f"campaign in {folder} is still running in another process; "
-                "wait for it or stop it first"
+                "wait for it or stop it first",
             ) from None
         self._size = _whole_lines(path)
         os.ftruncate(self._file, self._size)  # a record that a killed writer left behind
@@ -86,19 +86,17 @@ class Journal:
             self._pending.append(record)
             try:
                 while self._pending:
-                    self._write(_line(self._pending[0]))
+                    line, written = _line(self._pending[0]), 0
+                    while written < len(line):
+                        written += os.pwrite(self._file, line[written:], self._size + written)
+                    self._size += len(line)
                     self._pending.popleft()
                 if isinstance(record, RunClosed):
                     os.fsync(self._file)
             except OSError as error:
                 os.ftruncate(self._file, self._size)
-                raise JournalError(f"journal: {error.strerror}: {self.folder}") from None
-
-    def _write(self, line: bytes) -> None:
-        written = 0
-        while written < len(line):
-            written += os.pwrite(self._file, line[written:], self._size + written)
-        self._size += len(line)
+                text = f"journal: {error.strerror}: {self.folder}"
+                raise JournalError(ErrorCode.UNWRITABLE, text) from None
 
     def waiting(self) -> list[Record]:
         """Return the records that could not be written to disk yet."""
@@ -197,27 +195,19 @@ def read_campaign(folder: Path) -> dict[str, Any]:
     Raises:
         UsageError: The file is missing or damaged.
     """
-    path, reason = folder / CAMPAIGN, ""
-    description: Any = None
     try:
-        with _open(path) as file:
-            description = json.loads(file.read())
-        checksum = description.pop(CHECKSUM)
-        if checksum != _checksum(description):
-            reason = "its checksum is another"
-    except OSError as error:
-        reason = f"it cannot be read ({error.strerror})"
-    except (ValueError, RecursionError):
-        reason = "it is not JSON"
-    except (AttributeError, KeyError, TypeError):
-        reason = "it is not a campaign's description"
-    if reason:
+        with _open(folder / CAMPAIGN) as file:
+            description: dict[str, Any] = json.loads(file.read())
+        if description.pop(CHECKSUM) != _checksum(description):
+            raise ValueError
+    except (OSError, ValueError, RecursionError, AttributeError, KeyError, TypeError):
         raise UsageError(
-            f"{path} is damaged: {reason}. This campaign cannot be resumed "
+            ErrorCode.UNREADABLE,
+            f"{folder / CAMPAIGN} is missing or damaged. This campaign cannot be resumed "
             "(another can, by resume=RUN_ID); "
-            f"its records can be sent all the same, by replay --journal {shlex.quote(str(folder))}"
-        )
-    return dict(description)
+            f"its records can be sent all the same, by replay --journal {shlex.quote(str(folder))}",
+        ) from None
+    return description
 
 
 def experiment(folder: Path) -> str:
@@ -227,14 +217,14 @@ def experiment(folder: Path) -> str:
     return ""
 
 
-def descriptions(root: Path, kind: str) -> list[tuple[Path, dict[str, Any]]]:
+def descriptions(root: Path, run_id: str) -> list[tuple[Path, dict[str, Any]]]:
     """Return the folders of campaigns below `root` with their descriptions, the oldest first.
 
     Args:
-        wanted: A folder's name, or `last`. Other campaigns are left out if they are damaged.
+        run_id: A folder's name, or `last`. Other campaigns are left out if they are damaged.
 
     Raises:
-        UsageError: The campaign that is wanted is damaged.
+        UsageError: The requested campaign is damaged.
     """
     readable = []
     folders = campaigns(root)
@@ -242,7 +232,7 @@ def descriptions(root: Path, kind: str) -> list[tuple[Path, dict[str, Any]]]:
         try:
             readable.append((folder, read_campaign(folder)))
         except UsageError:
-            if kind == folder.name or (kind == "last" and folder == folders[-1]):
+            if run_id == folder.name or (run_id == "last" and folder == folders[-1]):
                 raise
     return readable
 
@@ -263,8 +253,11 @@ def _open_records(folder: Path) -> BinaryIO:
     try:
         return _open(folder / RECORDS)
     except OSError as error:
-        remedy = "put it back from a copy, or name another journal"
-        raise UsageError(f"{folder / RECORDS} cannot be read: {error.strerror}; {remedy}") from None
+        raise UsageError(
+            ErrorCode.UNREADABLE,
+            f"{folder / RECORDS} cannot be read: {error.strerror}; put it back from a copy, or "
+            "name another journal",
+        ) from None
 
 
 def _open(path: Path) -> BinaryIO:
@@ -287,13 +280,9 @@ def _line(record: Record) -> bytes:
 
 def _parsed(line: bytes) -> Record:
     """Return the record of a line. Raises ValueError with what is wrong."""
-    line = line.removesuffix(b"\n")
-    body = line[:-_CHECKSUM_BYTES]
-    checksum = _CHECKSUM.search(line, len(body))
-    if not checksum:
-        raise ValueError("it has no checksum")
-    if int(checksum[1], 16) != zlib.crc32(body):
-        raise ValueError("its checksum is another")
+    body, _, checksum = line.rpartition(b',"crc32":')
+    if checksum != b'"%08x"}\n' % zlib.crc32(body):
+        raise ValueError("its checksum is missing or another")
     return from_line(body.decode() + "}")
 
 
@@ -310,13 +299,7 @@ def _public(server: str) -> str:
 
 def _whole_lines(path: Path) -> int:
     """Return the number of bytes up to the last newline."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        while size:
-            start = max(0, size - 65_536)
-            file.seek(start)
-            newline = file.read(size - start).rfind(b"\n")
-            if newline >= 0:
-                return start + newline + 1
-            size = start
-    return 0
+    if not path.stat().st_size:
+        return 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.rfind(b"\n") + 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -35,7 +35,7 @@ DATASET_CHARACTERS = {
     "context": 500,
 }
 LARGEST = 2**63 - 1
-_KEY = re.compile(r"[/\w.\- :]+")
+_KEY = re.compile(rf"[/\w.\- :]{{1,{KEY_CHARACTERS}}}")
 # An origin stands in a filter between quotes.
 _ORIGIN = re.compile(r"[\w.\- :/|@+·]{1,250}")
 # A database stores no NUL, and no half of a surrogate pair.
@@ -71,10 +71,10 @@ def taken(record: Record) -> tuple[Record | None, list[str]]:
             values, reasons = _pairs(record.values)
             return (replace(record, values=values) if values else None), reasons
         case Metrics():
-            troubles = [_point_trouble(point) for point in record.points]
-            judged = zip(record.points, troubles, strict=True)
-            points = tuple(point for point, trouble in judged if not trouble)
-            return (replace(record, points=points) if points else None), _texts(troubles)
+            troubles = {point: _point_trouble(point) for point in record.points}
+            points = tuple(point for point in record.points if not troubles[point])
+            reasons = [trouble for trouble in troubles.values() if trouble]
+            return (replace(record, points=points) if points else None), reasons
         case DatasetUsed():
             texts = {name: _storable(getattr(record, name)) for name in DATASET_CHARACTERS}
             long = [name for name, most in DATASET_CHARACTERS.items() if len(texts[name]) > most]
@@ -84,10 +84,8 @@ def taken(record: Record) -> tuple[Record | None, list[str]]:
             outcome, reason = _storable(record.outcome), _storable(record.reason)
             return replace(record, outcome=outcome, reason=reason), []
         case ModelSaved():
-            trouble = key_trouble(record.name)
-            if re.search("[/:]", record.name):
-                trouble = trouble or "a name of a model has no / or :"
-            return (None if trouble else record), _texts([trouble])
+            trouble = key_trouble(re.sub("[/:]", "()", record.name))
+            return (None, [trouble]) if trouble else (record, [])
     return record, []
 
 
@@ -104,11 +102,7 @@ def _opened(record: RunOpened) -> tuple[RunOpened | None, list[str]]:
 def _pairs(values: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     troubles = {key: key_trouble(key) for key in values}
     accepted = {key: _storable(text) for key, text in values.items() if not troubles[key]}
-    return accepted, _texts(troubles.values())
-
-
-def _texts(troubles: Iterable[str]) -> list[str]:
-    return [trouble for trouble in troubles if trouble]
+    return accepted, [trouble for trouble in troubles.values() if trouble]
 
 
 def _point_trouble(point: Point) -> str:
@@ -122,12 +116,12 @@ def _point_trouble(point: Point) -> str:
 @lru_cache(4_096)
 def key_trouble(key: str) -> str:
     """Return what is wrong with the name of a metric, tag or param; empty if it is right."""
-    if len(key) > KEY_CHARACTERS:
-        return f"{ascii(key)[:60]}… is longer than {KEY_CHARACTERS} characters"
     is_plain = _KEY.fullmatch(key) and posixpath.normpath(key) == key
-    if not is_plain or key == "." or key.startswith(("/", "..")):
-        return f"{ascii(key)[:60]} is no name: letters, digits, / _ - . : and spaces"
-    return ""
+    if is_plain and key != "." and not key.startswith(("/", "..")):
+        return ""
+    return (
+        f"{ascii(key)[:60]} is no name: 1 to {KEY_CHARACTERS} letters, digits, / _ - . : and spaces"
+    )
 
 
 def _storable(text: str) -> str:

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 ARTIFACTS = "mlruns"
 KEPT = ".before-move"
@@ -27,15 +27,11 @@ def rebase(database: Path) -> list[Path]:
     """
     path = database.resolve()
     current = path.parent / ARTIFACTS
-    if not path.is_file():
+    if not path.is_file() or not current.is_dir():
         raise UsageError(
-            f"database={database}: there is no such file; "
-            "give the mlflow.db of the folder that was moved"
-        )
-    if not current.is_dir():
-        raise UsageError(
-            f"database={database}: there is no folder {ARTIFACTS} beside it; "
-            "move it there too, then try again"
+            ErrorCode.NOT_FOUND,
+            f"database={database}: the file or the folder {ARTIFACTS} next to it is missing; give "
+            "the mlflow.db of the folder that was moved",
         )
     try:
         with closing(sqlite3.connect(path)) as opened:
@@ -47,7 +43,9 @@ def rebase(database: Path) -> list[Path]:
                     _lead(opened, folder, current)
     except sqlite3.Error as error:
         raise UsageError(
-            f"database={database}: {error}; end what uses it (mlflow ui, campaigns), then try again"
+            ErrorCode.UNWRITABLE,
+            f"database={database}: {error}; end what uses it (mlflow ui, campaigns), then try "
+            "again",
         ) from None
     return former
 
@@ -67,10 +65,9 @@ def _former(opened: sqlite3.Connection, current: Path) -> list[Path]:
 
 def _lead(opened: sqlite3.Connection, former: Path, current: Path) -> None:
     """Change paths in all tables: artifacts of experiments, runs and models."""
-    tables = [
-        name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    ]
-    for table in tables:
+    for (table,) in opened.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table'"
+    ).fetchall():
         described = opened.execute(f'PRAGMA table_info("{table}")')
         columns = [name for _, name, kind, *_ in described if kind.startswith(("VARCHAR", "TEXT"))]
         for column in columns:

@@ -28,10 +28,7 @@ def short(text: str) -> str:
 def _visible(character: str) -> str:
     if character.isprintable():
         return character
-    if character in "\n\r\t":
-        return json.dumps(character)[1:-1]
     number = ord(character)
-    if number < 0x20:
+    if number < 0x20 and character not in "\n\r\t":
         return f"\\x{number:02x}"
-    # as JSON writes it, so that JSON stays JSON
-    return f"\\u{number:04x}" if number <= 0xFFFF else json.dumps(character)[1:-1]
+    return json.dumps(character)[1:-1]  # so that JSON stays JSON

@@ -173,55 +173,39 @@ def from_line(line: str) -> Record:
     """Return the record of a line of JSON.
 
     Raises:
-        ValueError: It is not a record; the text says what is wrong.
+        ValueError: It is not a record.
     """
     try:
         fields = json.loads(line)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except ValueError:
-        raise ValueError("it is not JSON") from None
-    name = fields.pop("record", None) if isinstance(fields, dict) else None
-    if not isinstance(name, str) or name not in _TYPES:
-        raise ValueError("it is not a record")
-    try:
-        types = _FIELD_TYPES[name]
-        values = {key: _checked(value, types[key]) for key, value in fields.items()}
-        record: Record = _TYPES[name](**values)
-    except (KeyError, TypeError):
-        raise ValueError(f"a field of {name} is missing, unknown or of another type") from None
-    if isinstance(record, RunClosed) and not (
-        record.status in STATUSES and (record.status or record.outcome in set(RunOutcome))
-    ):
-        raise ValueError("RunClosed has a status or an outcome that does not exist")
+        record: Record = _build(_TYPES[fields.pop("record")], fields)
+        if isinstance(record, RunClosed) and record.status not in STATUSES:
+            raise ValueError
+        if isinstance(record, RunClosed) and not record.status:
+            RunOutcome(record.outcome)
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        raise ValueError("it is not a record of this version") from None
     return record
+
+
+def _build(kind: Any, fields: dict[str, Any]) -> Any:
+    types = _FIELD_TYPES[kind]
+    return kind(**{name: _checked(value, types[name]) for name, value in fields.items()})
 
 
 def _checked(value: Any, kind: Any) -> Any:
     """Return the value of a field. Raises TypeError if it is of another type."""
     if kind == tuple[Point, ...]:
-        return tuple(_point(**point) for point in value)
+        return tuple(_build(Point, point) for point in value)
     if kind == tuple[str, ...]:
-        is_right = isinstance(value, list) and all(isinstance(text, str) for text in value)
-        value = tuple(value)
-    elif kind == dict[str, str]:
-        texts = value.values() if isinstance(value, dict) else [None]
-        is_right = all(isinstance(text, str) for text in texts)
-    else:
-        is_right = type(value) is kind
-    if not is_right:
+        return tuple(_checked(text, str) for text in value)
+    if kind == dict[str, str]:
+        return {name: _checked(text, str) for name, text in value.items()}
+    if type(value) is not kind and not (kind is float and type(value) is int):
         raise TypeError
     return value
 
 
-def _point(key: str, value: float, step: int, time_ms: int) -> Point:
-    are_whole = type(step) is int and type(time_ms) is int
-    if not (isinstance(key, str) and type(value) in (float, int) and are_whole):
-        raise TypeError
-    return Point(key, value, step, time_ms)
-
-
-_FIELD_TYPES = {name: typing.get_type_hints(kind) for name, kind in _TYPES.items()}
+_FIELD_TYPES = {kind: typing.get_type_hints(kind) for kind in (*_TYPES.values(), Point)}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import getpass
 import json
 import os
@@ -11,7 +10,6 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -32,14 +30,13 @@ from mlflow.entities import (
 )
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
-from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.types.schema import ColSpec, Schema
 from mlflow.utils.credentials import get_default_host_creds
 from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
 from mlflow.utils.rest_utils import http_request, verify_rest_response
 
 from tracking import bundle, first_use, limits, plain, technical, whereabouts
-from tracking.errors import EvenhandError, UsageError
+from tracking.errors import ErrorCode, EvenhandError, UsageError, choices
 from tracking.records import (
     VANISHED,
     Artifact,
@@ -58,8 +55,6 @@ from tracking.records import (
 
 POINTS_A_CALL = 1_000
 ENTRIES_A_CALL = 100
-NAMED = 8
-ELSEWHERE = "call it in the folder of your campaigns, or set MLFLOW_TRACKING_URI to where they are"
 # Metrics of a run that describe its network, and so the model.
 OF_MODELS = ("val/", "train/loss", "model/")
 NOTE = "mlflow.note.content"  # the tag that the UI shows as a description (Markdown)
@@ -124,13 +119,6 @@ class Store:
         try:
             self._ask(self._client.search_experiments, max_results=1)
         except EvenhandError as error:
-            codes = ("error code 401", "error code 403", "UNAUTHENTICATED")
-            if any(code in str(error) for code in codes):
-                raise UsageError(
-                    f"tracking server {self.uri} asks for a name and a password that may read it; "
-                    "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD "
-                    "(or MLFLOW_TRACKING_TOKEN)"
-                ) from None
             # what the system reports is in the innermost of the errors that libraries wrap
             inner: BaseException = error
             while beneath := inner.__cause__ or inner.__context__:
@@ -138,8 +126,10 @@ class Store:
             is_system = isinstance(inner, OSError) and inner.strerror
             reason = inner if self._is_remote and is_system else error
             raise UsageError(
-                f"tracking store {self.uri} cannot be used: {reason}; "
-                "set MLFLOW_TRACKING_URI to one that can"
+                ErrorCode.UNREACHABLE,
+                f"tracking store {self.uri} cannot be used: {reason}; set MLFLOW_TRACKING_URI, and "
+                "if the server asks for a name and a password, MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD",
             ) from None
 
     @property
@@ -158,8 +148,9 @@ class Store:
                     raise
         if experiment.lifecycle_stage != "active":
             raise UsageError(
+                ErrorCode.CONFLICT,
                 f"experiment {name} on {self.uri} is deleted; "
-                f"restore it: mlflow experiments restore -x {experiment.experiment_id}"
+                f"restore it: mlflow experiments restore -x {experiment.experiment_id}",
             )
         return str(experiment.experiment_id)
 
@@ -327,7 +318,8 @@ class Store:
         run_id = self.run_id(run)
         if run_id is None:
             raise Rejected(
-                "the run is not on this server, in the experiment where its journal has it"
+                ErrorCode.NOT_FOUND,
+                "the run is not on this server, in the experiment where its journal has it",
             )
         if kind is Metrics:
             points = [point for record in records for point in record.points]
@@ -399,7 +391,8 @@ class Store:
     def _log_artifact(self, run_id: str, record: Artifact, folder: Path) -> None:
         path, target = _below(folder, record.path), record.folder or None
         if target and not limits.is_path(target):
-            raise Rejected(f"{ascii(target)[:60]} is no folder of artifacts")
+            text = f"{ascii(target)[:60]} is no folder of artifacts"
+            raise Rejected(ErrorCode.INVALID_VALUE, text)
         log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
         self._ask(log, run_id, str(path), target)
 
@@ -425,7 +418,8 @@ class Store:
             try:
                 _save_model(Path(temporary) / "model", model, record, data)
             except (MlflowException, OSError, ValueError) as error:
-                raise Rejected(f"the model could not be packed: {error}") from error
+                text = f"the model could not be packed: {error}"
+                raise Rejected(ErrorCode.UNREADABLE, text) from error
             self._ask(self._client.log_model_artifacts, logged.model_id, f"{temporary}/model")
         self._log_quality(run, logged.model_id)
         self._ask(self._client.finalize_logged_model, logged.model_id, LoggedModelStatus.READY)
@@ -504,15 +498,12 @@ class Store:
         missing = next((name for name, experiment in ids.items() if experiment is None), None)
         if missing is None:
             return [str(experiment_id) for experiment_id in ids.values()]
-        existing = sorted(self.experiment_names().values())
-        if set(existing) <= {"Default"}:
-            right = f"nothing was recorded there; {ELSEWHERE}"
-        else:
-            close = difflib.get_close_matches(missing, existing, n=1)
-            hint = f"did you mean '{close[0]}'? " if close else ""
-            more = f" and {len(existing) - NAMED} more" if len(existing) > NAMED else ""
-            right = f"{hint}have {', '.join(existing[:NAMED])}{more}"
-        raise UsageError(f"no experiment '{missing}' on {self.uri}; {right}")
+        existing = choices(missing, sorted(self.experiment_names().values()))
+        raise UsageError(
+            ErrorCode.UNKNOWN_NAME,
+            f"no experiment '{missing}' on {self.uri}; {existing}; call it in the folder of your "
+            "campaigns, or set MLFLOW_TRACKING_URI to where they are",
+        )
 
     def _active_experiment(self, name: str) -> str | None:
         """Return the id of an experiment, or None if there is none or it is deleted."""
@@ -530,8 +521,6 @@ class Store:
     ) -> Iterator[StoredRun]:
         """Yield the runs of experiments that MLflow's filter language selects, the newest first.
 
-        The next page is fetched while the caller works on one.
-
         Args:
             experiments: Names; one that does not exist has no runs.
             progress: Called after each page with the number of runs so far, and None.
@@ -542,24 +531,20 @@ class Store:
         names = [experiments] if isinstance(experiments, str) else experiments
         ids = [id_ for name in names if (id_ := self._active_experiment(name))]
         seen: set[str] = set()
-        with ThreadPoolExecutor(1) as background:
-            ahead = background.submit(self._page, ids, condition, page, "") if ids else None
-            while ahead:
-                runs, token = ahead.result()
-                ahead = None
-                if token:
-                    ahead = background.submit(self._page, ids, condition, page, token)
-                # a run that begins in between moves the others to later pages
-                new = [run for run in runs if run.run_id not in seen]
-                seen.update(run.run_id for run in new)
-                if progress:
-                    progress(len(seen), None)
-                yield from new
+        token: str | None = "" if ids else None
+        while token is not None:
+            runs, token = self._page(ids, condition, page, token)
+            # a run that begins in between moves the others to later pages
+            new = [run for run in runs if run.run_id not in seen]
+            seen.update(run.run_id for run in new)
+            if progress:
+                progress(len(seen), None)
+            yield from new
 
     def _page(
         self, ids: Sequence[str], condition: str, size: int, token: str
-    ) -> tuple[list[StoredRun], str]:
-        """Return some runs, and the token of the next page, empty on the last."""
+    ) -> tuple[list[StoredRun], str | None]:
+        """Return some runs, and the token of the next page, None on the last."""
         order = [NEWEST_FIRST]
         if not self._is_remote:
             runs = self._ask(
@@ -570,7 +555,7 @@ class Store:
                 page_token=token or None,
                 order_by=order,
             )
-            return [stored_run(run) for run in runs], runs.token or ""
+            return [stored_run(run) for run in runs], runs.token or None
         query = {
             "experiment_ids": ids,
             "filter": condition,
@@ -583,15 +568,14 @@ class Store:
             lambda: self._http("POST", search, json=query, timeout=PAGE_SECONDS).json()
         )
         runs = [_from_json(run) for run in answer.get("runs", ())]
-        return runs, answer.get("next_page_token", "")
+        return runs, answer.get("next_page_token")
 
     def _http(self, method: str, endpoint: str, **options: Any) -> requests.Response:
         """Return an answer as it came: MLflow's client takes ten times as long to parse it."""
         credentials = get_default_host_creds(self.uri)
-        answer: requests.Response = http_request(credentials, endpoint, method, **options)
-        if answer.status_code != 200:
-            verify_rest_response(answer, endpoint)  # raises with the server's text
-        return answer
+        answer = http_request(credentials, endpoint, method, **options)
+        verified: requests.Response = verify_rest_response(answer, endpoint)
+        return verified
 
     def call(self, method: str, endpoint: str, **options: Any) -> str:
         """Return the answer at an address that MLflow's client has no method for."""
@@ -638,13 +622,6 @@ class Store:
         folder = path.rpartition("/")[0] or None
         files = self._ask(self._client.list_artifacts, run_id, folder)
         return any(file.path == path and not file.is_dir for file in files)
-
-    def delete_files(self, run_id: str) -> None:
-        """Delete the artifacts of a run for good."""
-        address = self._ask(self._client.get_run, run_id).info.artifact_uri
-        repository = get_artifact_repository(address, tracking_uri=self.uri)
-        for file in self._ask(self._client.list_artifacts, run_id):
-            self._ask(repository.delete_artifacts, file.path)
 
     def run(self, run_id: str) -> StoredRun | None:
         try:
@@ -714,32 +691,31 @@ class Store:
             return call(*arguments, **options)
         except MlflowException as error:
             text = _one_line(error).removeprefix("INVALID_PARAMETER_VALUE: ")
-            raise _error_kind(error, text)(text[:300]) from error
+            raise _error(error, text) from error
         except requests.HTTPError as error:
             status = error.response.status_code if error.response is not None else 500
-            is_final = 400 <= status < 500 and status not in (408, 429)
-            raise (Rejected if is_final else Unreachable)(_one_line(error)[:300]) from error
+            if 400 <= status < 500 and status not in (408, 429):
+                raise Rejected(ErrorCode.DENIED, _one_line(error)) from error
+            raise Unreachable(ErrorCode.UNREACHABLE, _one_line(error)) from error
         except (requests.RequestException, OSError) as error:
-            raise Unreachable(_one_line(error)[:300]) from error
-        except (
-            ValueError,
-            TypeError,
-        ) as error:  # a request or an answer that the client cannot read
-            raise Unwritten(_one_line(error)[:300]) from error
+            raise Unreachable(ErrorCode.UNREACHABLE, _one_line(error)) from error
+        except (ValueError, TypeError) as error:  # the client cannot read a request or an answer
+            raise Unwritten(ErrorCode.UNREACHABLE, _one_line(error)) from error
 
 
-def _error_kind(error: MlflowException, text: str) -> type[EvenhandError]:
-    """Return the class of one of MLflow's errors."""
-    if "failed with exception" in text:
-        return Unreachable
+def _error(error: MlflowException, text: str) -> EvenhandError:
+    """Return the error for one of MLflow's."""
     # BAD_REQUEST is any error of the database, such as of a standby that takes no writes
-    if error.error_code in ("BAD_REQUEST", "INTERNAL_ERROR"):
-        return Unwritten
-    return Rejected if error.get_http_status_code() in (400, 403, 404, 409) else Unreachable
+    is_failure = error.error_code in ("BAD_REQUEST", "INTERNAL_ERROR")
+    if is_failure and "failed with exception" not in text:
+        return Unwritten(ErrorCode.UNREACHABLE, text)
+    if not is_failure and error.get_http_status_code() in (400, 403, 404, 409):
+        return Rejected(ErrorCode.DENIED, text)
+    return Unreachable(ErrorCode.UNREACHABLE, text)
 
 
 def _one_line(error: Exception) -> str:
-    return plain.line(" ".join(str(error).split()))
+    return plain.line(" ".join(str(error).split()))[:300]
 
 
 def _again(call: Callable[[], Any]) -> Any:
@@ -757,11 +733,14 @@ def _below(folder: Path, path: str) -> Path:
     try:
         for inside in [target, *target.rglob("*")] if target.is_dir() else [target]:
             if not inside.resolve().is_relative_to(root):
-                raise Rejected(f"{str(inside)!a} leads out of the journal's folder")
+                raise Rejected(
+                    ErrorCode.DENIED, f"{str(inside)!a} leads out of the journal's folder"
+                )
             if not (inside.is_file() or inside.is_dir()):
-                raise Rejected(f"{str(inside)!a} is missing, or is no file")
+                raise Rejected(ErrorCode.NOT_FOUND, f"{str(inside)!a} is missing, or is no file")
     except (OSError, ValueError, RuntimeError) as error:  # no permission, a NUL, a loop of links
-        raise Rejected(f"{ascii(path)[:200]} cannot be read: {error}") from None
+        text = f"{ascii(path)[:200]} cannot be read: {error}"
+        raise Rejected(ErrorCode.UNREADABLE, text) from None
     return target
 
 
@@ -773,10 +752,12 @@ def _check_model(record: ModelSaved) -> None:
     source = ROOT / f"{record.loader.replace('.', '/')}.py"
     is_ours = LOADER.fullmatch(record.loader) and source.is_file()
     if not (is_ours and "def _load_pyfunc(" in source.read_text(encoding="utf-8")):
-        raise Rejected(f"{ascii(record.loader)[:100]} is no loader of evenhand's")
+        text = f"{ascii(record.loader)[:100]} is no loader of evenhand's"
+        raise Rejected(ErrorCode.DENIED, text)
     for requirement in record.requirements:
         if not REQUIREMENT.fullmatch(requirement):
-            raise Rejected(f"{ascii(requirement)[:100]} is no requirement NAME==VERSION")
+            text = f"{ascii(requirement)[:100]} is no requirement NAME==VERSION"
+            raise Rejected(ErrorCode.DENIED, text)
 
 
 def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> None:

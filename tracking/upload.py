@@ -73,12 +73,9 @@ class Uploader(threading.Thread):
         pause = IDLE_SECONDS
         while True:
             is_last = self._finish.is_set()
-            more = True
             try:
-                while more:
-                    self._call_began = time.monotonic()
-                    self._beat()
-                    more = self._deliver()
+                while self._deliver():
+                    pass
                 self.trouble, pause = "", IDLE_SECONDS
             except Exception as error:  # the thread must outlive any error of MLflow
                 self.trouble = str(error) or type(error).__name__
@@ -119,6 +116,11 @@ class Uploader(threading.Thread):
     def _deliver(self) -> bool:
         """Send some records. Return whether there may be more."""
         folder = self._journal.folder
+        self._call_began = time.monotonic()
+        if self._call_began >= self._next_beat and not self._finish.is_set():
+            with contextlib.suppress(Rejected):  # the campaign's run was deleted
+                self._store.beat(self._run_id)
+            self._next_beat = self._call_began + HEARTBEAT_SECONDS
         if not self._knows_runs:
             self._store.expect(journal.opened(folder, self.damaged), journal.experiment(folder))
             self._knows_runs = True
@@ -134,9 +136,3 @@ class Uploader(threading.Thread):
             self.refused += self._store.apply(waiting, folder)
             self._sent_waiting = waiting
         return False
-
-    def _beat(self) -> None:
-        if time.monotonic() >= self._next_beat and not self._finish.is_set():
-            with contextlib.suppress(Rejected):  # the campaign's run was deleted
-                self._store.beat(self._run_id)
-            self._next_beat = time.monotonic() + HEARTBEAT_SECONDS

@@ -9,7 +9,7 @@ from pathlib import Path
 from experiments.cli.entries import Entry
 from experiments.config import settings
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 
 def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
@@ -30,7 +30,10 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or word == "--":
-            raise UsageError(f"'{plain.short(word)}' is not a setting; write --name value")
+            raise UsageError(
+                ErrorCode.INVALID_VALUE,
+                f"'{plain.short(word)}' is not a setting; write --name value",
+            )
         option, equals, value = word.partition("=")
         name, label = option[2:].replace("-", "_"), plain.short(option)
         has_value = bool(equals or (rest and not rest[0].startswith("--")))
@@ -39,13 +42,17 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
         elif entry and not has_value and name not in entry.fields:
             settings.refuse_parameter(entry.settings, name)
             right = settings.suggestion(name, entry.fields)
-            raise UsageError(f"there is no setting '{plain.short(name)}'{right}")
+            raise UsageError(
+                ErrorCode.UNKNOWN_NAME, f"there is no setting '{plain.short(name)}'{right}"
+            )
         elif not equals:
             if not rest:
-                raise UsageError(f"{label} has no value; write {label} value")
+                raise UsageError(
+                    ErrorCode.MISSING_VALUE, f"{label} has no value; write {label} value"
+                )
             value = rest.pop(0)
         if name in texts:
-            raise UsageError(f"{label} is given twice")
+            raise UsageError(ErrorCode.DUPLICATE, f"{label} is given twice")
         texts[name] = value
     return texts
 
@@ -61,9 +68,8 @@ def with_named_models(texts: dict[str, str]) -> dict[str, str]:
     named = dict(texts)
     for setting in ("model", "models"):
         if os.sep in texts.get(setting, ""):
-            names = [
-                own.add(Path(name)) if os.sep in name else name
-                for name in texts[setting].split(",")
-            ]
-            named[setting] = ",".join(names)
+            names = texts[setting].split(",")
+            named[setting] = ",".join(
+                own.add(Path(name)) if os.sep in name else name for name in names
+            )
     return named

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,23 +14,14 @@ from typing import TYPE_CHECKING
 
 from experiments import studies
 from experiments.cli.commands.compare import Compare
+from experiments.cli.results import log_result
 from experiments.config import settings as settings_
 from experiments.config import shell
-from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce, keep
+from experiments.contract import Progress
+from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce
 from tracking import accounts, clock, provenance
-from tracking.errors import EvenhandError, UsageError
-from tracking.records import (
-    Artifact,
-    Metrics,
-    Point,
-    Record,
-    RunClosed,
-    RunKind,
-    RunOpened,
-    RunOutcome,
-    StoredRun,
-    Tags,
-)
+from tracking.errors import ErrorCode, EvenhandError, UsageError
+from tracking.records import Point, RunKind, RunOpened, RunOutcome, StoredRun
 from tracking.store import Rejected, Store, Unreachable, note, source
 
 if TYPE_CHECKING:
@@ -44,7 +33,6 @@ if TYPE_CHECKING:
 MAX_KINDS = 5
 TEXT_CHARACTERS = 1_000
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -52,12 +40,12 @@ class Selection:
     """Experiments by name, and MLflow's filters of their runs, any of which may match.
 
     Attributes:
-        campaigns: Campaigns that were named by their run ids.
+        has_campaigns: True if campaigns were named by their run ids.
     """
 
     experiments: tuple[str, ...]
     conditions: tuple[str, ...]
-    campaigns: tuple[str, ...] = ()
+    has_campaigns: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +61,7 @@ class Compared:
     answer: ComparisonResult
     page: str
     trouble: str = ""
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
 
 
 def compare(settings: Compare, progress: Progress) -> Compared:
@@ -86,69 +74,65 @@ def compare(settings: Compare, progress: Progress) -> Compared:
     began_ms = clock.now_ms()
     store = Store(to_read=True)
     store.check()
-    selection = select(store, settings)
-    with ThreadPoolExecutor(1) as background:
-        # two seconds of imports, while the server looks for runs
-        imports = background.submit(_import_tools)
-        runs = read(store, selection, progress)
-        imports.result()
+    selection = _select(store, settings)
+    runs = _read(store, selection, progress)
     runs, notes = _without_running(store, selection, runs)
     answer, notes = _judge(settings, store, selection, runs, notes, progress)
     if answer.report is None:
-        raise EvenhandError(f"{answer.trouble}; choose another folder (output=DIR)")
+        raise EvenhandError(
+            ErrorCode.UNWRITABLE, f"{answer.trouble}; choose another folder (output=DIR)"
+        )
     try:
-        page = _log(store, settings, selection, answer, began_ms)
+        return Compared(answer, _log(store, settings, selection, answer, began_ms), notes=notes)
     except (Unreachable, Rejected) as error:
-        return Compared(answer, "", str(error), tuple(notes))
-    return Compared(answer, page, notes=tuple(notes))
+        return Compared(answer, "", str(error), notes)
 
 
-def _import_tools() -> None:
-    for name in ("comparison.judgement", "comparison.analyses.steadiness"):
-        importlib.import_module(f"experiments.{name}")
-
-
-def select(store: Store, settings: Compare) -> Selection:
+def _select(store: Store, settings: Compare) -> Selection:
     """Return the experiments and filters of names or run ids. Raises UsageError for unknown ones."""
-    campaigns = tuple(name for name in settings.experiment if _RUN_ID.fullmatch(name))
-    names = list(settings.experiment)
+    campaigns = [name for name in settings.experiment if _RUN_ID.fullmatch(name)]
+    names = settings.experiment
     conditions: tuple[str, ...] = (settings.filter,)
+    for run_id in campaigns:
+        if store.run(run_id) is None:
+            raise UsageError(
+                ErrorCode.NOT_FOUND,
+                f"no run {run_id} on {store.uri}; give a campaign's run id, or experiments by name",
+            )
     if campaigns:
-        for run_id in campaigns:
-            if store.run(run_id) is None:
-                right = "give a campaign's run id, or experiments by name"
-                raise UsageError(f"no run {run_id} on {store.uri}; {right}")
         if len(campaigns) < len(names):
-            right = "give one kind, and narrow names down with filter"
-            raise UsageError(f"experiment: names and campaigns' run ids do not mix; {right}")
-        names = [store.experiment_name(run_id) for run_id in campaigns]
+            raise UsageError(
+                ErrorCode.CONFLICT,
+                "experiment: names and campaigns' run ids do not mix; give one kind",
+            )
+        names = tuple(store.experiment_name(run_id) for run_id in campaigns)
         narrowed = f" and {settings.filter}" if settings.filter else ""
         conditions = tuple(f"tags.campaign = '{run_id}'{narrowed}" for run_id in campaigns)
     store.experiment_ids(names)
-    return Selection(tuple(dict.fromkeys(names)), conditions, campaigns)
+    return Selection(tuple(dict.fromkeys(names)), conditions, bool(campaigns))
 
 
-def read(store: Store, selection: Selection, progress: Progress) -> list[StoredRun]:
+def _read(store: Store, selection: Selection, progress: Progress) -> list[StoredRun]:
     """Return the selected runs. Raises UsageError if a filter does not parse or matches nothing."""
     runs: list[StoredRun] = []
-    progress("runs", 0, None)
     for condition in selection.conditions:
         before = len(runs)
-
-        def report(done: int, total: int | None, before: int = before) -> None:
-            progress("runs", before + done, total)
-
+        progress("runs", before, None)
         try:
+            report = partial(progress, "runs")
             runs.extend(store.runs(selection.experiments, condition, progress=report))
         except Rejected as error:
-            example = "tags.team = 'vision' and params.batch_size = '32'"
             raise UsageError(
-                f"filter {condition}: {error}; write it in MLflow's language: {example}"
+                ErrorCode.INVALID_VALUE,
+                f"filter {condition}: {error}; write it in MLflow's language: "
+                f"tags.team = 'vision' and params.batch_size = '32'",
             ) from None
         if len(runs) == before:
-            where = f"{', '.join(selection.experiments)} on {store.uri}"
-            reason = f"matches {condition}" if condition else "is there at all"
-            raise UsageError(f"no run in {where} {reason}; nothing to compare")
+            place = f"{', '.join(selection.experiments)} on {store.uri}"
+            raise UsageError(
+                ErrorCode.NO_RUNS,
+                f"no run in {place} {f'matches {condition}' if condition else 'to compare'}",
+            )
     return runs
 
 
@@ -161,18 +145,16 @@ def _without_running(
     if not affected:
         return list(runs), []
     names = ", ".join(f"{running[run_id].name} ({run_id})" for run_id in sorted(affected))
-    if selection.campaigns:
+    if selection.has_campaigns:
         line = f"Still running: {names}. Only the cells that have ended are compared."
         return list(runs), [line]
     rest = [run for run in runs if run.tags.get("campaign") not in affected]
     again = shell.command("compare", "--experiment", ",".join(sorted(affected)))
     if not any(run.tags.get("kind") == RunKind.CELL for run in rest):
         raise UsageError(
-            f"nothing but campaigns that are still running: {names}; "
-            f"what they have measured so far: {again}"
+            ErrorCode.NO_RUNS, f"all campaigns are still running: {names}; compare them: {again}"
         )
-    line = f"Left out, since still running: {names}. What they have measured so far: {again}"
-    return rest, [line]
+    return rest, [f"Left out, since still running: {names}. Compare them: {again}"]
 
 
 def _judge(
@@ -200,7 +182,7 @@ def _judge(
         protocol=settings.protocol,
     )
     choice = sets.Choice(table(runs))
-    if not selection.campaigns:
+    if not selection.has_campaigns:
         choice = sets.newest(
             choice.table,
             factor=spec.factor,
@@ -247,13 +229,11 @@ def _other_kinds(settings: Compare, choice: Choice) -> list[str]:
         f"Compared: the newest {_described(choice.kind)}. Campaigns with other settings "
         "are not pooled with it; each can be compared:"
     ]
-    defaults = settings_.as_text(Compare())
-    options = {
-        name: text for name, text in settings_.as_text(settings).items() if text != defaults[name]
-    }
+    defaults = settings_.as_text(Compare()).items()
+    options = dict(settings_.as_text(settings).items() - defaults)
     for kind in choice.others[:MAX_KINDS]:
         options["experiment"] = ",".join(kind.campaigns)
-        words = [word for name, text in options.items() for word in (f"--{name}", text)]
+        words = [word for name in sorted(options) for word in (f"--{name}", options[name])]
         lines.append(f"  {_described(kind)}: {shell.command('compare', *words)}")
     more = len(choice.others) - MAX_KINDS
     return [*lines, f"  and {more} more kinds; narrow them down with filter"] if more > 0 else lines
@@ -281,7 +261,7 @@ def _log(
     from experiments.comparison.report import rendering
 
     assert answer.report is not None
-    origin = answer.report.parent.name
+    origin, card = answer.report.parent.name, answer.card
     name = f"comparison · {_title(settings)} · {_local_time(began_ms)}"
     account = accounts.current(store)
     team = accounts.team_of(account, settings.team)
@@ -294,39 +274,28 @@ def _log(
         if text and name not in ("output", "format")
     }
     place = accounts.place(account, team, accounts.COMPARISONS)
-    lines = [rendering.markdown_card(answer.card), "", "### Found"]
+    lines = [rendering.markdown_card(card), "", "### Found"]
     lines += [f"- {sentence}" for sentence in answer.sentences]
     lines += ["", "The whole report: artifact `report.html`."]
-    points = tuple(Point(key, value, 0, began_ms) for key, value in answer.card.figures.items())
-    verdict = {
-        "answer": answer.card.headline[:TEXT_CHARACTERS],
+    points = tuple(Point(key, value, 0, began_ms) for key, value in card.figures.items())
+    result = {
+        "answer": card.headline[:TEXT_CHARACTERS],
         "verdict": " ".join(answer.sentences)[:TEXT_CHARACTERS],
+        **note("\n".join(lines)),
     }
-    records: list[Record] = [
-        Artifact(origin, ".", ""),
-        Metrics(origin, points),
-        Tags(origin, verdict | note("\n".join(lines))),
-        RunClosed(origin, clock.now_ms(), RunOutcome.OK, ""),
-    ]
     opened = RunOpened(origin, began_ms, place, name, tags, params)
-    page = keep(store, opened, records, answer.report.parent, "comparison")
+    page = log_result(store, opened, points, result, answer.report.parent, RunOutcome.OK, "")
     compared = selection.experiments[0]
     may_describe = account is None or not team or compared.startswith(f"{team}/")
-    described = [compared] if may_describe and answer.comparison.has_verdict else []
-    _describe(store, store.run_id(origin) or "", name, answer, described)
-    return page
-
-
-def _describe(
-    store: Store, run_id: str, name: str, answer: ComparisonResult, compared: Sequence[str]
-) -> None:
-    """Link the run from the experiment of comparisons and from those that were compared."""
-    experiment, verdict = store.experiment_name(run_id), answer.comparison.has_verdict
+    has_verdict = answer.comparison.has_verdict
+    run_id = store.run_id(origin) or ""
+    experiment = store.experiment_name(run_id)
     if experiment.rpartition("/")[2] == accounts.COMPARISONS:  # not the one that a user chose
         with suppress(Rejected, Unreachable):
             store.describe_experiment(experiment, ABOUT_COMPARISONS)
-    for place in dict.fromkeys([experiment, *compared]):
-        announce(store, experiment, run_id, name, answer.sentences, verdict=verdict, told_in=place)
-
-
-__all__ = ["Compared", "Selection", "compare", "read", "select"]
+    described = dict.fromkeys([experiment, *([compared] if may_describe and has_verdict else [])])
+    for place in described:
+        announce(
+            store, experiment, run_id, name, answer.sentences, verdict=has_verdict, told_in=place
+        )
+    return page

@@ -1,11 +1,12 @@
-"""Completion in shells: click's scripts call this program, which answers from the settings."""
+"""Completion in shells by click's scripts, which call this program."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from typing import Any
 
-from click import Command
+import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 import models
@@ -14,7 +15,7 @@ from experiments.cli import entries
 from experiments.cli.entries import Entry
 from experiments.config import shell
 from models import frameworks
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 SHELLS = ("bash", "zsh", "fish")
 # Values that exist as folders and files.
@@ -27,82 +28,82 @@ DISCOVERED = {
 }
 
 
+class Values(click.ParamType[str]):
+    """Values of a setting; of a list, those of its last item."""
+
+    name = "values"
+
+    def __init__(self, values: Collection[str]) -> None:
+        self._values = values
+
+    def shell_complete(
+        self, _: click.Context, __: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        before = incomplete[: incomplete.rfind(",") + 1]
+        rest = [value for value in self._values if value and value not in before.split(",")]
+        items = [CompletionItem(before + value) for value in rest]
+        return [item for item in items if item.value.startswith(incomplete)]
+
+
 def script(words: Sequence[str]) -> str:
     """Return the script of a shell, for `eval "$(evenhand --completion bash)"`."""
-    if len(words) != 1 or words[0] not in SHELLS:
-        raise UsageError(f"--completion takes the name of a shell; choose {', '.join(SHELLS)}")
-    return _completer(words[0]).source()
+    return _completer(" ".join(words)).source()
 
 
 def answer(instruction: str) -> str:
     """Return completions for a script: `bash_complete`, with the line in the environment."""
-    name, _, action = instruction.partition("_")
-    if name not in SHELLS or action != "complete":
-        raise UsageError(
-            f"{shell.COMPLETING}={instruction} is not an instruction; write bash_complete"
-        )
-    return _completer(name).complete()
+    return _completer(instruction.removesuffix("_complete")).complete()
 
 
 def _completer(name: str) -> ShellComplete:
-    base = get_completion_class(name)
-    assert base is not None
+    if name not in SHELLS:
+        raise UsageError(
+            ErrorCode.UNKNOWN_NAME,
+            f"'{name}' is not a shell with completion; choose {', '.join(SHELLS)}",
+        )
+    base: Any = get_completion_class(name)
 
-    class Completer(base):  # type: ignore[valid-type, misc]
+    class Completer(base):  # type: ignore[misc]
         def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-            items = candidates(args, incomplete)
-            return [
-                item for item in items if item.type == "file" or item.value.startswith(incomplete)
-            ]
+            return candidates(args, incomplete)
 
-    return Completer(Command("evenhand"), {}, "evenhand", shell.COMPLETING)
+    completer: ShellComplete = Completer(_program(), {}, "evenhand", shell.COMPLETING)
+    return completer
 
 
 def candidates(words: Sequence[str], incomplete: str) -> list[CompletionItem[str]]:
-    """Return what can follow the words of a call, whether or not it begins like the last one."""
+    """Return what can follow the words of a call."""
     words = [word for word in words if word != "="]  # bash splits `--name=value` into three words
-    if not words:
-        names = (*entries.available(), "--help", "--version", "--completion")
-        return [CompletionItem(name) for name in names]
-    if words[0] == "--completion":
-        return [CompletionItem(name) for name in SHELLS]
-    if words[0] not in entries.available():
-        return []
-    entry = entries.load(words[0])
-    option, equals, value = incomplete.partition("=")
-    if equals and option.startswith("--"):  # zsh and fish keep `--name=value` together
-        values = _values(entry, _name(option), value)
-        return [CompletionItem(f"{option}={item.value}") for item in values if item.value]
-    last = _name(words[-1]) if len(words) > 1 and words[-1].startswith("--") else ""
-    is_flag = last in entry.flags and incomplete.startswith("--")
-    if last in entry.fields and not is_flag:
-        return _values(entry, last, "" if incomplete == "=" else incomplete)
-    options = [
-        CompletionItem(f"--{name}", help=field.metadata["help"])
-        for name, field in entry.fields.items()
-    ]
-    return [*options, CompletionItem("--help")]
+    completer = ShellComplete(_program(), {}, "evenhand", shell.COMPLETING)
+    items = completer.get_completions(list(words), incomplete)
+    option, equals, _ = incomplete.partition("=")
+    if equals and option:  # zsh and fish keep `--name=value` together
+        return [CompletionItem(f"{option}={item.value}") for item in items if item.value]
+    return items
 
 
-def _name(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
+def _program() -> click.Group:
+    """Return the command line in click's terms."""
+    commands = []
+    for name in entries.available():
+        entry = entries.load(name)
+        options = [_option(entry, name, field) for name, field in entry.fields.items()]
+        commands.append(click.Command(name, params=[*options]))
+    shells = click.Option(["--completion"], type=Values(SHELLS))
+    version = click.Option(["--version"], is_flag=True)
+    return click.Group("evenhand", commands=commands, params=[version, shells])
 
 
-def _values(entry: Entry, name: str, incomplete: str) -> list[CompletionItem[str]]:
-    """Return the values of a setting; of a list, those of its last item."""
-    field: dataclasses.Field[object] | None = entry.fields.get(name)
-    if field is None:
-        return []
-    if field.metadata["path"]:
-        return [CompletionItem(incomplete, type="file")]
+def _option(entry: Entry, name: str, field: dataclasses.Field[Any]) -> click.Option:
     values: Collection[str] = field.metadata["choices"]
     if name == "preset":
-        values = list(entry.presets)
+        values = entry.presets
     elif name in entry.flags:
         values = ("true", "false")
     elif name in DISCOVERED:
         values = DISCOVERED[name]()
-    is_list = str(field.type).startswith("tuple")
-    before = incomplete[: incomplete.rfind(",") + 1] if is_list else ""
-    rest = [value for value in values if value and value not in before.split(",")]
-    return [CompletionItem(before + value) for value in rest]
+    kind = click.Path() if field.metadata["path"] else Values(values)
+    flag_value = "true" if name in entry.flags else None
+    return click.Option(
+        [f"--{name}"], type=kind, help=field.metadata["help"], is_flag=False, flag_value=flag_value
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from experiments.comparison.report import wording
 from experiments.config import durations
@@ -19,51 +19,42 @@ def lines(forecast: Forecast) -> list[str]:
     return [
         *(f"! {line}" for line in forecast.warnings),
         *_cells(forecast),
-        *_data(forecast),
+        f"data       {forecast.data}; the settings fit them",
+        *_left_out(forecast.left_out),
         *_time(forecast),
-        *_titled("detectable", _detectable(forecast)),
+        *_detectable(forecast),
         "Nothing was measured, nothing was written.",
     ]
 
 
-def _titled(title: str, texts: Iterable[str]) -> Iterator[str]:
-    """Yield lines with a title before the first."""
-    for number, text in enumerate(texts):
-        yield f"{'' if number else title:<11}{text}"
-
-
-def _cells(forecast: Forecast) -> Iterator[str]:
+def _cells(forecast: Forecast) -> list[str]:
     count, most = len(forecast.plan.treatments), forecast.looks[-1]
     blocks = wording.blocks(most)
     if len(forecast.looks) > 1:
         blocks = f"at most {most} blocks, the first look after {forecast.looks[0]}"
-    yield (
-        f"cells      {len(forecast.cells):,}: {count} in each of {blocks}, "
-        f"each a fresh process, in this order:"
-    )
     by_block = itertools.groupby(forecast.cells, key=lambda cell: cell.block)
-    for number, cells in itertools.islice(by_block, MAX_BLOCKS_SHOWN):
-        yield f"  block {number}: {', '.join(cell.treatment for cell in cells)}"
-    if most > MAX_BLOCKS_SHOWN:
-        yield f"  and so on, {most - MAX_BLOCKS_SHOWN:,} more"
+    orders = [
+        f"  block {number}: {', '.join(cell.treatment for cell in cells)}"
+        for number, cells in by_block
+    ]
+    head = f"cells      {len(forecast.cells):,}: {count} in each of {blocks}, in this order:"
+    return [head, *_shortened(orders, MAX_BLOCKS_SHOWN, most)]
 
 
-def _data(forecast: Forecast) -> Iterator[str]:
-    yield f"data       {forecast.data}; the settings fit them"
-    count = len(forecast.left_out)
-    if count:
-        yield f"left out   {count:,}, each with the reason:"
-        yield from (f"  {line}" for line in forecast.left_out[:MAX_LEFT_OUT_SHOWN])
-    if count > MAX_LEFT_OUT_SHOWN:
-        yield f"  and so on, {count - MAX_LEFT_OUT_SHOWN:,} more"
+def _left_out(lines: Sequence[str]) -> list[str]:
+    if not lines:
+        return []
+    shown = _shortened([f"  {line}" for line in lines], MAX_LEFT_OUT_SHOWN, len(lines))
+    return [f"left out   {len(lines):,}, each with the reason:", *shown]
 
 
-def _is_unknown(forecast: Forecast) -> bool:
-    return len(forecast.unknown) == len(forecast.plan.treatments)
+def _shortened(lines: Sequence[str], count: int, total: int) -> list[str]:
+    more = [f"  and so on, {total - count:,} more"] if total > count else []
+    return [*lines[:count], *more]
 
 
 def _time(forecast: Forecast) -> Iterator[str]:
-    if _is_unknown(forecast):
+    if len(forecast.unknown) == len(forecast.plan.treatments):
         yield (
             "time       not known: no journal here has a cell with these settings that ended well "
             f"on this machine ({forecast.machine})"
@@ -89,11 +80,12 @@ def _time(forecast: Forecast) -> Iterator[str]:
         yield f"           not in it, since there is no such cell: {names}"
 
 
-def _detectable(forecast: Forecast) -> list[str]:
+def _detectable(forecast: Forecast) -> Iterator[str]:
     if not forecast.detectable:
         needed = "both sides of three blocks with these settings on this machine"
-        return [f"not known: no earlier campaigns here have {needed}"]
-    return [_effect(effect) for effect in forecast.detectable]
+        yield f"detectable not known: no earlier campaigns here have {needed}"
+    for number, effect in enumerate(forecast.detectable):
+        yield f"{'' if number else 'detectable':<11}{_effect(effect)}"
 
 
 def _effect(effect: Detectable) -> str:

@@ -48,7 +48,7 @@ def load(name: str) -> Entry:
     """Return an experiment or a command.
 
     Raises:
-        UsageError: for a name that is neither, with those that exist.
+        UsageError: for an unknown name, with those that exist.
     """
     if name not in commands.available():
         study = studies.load(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import typing
 from collections.abc import Sequence
 from dataclasses import Field
 from typing import Any
@@ -23,8 +22,7 @@ usage: evenhand NAME --setting value …          the same: python -m experiment
        evenhand --version
        evenhand --completion bash|zsh|fish      a script for the shell, which completes these
 """
-TYPES = {int: "INTEGER", float: "NUMBER", bool: "true|false", str: "TEXT"}
-INDENT, SHORT_INDENT = 26, 34
+INDENT, SHORT_INDENT = 6, 34
 ALL = "all"
 
 
@@ -48,24 +46,24 @@ def page(entry: Entry, words: Sequence[str]) -> str:
     """
     is_complete = ALL in words
     preset = settings.of_preset(entry.presets, _partial_options(entry, words))
-    hints = typing.get_type_hints(entry.settings)
     fields = settings.for_users(entry.settings)
     shown = [field for field in fields if is_complete or not field.metadata["advanced"]]
     lines = [f"usage: evenhand {entry.name} [--setting value] …", "", *_wrapped(entry.title)]
     for group in dict.fromkeys(field.metadata["group"] for field in shown):
         lines += ["", f"{group}:"]
         for field in (field for field in shown if field.metadata["group"] == group):
-            default = settings.to_text(preset.get(field.name, field.default))
+            head = f"  --{field.name} {settings.to_text(preset.get(field.name, field.default))} "
             if is_complete:
-                choices = tuple(entry.presets) if field.name == "preset" else ()
-                lines += _description(field, hints[field.name], choices, default)
+                lines += [head.rstrip(), *_wrapped(_description(field, entry), INDENT)]
             else:
-                lines.append(_summary(field, default))
+                width = max(_columns() - max(len(head), SHORT_INDENT), 2)
+                text = textwrap.shorten(field.metadata["help"], width, placeholder=" …")
+                lines.append(head.ljust(SHORT_INDENT) + text)
     if is_complete and entry.presets:
         lines += ["", "presets:"]
         for name, values in entry.presets.items():
             texts = [f"{key}={settings.to_text(value)}" for key, value in values.items()]
-            lines += _item(name, " ".join(texts) or "the defaults")
+            lines += [f"  {name}", *_wrapped(" ".join(texts) or "the defaults", INDENT)]
     if entry.others:
         lines += ["", *_wrapped("and every setting of the experiment: evenhand EXPERIMENT --help")]
     if not is_complete:
@@ -82,41 +80,23 @@ def _partial_options(entry: Entry, words: Sequence[str]) -> dict[str, str]:
         return {}
 
 
-def _summary(field: Field[Any], default: str) -> str:
-    """Return a setting with its default and the beginning of its help, in one line."""
-    head = f"  --{field.name} {default} ".ljust(SHORT_INDENT)
-    width = max(_columns() - len(head), 2)
-    return head + textwrap.shorten(field.metadata["help"], width, placeholder=" …")
-
-
-def _description(field: Field[Any], hint: Any, choices: tuple[str, ...], default: str) -> list[str]:
-    """Return a setting with its type, its whole help, its choices or bounds, and its default."""
+def _description(field: Field[Any], entry: Entry) -> str:
+    """Return the whole help of a setting, with its choices or bounds."""
     rules = field.metadata
-    accepted = [", ".join(choice or "none" for choice in choices or rules["choices"])]
+    choices = tuple(entry.presets) if field.name == "preset" else rules["choices"]
+    accepted = ", ".join(choice or "none" for choice in choices)
     if rules["maximum"] is not None:
-        accepted.append(f"{rules['minimum']:,} to {rules['maximum']:,}")
-    if default:
-        accepted.append(f"default: {default}")
-    text = "; ".join(filter(None, accepted))
-    kind = "PATH" if rules["path"] else type_name(hint)
-    return _item(f"--{field.name} {kind}", rules["help"] + (f" ({text})" if text else ""))
+        accepted = f"{rules['minimum']:,} to {rules['maximum']:,}"
+    return f"{rules['help']} ({accepted})" if accepted else str(rules["help"])
 
 
-def _item(head: str, text: str) -> list[str]:
-    """Return a name and its explanation, on the same line if the name is short."""
-    lines = _wrapped(text, " " * INDENT)
-    if len(head) > INDENT - 4:
-        return [f"  {head}", *lines]
-    return [f"  {head}".ljust(INDENT) + lines[0].lstrip(), *lines[1:]]
-
-
-def _wrapped(text: str, indent: str = "") -> list[str]:
-    width = max(_columns(), 2 * INDENT)
+def _wrapped(text: str, indent: int = 0) -> list[str]:
+    space = " " * indent
     return textwrap.wrap(
         text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent,
+        max(_columns(), 40),
+        initial_indent=space,
+        subsequent_indent=space,
         break_on_hyphens=False,
         break_long_words=False,
     )
@@ -126,10 +106,3 @@ def _columns() -> int:
     import shutil  # it imports archive libraries, which the overview does not need
 
     return shutil.get_terminal_size().columns - 1
-
-
-def type_name(hint: Any) -> str:
-    """Return the name of a setting's type in help and reference."""
-    if typing.get_origin(hint) is tuple:
-        return f"{type_name(typing.get_args(hint)[0])},…"
-    return TYPES[hint]

@@ -34,18 +34,15 @@ def main(words: Sequence[str]) -> int:
     mlflow_defaults.apply()
     try:
         return _dispatch(words)
-    except Interrupted as error:
-        _print_error(f"{error}. Continue with: {error.command}")
-        return 128 + (STOP.number or signal.SIGINT)
     except KeyboardInterrupt:
         _print_error(f"stopped by {STOP.name}")
         return 128 + (STOP.number or signal.SIGINT)
-    except UsageError as error:
-        _print_error(str(error))
-        return WRONG_CALL
     except EvenhandError as error:
+        if isinstance(error, Interrupted):
+            _print_error(f"{error}. Continue with: {error.command}")
+            return 128 + (STOP.number or signal.SIGINT)
         _print_error(str(error))
-        return FAILED
+        return WRONG_CALL if isinstance(error, UsageError) else FAILED
     except BaseException as error:  # the user's code runs here too, and may raise anything
         return _report_unexpected(error)
 

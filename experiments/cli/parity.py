@@ -12,28 +12,18 @@ from pathlib import Path
 
 import models
 from experiments.cli.commands.parity import Parity
+from experiments.cli.results import log_result
 from experiments.config import devices, interpreters
 from experiments.config import settings as settings_
-from experiments.config.console import Table, box
+from experiments.config.console import Box, Table, as_text, box
 from experiments.contract import Progress
 from experiments.run import parity_cache
-from experiments.run.mlflow_run import keep
 from models import frameworks
 from models.contract import ModelError
 from models.parity import QUANTITIES, RULES, STEPS, ParityRequest, Row, Side, gate
 from tracking import clock, provenance
-from tracking.errors import UsageError
-from tracking.records import (
-    Artifact,
-    Metrics,
-    Point,
-    Record,
-    RunClosed,
-    RunKind,
-    RunOpened,
-    RunOutcome,
-    Tags,
-)
+from tracking.errors import ErrorCode, UsageError
+from tracking.records import Point, RunKind, RunOpened, RunOutcome
 from tracking.store import Store, note, source
 
 # Columns of the table, with the quantities of each.
@@ -76,11 +66,12 @@ def parity(settings: Parity, progress: Progress) -> tuple[ParityResult, str]:
     for name in settings.frameworks:
         frameworks.check(name)
         if missing := interpreters.missing(name, settings.pythons):
-            raise UsageError(missing)
+            raise UsageError(ErrorCode.NOT_INSTALLED, missing)
     if len(settings.frameworks) < 2:
         raise UsageError(
+            ErrorCode.ONE_SIDE,
             f"frameworks={settings.frameworks[0]} is one side only; "
-            f"name the reference, then the others"
+            f"name the reference, then the others",
         )
     sides = [
         Side(name, python=interpreters.separate(name, settings.pythons))
@@ -105,25 +96,23 @@ def parity(settings: Parity, progress: Progress) -> tuple[ParityResult, str]:
     return result, _log(store, settings, result, began_ms)
 
 
-def table(result: ParityResult) -> Table:
+def table(rows: Sequence[Row], style: Box = box.SIMPLE_HEAD) -> Table:
     """Return a line for each model and framework, with the worst error of each quantity."""
-    shown = Table(box=box.SIMPLE_HEAD, title=TITLE, title_justify="left")
+    shown = Table(box=style, title=f"{TITLE}\n", title_justify="left")
     for head in COLUMNS:
         shown.add_column(head, justify="right" if head in HEADS else "left", no_wrap=True)
-    for line in _lines(result.rows):
+    for line in _lines(rows):
         shown.add_row(*line, style="" if line[-1] == "equal" else "bold red")
     return shown
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """Return the table as Markdown, with the meaning of its columns."""
-    lines = [f"| {' | '.join(line)} |" for line in (COLUMNS, *_lines(rows))]
-    lines.insert(1, f"|{'---|' * 3}{'--:|' * len(HEADS)}---|")
     meanings = [
         f"- {head}: {'; '.join(QUANTITIES[name].what for name in names)}"
         for head, names in HEADS.items()
     ]
-    return "\n".join([f"{TITLE}.", "", *lines, "", "What was compared:", "", *meanings]) + "\n"
+    return "\n".join([as_text(table(rows, box.MARKDOWN)), "What was compared:", "", *meanings, ""])
 
 
 def _lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -148,7 +137,7 @@ def _error(rows: Sequence[Row]) -> str:
 
 def _log(store: Store, settings: Parity, result: ParityResult, began_ms: int) -> str:
     """Log a run in MLflow, with errors as metrics and the table in its description."""
-    origin, table_text = uuid.uuid4().hex, as_markdown(result.rows)
+    table_text = as_markdown(result.rows)
     summary = result.troubles or ["every network computes the same in every framework"]
     tags = {
         "kind": RunKind.PARITY,
@@ -159,7 +148,7 @@ def _log(store: Store, settings: Parity, result: ParityResult, began_ms: int) ->
     }
     params = {name: text for name, text in settings_.as_text(settings).items() if text}
     text = "\n".join(["### Found", *(f"- {line}" for line in summary), "", table_text])
-    points = tuple(
+    points = [
         # MLflow accepts no plus sign in a key
         Point(
             f"parity/{row.model}/{row.framework.replace('+', '.')}/{row.quantity}",
@@ -169,18 +158,14 @@ def _log(store: Store, settings: Parity, result: ParityResult, began_ms: int) ->
         )
         for row in result.rows
         if row.compared and math.isfinite(row.error)
-    )
-    outcome = RunOutcome.FAILED if result.failed else RunOutcome.OK
-    records: list[Record] = [
-        Metrics(origin, points),
-        Artifact(origin, ".", ""),
-        Tags(origin, {"verdict": "; ".join(summary)[:1_000], **note(text)}),
-        RunClosed(origin, clock.now_ms(), outcome, "; ".join(result.failed)[:1_000]),
     ]
-    opened = RunOpened(origin, began_ms, "parity", "parity", tags, params)
+    outcome = RunOutcome.FAILED if result.failed else RunOutcome.OK
+    opened = RunOpened(uuid.uuid4().hex, began_ms, "parity", "parity", tags, params)
+    verdict = {"verdict": "; ".join(summary)[:1_000], **note(text)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         (path / "parity.md").write_text(table_text, encoding="utf-8")
         as_json = parity_cache.as_json(result.rows)
         (path / "parity.json").write_text(as_json, encoding="utf-8")
-        return keep(store, opened, records, path, "parity")
+        reason = "; ".join(result.failed)[:1_000]
+        return log_result(store, opened, points, verdict, path, outcome, reason)

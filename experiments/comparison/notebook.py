@@ -82,13 +82,15 @@ class Result(Comparison):
         return "\n".join(
             [
                 f"{tables.versus(self)} by {self.factor}, {self.n_runs:,} runs",
-                *self.warnings,
+                *map(str, self.warnings),
                 *self.sentences,
             ]
         )
 
     def _repr_html_(self) -> str:
-        return rendering.fragment(self.warnings, self.sentences, tables.verdicts(self))
+        return rendering.fragment(
+            list(map(str, self.warnings)), self.sentences, tables.verdicts(self)
+        )
 
     @cached_property
     def _drawings(self) -> dict[str, Drawing]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Iterable
 from types import TracebackType
 
 from rich import box
+from rich.box import Box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -24,7 +26,7 @@ from rich.text import Text
 
 from tracking import plain
 
-__all__ = ["Display", "PlainConsole", "Table", "Text", "box", "errors", "track"]
+__all__ = ["Box", "Display", "PlainConsole", "Table", "Text", "as_text", "box", "errors", "track"]
 QUIET_SECONDS = 15.0
 PLAIN_WIDTH = 160
 
@@ -47,6 +49,15 @@ class PlainConsole(Console):
 def errors() -> Console:
     """Return a console on standard error, if standard output is read by another program."""
     return PlainConsole(stderr=True)
+
+
+def as_text(renderable: RenderableType) -> str:
+    """Return what a console prints, for a file."""
+    console = PlainConsole()
+    console.width, console.file = PLAIN_WIDTH, io.StringIO()
+    console.print(renderable)
+    text: str = console.file.getvalue()
+    return text
 
 
 class Display:

@@ -14,7 +14,7 @@ from typing import Any
 from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from tracking import cpus, provenance
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.provenance import VISIBLE
 
 # JAX allocates three quarters of a GPU when it starts: more than a cell needs.
@@ -72,24 +72,18 @@ def placement(
         UsageError: if no CPU is left to the cells.
     """
     available, reserved = sorted(available or own_cpus()), settings.reserve_cores
-    if reserved >= len(available):
-        raise UsageError(
-            f"reserve_cores={reserved} leaves no CPU to the cells; "
-            f"this process may use {len(available)}"
-        )
-    if settings.pin == "none":
-        return Placement(tuple(available[reserved:]))
-    if not hasattr(os, "sched_setaffinity"):
-        raise UsageError("pin=auto: this system lets no process choose its CPUs; leave it out")
-    cores = cpus.cores(available, root)
-    parent = set(available[:reserved]) or set(cores[0] if len(cores) > 2 else ())
-    cells = tuple(core[0] for core in cores if not parent & set(core))
+    cells, parent = tuple(available[reserved:]), set(available[:reserved])
+    if settings.pin != "none":
+        cores = cpus.cores(available, root)
+        parent = parent or set(cores[0] if len(cores) > 2 else ())
+        cells = tuple(core[0] for core in cores if not parent & set(core))
     if not cells:
         raise UsageError(
-            f"pin=auto: reserve_cores={reserved} has a thread of every core; "
-            f"reserve fewer of {len(available)}"
+            ErrorCode.TOO_LARGE,
+            f"reserve_cores={reserved} leaves no core of {len(available)} CPUs to the cells; "
+            f"reserve fewer",
         )
-    return Placement(cells, tuple(sorted(parent)))
+    return Placement(cells, tuple(sorted(parent)) if settings.pin != "none" else ())
 
 
 def cpus_of_cells(settings: CampaignSettings) -> tuple[int, ...]:
@@ -97,7 +91,7 @@ def cpus_of_cells(settings: CampaignSettings) -> tuple[int, ...]:
 
     All are named if nothing is pinned: the parent that starts it may be pinned for another.
     """
-    return placement(settings).cells if hasattr(os, "sched_setaffinity") else ()
+    return placement(settings).cells
 
 
 def cpus_of_parent(cells: Iterable[CampaignSettings]) -> set[int]:
@@ -109,10 +103,7 @@ def cpus_of_parent(cells: Iterable[CampaignSettings]) -> set[int]:
 @cache
 def own_cpus() -> tuple[int, ...]:
     """Return the CPUs of this process before it placed itself."""
-    mine = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    )
-    return tuple(sorted(mine))
+    return tuple(sorted(os.sched_getaffinity(0)))
 
 
 @contextmanager
@@ -159,13 +150,13 @@ def variables_of_cell(
 
     Args:
         gpus: UUIDs of the GPUs that it uses.
-        own: names of the variables that the cell's treatment sets.
+        local: names of the variables that the cell's treatment sets.
     """
     if device == "cpu":
         return {VISIBLE: ""}
     memory: dict[str, str | None] = {**XLA_MEMORY, XLA_FRACTION: None}
     if XLA_FRACTION in local:
-        memory = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": None}
+        memory["XLA_PYTHON_CLIENT_MEM_FRACTION"] = None
     memory = {name: text for name, text in memory.items() if name not in local}
     visible = {VISIBLE: ",".join(gpus)} if gpus else {}
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **memory, **visible}
@@ -233,12 +224,13 @@ def check_variables(used: Collection[str], variables: Mapping[str, str]) -> None
         if variables.get(name, "") not in ("", "0") or (
             name == "NVIDIA_TF32_OVERRIDE" and variables.get(name)
         ):
-            raise UsageError(f"{name}={variables[name]} is set: {why}")
+            raise UsageError(ErrorCode.ENVIRONMENT, f"{name}={variables[name]} is set: {why}")
     numbered = not variables.get(VISIBLE, "").startswith(("GPU-", "MIG-"))
     if numbered and variables.get("CUDA_DEVICE_ORDER") == "FASTEST_FIRST":
         raise UsageError(
+            ErrorCode.ENVIRONMENT,
             f"CUDA_DEVICE_ORDER=FASTEST_FIRST: cells number GPUs by the PCI bus; "
-            f"unset it, or name the GPU's UUID in {VISIBLE} (nvidia-smi -L)"
+            f"unset it, or name the GPU's UUID in {VISIBLE} (nvidia-smi -L)",
         )
 
 
@@ -263,8 +255,9 @@ def present(device: str) -> str:
     if device == "cuda" and not has_gpu and not may_have_gpu(os.environ):
         hidden = f", and {VISIBLE} is empty" if os.environ.get(VISIBLE) == "" else ""
         raise UsageError(
+            ErrorCode.NO_DEVICE,
             f"device=cuda: no NVIDIA GPU answers on this machine{hidden}; "
-            f"use device=cpu or device=auto"
+            f"use device=cpu or device=auto",
         )
     return ("cuda" if has_gpu else "cpu") if device == "auto" else device
 

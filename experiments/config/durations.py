@@ -6,7 +6,7 @@ import math
 import re
 
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MAX_SECONDS = 366 * UNITS["d"]
@@ -24,7 +24,8 @@ def seconds(name: str, text: str) -> float:
     duration = float(matched[1]) * UNITS[matched[2]] if matched else math.nan
     if not 0 < duration <= MAX_SECONDS:
         raise UsageError(
-            f"{name}={plain.short(text)} is not a duration; write 90s, 30m, 2h or none"
+            ErrorCode.INVALID_VALUE,
+            f"{name}={plain.short(text)} is not a duration; write 90s, 30m, 2h or none",
         )
     return duration
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from models import frameworks
 from tracking import plain, provenance
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 PROBE = """
 import json, sys
@@ -37,21 +37,17 @@ def parse(pythons: Sequence[str]) -> dict[str, str]:
     """
     paths: dict[str, str] = {}
     for text in pythons:
-        name, _, path = (part.strip() for part in text.partition("="))
-        if not (name and path):
+        name, _, path = map(str.strip, text.partition("="))
+        python = Path(path).expanduser()
+        if not (name and python.is_absolute()):
             raise UsageError(
-                f"pythons={plain.short(text)} is not a framework with its interpreter; "
-                f"write tensorflow=/PATH/bin/python"
+                ErrorCode.INVALID_VALUE,
+                f"pythons={plain.short(text)} is not a framework with the absolute path of its "
+                f"interpreter; write tensorflow=/PATH/bin/python",
             )
         frameworks.check(name)
-        python = Path(path).expanduser()
-        if not python.is_absolute():
-            raise UsageError(
-                f"pythons: {name}={plain.short(path)} is not an absolute path; "
-                f"write {name}={Path.cwd() / path}"
-            )
         if name in paths:
-            raise UsageError(f"pythons: {name} is named twice; keep one")
+            raise UsageError(ErrorCode.DUPLICATE, f"pythons: {name} is named twice; keep one")
         paths[name] = str(python)
     return paths
 
@@ -101,6 +97,7 @@ def _probe(framework: str, python: str) -> dict[str, Any]:
     """Return the packages of another interpreter, which imports no framework for it."""
     path = os.pathsep.join(filter(None, [str(provenance.ROOT), os.environ.get("PYTHONPATH")]))
     label = f"pythons: {framework}={python}"
+    reason = "its output is not JSON"
     try:
         done = subprocess.run(
             [python, "-P", "-c", PROBE, framework],
@@ -111,18 +108,18 @@ def _probe(framework: str, python: str) -> dict[str, Any]:
             errors="replace",
             timeout=PROBE_SECONDS,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        reason = f"does not answer within {PROBE_SECONDS} s"
-        if isinstance(error, OSError):
-            reason = f"cannot be run: {error.strerror}"
-        raise UsageError(f"{label} {reason}; give the path of a Python interpreter") from None
-    try:
+        reason = (done.stderr.strip().splitlines() or [reason])[-1]
         answer: dict[str, Any] = json.loads(done.stdout)
         _ = answer["missing"], answer["packages"]
-    except (ValueError, TypeError, KeyError):
-        lines = done.stderr.strip().splitlines() or ["its output is not what was expected"]
+    except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(
-            f"{label} does not run this project's code: {plain.short(lines[-1])}; "
-            f"install the packages that README.md names"
+            ErrorCode.NOT_FOUND,
+            f"{label} cannot be run: {error}; give the path of a Python interpreter",
+        ) from None
+    except (ValueError, TypeError, KeyError):
+        raise UsageError(
+            ErrorCode.NOT_INSTALLED,
+            f"{label} does not run this project's code: {plain.short(reason)}; "
+            f"install the packages that README.md names",
         ) from None
     return answer

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 # Message of oneDNN when it cannot allocate, and in other cases.
 UNCLEAR = "could not create a primitive"
@@ -51,7 +51,8 @@ def size(text: str) -> int:
     count = float(matched[1]) * UNITS[(matched[2] or "").upper()] if matched else math.nan
     if not 1 <= count < MAX_BYTES:
         raise UsageError(
-            f"memory_limit={plain.short(text)} is not a size; write 2GiB, 500MB or none"
+            ErrorCode.INVALID_VALUE,
+            f"memory_limit={plain.short(text)} is not a size; write 2GiB, 500MB or none",
         )
     return int(count)
 
@@ -61,8 +62,9 @@ def require(needed_bytes: int, what: str) -> None:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed_bytes > total:
         raise UsageError(
+            ErrorCode.TOO_LARGE,
             f"{what} take {needed_bytes / 1e9:,.1f} GB of memory, and this machine has "
-            f"{total / 1e9:,.1f} GB; choose fewer or smaller ones"
+            f"{total / 1e9:,.1f} GB; choose fewer or smaller ones",
         )
 
 
@@ -83,17 +85,17 @@ def keep_freed() -> None:
     M_MMAP_THRESHOLD is adjusted, M_TRIM_THRESHOLD follows).
 
     Raises:
-        UsageError: if the C library is not glibc.
+        UsageError: if the C library is not glibc, or refuses.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
+        is_set = all(mallopt(*option) for option in (NEVER_TRIM, NEVER_MAP))
     except (AttributeError, OSError, TypeError):
+        is_set = False
+    if not is_set:
         raise UsageError(
-            "malloc=keep needs the GNU C library (glibc), which this Python does not use; "
-            "take system"
-        ) from None
-    if not all(mallopt(*option) for option in (NEVER_TRIM, NEVER_MAP)):
-        raise UsageError("malloc=keep: the C library refuses it; take system")
+            ErrorCode.UNSUPPORTED, "malloc=keep needs the GNU C library (glibc); take system"
+        )
 
 
 def page_faults() -> int:

@@ -12,20 +12,20 @@ import json
 import math
 import os
 import typing
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 T = TypeVar("T")
 S = TypeVar("S", bound="CampaignSettings")
 MAX_BYTES = 65_536
 fields: Callable[[Any], tuple[dataclasses.Field[Any], ...]] = dataclasses.fields
-TRUE, FALSE = {"true", "yes", "1"}, {"false", "no", "0"}
+BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 MAX_CHARACTERS = 4_096
 MAX_VALUES = 256
 MAX_PATH_BYTES, MAX_NAME_BYTES = 4_000, 255
@@ -288,7 +288,7 @@ class CampaignSettings:
     )
     nodes: int = setting(
         1,
-        "with executor=slurm, jobs that share the blocks, a node each; of a sweep, workers",
+        "with executor=slurm, jobs that share the blocks, a node each",
         minimum=1,
         maximum=10_000,
         group="cluster",
@@ -491,12 +491,14 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], options: Mapp
     """
     names = {field.name for field in fields(kind)}
     if "settings" in names and options.get("settings"):
-        options = {**_read(Path(_plain("settings", options["settings"]))), **options}
+        options = {**_read(Path(_check_text("settings", options["settings"]))), **options}
     for name in options:
         refuse_parameter(kind, name)
         if name not in names:
             right = suggestion(name, [field.name for field in for_users(kind)])
-            raise UsageError(f"there is no setting '{plain.short(name)}'{right}")
+            raise UsageError(
+                ErrorCode.UNKNOWN_NAME, f"there is no setting '{plain.short(name)}'{right}"
+            )
     types_ = typing.get_type_hints(kind)
     values = {name: convert(name, text, types_[name]) for name, text in options.items()}
     settings = kind(**{**of_preset(presets, options), **values})
@@ -514,7 +516,10 @@ def refuse_parameter(kind: type[Any], name: str, where: str = "") -> None:
     """Raise UsageError for a parameter of cells, with what to set instead."""
     if name in _parameters(kind):
         instead = " or ".join(_parameters(kind)[name].metadata["instead"])
-        raise UsageError(f"{where}{name} is set by the study, cell by cell; set {instead} instead")
+        raise UsageError(
+            ErrorCode.UNKNOWN_NAME,
+            f"{where}{name} is set by the study, cell by cell; set {instead} instead",
+        )
 
 
 def _parameters(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
@@ -553,7 +558,10 @@ def of_preset(
         return {}
     preset = options.get("preset", "demo")
     if preset not in presets:
-        raise UsageError(f"there is no preset '{plain.short(preset)}'; have {', '.join(presets)}")
+        raise UsageError(
+            ErrorCode.UNKNOWN_NAME,
+            f"there is no preset '{plain.short(preset)}'; have {', '.join(presets)}",
+        )
     return {**presets[preset], "preset": preset}
 
 
@@ -564,36 +572,24 @@ def _read(path: Path) -> dict[str, str]:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:
-            raise UsageError(f"{label} has more than {MAX_BYTES:,} bytes: no file of settings has")
-        values = json.loads(text, object_pairs_hook=_without_duplicates)
-    except OSError as error:
-        raise UsageError(f"{label} cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise UsageError(f"{label} is not JSON: nested too deeply") from None
-    except ValueError as error:
-        raise UsageError(f"{label} is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise UsageError(f'{label} holds no object; write {{"batch_size": 64}}')
+            raise UsageError(ErrorCode.TOO_LARGE, f"{label} has more than {MAX_BYTES:,} bytes")
+        values = dict(json.loads(text).items())
+    except (OSError, RecursionError, ValueError, AttributeError) as error:
+        raise UsageError(
+            ErrorCode.UNREADABLE,
+            f'{label} cannot be read: {plain.short(str(error))}; write JSON, {{"batch_size": 64}}',
+        ) from None
     texts = {}
     for name, value in values.items():
         parts = value if isinstance(value, list) else [value]
         if not all(isinstance(part, str | int | float | bool) for part in parts):
             raise UsageError(
+                ErrorCode.INVALID_VALUE,
                 f"{label}: {plain.short(name)} is neither a text, a number, true, false, "
-                f"nor a list of them"
+                f"nor a list of them",
             )
         texts[name] = ",".join(map(to_text, parts))
     return texts
-
-
-def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    for name, count in Counter(name for name, _ in pairs).items():
-        if count > 1:
-            raise UsageError(
-                f"{plain.short(name)} is given twice in the file of settings; keep one"
-            )
-    return values
 
 
 def check(settings: Any) -> None:
@@ -604,16 +600,23 @@ def check(settings: Any) -> None:
     """
     for field in fields(settings):
         value, rules = getattr(settings, field.name), field.metadata
-        is_list = isinstance(value, tuple)
-        if is_list and len(value) > MAX_VALUES:
-            raise UsageError(f"{field.name} names {len(value):,} values; at most {MAX_VALUES}")
-        for item in value if is_list else (value,):
+        items = value if isinstance(value, tuple) else (value,)
+        if len(items) > MAX_VALUES:
+            raise UsageError(
+                ErrorCode.TOO_LARGE,
+                f"{field.name} names {len(items):,} values; at most {MAX_VALUES}",
+            )
+        for item in items:
             if problem := _problem(item, rules):
-                raise UsageError(f"{field.name}={plain.short(to_text(item))} {problem}")
-        if is_list and not value and field.default:
-            raise UsageError(f"{field.name} is empty; name at least one")
-        if is_list and len(set(value)) < len(value):
-            raise UsageError(f"{field.name}={plain.short(to_text(value))} names one twice")
+                raise UsageError(
+                    ErrorCode.INVALID_VALUE, f"{field.name}={plain.short(to_text(item))} {problem}"
+                )
+        if not items and field.default:
+            raise UsageError(ErrorCode.MISSING_VALUE, f"{field.name} is empty; name at least one")
+        if len(set(items)) < len(items):
+            raise UsageError(
+                ErrorCode.DUPLICATE, f"{field.name}={plain.short(to_text(value))} names one twice"
+            )
 
 
 def _problem(value: Any, rules: Mapping[str, Any]) -> str:
@@ -663,8 +666,9 @@ def require_writable(folder: Path, settings: str, mode: int = 0o777) -> None:
         probe.unlink()
     except OSError as error:
         raise UsageError(
+            ErrorCode.UNWRITABLE,
             f"cannot write in {folder.resolve()}: {error.strerror}; "
-            f"choose another folder for it ({settings})"
+            f"choose another folder for it ({settings})",
         ) from None
 
 
@@ -672,37 +676,38 @@ def convert(name: str, text: str, kind: Any) -> Any:
     """Return the value of a field's type that a text of the command line stands for.
 
     Raises:
-        UsageError: if it is none. Only ASCII digits are accepted.
+        UsageError: if there is no such value. Only ASCII digits are accepted.
     """
-    text = _plain(name, text)
+    text = _check_text(name, text)
     if typing.get_origin(kind) is tuple:
         (item,) = set(typing.get_args(kind)) - {Ellipsis}
-        parts = (part.strip() for part in text.split(","))
+        parts = map(str.strip, text.split(","))
         return tuple(convert(name, part, item) for part in parts if part)
-    if kind is bool:
-        if text.lower() not in TRUE | FALSE:
-            raise UsageError(f"{name}={plain.short(text)} is neither true nor false")
-        return text.lower() in TRUE
     if kind is str:
         return text
     try:
         text.encode("ascii")
+        if kind is bool:
+            return BOOLEANS[text.lower()]
         return float(text[:-1]) / 100 if kind is float and text.endswith("%") else kind(text)
-    except ValueError:
-        what = "a whole number" if kind is int else "a number"
-        raise UsageError(f"{name}={plain.short(text)} is not {what}") from None
+    except (ValueError, KeyError):
+        raise UsageError(
+            ErrorCode.INVALID_VALUE, f"{name}={plain.short(text)} is not {KINDS[kind]}"
+        ) from None
 
 
-def _plain(name: str, text: str) -> str:
+def _check_text(name: str, text: str) -> str:
     """Return a text unchanged if it is short and printable."""
     if len(text) > MAX_CHARACTERS:
         raise UsageError(
-            f"{name}={plain.short(text)} has {len(text):,} characters; at most {MAX_CHARACTERS:,}"
+            ErrorCode.TOO_LARGE,
+            f"{name}={plain.short(text)} has {len(text):,} characters; at most {MAX_CHARACTERS:,}",
         )
     if plain.CONTROLS.search(text):
         raise UsageError(
+            ErrorCode.INVALID_VALUE,
             f"{name}={plain.short(text)} has control characters, or bytes that are not UTF-8; "
-            f"write it without them"
+            f"write it without them",
         )
     return text
 
@@ -732,7 +737,10 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
             value = values[field.name]
             recorded[field.name] = tuple(value) if isinstance(value, list) else value
         elif field.metadata["material"]:
-            raise UsageError(f"resume: the campaign did not record {field.name}; start anew")
+            raise UsageError(
+                ErrorCode.CHANGED,
+                f"resume: the campaign did not record {field.name}; start a new one",
+            )
     return kind(**recorded)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # `mlflow run` sends a second signal after the user's; more than three end the process at once.
@@ -15,7 +15,7 @@ class Interrupted(EvenhandError):
     """Stop by the user or the system. command: continues the work, for a shell."""
 
     def __init__(self, text: str, command: str) -> None:
-        super().__init__(text)
+        super().__init__(ErrorCode.INTERRUPTED, text)
         self.command = command
 
 

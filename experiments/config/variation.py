@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 S = TypeVar("S", bound=CampaignSettings)
 ENVIRONMENT = "env."
@@ -23,8 +23,8 @@ RESERVED = re.compile(r"PYTHONPATH|(MLFLOW|EVENHAND)_(?!TOY_).*")
 # Longest value that a folder of cells is named after.
 MAX_CHARACTERS = 60
 EXAMPLE = "write threads=1,2, inference_batch_sizes=1,8|1,32 or env.NAME=a,b"
-# Values that every machine resolves for itself, and values to write instead.
-AUTOMATIC = {"device": ("auto", "cpu,cuda"), "threads": ("0", "1,2")}
+# Values that every machine resolves for itself.
+AUTOMATIC = {("device", "auto"), ("threads", "0")}
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,16 @@ def parse(settings: CampaignSettings) -> Variation | None:
     """
     if not settings.vary:
         return None
-    name, equals, values = (part.strip() for part in settings.vary.partition("="))
+    name, _, values = map(str.strip, settings.vary.partition("="))
     texts = [text.strip() for text in values.split("|" if "|" in values else ",")]
-    if not (name and equals and all(texts)):
-        text = plain.short(settings.vary)
-        raise UsageError(f"vary={text} is not a setting with its values; {EXAMPLE}")
     is_variable = name.startswith(ENVIRONMENT)
-    _refuse_second_setting(name, texts, settings)
+    if not (name and all(texts) and len(set(texts)) == len(texts) > 1):
+        raise UsageError(
+            ErrorCode.INVALID_VALUE,
+            f"vary={plain.short(settings.vary)} does not name one setting and two or more "
+            f"different values; {EXAMPLE}",
+        )
     levels = _environment_levels(name, texts) if is_variable else _levels(name, texts, settings)
-    if len(levels) < 2:
-        raise UsageError(f"vary={name}={plain.short(texts[0])} is a single value; {EXAMPLE}")
-    logged = [level.text for level in levels]
-    for text in logged:
-        if logged.count(text) > 1:
-            raise UsageError(f"vary={name}: {plain.short(text)} is named twice")
     return Variation(name, tuple(levels))
 
 
@@ -93,7 +89,7 @@ def based(settings: S, options: Mapping[str, str]) -> S:
 
     Args:
         settings: The settings of the campaign.
-        given: The settings of the call, as text.
+        options: The settings of the call, as text.
 
     Raises:
         UsageError: if the call sets the same setting to another value.
@@ -104,8 +100,9 @@ def based(settings: S, options: Mapping[str, str]) -> S:
     name, first = variation.name, variation.levels[0]
     if name in options and getattr(settings, name) != first.settings[name]:
         raise UsageError(
+            ErrorCode.CONFLICT,
             f"{name}={plain.short(options[name])} and vary={variation} exclude each other; "
-            f"leave one of them out"
+            f"leave one of them out",
         )
     return first.applied(settings)
 
@@ -119,27 +116,25 @@ def _joined(texts: list[str]) -> str:
     return ("|" if any("," in text for text in texts) else ",").join(texts)
 
 
-def _refuse_second_setting(name: str, texts: list[str], settings: CampaignSettings) -> None:
-    names = {field.name for field in dataclasses.fields(settings)}
-    for text in texts[1:]:
-        other, equals, _ = text.partition("=")
-        if equals and (other.strip() in names or other.strip().startswith(ENVIRONMENT)):
-            raise UsageError(
-                f"vary takes one setting, not {name} and {other.strip()}; "
-                f"start a campaign for each of them"
-            )
-
-
 def _levels(name: str, texts: list[str], settings: CampaignSettings) -> list[Level]:
-    _check_name(name, settings)
+    settings_.refuse_parameter(type(settings), name, "vary: ")
+    of_cells = sorted(settings_.searchable(settings) - settings_.immaterial(settings))
+    if name not in of_cells:
+        several = getattr(settings, f"{name}s", None)
+        right = settings_.suggestion(name, of_cells)
+        if isinstance(several, tuple):
+            right = f"; name several in {name}s=a,b"
+        raise UsageError(
+            ErrorCode.UNKNOWN_NAME,
+            f"vary: '{plain.short(name)}' is not a setting of a single cell{right}",
+        )
     hint = typing.get_type_hints(type(settings))[name]
-    automatic, example = AUTOMATIC.get(name, ("", ""))
     values: list[Any] = []
     for text in texts:
-        if text == automatic:
+        if (name, text) in AUTOMATIC:
             raise UsageError(
-                f"vary={name}: {text} differs between machines; name the values, "
-                f"as in {name}={example}"
+                ErrorCode.INVALID_VALUE,
+                f"vary={name}: {text} differs between machines; name the values",
             )
         values.append(settings_.convert(name, text, hint))
         settings_.check(dataclasses.replace(settings, **{name: values[-1]}))
@@ -148,32 +143,14 @@ def _levels(name: str, texts: list[str], settings: CampaignSettings) -> list[Lev
     return [Level(label, text, {name: value}, {}) for label, text, value in rows]
 
 
-def _check_name(name: str, settings: CampaignSettings) -> None:
-    """Raise UsageError for a setting that does not belong to a cell."""
-    settings_.refuse_parameter(type(settings), name, "vary: ")
-    fields = {field.name for field in dataclasses.fields(settings)}
-    of_cells = sorted(settings_.searchable(settings) - settings_.immaterial(settings))
-    if name not in fields:
-        several = f"{name}s"
-        right = settings_.suggestion(name, of_cells)
-        if several in fields:
-            right = f"; name several in {several}=a,b"
-        raise UsageError(f"vary: there is no setting '{plain.short(name)}'{right}")
-    if name not in of_cells:
-        raise UsageError(
-            f"vary: {name} is a setting of the campaign or a list, which a cell does not have; "
-            f"take threads, precision or another setting of a cell"
-        )
-
-
 def _environment_levels(name: str, texts: list[str]) -> list[Level]:
     variable = name.removeprefix(ENVIRONMENT)
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable) or RESERVED.fullmatch(variable):
         raise UsageError(
-            f"vary: '{plain.short(variable)}' is not a name of an environment variable; {EXAMPLE}"
+            ErrorCode.INVALID_VALUE,
+            f"vary: '{plain.short(variable)}' is no environment variable that can be varied; "
+            f"{EXAMPLE}",
         )
-    if RESERVED.fullmatch(variable):
-        raise UsageError(f"vary: {variable} leads a cell to its campaign, and cannot be varied")
     return [
         Level(label, text, {}, {variable: None if text == UNSET else text})
         for label, text in zip(_labels(name, texts), texts, strict=True)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from experiments.datasets.captions import CaptionData
 from experiments.datasets.layouts import Split
 from models.contract import Batch
-from tracking.errors import UsageError
 
 Formulation = Literal["prefix", "sequence"]
 FORMULATIONS: tuple[Formulation, ...] = ("prefix", "sequence")
@@ -25,22 +24,11 @@ _T = TypeVar("_T", bound=np.generic)
 
 _PREDICTIONS_MULTIPLE = 64
 _WORDS_MULTIPLE = 8
-_SPLIT_WORDS: dict[Split, str] = {"train": "training", "validation": "validation", "test": "test"}
 
 
 def steps_per_epoch(captions: int, batch_size: int) -> int:
     """Return the number of whole batches in an epoch; a last smaller one is dropped."""
     return captions // batch_size
-
-
-def check_batch_size(data: CaptionData, split: Split, captions: int, batch_size: int) -> None:
-    if batch_size < 1:
-        raise UsageError(f"batch_size {batch_size} is no batch; at least 1")
-    if batch_size > captions:
-        raise UsageError(
-            f"batch_size {batch_size} is more than the {captions} {_SPLIT_WORDS[split]} "
-            f"captions of {data.name}; at most {captions}"
-        )
 
 
 def epoch(
@@ -64,13 +52,8 @@ def epoch(
         order: Captions to go through; by default the split's, in file order.
         steps: Largest number of batches.
         drop_last: Leave out a last batch that is not full; otherwise it is filled with weight 0.
-
-    Raises:
-        UsageError: No batch can be filled.
     """
     captions = data.captions_of(split) if order is None else order
-    if drop_last:
-        check_batch_size(data, split, len(captions), batch_size)
     make = {"prefix": _prefix_batch, "sequence": _sequence_batch}[formulation]
     full = steps_per_epoch(len(captions), batch_size)
     available = full if drop_last else -(-len(captions) // batch_size)
@@ -84,7 +67,7 @@ def _prefix_batch(
 ) -> Batch:
     """Return as many rows as predictions; `words` is always the data set's length."""
     del batch_size  # rows are prefixes
-    caption, last = _predictions(tokens)
+    caption, last = np.nonzero(tokens[:, 1:])  # each word but the first is predicted
     rows = _up(len(caption), _PREDICTIONS_MULTIPLE)
     length = tokens.shape[1]
     prefixes = np.where(np.arange(length) <= last[:, None], tokens[caption], 0)
@@ -105,7 +88,7 @@ def _sequence_batch(
     tokens: NDArray[np.int32], features: NDArray[np.float32], batch_size: int
 ) -> Batch:
     """Return a row for each caption; `words` is the longest in the batch, rounded up."""
-    caption, last = _predictions(tokens)
+    caption, last = np.nonzero(tokens[:, 1:])
     length = min(_up(int(last.max()) + 1, _WORDS_MULTIPLE), tokens.shape[1])
     predictions = _up(len(caption), _PREDICTIONS_MULTIPLE)
     # The end mark is predicted only: it is no input.
@@ -121,11 +104,6 @@ def _sequence_batch(
         targets=_filled(tokens[caption, last + 1], predictions),
         weights=_filled(np.ones(len(caption), np.float32), predictions),
     )
-
-
-def _predictions(tokens: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    caption, following = np.nonzero(tokens[:, 1:])
-    return caption, following
 
 
 def _filled(values: NDArray[_T], rows: int) -> NDArray[_T]:

@@ -7,7 +7,7 @@ import json
 import os
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.datasets.files import Progress, new_folder, reading
-from experiments.datasets.layouts import SPLITS, Layout, Skipped, Split, find
+from experiments.datasets.files import Progress, new_folder, open_arrays, reading, save_arrays
+from experiments.datasets.layouts import SPLITS, Layout, SkipReason, Split, find
 from experiments.datasets.tokens import END, START, Vocabulary, words
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 TRAINING_SHARE = 0.85
 FULLY_DECODED_IMAGES = 2_000
@@ -57,25 +57,14 @@ class CaptionData:
     images: Sequence[str]
     split: NDArray[np.int8]
     dropped: dict[str, int]
-    broken: tuple[tuple[str, str], ...]
+    broken: list[tuple[str, str]]
 
     @classmethod
     def open(cls, folder: Path) -> CaptionData:
         """Open a data set of the cache; the arrays stay on disk until they are read."""
-        with reading(folder, "whole data set in the cache (remove the folder to make it again)"):
-            meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-            arrays = {
-                name: np.load(folder / f"{name}.npy", mmap_mode="r")
-                for name in ("tokens", "caption_image", "split")
-            }
-            return cls(
-                folder=folder,
-                vocabulary=Vocabulary.load(folder / "vocabulary.json"),
-                images=json.loads((folder / "images.json").read_text(encoding="utf-8")),
-                broken=tuple((path, reason) for path, reason in meta.pop("broken")),
-                **arrays,
-                **meta,
-            )
+        about, arrays = open_arrays(folder, "tokens", "caption_image", "split")
+        about["vocabulary"] = Vocabulary(tuple(about["vocabulary"]))
+        return cls(folder=folder, **arrays, **about)
 
     def captions_of(self, split: Split, without: Collection[int] = ()) -> NDArray[np.int64]:
         """Return a split's captions; `without`: images that turned out unreadable later."""
@@ -116,7 +105,7 @@ def index(
     Raises:
         UsageError: The folder is unknown, its files are unreadable or too many images are broken.
     """
-    report = progress or (lambda _stage, _done, _total: None)
+    report = progress or (lambda *_: None)
     if source == "scenes":
         from experiments.datasets import scenes
 
@@ -129,20 +118,28 @@ def index(
     else:
         layout, module = find(Path(source).expanduser().absolute())
     split_seed = 0 if layout.own_split and own_split else seed
-    digest = _digest(layout, split_seed, own_split, report)
+    digest = _digest(layout, split_seed, own_split)
     # A data set that was moved has another entry, because its images are read from their files.
     place = hashlib.sha256(os.fsencode(layout.folder)).hexdigest()[:8]
-    target = cache.absolute() / "captions" / f"{digest}-{place}"
+    target = cache.absolute() / "caption_arrays" / f"{digest}-{place}"
     if not target.is_dir():
         # The folder is made first: a cache that cannot be written is refused at once.
         with new_folder(target) as partial:
-            _build(partial, layout, module, digest, split_seed, own_split, max_broken, report)
+            _build(partial, layout, module, digest, split_seed, own_split, report)
     data = CaptionData.open(target)
-    _check_broken(data.broken, len(data.images) + len(data.broken), max_broken, layout.folder)
+    total = len(data.images) + len(data.broken)
+    if len(data.broken) > max_broken * total:
+        path, reason = map(plain.short, data.broken[0])
+        raise UsageError(
+            ErrorCode.UNREADABLE,
+            f"{len(data.broken)} of {total} images of {layout.folder} cannot be used, "
+            f"the first is {path}: {reason}; mend them, or allow a share of them with "
+            f"max_broken_images (now {max_broken:g})",
+        )
     return data
 
 
-def _digest(layout: Layout, split_seed: int, own_split: bool, progress: Progress) -> str:
+def _digest(layout: Layout, split_seed: int, own_split: bool) -> str:
     """Digest the caption files' bytes and the images' names and sizes; no image is read."""
     # The fourth was a limit of images; without it, recorded digests would be other ones.
     digest = hashlib.sha256(
@@ -152,21 +149,15 @@ def _digest(layout: Layout, split_seed: int, own_split: bool, progress: Progress
         for path in layout.caption_files:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
-        for done, path in enumerate(_images_below(layout)):
-            # A link to nowhere is a missing image, which is counted later.
-            size = path.stat().st_size if path.exists() else -1
-            name = path.relative_to(layout.folder).as_posix()
-            digest.update(f"{name}\0{size}\0".encode(errors="surrogateescape"))
-            if done % _PROGRESS_ROWS == 0:
-                progress("listing images", done, None)
+        for top in layout.image_folders:
+            for folder, folders, names in os.walk(top):
+                folders.sort()
+                for path in (Path(folder, name) for name in sorted(names)):
+                    # A link to nowhere is a missing image, which is counted later.
+                    size = path.stat().st_size if path.exists() else -1
+                    name = path.relative_to(layout.folder).as_posix()
+                    digest.update(f"{name}\0{size}\0".encode(errors="surrogateescape"))
     return digest.hexdigest()[:32]
-
-
-def _images_below(layout: Layout) -> Iterator[Path]:
-    for top in layout.image_folders:
-        for folder, folders, names in os.walk(top):
-            folders.sort()
-            yield from (Path(folder, name) for name in sorted(names))
 
 
 def _build(
@@ -176,12 +167,10 @@ def _build(
     digest: str,
     split_seed: int,
     own_split: bool,
-    max_broken: float,
     progress: Progress,
 ) -> None:
     rows = _read_rows(layout, module, progress)
     broken = _broken_images(layout, rows.images, progress)
-    _check_broken(list(broken.items()), len(rows.images), max_broken, layout.folder)
     is_usable = np.array([path not in broken for path in rows.images])
     named = rows.named_split[is_usable]
     if not own_split:
@@ -190,15 +179,17 @@ def _build(
     is_used = is_usable[rows.owners]
     lengths = rows.lengths[is_used]
     if not len(lengths):
+        first = f", the first that cannot be read: {next(iter(broken))}" if broken else ""
         raise UsageError(
-            f"no image of {layout.folder} has a caption with a word in it; see "
-            f"{layout.caption_files[0]}"
+            ErrorCode.TOO_FEW,
+            f"no readable image of {layout.folder} has a caption with a word in it{first}; see "
+            f"{layout.caption_files[0]}",
         )
     flat = rows.flat[np.repeat(is_used, rows.lengths)]
     owners = (np.cumsum(is_usable) - 1).astype(np.int32)[rows.owners[is_used]]
     order = np.argsort(owners, kind="stable")
     vocabulary = _write_tokens(folder, rows.words, flat, lengths, order)
-    meta = {
+    about = {
         "name": layout.name,
         "format": layout.format,
         "source": str(layout.folder),
@@ -206,24 +197,10 @@ def _build(
         "length": int(lengths.max()) + 2,
         "dropped": dict(rows.dropped),
         "broken": list(broken.items()),
+        "images": [path for path in rows.images if path not in broken],
+        "vocabulary": vocabulary.entries,
     }
-    images = [path for path in rows.images if path not in broken]
-    save_rest(folder, owners[order], images, split, vocabulary, meta)
-
-
-def save_rest(
-    folder: Path,
-    caption_image: NDArray[np.int32],
-    images: Sequence[str],
-    split: NDArray[np.int8],
-    vocabulary: Vocabulary,
-    meta: Mapping[str, Any],
-) -> None:
-    np.save(folder / "caption_image.npy", caption_image)
-    np.save(folder / "split.npy", split)
-    vocabulary.save(folder / "vocabulary.json")
-    (folder / "images.json").write_text(json.dumps(images), encoding="utf-8")
-    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    save_arrays(folder, about, caption_image=owners[order], split=split)
 
 
 @dataclass(frozen=True)
@@ -247,17 +224,17 @@ def _read_rows(layout: Layout, module: ModuleType, progress: Progress) -> _Rows:
     for done, row in enumerate(module.rows(layout)):
         if done % _PROGRESS_ROWS == 0:
             progress("reading captions", done, None)
-        if isinstance(row, Skipped):
-            dropped[row.reason] += 1
+        if isinstance(row, SkipReason):
+            dropped[row] += 1
             continue
         if row.image not in images:
             images[row.image] = len(images)
             named_split.append(-1 if row.split is None else SPLITS.index(row.split))
         caption = words(row.text)
         if not caption:
-            dropped["caption without a word"] += 1
+            dropped[SkipReason.NO_WORD] += 1
         elif len(caption) > MAX_WORDS:
-            dropped[f"caption of more than {MAX_WORDS:,} words"] += 1
+            dropped[SkipReason.TOO_LONG] += 1
         else:
             flat.extend(word_numbers.setdefault(word, len(word_numbers)) for word in caption)
             lengths.append(len(caption))
@@ -265,7 +242,8 @@ def _read_rows(layout: Layout, module: ModuleType, progress: Progress) -> _Rows:
     if not images:
         most = "".join(f"; {count} x {reason}" for reason, count in dropped.most_common(1))
         raise UsageError(
-            f"{layout.caption_files[0]} has no readable row; a row is {layout.row_example}{most}"
+            ErrorCode.UNREADABLE,
+            f"{layout.caption_files[0]} has no readable row; a row is {layout.row_example}{most}",
         )
     return _Rows(
         list(images),
@@ -295,18 +273,6 @@ def _broken_images(layout: Layout, paths: Sequence[str], progress: Progress) -> 
     return broken
 
 
-def _check_broken(
-    broken: Sequence[tuple[str, str]], total: int, max_broken: float, folder: Path
-) -> None:
-    if len(broken) > max_broken * total:
-        path, reason = map(plain.short, broken[0])
-        raise UsageError(
-            f"{len(broken)} of {total} images of {folder} cannot be used, "
-            f"the first is {path}: {reason}; mend them, or allow a share of them with "
-            f"max_broken_images (now {max_broken:g})"
-        )
-
-
 def _split(named: NDArray[np.int8], rng: np.random.Generator, layout: Layout) -> NDArray[np.int8]:
     """Return an index into SPLITS per image; an image without a name is a training image."""
     train, validation, _test = range(len(SPLITS))
@@ -316,8 +282,9 @@ def _split(named: NDArray[np.int8], rng: np.random.Generator, layout: Layout) ->
     pool = np.flatnonzero(split <= validation)
     if len(pool) < 2:
         raise UsageError(
+            ErrorCode.TOO_FEW,
             f"{layout.folder} has {len(pool)} images for training and validation; at least 2 "
-            "are needed"
+            "are needed",
         )
     training = min(max(round(TRAINING_SHARE * len(pool)), 1), len(pool) - 1)
     shuffled = rng.permutation(pool)

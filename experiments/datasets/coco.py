@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.datasets.files import json_arrays
-from experiments.datasets.layouts import CaptionRow, Layout, Skipped, Split, caption_row
-from tracking.errors import UsageError
+from experiments.datasets.layouts import CaptionRow, Layout, SkipReason, Split, caption_row
+from tracking.errors import ErrorCode, UsageError
 
 LOOKS_FOR = (
     "annotations/captions_train2017.json or captions_val2017.json "
@@ -16,7 +16,6 @@ LOOKS_FOR = (
 )
 
 _PARTS: dict[str, Split] = {"train": "train", "val": "validation"}
-_TWO_FILES = Skipped("id of more than one image file")
 
 
 def detect(folder: Path) -> Layout | None:
@@ -31,7 +30,8 @@ def detect(folder: Path) -> Layout | None:
         if annotated and not present:
             expected = ", ".join(f"{part}/" for part in annotated)
             raise UsageError(
-                f"{files[annotated[0]]} has no folder of images; looked for {expected} in {folder}"
+                ErrorCode.NOT_FOUND,
+                f"{files[annotated[0]]} has no folder of images; looked for {expected} in {folder}",
             )
         if present:
             return Layout(
@@ -46,7 +46,7 @@ def detect(folder: Path) -> Layout | None:
     return None
 
 
-def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
+def rows(layout: Layout) -> Iterator[CaptionRow | SkipReason]:
     for captions, folder in zip(layout.caption_files, layout.image_folders, strict=True):
         images, annotations = json_arrays(captions, "images", "annotations")
         names = _file_names(images)
@@ -54,25 +54,22 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
         for annotation in annotations:
             fields = annotation if isinstance(annotation, dict) else {}
             name = names.get(_image_id(fields.get("image_id")))
-            if isinstance(name, Skipped):
+            if isinstance(name, SkipReason):
                 yield name
             else:
                 yield caption_row(folder.name, name, fields.get("caption"), split)
 
 
-def _file_names(images: list[Any]) -> dict[int | str | None, str | Skipped]:
+def _file_names(images: list[Any]) -> dict[float | str | None, str]:
     """Return the images' files by id; an id of two files does not tell whose a caption is."""
-    names: dict[int | str | None, str | Skipped] = {}
+    names: dict[float | str | None, str] = {}
     for image in images:
         if isinstance(image, dict) and isinstance(name := image.get("file_name"), str):
             number = _image_id(image.get("id"))
-            names[number] = _TWO_FILES if names.get(number, name) != name else name
+            names[number] = SkipReason.TWO_FILES if names.get(number, name) != name else name
     names.pop(None, None)
     return names
 
 
-def _image_id(value: object) -> int | str | None:
-    """Return an id, or None of anything else: 1 and 1.0 are the same, true is none."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+def _image_id(value: object) -> float | str | None:
+    return value if isinstance(value, int | float | str) else None

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from experiments.datasets.files import first_lines, lines
+from experiments.datasets.files import lines
 from experiments.datasets.layouts import (
-    NO_CAPTION,
     CaptionRow,
     Layout,
-    Skipped,
+    SkipReason,
     Split,
     caption_row,
     image_folder,
 )
+from tracking.errors import UsageError
 
 LOOKS_FOR = "*.tsv of caption<TAB>url with images/ (Conceptual Captions)"
 
-_NOT_FETCHED = Skipped("image was not fetched")
 _LOOKED_AT_LINES = 5
 
 
@@ -49,24 +50,25 @@ def detect(folder: Path) -> Layout | None:
     )
 
 
-def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
+def rows(layout: Layout) -> Iterator[CaptionRow | SkipReason]:
     for captions, images in zip(layout.caption_files, layout.image_folders, strict=True):
         by_number, by_name = _fetched(images, layout.folder)
         split = _split(captions) if layout.own_split else None
         for number, line in enumerate(lines(captions)):
             text, _, url = line.partition("\t")
-            if not text.strip() or not url.strip():
-                yield NO_CAPTION
-                continue
             image = by_number.get(number) or by_name.get(_file_name(url))
-            yield caption_row("", image, text, split) if image else _NOT_FETCHED
+            if text.strip() and url.strip() and not image:
+                yield SkipReason.NOT_FETCHED
+            else:
+                yield caption_row("", image if url.strip() else None, text, split)
 
 
 def _has_urls(path: Path) -> bool:
-    return any(
-        line.partition("\t")[2].strip().lower().startswith("http")
-        for line in first_lines(path, _LOOKED_AT_LINES)
-    )
+    with suppress(UsageError):  # not a text file
+        first_lines = islice(lines(path), _LOOKED_AT_LINES)
+        urls = [line.partition("\t")[2].strip().lower() for line in first_lines]
+        return any(url.startswith("http") for url in urls)
+    return False
 
 
 def _split(path: Path) -> Split:

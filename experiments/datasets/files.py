@@ -15,14 +15,16 @@ import tokenize
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -34,8 +36,11 @@ _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # Errors of parsers on bytes that are not their format. TypeError, AttributeError and NameError are
 # mistakes of this program.
-_UNREADABLE = (OSError, EOFError, zlib.error)
-_MALFORMED = (
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    MemoryError,
+    zlib.error,
     ValueError,
     LookupError,
     ArithmeticError,
@@ -48,8 +53,8 @@ _MALFORMED = (
 )
 
 
-def refused(path: Path | str, why: str) -> UsageError:
-    return UsageError(plain.line(f"{path}: {why}"))
+def refused(path: Path | str, why: str, code: ErrorCode = ErrorCode.UNREADABLE) -> UsageError:
+    return UsageError(code, plain.line(f"{path}: {why}"))
 
 
 @contextmanager
@@ -57,17 +62,10 @@ def reading(path: Path, expected: str) -> Iterator[None]:
     """Turn a parser's error into a UsageError that names the file and the expected format."""
     try:
         yield
-    except MemoryError:
-        raise refused(path, "needs more memory than there is") from None
     except _UNREADABLE as error:
-        raise refused(path, f"cannot be read: {_first_line(error)}") from None
-    except _MALFORMED as error:
-        raise refused(path, f"is no {expected}: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return (text.strip().splitlines() or [type(error).__name__])[0][:200]
+        text = (error.strerror or "") if isinstance(error, OSError) else str(error)
+        first_line = (text.strip().splitlines() or [type(error).__name__])[0][:200]
+        raise refused(path, f"cannot be read as a {expected}: {first_line}") from None
 
 
 def is_text(text: str) -> bool:
@@ -79,7 +77,9 @@ def check_path(path: Path) -> None:
     """Raise UsageError for a data set whose path cannot be recorded."""
     if not is_text(str(path)):
         raise refused(
-            f"data={path}", "a path must be UTF-8 text without control characters; rename it"
+            f"data={path}",
+            "a path must be UTF-8 text without control characters; rename it",
+            ErrorCode.INVALID_VALUE,
         )
 
 
@@ -94,13 +94,14 @@ def lines(path: Path) -> Iterator[str]:
     with reading(path, "text file"):
         encoding = _encoding(path)
         with path.open(encoding=encoding, errors="surrogateescape") as file:
-            for number, line in enumerate(_pieces(file), start=1):
+            pieces = iter(lambda: file.readline(MAX_LINE_CHARACTERS + 1), "")
+            for number, line in enumerate(pieces, start=1):
                 where = f"{path}, line {number}"
                 if len(line) > MAX_LINE_CHARACTERS:
                     raise refused(
                         where,
-                        f"has more than {MAX_LINE_CHARACTERS:,} characters; write a row on "
-                        "each line",
+                        f"has more than {MAX_LINE_CHARACTERS:,} characters; write a row a line",
+                        ErrorCode.TOO_LARGE,
                     )
                 if undecoded := _ESCAPED_BYTE.search(line):
                     byte = ord(undecoded[0]) - 0xDC00
@@ -111,15 +112,6 @@ def lines(path: Path) -> Iterator[str]:
                         "(one in Windows' Latin letters: iconv -f WINDOWS-1252 -t UTF-8)",
                     )
                 yield line.rstrip("\n")
-
-
-def first_lines(path: Path, count: int) -> list[str]:
-    with reading(path, "text file"), path.open(encoding=_encoding(path), errors="replace") as file:
-        return [line.rstrip("\n") for line in islice(_pieces(file), count)]
-
-
-def _pieces(file: Any) -> Iterator[str]:
-    return iter(lambda: file.readline(MAX_LINE_CHARACTERS + 1), "")
 
 
 def _encoding(path: Path) -> str:
@@ -133,14 +125,33 @@ def json_arrays(path: Path, *keys: str) -> list[list[Any]]:
     Raises:
         UsageError: The file is no JSON, or has more than `MAX_JSON_BYTES`.
     """
-    with reading(path, "complete JSON (fetch it again)"):
-        size = path.stat().st_size
-        if size > MAX_JSON_BYTES:
-            raise refused(path, f"has {size:,} bytes; at most {MAX_JSON_BYTES:,} are read")
+    with reading(path, "complete JSON file (fetch it again)"):
+        check_size(path, MAX_JSON_BYTES)
         with path.open(encoding=_encoding(path)) as file:
             content = json.load(file)
     arrays = [content.get(key) if isinstance(content, dict) else None for key in keys]
     return [array if isinstance(array, list) else [] for array in arrays]
+
+
+def check_size(path: Path, most_bytes: int) -> None:
+    if (size := path.stat().st_size) > most_bytes:
+        raise refused(
+            path, f"has {size:,} bytes; at most {most_bytes:,} are read", ErrorCode.TOO_LARGE
+        )
+
+
+def save_arrays(folder: Path, about: Mapping[str, Any], **arrays: NDArray[Any]) -> None:
+    """Write a data set of the cache: `about.json`, and an array a file."""
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def open_arrays(folder: Path, *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what `save_arrays` wrote; the arrays stay on disk until they are read."""
+    with reading(folder, "whole data set in the cache (remove the folder to make it again)"):
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        return about, {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names}
 
 
 @contextmanager
@@ -208,5 +219,8 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _unwritable(folder: Path, error: OSError) -> UsageError:
-    right = "give a folder that can be written and has free space"
-    return UsageError(f"cannot write the cache {folder}: {error.strerror}; {right}")
+    return UsageError(
+        ErrorCode.UNWRITABLE,
+        f"cannot write the cache {folder}: {error.strerror}; "
+        "give a folder that can be written and has free space",
+    )

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from experiments.datasets.files import lines
 from experiments.datasets.layouts import (
-    NO_CAPTION,
     CaptionRow,
     Layout,
-    Skipped,
+    SkipReason,
     caption_row,
     first_file,
     image_folder,
@@ -42,14 +41,14 @@ def detect(folder: Path) -> Layout | None:
     )
 
 
-def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
+def rows(layout: Layout) -> Iterator[CaptionRow | SkipReason]:
     captions = layout.caption_files[0]
     folder = layout.image_folders[0].relative_to(layout.folder).as_posix()
-    for row in _bar_rows(captions) if captions.suffix == ".csv" else token_rows(captions):
-        yield row if isinstance(row, Skipped) else caption_row(folder, *row, None)
+    for image, text in _bar_rows(captions) if captions.suffix == ".csv" else token_rows(captions):
+        yield caption_row(folder, image, text, None)
 
 
-def _bar_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:
+def _bar_rows(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (image, caption) of lines such as `image.jpg| 0| caption`."""
     for line in lines(path):
         image, _, rest = (part.strip() for part in line.partition("|"))
@@ -58,4 +57,4 @@ def _bar_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:
         text = rest.partition("|")[2]
         if "|" not in rest and (unseparated := _UNSEPARATED.fullmatch(rest)):
             text = unseparated[1]
-        yield (image, text.strip()) if image and text.strip() else NO_CAPTION
+        yield image, text.strip()

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from experiments.datasets.files import lines
 from experiments.datasets.layouts import (
-    NO_CAPTION,
     CaptionRow,
     Layout,
-    Skipped,
+    SkipReason,
     Split,
     caption_row,
     first_file,
@@ -51,7 +50,7 @@ def detect(folder: Path) -> Layout | None:
     )
 
 
-def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
+def rows(layout: Layout) -> Iterator[CaptionRow | SkipReason]:
     """Skip images in no split list if there is a list for training (92 of the original's 8,092)."""
     captions = layout.caption_files[0]
     folder = layout.image_folders[0].relative_to(layout.folder).as_posix()
@@ -60,34 +59,28 @@ def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
         for split, path in _lists(captions.parent).items()
         for image in lines(path)
     }
-    listed_only = "train" in splits.values()
-    for row in _csv_rows(captions) if captions.name == "captions.txt" else token_rows(captions):
-        if isinstance(row, Skipped):
-            yield row
-        elif listed_only and row[0] not in splits:
-            yield Skipped("image in no split list")
-        else:
-            image, text = row
-            yield caption_row(folder, image, text, splits.get(image))
+    has_list = "train" in splits.values()
+    is_kaggle = captions.name == "captions.txt"
+    for image, text in _csv_rows(captions) if is_kaggle else token_rows(captions):
+        row = caption_row(folder, image, text, splits.get(image))
+        is_listed = image in splits or not has_list
+        yield row if is_listed or isinstance(row, SkipReason) else SkipReason.NOT_LISTED
 
 
 def _lists(folder: Path) -> dict[Split, Path]:
     return {split: folder / name for split, name in _LISTS.items() if (folder / name).is_file()}
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:
+def _csv_rows(path: Path) -> Iterator[tuple[str, str]]:
     separator = ","
     for line in lines(path):
         if header := _HEADER.fullmatch(line):
             separator = header[1]
-            continue
-        if not line.strip():
-            continue
-        # Line by line: a quotation mark that is never closed spoils one row, not the file's rest.
-        try:
-            fields = next(csv.reader([line], delimiter=separator), [""])
-        except csv.Error:
-            fields = [""]
-        image, *texts = (field.strip() for field in fields)
-        text = separator.join(texts)
-        yield (image, text) if image and text else NO_CAPTION
+        elif line.strip():
+            # Line by line: a quotation mark that is never closed spoils one row, not the rest.
+            try:
+                fields = next(csv.reader([line], delimiter=separator), [""])
+            except csv.Error:
+                fields = [""]
+            image, *texts = (field.strip() for field in fields)
+            yield image, separator.join(texts)

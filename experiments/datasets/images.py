@@ -8,7 +8,6 @@ the captioning study; then / 255, minus ImageNet's mean, divided by its standard
 from __future__ import annotations
 
 import io
-import stat
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -47,7 +46,6 @@ MAX_PIXELS = 89_478_485
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 UPRIGHT = range(1, 9)
-_SIXTEEN_BIT = 65_535
 _T = TypeVar("_T")
 
 
@@ -123,8 +121,6 @@ def opened(path: Path) -> Image.Image | str:
 
 def decoded(content: bytes) -> Image.Image | str:
     """Return the picture of a file's bytes, as `opened` does."""
-    if not content:
-        return "empty"
     try:
         with _open(io.BytesIO(content)) as picture:
             return _rgb(picture)
@@ -134,11 +130,10 @@ def decoded(content: bytes) -> Image.Image | str:
 
 def _read(path: Path, use: Callable[[Image.Image], _T]) -> _T | str:
     """Return the result of `use` on a picture, or why it cannot be read."""
-    unusable = _absent(path)
-    if unusable is not None:
-        return unusable
     # Pillow's readers raise almost anything on a damaged file.
     try:
+        if not path.is_file():  # a pipe or a device would block the reader
+            return "missing, or not a file"
         with _open(path) as picture:
             return use(picture)
     except Exception as error:
@@ -156,19 +151,6 @@ def _open(path: Path | io.BytesIO) -> Image.Image:
     return picture
 
 
-def _absent(path: Path) -> str | None:
-    """Return why there is nothing to read; a pipe or a device would block the reader."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return "missing"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    if not stat.S_ISREG(status.st_mode):
-        return "not a file"
-    return None if status.st_size else "empty file"
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "not an image"
@@ -179,7 +161,7 @@ def _reason(error: Exception) -> str:
 def _rgb(picture: Image.Image) -> Image.Image:
     upright = ImageOps.exif_transpose(picture)
     if upright.mode.startswith("I"):
-        grey = np.clip(np.asarray(upright), 0, _SIXTEEN_BIT).astype(np.uint32)
+        grey = np.clip(np.asarray(upright), 0, 65_535).astype(np.uint32)
         # Rounded: 65,535 is 257 times 255.
         return Image.fromarray(((grey + 128) // 257).astype(np.uint8)).convert("RGB")
     if upright.has_transparency_data:

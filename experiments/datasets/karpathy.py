@@ -8,8 +8,7 @@ from typing import Any
 
 from experiments.datasets import flickr8k, flickr30k, layouts
 from experiments.datasets.files import json_arrays
-from experiments.datasets.layouts import CaptionRow, Layout, Skipped, Split, caption_row
-from tracking import plain
+from experiments.datasets.layouts import CaptionRow, Layout, SkipReason, Split, caption_row
 
 LOOKS_FOR = "dataset_*.json or dataset.json with a folder of images (Karpathy's splits)"
 
@@ -43,31 +42,25 @@ def detect(folder: Path) -> Layout | None:
     )
 
 
-def rows(layout: Layout) -> Iterator[CaptionRow | Skipped]:
+def rows(layout: Layout) -> Iterator[CaptionRow | SkipReason]:
     """Yield rows; COCO's `filepath` names an image's folder, other data sets have one folder."""
     top = layout.image_folders[0].relative_to(layout.folder)
     for image in json_arrays(layout.caption_files[0], "images")[0]:
         fields: dict[str, Any] = image if isinstance(image, dict) else {}
-        name, below, sentences = (
-            fields.get("filename"),
-            fields.get("filepath"),
-            fields.get("sentences"),
-        )
-        if not (isinstance(name, str) and isinstance(below, str | None)):
-            yield layouts.NO_CAPTION
-            continue
-        if not (isinstance(sentences, list) and sentences):
-            yield layouts.NO_CAPTION
+        name, below = fields.get("filename"), fields.get("filepath")
+        sentences = fields.get("sentences")
+        if not (isinstance(name, str) and isinstance(below, str | None)) or not (
+            isinstance(sentences, list) and sentences
+        ):
+            yield SkipReason.NO_CAPTION
             continue
         split = _SPLITS.get(str(fields.get("split")))
         # A name that begins with / is refused as such: no folder goes before it.
         path = f"{below}/{name}" if below and not name.startswith("/") else name
         folder = "" if below and top.name in _COCO else top.as_posix()
         for sentence in sentences:
-            if split is None:
-                yield Skipped(f"unknown split {plain.short(repr(fields.get('split')))}")
-            else:
-                yield caption_row(folder, path, _caption(sentence), split)
+            row = caption_row(folder, path, _caption(sentence), split)
+            yield row if split else SkipReason.UNKNOWN_SPLIT
 
 
 def _caption(sentence: object) -> object:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
 from experiments.datasets import marked_modules
-from experiments.datasets.files import lines, reading
+from experiments.datasets.files import lines
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -27,11 +29,18 @@ class CaptionRow:
     split: Split | None
 
 
-@dataclass(frozen=True)
-class Skipped:
+class SkipReason(StrEnum):
     """Reason for a row that gives no caption; rows are counted by reason."""
 
-    reason: str
+    NO_CAPTION = "row without an image or a caption"
+    LEADS_OUT = "image name leads out of the folder: it begins with / or has .."
+    CONTROLS = "control character in an image name, or NUL or half a character in a caption"
+    NO_WORD = "caption without a word"
+    TOO_LONG = "caption of more than 1,000 words"
+    TWO_FILES = "id of more than one image file"
+    NOT_FETCHED = "image was not fetched"
+    NOT_LISTED = "image in no split list"
+    UNKNOWN_SPLIT = "unknown split"
 
 
 @dataclass(frozen=True)
@@ -51,22 +60,19 @@ class Layout:
     row_example: str
 
 
-NO_CAPTION = Skipped("row without an image or a caption")
-LEADS_OUT = Skipped("image name leads out of the folder: it begins with / or has ..")
-CONTROLS = Skipped("control character in an image name, or NUL or half a character in a caption")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 def caption_row(
     folder: str, image: object, text: object, split: Split | None
-) -> CaptionRow | Skipped:
+) -> CaptionRow | SkipReason:
     """Check a row of a file; `image` is a name below `folder` and must not lead elsewhere."""
     if not (isinstance(image, str) and isinstance(text, str) and image and text.strip()):
-        return NO_CAPTION
+        return SkipReason.NO_CAPTION
     if image.startswith("/") or ".." in image.split("/"):
-        return LEADS_OUT
+        return SkipReason.LEADS_OUT
     if plain.CONTROLS.search(image) or _NO_TEXT.search(text):
-        return CONTROLS
+        return SkipReason.CONTROLS
     return CaptionRow(f"{folder}/{image}" if folder else image, text, split)
 
 
@@ -76,25 +82,23 @@ def find(folder: Path) -> tuple[Layout, ModuleType]:
     Raises:
         UsageError: The folder holds no data set, or more than one.
     """
-    with reading(folder, "folder"):
-        is_folder = folder.is_dir()
-    if not is_folder:
+    if not os.path.isdir(folder):
         raise UsageError(
-            f"there is no folder {folder}; give scenes, or the folder that holds a caption data set"
+            ErrorCode.NOT_FOUND,
+            f"there is no folder {folder}; "
+            "give scenes, or the folder that holds a caption data set",
         )
     formats = list(marked_modules(__package__, "LOOKS_FOR").values())
-    detected = [(module.detect(folder), module) for module in formats]
-    matches = [(layout, module) for layout, module in detected if layout is not None]
-    if not matches:
-        expected = "; ".join(module.LOOKS_FOR for module in formats)
-        raise UsageError(f"{folder} holds no known caption data set; looked for {expected}")
-    if len(matches) > 1:
+    matches = [(layout, module) for module in formats if (layout := module.detect(folder))]
+    if len(matches) != 1:
         several = " and ".join(
             f"{layout.format} ({layout.caption_files[0].name})" for layout, _ in matches
         )
+        expected = "; ".join(module.LOOKS_FOR for module in formats)
         raise UsageError(
-            f"{folder} holds more than one caption data set: {several}; keep the caption "
-            "files of one only"
+            ErrorCode.CONFLICT if several else ErrorCode.NOT_FOUND,
+            f"{folder} holds {several or 'no known caption data set'}; keep the files of one "
+            f"data set in a folder: {expected}",
         )
     layout, module = matches[0]
     return replace(layout, name=plain.line(layout.name), format=plain.line(layout.format)), module
@@ -112,16 +116,14 @@ def image_folder(folder: Path, captions: Path, *names: str) -> Path:
                 return candidate
     expected = ", ".join(f"{name}/" for name in names)
     raise UsageError(
-        f"{captions} has no folder of images next to it; looked for {expected} in {folder}"
+        ErrorCode.NOT_FOUND,
+        f"{captions} has no folder of images next to it; looked for {expected} in {folder}",
     )
 
 
-def token_rows(path: Path) -> Iterator[tuple[str, str] | Skipped]:
+def token_rows(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (image, caption) of lines such as `name.jpg#0<TAB>caption`."""
     for line in lines(path):
-        label, _, text = line.partition("\t")
-        image = label.rpartition("#")[0].strip()
-        if image and text.strip():
-            yield image, text
-        elif line.strip():
-            yield NO_CAPTION
+        if line.strip():
+            label, _, text = line.partition("\t")
+            yield label.rpartition("#")[0].strip(), text

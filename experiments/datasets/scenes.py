@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from experiments.datasets.files import new_folder
 from experiments.datasets.labelled.digits import load_digits
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
-CAPTIONS_PER_IMAGE = 5
 # Raise it when the same seed would give other pictures or captions.
 VERSION = 2
 
@@ -59,14 +58,11 @@ def write(folder: Path, *, images: int, seed: int, side: int = 64) -> None:
     A folder that exists is complete and is not written again. Raises UsageError for what cannot be
     drawn or written.
     """
-    if images < 2:
+    if images < 2 or side < _SMALLEST_SIDE:
         raise UsageError(
-            f"scenes with {images} images cannot be split into training and validation; at least 2"
-        )
-    if side < _SMALLEST_SIDE:
-        raise UsageError(
-            f"scenes of {side} x {side} pixels are too small for their digits; "
-            f"at least {_SMALLEST_SIDE}"
+            ErrorCode.TOO_FEW,
+            f"{images} scenes of {side} x {side} pixels cannot be drawn; at least 2, of "
+            f"{_SMALLEST_SIDE} x {_SMALLEST_SIDE}",
         )
     if folder.is_dir():
         return

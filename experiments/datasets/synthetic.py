@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.config import memory
-from experiments.datasets.captions import TRAINING_SHARE, CaptionData, save_rest
-from experiments.datasets.files import new_folder
+from experiments.datasets.captions import TRAINING_SHARE, CaptionData
+from experiments.datasets.files import new_folder, save_arrays
 from experiments.datasets.tokens import END, START, Vocabulary
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 FEATURE_SIZE = 1_920
 MAX_IMAGES = 2_048
@@ -40,15 +40,13 @@ def synthetic(
     Raises:
         UsageError: No data of these sizes can be made.
     """
-    if vocabulary < 4 or length < _SHORTEST:
+    are_words = vocabulary >= 4 and length >= _SHORTEST
+    if not are_words or not 2 <= images <= MAX_IMAGES or captions < images:
         raise UsageError(
-            f"synthetic captions of {vocabulary} ids and length {length} cannot be made; at "
-            f"least 4 ids and length {_SHORTEST}"
-        )
-    if not 2 <= images <= MAX_IMAGES or captions < images:
-        raise UsageError(
-            f"synthetic data of {images} images and {captions} captions cannot be made; 2 to "
-            f"{MAX_IMAGES} images, at least one caption each"
+            ErrorCode.INVALID_VALUE,
+            f"synthetic data of {vocabulary} ids, length {length}, {images} images and "
+            f"{captions} captions cannot be made; at least 4 ids, length {_SHORTEST}, 2 to "
+            f"{MAX_IMAGES} images and a caption for each",
         )
     memory.require(
         captions * (length * _BYTES_A_WORD + _BYTES_A_CAPTION),
@@ -62,7 +60,7 @@ def synthetic(
         "seed": seed,
     }
     digest = hashlib.sha256(json.dumps(["synthetic", _VERSION, sizes]).encode()).hexdigest()[:32]
-    target = cache.absolute() / "captions" / digest
+    target = cache.absolute() / "caption_arrays" / digest
     if not target.is_dir():
         with new_folder(target) as partial:
             rng = np.random.default_rng(seed)
@@ -94,8 +92,7 @@ def _write(
     split[rng.permutation(images)[round(TRAINING_SHARE * images) :]] = 1
     features: NDArray[np.float32] = rng.standard_normal((images, FEATURE_SIZE), np.float32)
     np.save(folder / "features.npy", np.maximum(features, 0))
-    np.save(folder / "tokens.npy", tokens)
-    meta = {
+    about = {
         "name": "synthetic",
         "format": f"random captions, {vocabulary} ids, length {length}",
         "source": "synthetic",
@@ -103,7 +100,8 @@ def _write(
         "length": length,
         "dropped": {},
         "broken": [],
+        "images": [f"synthetic/{number}" for number in range(images)],
+        "vocabulary": entries.entries,
     }
     caption_image = np.sort(np.arange(captions, dtype=np.int32) % images)
-    names = [f"synthetic/{number}" for number in range(images)]
-    save_rest(folder, caption_image, names, split, entries, meta)
+    save_arrays(folder, about, tokens=tokens, caption_image=caption_image, split=split)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,15 @@ class CellOutcome:
     was more than the limit.
     """
 
-    outcome: str
-    reason: str
-    phase: str
-    metrics: Mapping[str, float]
-    disturbed: str
+    outcome: RunOutcome
+    phase: str = ""
+    reason: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    disturbed: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == RunOutcome.OK
 
 
 def run(
@@ -49,8 +53,11 @@ def run(
         device: of the cell.
         block: number of the block, which is part of the seed.
         **values: settings of the study.
+
+    Raises:
+        UsageError: for settings with which the study cannot run.
     """
-    spec = cell_spec(folder, study, framework, device, block=block, **values)
+    spec = _cell_spec(folder, study, framework, device, block, values)
     spec.path.mkdir(parents=True)
     with (spec.path / RECORDS).open("w", encoding="utf-8") as file:
 
@@ -60,37 +67,27 @@ def run(
         cell = CellProcess(spec, write)
         closed, phase = cell.run(SENSOR_SECONDS), ""
         if closed.outcome == RunOutcome.OUT_OF_MEMORY:
-            phase = next(
-                (name for name in spec.settings.get("phases", ()) if name not in cell.timed),
-                cell.phase,
-            )
+            phases = spec.settings.get("phases", ())
+            phase = next((name for name in phases if name not in cell.timed), cell.phase)
             write(Tags(spec.run, {"phase": phase}))
         disturbed = cell.background.log(spec.run, OTHERS_LIMIT_PERCENT, write)
         write(closed)
     metrics = {**cell.latest, **cell.background.metrics}
-    return CellOutcome(str(closed.outcome), closed.reason, phase, metrics, disturbed)
+    return CellOutcome(RunOutcome(closed.outcome), phase, closed.reason, metrics, disturbed)
 
 
-def cell_spec(
-    folder: Path, study: str, framework: str, device: str, *, block: int = 1, **values: Any
+def _cell_spec(
+    folder: Path, study: str, framework: str, device: str, block: int, values: dict[str, Any]
 ) -> CellSpec:
-    """Return a cell of a study's first treatment.
-
-    Raises:
-        UsageError: for settings with which the study cannot run.
-    """
     module = studies.load(study)
-    own_settings = {
-        "frameworks": (framework,),
-        "device": device,
-        "cache": str(folder / "cache"),
-        **values,
-    }
-    settings = module.settings(**own_settings)
+    settings = module.settings(
+        **{"frameworks": (framework,), "device": device, "cache": str(folder / "cache")} | values
+    )
     prepared = workloads.load(module.workload).prepare(settings, lambda *_: None)
     treatment = treatments.list_treatments(module, settings)[0]
     merged = treatment.merged(settings)
-    silent = settings_.silent(merged) | settings_.of_group(merged, "cluster")
+    not_sent = settings_.silent(merged) | settings_.of_group(merged, "cluster")
+    cell_values = devices.values_of_cell(merged).items()
     run_id = uuid.uuid4().hex
     cpus, limit = len(devices.own_cpus()), quota()
     threads = cpus if limit is None else min(cpus, int(limit))
@@ -102,11 +99,7 @@ def cell_spec(
         device=device,
         threads=merged.threads or max(1, threads),
         block=block,
-        settings={
-            name: value
-            for name, value in devices.values_of_cell(merged).items()
-            if name not in silent
-        },
+        settings={name: value for name, value in cell_values if name not in not_sent},
         inputs=dict(prepared.inputs),
         journal=str(folder.resolve()),
         folder=f"cells/{study}-{framework}-{run_id[:8]}",

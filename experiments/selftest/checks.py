@@ -61,12 +61,9 @@ class Context:
         is_equal = value == expected
         self.figures.append(Figure(name, value, f"equal to {expected}", is_equal, reason))
 
-    def report(self, name: str, value: float | str) -> None:
-        """Add a figure without a limit."""
-        self.figures.append(Figure(name, value))
-
-    def not_available(self, name: str, reason: str) -> None:
-        self.figures.append(Figure(name, None, reason=reason))
+    def report(self, name: str, value: float | str | None, reason: str = "") -> None:
+        """Add a figure without a limit; the reason states why there is no value."""
+        self.figures.append(Figure(name, value, reason=reason))
 
     def installed(self, *names: str) -> list[str]:
         """Return those of some frameworks that can run; add a figure for each of the others.
@@ -74,18 +71,15 @@ class Context:
         Raises:
             Skip: if no framework can run.
         """
-        available, reasons = list[str](), list[str]()
-        for name in self.frameworks:
-            if name not in names:
-                continue
-            if reason := reason_missing(name):
-                self.not_available(name, reason)
-                reasons.append(reason)
-            else:
-                available.append(name)
+        requested = [name for name in self.frameworks if name in names]
+        reasons = {name: reason_missing(name) for name in requested}
+        for name, reason in reasons.items():
+            if reason:
+                self.report(name, None, reason)
+        available = [name for name, reason in reasons.items() if not reason]
         if not available:
             needed = f"needs one of {', '.join(names)}, which this run leaves out"
-            raise Skip("; ".join(reasons) or needed)
+            raise Skip("; ".join(reasons.values()) or needed)
         return available
 
 
@@ -120,16 +114,17 @@ class CheckResult:
     must_hold: str
     status: str
     seconds: float
-    reason: str = ""
-    figures: tuple[Figure, ...] = ()
+    reason: str
+    figures: tuple[Figure, ...]
 
 
 def run_check(check: Check, context: Context) -> CheckResult:
     """Run a check and return its result, even if it raises."""
     began = time.perf_counter()
-    status, reason, figures = SKIPPED, NEEDS_GPU, list[Figure]()
+    context = replace(context, figures=[])
+    status, reason = SKIPPED, NEEDS_GPU
     if context.has_gpu or check.on_cpu:
-        status, reason = _measure(check, context, figures)
+        status, reason = _measure(check, context)
     return CheckResult(
         check.number,
         check.name,
@@ -137,25 +132,24 @@ def run_check(check: Check, context: Context) -> CheckResult:
         status,
         round(time.perf_counter() - began, 1),
         " ".join(reason.split()),
-        tuple(figures),
+        tuple(context.figures),
     )
 
 
-def _measure(check: Check, context: Context, figures: list[Figure]) -> tuple[str, str]:
-    """Fill in the figures of a check, and return its status with the reason."""
+def _measure(check: Check, context: Context) -> tuple[str, str]:
+    """Measure the figures of a check, and return its status with the reason."""
     try:
         with tempfile.TemporaryDirectory(dir=context.folder) as folder:
-            check.function(replace(context, folder=Path(folder), figures=figures))
+            check.function(replace(context, folder=Path(folder)))
     except Skip as error:
         return SKIPPED, str(error)
     except EvenhandError as error:
         return FAILED, str(error)
     except Exception as error:  # the other checks run all the same
         return FAILED, f"{type(error).__name__}: {error}"
-    unmet = [figure.name for figure in figures if figure.holds is False]
-    if unmet:
+    if unmet := [figure.name for figure in context.figures if figure.holds is False]:
         return FAILED, f"does not hold: {', '.join(unmet)}"
-    if not any(figure.holds for figure in figures):
-        reasons = [figure.reason for figure in figures if figure.reason]
+    if not any(figure.holds for figure in context.figures):
+        reasons = filter(None, (figure.reason for figure in context.figures))
         return SKIPPED, "; ".join(reasons) or "nothing was measured"
     return PASSED, ""

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Any
 
+from experiments.cell.lifetime import die_with_parent
 from experiments.config import devices
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
 
-ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 300.0
 END_SECONDS = 20.0
-LINES_OF_AN_ERROR = 3
+SPAWN = multiprocessing.get_context("spawn")
 
 
 class ProbeError(EvenhandError):
@@ -30,79 +29,66 @@ def probe(
     """Run a function of `experiments.selftest.probes` in a process and return its result.
 
     Raises:
-        ProbeError: with the last lines of its log.
+        ProbeError: if it fails, or has no result in time.
     """
-    variables = _environment(options.get("device", "cuda")) | dict(environment or {})
-    stdout = _run(_command(name, options), variables, f"{name} {options}")
-    result: dict[str, Any] = json.loads(stdout.strip().splitlines()[-1])
-    return result
+    with running(name, environment, **options) as (_, result):
+        values: dict[str, Any] = result
+        return values
 
 
 @contextmanager
-def running(name: str, **options: Any) -> Iterator[int]:
-    """Run a probe during the block, from when it is ready, and yield its process id.
+def running(
+    name: str, environment: Mapping[str, str] | None = None, **options: Any
+) -> Iterator[tuple[int | None, Any]]:
+    """Run a probe, and yield its process id and its first message.
+
+    The probe's end of the pipe is closed when the context is left; then it has 20 s to end.
 
     Raises:
-        ProbeError: if it ends before it is ready.
+        ProbeError: if it fails, or sends nothing in time.
     """
-    process = subprocess.Popen(
-        _command(name, options),
-        env=_environment(options.get("device", "cuda")),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
+    variables = devices.environment_on(options.get("device", "cuda"), os.environ)
+    ours, theirs = SPAWN.Pipe()
+    arguments = (theirs, variables | dict(environment or {}), name, options)
+    process = SPAWN.Process(target=_run_probe, args=arguments)
+    process.start()
+    theirs.close()
     try:
-        if not process.stdout.readline():
-            raise ProbeError(f"{name}: exit code {process.wait()} before it was ready")
-        yield process.pid
-    finally:
-        process.stdin.close()  # it runs until then
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
-
-
-def run_module(*arguments: str, device: str) -> None:
-    """Run `python -m …` with the environment of a cell on this device.
-
-    Raises:
-        ProbeError: with the last lines of its log.
-    """
-    _run([sys.executable, "-P", "-m", *arguments], _environment(device), arguments[0])
-
-
-def _run(command: Sequence[str], environment: Mapping[str, str], label: str) -> str:
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LIMIT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise ProbeError(f"{label}: no result after {LIMIT_SECONDS:.0f} s") from None
-    if done.returncode:
-        last_lines = done.stderr.strip().splitlines()[-LINES_OF_AN_ERROR:]
+        if not ours.poll(LIMIT_SECONDS):
+            raise ProbeError(
+                ErrorCode.CHILD_FAILED,
+                f"{name}: no result after {LIMIT_SECONDS:.0f} s",
+            )
+        message = ours.recv()
+        if isinstance(message, ProbeError):
+            raise message
+        yield process.pid, message
+    except EOFError:
+        process.join(END_SECONDS)
         raise ProbeError(
-            f"{label}: exit code {done.returncode}: {' | '.join(last_lines) or 'no message'}"
-        )
-    return done.stdout
+            ErrorCode.CHILD_FAILED,
+            f"{name} {options}: exit code {process.exitcode} without a result",
+        ) from None
+    finally:
+        ours.close()
+        process.join(END_SECONDS)
+        process.kill()
 
 
-def _command(name: str, options: Mapping[str, Any]) -> list[str]:
-    return [sys.executable, "-P", "-m", "experiments.selftest", name, json.dumps(options)]
+def _run_probe(
+    pipe: Connection, environment: Mapping[str, str], name: str, options: Mapping[str, Any]
+) -> None:
+    """Send a probe's result, or its error. Output of libraries is discarded."""
+    die_with_parent(signal.SIGKILL)
+    os.environ.clear()
+    os.environ.update(environment)
+    discarded = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(discarded, 1)
+    os.dup2(discarded, 2)
+    try:
+        from experiments.selftest import probes
 
-
-def _environment(device: str) -> dict[str, str]:
-    paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])
-    return devices.environment_on(device, os.environ) | {"PYTHONPATH": os.pathsep.join(paths)}
+        pipe.send(getattr(probes, name)(pipe, **options))
+    except Exception as error:
+        text = f"{name} {options}: {type(error).__name__}: {error}"
+        pipe.send(ProbeError(ErrorCode.CHILD_FAILED, text))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig
 from models.frameworks import lean_import, open_framework
 
 Result = dict[str, Any]
-# Report to the parent while running.
-Say = Callable[[Any], None]
 MATMUL, IMAGES, SEQUENCES = 1_024, (8, 32, 32, 16), (16, 24, 64)
 KERNEL, HIDDEN = (3, 3, 16, 32), 128
 GIB = 2**30
@@ -44,13 +41,13 @@ def raw(framework: str) -> Any:
     return import_module(f"models.probes.{name}")
 
 
-def identity(_: Say) -> Result:
+def identity(_: Connection) -> Result:
     """Return what PyTorch knows of its device."""
     facts: Result = raw("pytorch").identity()
     return facts
 
 
-def device_of(_: Say, *, framework: str) -> Result:
+def device_of(_: Connection, *, framework: str) -> Result:
     """Return the device that `auto` is."""
     return {"device": opened(framework, "auto").device}
 
@@ -58,7 +55,7 @@ def device_of(_: Say, *, framework: str) -> Result:
 # ---- precision
 
 
-def precision(_: Say, *, framework: str, device: str, precision: str) -> Result:
+def precision(_: Connection, *, framework: str, device: str, precision: str) -> Result:
     """Return the relative L2 error of each operator against float64."""
     adapter = opened(framework, device, precision)
     weights, inputs = operands()
@@ -100,15 +97,16 @@ def references(
     weights: Mapping[str, tuple[Array, ...]], inputs: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Return what the operators compute, in float64 with NumPy."""
+    functions: dict[str, Callable[..., Array]] = {
+        "matmul": np.matmul,
+        "convolution": _convolution,
+        "lstm": _lstm,
+    }
     return {
-        "matmul": inputs["matmul"].astype(np.float64) @ weights["matmul"][0].astype(np.float64),
-        "convolution": _convolution(
-            inputs["convolution"].astype(np.float64), weights["convolution"][0].astype(np.float64)
-        ),
-        "lstm": _lstm(
-            inputs["lstm"].astype(np.float64),
-            *(array.astype(np.float64) for array in weights["lstm"]),
-        ),
+        name: function(
+            inputs[name].astype(np.float64), *(w.astype(np.float64) for w in weights[name])
+        )
+        for name, function in functions.items()
     }
 
 
@@ -147,7 +145,7 @@ def _networks(
     return built
 
 
-def lstm_type(_: Say, *, framework: str, device: str) -> Result:
+def lstm_type(_: Connection, *, framework: str, device: str) -> Result:
     """Return the types of what LSTMs return under bfloat16, or why a framework refuses them."""
     try:
         adapter = opened(framework, device, "bfloat16")
@@ -173,28 +171,24 @@ def lstm_type(_: Say, *, framework: str, device: str) -> Result:
 # ---- the clock
 
 
-def step_times(_: Say, *, framework: str, device: str, steps: int = 30) -> Result:
+def step_times(_: Connection, *, framework: str, device: str, steps: int = 30) -> Result:
     """Return the median steps of known work and of four times that, also by the device's clock."""
-    adapter = opened(framework, device)
-    library, sizes = raw(framework), ("once", "four times")
+    adapter, library, sizes = opened(framework, device), raw(framework), ("once", "four times")
     if framework == "keras-jax":
-        work = {
-            size: library.chain_step(length) for size, length in zip(sizes, (40, 160), strict=True)
-        }
-        step_seconds = {
-            size: float(np.median([library.ready_seconds(step) for _ in range(steps)]))
-            for size, step in work.items()
-        }
+        counts = (40, 160)
+        steps_of, seconds_of = library.chain_step, library.ready_seconds
+        work = {size: steps_of(count) for size, count in zip(sizes, counts, strict=True)}
+        timed: dict[str, Any] = dict(work)
     else:
         cycles = round(0.005 * library.cycles_per_second())
-        work = {
-            size: library.sleeping_step(count)
-            for size, count in zip(sizes, (cycles, 4 * cycles), strict=True)
-        }
-        step_seconds = {
-            size: float(np.median([library.sleeping_seconds(count) for _ in range(steps)]))
-            for size, count in zip(sizes, (cycles, 4 * cycles), strict=True)
-        }
+        counts = (cycles, 4 * cycles)
+        steps_of, seconds_of = library.sleeping_step, library.sleeping_seconds
+        work = {size: steps_of(count) for size, count in zip(sizes, counts, strict=True)}
+        timed = dict(zip(sizes, counts, strict=True))
+    step_seconds = {
+        size: float(np.median([seconds_of(argument) for _ in range(steps)]))
+        for size, argument in timed.items()
+    }
     watches = {size: Stopwatch(lambda *_: None, pace=EVERY_STEP) for size in sizes}
     for _turn in range(steps):  # in turns, for the clock of the device may move
         for size, step in work.items():
@@ -213,7 +207,7 @@ def train(adapter: Framework, step: Callable[[], Any], count: int, watch: Stopwa
 
 
 def free_running(
-    _: Say, *, device: str, pairs: Sequence[tuple[float, float]], windows: int = 6
+    _: Connection, *, device: str, pairs: Sequence[tuple[float, float]], windows: int = 6
 ) -> Result:
     """Return windows of ten steps that occupy device and host for known seconds (a pair)."""
     adapter, library = opened("pytorch", device), raw("pytorch")
@@ -250,7 +244,7 @@ def _windows(
 # ---- memory
 
 
-def peaks(_: Say, *, framework: str) -> Result:
+def peaks(_: Connection, *, framework: str) -> Result:
     """Return the rise of the peak after 1 GiB, and after 3 GiB at once, each freed."""
     adapter, library = opened(framework, "cuda"), raw(framework)
     allocated = library.allocate(2**20)
@@ -267,29 +261,22 @@ def peaks(_: Say, *, framework: str) -> Result:
     return result
 
 
-def ballast(say: Say) -> Result:
-    """Hold the device's memory but for 300 MB until the parent closes standard input."""
+def ballast(pipe: Connection) -> Result:
+    """Hold the device's memory but for 300 MB until the parent closes the pipe."""
     library = raw("pytorch")
     library.allocate(1)
     held = library.allocate(library.free_bytes() - FREE_BYTES)
-    say("ready")
-    sys.stdin.read()
+    pipe.send("ready")
+    pipe.poll(None)
     return {"bytes": int(held.nbytes)}
 
 
-def busy(say: Say) -> Result:
-    """Keep the device busy until the parent closes standard input."""
-    step, stopped = raw("pytorch").busy_step(), threading.Event()
-
-    def wait() -> None:
-        sys.stdin.read()
-        stopped.set()
-
+def busy(pipe: Connection) -> Result:
+    """Keep the device busy until the parent closes the pipe."""
+    step, count = raw("pytorch").busy_step(), 0
     step()
-    threading.Thread(target=wait, daemon=True).start()
-    say("ready")
-    count = 0
-    while not stopped.is_set():
+    pipe.send("ready")
+    while not pipe.poll():
         step()
         count += 1
     return {"steps": count}
@@ -298,7 +285,7 @@ def busy(say: Say) -> Result:
 # ---- what frameworks are asked about
 
 
-def profiler(_: Say, *, device: str, side: int) -> Result:
+def profiler(_: Connection, *, device: str, side: int) -> Result:
     """Return what a profiled step of seven additions, three products and one copy comes to."""
     adapter = opened("pytorch", device)
     work = raw("pytorch").countable_work(device, side)
@@ -314,7 +301,7 @@ def profiler(_: Say, *, device: str, side: int) -> Result:
     }
 
 
-def workers(_: Say, *, device: str, hooks: Sequence[str], model: str = "lenet") -> Result:
+def workers(_: Connection, *, device: str, hooks: Sequence[str], model: str = "lenet") -> Result:
     """Return the difference of one DistributedDataParallel worker from none, and its limit.
 
     By hook. The limits are those of the study's proof.
@@ -343,7 +330,9 @@ def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, f
         )
         before = after
     single = proof.Trained(before, np.array(moved))
-    together = frameworks.workers("pytorch").Workers(adapter, 0, ["127.0.0.1:0"], 60.0, hook)
+    together = frameworks.load("pytorch", "workers").Workers(
+        adapter, 0, ["127.0.0.1:0"], 60.0, hook
+    )
     try:
         together.build(model, spec, weights, config)
         for _ in range(proof.STEPS):
@@ -361,7 +350,7 @@ def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, f
 
 
 def adam_kernels(
-    _: Say, *, device: str, model: str = "resnet18", side: int = 64, rows: int = 4
+    _: Connection, *, device: str, model: str = "resnet18", side: int = 64, rows: int = 4
 ) -> Result:
     """Return the kernels of one update by `adam-stock` and by PyTorch's Adam as it comes."""
     from experiments.workloads.grid.measure import drawn_batch
@@ -380,34 +369,3 @@ def adam_kernels(
             ours if name == "adam-stock" else library.stock_adam(network, 1e-3), device
         )
     return {"kernels": kernels, "implementation": adapter.optimizer_implementation(ours)}
-
-
-def plain_loop(
-    _: Say, *, device: str, model: str, side: int, rows: int, classes: int, steps: int, warmup: int
-) -> Result:
-    """Return the median step of the loop of PyTorch's tutorials, on a GPU by CUDA events."""
-    from experiments.workloads.grid.measure import drawn_batch
-
-    adapter, module, rng = opened("pytorch", device), models.spec(model), np.random.default_rng(0)
-    spec = module.Spec(classes=classes)
-    network = models.load(model, adapter.architecture).build(spec)
-    weights = module.initial_weights(spec, rng)
-    batch = drawn_batch(spec, side, rows, rng)
-    loop = frameworks.plain_loop("pytorch").Plain(
-        network, weights, batch.inputs[0], batch.targets, device
-    )
-    step = loop.steps(1e-3)
-    seconds = (
-        raw("pytorch").event_seconds(step, steps, warmup)
-        if device == "cuda"
-        else list(_timed(step, steps, warmup))
-    )
-    return {"step_seconds": float(np.median(seconds))}
-
-
-def _timed(step: Callable[[], object], count: int, warmup: int) -> Iterable[float]:
-    for number in range(warmup + count):
-        began = time.perf_counter()
-        step()
-        if number >= warmup:
-            yield time.perf_counter() - began

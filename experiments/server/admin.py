@@ -12,11 +12,10 @@ from experiments import studies
 from experiments.config.console import Table
 from experiments.config.settings import require_writable
 from experiments.run.mlflow_run import ABOUT_COMPARISONS, describe
-from experiments.server import prune
 from experiments.server.settings import Admin
 from tracking import accounts
 from tracking.accounts import ROLES, USERS
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.store import Rejected, Store
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{1,39}")
@@ -30,15 +29,18 @@ def administer(settings: Admin) -> Lines:
     store = Store()
     store.check()
     account = accounts.current(store)
-    if account is None:
-        right = "start a server that has: python -m deploy.native start"
-        raise UsageError(f"{store.uri} has no accounts; {right}")
-    if not account.is_admin:
-        raise UsageError(f"{account.user} is no administrator of {store.uri}; ask one")
+    if account is None or not account.is_admin:
+        raise UsageError(
+            ErrorCode.DENIED,
+            f"{account.user if account else 'this call'} is no administrator of {store.uri}; "
+            f"it needs one of a server with accounts (python -m deploy.native start)",
+        )
     try:
         return ACTIONS[settings.action](store, settings)
     except Rejected as error:
-        raise UsageError(f"{settings.action}: the server refuses: {error}") from None
+        raise UsageError(
+            ErrorCode.DENIED, f"{settings.action}: the server refuses: {error}"
+        ) from None
 
 
 def _add_team(store: Store, settings: Admin) -> Lines:
@@ -99,29 +101,8 @@ def _grant(store: Store, settings: Admin) -> Lines:
     return [f"team {team.name} may {settings.permission.lower()} {settings.experiment}"], None
 
 
-def _prune(store: Store, settings: Admin) -> Lines:
-    if settings.experiment:
-        store.experiment_ids([settings.experiment])
-    experiments = (
-        [settings.experiment] if settings.experiment else sorted(store.experiment_names().values())
-    )
-    cells = prune.prunable(store, experiments, settings.days)
-    if not cells:
-        text = f"no run that ended {settings.days} days ago or more has files"
-        return [f"{text} that a report was made of"], None
-    if settings.confirm:
-        prune.prune(store, cells)
-        gc = "python -m deploy.native gc, by the server's owner, frees runs deleted in the UI too"
-        return [f"the files of {len(cells)} runs are gone; their metrics stay. {gc}"], None
-    table = _table("whose files would go", "run", "of", "ended, days ago")
-    for cell in cells:
-        table.add_row(cell.run.name, cell.campaign.name, str(cell.days))
-    right = "Delete these files: the same again with confirm=true"
-    return [f"{len(cells)} runs; their metrics stay. {right}"], table
-
-
 def _list(store: Store, _: Admin) -> Lines:
-    table = _table(f"teams of {store.uri}", "team", "users", "experiments it writes")
+    table = Table("team", "users", "experiments it writes", title=f"teams of {store.uri}")
     teams, names = accounts.teams(store), store.experiment_names()
     for team in teams:
         written = sorted(names.get(experiment, experiment) for experiment in team.experiments)
@@ -132,14 +113,7 @@ def _list(store: Store, _: Admin) -> Lines:
         for user in accounts.users(store)
         if user["username"] not in placed
     ]
-    return [f"of no team: {', '.join(others) or 'nobody'}"], table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in columns:
-        table.add_column(name)
-    return table
+    return [f"without a team: {', '.join(others) or 'nobody'}"], table
 
 
 def _password(store: Store, settings: Admin, method: str, endpoint: str) -> str:
@@ -164,8 +138,11 @@ def _password(store: Store, settings: Admin, method: str, endpoint: str) -> str:
 
 def _name(text: str, setting: str) -> str:
     if not NAME.fullmatch(text):
-        right = "write 2 to 40 small letters, digits, - or _, a letter first"
-        raise UsageError(f"{setting}={text} is no name; {right}")
+        raise UsageError(
+            ErrorCode.INVALID_VALUE,
+            f"{setting}={text} is no name; write 2 to 40 small letters, digits, - or _, "
+            f"a letter first",
+        )
     return text
 
 
@@ -179,5 +156,4 @@ ACTIONS: dict[str, Callable[[Store, Admin], Lines]] = {
     "join": _join,
     "leave": _leave,
     "grant": _grant,
-    "prune": _prune,
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 from experiments.config import shell
 from experiments.config.console import PlainConsole, track
 from tracking import journal
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Damages
 from tracking.store import Store, Unreachable
 
@@ -33,8 +33,11 @@ def replay(folder: Path) -> bool:
     """
     folders = _journals(folder)
     if not folders:
-        right = "give journal=DIR, a campaign's folder or one that holds several"
-        raise UsageError(f"no journal in {folder.resolve()}; {right}")
+        raise UsageError(
+            ErrorCode.NOT_FOUND,
+            f"no journal in {folder.resolve()}; "
+            f"give journal=DIR, a campaign's folder or one that holds several",
+        )
     store, console = Store(), PlainConsole()
     store.check()
     results: list[ReplayResult] = []
@@ -61,7 +64,7 @@ def _journals(folder: Path) -> list[Path]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", error)
         raise UsageError(
-            f"journal={folder} cannot be read: {reason}; give another folder"
+            ErrorCode.UNREADABLE, f"journal={folder} cannot be read: {reason}; give another folder"
         ) from None
 
 

@@ -24,26 +24,15 @@ class Admin:
             "join",
             "leave",
             "grant",
-            "prune",
         ),
         group="action",
     )
     team: str = setting("", "name of the team", group="action")
     user: str = setting("", "name of the user", group="action")
-    experiment: str = setting(
-        "", "grant: the experiment, by name; prune: only this experiment, none: all", group="action"
-    )
+    experiment: str = setting("", "grant: the experiment, by name", group="action")
     permission: str = setting(
         "EDIT", "grant: the permission", choices=("READ", "EDIT", "MANAGE"), group="action"
     )
-    days: int = setting(
-        90,
-        "prune: files of runs that ended at least this many days ago and are part of a report",
-        minimum=1,
-        maximum=36_500,
-        group="prune",
-    )
-    confirm: bool = setting(False, "prune: delete what was listed", group="prune")
     output: str = setting(
         ".evenhand/accounts",
         "folder for the files with names and passwords of new users",

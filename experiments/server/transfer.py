@@ -10,7 +10,7 @@ from experiments.config.settings import require_writable
 from experiments.contract import Progress
 from experiments.server.settings import Export
 from tracking import journal
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Journal
 from tracking.limits import is_origin
 from tracking.records import Artifact, Metrics, Record, RunClosed, RunOpened, StoredRun
@@ -30,20 +30,18 @@ def export(settings: Export, progress: Progress) -> tuple[Path, int]:
     store.check()
     store.experiment_ids(settings.experiment)
     target = Path(settings.output).resolve()
-    try:
-        is_taken = target.exists() and any(target.iterdir())
-    except OSError as error:
-        reason = f"is no folder to write into: {error.strerror}"
-        raise UsageError(f"output={target} {reason}; choose another folder") from None
-    if is_taken:
-        raise UsageError(f"output={target} is not empty; choose another folder")
     runs = [
         (name, run) for name in settings.experiment for run in store.runs(name, settings.filter)
     ]
     if not runs:
         experiments = ", ".join(settings.experiment)
-        raise UsageError(f"no run in {experiments} on {store.uri} matches; nothing to export")
+        raise UsageError(
+            ErrorCode.NO_RUNS,
+            f"no run in {experiments} on {store.uri} matches filter={settings.filter}",
+        )
     require_writable(target, "output=DIR")
+    if any(target.iterdir()):
+        raise UsageError(ErrorCode.EXISTS, f"output={target} is not empty; choose another folder")
     runs.sort(key=lambda item: (any(key in item[1].tags for key in POINTERS[:2]), item[1].start_ms))
     tags = {run.run_id: run.tags.get("origin", "") for _, run in runs}
     origins = {run_id: tag if is_origin(tag) else run_id for run_id, tag in tags.items()}

@@ -74,7 +74,7 @@ def also(settings: Settings, comparison: Comparison, progress: Progress) -> Repo
             f"{claim.limit}: {holds}."
         )
     metrics = {
-        f"calibration/{scenario.noise.name.replace(' ', '_')}/{name}": getattr(scenario, name).value
+        f"calibration/{scenario.noise.name.replace(' ', '_')}/{name}": scenario.shares[name].value
         for scenario in rates
         for name in METRICS
     }

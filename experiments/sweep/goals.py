@@ -11,7 +11,7 @@ from typing import Literal
 from experiments.config import memory
 from experiments.config.settings import suggestion
 from experiments.metrics import SHORT, Outcome, outcome
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 _CONSTRAINT = re.compile(r"\s*([^<>=]+?)\s*(<=|>=|<|>)\s*([^<>=]+?)\s*")
 _SECONDS = {"ms": 1e-3, "us": 1e-6, "s": 1.0}
@@ -53,24 +53,24 @@ def objectives(text: str, outcomes: Iterable[Outcome]) -> tuple[Objective, ...]:
     """Parse `throughput:max,val/loss`; `outcomes` are those of the experiment. Raises UsageError."""
     judged = {entry.metric: entry for entry in outcomes}
     parsed: dict[str, Objective] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in filter(None, map(str.strip, text.split(","))):
         name, _, way = part.partition(":")
         metric = _metric("objectives", name, judged)
         if metric in parsed:
-            raise UsageError(f"objectives: {name} is named twice")
+            raise UsageError(ErrorCode.DUPLICATE, f"objectives: {name} is named twice")
         entry = judged.get(metric) or outcome(metric)
-        if way not in ("", "max", "min"):
-            raise UsageError(f"objectives: {name}:{way} is neither {name}:max nor {name}:min")
         way = way or {"higher": "max", "lower": "min"}.get(entry.better or "", "")
-        if not way:
+        if way not in ("max", "min"):
             raise UsageError(
-                f"objectives: {name} has no direction of its own; write {name}:max or {name}:min"
+                ErrorCode.INVALID_VALUE,
+                f"objectives={part}: no direction; write {name}:max or {name}:min",
             )
         parsed[metric] = Objective(entry, "max" if way == "max" else "min")
     if not parsed:
+        have = ", ".join(SHORT)
         raise UsageError(
-            "objectives is empty: a search needs a metric; write throughput:max (have "
-            f"{', '.join(SHORT)})"
+            ErrorCode.MISSING_VALUE,
+            f"objectives is empty: a search needs a metric; write throughput:max (have {have})",
         )
     return tuple(parsed.values())
 
@@ -78,11 +78,12 @@ def objectives(text: str, outcomes: Iterable[Outcome]) -> tuple[Objective, ...]:
 def constraints(text: str, outcomes: Iterable[Outcome]) -> tuple[Constraint, ...]:
     judged = {entry.metric: entry for entry in outcomes}
     parsed = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in filter(None, map(str.strip, text.split(","))):
         matched = _CONSTRAINT.fullmatch(part)
         if not matched:
             raise UsageError(
-                f"constraints: '{part}' is no bound; write memory<4GB or val/accuracy>0.9"
+                ErrorCode.INVALID_VALUE,
+                f"constraints: '{part}' is no bound; write memory<4GB or val/accuracy>0.9",
             )
         metric = _metric("constraints", matched[1], judged)
         sign: Literal[1, -1] = 1 if matched[2].startswith("<") else -1
@@ -97,12 +98,12 @@ def _bound(part: str, metric: str, text: str) -> float:
             return float(memory.size(text))
         suffix = next((name for name in _SECONDS if unit == "s" and text.endswith(name)), "")
         value = float(text.removesuffix(suffix)) * _SECONDS.get(suffix, 1.0)
-        if math.isfinite(value):
-            return value
     except (ValueError, UsageError):
-        pass
-    right = "a size (4GB)" if unit == "bytes" else "a number"
-    raise UsageError(f"constraints: '{part}': {text} is not {right}")
+        value = math.nan
+    if not math.isfinite(value):
+        right = "a size (4GB)" if unit == "bytes" else "a number"
+        raise UsageError(ErrorCode.INVALID_VALUE, f"constraints: '{part}': {text} is not {right}")
+    return value
 
 
 def _metric(setting: str, name: str, judged: Mapping[str, Outcome]) -> str:
@@ -110,9 +111,8 @@ def _metric(setting: str, name: str, judged: Mapping[str, Outcome]) -> str:
     if name in SHORT or "/" in name:
         return SHORT.get(name, name)
     names = [short for short, metric in SHORT.items() if metric in judged]
-    raise UsageError(
-        f"{setting}: no run has a metric '{name}'{suggestion(name, [*names, *judged])}"
-    )
+    right = suggestion(name, [*names, *judged])
+    raise UsageError(ErrorCode.UNKNOWN_NAME, f"{setting}: no run has a metric '{name}'{right}")
 
 
 def require(metrics: Mapping[str, float], requested: Iterable[str]) -> None:
@@ -120,6 +120,6 @@ def require(metrics: Mapping[str, float], requested: Iterable[str]) -> None:
         if metric not in metrics:
             have = sorted(name for name in metrics if not name.startswith(_INTERNAL))
             raise UsageError(
-                f"objectives, constraints: the first trial has no {metric}"
-                f"{suggestion(metric, have)}"
+                ErrorCode.UNKNOWN_NAME,
+                f"objectives, constraints: the first trial has no {metric}{suggestion(metric, have)}",
             )

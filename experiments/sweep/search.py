@@ -7,12 +7,12 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import optuna
-from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.pruners import (
     BasePruner,
     HyperbandPruner,
@@ -26,9 +26,10 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from experiments.run.scheduler import CellResult
 from experiments.sweep.goals import Constraint, Objective
 from experiments.sweep.space import Dimension, Value
-from tracking.errors import EvenhandError, UsageError
+from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.records import RunOutcome
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -60,23 +61,12 @@ class TrialFailed(EvenhandError):
 
 
 @dataclass(frozen=True)
-class Result:
-    """Result of one trial's process; `run` is its run in the journal."""
-
-    run: str
-    outcome: RunOutcome = RunOutcome.OK
-    reason: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Goal:
-    """Search space, objectives and bounds; `along`: a setting to maximise instead of objectives."""
+    """Search space, objectives and bounds."""
 
     dimensions: tuple[Dimension, ...]
     objectives: tuple[Objective, ...]
     constraints: tuple[Constraint, ...] = ()
-    along: str = ""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -94,8 +84,8 @@ def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     if urlsplit(url).password:
         raise UsageError(
-            "storage: a password in the address is shown in logs and process lists; leave "
-            "it out and set PGPASSWORD"
+            ErrorCode.INVALID_VALUE,
+            "storage: logs would show the address's password; leave it out and set PGPASSWORD",
         )
     if url.startswith("postgresql://") and importlib.util.find_spec("psycopg") is None:
         url = url.replace("postgresql://", "postgresql+psycopg2://", 1)
@@ -111,28 +101,23 @@ def open_storage(url: str, heartbeat_seconds: int) -> RDBStorage:
             grace_period=STALE_AFTER * heartbeat_seconds,
             heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
         )
-    except ImportError as error:
+    except (ImportError, SQLAlchemyError, ValueError, OSError, RuntimeError) as error:
+        reason = " ".join(str(getattr(error, "orig", None) or error).split())[:200]
+        right = "write postgresql://user@host/database (it needs the extra 'postgresql')"
         raise UsageError(
-            f"storage={url}: {error}; pip install -c constraints.txt -e '.[postgresql]'"
-        ) from None
-    except (SQLAlchemyError, ValueError, OSError, RuntimeError) as error:
-        raise UsageError(
-            f"storage={url} cannot be used: {_first_line(error)}; write "
-            "postgresql://user@host/database"
+            ErrorCode.UNREACHABLE,
+            f"storage={url} cannot be used: {reason}; {right}",
         ) from None
 
 
 def create(storage: RDBStorage, name: str, goal: Goal, attributes: Mapping[str, Any]) -> Study:
     directions: list[Literal["minimize", "maximize"]] = [
         "maximize" if objective.direction == "max" else "minimize" for objective in goal.objectives
-    ] or ["maximize"]
-    try:
-        study = optuna.create_study(storage=storage, study_name=name, directions=directions)
-        study.set_metric_names([objective.metric for objective in goal.objectives] or [goal.along])
-        for key, value in attributes.items():
-            study.set_user_attr(key, value)
-    except SQLAlchemyError as error:
-        raise UsageError(f"storage: cannot write the search: {_first_line(error)}") from None
+    ]
+    study = optuna.create_study(storage=storage, study_name=name, directions=directions)
+    study.set_metric_names([objective.metric for objective in goal.objectives])
+    for key, value in attributes.items():
+        study.set_user_attr(key, value)
     return study
 
 
@@ -143,7 +128,10 @@ def load(storage: RDBStorage, name: str) -> Study:
         name = names[-1]
     if name not in names:
         have = ", ".join(names[-5:]) or "none"
-        raise UsageError(f"resume: no sweep {name} in that storage; have {have}")
+        raise UsageError(
+            ErrorCode.NOT_FOUND,
+            f"resume: no sweep {name} in that storage; have {have}",
+        )
     return optuna.load_study(study_name=name, storage=storage)
 
 
@@ -153,6 +141,9 @@ def run_until(
     """Run trials until all workers together have `count`; run again what a dead worker left.
 
     Args:
+        study: Optuna's study.
+        count: Number of trials.
+        run: Runs a trial and returns its values.
         waiting: Called while other workers run the last trials; it may raise.
     """
     while True:
@@ -188,34 +179,29 @@ def requeue(study: Study, trial: Trial) -> None:
 def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for dimension in dimensions:
-        name, kind = dimension.name, dimension.distribution
-        if isinstance(kind, IntDistribution):
-            values[name] = trial.suggest_int(
-                name, kind.low, kind.high, step=kind.step, log=kind.log
-            )
-        elif isinstance(kind, FloatDistribution):
-            values[name] = trial.suggest_float(
-                name, kind.low, kind.high, step=kind.step, log=kind.log
-            )
-        else:
+        name, kind = dimension.name, cast(Any, dimension.distribution)
+        if isinstance(kind, CategoricalDistribution):
             values[name] = cast(Value, trial.suggest_categorical(name, dimension.choices))
+        else:
+            draw: Any = trial.suggest_float
+            if isinstance(kind, IntDistribution):
+                draw = trial.suggest_int
+            values[name] = draw(name, kind.low, kind.high, step=kind.step, log=kind.log)
     return values
 
 
-def answer(trial: Trial, goal: Goal, result: Result) -> list[float]:
-    """Return a process's result as Optuna's values. Raises TrialPruned or TrialFailed."""
+def answer(trial: Trial, goal: Goal, result: CellResult) -> list[float]:
+    """Return a cell's result as Optuna's values. Raises TrialPruned or TrialFailed."""
     if result.outcome == RunOutcome.PRUNED:
         raise optuna.TrialPruned(result.reason)
-    if result.outcome not in (RunOutcome.OK, RunOutcome.OUT_OF_MEMORY):
-        raise TrialFailed(result.reason)
     is_out_of_memory = result.outcome == RunOutcome.OUT_OF_MEMORY
+    if not (result.ok or is_out_of_memory):
+        raise TrialFailed(ErrorCode.CHILD_FAILED, result.reason)
     trial.set_constraint(FITS, 1.0 if is_out_of_memory else -1.0)
     if is_out_of_memory:
-        return [objective.worst for objective in goal.objectives] or [-math.inf]
+        return [objective.worst for objective in goal.objectives]
     for bound in goal.constraints:
         trial.set_constraint(bound.text, bound.violation(result.metrics[bound.metric]))
-    if goal.along:
-        return [float(trial.params[goal.along])]
     return [result.metrics[objective.metric] for objective in goal.objectives]
 
 
@@ -248,16 +234,12 @@ def best(study: Study) -> list[FrozenTrial]:
 
 def _check_failures(study: Study) -> None:
     finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
-    reasons = [
-        trial.user_attrs["reason"]
-        for trial in finished
-        if trial.state == TrialState.FAIL and "reason" in trial.user_attrs
+    is_failed = [
+        trial.state == TrialState.FAIL and "reason" in trial.user_attrs for trial in finished
     ]
-    if len(reasons) == len(finished) >= FAILURES_TO_END:
+    if all(is_failed) and len(finished) >= FAILURES_TO_END:
+        reason = finished[-1].user_attrs["reason"]
         raise EvenhandError(
-            f"the first {len(reasons)} trials all failed, the last with: {reasons[-1]}"
+            ErrorCode.CHILD_FAILED,
+            f"the first {len(finished)} trials all failed, the last with: {reason}",
         )
-
-
-def _first_line(error: BaseException) -> str:
-    return " ".join(str(getattr(error, "orig", None) or error).split())[:200]

@@ -43,12 +43,6 @@ class Sweep:
         group="method",
         advanced=True,
     )
-    find: str = setting(
-        "",
-        "max_batch: the largest that fits; best_batch: a campaign over all sizes",
-        choices=("", "max_batch", "best_batch"),
-        group="search",
-    )
     storage: str = setting(
         "",
         "an Optuna database that workers share, postgresql://user@host/database; "

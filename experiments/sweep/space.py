@@ -21,7 +21,7 @@ from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.planning.length import Length
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 MAX_GRID = 1_000
 MAX_RANGE = 10**9
@@ -76,32 +76,28 @@ class Dimension:
             doublings = range(int(math.log2(kind.high / kind.low)) + 1)
             sizes = [kind.low * 2**power for power in doublings]
             return tuple(dict.fromkeys([*sizes, kind.high]))
-        if kind.step is None:
-            raise UsageError(
-                f"search: {self.name} is continuous between {kind.low:g} and {kind.high:g}; "
-                "give it steps (:0.1)"
-            )
-        count = round((kind.high - kind.low) / kind.step + 1e-9) + 1
+        count = round((kind.high - kind.low) / kind.step + 1e-9) + 1 if kind.step else math.inf
         if count > MAX_GRID:
             raise UsageError(
-                f"search: {self.name} has {count} values, too many to try all; give it steps "
-                "or :log"
+                ErrorCode.TOO_LARGE,
+                f"search: {self.name} has more than {MAX_GRID:,} values; give it steps (:0.1)",
             )
-        return tuple(kind.low + number * kind.step for number in range(count))
+        return tuple(kind.low + number * kind.step for number in range(int(count)))
 
 
 def parse(text: str, kind: type[CampaignSettings]) -> tuple[Dimension, ...]:
     """Parse `name=low..high[:log][:step]` and `name=a|b`, separated by commas. Raises UsageError."""
     dimensions: dict[str, Dimension] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, values = (piece.strip() for piece in part.partition("="))
-        if not values:
-            raise UsageError(f"search: '{part}' is not a setting and its values; {EXAMPLE}")
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, _, values = map(str.strip, part.partition("="))
         if name in dimensions:
-            raise UsageError(f"search: {name} is named twice")
+            raise UsageError(ErrorCode.DUPLICATE, f"search: {name} is named twice")
         dimensions[name] = _dimension(name, values, kind)
     if not dimensions:
-        raise UsageError(f"search is empty: it names the settings to try; {EXAMPLE}")
+        raise UsageError(
+            ErrorCode.MISSING_VALUE,
+            f"search is empty: it names the settings to try; {EXAMPLE}",
+        )
     return tuple(dimensions.values())
 
 
@@ -111,12 +107,11 @@ def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimensio
         field.removesuffix("s") if _is_tuple(hints[field]) else field: field
         for field in sorted(settings_.searchable(kind))
     }
-    if name not in fields and name in hints:
-        have = ", ".join(fields)
-        raise UsageError(f"search: {name} is no setting of a trial, which is one cell; have {have}")
     if name not in fields:
+        right = settings_.suggestion(name, fields)
         raise UsageError(
-            f"search: there is no setting '{name}'{settings_.suggestion(name, fields)}"
+            ErrorCode.UNKNOWN_NAME,
+            f"search: '{name}' is no setting of a trial, which is one cell{right}",
         )
     hint = hints[fields[name]]
     several = _is_tuple(hint)
@@ -125,22 +120,24 @@ def _dimension(name: str, values: str, kind: type[CampaignSettings]) -> Dimensio
         parse_values = _range if ".." in values else _choices
         distribution = parse_values(name, values, value_type)
     except (ValueError, OverflowError) as error:  # Optuna's own checks too
-        raise UsageError(f"search: {name}={plain.short(values)}: {error}") from None
+        raise UsageError(
+            ErrorCode.INVALID_VALUE,
+            f"search: {name}={plain.short(values)}: {error}; {EXAMPLE}",
+        ) from None
     return Dimension(name, fields[name], several, distribution)
 
 
 def _choices(name: str, values: str, value_type: Any) -> CategoricalDistribution:
-    choices = tuple(settings_.convert(name, text.strip(), value_type) for text in values.split("|"))
-    if len(choices) < 2:
-        raise ValueError("it is a single value; give it as a setting, or several with |")
-    if len(set(choices)) < len(choices):
-        raise ValueError("it names a value twice")
+    texts = [text.strip() for text in values.split("|")]
+    choices = tuple(settings_.convert(name, text, value_type) for text in texts if text)
+    if len(set(choices)) < max(2, len(choices)):
+        raise ValueError("not two or more different values")
     return CategoricalDistribution(choices)
 
 
 def _range(name: str, values: str, value_type: Any) -> BaseDistribution:
     if value_type not in (int, float):
-        raise ValueError(f"{name} is not a number; write its values with | between them")
+        raise ValueError("not a number; write its values with | between them")
     ends, *options = values.split(":")
     low, high = (settings_.convert(name, end, value_type) for end in ends.split("..", 1))
     steps = [settings_.convert(name, text, value_type) for text in options if text != "log"]

@@ -19,7 +19,7 @@ from experiments.sweep.space import Dimension, Value
 from experiments.sweep.trials import point
 
 DEFAULT = "default"
-MOST = 3
+MAX_WINNERS = 3
 # Settings that differ between treatments, in addition to those that were searched.
 ALLOWED_TO_DIFFER = (
     *LENGTH,
@@ -33,11 +33,12 @@ ALLOWED_TO_DIFFER = (
 )
 
 
-def chosen(best: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """Return at most MOST trials of a front, its ends among them."""
-    if len(best) <= MOST:
+def select(best: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return at most MAX_WINNERS trials of a front, its ends among them."""
+    if len(best) <= MAX_WINNERS:
         return list(best)
-    return [best[round(number * (len(best) - 1) / (MOST - 1))] for number in range(MOST)]
+    last = MAX_WINNERS - 1
+    return [best[round(number * (len(best) - 1) / last)] for number in range(MAX_WINNERS)]
 
 
 def write(folder: Path, best: Sequence[FrozenTrial], dimensions: Sequence[Dimension]) -> list[Path]:
@@ -61,25 +62,32 @@ def plan(
     """Return the campaign of winners against the default settings; None if these are the same.
 
     Args:
+        study: Name of the experiment.
         base: Settings before the search, with the default framework first.
+        dimensions: Searched settings.
+        winners: Best trials.
         sweep: Id of the sweep's run.
     """
     first = dataclasses.replace(base, frameworks=base.frameworks[:1])
-    default = _treatment(DEFAULT, study, space.defaults(first, dimensions), dimensions, {})
+
+    def treatment(name: str, settings: CampaignSettings, values: Mapping[str, Value]) -> Treatment:
+        return dataclasses.replace(point(study, settings, dimensions, values), name=name)
+
+    default = treatment(DEFAULT, space.defaults(first, dimensions), {})
     treatments = []
     for trial in winners:
         name = f"best: trial {trial.number}" if len(winners) > 1 else "best"
-        treatment = _treatment(name, study, first, dimensions, trial.params)
-        if (treatment.framework, treatment.settings) != (default.framework, default.settings):
-            treatments.append(treatment)
+        best = treatment(name, first, trial.params)
+        if (best.framework, best.settings) != (default.framework, default.settings):
+            treatments.append(best)
     if not treatments:
         return None
     searched = [name for dimension in dimensions for name in (dimension.field, dimension.name)]
     rates_only = ""
-    lengths = [dimension.length for dimension in dimensions if dimension.length]
-    if lengths:
-        sizes = [lengths[0].batch_size, *(trial.params["batch_size"] for trial in winners)]
-        rates_only = lengths[0].difference(sizes, base.margin)
+    for dimension in dimensions:
+        if length := dimension.length:
+            sizes = [length.batch_size, *(trial.params[dimension.name] for trial in winners)]
+            rates_only = length.difference(sizes, base.margin)
     return Plan(
         title="what a sweep found, against the default",
         factor="treatment",
@@ -103,13 +111,3 @@ def settings(base: CampaignSettings, campaign: Plan) -> CampaignSettings:
     )
     lists: dict[str, Any] = {"models": tuple(models)} if models else {}
     return dataclasses.replace(base, seed=base.seed + 1, frameworks=tuple(frameworks), **lists)
-
-
-def _treatment(
-    name: str,
-    study: str,
-    base: CampaignSettings,
-    dimensions: tuple[Dimension, ...],
-    values: Mapping[str, Value],
-) -> Treatment:
-    return dataclasses.replace(point(study, base, dimensions, values), name=name)

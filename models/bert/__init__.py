@@ -1,1 +1,0 @@
-"""BERT: word pieces in, self-attention both ways, one classification of each row out."""

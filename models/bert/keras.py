@@ -72,8 +72,7 @@ class Bert(keras.Model):  # type: ignore[misc]
         return self.drops[f"{path}.dropout"](x, training=training)
 
 
-def build(spec: Spec) -> keras.Model:
-    return Bert(spec)
+build = Bert
 
 
 def _part(path: str, shape: tuple[int, ...]) -> Any:

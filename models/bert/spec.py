@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.contract import Array, Batch, DataRequirements, ModelError, Weights
+from models.contract import Array, Batch, DataRequirements, ErrorCode, ModelError, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -51,9 +51,14 @@ class Spec:
         check_sizes("bert", self, vocabulary=2, **dict.fromkeys(sizes, 1))
         if self.width % self.heads:
             pair = f"{self.width} of {self.heads}"
-            raise ModelError(f"bert: width must be a multiple of heads, not {pair}")
+            raise ModelError(
+                ErrorCode.INVALID_VALUE, f"bert: width must be a multiple of heads, not {pair}"
+            )
         if self.classes is not None and self.classes < 1:
-            raise ModelError(f"bert: classes must be at least 1 or None, not {self.classes}")
+            raise ModelError(
+                ErrorCode.INVALID_VALUE,
+                f"bert: classes must be at least 1 or None, not {self.classes}",
+            )
 
 
 # Heads of 16: the scale of attention is a power of two, which no framework rounds.
@@ -61,11 +66,6 @@ SIZES = {
     "paper": Spec(),
     "tiny": Spec(vocabulary=61, width=32, layers=2, heads=2, intermediate=48, positions=20),
 }
-
-
-def sized(size: str, **_: str) -> Spec:
-    """Return the `paper` or the `tiny` network; other settings are other models'."""
-    return SIZES[size]
 
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:

@@ -1,1 +1,0 @@
-"""The merge decoder that turns image features into captions, in every framework."""

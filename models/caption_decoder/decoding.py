@@ -43,5 +43,4 @@ def decode(
 
 @cache  # requests are timed: no folder is listed in one
 def _search(architecture: str) -> Callable[..., Any]:
-    search: Callable[..., Any] = models.load("caption_decoder", architecture).search
-    return search
+    return models.load("caption_decoder", architecture).search

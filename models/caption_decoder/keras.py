@@ -68,8 +68,7 @@ class CaptionDecoder(keras.Model):  # type: ignore[misc]
         return self.words(self.merged_dropout(merged, training=training))
 
 
-def build(spec: CaptionDecoderSpec) -> keras.Model:
-    return CaptionDecoder(spec)
+build = CaptionDecoder
 
 
 def search(network: Any, features: Any, *, start: int, end: int, words: int, beams: int) -> Any:

@@ -63,8 +63,7 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
         return self.words(self.merged_dropout(merged))
 
 
-def build(spec: CaptionDecoderSpec) -> nn.Module:
-    return CaptionDecoder(spec)
+build = CaptionDecoder
 
 
 def search(

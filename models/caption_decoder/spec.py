@@ -45,11 +45,6 @@ SIZES = {
 }
 
 
-def sized(size: str, *, lstm: str = "layer", **_: str) -> CaptionDecoderSpec:
-    """Return the `paper` network, with Flickr8k's vocabulary, or the `tiny` one."""
-    return replace(SIZES[size], lstm=lstm)
-
-
 def shapes(spec: CaptionDecoderSpec) -> Shapes:
     """Return the shapes in PyTorch's names and layouts, one bias vector for each LSTM gate."""
     arrays = Shapes()

@@ -1,1 +1,0 @@
-"""Deep Speech 2: convolutions over a spectrogram, bidirectional LSTMs, CTC loss."""

@@ -17,7 +17,7 @@ from keras import ops
 from models.deepspeech2.spec import BLANK
 from models.frameworks.tensorflow import operators
 from models.layers import NEVER
-from models.layers.scan import outputs_of
+from models.layers.keras import scan as loop
 
 
 def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
@@ -42,7 +42,7 @@ def scan(logits: Any, targets: Any, frames: Any, labels: Any) -> Any:
         ops.arange(1, ops.shape(likely)[1], dtype="int32"),
         ops.transpose(emitted[:, 1:], (1, 0, 2)),
     )
-    alpha = outputs_of(step, at_start, later)[-1]
+    alpha = loop(step, at_start, later)[-1]
     last = ops.take_along_axis(alpha, 2 * labels[:, None], axis=1)[:, 0]
     label = ops.take_along_axis(alpha, ops.maximum(2 * labels - 1, 0)[:, None], axis=1)[:, 0]
     return -ops.where(labels > 0, ops.logaddexp(last, label), last)

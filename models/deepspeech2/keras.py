@@ -9,7 +9,7 @@ from keras import layers, ops
 
 from models.deepspeech2.ctc import LOSSES
 from models.deepspeech2.spec import BLANK, CLIPPED_AT, KERNELS, STRIDES, Spec, frames_left
-from models.layers.keras import built, mask, sequence_norm
+from models.layers.keras import batch_norm, built, mask
 from models.lstms import keras as lstms
 from models.transfer import layer_name
 
@@ -26,14 +26,14 @@ class DeepSpeech2(keras.Model):  # type: ignore[misc]
             name, options = layer_name(f"convolutions.{index}"), {"use_bias": False}
             convolution = layers.Conv2D(spec.channels, kernel, stride, name=name, **options)
             self.convolutions.append(built(convolution, None, None, None, inputs))
-            self.norms.append(sequence_norm(f"norms.{index}", None, None, None, spec.channels))
+            self.norms.append(built(batch_norm(f"norms.{index}"), None, None, None, spec.channels))
             inputs = spec.channels
         self.lstms, self.sequence_norms, inputs = [], [], spec.channels * spec.bins
         for index in range(spec.layers):
             layer = layers.LSTM(spec.width, return_sequences=True)
             layer = layers.Bidirectional(layer, "sum", name=layer_name(f"lstms.{index}"))
             self.lstms.append(built(layer, None, None, inputs))
-            norm = sequence_norm(f"sequence_norms.{index}", None, None, spec.width)
+            norm = built(batch_norm(f"sequence_norms.{index}"), None, None, spec.width)
             self.sequence_norms.append(norm)
             inputs = spec.width
         self.symbols = built(layers.Dense(spec.symbols, name="symbols"), None, None, spec.width)
@@ -59,5 +59,4 @@ class DeepSpeech2(keras.Model):  # type: ignore[misc]
         return LOSSES[self.spec.ctc](outputs, targets, frames_left(inputs[1]), symbols)
 
 
-def build(spec: Spec) -> keras.Model:
-    return DeepSpeech2(spec)
+build = DeepSpeech2

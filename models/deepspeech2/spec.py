@@ -8,13 +8,13 @@ directions are summed, one linear layer, CTC. Its recurrent layers are LSTMs her
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, DataRequirements, ModelError, Weights
+from models.contract import Array, Batch, DataRequirements, ErrorCode, ModelError, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -50,7 +50,9 @@ class Spec:
     def __post_init__(self) -> None:
         check_sizes("deepspeech2", self, features=1, channels=1, width=1, layers=1, symbols=2)
         if self.ctc not in CTC:
-            raise ModelError(f"deepspeech2: no ctc {self.ctc!r}; have {', '.join(CTC)}")
+            raise ModelError(
+                ErrorCode.UNKNOWN_NAME, f"deepspeech2: no ctc {self.ctc!r}; have {', '.join(CTC)}"
+            )
 
     @property
     def bins(self) -> int:
@@ -59,11 +61,6 @@ class Spec:
 
 
 SIZES = {"paper": Spec(), "tiny": Spec(features=33, channels=4, width=24, layers=2)}
-
-
-def sized(size: str, *, ctc: str = "scan", lstm: str = "layer") -> Spec:
-    """Return the `paper` or the `tiny` network."""
-    return replace(SIZES[size], ctc=ctc, lstm=lstm)
 
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:

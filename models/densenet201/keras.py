@@ -1,5 +1,3 @@
 """DenseNet-201 in Keras, on any of its backends."""
 
-from models.layers.keras import build_mirror as build
-
-__all__ = ["build"]
+from models.layers.keras import build as build

@@ -1,4 +1,4 @@
-"""Sizes and layers of DenseNet-201. NumPy only."""
+"""Sizes and layers of DenseNet-201 (Huang et al., 2017). NumPy only."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from models.contract import Batch, ModelError
-from models.layers.images import MirroredSpec, probe_batch
+from models.contract import ErrorCode, ModelError
+from models.layers.images import MirroredSpec
 
 
 @dataclass(frozen=True)
@@ -22,11 +20,15 @@ class Spec(MirroredSpec):
     stem: int = 64
     bottleneck: int = 4
 
-    least_side: ClassVar[int] = 29
+    least_side = 29
+    small: ClassVar = {"classes": 5, "growth": 4, "blocks": (2, 1, 2, 1), "stem": 8}
 
     def __post_init__(self) -> None:
         if self.classes is not None and self.classes < 1:
-            raise ModelError(f"densenet201: classes must be at least 1 or None, not {self.classes}")
+            raise ModelError(
+                ErrorCode.INVALID_VALUE,
+                f"densenet201: classes must be at least 1 or None, not {self.classes}",
+            )
 
     def network(self, x: Any, nn: Any) -> Any:
         channels, wide = self.stem, self.bottleneck * self.growth
@@ -54,9 +56,3 @@ class Spec(MirroredSpec):
 def checkpoint_name(name: str) -> str:
     """Return the name of an array here: torchvision's published file has `norm.1` for `norm1`."""
     return re.sub(r"(denselayer\d+\.(?:norm|conv))\.(\d)", r"\1\2", name)
-
-
-def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """Return a shallow version with each kind of layer, or the whole, and small images."""
-    spec = Spec() if full else Spec(classes=5, growth=4, blocks=(2, 1, 2, 1), stem=8)
-    return spec, probe_batch(spec, 64, rng)

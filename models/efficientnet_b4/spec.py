@@ -1,15 +1,12 @@
-"""Sizes and layers of EfficientNet-B4. NumPy only."""
+"""Sizes and layers of EfficientNet-B4 (Tan and Le, 2019). NumPy only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
-
-from models.contract import Batch
-from models.layers.images import MirroredSpec, probe_batch
+from models.layers.images import MirroredSpec
 
 # Of B0, the paper's table 1: expansion, kernel, strides of the first, inputs, outputs, units.
 STAGES = (
@@ -38,6 +35,8 @@ class Spec(MirroredSpec):
     depth: float = 1.8
     dropout: float = 0.4
     stochastic_depth: float = 0.2
+
+    small: ClassVar = {"classes": 5, "width": 0.25, "depth": 0.6}
 
     def network(self, x: Any, nn: Any) -> Any:
         x = nn.convolution(x, self._channels(STAGES[0][3]), 3, "features.0.0", strides=2, padding=1)
@@ -97,9 +96,3 @@ def rounded(channels: float) -> int:
     """
     nearest = max(8, int(channels + 4) // 8 * 8)
     return nearest + 8 if nearest < 0.9 * channels else nearest
-
-
-def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """Return a narrow and short version, or the whole, and small images."""
-    spec = Spec() if full else Spec(5, 0.25, 0.6)
-    return spec, probe_batch(spec, 64, rng)

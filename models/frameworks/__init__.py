@@ -20,13 +20,12 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from models.errors import ModelError, choices
+from models.errors import ErrorCode, ModelError, choices
 
 GROUP = "evenhand.frameworks"
 
 if TYPE_CHECKING:
     from models.contract import Framework
-    from models.variant import Variant
 
 DEVICES = ("auto", "cpu", "cuda")
 # Choice of the algorithm of a convolution by a GPU's library. `profiled`: tries all and keeps the
@@ -57,6 +56,33 @@ OTHER_GRAPH_OPTIMIZERS = (
 PRECISIONS = ("float32", "tf32", "bfloat16", "float64")
 
 
+@dataclass(frozen=True)
+class Variant:
+    """Facts about a framework's variant, known before it is imported.
+
+    architecture: the file that it reads in a model's folder; with a dot in it, a package with a
+    module for each model. packages: its imports. imports_if_there: optional imports that nothing
+    measured needs. looks_for: another framework that it imports later if that is installed.
+    distributions: packages whose versions are recorded, and which a trained model needs.
+    has_plain_loop: whether `plain_loop.py` is the loop of its tutorials. extra: the extra of this
+    project that installs it. has_pipeline: whether it has a `Framework.read`. trouble: returns why it
+    cannot run although its packages are installed; empty if it can. compiles: whether it traces or
+    compiles its steps. by_xla: devices on which XLA compiles them.
+    """
+
+    architecture: str
+    packages: tuple[str, ...]
+    distributions: tuple[str, ...]
+    imports_if_there: tuple[str, ...] = ()
+    looks_for: tuple[str, ...] = ()
+    extra: str = ""
+    has_pipeline: bool = False
+    has_plain_loop: bool = False
+    trouble: Callable[[], str] | None = None
+    compiles: bool = False
+    by_xla: tuple[str, ...] = ()
+
+
 def available() -> tuple[str, ...]:
     """Return the names of all variants, such as `pytorch+compile`, installed or not."""
     return tuple(_variants())
@@ -66,7 +92,7 @@ def check(name: str) -> None:
     """Raise ModelError, with the nearest names, for a name that no framework has."""
     names = available()
     if name not in names:
-        raise ModelError(f"no framework {name!r}; {choices(name, names)}")
+        raise ModelError(ErrorCode.UNKNOWN_NAME, f"no framework {name!r}; {choices(name, names)}")
 
 
 def described(name: str) -> Variant:
@@ -87,9 +113,8 @@ def architectures() -> tuple[str, ...]:
 
 def distributions() -> tuple[str, ...]:
     """Return the sorted names of the packages whose versions are recorded with a measurement."""
-    return tuple(
-        sorted({name for _, variant in _variants().values() for name in variant.distributions})
-    )
+    variants = (variant for _, variant in _variants().values())
+    return tuple(sorted({name for variant in variants for name in variant.distributions}))
 
 
 def missing(name: str) -> str | None:
@@ -116,23 +141,16 @@ def open_framework(
     conv_algorithm: str = "profiled",
 ) -> Framework:
     """Import and set up a framework, one a process. Raises ModelError for a missing package."""
-    settings = {"device": (device, DEVICES), "precision": (precision, PRECISIONS)}
-    for setting, (value, values) in (
-        settings | {"conv_algorithm": (conv_algorithm, CONV_ALGORITHMS)}
-    ).items():
-        if value not in values:
-            raise ModelError(f"no {setting} {value!r}; have {', '.join(values)}")
+    values = {"device": device, "precision": precision, "conv_algorithm": conv_algorithm}
+    choices_of = {"device": DEVICES, "precision": PRECISIONS, "conv_algorithm": CONV_ALGORITHMS}
+    for setting, value in values.items():
+        if value not in choices_of[setting]:
+            text = f"no {setting} {value!r}; have {', '.join(choices_of[setting])}"
+            raise ModelError(ErrorCode.UNKNOWN_NAME, text)
     if reason := missing(name):
-        raise ModelError(reason)
-    module = import_module(f"{_variants()[name][0]}.adapter")
-    options: dict[str, Any] = {
-        "device": device,
-        "threads": threads,
-        "precision": precision,
-        "seed": seed,
-    }
-    framework: Framework = module.Adapter(name, **options, conv_algorithm=conv_algorithm)
-    return framework
+        raise ModelError(ErrorCode.NOT_INSTALLED, reason)
+    adapter: type[Framework] = load(name, "adapter").Adapter
+    return adapter(name, threads=threads, seed=seed, **values)
 
 
 @dataclass(frozen=True)
@@ -176,29 +194,21 @@ def lean_import(name: str) -> Iterator[None]:
             del sys.modules[package]
 
 
-def plain_loop(name: str) -> ModuleType:
-    """Return the module of a framework's plain loop, from its folder."""
+def load(name: str, module: str) -> ModuleType:
+    """Return `adapter`, `plain_loop` or `workers` of a framework, which this imports."""
     check(name)
-    return import_module(f"{_variants()[name][0]}.loops.plain")
-
-
-def workers(name: str) -> ModuleType:
-    """Return the module of a framework's class `Workers`, for training in several processes."""
-    check(name)
-    return import_module(f"{_variants()[name][0]}.workers")
+    return import_module(f"{_variants()[name][0]}.{module}")
 
 
 def packages() -> tuple[str, ...]:
     """Return the packages of frameworks: those here, and those of other distributions."""
     from importlib.metadata import entry_points
 
-    ours = sorted(
-        (module.name for module in pkgutil.iter_modules(__path__) if module.ispkg), reverse=True
-    )
-    return (
-        *(f"{__name__}.{folder}" for folder in ours),
-        *sorted({entry.value for entry in entry_points(group=GROUP)}),
-    )
+    ours = [
+        f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__) if module.ispkg
+    ]
+    others = {entry.value for entry in entry_points(group=GROUP)}
+    return (*sorted(ours, reverse=True), *sorted(others))
 
 
 @cache
@@ -206,25 +216,17 @@ def _variants() -> dict[str, tuple[str, Variant]]:
     """Return name -> (package, variant). A package's `__init__.py` imports no framework."""
     by_name: dict[str, tuple[str, Variant]] = {}
     for package in packages():
-        variants = _variants_of(package)
+        try:
+            variants: dict[str, Variant] = import_module(package).VARIANTS
+        except (ImportError, AttributeError) as error:
+            text = f"{package}, an entry point of {GROUP}, is no framework: {error}; uninstall it"
+            raise ModelError(ErrorCode.UNREADABLE, text) from None
         if twice := by_name.keys() & variants.keys():
             name = min(twice)
-            raise ModelError(
-                f"{package} has a framework {name!r}, and so has {by_name[name][0]}; "
-                "rename or uninstall one"
-            )
+            text = f"{package} and {by_name[name][0]} both have a framework {name!r}; uninstall one"
+            raise ModelError(ErrorCode.DUPLICATE, text)
         by_name |= {name: (package, variant) for name, variant in variants.items()}
     return by_name
-
-
-def _variants_of(package: str) -> dict[str, Variant]:
-    try:
-        variants: dict[str, Variant] = import_module(package).VARIANTS
-    except (ImportError, AttributeError) as error:
-        raise ModelError(
-            f"{package}, an entry point of {GROUP}, is no framework: {error}; mend or uninstall it"
-        ) from None
-    return variants
 
 
 def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:

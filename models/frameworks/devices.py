@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, DropoutProbe, Framework, ImageFiles, StepEvents
-from models.errors import ModelError, NoDevice
+from models.contract import Array, Batch, DropoutProbe, Framework, ImageFiles, UniformWeights
+from models.errors import ErrorCode, ModelError, NoDevice
+from models.frameworks import introspection
 
 # Each library has, or may have, a switch for these.
 OPERATIONS = ("matmul", "convolution", "recurrent")
@@ -22,67 +22,37 @@ OVERRIDES = (
     "TF_SET_ONEDNN_FPMATH_MODE",
 )
 
+# Multiplication of float32 operands; `ieee` for all other precisions.
+ARITHMETIC = {"tf32": "tf32"}
 # Values of an array that is large enough for several threads.
 THREADED = 2**20
 MAX_MESSAGE = 500
 
 
-class Device(ABC):
-    """Device of a library. name: `cpu` or `cuda`. Methods as those of `Framework`."""
-
-    name: str
-
-    @abstractmethod
-    def versions(self) -> dict[str, str]: ...
-
-    @abstractmethod
-    def synchronise(self) -> None: ...
-
-    @abstractmethod
-    def peak_bytes(self) -> int | None: ...
-
-    def seed(self, seed: int) -> None:  # noqa: B027 - JAX has no global state
-        pass
-
-    def step_events(self, steps: int) -> StepEvents | None:
-        return None
-
-    def reset_peak(self) -> bool:
-        return False
-
-    def compilations(self) -> int:
-        """Return the programs that the library's compiler has reported."""
-        return 0
-
-
 class FrameworkOnDevice(Framework):
-    """Framework that computes on one of these devices.
+    """Framework that computes on the device of a library, with a mixin such as `TorchDevice`.
 
-    readers: its input pipelines. introspection: its module of that name.
+    The mixin has `_open_device`, which sets `device`, `_device_versions`, and methods of `Framework`.
+    _introspection: the framework's module of that name. _evaluated_loss(network, batch): the loss,
+    dropout off. _network_inputs(inputs): inputs as a network takes them. _reader(files, workers): a
+    new input pipeline.
     """
 
-    _device: Device
-    _readers: dict[tuple[Any, ...], Any]
     _introspection: Any
+    _evaluated_loss: Any
+    _network_inputs: Any
+    _reader: Any
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._is_uniform = UniformWeights()
+        self._readers: dict[tuple[Any, ...], Any] = {}
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
         key = (files.images, files.batch_size, workers)
         if key not in self._readers:
             self._readers[key] = self._reader(files, workers)
-        batches: Iterable[Batch] = self._readers[key].epoch(files)
-        return batches
-
-    def step_events(self, steps: int) -> StepEvents | None:
-        return self._device.step_events(steps)
-
-    def synchronise(self) -> None:
-        self._device.synchronise()
-
-    def peak_device_bytes(self) -> int | None:
-        return self._device.peak_bytes()
-
-    def reset_peak(self) -> bool:
-        return self._device.reset_peak()
+        return self._readers[key].epoch(files)
 
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
         total = float(batch.weights.sum())
@@ -91,31 +61,15 @@ class FrameworkOnDevice(Framework):
     def dropping(
         self, network: Any, inputs: tuple[Array, ...], draws: int
     ) -> dict[str, DropoutProbe]:
-        dropped: dict[str, DropoutProbe] = self._introspection.dropping(
-            network, self._network_inputs(inputs), draws
-        )
-        return dropped
+        arrays = self._network_inputs(inputs)
+        return introspection.observe_dropouts(self._introspection, network, arrays, draws)
 
     def layer_values(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, Array]:
-        values: dict[str, Array] = self._introspection.layer_values(
-            network, self._network_inputs(inputs)
-        )
-        return values
+        arrays = self._network_inputs(inputs)
+        return introspection.layer_values(self._introspection, network, arrays)
 
     def drop_nothing(self, network: Any) -> None:
-        self._introspection.drop_nothing(network)
-
-    @abstractmethod
-    def _evaluated_loss(self, network: Any, batch: Batch) -> Any:
-        """Return the loss, dropout off."""
-
-    @abstractmethod
-    def _network_inputs(self, inputs: tuple[Array, ...]) -> Any:
-        """Return inputs as a network takes them."""
-
-    @abstractmethod
-    def _reader(self, files: ImageFiles, workers: int) -> Any:
-        """Return a new input pipeline. Raise ModelError if the framework has none."""
+        introspection.drop_nothing(self._introspection, network)
 
 
 def resolve(
@@ -147,10 +101,12 @@ def resolve(
             except Exception as error:  # each library has types of its own
                 report = f"{type(error).__name__}: {error}"
         reports = f". {library} reports: {' '.join(report.split())[:MAX_MESSAGE]}" if report else ""
-        raise NoDevice(message + reports)
+        raise NoDevice(ErrorCode.NO_DEVICE, message + reports)
     is_cuda = requested == "cuda" or (requested == "auto" and has_accelerator)
     if precision == "tf32" and not is_cuda:
-        raise ModelError("precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16")
+        raise ModelError(
+            ErrorCode.NO_DEVICE, "precision 'tf32' is a GPU's; on the CPU use float32 or bfloat16"
+        )
     return "cuda" if is_cuda else "cpu"
 
 
@@ -165,11 +121,6 @@ def flushes_denormals(halve: Callable[[Any], Any]) -> str:
     return {0: "False", THREADED: "True"}.get(zeros, f"{zeros} of {THREADED}")
 
 
-def float32_arithmetic(precision: str) -> str:
-    """Return how float32 operands are multiplied: `tf32`, or `ieee` for all other precisions."""
-    return "tf32" if precision == "tf32" else "ieee"
-
-
 def verify_arithmetic(library: str, precision: str, switches: Mapping[str, str]) -> None:
     """Check the arithmetic of each operation as the library reports it.
 
@@ -182,19 +133,15 @@ def verify_arithmetic(library: str, precision: str, switches: Mapping[str, str])
         ModelError: if an operation would be computed in another arithmetic, or if a variable of the
             environment overrides the switches.
     """
-    for variable in OVERRIDES:
-        if os.environ.get(variable):
-            raise ModelError(
-                f"{variable}={os.environ[variable]} changes the arithmetic behind {library}'s back,"
-                " and not in every framework alike; unset it and use precision"
-            )
-    required = float32_arithmetic(precision)
+    for variable in filter(os.environ.get, OVERRIDES):
+        text = f"{variable}={os.environ[variable]} changes the arithmetic of {library}, not of all"
+        raise ModelError(ErrorCode.ENVIRONMENT, f"{text} frameworks alike; unset it, use precision")
+    required = ARITHMETIC.get(precision, "ieee")
     for operation in OPERATIONS:
         if switches[operation] != required:
-            raise ModelError(
-                f"precision {precision!r}: {library} would compute its {operation} operations in "
-                f"{switches[operation]}, not in {required}; use a version whose switches work"
-            )
+            text = f"{library} would compute {operation} operations in {switches[operation]}"
+            text = f"precision {precision!r}: {text}, not in {required}; use a version that does"
+            raise ModelError(ErrorCode.UNSUPPORTED, text)
 
 
 def onednn(conv_algorithm: str, device: str) -> bool | None:
@@ -205,10 +152,8 @@ def onednn(conv_algorithm: str, device: str) -> bool | None:
     if conv_algorithm not in ("onednn", "plain"):
         return None
     if device != "cpu":
-        raise ModelError(
-            f"conv_algorithm {conv_algorithm!r} is a CPU's; on {device} use profiled, heuristic "
-            "or fixed"
-        )
+        text = f"conv_algorithm {conv_algorithm!r} is a CPU's; on {device} use profiled or fixed"
+        raise ModelError(ErrorCode.UNSUPPORTED, text)
     return conv_algorithm == "onednn"
 
 

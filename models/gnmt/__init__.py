@@ -1,1 +1,0 @@
-"""GNMT: translation by deep LSTMs with attention."""

@@ -8,7 +8,7 @@ layer, and its context goes to each layer above. Both languages share one embedd
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
@@ -53,11 +53,6 @@ class Spec:
 
 
 SIZES = {"paper": Spec(), "tiny": Spec(vocabulary=50, width=16, layers=3)}
-
-
-def sized(size: str, *, lstm: str = "layer", **_: str) -> Spec:
-    """Return the `paper` or the `tiny` network."""
-    return replace(SIZES[size], lstm=lstm)
 
 
 def shapes(spec: Spec) -> Shapes:

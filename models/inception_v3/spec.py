@@ -1,4 +1,4 @@
-"""Sizes and layers of Inception-V3. NumPy only."""
+"""Sizes and layers of Inception-V3 (Szegedy et al., 2016), no auxiliary head. NumPy only."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from models.contract import Batch
-from models.layers.images import MirroredSpec, Size, pair, probe_batch
+from models.layers.images import MirroredSpec, Size, pair
 
 EPSILON = 1e-3
 MAX, AVERAGE = "max", "average"
@@ -144,7 +143,9 @@ class Spec(MirroredSpec):
     dropout: float = 0.5
     transform_input: bool = False
 
-    least_side: ClassVar[int] = 75
+    least_side = 75
+    small: ClassVar = {"classes": 5, "narrower": 8, "transform_input": True}
+    probe_side = 107
 
     def last_norm(self, side: int) -> int:
         """Return the pixels: it pads nowhere before its first mixed layer, 299 become 8."""
@@ -183,9 +184,3 @@ class Spec(MirroredSpec):
 def checkpoint_name(name: str) -> str | None:
     """Return the name of an array here, None for the auxiliary head of torchvision's file."""
     return None if name.startswith("AuxLogits.") else name
-
-
-def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """Return an eighth of the channels, or all, and small images."""
-    spec = Spec() if full else Spec(classes=5, narrower=8, transform_input=True)
-    return spec, probe_batch(spec, 107, rng)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
 
-from models.contract import Batch, ModelError, Weights
+from models.contract import Batch, ErrorCode, ModelError, Weights
 
 Size = int | tuple[int, int]
 
@@ -114,6 +115,8 @@ class ImageSpec(ABC):
         least_side: Smallest height and width of an image, in pixels.
         only_side: The only height and width of an image, None if there are several.
         channels: Channels of an image.
+        small: Sizes of the small version for the parity gate; the rest is as in the whole one.
+        probe_side: Height and width of the gate's images.
     """
 
     classes: int = 1000
@@ -121,10 +124,14 @@ class ImageSpec(ABC):
     least_side: ClassVar[int] = 1
     only_side: ClassVar[int | None] = None
     channels: ClassVar[int] = 3
+    small: ClassVar[Mapping[str, Any]] = {}
+    probe_side: ClassVar[int] = 64
 
     def __post_init__(self) -> None:
         if self.classes < 1:
-            raise ModelError(f"classes must be at least 1, not {self.classes}")
+            raise ModelError(
+                ErrorCode.INVALID_VALUE, f"classes must be at least 1, not {self.classes}"
+            )
 
     def refuses(self, side: int) -> str:
         """Return the reason for which square images of this side do not go through, or ""."""
@@ -136,7 +143,8 @@ class ImageSpec(ABC):
 
     def least_rows(self, side: int) -> int:
         """Return the smallest batch of a training step: BatchNorm needs two values a channel."""
-        return 1 if self.last_norm(side) > 1 else 2
+        has_norms = self.shapes().parameters[1] > 0
+        return 2 if has_norms and self.last_norm(side) <= 1 else 1
 
     def last_norm(self, side: int) -> int:
         """Return the pixels a side that the last BatchNorm gets of an image."""
@@ -166,11 +174,6 @@ class MirroredSpec(ImageSpec):
         return recorder.shapes
 
 
-def shapes(spec: ImageSpec) -> Shapes:
-    """Return the shapes of weights and running statistics, in PyTorch's names and layouts."""
-    return spec.shapes()
-
-
 def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:
     """Draw He-normal convolutions (fan in), identity norms, and linear layers U(±1/√fan_in).
 
@@ -193,6 +196,14 @@ def batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int) -> Ba
     images = rng.standard_normal((rows, side, side, spec.channels)).astype(np.float32)
     classes = rng.integers(0, spec.classes, rows, dtype=np.int32)
     return Batch((images,), classes, np.ones(rows, np.float32))
+
+
+def probe(
+    sizes: type[ImageSpec], rng: np.random.Generator, *, full: bool = False
+) -> tuple[ImageSpec, Batch]:
+    """Return the small version of a network, or the whole, and a batch for the parity gate."""
+    spec = sizes() if full else sizes(**sizes.small)
+    return spec, probe_batch(spec, sizes.probe_side, rng)
 
 
 def probe_batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int = 6) -> Batch:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from math import sqrt
 from typing import Any
 
 import keras
 import numpy as np
 from keras import layers, ops
+from keras.backend import backend
 
 from models.contract import Array
+from models.frameworks.tensorflow import operators
 from models.layers import NEVER
 from models.layers.images import MirroredSpec, Size, pair
 from models.transfer import AS_IS, Arrays, layer_name, weight_rule
@@ -25,7 +28,7 @@ def images(channels: int = 3, side: int | None = None) -> Any:
     return keras.Input((side, side, channels))
 
 
-def build_mirror(spec: MirroredSpec) -> keras.Model:
+def build(spec: MirroredSpec) -> keras.Model:
     """Return a network: call(images (n, height, width, channels)) -> (n, classes)."""
     inputs = images(spec.channels, spec.only_side)
     name = type(spec).__module__.split(".")[-2]
@@ -38,10 +41,17 @@ def built(layer: Any, *shape: int | None) -> Any:
     return layer
 
 
-def sequence_norm(path: str, *shape: int | None) -> Any:
-    """Return a layer of `norm`, built."""
-    layer = layers.BatchNormalization(epsilon=1e-5, momentum=0.9, name=layer_name(path))
-    return built(layer, *shape)
+def scan(step: Callable[[Any, Any], Any], first: Any, inputs: Any) -> Any:
+    """Return the state after each step, stacked along the first axis; compilers see one loop.
+
+    Args:
+        step: Returns the next state of a state and one step's inputs.
+        first: State before the first step.
+        inputs: Arrays, nested, whose first axis is that of the steps.
+    """
+    if backend() == "tensorflow":  # XLA differentiates TensorFlow's scan, but not that of Keras
+        return operators.scan(step, inputs, first)
+    return ops.scan(lambda state, now: (step(state, now),) * 2, first, inputs)[1]
 
 
 def mask(lengths: Any, longest: Any) -> Any:
@@ -76,9 +86,13 @@ def depthwise(x: Any, size: int, path: str, *, strides: int = 1, bias: bool = Fa
     return layers.DepthwiseConv2D(size, strides, padding, use_bias=bias, name=layer_name(path))(x)
 
 
+def batch_norm(path: str, epsilon: float = 1e-5) -> Any:
+    """Return a layer; torch's momentum 0.1 is the share of the new value, Keras' 0.9 of the old."""
+    return layers.BatchNormalization(epsilon=epsilon, momentum=0.9, name=layer_name(path))
+
+
 def norm(x: Any, path: str, *, epsilon: float = 1e-5) -> Any:
-    """Normalise: torch's momentum 0.1 is the share of the new value, Keras' 0.9 of the old."""
-    return layers.BatchNormalization(epsilon=epsilon, momentum=0.9, name=layer_name(path))(x)
+    return batch_norm(path, epsilon)(x)
 
 
 def max_pool(x: Any, size: int, *, strides: int, padding: int = 0) -> Any:
@@ -136,7 +150,6 @@ def layer_norm(x: Any, path: str, *, epsilon: float = 1e-5) -> Any:
 
 
 def scale(x: Any, path: str) -> Any:
-    """Multiply each channel by a learned factor."""
     return Scale(name=layer_name(path))(x)
 
 
@@ -242,9 +255,7 @@ class Attention(layers.Layer):  # type: ignore[misc]
         return input_shape
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        def drop(scores: Any) -> Any:
-            return self.dropout(scores, training=training)
-
+        drop = partial(self.dropout, training=training)
         query, key, value = self.to_query(inputs), self.to_key(inputs), self.to_value(inputs)
         return self.to_output(attend(query, key, value, self.heads, drop=drop))
 

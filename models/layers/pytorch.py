@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from models.layers import NEVER
 
-# PyTorch's own are exact; here they have the names of their siblings in keras.py.
-gelu, layer_norm, embedding = functional.gelu, nn.LayerNorm, nn.Embedding
+gelu = functional.gelu  # exact, as that of keras.py
 
 
 class Scale(nn.Module):  # type: ignore[misc]
@@ -51,9 +50,6 @@ class Attention(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = self.query(x), self.key(x), self.value(x)
         return self.output(attend(query, key, value, self.heads, drop=self.dropout))
-
-
-scale, position_embedding, attention = Scale, PositionEmbedding, Attention
 
 
 def attend(

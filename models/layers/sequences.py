@@ -9,7 +9,7 @@ import numpy as np
 
 from models import lstms
 from models.contract import Array, Weights
-from models.errors import ModelError
+from models.errors import ErrorCode, ModelError
 
 
 def check_sizes(model: str, spec: Any, **least: int) -> None:
@@ -21,9 +21,14 @@ def check_sizes(model: str, spec: Any, **least: int) -> None:
     sizes = vars(spec)
     for name, smallest in least.items():
         if sizes[name] < smallest:
-            raise ModelError(f"{model}: {name} must be at least {smallest}, not {sizes[name]}")
+            raise ModelError(
+                ErrorCode.INVALID_VALUE,
+                f"{model}: {name} must be at least {smallest}, not {sizes[name]}",
+            )
     if not 0 <= sizes.get("dropout", 0) < 1:
-        raise ModelError(f"{model}: dropout must be in [0, 1), not {sizes['dropout']}")
+        raise ModelError(
+            ErrorCode.INVALID_VALUE, f"{model}: dropout must be in [0, 1), not {sizes['dropout']}"
+        )
     lstms.check(model, sizes.get("lstm", "layer"))
 
 
@@ -31,14 +36,12 @@ def log_normal(
     rng: np.random.Generator, count: int, median: float, sigma: float, least: float, most: float
 ) -> Array:
     """Draw log-normal sizes between two bounds."""
-    drawn: Array = np.clip(median * np.exp(sigma * rng.standard_normal(count)), least, most)
-    return drawn
+    return np.clip(median * np.exp(sigma * rng.standard_normal(count)), least, most)
 
 
 def is_inside(lengths: Array, longest: int | None = None) -> Array:
     """Return which positions of padded rows lie inside their lengths, (n, longest)."""
-    inside: Array = np.arange(longest or int(lengths.max())) < lengths[:, None]
-    return inside
+    return np.arange(longest or int(lengths.max())) < lengths[:, None]
 
 
 def draw_weights(

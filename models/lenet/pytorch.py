@@ -25,8 +25,7 @@ class LeNet(nn.Module):  # type: ignore[misc]
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2).flatten(1)
         x = functional.relu(self.linear1(x))
         x = functional.relu(self.linear2(x))
-        logits: Tensor = self.linear3(x)
-        return logits
+        return self.linear3(x)
 
 
 def build(spec: Spec) -> nn.Module:

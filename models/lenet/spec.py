@@ -1,14 +1,11 @@
-"""Sizes and layers of LeNet-5. NumPy only."""
+"""LeNet-5 (LeCun et al., 1998) as tutorials write it: sizes and layers. NumPy only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
-
-from models.contract import Batch
-from models.layers.images import MirroredSpec, probe_batch
+from models.layers.images import MirroredSpec
 
 
 @dataclass(frozen=True)
@@ -17,13 +14,10 @@ class Spec(MirroredSpec):
 
     classes: int = 10
 
-    least_side: ClassVar[int] = 28
-    only_side: ClassVar[int | None] = 28
-    channels: ClassVar[int] = 1
-
-    def least_rows(self, side: int) -> int:
-        """Return 1: there is no BatchNorm."""
-        return 1
+    least_side = 28
+    only_side = 28
+    channels = 1
+    probe_side = 28
 
     def network(self, x: Any, nn: Any) -> Any:
         x = nn.relu(nn.convolution(x, 6, 5, "conv1", padding=2, bias=True))
@@ -33,9 +27,3 @@ class Spec(MirroredSpec):
         x = nn.relu(nn.linear(x, 120, "linear1"))
         x = nn.relu(nn.linear(x, 84, "linear2"))
         return nn.linear(x, self.classes, "linear3")
-
-
-def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """Return the whole network, which is small, and random images for the parity gate."""
-    spec = Spec()
-    return spec, probe_batch(spec, 28, rng)

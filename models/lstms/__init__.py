@@ -8,7 +8,7 @@ whole sequence, as one operator of the framework's. `block-v2`: TensorFlow's sec
 
 from __future__ import annotations
 
-from models.errors import ModelError
+from models.errors import ErrorCode, ModelError
 
 IMPLEMENTATIONS = ("layer", "cells", "scan", "block", "block-v2")
 # TensorFlow's block operators take no other.
@@ -18,4 +18,7 @@ FLOAT32_ALONE = ("block", "block-v2")
 def check(model: str, implementation: str) -> None:
     """Raise ModelError for an unknown implementation."""
     if implementation not in IMPLEMENTATIONS:
-        raise ModelError(f"{model}: no lstm {implementation!r}; have {', '.join(IMPLEMENTATIONS)}")
+        raise ModelError(
+            ErrorCode.UNKNOWN_NAME,
+            f"{model}: no lstm {implementation!r}; have {', '.join(IMPLEMENTATIONS)}",
+        )

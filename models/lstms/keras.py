@@ -11,9 +11,9 @@ from typing import Any
 from keras import layers, ops
 from keras.backend import backend
 
-from models.contract import ModelError
+from models.contract import ErrorCode, ModelError
 from models.frameworks.tensorflow import operators as tensorflow
-from models.layers.scan import outputs_of
+from models.layers.keras import scan as loop
 
 
 def outputs(
@@ -47,7 +47,7 @@ def outputs(
 def _run(implementation: str) -> Callable[[Any, Any], Any]:
     if implementation in tensorflow.LSTMS and backend() != "tensorflow":
         other = f"on {backend()} Keras has layer, cells, scan"
-        raise ModelError(f"lstm {implementation!r} is TensorFlow's; {other}")
+        raise ModelError(ErrorCode.UNSUPPORTED, f"lstm {implementation!r} is TensorFlow's; {other}")
     return RUNS[implementation]
 
 
@@ -86,7 +86,7 @@ RUNS: dict[str, Callable[[Any, Any], Any]] = {
 
 def _loop(step: Callable[[Any, Any], Any], inputs: Any, cell: Any) -> Any:
     zeros = ops.zeros((ops.shape(inputs)[0], cell.units), dtype=inputs.dtype)
-    h, _ = outputs_of(step, (zeros, zeros), ops.transpose(inputs, (1, 0, 2)))
+    h, _ = loop(step, (zeros, zeros), ops.transpose(inputs, (1, 0, 2)))
     return ops.transpose(h, (1, 0, 2))
 
 

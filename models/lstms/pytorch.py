@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from models.contract import ModelError
+from models.contract import ErrorCode, ModelError
 from models.layers.pytorch import OneBiasLSTM, mask
 
 # (steps (n, T, inputs), weight_ih, weight_hh, bias_ih, bias_hh) -> (n, T, width)
@@ -45,7 +45,9 @@ def lstm(
         return layer
     if implementation not in RUNS:
         have = ", ".join(RUNS)
-        raise ModelError(f"lstm {implementation!r}: PyTorch has none; have layer, {have}")
+        raise ModelError(
+            ErrorCode.UNSUPPORTED, f"lstm {implementation!r}: PyTorch has none; have layer, {have}"
+        )
     return Loop(RUNS[implementation], inputs, width, bidirectional=bidirectional)
 
 

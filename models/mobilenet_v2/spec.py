@@ -1,14 +1,11 @@
-"""Sizes and layers of MobileNetV2. NumPy only."""
+"""Sizes and layers of MobileNetV2 (Sandler et al., 2018). NumPy only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
-
-from models.contract import Batch
-from models.layers.images import MirroredSpec, probe_batch
+from models.layers.images import MirroredSpec
 
 STEM, LAST = 32, 1280
 
@@ -27,6 +24,8 @@ class Spec(MirroredSpec):
         (6, 320, 1, 1),
     )
     dropout: float = 0.2
+
+    small: ClassVar = {"classes": 5, "stages": ((1, 16, 1, 1), (6, 24, 2, 2), (2, 32, 1, 2))}
 
     def network(self, x: Any, nn: Any) -> Any:
         x = nn.convolution(x, STEM, 3, "features.0.0", strides=2, padding=1)
@@ -49,9 +48,3 @@ class Spec(MirroredSpec):
         x = nn.convolution(x, LAST, 1, f"features.{at}.0")
         x = nn.global_average(nn.relu6(nn.norm(x, f"features.{at}.1")))
         return nn.linear(nn.dropout(x, self.dropout, "classifier.0"), self.classes, "classifier.1")
-
-
-def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """Return a short version with each kind of unit, or the whole, and small images."""
-    spec = Spec() if full else Spec(classes=5, stages=((1, 16, 1, 1), (6, 24, 2, 2), (2, 32, 1, 2)))
-    return spec, probe_batch(spec, 64, rng)

@@ -63,8 +63,7 @@ class _Lstm(OneBiasLSTM):  # type: ignore[misc]
             self.weight_hh_l0.copy_(torch.from_numpy(recurrent.T))
 
     def forward(self, sequences: Tensor) -> Tensor:
-        outputs: Tensor = super().forward(sequences)[0]
-        return outputs
+        return super().forward(sequences)[0]
 
 
 def networks(weights: Mapping[str, tuple[Array, ...]], device: str) -> dict[str, nn.Module]:

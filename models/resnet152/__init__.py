@@ -1,1 +1,0 @@
-"""ResNet-152 (He et al., 2016), torchvision's network and its Keras mirror."""

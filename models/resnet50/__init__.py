@@ -1,1 +1,0 @@
-"""ResNet-50 (He et al., 2016), torchvision's network and its Keras mirror."""

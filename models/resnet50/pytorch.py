@@ -1,5 +1,3 @@
 """ResNet-50 in PyTorch: torchvision's."""
 
-from models.resnets.pytorch import build
-
-__all__ = ["build"]
+from models.resnets.pytorch import build as build

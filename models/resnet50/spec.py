@@ -1,10 +1,10 @@
-"""Sizes of ResNet-50. NumPy only."""
+"""Sizes of ResNet-50 (He et al., 2016). NumPy only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.resnets.sizes import ResNetSpec, probe_of
+from models.resnets.sizes import ResNetSpec
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,3 @@ class Spec(ResNetSpec):
 
     blocks: tuple[int, int, int, int] = (3, 4, 6, 3)
     bottleneck: bool = True
-
-
-probe = probe_of(Spec)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
-
-from models.contract import Batch
-from models.layers.images import MirroredSpec, probe_batch
+from models.layers.images import MirroredSpec
 
 STEM = 64
 
@@ -25,6 +21,8 @@ class ResNetSpec(MirroredSpec):
 
     blocks: tuple[int, int, int, int] = (2, 2, 2, 2)
     bottleneck: bool = False
+
+    small: ClassVar = {"classes": 5, "blocks": (1, 1, 1, 1)}
 
     def network(self, x: Any, nn: Any) -> Any:
         x = nn.convolution(x, STEM, 7, "conv1", strides=2, padding=3)
@@ -51,13 +49,3 @@ class ResNetSpec(MirroredSpec):
                     shortcut = nn.norm(shortcut, f"{path}.1")
                 x, inputs = nn.relu(nn.add(x, shortcut)), outputs
         return nn.linear(nn.global_average(x), self.classes, "fc")
-
-
-def probe_of(sizes: type[ResNetSpec]) -> Callable[..., tuple[ResNetSpec, Batch]]:
-    """Return the `probe` of a ResNet: one unit a stage, or the whole, and small images."""
-
-    def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[ResNetSpec, Batch]:
-        spec = sizes() if full else sizes(classes=5, blocks=(1, 1, 1, 1))
-        return spec, probe_batch(spec, 64, rng)
-
-    return probe

@@ -1,1 +1,0 @@
-"""Tacotron 2: from characters to spectrograms, with location-sensitive attention."""

@@ -8,8 +8,8 @@ import keras
 from keras import layers, ops
 
 from models.layers import NEVER
-from models.layers.keras import built, mask, sequence_norm
-from models.layers.scan import outputs_of
+from models.layers.keras import batch_norm, built, mask
+from models.layers.keras import scan as loop
 from models.lstms import keras as lstms
 from models.tacotron2.spec import CONVOLUTIONS, KERNEL, Spec
 from models.transfer import layer_name
@@ -110,7 +110,7 @@ class Tacotron2(keras.Model):  # type: ignore[misc]
         zeros = ops.zeros((ops.shape(x)[0], self.spec.decoder), dtype=x.dtype)
         context, total = ops.zeros_like(memory[:, 0]), ops.zeros_like(memory[:, :, 0])
         first = (context, total, [zeros, zeros], [zeros, zeros])
-        context, _, _, speaking = outputs_of(step, first, ops.transpose(x, (1, 0, 2)))
+        context, _, _, speaking = loop(step, first, ops.transpose(x, (1, 0, 2)))
         return ops.transpose(ops.concatenate([speaking[0], context], axis=2), (1, 0, 2))
 
     def _attend(self, asking: Any, keys: Any, total: Any, inside: Any) -> Any:
@@ -134,8 +134,7 @@ class Tacotron2(keras.Model):  # type: ignore[misc]
         return x
 
 
-def build(spec: Spec) -> keras.Model:
-    return Tacotron2(spec)
+build = Tacotron2
 
 
 def _convolutions(
@@ -146,7 +145,7 @@ def _convolutions(
     for index, (inputs, outputs) in enumerate(sizes):
         options = {"padding": "same", "use_bias": False, "name": layer_name(f"{name}.{index}")}
         convolutions.append(built(layers.Conv1D(outputs, KERNEL, **options), None, None, inputs))
-        norms.append(sequence_norm(f"{prefix}norms.{index}", None, None, outputs))
+        norms.append(built(batch_norm(f"{prefix}norms.{index}"), None, None, outputs))
         dropouts.append(_dropout(spec, f"{prefix}dropouts.{index}"))
     return convolutions, norms, dropouts
 

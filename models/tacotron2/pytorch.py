@@ -109,8 +109,7 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         return x
 
 
-def build(spec: Spec) -> nn.Module:
-    return Tacotron2(spec)
+build = Tacotron2
 
 
 def _convolutions(sizes: list[tuple[int, int]]) -> nn.ModuleList:

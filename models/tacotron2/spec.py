@@ -9,12 +9,12 @@ only, as each other one: the paper keeps it on when it speaks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod, sqrt
 
 import numpy as np
 
-from models.contract import Array, Batch, DataRequirements, ModelError, Weights
+from models.contract import Array, Batch, DataRequirements, ErrorCode, ModelError, Weights
 from models.layers.images import Shapes
 from models.layers.sequences import check_sizes, draw_weights, is_inside, log_normal
 
@@ -56,7 +56,7 @@ class Spec:
         check_sizes("tacotron2", self, characters=2, width=2, **ones)
         if self.width % 2 or not self.reach % 2:
             reason = "width must be even, for two directions, and reach odd, for a middle"
-            raise ModelError(f"tacotron2: {reason}")
+            raise ModelError(ErrorCode.INVALID_VALUE, f"tacotron2: {reason}")
 
     @property
     def lstms(self) -> dict[str, tuple[int, int]]:
@@ -82,11 +82,6 @@ SIZES = {
         characters=20, width=16, bins=6, prenet=8, decoder=12, attention=6, filters=3, reach=5
     ),
 }
-
-
-def sized(size: str, *, lstm: str = "layer", **_: str) -> Spec:
-    """Return the `paper` or the `tiny` network."""
-    return replace(SIZES[size], lstm=lstm)
 
 
 def shapes(spec: Spec) -> Shapes:

@@ -1,14 +1,11 @@
-"""Sizes and layers of VGG-16. NumPy only."""
+"""Sizes and layers of VGG-16 (Simonyan and Zisserman, 2015). NumPy only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from models.contract import Batch
-from models.layers.images import MirroredSpec, probe_batch
+from models.layers.images import MirroredSpec
 
 # The classifier gets 7 × 7 of an image of any size: means over as many parts.
 POOLED = 7
@@ -22,11 +19,9 @@ class Spec(MirroredSpec):
     hidden: int = 4096
     dropout: float = 0.5
 
-    least_side: ClassVar[int] = 32
-
-    def least_rows(self, side: int) -> int:
-        """Return 1: there is no BatchNorm."""
-        return 1
+    least_side = 32
+    small: ClassVar = {"classes": 5, "stages": ((1, 4), (2, 6), (1, 8)), "hidden": 10}
+    probe_side = 72  # its pooling has parts of unequal size
 
     def network(self, x: Any, nn: Any) -> Any:
         at = 0
@@ -42,9 +37,3 @@ class Spec(MirroredSpec):
             x = nn.relu(nn.linear(x, self.hidden, f"classifier.{at}"))
             x = nn.dropout(x, self.dropout, f"classifier.{at + 2}")
         return nn.linear(x, self.classes, "classifier.6")
-
-
-def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """Return a narrow version or the whole, and images whose pooling has parts of unequal size."""
-    spec = Spec() if full else Spec(classes=5, stages=((1, 4), (2, 6), (1, 8)), hidden=10)
-    return spec, probe_batch(spec, 72, rng)

@@ -39,8 +39,7 @@ class VGG16Cifar(nn.Module):  # type: ignore[misc]
             x = self.get_submodule(name)(x)
         x = self.hidden(self.hidden_drop(x.mean((2, 3))))
         x = functional.relu(self.hidden_norm(x))
-        logits: Tensor = self.classifier(self.classifier_drop(x))
-        return logits
+        return self.classifier(self.classifier_drop(x))
 
 
 def build(spec: Spec) -> nn.Module:

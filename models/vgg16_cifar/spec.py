@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
-from models.contract import Batch
-from models.layers.images import MirroredSpec, probe_batch
+from models.layers.images import MirroredSpec
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,9 @@ class Spec(MirroredSpec):
     hidden: int = 512
     dropouts: tuple[float, float, float] = (0.3, 0.4, 0.5)
 
-    least_side: ClassVar[int] = 32
+    least_side = 32
+    small: ClassVar = {"classes": 5, "stages": ((2, 4), (1, 6), (2, 8)), "hidden": 10}
+    probe_side = 32
 
     def last_norm(self, side: int) -> int:
         """Return 1: the hidden layer's BatchNorm gets one value of an image."""
@@ -47,9 +46,3 @@ class Spec(MirroredSpec):
         x = nn.relu(nn.norm(nn.linear(x, self.hidden, "hidden"), "hidden_norm"))
         x = nn.dropout(x, hidden, "classifier_drop")
         return nn.linear(x, self.classes, "classifier")
-
-
-def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """Return a narrow version or the whole, and small images for the parity gate."""
-    spec = Spec() if full else Spec(classes=5, stages=((2, 4), (1, 6), (2, 8)), hidden=10)
-    return spec, probe_batch(spec, 32, rng)

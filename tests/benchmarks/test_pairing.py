@@ -1,112 +1,130 @@
-"""Benefit of cells in turns: `tests.benchmarks.calibration --pairing`, and real campaigns."""
+"""Cells that take turns against cells one after the other, in real campaigns on this machine.
+
+`pytest -n 0 -s -m slow tests/benchmarks/test_pairing.py` prints the figures of docs/measurement.md.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import time
-from dataclasses import replace
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from tests.benchmarks import calibration as command
-from tests.benchmarks import pairing
-from tests.benchmarks.pairing import METRIC, PairingResult
+from experiments.comparison.statistics.estimates import t_quantile
+from experiments.comparison.statistics.significance import ALPHA
 from tests.conftest import PYTHONPATH, wait_for
-from tracking.journal import Journal
+from tracking import journal
 from tracking.records import RunClosed, RunOpened
 
-TOY = (
-    "--frameworks=toy",
-    "--data=synthetic",
-    "--vocabulary=60",
-    "--length=8",
-    "--epochs=1",
-    "--steps_per_epoch=50",
-)
-TOY += ("--inference_requests=2", "--inference_batch_sizes=1")
+# Total over total: a neighbour slows about half of the steps, so that their median jumps.
+METRIC = "train/examples_per_second"
+DELAY, CAMPAIGNS = 0.05, 3
+MAX_SPREAD, MAX_TIME = 0.5, 0.5
+# Each cell has one CPU, the neighbour's; training and some requests are measured.
+SETTINGS = {
+    "frameworks": "toy",
+    "data": "synthetic",
+    "vocabulary": "60",
+    "length": "8",
+    "epochs": "1",
+    "steps_per_epoch": "50",
+    "inference_requests": "2",
+    "inference_batch_sizes": "1",
+    "campaigns": "0",
+    "blocks": "6",
+    "primary": METRIC,
+    "inject_delay": str(DELAY),
+    "others_limit_percent": "100",
+    "save_model": "none",
+    "bleu_images": "1",
+    "validation_captions": "1",
+    "threads": "1",
+}
+# Burns a CPU at random seconds: longer than a turn of a cell, and shorter than a block.
+NEIGHBOUR = """
+import os, random, sys, time
+os.sched_setaffinity(0, {int(sys.argv[2])})
+rng = random.Random(int(sys.argv[1]))
+while True:
+    until = time.monotonic() + rng.uniform(0.5, 3.0)
+    while time.monotonic() < until:
+        pass
+    time.sleep(rng.uniform(0.5, 3.0))
+"""
 
 
-@pytest.mark.parametrize("spread", [0.02, 0.05, 0.2])
-def test_the_blocks_that_show_an_effect_are_those_of_a_paired_t_test(spread: float) -> None:
-    expected = TTestPower().solve_power(effect_size=math.log(1.05) / spread, power=0.8, alpha=0.05)
-    assert pairing.blocks_to_show(0.05, spread) == math.ceil(expected)
+@contextmanager
+def neighbour(seed: int, cpu: int) -> Iterator[int]:
+    """Run a neighbour. Yield its process id."""
+    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR, str(seed), str(cpu)])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
 
 
-def test_a_campaign_is_read_from_its_report_and_its_journal(tmp_path: Path) -> None:
-    """The SD comes from the report's interval, here 1.5 times as wide as SciPy's."""
-    shifts = {
-        "toy A/A": np.array([0.1, -0.2, 0.05, 0.0, 0.3, -0.1]),
-        "toy +5 %": np.array([0.1, 0.0, 0.05, 0.1, 0.08, 0.2]),
+@dataclass(frozen=True)
+class Campaign:
+    """Result of a framework against itself and, `delayed`, against itself slowed.
+
+    Attributes:
+        spread: SD of the paired log-ratio.
+        seconds: Machine time until the delay is shown with a power of 80 %.
+    """
+
+    spread: float
+    delayed_spread: float
+    seconds: float
+
+
+def run_campaign(folder: Path, pairing: str, seed: int, cache: Path) -> Campaign:
+    spare = len(os.sched_getaffinity(0)) - 1
+    folders = {"journal": folder / "journal", "cache": cache, "seed": seed, "reserve_cores": spare}
+    values = {**SETTINGS, **folders, "pairing": pairing}
+    command = [sys.executable, "-m", "experiments", "calibrate"]
+    command += [f"--{name}={value}" for name, value in values.items()]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert run.returncode in (0, 3), run.stderr[-1_000:]
+    (report,) = folder.glob("journal/**/report/comparison.json")
+    rows = [row for row in json.loads(report.read_text())["rows"] if row["metric"] == METRIC]
+    itself, delayed = sorted(rows, key=lambda row: not row["b"].endswith("A/A"))
+    records = list(journal.read_all(report.parent.parent))
+    cells = {
+        record.run
+        for record in records
+        if isinstance(record, RunOpened) and record.tags["kind"] == "cell"
     }
-    rows = []
-    for name, shift in shifts.items():
-        low, high = stats.t.interval(0.95, 5, shift.mean(), 1.5 * stats.sem(shift))
-        interval = {
-            "estimate": math.exp(shift.mean()),
-            "ci_low": math.exp(low),
-            "ci_high": math.exp(high),
-        }
-        rows.append(
-            {"metric": METRIC, "b": name, "n_blocks": 6, **interval, "p_holm": 0.5, "widening": 1.5}
-        )
-    rows.append({**rows[0], "metric": "val/loss", "p_holm": 0.01})
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report" / "comparison.json").write_text(json.dumps({"rows": rows}))
-    records = Journal(tmp_path)
-    for number, kind in enumerate(("campaign", "cell", "cell")):
-        records.append(RunOpened(str(number), 60_000 * number, "e", kind, {"kind": kind}))
-    for number in (1, 2, 0):
-        records.append(RunClosed(str(number), 180_000, "ok"))
-    records.close()
-    campaign = pairing._read(tmp_path)
-    assert campaign.shift == pytest.approx(shifts["toy A/A"].mean())
-    assert campaign.spread == pytest.approx(shifts["toy A/A"].std(ddof=1))
-    assert campaign.delayed_spread == pytest.approx(shifts["toy +5 %"].std(ddof=1))
-    assert (campaign.different, campaign.blocks, campaign.block_seconds) == (("val/loss",), 6, 20.0)
-    both = pairing._together("interleaved", [campaign, replace(campaign, shift=0.0)])
-    assert (both.shift, both.error) == pytest.approx(
-        (campaign.shift / 2, campaign.spread / math.sqrt(12))
-    )
+    ends = [record for record in records if isinstance(record, RunOpened | RunClosed)]
+    times = [record.time_ms for record in ends if record.run in cells]
+    effect = math.log1p(DELAY) / log_spread(delayed)
+    blocks = math.ceil(TTestPower().solve_power(effect, power=0.8, alpha=ALPHA))
+    block_seconds = (max(times) - min(times)) / 1_000 / itself["n_blocks"]
+    return Campaign(log_spread(itself), log_spread(delayed), blocks * block_seconds)
 
 
-def test_promises_hold_and_break() -> None:
-    """One false alarm in twelve campaigns is chance; three are not."""
-    one_by_one = PairingResult("sequential", 0.0, 0.03, 0.2, 0.2, (False,) * 12, 30.0, 130)
-    in_turns = PairingResult("interleaved", 0.0, 0.01, 0.1, 0.1, (True, *[False] * 11), 30.0, 35)
-    assert [claim.holds for claim in pairing.meets([one_by_one, in_turns], neighbour=True)] == [
-        True,
-        True,
-        True,
-    ]
-    worse = replace(in_turns, spread=0.11, different=(True,) * 3 + (False,) * 9, blocks=70)
-    assert [claim.holds for claim in pairing.meets([one_by_one, worse], neighbour=True)] == [
-        False,
-        False,
-        False,
-    ]
-    assert len(pairing.meets([one_by_one, worse], neighbour=False)) == 1
-    assert pairing.as_markdown([one_by_one, worse], neighbour=True).count("**does not hold**") == 3
+def log_spread(row: dict[str, Any]) -> float:
+    """Return the SD of the paired log-ratio, from the interval of a row."""
+    n = row["n_blocks"]
+    half = math.log(row["ci_high"] / row["ci_low"]) / 2 / row["widening"]
+    return half * math.sqrt(n) / t_quantile(1 - ALPHA / 2, n - 1)
 
 
-def test_settings_of_real_campaigns_need_pairing(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit) as error:
-        command.main(["--neighbour"])
-    assert error.value.code == 2
-    assert "--pairing" in capsys.readouterr().err
-
-
-def test_the_neighbour_works_rests_and_ends() -> None:
+def test_neighbour_works_rests_and_ends() -> None:
     cpu = min(os.sched_getaffinity(0))
-    with pairing._busy(seed=1, cpu=cpu) as pid:
+    with neighbour(seed=1, cpu=cpu) as pid:
         program = psutil.Process(pid)
         wait_for(lambda: program.cpu_times().user > 0.3, 60)
         assert program.cpu_affinity() == [cpu]
@@ -116,16 +134,26 @@ def test_the_neighbour_works_rests_and_ends() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-def test_in_turns_a_neighbour_cancels(monkeypatch: pytest.MonkeyPatch, shared_cache: Path) -> None:
-    """Three campaigns of each pairing on a CPU that a neighbour burns at random seconds."""
+def test_turns_cancel_a_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_cache: Path
+) -> None:
+    """Campaigns of each pairing on a CPU that a neighbour burns at random seconds."""
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps({"toy": {"work": 150}}))
-    began = time.monotonic()
-    results = pairing.calibrate(
-        campaigns=3, seed=1, neighbour=True, settings=(*TOY, f"--cache={shared_cache}")
-    )
-    print(f"{time.monotonic() - began:.0f} s\n\n{pairing.as_markdown(results, neighbour=True)}")
-    one_by_one, in_turns = results
-    assert in_turns.spread <= pairing.MAX_SPREAD * one_by_one.spread
-    assert in_turns.seconds <= pairing.MAX_TIME * one_by_one.seconds
+    rng, cpu = np.random.default_rng(1), max(os.sched_getaffinity(0))
+    figures: dict[str, list[Campaign]] = {"sequential": [], "interleaved": []}
+    for seed in range(CAMPAIGNS):
+        for pairing in rng.permutation(list(figures)).tolist():
+            folder = tmp_path / f"{pairing}{seed}"
+            folder.mkdir()
+            with neighbour(seed, cpu):
+                figures[pairing].append(run_campaign(folder, pairing, seed, shared_cache))
+            print(pairing, figures[pairing][-1])
+    mean = {
+        pairing: Campaign(*np.mean([list(vars(run).values()) for run in campaigns], axis=0))
+        for pairing, campaigns in figures.items()
+    }
+    one_by_one, in_turns = mean["sequential"], mean["interleaved"]
+    assert in_turns.spread <= MAX_SPREAD * one_by_one.spread
+    assert in_turns.seconds <= MAX_TIME * one_by_one.seconds
     assert in_turns.delayed_spread < one_by_one.delayed_spread

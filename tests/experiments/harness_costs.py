@@ -43,7 +43,7 @@ def measured(name: str, model: str, rows: int, pairs: int, first: str) -> dict[s
 
     def plainly() -> Any:
         other = models.load(model, framework.architecture).build(sizes)
-        return frameworks.plain_loop(name).Plain(
+        return frameworks.load(name, "plain_loop").Plain(
             other, weights, batch.inputs[0], batch.targets, framework.device
         )
 

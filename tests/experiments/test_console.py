@@ -1,4 +1,4 @@
-"""What reaches a terminal: names from outside print as what they are, and can neither move the cursor nor forge a line."""
+"""Output on a terminal: names from outside cannot move the cursor or forge a line."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
         ("a\n\tb", "a\n\tb"),
     ],
 )
-def test_what_does_not_print_is_shown(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert plain.visible(text) == shown
     assert plain.visible(shown) == shown
     assert plain.line("a\nb\tc\rd") == "a\\nb\\tc\\rd"
 
 
-def test_json_stays_json() -> None:
+def test_escaped_json_is_json() -> None:
     text = json.dumps([HOSTILE, "\U000e0041"], ensure_ascii=False)
     assert json.loads(plain.visible(text)) == [HOSTILE, "\U000e0041"]
     assert not UNSEEN.search(plain.visible(text))
 
 
-def _shown(terminal: bool) -> str:
-    """Everything that a display shows, with hostile names in every place."""
+def print_hostile_names(*, terminal: bool) -> str:
+    """Return what a display prints, with hostile names in every place."""
     stream = io.StringIO()
     console = PlainConsole()
     console.file = stream
@@ -65,23 +65,20 @@ def _shown(terminal: bool) -> str:
     return stream.getvalue()
 
 
-def test_no_name_reaches_a_terminal_as_it_is() -> None:
-    plainly = _shown(terminal=False)
-    assert not UNSEEN.search(plainly)
-    assert "\\x1b[2J" in plainly
-    assert "[/no such markup] [red]:smile:" in plainly
-    assert "\\n! a forged warning" in plainly
+def test_file_gets_no_control_character() -> None:
+    text = print_hostile_names(terminal=False)
+    assert not UNSEEN.search(text)
+    assert "\\x1b[2J" in text
+    assert "[/no such markup] [red]:smile:" in text
+    assert "\\n! a forged warning" in text
 
 
-def test_a_terminal_gets_the_escape_sequences_of_our_own_alone() -> None:
-    shown = _shown(terminal=True)
-    assert "\x1b[2J" not in shown
-    assert "\x1b]0;" not in shown
-    assert "\x9b" not in shown
-    assert "\u202e" not in shown
+def test_terminal_gets_only_escape_sequences_of_the_display() -> None:
+    text = print_hostile_names(terminal=True)
+    assert not [part for part in ("\x1b[2J", "\x1b]0;", "\x9b", "\u202e") if part in text]
 
 
-def test_a_file_of_the_data_is_named_as_it_is(place: Place, tmp_path: Path) -> None:
+def test_file_of_the_data_is_named_escaped(place: Place, tmp_path: Path) -> None:
     folder = kaggle(tmp_path / "data")
     (folder / "captions.txt").rename(folder / "dataset_\x1b[2J\x1b]0;owned\x07.json")
     done = place.run(data=str(folder))

@@ -1,4 +1,4 @@
-"""Which variables and devices of the environment a campaign accepts."""
+"""Devices of a campaign, and environment variables that it accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from experiments.run.plan import of_study
 from experiments.run.preparation import PreparedCampaign
 from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,11 @@ from tracking.errors import UsageError
         {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "1"},
     ],
 )
-def test_variables_that_make_a_gpus_figures_wrong_are_refused(variables: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=f"^{next(iter(variables))}=") as refusal:
+def test_variables_that_change_a_gpus_figures_are_refused(variables: dict[str, str]) -> None:
+    with pytest.raises(UsageError) as error:
         devices.check_variables(["cpu", "cuda"], variables)
-    assert "\n" not in str(refusal.value)
+    assert error.value.code is ErrorCode.ENVIRONMENT
+    assert str(error.value).startswith(f"{next(iter(variables))}=")
     devices.check_variables(["cpu"], variables)
 
 
@@ -50,7 +51,7 @@ def test_other_variables_are_accepted(variables: dict[str, str]) -> None:
     devices.check_variables(["cuda"], variables)
 
 
-def test_a_worker_takes_the_gpu_of_its_number_on_its_own_machine() -> None:
+def test_worker_takes_the_gpu_of_its_local_rank() -> None:
     addresses = [f"{host}:{port}" for host in ("10.0.0.1", "[fd00::2]") for port in (5_000, 5_001)]
     assert [local_rank(rank, addresses) for rank in range(4)] == [0, 1, 0, 1]
 
@@ -59,35 +60,34 @@ DIGITS = 1_500  # images of the training part, rounded
 COUNTS = ("steps", "least_steps", "steps_per_epoch")
 
 
-def on(device: str, **own: float | str) -> CampaignSettings:
-    """Settings of cells on a node of a cluster, which need no such device here."""
-    return CampaignSettings(executor="slurm", device=device, **own)  # type: ignore[arg-type]
+def on(device: str, **values: float | str) -> CampaignSettings:
+    """Return settings of cells on a node of a cluster, which need no such device here."""
+    return CampaignSettings(executor="slurm", device=device, **values)  # type: ignore[arg-type]
 
 
 def test_sensors_are_read_often_enough_for_a_gpus_counter() -> None:
-    cell = Treatment("toy", "toy")
-    assert [cell_run.sensor_seconds(on(device), cell) for device in ("cpu", "cuda")] == [0.5, 0.1]
-    assert [
-        cell_run.sensor_seconds(on(device, sensor_seconds=0.3), cell) for device in ("cpu", "cuda")
-    ] == [0.3, 0.3]
-    logged = [
-        cell_run.logged_settings(on(device), cell)["sensor_seconds"] for device in ("cpu", "cuda")
+    cell, both = Treatment("toy", "toy"), ("cpu", "cuda")
+    assert [cell_run.sensor_seconds(on(device), cell) for device in both] == [0.5, 0.1]
+    assert [cell_run.sensor_seconds(on(device, sensor_seconds=0.3), cell) for device in both] == [
+        0.3,
+        0.3,
     ]
-    assert logged == ["0.5", "0.1"], "what was read, which runs of earlier versions log, too"
-    with pytest.raises(UsageError, match=r"sensor_seconds=0\.01 is too small; at least 0\.05"):
+    logged = [cell_run.logged_settings(on(device), cell)["sensor_seconds"] for device in both]
+    assert logged == ["0.5", "0.1"]
+    with pytest.raises(UsageError) as error:
         preparation.check_settings("captioning", on("cpu", sensor_seconds=0.01))
+    assert "sensor_seconds=0.01" in str(error.value)
+    assert "0.05" in str(error.value)
 
 
-def test_a_gpu_is_timed_freely_and_step_by_step_in_turns() -> None:
+def test_gpu_is_timed_freely_and_step_by_step_in_turns() -> None:
     cell = Treatment("toy", "toy")
     for device, kind in (("cpu", "step"), ("cuda", "both")):
         assert devices.timing(on(device)) == kind
         assert cell_run.logged_settings(on(device), cell)["timing"] == kind
         assert devices.values_of_cell(on(device))["timing"] == kind
-        assert {devices.timing(on(device, timing=own)) for own in ("step", "free")} == {
-            "step",
-            "free",
-        }
+        for timing in ("step", "free"):
+            assert devices.timing(on(device, timing=timing)) == timing
     assert devices.timing(on("auto", gres="gpu:1")) == "both"
     assert devices.timing(on("auto")) == "step"
 
@@ -99,11 +99,11 @@ def test_cells_on_cpu_and_gpu_are_timed_alike() -> None:
 
 
 @pytest.mark.parametrize("name", studies.available())
-def test_every_preset_runs_on_a_gpu_as_it_is_timed_there(name: str) -> None:
+def test_every_preset_fits_the_timing_of_a_gpu(name: str) -> None:
     study = studies.load(name)
     for preset in study.presets:
-        given = {"preset": preset, "device": "cuda", "executor": "slurm"}
-        settings = settings_.parse(study.settings, study.presets, given)
+        options = {"preset": preset, "device": "cuda", "executor": "slurm"}
+        settings = settings_.parse(study.settings, study.presets, options)
         if name in ("calibrate", "distributed", "overhead"):
             require_single_steps(settings, name)
             continue
@@ -112,7 +112,7 @@ def test_every_preset_runs_on_a_gpu_as_it_is_timed_there(name: str) -> None:
         in_a_row = next(filter(None, (getattr(settings, name, 0) for name in COUNTS)), 0)
         if not in_a_row and settings.data == "digits":
             in_a_row = DIGITS // settings.batch_size
-        if in_a_row:  # where the user names the data, they decide
+        if in_a_row:  # unknown if the user names the data
             steps.check_windows(settings, in_a_row, "steps of a preset")
 
 
@@ -122,38 +122,28 @@ def test_only_cells_on_the_cpu_wait_until_the_machine_is_cool() -> None:
 
 @pytest.mark.usefixtures("toy_installed")
 @pytest.mark.parametrize(
-    ("sees", "device", "warning"),
-    [
-        ("1", "cuda", preflight.NO_NVML),
-        (
-            "toy",
-            "auto to cpu",
-            "no GPU for toy+twin, so all run on the CPU; README.md says how each gets to the GPU",
-        ),
-        ("", "auto", ""),
-    ],
+    ("visible_to", "device", "warnings"),
+    [("1", "cuda", 1), ("toy", "cpu", 1), ("", "auto", 0)],
 )
-def test_auto_asks_the_frameworks_where_nvml_does_not_answer(
-    sees: str, device: str, warning: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_auto_asks_the_frameworks_if_nvml_does_not_answer(
+    visible_to: str, device: str, warnings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container may have CUDA and not NVML: its files are there, and the frameworks' processes see the GPU or not."""
+    """A container may have CUDA without NVML: the frameworks' processes see the GPU or not."""
     driver = tmp_path / "nvidiactl"
     monkeypatch.setattr(devices, "DRIVER", (driver,))
-    monkeypatch.setenv("EVENHAND_TOY_GPU", sees)
+    monkeypatch.setenv("EVENHAND_TOY_GPU", visible_to)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     settings = studies.load("captioning").settings(frameworks=("toy", "toy+twin"))
     assert devices.to_open("auto", settings) == "cpu"
     driver.touch()
     assert devices.to_open("auto", settings) == "auto"
     plan = of_study(studies.load("captioning"), settings)
-    found = preflight.check_devices(PreparedCampaign("captioning", settings, plan), Display())
-    assert found.settings.device == {"auto to cpu": "cpu"}.get(device, device)
-    assert found.data.warnings == tuple(filter(None, [warning]))
+    checked = preflight.check_devices(PreparedCampaign("captioning", settings, plan), Display())
+    assert checked.settings.device == device
+    assert len(checked.data.warnings) == warnings
     assert devices.resolve("cuda", settings) == "cuda"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices.to_open("auto", settings) == "cpu"
-    with pytest.raises(
-        UsageError,
-        match="device=cuda: no NVIDIA GPU answers on this machine, and CUDA_VISIBLE_DEVICES is empty",
-    ):
+    with pytest.raises(UsageError) as error:
         devices.resolve("cuda", settings)
+    assert error.value.code is ErrorCode.NO_DEVICE

@@ -19,6 +19,7 @@ from scipy import stats
 
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec
+from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.statistics import outliers
 from experiments.config.settings import CampaignSettings
 from experiments.run import rules
@@ -175,11 +176,8 @@ def test_the_repeat_is_used_and_the_first_runs_are_listed_with_a_code() -> None:
     assert [(one.block, one.code) for one in found.excluded] == [("4", "odd_block")] * 2
     assert all(one.reason.startswith("odd block: 12 SDs; ") for one in found.excluded)
     assert found.findings[0].row.n_blocks == 6
-    assert [
-        line
-        for line in found.warnings
-        if line.startswith("Block 4 was unlike all others and was measured again")
-    ]
+    (warning,) = found.warnings
+    assert (warning.code, "Block 4 " in warning.text) == (WarningCode.ODD_BLOCK, True)
     assert max(found.findings[0].pairs, key=lambda pair: pair.sequence).block == "4"
 
 

@@ -1,4 +1,4 @@
-"""Where a campaign's processes run, and how the machine is set up: files as kernels have them, and real processes."""
+"""CPUs of a campaign's processes, and the setup of the machine: files of kernels, processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,130 +21,126 @@ from experiments.run.machine_state import MachineState
 from tests.conftest import Place
 from tests.experiments.test_until_settled import TOYS
 from tracking import cpus, tuning
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.store import Store
 
+PINNED = CampaignSettings(pin="auto")
 
-def written(root: Path, files: dict[str, str]) -> Path:
+
+def write_files(root: Path, files: Mapping[str, str]) -> Path:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
 
 
-def machine(root: Path, cores: Sequence[str]) -> Path:
-    """A file system that says which CPUs are threads of one core: `0,4`, or `0-1`."""
+def write_cores(root: Path, *cores: str) -> Path:
+    """Write which CPUs are threads of one core: `0,4`, or `0-1`."""
     files = {}
     for listed in cores:
         low, dash, high = listed.partition("-")
-        for number in range(int(low), int(high) + 1) if dash else map(int, listed.split(",")):
-            files[f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list"] = (
-                f"{listed}\n"
-            )
-    return written(root, files)
+        numbers = range(int(low), int(high) + 1) if dash else map(int, listed.split(","))
+        for number in numbers:
+            folder = f"sys/devices/system/cpu/cpu{number}/topology"
+            files[f"{folder}/thread_siblings_list"] = f"{listed}\n"
+    return write_files(root, files)
 
 
-FOUR_WITH_TWO = ("0,4", "1,5", "2,6", "3,7")
+FOUR_CORES = ("0,4", "1,5", "2,6", "3,7")
 
 
 def test_cpus_are_grouped_by_core(tmp_path: Path) -> None:
-    assert cpus.cores(range(8), machine(tmp_path / "far", FOUR_WITH_TWO)) == [
-        (0, 4),
-        (1, 5),
-        (2, 6),
-        (3, 7),
-    ]
-    assert cpus.cores([4, 5, 1], machine(tmp_path / "far", FOUR_WITH_TWO)) == [(1, 5), (4,)]
-    assert cpus.cores(range(4), machine(tmp_path / "near", ("0-1", "2-3"))) == [(0, 1), (2, 3)]
-    assert cpus.cores(range(3), tmp_path / "untold") == [(0,), (1,), (2,)]
+    root = write_cores(tmp_path / "far", *FOUR_CORES)
+    assert cpus.cores(range(8), root) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert cpus.cores([4, 5, 1], root) == [(1, 5), (4,)]
+    near = write_cores(tmp_path / "near", "0-1", "2-3")
+    assert cpus.cores(range(4), near) == [(0, 1), (2, 3)]
+    assert cpus.cores(range(3), tmp_path / "unknown") == [(0,), (1,), (2,)]
 
 
 @pytest.mark.parametrize(
-    ("cores", "mine", "reserved", "expected"),
+    ("cores", "available", "reserved", "expected"),
     [
-        (FOUR_WITH_TWO, range(8), 0, Placement((1, 2, 3), (0, 4))),
-        (FOUR_WITH_TWO, range(8), 2, Placement((2, 3), (0, 1))),
-        (FOUR_WITH_TWO, (2, 3, 6), 0, Placement((2, 3))),
+        (FOUR_CORES, range(8), 0, Placement((1, 2, 3), (0, 4))),
+        (FOUR_CORES, range(8), 2, Placement((2, 3), (0, 1))),
+        (FOUR_CORES, (2, 3, 6), 0, Placement((2, 3))),
         (("0", "1", "2"), range(3), 0, Placement((1, 2), (0,))),
         (("0", "1"), range(2), 0, Placement((0, 1))),
         (("0-1",), range(2), 0, Placement((0,))),
     ],
 )
-def test_no_core_is_shared(
-    cores: Sequence[str], mine: Sequence[int], reserved: int, expected: Placement, tmp_path: Path
+def test_parent_and_cells_share_no_core(
+    cores: Sequence[str],
+    available: Sequence[int],
+    reserved: int,
+    expected: Placement,
+    tmp_path: Path,
 ) -> None:
-    settings = replace(CampaignSettings(), pin="auto", reserve_cores=reserved)
-    assert placement(settings, mine, machine(tmp_path, cores)) == expected
+    settings = replace(PINNED, reserve_cores=reserved)
+    assert placement(settings, available, write_cores(tmp_path, *cores)) == expected
 
 
-def test_reserving_every_core_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match="pin=auto: reserve_cores=4 has a thread of every core; reserve fewer of 8"
-    ):
-        placement(
-            replace(CampaignSettings(), pin="auto", reserve_cores=4),
-            range(8),
-            machine(tmp_path, FOUR_WITH_TWO),
-        )
+@pytest.mark.parametrize(("pin", "reserved"), [("auto", 4), ("none", 8)])
+def test_cells_need_a_core(pin: str, reserved: int, tmp_path: Path) -> None:
+    settings = CampaignSettings(pin=pin, reserve_cores=reserved)
+    with pytest.raises(UsageError) as error:
+        placement(settings, range(8), write_cores(tmp_path, *FOUR_CORES))
+    assert error.value.code is ErrorCode.TOO_LARGE
+    assert f"reserve_cores={reserved}" in str(error.value)
 
 
 def test_pinning_applies_to_threads_and_children() -> None:
-    mine, go_on, inside = os.sched_getaffinity(0), threading.Event(), list[set[int]]()
-    waiting = threading.Thread(
+    before, go_on, inside = os.sched_getaffinity(0), threading.Event(), list[set[int]]()
+    thread = threading.Thread(
         target=lambda: (go_on.wait(60), inside.append(os.sched_getaffinity(0)))
     )
-    waiting.start()
-    one = {min(mine)}
-    with devices.staying_on(one):
+    thread.start()
+    first = {min(before)}
+    with devices.staying_on(first):
         go_on.set()
-        waiting.join()
-        told = "import os; print(*os.sched_getaffinity(0))"
-        child = subprocess.run(
-            [sys.executable, "-c", told], capture_output=True, text=True, check=True
-        ).stdout
-    assert inside == [one]
-    assert set(map(int, child.split())) == one
-    assert os.sched_getaffinity(0) == mine
+        thread.join()
+        command = [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"]
+        child = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert inside == [first]
+    assert set(map(int, child.split())) == first
+    assert os.sched_getaffinity(0) == before
     with devices.staying_on(()):
-        assert os.sched_getaffinity(0) == mine
+        assert os.sched_getaffinity(0) == before
 
 
 def test_pinned_campaign_records_cpus(place: Place) -> None:
     done = place.run(**{**TOYS, "frameworks": "toy", "threads": "0"}, blocks="1", pin="auto")
     assert done.returncode == 3, done.stdout + done.stderr
-    (cell,) = (run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell")
-    expected = placement(replace(CampaignSettings(), pin="auto"))
+    runs = {run.tags["kind"]: run for run in Store(place.uri).runs("captioning")}
+    cell, expected = runs["cell"], placement(PINNED)
     assert cell.params["pin"] == "auto"
     assert cell.tags["pinned.cell"] == ",".join(map(str, expected.cells))
     assert cell.tags.get("pinned.parent", "") == ",".join(map(str, expected.parent))
     (environment,) = place.journal.glob("*/cells/*/*/environment.json")
     assert json.loads(environment.read_text())["cpus"]["affinity"] == len(expected.cells)
-    told, missing = tuning.look()
-    # what changes from one moment to the next is there, and what does not is the same
-    assert {
-        name: cell.tags[f"machine.{name}"] for name in told if name in ("governor", "turbo", "aslr")
-    } == {name: told[name] for name in told if name in ("governor", "turbo", "aslr")}
-    campaign = next(
-        run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "campaign"
-    )
-    assert {f"not_available.machine_{name}" for name in missing} <= set(campaign.tags)
+    setup, missing = tuning.look()
+    for name in {"governor", "turbo", "aslr"} & setup.keys():  # the others change any moment
+        assert cell.tags[f"machine.{name}"] == setup[name]
+    names = {f"not_available.machine_{name}" for name in missing}
+    assert names <= set(runs["campaign"].tags)
 
 
-# ---- how the machine is set up
+# ---- setup of the machine
 
+PRESSURE = "avg60=0.00 avg300=0.00 total=1\n"
 LAPTOP = {
     "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
     "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance\n",
     "sys/devices/system/cpu/intel_pstate/no_turbo": "0\n",
     "proc/sys/kernel/randomize_va_space": "2\n",
     "proc/meminfo": "MemTotal: 8 kB\nSwapTotal:  2097152 kB\nSwapFree:  1572864 kB\n",
-    "proc/pressure/memory": "some avg10=12.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=1\n",
+    "proc/pressure/memory": f"some avg10=12.50 {PRESSURE}full avg10=1.00 {PRESSURE}",
 }
 
 
 def test_kernel_setup_is_read(tmp_path: Path) -> None:
-    told, missing = tuning.look(written(tmp_path, LAPTOP))
-    assert told == {
+    setup, missing = tuning.look(write_files(tmp_path, LAPTOP))
+    assert setup == {
         "governor": "performance, powersave",
         "turbo": "on",
         "aslr": "on",
@@ -156,13 +152,9 @@ def test_kernel_setup_is_read(tmp_path: Path) -> None:
 
 
 def test_memory_pressure_is_a_trouble() -> None:
-    short = MachineState(memory_pressure_percent=12.5)
-    assert short.troubles == (
-        "memory was short at the start: processes waited for it 12 % of the time",
-    )
+    (trouble,) = MachineState(memory_pressure_percent=12.5).troubles
+    assert "12 %" in trouble
     assert MachineState(memory_pressure_percent=9.0).troubles == ()
-    state = MachineState(
-        setup={"turbo": "on"}, not_available={"governor": "the kernel shows no cpufreq"}
-    )
+    state = MachineState(setup={"turbo": "on"}, not_available={"governor": "no cpufreq"})
     assert machine_state.from_values(json.loads(json.dumps(vars(state)))) == state
     assert state.tags == {"machine.turbo": "on"}

@@ -131,13 +131,11 @@ def test_workers_have_one_gpu_each(
 ON_DEVICES = """
 import json, os
 from experiments.config import devices
-from experiments.selftest import children
-both = [devices.environment_on(device, os.environ) for device in ("cpu", "cuda")]
-print(json.dumps([*both, *map(children._environment, ("cpu", "cuda"))]))
+print(json.dumps([devices.environment_on(device, os.environ) for device in ("cpu", "cuda")]))
 """
 
 
-def test_parity_and_selftest_have_the_device_of_a_cell(driver: Driver, start: CellStarter) -> None:
+def test_processes_of_proofs_have_the_device_of_a_cell(driver: Driver, start: CellStarter) -> None:
     variables = {"CUDA_VISIBLE_DEVICES": "2,1"}
     cells = [start(device, **variables)[0] for device in ("cpu", "cuda")]
     assert cells[1]["CUDA_VISIBLE_DEVICES"] == UUIDS[2]
@@ -145,8 +143,7 @@ def test_parity_and_selftest_have_the_device_of_a_cell(driver: Driver, start: Ce
     assert len(names) == 4
     expected = [{name: cell.get(name) for name in names} for cell in cells]
     environments = json.loads(driver.python(ON_DEVICES, **variables))
-    found = [{name: one.get(name) for name in names} for one in environments]
-    assert found == expected * 2
+    assert [{name: variables.get(name) for name in names} for variables in environments] == expected
 
 
 def test_treatment_may_choose_gpu(start: CellStarter) -> None:

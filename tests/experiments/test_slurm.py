@@ -12,7 +12,6 @@ from tests.conftest import Place, toy_costs, wait_for
 from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
 from tests.warm import Process
-from tracking.store import Store
 
 pytestmark = pytest.mark.debian(package="slurm-wlm")
 
@@ -165,29 +164,3 @@ def test_resume_runs_cells_of_cancelled_job(
     assert {name: sorted(outcomes) for name, outcomes in again.items()} == {
         name: ["interrupted", "ok"] for name in again
     }
-
-
-@pytest.mark.slow
-def test_sweep_workers_run_as_jobs(on_cluster: Place, cluster: Slurm) -> None:
-    storage = f"sqlite:///{on_cluster.folder}/trials.db"
-    given = {name: text for name, text in TOYS.items() if name != "frameworks"}
-    asked = {
-        "experiment": "captioning",
-        "search": "learning_rate=0.05|0.02|0.01|0.005",
-        "objectives": "loss",
-    }
-    asked |= {
-        "frameworks": "toy",
-        "sampler": "grid",
-        "trials": "4",
-        "confirm": "false",
-        "storage": storage,
-        "nodes": "2",
-    }
-    command = on_cluster.command("sweep", **{**given, **asked})
-    done = on_cluster.call(*command)
-    assert done.returncode in (0, 3), done.stdout + done.stderr
-    trials = list(Store(on_cluster.uri).runs("captioning", "tags.kind = 'trial'"))
-    assert [run.status for run in trials] == ["FINISHED"] * 4
-    assert {run.tags["slurm.node"] for run in trials} <= set(cluster.nodes)
-    wait_for(lambda: cluster.jobs() == {}, 60)  # a job leaves the queue a moment after its result

@@ -99,7 +99,7 @@ def optimized(name: str, create: Callable[[Any], Any]) -> AbstractContextManager
             return right(self, network, config)
         optimizer = create(config)
         optimizer.build(network.trainable_variables)
-        network.compile(optimizer=optimizer, loss=self._loss())
+        network.compile(optimizer=optimizer, loss=self._loss)
         return optimizer
 
     return patch.object(Adapter, "optimizer", faulty)

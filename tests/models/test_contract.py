@@ -8,7 +8,7 @@ import pytest
 import models
 from models import parity
 from models.frameworks import available
-from models.layer_values import first_difference
+from models.frameworks.introspection import first_difference
 from models.testing import FrameworkContract, contract_run
 from models.testing.framework_checks import SOME
 

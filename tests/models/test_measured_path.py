@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.errors import ModelError
+from models.errors import ErrorCode, ModelError
 from models.frameworks import missing
 from models.frameworks.devices import OPERATIONS, OVERRIDES, verify_arithmetic
 from tests.models.children import answer, results_of, run_python
@@ -135,7 +135,7 @@ SWITCHES = """
 import torch
 from models.frameworks.pytorch import device
 on_gpu = device.TorchDevice.__new__(device.TorchDevice)
-on_gpu._torch, on_gpu.name = torch, "cuda"
+on_gpu._torch, on_gpu.device = torch, "cuda"
 result = {}
 for arithmetic in ("tf32", "ieee"):
     torch.backends.fp32_precision = "none"
@@ -340,12 +340,14 @@ def test_another_arithmetic_is_refused(precision: str, monkeypatch: pytest.Monke
     switches = dict.fromkeys(OPERATIONS, right)
     verify_arithmetic("library", precision, switches)
     for operation in OPERATIONS:
-        with pytest.raises(ModelError, match=f"its {operation} operations in {wrong}, not"):
+        with pytest.raises(ModelError, match=operation) as refused:
             verify_arithmetic("library", precision, switches | {operation: wrong})
+        assert refused.value.code is ErrorCode.UNSUPPORTED
     for variable in OVERRIDES:
         monkeypatch.setenv(variable, "1")
-        with pytest.raises(ModelError, match=f"{variable}=1"):
+        with pytest.raises(ModelError, match=f"{variable}=1") as refused:
             verify_arithmetic("library", precision, switches)
+        assert refused.value.code is ErrorCode.ENVIRONMENT
         monkeypatch.delenv(variable)
 
 

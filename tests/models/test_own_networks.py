@@ -95,9 +95,9 @@ open_framework(name, device="cpu", threads=1, precision="float64", seed=0)
 x = np.load(out)
 if name == "pytorch":
     import torch
-    from models.layers.pytorch import attend, gelu, layer_norm
+    from models.layers.pytorch import attend, gelu
     x = torch.from_numpy(x)
-    tensors = [gelu(x), layer_norm(6).double()(x), attend(x, x + 1, 2 * x, 2)]
+    tensors = [gelu(x), torch.nn.LayerNorm(6).double()(x), attend(x, x + 1, 2 * x, 2)]
     arrays = [tensor.detach().numpy() for tensor in tensors]
 else:
     from keras import ops

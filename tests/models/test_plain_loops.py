@@ -30,7 +30,7 @@ weights = module.initial_weights(spec, rng)
 images = rng.standard_normal((6, 28, 28, 1)).astype(np.float32)
 labels = rng.integers(0, 10, 6, dtype=np.int32)
 framework = open_framework(name, device="cpu", threads=1, precision="float32", seed=0)
-loop = importlib.import_module(f"models.frameworks.{name.partition('-')[0]}.loops.plain")
+loop = importlib.import_module(f"models.frameworks.{name.partition('-')[0]}.plain_loop")
 plain = loop.Plain(models.load("lenet", framework.architecture).build(spec), weights, images, labels, framework.device)
 network = framework.build("lenet", spec)
 framework.load_weights(network, weights)
@@ -62,8 +62,8 @@ def test_a_plain_loop_is_the_same_training(framework: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    sorted((ROOT / "models/frameworks").glob("*/loops/plain.py")),
-    ids=lambda path: path.parts[-3],
+    sorted((ROOT / "models/frameworks").glob("*/plain_loop.py")),
+    ids=lambda path: path.parts[-2],
 )
 def test_a_plain_loop_imports_nothing_of_the_adapter(path: Path) -> None:
     imported = set()

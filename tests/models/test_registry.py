@@ -67,7 +67,7 @@ def test_torch_compile_needs_a_compiler(tmp_path: Path, monkeypatch: pytest.Monk
     assert "needs a C++ compiler" in (frameworks.missing("pytorch+compile") or "")
     os.symlink("/bin/true", tmp_path / "gcc")  # enough on a GPU
     assert frameworks.missing("pytorch+compile") is None
-    assert not pytorch.has_compiler(pytorch.CXX, "CXX")
+    assert not pytorch.has_compiler(*pytorch.COMPILERS["cpu"][1:])
 
 
 def test_names_import_no_framework() -> None:

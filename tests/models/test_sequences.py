@@ -309,12 +309,12 @@ def test_random_batches_are_padded_behind_their_ends(model: str) -> None:
 
 def test_what_comes_before_is_given_and_what_comes_next_is_taught() -> None:
     rng, lengths = np.random.default_rng(0), np.array([18, 7])
-    batch = gnmt.batch(gnmt.sized("tiny"), lengths, rng)
+    batch = gnmt.batch(gnmt.SIZES["tiny"], lengths, rng)
     target = batch.inputs[2]
     assert (target[:, 0] == gnmt.START).all()
     np.testing.assert_array_equal(target[:, 1:], batch.targets.reshape(target.shape)[:, :-1])
     np.testing.assert_array_equal(batch.weights.reshape(target.shape).sum(1), lengths)
-    spoken = tacotron2.batch(tacotron2.sized("tiny"), lengths, rng)
+    spoken = tacotron2.batch(tacotron2.SIZES["tiny"], lengths, rng)
     before = spoken.inputs[2]
     assert (before[:, 0] == 0).all()
     np.testing.assert_array_equal(before[:, 1:], spoken.targets[:, :-1])

@@ -6,7 +6,7 @@ What everything costs, and where it writes down what it did when, is in `costs`.
 
 from __future__ import annotations
 
-from models.variant import Variant
+from models.frameworks import Variant
 
 _TOY = Variant(
     architecture="tests.toy_framework.architectures",

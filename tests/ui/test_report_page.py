@@ -16,10 +16,10 @@ from playwright.sync_api import Browser, Page
 from experiments.comparison import compare
 from experiments.comparison.analyses import Evidence
 from experiments.comparison.judgement import write
-from experiments.sweep import plots
+from experiments.sweep import results
 from tests.experiments.comparison.campaigns import LATENCY, frame
 from tests.experiments.comparison.steps import raw_runs
-from tests.experiments.sweep.test_plots import small_study
+from tests.experiments.sweep.test_results import small_study
 
 LONG = "Read with care: " + "a_setting_without_any_space_" * 6
 # A4 at 96 dots an inch, less the margins.
@@ -157,7 +157,7 @@ def test_the_dark_preference_reaches_figures_and_warnings(page: Page) -> None:
 
 
 def test_a_sweeps_page_is_dark_where_that_is_preferred(browser: Browser, tmp_path: Path) -> None:
-    plots.write(small_study(3), tmp_path, "A sweep", ["3 trials."])
+    results.write_page(small_study(3), tmp_path, "A sweep", ["3 trials."])
     page = browser.new_page(color_scheme="dark")
     page.goto((tmp_path / "sweep.html").as_uri())
     assert _pixels(page.screenshot()).mean() < 80

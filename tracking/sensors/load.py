@@ -10,6 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,23 +74,19 @@ def look() -> CpuSnapshot:
 
 def _started_by(pid: int, parents: Mapping[int, int | None]) -> set[int]:
     """Return a process and its descendants, and orphans that stayed in their session."""
-    sessions = {child: _session(child) for child in parents}
+    sessions: dict[int, int] = {}
+    for child in parents:
+        with suppress(OSError):  # it has ended
+            sessions[child] = os.getsid(child)
     family, generation = {pid}, {pid}
     while generation:
         generation = {
             child
             for child in parents
-            if child not in family and {parents[child], sessions[child]} & family
+            if child not in family and {parents[child], sessions.get(child)} & family
         }
         family |= generation
     return family
-
-
-def _session(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except OSError:
-        return -1
 
 
 @dataclass(frozen=True)
@@ -112,17 +109,12 @@ class Load:
     @property
     def trouble(self) -> str:
         """Reason for which the load is not known; empty if it is."""
-        if self.seconds < SHORTEST_SECONDS:
-            return (
-                f"the timed {self.seconds:.2f} s are too short for counters of 10 ms; "
-                f"{SHORTEST_SECONDS} s are needed"
-            )
-        if self.counted < self.seconds * self.cpus / 2:
-            return (
-                f"the system's counters of CPU time moved by {self.counted:.1f} s "
-                f"in {self.seconds:.1f} s of {self.cpus} CPUs"
-            )
-        return ""
+        if self.seconds >= SHORTEST_SECONDS and self.counted >= self.seconds * self.cpus / 2:
+            return ""
+        return (
+            f"the system's counters of CPU time moved by {self.counted:.1f} s in "
+            f"{self.seconds:.2f} s of {self.cpus} CPUs; {SHORTEST_SECONDS} s are needed"
+        )
 
     @property
     def others_percent(self) -> float:
@@ -182,14 +174,12 @@ def between(first: CpuSnapshot, last: CpuSnapshot) -> Load:
 def together(loads: Iterable[Load]) -> Load:
     """Return the load of several spans."""
     spans = list(loads)
-    if not spans:
-        return Load()
     used: Counter[Process] = Counter()
     for load in spans:
         used.update(load.used)  # type: ignore[arg-type]  # a Counter takes any number
     return Load(
         seconds=sum(load.seconds for load in spans),
-        cpus=spans[0].cpus,
+        cpus=max((load.cpus for load in spans), default=1),
         counted=sum(load.counted for load in spans),
         foreign=sum(load.foreign for load in spans),
         stolen=sum(load.stolen for load in spans),

@@ -57,7 +57,7 @@ class Gpu:
         whole = pynvml.nvmlDeviceGetHandleByUUID(card.parent) if card.parent else self._handle
         clock, celsius = pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_TEMPERATURE_GPU
         self._readings: dict[str, Callable[[], float]] = {
-            "memory_usage_megabytes": lambda: self._memory().used / 1e6,
+            "memory_usage_megabytes": lambda: self.memory().used / 1e6,
             "utilization_percentage": lambda: pynvml.nvmlDeviceGetUtilizationRates(whole).gpu,
             "temperature_celsius": lambda: pynvml.nvmlDeviceGetTemperature(whole, celsius),
             "power_usage_watts": lambda: pynvml.nvmlDeviceGetPowerUsage(whole) / 1_000,
@@ -106,12 +106,8 @@ class Gpu:
             return {}
         return {process.pid: process.usedGpuMemory for process in running}
 
-    def free_share(self) -> float:
-        """Return the share of the device's memory that is free."""
-        memory = self._memory()
-        return float(memory.free / memory.total)
-
-    def _memory(self) -> Any:
+    def memory(self) -> Any:
+        """Return NVML's `total`, `free` and `used` bytes."""
         return self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
 
     def _clock_limits(self, whole: Any) -> float:
@@ -131,7 +127,8 @@ class Gpu:
 def free_share() -> float | None:
     """Return the free share of the memory of CUDA's first device; None if it is not known."""
     try:
-        return opened()[0].free_share()
+        memory = opened()[0].memory()
+        return float(memory.free / memory.total)
     except Exception:  # NVML has an error class for each cause
         return None
 

@@ -14,6 +14,12 @@ from tracking.sensors.nvml import throttles
 from tracking.sensors.sampler import Sample
 
 RISES = 3
+# Metric by reading of the processor and of GPUs.
+MEANS = {
+    "utilization_percentage": "utilization_percent",
+    "temperature_celsius": "temperature_celsius",
+    "clock_megahertz": "clock_megahertz",
+}
 # A GPU is steady if its clock and temperature moved by no more than this for this long.
 STEADY_SECONDS, CLOCK_BAND, CELSIUS_BAND = 1.0, 0.02, 1.0
 UNSTEADY = (
@@ -155,23 +161,16 @@ def _values(inside: Sequence[Sample], gpus: Sequence[str]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for name, keys in {"cpu": ("cpu",), "gpu": gpus}.items():
         devices = [f"system/{key}" for key in keys]
-        if used := _means(inside, devices, "utilization_percentage"):
-            metrics[f"{name}/utilization_percent_mean"] = float(np.mean(used))
-        if celsius := _means(inside, devices, "temperature_celsius"):
-            metrics[f"{name}/temperature_celsius_mean"] = float(np.mean(celsius))
-            every = _by_sample(inside, devices, "temperature_celsius")
-            metrics[f"{name}/temperature_celsius_max"] = max(map(max, every))
-        if clocks := _means(inside, devices, "clock_megahertz"):
-            metrics[f"{name}/clock_megahertz_mean"] = float(np.mean(clocks))
+        for reading, key in MEANS.items():
+            values = _by_sample(inside, devices, reading)
+            complete = [sample for sample in values if len(sample) == len(devices)]
+            if complete:
+                metrics[f"{name}/{key}_mean"] = float(np.mean(complete))
+            if complete and reading == "temperature_celsius":
+                metrics[f"{name}/{key}_max"] = max(map(max, values))
         if held := _by_sample(inside, devices, "process_memory_megabytes"):
             metrics["memory/peak_device_process_bytes"] = 1e6 * max(map(sum, held))
     return metrics
-
-
-def _means(inside: Sequence[Sample], devices: Sequence[str], reading: str) -> list[float]:
-    """Return the mean over devices of each sample that has them all."""
-    values = _by_sample(inside, devices, reading)
-    return [float(np.mean(sample)) for sample in values if len(sample) == len(devices)]
 
 
 def _by_sample(inside: Sequence[Sample], devices: Sequence[str], reading: str) -> list[list[float]]:

@@ -9,7 +9,7 @@ from experiments.cli.codes import DONE, NO_VERDICT
 from experiments.cli.commands import Command
 from experiments.config.settings import setting
 from tracking import plain
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def run(settings: Compare) -> int:
             display.console.print(
                 rendering.terminal_card(compared.answer.card), "", writing.terminal(comparison)
             )
-            print_findings(compared.answer.sentences, comparison.warnings, display)
+            print_findings(compared.answer.sentences, [*map(str, comparison.warnings)], display)
             if compared.answer.card.advice:
                 display.say(str(compared.answer.card.advice))
             display.say("")
@@ -109,7 +109,10 @@ def run(settings: Compare) -> int:
         else:
             print(plain.visible(compared.answer.text(settings.format)), end="")
         if compared.trouble:
-            raise EvenhandError(f"the report is on disk, but not on the server: {compared.trouble}")
+            raise EvenhandError(
+                ErrorCode.UNREACHABLE,
+                f"the report is on disk, but not on the server: {compared.trouble}",
+            )
         if is_table:
             display.say(f"MLflow UI  {compared.page}")
     return DONE if comparison.has_verdict or is_by_mlflow() else NO_VERDICT

@@ -12,7 +12,7 @@ from experiments.cli.commands import Command
 from experiments.config import shell
 from experiments.config.settings import setting
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -48,23 +48,23 @@ def write(settings: New) -> list[Path]:
     """Write the files and return their paths.
 
     Raises:
-        UsageError: for a name that cannot be, and for a folder that exists.
+        UsageError: for an invalid name, and for a folder that exists.
     """
     from models import own
 
     name = settings.name
-    if not name:
-        raise UsageError(f"name is missing: {shell.command('new', settings.kind, 'my_net')}")
     if not _NAME.fullmatch(name):
-        raise UsageError(f"name={ascii(name)[:60]}: small letters, digits and _, as in my_net")
-    if settings.kind == "model" and (
-        (own.OURS / name).exists() or (own.OURS / f"{name}.py").exists()
-    ):
-        raise UsageError(f"name={name}: evenhand has a '{name}' of its own; choose another name")
-    folder = Path(settings.output) / name
-    if folder.exists():
         raise UsageError(
-            f"{folder} is there already; choose another name, or another folder (output=DIR)"
+            ErrorCode.INVALID_VALUE,
+            f"name={ascii(name)[:60]}: small letters, digits and _, as in "
+            f"{shell.command('new', settings.kind, 'my_net')}",
+        )
+    folder = Path(settings.output) / name
+    ours = [own.OURS / name, own.OURS / f"{name}.py"] if settings.kind == "model" else []
+    if taken := [path for path in (*ours, folder) if path.exists()]:
+        raise UsageError(
+            ErrorCode.EXISTS,
+            f"name={name}: {taken[0]} exists; choose another name, or another folder (output=DIR)",
         )
     values = {"name": name, "title": "".join(part.capitalize() for part in name.split("_"))}
     folder.mkdir(parents=True)

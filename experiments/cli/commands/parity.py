@@ -55,7 +55,7 @@ def run(settings: Parity) -> int:
     with Display() as display:
         result, page = parity.parity(settings, display.step)
         display.rest()
-        display.console.print(parity.table(result))
+        display.console.print(parity.table(result.rows))
         print_findings([], result.troubles, display)
         display.say(f"MLflow UI  {page}")
     return FAILED if result.troubles else DONE

@@ -20,6 +20,7 @@ from experiments.comparison.analyses import (
 from experiments.comparison.analyses.evidence import Evidence, Part
 from experiments.comparison.report import tables
 from experiments.comparison.report.canvas import Drawing
+from experiments.comparison.runs.warning import ComparisonWarning
 from experiments.comparison.verdicts import busy
 
 # Parts of a report in their order.
@@ -53,8 +54,8 @@ def drawings(evidence: Evidence) -> list[Drawing]:
     return [part for make in BODY for part in make(evidence) if isinstance(part, Drawing)]
 
 
-def warnings(evidence: Evidence) -> list[str]:
-    """Return the lines that stand before everything else."""
+def warnings(evidence: Evidence) -> list[ComparisonWarning]:
+    """Return the warnings that an analysis adds to those of the verdicts."""
     comparison = evidence.comparison
     return [
         *busy.warning(comparison.findings),

@@ -157,7 +157,7 @@ def find_limit(rates: Mapping[int, Mapping[str, float]]) -> Limit:
     if len(blocks) < MINIMUM_BLOCKS:
         return Limit(LimitReason.TOO_FEW_BLOCKS, blocks=len(blocks))
     table = np.log([[rates[size][block] for size in sizes] for block in blocks])
-    trend = significance.page(table).p if len(sizes) > 2 else None
+    trend = float(stats.page_trend_test(table).pvalue) if len(sizes) > 2 else None
     if trend is not None and trend >= ALPHA:
         return Limit(LimitReason.NO_TREND, trend_p=trend, blocks=len(blocks))
     adjusted = significance.holm([_p_within_best(table, at) for at in range(len(sizes))])

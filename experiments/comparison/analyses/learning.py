@@ -16,6 +16,7 @@ from experiments.comparison.report.sections import Cell, Header, Line, Section
 from experiments.comparison.report.tables import number
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.runs.raw import BY_EPOCH, RawRun
+from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision, paired
 from experiments.metrics import outcome
@@ -117,12 +118,15 @@ def _agreement(
     return Agreement(metric, stratum, a, b, count, epochs, worst + 1, estimate, margin, alike)
 
 
-def warnings(evidence: Evidence) -> list[str]:
-    """Return a line for each level that learns differently."""
+def warnings(evidence: Evidence) -> list[ComparisonWarning]:
+    """Return a warning for each level that learns differently."""
     return [
-        f"LEARNING DIFFERS, {agreement.b} against {agreement.a}: "
-        f"{outcome(agreement.metric).label} in epoch {agreement.epoch} by {agreement.difference}"
-        + (f" [{agreement.stratum}]" if agreement.stratum else "")
+        ComparisonWarning(
+            WarningCode.LEARNING_DIFFERS,
+            f"LEARNING DIFFERS, {agreement.b} against {agreement.a}: "
+            f"{outcome(agreement.metric).label} in epoch {agreement.epoch} by "
+            f"{agreement.difference}" + (f" [{agreement.stratum}]" if agreement.stratum else ""),
+        )
         for agreement in agreements(evidence.raw, evidence.comparison.baseline)
         if agreement.alike is False
     ]

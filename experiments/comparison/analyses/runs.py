@@ -23,6 +23,7 @@ from experiments.comparison.report.tables import number
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.runs.raw import evenly
+from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.metrics import Outcome
 from tracking.records import JIT_COMPILE, JIT_PLANNED, RAN_EAGERLY
 
@@ -123,20 +124,26 @@ def table(evidence: Evidence) -> list[Section]:
     return [Section("Every run that counts", caption, header, rows, folded=True)]
 
 
-def eager_warnings(environment: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return a line for each level that was not compiled as its variant is to be.
+def eager_warnings(environment: Mapping[str, Mapping[str, str]]) -> list[ComparisonWarning]:
+    """Return a warning for each level that was not compiled as its variant is to be.
 
     Args:
         environment: level -> fact -> value, as in a comparison.
     """
     eager = [
-        f"NOT COMPILED THROUGHOUT, {level}: {facts[RAN_EAGERLY]}. The rest ran eagerly."
+        ComparisonWarning(
+            WarningCode.NOT_COMPILED,
+            f"NOT COMPILED THROUGHOUT, {level}: {facts[RAN_EAGERLY]}. The rest ran eagerly.",
+        )
         for level, facts in environment.items()
         if RAN_EAGERLY in facts
     ]
     by_xla = [
-        f"COMPILED OTHERWISE, {level}: jit_compile is {facts[JIT_COMPILE]}, expected "
-        f"{facts[JIT_PLANNED]}. The framework decides by the network and the device."
+        ComparisonWarning(
+            WarningCode.COMPILED_OTHERWISE,
+            f"COMPILED OTHERWISE, {level}: jit_compile is {facts[JIT_COMPILE]}, expected "
+            f"{facts[JIT_PLANNED]}. The framework decides by the network and the device.",
+        )
         for level, facts in environment.items()
         if facts.get(JIT_COMPILE) != facts.get(JIT_PLANNED)
     ]

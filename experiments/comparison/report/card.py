@@ -124,7 +124,7 @@ def build_card(
         title,
         _question(comparison, headlines),
         " ".join(filter(None, (_answer(comparison, headlines), _quality(comparison)))),
-        comparison.warnings,
+        [warning.text for warning in comparison.warnings],
         {name: text for name, text in _facts(comparison, span).items() if text},
         lines,
         len(headlines) - len(lines),

@@ -291,7 +291,7 @@ def _range(finding: Finding) -> str:
 
 
 def _end(value: float | None, finding: Finding, *, upper: bool = False) -> str:
-    if value is None:
+    if not value:
         return "an unknown amount different"
     times = max(value, 1 / value)
     rounded = _ratio_ends(times, times, finding)[upper is (value >= 1)]

@@ -12,6 +12,7 @@ import pandas as pd
 
 from experiments.comparison.runs import pairing
 from experiments.comparison.runs.pairing import natural
+from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.comparison.statistics.estimates import Floats
 from experiments.metrics import TO_ACCURACY
 from tracking.records import BETWEEN_WARNINGS
@@ -222,17 +223,25 @@ def not_available(frames: Iterable[pd.DataFrame], metric: str) -> str:
     return " / ".join(sorted(reasons - {""}))
 
 
-def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Return warnings that stand before any figure."""
-    texts = list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
+def warnings(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
+    """Return the warnings that the runs carry, and those on what differs between them."""
+    tags = list(frame["tags.warnings"].dropna()) if "tags.warnings" in frame.columns else []
+    lines = [
+        ComparisonWarning(WarningCode.RECORDED, line)
+        for text in dict.fromkeys(tags)
+        for line in text.split(BETWEEN_WARNINGS)
+        if line
+    ]
     if frame["apart"].any():
-        texts.append(APART)
-    lines = [line for text in dict.fromkeys(texts) for line in text.split(BETWEEN_WARNINGS) if line]
+        lines.append(ComparisonWarning(WarningCode.SEPARATE_CAMPAIGNS, APART))
     names = {
-        "tags.environment": "environments (machine, packages and inherited variables)",
-        "tags.commit": "commits of this code",
+        "tags.environment": (
+            WarningCode.MIXED_ENVIRONMENTS,
+            "environments (machine, packages and inherited variables)",
+        ),
+        "tags.commit": (WarningCode.MIXED_COMMITS, "commits of this code"),
     }
-    for column, name in names.items():
+    for column, (code, name) in names.items():
         if column not in frame.columns or (count := frame[column].nunique()) < 2:
             continue
         inside = frame.groupby(["stratum", "pair"])[column].nunique()
@@ -240,5 +249,6 @@ def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
         where = "inside every block there is one"
         if mixed:
             where = f"inside {mixed} of {len(inside)} blocks there are several"
-        lines.append(f"The runs come from {count} {name}; {where}.")
+        text = f"The runs come from {count} {name}; {where}."
+        lines.append(ComparisonWarning(code, text))
     return tuple(dict.fromkeys(lines))

@@ -9,7 +9,7 @@ import pandas as pd
 
 from experiments.comparison.runs import names, query
 from tracking import plain, technical
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.records import RunKind, StoredRun
 
 TAKEN = "give what mlflow.search_runs() returns, run ids, or a table with a row a run"
@@ -30,7 +30,9 @@ def table(runs: Any) -> pd.DataFrame:
     elif isinstance(runs, Iterable):
         frame = _from_each(list(runs))
     else:
-        raise UsageError(f"compare: {type(runs).__name__} holds no runs; {TAKEN}")
+        raise UsageError(
+            ErrorCode.INVALID_VALUE, f"compare: {type(runs).__name__} holds no runs; {TAKEN}"
+        )
     columns = [str(name) for name in frame.columns]
     if {"run_id", "name", "kind"} <= set(columns):
         campaigns = frame[frame["kind"] == RunKind.CAMPAIGN]
@@ -38,8 +40,9 @@ def table(runs: Any) -> pd.DataFrame:
         frame = names.added(frame, names_by_id)
     if not frame.empty and ("block" not in columns or not frame["block"].notna().any()):
         raise UsageError(
+            ErrorCode.MISSING_VALUE,
             "compare: no run says its block (tag or column `block`), by which runs are paired; "
-            f"have {', '.join(columns[:8])}, …"
+            f"have {', '.join(columns[:8])}, …",
         )
     return frame
 
@@ -102,7 +105,9 @@ def _from_each(runs: list[Any]) -> pd.DataFrame:
         elif hasattr(run, "info"):
             stored[run.info.run_id] = stored_run(run)
         else:
-            raise UsageError(f"compare: {plain.short(repr(run))} is no run; {TAKEN}")
+            raise UsageError(
+                ErrorCode.INVALID_VALUE, f"compare: {plain.short(repr(run))} is no run; {TAKEN}"
+            )
     return query.table(stored.values())
 
 
@@ -113,7 +118,9 @@ def _by_id(run_id: str) -> Iterator[StoredRun]:
     store = Store(to_read=True)
     run = store.run(run_id)
     if run is None:
-        raise UsageError(f"compare: no run {plain.short(run_id)} on {store.uri}; {TAKEN}")
+        raise UsageError(
+            ErrorCode.NOT_FOUND, f"compare: no run {plain.short(run_id)} on {store.uri}; {TAKEN}"
+        )
     yield run
     if run.tags.get("kind") == RunKind.CAMPAIGN:
         yield from store.children(run_id, store.experiment_name(run_id))

@@ -11,6 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
+
 Milliseconds = NDArray[np.float64]
 HOUR_MS = 3_600_000.0
 # Shares of campaigns in random order that get a warning, and that are refused.
@@ -148,23 +150,23 @@ def duration(milliseconds: float) -> str:
     return "less than a second"
 
 
-def warnings(orders: Sequence[Order]) -> list[str]:
+def warnings(orders: Sequence[Order]) -> list[ComparisonWarning]:
     """Return warnings for each pair of levels of unbalanced order, and of pairs that lie apart."""
-    lines = []
+    lines = list[ComparisonWarning]()
     for a, b in dict.fromkeys((order.a, order.b) for order in orders):
         strata = [order for order in orders if (order.a, order.b) == (a, b)]
         leaning = [order for order in strata if order.p < UNBALANCED / len(strata)]
         if together(strata).p < UNBALANCED:
             leaning = strata
         if leaning:
-            lines.append(
+            text = (
                 f"The order is not balanced: {together(leaning).first}; "
                 "what the order does is in the difference."
             )
+            lines.append(ComparisonWarning(WarningCode.UNBALANCED_ORDER, text))
         if far := [order for order in strata if order.apart]:
             where = "; ".join(order.apart_in_words for order in far[:NAMED])
             more = f"; and in {len(far) - NAMED} more strata" if len(far) > NAMED else ""
-            lines.append(
-                f"Runs of {a} and {b} that are paired did not run side by side: {where}{more}."
-            )
+            text = f"Runs of {a} and {b} that are paired did not run side by side: {where}{more}."
+            lines.append(ComparisonWarning(WarningCode.NOT_SIDE_BY_SIDE, text))
     return lines

@@ -16,7 +16,7 @@ import pandas as pd
 from experiments.comparison.runs import names as names_
 from experiments.comparison.runs import nature
 from experiments.config import settings as settings_
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.records import RepeatCause
 
 CONTROL, DISTURBED = "tags.control", "tags.disturbed"
@@ -93,7 +93,9 @@ def column_of(table: pd.DataFrame, name: str) -> str:
             return column
     names = [str(column) for column in table.columns if "/" not in str(column)]
     have = sorted(column for column in names if not column.startswith("tags.mlflow"))
-    raise UsageError(f"no column '{name}' in the runs; have {', '.join(have)}")
+    raise UsageError(
+        ErrorCode.UNKNOWN_NAME, f"no column '{name}' in the runs; have {', '.join(have)}"
+    )
 
 
 def control_names(table: pd.DataFrame) -> pd.Series:
@@ -126,16 +128,21 @@ def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
     """
     if table.empty:
         raise UsageError(
-            "no runs to compare: the selection is empty; widen the experiment, campaign or filter"
+            ErrorCode.NO_RUNS,
+            "no runs to compare: the selection is empty; widen the experiment, campaign or filter",
         )
     if table.columns.has_duplicates:
         raise UsageError(
-            f"column {table.columns[table.columns.duplicated()][0]} is in the table twice"
+            ErrorCode.DUPLICATE,
+            f"column {table.columns[table.columns.duplicated()][0]} is in the table twice",
         )
     frame = table.reset_index(drop=True)
     frame = frame[are_cells(frame)]
     if frame.empty:
-        raise UsageError("no runs to compare: none of those selected is a cell run (tag kind=cell)")
+        raise UsageError(
+            ErrorCode.NO_RUNS,
+            "no runs to compare: none of those selected is a cell run (tag kind=cell)",
+        )
     frame = frame.assign(**_own_columns(frame, factor, strata))
     # the copy puts columns of one type side by side, since rows are taken many times
     texts = {name: object for name, kind in frame.dtypes.items() if kind == "str"}

@@ -17,7 +17,7 @@ from experiments import metrics
 from experiments.comparison.statistics import estimates
 from experiments.comparison.statistics.estimates import Floats
 from tracking import tables
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import Point
 
 if TYPE_CHECKING:
@@ -194,7 +194,9 @@ def read_values(path: Path) -> dict[str, Phase]:
         warmup = np.array(table["warmup"], dtype=np.bool_)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0][:200]
-        raise EvenhandError(f"{path.name} cannot be read: {reason}") from error
+        raise EvenhandError(
+            ErrorCode.UNREADABLE, f"{path.name} cannot be read: {reason}"
+        ) from error
     of_phase = {name: names == name for name in dict.fromkeys(table["phase"])}
     return {
         name: Phase(name, seconds[at], examples[at], warmup[at]) for name, at in of_phase.items()

@@ -6,7 +6,6 @@ All are of b against the baseline a: a ratio is b / a, a difference b - a, a pro
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,10 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 Floats = NDArray[np.float64]
-EXACT_PAIRS = 50
 # The width of a t interval from two values is chance, from 0 to a factor of 10^10.
 MINIMUM_VALUES = 3
 ROUNDING = 1e-9
@@ -36,9 +34,12 @@ def numbers(values: ArrayLike, *, minimum: int = 1) -> Floats:
     """Return a finite one-dimensional array. Raises UsageError below `minimum` values."""
     array = np.asarray(values, dtype=np.float64).ravel()
     if not np.logical_and.reduce(np.isfinite(array)):  # `all` takes twice as long for so few
-        raise UsageError("values hold NaN or infinities; leave those runs out")
+        raise UsageError(
+            ErrorCode.INVALID_VALUE, "values hold NaN or infinities; leave those runs out"
+        )
     if len(array) < minimum:
-        raise UsageError(f"{len(array)} values where at least {minimum} are needed")
+        text = f"{len(array)} values where at least {minimum} are needed"
+        raise UsageError(ErrorCode.TOO_FEW, text)
     return array
 
 
@@ -46,7 +47,8 @@ def differences(a: ArrayLike, b: ArrayLike) -> Floats:
     """Return b - a, pair by pair."""
     first, second = numbers(a), numbers(b)
     if len(first) != len(second):
-        raise UsageError(f"{len(first)} against {len(second)} values do not make pairs")
+        text = f"{len(first)} against {len(second)} values do not make pairs"
+        raise UsageError(ErrorCode.INVALID_VALUE, text)
     return second - first
 
 
@@ -54,7 +56,8 @@ def log_ratios(a: ArrayLike, b: ArrayLike) -> Floats:
     """Return log(b / a), pair by pair. Raises UsageError unless all values are positive."""
     first, second = numbers(a), numbers(b)
     if min(first.min(), second.min()) <= 0:
-        raise UsageError("a ratio needs positive values; compare the difference")
+        text = "a ratio needs positive values; compare the difference"
+        raise UsageError(ErrorCode.INVALID_VALUE, text)
     return differences(np.log(first), np.log(second))
 
 
@@ -95,48 +98,10 @@ def exponential(estimate: Estimate) -> Estimate:
         )
 
 
-def hodges_lehmann(values: ArrayLike, confidence: float = 0.95) -> Estimate:
-    """Return the median of the Walsh averages, with the interval of the signed-rank test.
-
-    The interval is exact up to 50 values; fewer than six bound nothing at 95 %. Source: Hollander &
-    Wolfe, section 3.2.
-    """
-    shifts = numbers(values)
-    n = len(shifts)
-    first, second = np.triu_indices(n)
-    averages = np.sort((shifts[first] + shifts[second]) / 2)
-    if n <= EXACT_PAIRS:
-        chances = signed_rank_distribution(tuple(range(1, n + 1)))
-        # smallest sum of ranks that is at least as likely as the tail
-        tail = (1 - confidence) / 2 * (1 - ROUNDING)
-        rank = int(np.searchsorted(np.cumsum(chances), tail))
-    else:
-        sd = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-        reach = float(special.ndtri((1 + confidence) / 2)) * sd
-        rank = max(0, math.floor(n * (n + 1) / 4 - reach))
-    middle = float(np.median(averages))
-    if rank == 0:
-        return Estimate(middle, -math.inf, math.inf)
-    return Estimate(middle, float(averages[rank - 1]), float(averages[-rank]))
-
-
-@lru_cache(maxsize=256)
-def signed_rank_distribution(ranks: Sequence[int]) -> Floats:
-    """Return P(S = 0, 1, …) of the sum S of the ranks with a positive sign, exactly.
-
-    Args:
-        ranks: Whole numbers; with ties twice the mid-ranks.
-    """
-    chances = np.ones(1)
-    for rank in ranks:
-        chances = (np.append(chances, np.zeros(rank)) + np.append(np.zeros(rank), chances)) / 2
-    return chances
-
-
 def minimum_values(q: float, confidence: float = 0.95) -> int:
     """Return the number of values from which quantile q has a distribution-free interval."""
     if not 0 < q < 1:
-        raise UsageError(f"quantile {q} is not between 0 and 1")
+        raise UsageError(ErrorCode.INVALID_VALUE, f"quantile {q} is not between 0 and 1")
     return math.ceil(math.log((1 - confidence) / 2) / math.log(max(q, 1 - q)) - ROUNDING)
 
 
@@ -154,7 +119,9 @@ def percentile(values: ArrayLike, q: float) -> float:
     sample = numbers(values)
     if not earned(q, len(sample)):
         needed = minimum_values(q)
-        raise UsageError(f"n too small: {len(sample)} values, p{100 * q:g} needs {needed}")
+        raise UsageError(
+            ErrorCode.TOO_FEW, f"n too small: {len(sample)} values, p{100 * q:g} needs {needed}"
+        )
     return float(np.quantile(sample, q, method="median_unbiased"))
 
 

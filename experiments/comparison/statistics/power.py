@@ -6,11 +6,9 @@ Values are on the scale of the test: logarithms for ratios, differences as they 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize, special
 
 from experiments.comparison.statistics.estimates import Floats, t_quantile
@@ -71,7 +69,7 @@ def minimum_for_verdict(
     if not sd:
         return bound
     error = sd / math.sqrt(n)
-    spreads = _spreads(n - 1) * error
+    spreads = _estimated_spreads(n - 1, 200) * error
     beyond, single = (t_quantile(1 - alpha / 2 / among, n - 1) * spreads for among in (1, tests))
     needed = np.maximum(bound + beyond, single)
     short = float(needed[0]) - 10 * error, float(needed[-1]) + 10 * error
@@ -83,30 +81,19 @@ def minimum_for_verdict(
     return float(optimize.brentq(missing, *short, xtol=1e-5 * error))
 
 
-@lru_cache(maxsize=256)
-def _spreads(df: int) -> Floats:
-    return estimated_spreads(df)
-
-
-def estimated_spreads(df: NDArray[np.int_] | int, values: int = 200) -> Floats:
+@lru_cache(maxsize=512)
+def _estimated_spreads(df: int, count: int) -> Floats:
     """Return equally likely values of an estimated SD if the true one is 1, ascending."""
-    chances, freedom = (np.arange(values) + 0.5) / values, np.asarray(df, dtype=float)[..., None]
-    return np.asarray(np.sqrt(special.chdtri(freedom, 1 - chances) / freedom))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Number of further blocks until a verdict is likely; None if no number is enough."""
-
-    blocks: int | None
+    chances = (np.arange(count) + 0.5) / count
+    return np.asarray(np.sqrt(special.chdtri(float(df), 1 - chances) / float(df)))
 
 
 def blocks_to_settle(
     mean: float, sd: float, n: int, bound: float, *, most: int, tests: int = 1, alpha: float = ALPHA
-) -> Plan:
+) -> int | None:
     """Return how many more blocks bring a verdict with a predictive probability of 95 %.
 
-    The true mean and SD have their posterior given the n blocks (Jeffreys' prior), so a mean that
+    None if no number does.     The true mean and SD have their posterior given the n blocks (Jeffreys' prior), so a mean that
     may lie at the margin gets no number. All blocks count. The rule is the t rule of `significance`.
 
     Args:
@@ -117,24 +104,18 @@ def blocks_to_settle(
     """
     more = _MORE[: int(np.searchsorted(_MORE, most, side="right"))]
     if not len(more):
-        return Plan(None)
+        return None
     total, critical = n + more[:, None], _critical(n, tests, alpha)
-    true_sd = sd / _spreads_of_posterior(n - 1)
+    true_sd = sd / _estimated_spreads(n - 1, 25)
     error = np.sqrt(((n - 1) * sd**2 + more[:, None] * true_sd**2) / (total - 1) / total)
-    moves = true_sd * np.sqrt(
-        more[:, None] / (n * total)
-    )  # SD of the mean of all blocks, given those there are
+    # SD of the mean of all blocks, given those that are measured
+    moves = true_sd * np.sqrt(more[:, None] / (n * total))
     beyond, single, inside = (quantiles[: len(more), None] * error for quantiles in critical)
     needed, room = np.maximum(bound + beyond, single), np.maximum(bound - inside, 0.0)
     outside = special.ndtr((mean - needed) / moves) + special.ndtr((-mean - needed) / moves)
     within = special.ndtr((room - mean) / moves) - special.ndtr((-room - mean) / moves)
     enough = (outside + within).mean(axis=1) >= PREDICTED
-    return Plan(int(more[int(enough.argmax())]) if enough.any() else None)
-
-
-@lru_cache(maxsize=256)
-def _spreads_of_posterior(df: int) -> Floats:
-    return estimated_spreads(df, 25)
+    return int(more[int(enough.argmax())]) if enough.any() else None
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from experiments.comparison.runs import environment
 from experiments.comparison.runs.pairing import NAMED, Exclusion
+from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.comparison.statistics.estimates import Floats
 from experiments.comparison.verdicts.decision import Withheld
 from experiments.comparison.verdicts.findings import Finding
@@ -48,26 +49,26 @@ def unsettled(finding: Finding, reason: str) -> Finding:
     return replace(
         finding,
         row=row,
-        signed_rank_p=None,
-        permutation_p=None,
-        tost_p=None,
         busy=reason,
         withheld=Withheld.BUSY_MACHINE,
     )
 
 
-def warning(findings: Iterable[Finding]) -> tuple[str, ...]:
+def warning(findings: Iterable[Finding]) -> tuple[ComparisonWarning, ...]:
     """Return the first lines of a report, one for each reason."""
     loads = dict.fromkeys(finding.busy for finding in findings if finding.busy)
     text = (
         "Times, rates, energy and temperatures have no verdict; measure again when the machine "
         "is free."
     )
-    return tuple(f"{reason[:1].upper()}{reason[1:]}. {text}" for reason in loads)
+    return tuple(
+        ComparisonWarning(WarningCode.BUSY_MACHINE, f"{reason[:1].upper()}{reason[1:]}. {text}")
+        for reason in loads
+    )
 
 
-def flagged(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Return lines with the blocks that others disturbed and that count all the same.
+def flagged(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
+    """Return warnings with the blocks that others disturbed and that count all the same.
 
     frame: the runs that are used, after every disturbed cell was measured again where it could be.
     """
@@ -85,19 +86,23 @@ def flagged(frame: pd.DataFrame) -> tuple[str, ...]:
         more = f" and {len(blocks) - NAMED} more" if len(blocks) > NAMED else ""
         if blocks:
             listed = ", ".join(blocks[:NAMED])
-            lines.append(f"Disturbed blocks that count all the same: {listed}{more}: {label}.")
+            line = f"Disturbed blocks that count all the same: {listed}{more}: {label}."
+            lines.append(ComparisonWarning(WarningCode.DISTURBED_BLOCKS, line))
     return tuple(lines)
 
 
-def repeated(excluded: Iterable[Exclusion]) -> tuple[str, ...]:
-    """Return the sentence on the block that was measured again because it was unlike the others."""
+def repeated(excluded: Iterable[Exclusion]) -> tuple[ComparisonWarning, ...]:
+    """Return the warning on the block that was measured again because it was unlike the others."""
     blocks = dict.fromkeys(
         exclusion.block for exclusion in excluded if exclusion.code == RepeatCause.ODD_BLOCK
     )
     return tuple(
-        f"Block {block} was unlike all others and was measured again, by the rule that was "
-        "recorded before the first block. "
-        "Its first runs are listed under “Left out, and why”."
+        ComparisonWarning(
+            WarningCode.ODD_BLOCK,
+            f"Block {block} was unlike all others and was measured again, by the rule that was "
+            "recorded before the first block. "
+            "Its first runs are listed under “Left out, and why”.",
+        )
         for block in blocks
     )
 

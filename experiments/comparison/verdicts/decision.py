@@ -7,7 +7,7 @@ from enum import Enum, StrEnum
 
 from numpy.typing import ArrayLike
 
-from experiments.comparison.statistics import estimates, significance
+from experiments.comparison.statistics import estimates
 from experiments.comparison.statistics.estimates import Estimate
 from experiments.comparison.statistics.significance import ALPHA
 
@@ -56,12 +56,13 @@ class Decision(Enum):
 
     @property
     def is_verdict(self) -> bool:
-        return self not in (
+        open_or_none = (
             Decision.NOT_COMPARABLE,
             Decision.TOO_FEW,
             Decision.SIZE_OPEN,
             Decision.OPEN,
         )
+        return self not in open_or_none
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,12 @@ class Effect:
 
 def paired(shifts: ArrayLike, margin: float, confidence: float = 0.95) -> Effect:
     """Decide on the mean of paired shifts: by its interval, and by two one-sided tests at 5 %."""
-    mean = estimates.mean(shifts, confidence)
-    tost = significance.tost_paired(shifts, -margin, margin)
+    mean, inner = estimates.mean(shifts, confidence), estimates.mean(shifts, 1 - 2 * ALPHA)
     return Effect(
         mean,
         margin,
         different=mean.low > 0 or mean.high < 0,
-        equivalent=tost.p < ALPHA if tost else abs(mean.value) < margin,
+        equivalent=-margin < inner.low and inner.high < margin,
     )
 
 

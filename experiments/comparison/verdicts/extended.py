@@ -8,18 +8,19 @@ import pandas as pd
 from scipy import special
 
 from experiments.comparison.runs import looks
+from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.comparison.statistics import sequential
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 
 
-def warnings(frame: pd.DataFrame) -> tuple[str, ...]:
+def warnings(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
     """Return a line for each such campaign; reports of too few blocks are no looks."""
     extensions = {
         name: [at for at in blocks if at >= MINIMUM_BLOCKS]
         for name, blocks in looks.of_extended(frame).items()
     }
     return tuple(
-        _told(name if len(extensions) > 1 else "", blocks)
+        ComparisonWarning(WarningCode.EXTENDED, _told(name if len(extensions) > 1 else "", blocks))
         for name, blocks in extensions.items()
         if len(blocks) > 1
     )

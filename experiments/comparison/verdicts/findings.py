@@ -12,6 +12,7 @@ import numpy as np
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion
+from experiments.comparison.runs.warning import ComparisonWarning
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import (
     Estimate,
@@ -26,7 +27,6 @@ from experiments.metrics import DELAYED, FREELY, Outcome, without_batch
 if TYPE_CHECKING:
     import pandas as pd
 
-    from experiments.comparison.statistics.power import Plan
 
 INCONCLUSIVE = "inconclusive"
 NOT_COMPARABLE = "not comparable"
@@ -152,7 +152,7 @@ class Finding:
         order: which side ran first, and the time in between.
         a_value: geometric mean (ratio) or mean (difference) of a over the paired blocks.
         b_value: the same of b.
-        plan: how many more blocks should settle what is open.
+        plan: how many more blocks should settle what is open; None if that cannot be predicted.
         block_seconds: median time of both runs of a block.
         took_turns: whether both ran at the same time, in turns.
         looks: blocks after which a campaign that goes on until it is settled was judged; every p
@@ -168,12 +168,7 @@ class Finding:
     outlook: str = ""
     a_value: float | None = None
     b_value: float | None = None
-    hodges_lehmann: Estimate | None = None
-    signed_rank_p: float | None = None
-    permutation_p: float | None = None
-    tost_p: float | None = None
-    cliffs_delta: float | None = None
-    plan: Plan | None = None
+    plan: int | None = None
     block_seconds: float | None = None
     took_turns: bool = False
     across: AcrossStrata | None = None
@@ -301,7 +296,7 @@ class Comparison:
     primary: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
     missing_sensors: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[ComparisonWarning, ...] = ()
     n_runs: int = 0
     controls: tuple[Control, ...] = ()
     summaries: tuple[Finding, ...] = ()

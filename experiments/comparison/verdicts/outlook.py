@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 from experiments.comparison.statistics import power
-from experiments.comparison.statistics.power import Plan
 from experiments.comparison.statistics.sequential import Looks
 from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
@@ -44,20 +43,23 @@ def of_row(finding: Finding, family: Family) -> Finding:
     return replace(planned, outlook=_told(planned))
 
 
-def _plan(finding: Finding, tests: int) -> Plan:
+def _plan(finding: Finding, tests: int) -> int | None:
     shifts, looks = finding.shifts, finding.looks
-    mean, sd, n, most = float(shifts.mean()), finding.spread, len(shifts), _most(finding)
+    mean, sd, n = float(shifts.mean()), finding.spread, len(shifts)
+    most = max(FEW, MAX_TIMES * n)
+    if finding.block_seconds:
+        most = min(most, int(MAX_SECONDS / finding.block_seconds))
 
-    def predicted(at: Looks) -> Plan:
+    def predicted(at: Looks) -> int | None:
         return power.blocks_to_settle(
             mean, sd, n, finding.row.bound, most=most, tests=tests, alpha=at.level(ALPHA)
         )
 
     last = looks
     for last in looks.ahead():
-        plan, more = predicted(last), last.blocks[-1] - looks.blocks[-1]
-        if plan.blocks and plan.blocks <= more <= most:
-            return replace(plan, blocks=more)
+        blocks, more = predicted(last), last.blocks[-1] - looks.blocks[-1]
+        if blocks and blocks <= more <= most:
+            return more
     return predicted(last)
 
 
@@ -74,43 +76,28 @@ def payable(finding: Finding, block_seconds: float | None = None) -> int | None:
     Args:
         block_seconds: time of a block, if known better than from the finding.
     """
-    blocks, seconds = (
-        finding.plan.blocks if finding.plan else None,
-        block_seconds or finding.block_seconds or 0.0,
-    )
+    blocks, seconds = finding.plan, block_seconds or finding.block_seconds or 0.0
     return blocks if blocks and blocks * seconds <= MAX_SECONDS else None
-
-
-def _most(finding: Finding) -> int:
-    blocks = max(FEW, MAX_TIMES * finding.row.n_blocks)
-    return (
-        min(blocks, int(MAX_SECONDS / finding.block_seconds)) if finding.block_seconds else blocks
-    )
 
 
 def remedies(finding: Finding) -> tuple[str, ...]:
     """Return what may narrow the interval if no number of blocks is predicted to."""
-    if finding.plan is None or payable(finding):
+    if finding.decision not in OPEN or finding.across or payable(finding):
         return ()
-    needs_machine = finding.took_turns or outcome(finding.row.metric).alone
-    quiet = (
-        ("an idle machine", *(() if needs_machine else ("pairing=interleaved",)))
-        if busy.depends(finding.outcome)
-        else ()
-    )
-    return ("longer cells", *quiet)
+    ways = ["longer cells"]
+    if busy.depends(finding.outcome):
+        ways.append("an idle machine")
+        if not finding.took_turns and not outcome(finding.row.metric).alone:
+            ways.append("pairing=interleaved")
+    return tuple(ways)
 
 
 def narrower(finding: Finding) -> float | None:
     """Return the share of its width at which the interval would settle it; else None."""
     row = finding.row
     low, high = row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
-    share = (
-        abs(abs(row.on_test_scale(row.estimate)) - row.bound) / ((high - low) / 2)
-        if high > low
-        else math.inf
-    )
-    return share if share < 1 else None
+    half, distance = (high - low) / 2, abs(abs(row.on_test_scale(row.estimate)) - row.bound)
+    return distance / half if distance < half else None
 
 
 def as_effect(shift: float, kind: str) -> float:
@@ -121,9 +108,9 @@ def as_effect(shift: float, kind: str) -> float:
 def _told(finding: Finding) -> str:
     blocks, seconds = payable(finding), finding.block_seconds
     if blocks:
-        cost = (
-            f" ({durations.format_duration(blocks * seconds)} of machine time)" if seconds else ""
-        )
+        cost = ""
+        if seconds:
+            cost = f" ({durations.format_duration(blocks * seconds)} of machine time)"
         return (
             f"at most {blocks:,} more block{'s' * (blocks > 1)} settle it with a predicted "
             f"probability of {PREDICTED}{cost}"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from experiments.comparison.runs import environment, looks, order, pairing, query
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import Exclusion, natural
-from experiments.comparison.statistics import autocorrelation, estimates, power, significance
+from experiments.comparison.statistics import autocorrelation, estimates, power
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
 from experiments.comparison.statistics.sequential import Looks
@@ -40,7 +40,7 @@ from experiments.metrics import CHECKS, HIDDEN, PROFILED, TOTAL, Outcome, declar
 from experiments.metrics import checked as check_outcomes
 from experiments.metrics import outcome as outcome_of
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 # An interval at least this many times as wide as a t interval states the cause.
 NOTABLE = 1.25
@@ -82,7 +82,9 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
             with the reason.
     """
     if not 0 < spec.margin < 1:
-        raise UsageError(f"margin={spec.margin} is not between 0 and 1; 0.03 means 3 %")
+        raise UsageError(
+            ErrorCode.INVALID_VALUE, f"margin={spec.margin} is not between 0 and 1; 0.03 means 3 %"
+        )
     runs = pairing.usable(table, factor=spec.factor, strata=spec.strata)
     frame, levels = runs.frame, _levels(spec, runs.levels)
     request = _resolve(table, frame, spec)
@@ -200,10 +202,16 @@ def _levels(spec: ComparisonSpec, levels: Sequence[str]) -> tuple[str, ...]:
     baseline = spec.baseline
     if baseline is not None and str(baseline) not in levels:
         have = ", ".join(levels) or "no level at all"
-        raise UsageError(f"no run has {spec.factor}={baseline}, the baseline; have {have}")
+        raise UsageError(
+            ErrorCode.UNKNOWN_NAME,
+            f"no run has {spec.factor}={baseline}, the baseline; have {have}",
+        )
     if len(levels) < 2:
         have = f"{spec.factor}={levels[0]}" if levels else f"no {spec.factor}"
-        raise UsageError(f"only one side: all runs have {have}; a comparison needs two levels")
+        raise UsageError(
+            ErrorCode.ONE_SIDE,
+            f"only one side: all runs have {have}; a comparison needs two levels",
+        )
     first = levels[0] if baseline is None else str(baseline)
     return (first, *(level for level in levels if level != first))
 
@@ -424,28 +432,23 @@ def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Flo
     if count < MINIMUM_VALUES:
         return replace(finding, row=replace(row, no_estimate=NoEstimate.TOO_FEW_BLOCKS))
     shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
-    interval, superior = _interval(shifts, mean, schedule), estimates.a12(a, b)
+    centre = estimates.centre(shifts)
+    bounds = map(float, mean.interval(schedule.confidence)) if mean else (centre, centre)
+    interval = Estimate(centre, *bounds)
     widening = _widening(interval, shifts, mean, schedule.confidence) if mean else {}
     row = replace(row, **widening)
     detectable = _detectable(shifts, row, schedule) if mean else 0.0
-    second = estimates.hodges_lehmann(shifts, schedule.confidence)
-    interval = _back(interval, ratio)
+    interval = estimates.exponential(interval) if ratio else interval
     row = replace(
         row,
         estimate=interval.value,
         ci_low=interval.low,
         ci_high=None if interval.high == math.inf else interval.high,
-        effect_size=superior,
+        effect_size=estimates.a12(a, b),
         probability_within_blocks=estimates.probability_within_blocks(shifts),
         minimum_detectable=detectable,
     )
-    finding = replace(
-        finding,
-        row=row,
-        hodges_lehmann=_back(second, ratio),
-        cliffs_delta=2 * superior - 1,
-        mean=mean,
-    )
+    finding = replace(finding, row=row, mean=mean)
     if count < MINIMUM_BLOCKS:
         return replace(finding, withheld=Withheld.TOO_FEW_BLOCKS)
     return _test(finding, mean, shifts)
@@ -456,20 +459,8 @@ def _test(finding: Finding, mean: MeanDistribution | None, shifts: Floats) -> Fi
     if mean is None:
         return replace(finding, row=replace(row, equivalent=bool(abs(shifts.mean()) < row.bound)))
     tost_p = float(schedule.one_sided(mean.p_within(row.bound)))
-    exact = significance.permutation_p(shifts)
-    return replace(
-        finding,
-        row=replace(row, p=float(schedule.p(mean.p())), equivalent=tost_p < ALPHA),
-        signed_rank_p=float(schedule.p(significance.signed_rank(shifts).p)),
-        permutation_p=None if exact is None else float(schedule.p(exact)),
-        tost_p=tost_p,
-    )
-
-
-def _interval(shifts: Floats, mean: MeanDistribution | None, schedule: Looks) -> Estimate:
-    centre = estimates.centre(shifts)
-    bounds = map(float, mean.interval(schedule.confidence)) if mean else (centre, centre)
-    return Estimate(centre, *bounds)
+    row = replace(row, p=float(schedule.p(mean.p())), equivalent=tost_p < ALPHA)
+    return replace(finding, row=row)
 
 
 def _widening(
@@ -503,7 +494,3 @@ def _detectable(shifts: Floats, row: Row, schedule: Looks) -> float:
     spread = float(shifts.std(ddof=1)) * (row.widening or 1.0)
     shift = power.minimum_detectable(spread, len(shifts), alpha=schedule.level(ALPHA))
     return outlook.as_effect(shift, row.kind)
-
-
-def _back(estimate: Estimate, ratio: bool) -> Estimate:
-    return estimates.exponential(estimate) if ratio else estimate

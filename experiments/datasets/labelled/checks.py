@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.datasets.files import is_text, refused
+from tracking.errors import ErrorCode
 
 # A compressed file may unpack to this many bytes, or to this many times its size if that is more.
 # MNIST's files unpack to five times.
@@ -19,7 +20,6 @@ MAX_UNPACKED_RATIO = 100
 # Limit for data that name no classes. ImageNet has as many.
 MAX_CLASSES = 1_000
 LONGEST_NAME = 255
-_PIECE_PICTURES = 1_000
 
 
 def check_unpacked(path: Path, unpacked_bytes: int) -> None:
@@ -30,6 +30,7 @@ def check_unpacked(path: Path, unpacked_bytes: int) -> None:
             path,
             f"its header promises {unpacked_bytes:,} bytes in a file of {size:,}; at most "
             f"{MAX_UNPACKED_RATIO} times its size is unpacked; if right, store it uncompressed",
+            ErrorCode.TOO_LARGE,
         )
 
 
@@ -37,24 +38,20 @@ def pixels(path: Path, values: NDArray[Any], name: str) -> NDArray[np.uint8]:
     """Return uint8 of the same shape: integers 0 … 255, or floats 0 … 1 times 255, rounded."""
     if not all(values.shape):
         sizes = " × ".join(map(str, values.shape))
-        raise refused(path, f"{name} holds nothing: its sizes are {sizes}")
-    right = "write pixels as integers 0 … 255 or floats 0 … 1"
-    kind = {"u": "integers", "i": "integers", "f": "floats"}.get(values.dtype.kind)
-    if kind is None:
-        raise refused(path, f"{name} holds {values.dtype} instead of pixels: {right}")
+        raise refused(path, f"{name} holds nothing: its sizes are {sizes}", ErrorCode.TOO_FEW)
     if values.dtype == np.uint8:
         return values.view(np.uint8)
-    lowest, highest = values.min(), values.max()
+    is_number, is_float = values.dtype.kind in "uif", values.dtype.kind == "f"
     # NaN compares false with both.
-    if not (lowest >= 0 and highest <= (1 if kind == "floats" else 255)):
-        raise refused(path, f"{name} holds {kind} from {lowest:g} to {highest:g}: {right}")
-    scaled = np.empty(values.shape, np.uint8)
-    for first in range(0, len(values), _PIECE_PICTURES):
-        part = values[first : first + _PIECE_PICTURES]
-        if kind == "floats":
-            part = np.rint(part * np.float64(255))
-        scaled[first : first + _PIECE_PICTURES] = part
-    return scaled
+    if not (is_number and values.min() >= 0 and values.max() <= (1 if is_float else 255)):
+        span = f" from {values.min():g} to {values.max():g}" if is_number else ""
+        raise refused(
+            path,
+            f"{name} holds {values.dtype}{span}: write pixels as integers 0 … 255 or floats 0 … 1",
+            ErrorCode.INVALID_VALUE,
+        )
+    scaled: NDArray[Any] = np.rint(values * np.float64(255)) if is_float else values
+    return scaled.astype(np.uint8)
 
 
 def labels(path: Path, values: object, pictures: int) -> NDArray[np.int64]:
@@ -64,7 +61,7 @@ def labels(path: Path, values: object, pictures: int) -> NDArray[np.int64]:
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "uifO":
         raise refused(path, "has no list of labels: one whole number for each picture")
     if len(values) != pictures:
-        raise refused(path, f"{pictures} images, but {len(values)} labels")
+        raise refused(path, f"{pictures} images, but {len(values)} labels", ErrorCode.CONFLICT)
     with np.errstate(invalid="ignore"):  # infinity % 1
         is_valid = (values >= 0) & (values < MAX_CLASSES) & (values % 1 == 0)
     if not is_valid.all():
@@ -73,6 +70,7 @@ def labels(path: Path, values: object, pictures: int) -> NDArray[np.int64]:
             path,
             f"label {values[row]} of picture {row + 1}; a label is a whole number from 0 to "
             f"{MAX_CLASSES - 1}",
+            ErrorCode.INVALID_VALUE,
         )
     return values.astype(np.int64)
 
@@ -83,13 +81,12 @@ def numbered(numbers: NDArray[np.int64]) -> tuple[str, ...]:
 
 def check_names(path: Path, names: Sequence[str]) -> None:
     """Raise UsageError for a class whose name cannot be written into a table or a terminal."""
+    counts = Counter(names)
     for name in names:
-        if not name or len(name) > LONGEST_NAME or not is_text(name):
+        if not name or len(name) > LONGEST_NAME or not is_text(name) or counts[name] > 1:
             raise refused(
                 path,
-                f"a class is called {name[:40]!r}; a name is 1 to {LONGEST_NAME} characters "
-                "of UTF-8, no control characters",
+                f"{counts[name]} classes are called {name[:40]!r}; a name is used once and has 1 "
+                f"to {LONGEST_NAME} characters of UTF-8, no control characters",
+                ErrorCode.INVALID_VALUE,
             )
-    name, count = Counter(names).most_common(1)[0]
-    if count > 1:
-        raise refused(path, f"{count} classes are called {name!r}; give each another name")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import traceback
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
@@ -15,11 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.datasets import marked_modules
-from experiments.datasets.files import Progress, check_path, new_folder, reading, refused
+from experiments.datasets.files import (
+    Progress,
+    check_path,
+    new_folder,
+    open_arrays,
+    reading,
+    refused,
+    save_arrays,
+)
 from experiments.datasets.images import Image, orientation_of_plain
 from experiments.datasets.labelled.raw import Pictures
 from models import own
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 VERSION = 4
 LEFT_OUT, VALIDATION, TRAINING = -1, 0, 1
@@ -44,18 +51,18 @@ class Labelled:
     name: str
     source: str
     digest: str
-    classes: tuple[str, ...]
+    classes: list[str]
     images: NDArray[np.uint8]
     labels: NDArray[np.int32]
     training: NDArray[np.int64]
     validation: NDArray[np.int64]
     mean: NDArray[np.float32]
     deviation: NDArray[np.float32]
-    left_out: tuple[str, ...]
+    left_out: list[str]
     files: NDArray[np.bytes_]
     orientations: NDArray[np.int8]
     in_files: bool
-    folders_left_out: tuple[str, ...]
+    folders_left_out: list[str]
 
     @property
     def side(self) -> int:
@@ -68,31 +75,19 @@ class Labelled:
         Raises:
             UsageError: The folder was damaged.
         """
-        with reading(folder, "whole data set in the cache (remove the folder to make it again)"):
-            about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-            images, labels, use, files, orientations = (
-                np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS
-            )
-            if {len(images), labels.size, files.size, orientations.size} != {len(use)}:
-                raise ValueError("its arrays do not belong together")
-            return cls(
-                folder=folder,
-                name=about["name"],
-                source=about["source"],
-                digest=about["digest"],
-                classes=tuple(about["classes"]),
-                images=images,
-                labels=np.array(labels, np.int32),
-                training=np.flatnonzero(use == TRAINING),
-                validation=np.flatnonzero(use == VALIDATION),
-                mean=np.array(about["mean"], np.float32),
-                deviation=np.array(about["deviation"], np.float32),
-                left_out=tuple(about["left_out"]),
-                files=files,
-                orientations=orientations,
-                in_files=about["in_files"],
-                folders_left_out=tuple(about["folders_left_out"]),
-            )
+        about, arrays = open_arrays(folder, *_ARRAYS)
+        use = arrays.pop("use")
+        if {len(array) for array in arrays.values()} != {len(use)}:
+            raise refused(folder, "its arrays do not belong together; remove the folder")
+        return cls(
+            folder=folder,
+            training=np.flatnonzero(use == TRAINING),
+            validation=np.flatnonzero(use == VALIDATION),
+            mean=np.array(about.pop("mean"), np.float32),
+            deviation=np.array(about.pop("deviation"), np.float32),
+            **arrays,
+            **about,
+        )
 
 
 def prepare(source: str, *, side: int, channels: int, cache: Path, progress: Progress) -> Labelled:
@@ -132,24 +127,29 @@ def _read(path: Path) -> Pictures:
     with reading(path, "data set"):
         if not path.exists():
             names = " or ".join(f"data={name}" for name in marked_modules(__package__, "EMBEDDED"))
-            raise UsageError(
-                f"data={path}: there is no such file or folder; or take {names}, which is embedded"
+            raise refused(
+                f"data={path}",
+                f"there is no such file or folder; or take {names}, which is embedded",
+                ErrorCode.NOT_FOUND,
             )
         for module in formats:
             if module.detect(path):
                 pictures: Pictures = module.read(path)
                 return pictures
     expected = "; ".join(module.LOOKS_FOR for module in formats)
-    raise UsageError(f"data={path}: no known data set there; looked for {expected}")
+    raise refused(
+        f"data={path}", f"no known data set there; looked for {expected}", ErrorCode.NOT_FOUND
+    )
 
 
 def _read_with_code(path: Path) -> Pictures:
     """Call `read(folder)` of a file of Python that the user named; errors name its line."""
     spec = spec_from_file_location(f"evenhand_data_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise UsageError(
-            f"data={path}: there is no such file; `evenhand new dataset NAME` writes one to "
-            "begin with"
+        raise refused(
+            f"data={path}",
+            "there is no such file; `evenhand new dataset NAME` writes one to begin with",
+            ErrorCode.NOT_FOUND,
         )
     module = module_from_spec(spec)
     try:
@@ -162,10 +162,14 @@ def _read_with_code(path: Path) -> Pictures:
         frames = traceback.extract_tb(error.__traceback__)
         numbers = [frame.lineno for frame in frames if frame.filename == str(path)]
         where = f", line {numbers[-1]}" if numbers else ""
-        raise UsageError(f"data={path}{where}: {own.reason(error)}") from error
+        why = own.reason(error)
+        raise UsageError(ErrorCode.UNREADABLE, f"data={path}{where}: {why}") from error
     if not isinstance(pictures, Pictures):
-        kind = type(pictures).__name__
-        raise UsageError(f"data={path}: read() returned {kind}; it returns Pictures")
+        raise refused(
+            f"data={path}",
+            f"read() returned {type(pictures).__name__}; it returns Pictures",
+            ErrorCode.INVALID_VALUE,
+        )
     return pictures
 
 
@@ -178,10 +182,12 @@ def _write(
     target: Path, pictures: Pictures, digest: str, side: int, channels: int, progress: Progress
 ) -> None:
     count = len(pictures.labels)
-    _check_disk(target.parent, pictures, count * side * side * channels)
     images = np.lib.format.open_memmap(
         target / "images.npy", mode="w+", dtype=np.uint8, shape=(count, side, side, channels)
     )
+    # A full disk below an array in memory ends the process without a message.
+    with (target / "images.npy").open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, count * side * side * channels)
     use, left_out = np.where(pictures.training, TRAINING, VALIDATION).astype(np.int8), []
     for row, picture in enumerate(pictures.pictures()):
         if row % 100 == 0:
@@ -193,58 +199,44 @@ def _write(
             images[row] = to_array(picture, side, channels)
     if len(left_out) > max(1, count // 100):
         raise UsageError(
-            f"{pictures.source}: {len(left_out)} of {count} pictures cannot be read, the "
-            f"first {left_out[0]}"
+            ErrorCode.UNREADABLE,
+            f"{pictures.source}: "
+            f"{len(left_out)} of {count} pictures cannot be read, the first {left_out[0]}",
         )
     training, validation = (use == TRAINING).sum(), (use == VALIDATION).sum()
     if not (training and validation):
         raise refused(
             pictures.source,
-            f"has {training} pictures to train on and {validation} to validate with; both "
-            "are needed",
+            f"has {training} pictures to train on and {validation} to validate with"
+            f"; both are needed",
+            ErrorCode.TOO_FEW,
         )
     mean, deviation = _moments(images, np.flatnonzero(use == TRAINING))
     images.flush()
-    np.save(target / "labels.npy", np.asarray(pictures.labels, np.int32))
-    np.save(target / "use.npy", use)
-    _write_files(target, pictures, use)
+    # Each row's file and orientation, if every framework decodes that file alike.
+    files, orientations = [b""] * count, np.ones(count, np.int8)
+    for row, path in enumerate(pictures.files):
+        if use[row] != LEFT_OUT and (orientation := orientation_of_plain(path)):
+            files[row], orientations[row] = os.fsencode(path), orientation
     about = {
         "name": pictures.name,
         "source": pictures.source,
         "digest": digest,
-        "classes": list(pictures.classes),
+        "classes": pictures.classes,
         "mean": mean.tolist(),
         "deviation": deviation.tolist(),
         "left_out": left_out,
         "in_files": bool(pictures.files),
-        "folders_left_out": list(pictures.folders_left_out),
+        "folders_left_out": pictures.folders_left_out,
     }
-    (target / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-
-
-def _check_disk(cache: Path, pictures: Pictures, needed_bytes: int) -> None:
-    """Raise UsageError for a disk that is too full.
-
-    A full disk below an array that is mapped into memory ends the process without a message.
-    """
-    free_bytes = shutil.disk_usage(cache).free
-    if needed_bytes > free_bytes:
-        needed, free = (f"{size / 2**30:,.1f} GiB" for size in (needed_bytes, free_bytes))
-        raise refused(
-            pictures.source,
-            f"its pictures take {needed}, the cache {cache} has {free} left; take a smaller "
-            "image_size or another cache",
-        )
-
-
-def _write_files(target: Path, pictures: Pictures, use: NDArray[np.int8]) -> None:
-    """Write each row's file and orientation, if every framework decodes that file alike."""
-    files, orientations = [b""] * len(use), np.ones(len(use), np.int8)
-    for row, path in enumerate(pictures.files):
-        if use[row] != LEFT_OUT and (orientation := orientation_of_plain(path)):
-            files[row], orientations[row] = os.fsencode(path), orientation
-    np.save(target / "files.npy", np.array(files, np.bytes_))
-    np.save(target / "orientations.npy", orientations)
+    save_arrays(
+        target,
+        about,
+        labels=np.asarray(pictures.labels, np.int32),
+        use=use,
+        files=np.array(files, np.bytes_),
+        orientations=orientations,
+    )
 
 
 def to_array(picture: Image.Image, side: int, channels: int) -> NDArray[np.uint8]:

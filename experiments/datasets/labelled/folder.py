@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from experiments.datasets import images
+from experiments.datasets.files import refused
 from experiments.datasets.images import Image
 from experiments.datasets.labelled import checks
 from experiments.datasets.labelled.raw import Pictures, held_out
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode
 
 LOOKS_FOR = "folders of pictures (train/CLASS/… and val/CLASS/…, or CLASS/…)"
 GENERAL = True  # detected last, because many data sets are kept in folders
@@ -28,30 +29,33 @@ def detect(path: Path) -> bool:
 
 
 def read(path: Path) -> Pictures:
-    first, second = _parts(path)
-    left_out = [
-        plain.line(f"{folder}: {LEADS_OUT}")
-        for part in (first, second)
-        for folder in (_classes(part) if part else ())
-        if not _is_inside(folder, path)
-    ]
-    linked = ""
-    if left_out:
-        right = "name the folder that holds them"
-        linked = f"; {len(left_out)} left out, the first {left_out[0]}; {right}"
-    names = [folder.name for folder in _classes(first) if _is_inside(folder, path)]
+    left_out: list[str] = []
+    parts = [_inside(part, path, left_out) for part in _parts(path)]
+    names = [folder.name for folder in parts[0]]
     if len(names) < 2:
-        raise UsageError(f"data={path}: {len(names)} classes in {first}, two are needed{linked}")
-    checks.check_names(first, names)
-    files = _labelled_files(path, first, names)
-    training = held_out([label for _, label in files])
-    if second:
-        others = _labelled_files(path, second, names)
-        if not others:
-            raise UsageError(f"data={path}: {second.name} has no pictures{linked}")
-        training = np.arange(len(files) + len(others)) < len(files)
-        files += others
-    paths, labels = [file for file, _ in files], [label for _, label in files]
+        why = f"{len(names)} classes in it, two are needed"
+        if left_out:
+            why += f"; left out: {left_out[0]}; name the folder that holds them"
+        raise refused(f"data={path}", why, ErrorCode.TOO_FEW)
+    checks.check_names(path, names)
+    files: list[list[Path]] = []
+    labels: list[int] = []
+    for folders in parts:
+        files.append([])
+        for folder in folders:
+            if folder.name not in names:
+                raise refused(
+                    f"data={path}",
+                    f"{folder.parent.name} has the class {folder.name!r}, which train has not",
+                    ErrorCode.CONFLICT,
+                )
+            pictures = _pictures(folder)
+            files[-1] += pictures
+            labels += [names.index(folder.name)] * len(pictures)
+    paths = [file for part in files for file in part]
+    training = held_out(labels)
+    if len(parts) > 1:
+        training = np.arange(len(paths)) < len(files[0])
     return Pictures(
         path.name,
         str(path),
@@ -65,12 +69,12 @@ def read(path: Path) -> Pictures:
     )
 
 
-def _parts(path: Path) -> tuple[Path, Path | None]:
+def _parts(path: Path) -> list[Path]:
     """Return the folder of classes to train on, and the one to validate with, if there is one."""
     if not (path / "train").is_dir():
-        return path, None
-    candidates = (path / name for name in VALIDATION)
-    return path / "train", next((folder for folder in candidates if folder.is_dir()), None)
+        return [path]
+    candidates = [path / name for name in VALIDATION if (path / name).is_dir()]
+    return [path / "train", *candidates[:1]]
 
 
 def _classes(folder: Path) -> list[Path]:
@@ -79,25 +83,19 @@ def _classes(folder: Path) -> list[Path]:
     )
 
 
-def _is_inside(folder: Path, root: Path) -> bool:
-    return folder.resolve().is_relative_to(root.resolve())
+def _inside(part: Path, root: Path, left_out: list[str]) -> list[Path]:
+    """Return the folders of classes, without those that lead out, which are listed."""
+    folders = []
+    for folder in _classes(part):
+        if folder.resolve().is_relative_to(root.resolve()):
+            folders.append(folder)
+        else:
+            left_out.append(plain.line(f"{folder}: {LEADS_OUT}"))
+    return folders
 
 
 def _pictures(folder: Path) -> list[Path]:
     return sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
-
-
-def _labelled_files(root: Path, part: Path, names: list[str]) -> list[tuple[Path, int]]:
-    files = []
-    for folder in _classes(part):
-        if not _is_inside(folder, root):
-            continue
-        if folder.name not in names:
-            raise UsageError(
-                f"data={root}: {part.name} has the class {folder.name!r}, which train has not"
-            )
-        files += [(file, names.index(folder.name)) for file in _pictures(folder)]
-    return files
 
 
 def _key(root: Path, paths: list[Path], left_out: list[str]) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from experiments.datasets.files import reading, refused
 from experiments.datasets.labelled import checks
 from experiments.datasets.labelled.raw import Pictures, digest_of, of_arrays
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode
 
 LOOKS_FOR = "MNIST (train-images-idx3-ubyte[.gz], … or mnist.npz)"
 PARTS = (
@@ -26,7 +26,6 @@ PARTS = (
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 UINT8 = 0x08
 NUMERALS = True
-_PIECE_BYTES = 1 << 20
 
 
 def detect(path: Path) -> bool:
@@ -66,7 +65,11 @@ def _named(folder: Path, name: str) -> Path | None:
 def _part(folder: Path, name: str) -> Path:
     if file := _named(folder, name):
         return file
-    raise UsageError(f"data={folder}: {name}[.gz] is missing; MNIST has {', '.join(PARTS)}")
+    raise refused(
+        f"data={folder}",
+        f"{name}[.gz] is missing; MNIST has {', '.join(PARTS)}",
+        ErrorCode.NOT_FOUND,
+    )
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:
@@ -83,24 +86,13 @@ def _read_idx(path: Path) -> NDArray[np.uint8]:
         count = math.prod(sizes)
         if is_packed:
             checks.check_unpacked(path, file.tell() + count)
-            values = np.frombuffer(_read_up_to(file, count + 1), np.uint8)
+            values = np.frombuffer(file.read(count + 1), np.uint8)
         else:
             values = np.memmap(path, np.uint8, "r", file.tell())
-    if len(sizes) != begin[3] or len(values) != count:
-        raise refused(
-            path,
-            f"is cut off or too long: {len(values):,} bytes for "
-            f"{' × '.join(map(str, sizes))} values",
-        )
-    return values.reshape(sizes)
-
-
-def _read_up_to(file: IO[bytes], count: int) -> bytearray:
-    """Return at most `count` bytes, read in pieces: a promise takes no memory."""
-    data = bytearray()
-    while len(data) < count and (piece := file.read(min(_PIECE_BYTES, count - len(data)))):
-        data += piece
-    return data
+        if len(sizes) != begin[3] or len(values) != count:
+            shape = " × ".join(map(str, sizes))
+            raise ValueError(f"it has {len(values):,} bytes for {shape} values")
+        return values.reshape(sizes)
 
 
 def _read_archive(path: Path) -> list[NDArray[Any]]:
@@ -128,5 +120,6 @@ def _checked(
             path,
             f"images and labels do not belong together: images {images.shape}, labels "
             f"{labels.shape}",
+            ErrorCode.CONFLICT,
         )
     return checks.pixels(path, images, f"x_{part}"), checks.labels(path, labels, len(images))

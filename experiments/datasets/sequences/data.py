@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.datasets.files import Progress, alone, check_path, new_folder, reading, refused
-from experiments.datasets.sequences.raw import EXAMPLES, SequenceSource
+from experiments.datasets import marked_modules
+from experiments.datasets.files import (
+    Progress,
+    check_path,
+    new_folder,
+    open_arrays,
+    reading,
+    refused,
+    save_arrays,
+)
+from experiments.datasets.sequences.raw import EXAMPLES, Reader, SequenceSource
 from models.contract import Array, DataRequirements
+from tracking.errors import ErrorCode
 
 VERSION = 1
 
@@ -37,19 +46,13 @@ class Sequences:
     @classmethod
     def open(cls, folder: Path) -> Sequences:
         """Open what `prepare` wrote; the arrays stay on disk until they are read."""
+        about, arrays = open_arrays(folder, "lengths")
+        lengths, parts = arrays["lengths"], []
         with reading(folder, "whole data set in the cache (remove the folder to make it again)"):
-            about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-            lengths = np.load(folder / "lengths.npy")
-            parts = tuple(
-                np.memmap(
-                    folder / f"part{index}.bin",
-                    kind,
-                    "r",
-                    shape=(int(lengths[:, index].sum()), *tail),
-                )
-                for index, (kind, tail) in enumerate(about["parts"])
-            )
-            return cls(folder, about["digest"], about["total"], lengths, parts)
+            for index, (kind, tail) in enumerate(about["parts"]):
+                shape = (int(lengths[:, index].sum()), *tail)
+                parts.append(np.memmap(folder / f"part{index}.bin", kind, "r", shape=shape))
+        return cls(folder, about["digest"], about["total"], lengths, tuple(parts))
 
     def padded(self, part: int, rows: Array, counts: Array, width: int) -> Array:
         """Return (rows, width, …) of one part: the first `counts` of each row, then zeros."""
@@ -83,20 +86,23 @@ def prepare(
     """
     path = Path(source).expanduser().absolute()
     check_path(path)
-    reader = importlib.import_module(f"{__package__}.{reads.kind}")
+    modules = marked_modules(__package__, "READERS").values()
+    readers: dict[str, Reader] = {kind: read for m in modules for kind, read in m.READERS.items()}
     longest = None if any_length else reads.longest
     with reading(path, "data set of sentences or speech"):
         if not path.exists():
-            raise refused(f"data={path}", "there is no such file or folder; or take data=synthetic")
-        sequences: SequenceSource = reader.find(path, longest=longest, **reads.sizes)
+            raise refused(
+                f"data={path}",
+                "there is no such file or folder; or take data=synthetic",
+                ErrorCode.NOT_FOUND,
+            )
+        sequences = readers[reads.kind](path, longest=longest, **reads.sizes)
     content = [VERSION, EXAMPLES, reads.kind, dict(reads.sizes), longest, seed, sequences.key]
-    folder = cache.absolute() / "sequences"
-    target = folder / hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
-    # Of two campaigns at the same time, one makes it and the other waits.
-    with alone(target.with_suffix(".lock")):
-        if not (target / "about.json").is_file():
-            with new_folder(target) as partial:
-                _write(partial, sequences, np.random.default_rng(seed), progress)
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+    target = cache.absolute() / "sequences" / digest
+    if not (target / "about.json").is_file():
+        with new_folder(target) as partial:
+            _write(partial, sequences, np.random.default_rng(seed), progress)
     return Sequences.open(target)
 
 
@@ -116,7 +122,8 @@ def _write(
             with (target / f"part{index}.bin").open("ab") as file:
                 file.write(part.tobytes())
     if not lengths:
-        raise refused(source.path, "is empty: there is nothing in it to train on")
-    np.save(target / "lengths.npy", np.array(lengths, np.int64))
+        raise refused(
+            source.path, "is empty: there is nothing in it to train on", ErrorCode.TOO_FEW
+        )
     about = {"digest": digest.hexdigest()[:32], "total": total, "parts": kinds}
-    (target / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    save_arrays(target, about, lengths=np.array(lengths, np.int64))

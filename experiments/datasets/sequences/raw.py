@@ -12,9 +12,11 @@ import numpy as np
 
 from experiments.datasets.files import refused
 from models.contract import Array
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 Examples = tuple[int, Iterator[tuple[Array, ...]]]
+# Reads a file or folder. Arguments: its path, the largest number of tokens or None, sizes by name.
+Reader = Callable[..., "SequenceSource"]
 # The largest batch of the repeated study, twice from each of four buckets of lengths.
 EXAMPLES = 512
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -90,10 +92,14 @@ def check_length(file: Path, line: int, length: int, longest: int | None) -> Non
     if longest is not None and length > longest:
         raise refused(
             f"{file}, line {line}",
-            f"has {length} tokens with its marks; the network takes at most {longest}: "
+            f"has {length} tokens with its marks; the network takes at most {longest}"
+            f": "
             "shorten it, or take lengths=fixed, which cuts",
+            ErrorCode.TOO_LARGE,
         )
 
 
 def looked_for(path: Path, expected: str) -> UsageError:
-    return refused(f"data={path}", f"no such data there; looked for {expected}")
+    return refused(
+        f"data={path}", f"no such data there; looked for {expected}", ErrorCode.NOT_FOUND
+    )

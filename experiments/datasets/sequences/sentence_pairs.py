@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 
 from experiments.datasets.files import lines, refused
 from experiments.datasets.labelled.raw import digest_of
 from experiments.datasets.sequences import raw
-from experiments.datasets.sequences.raw import SequenceSource
+from experiments.datasets.sequences.raw import Reader, SequenceSource
+from tracking.errors import ErrorCode
 
 LOOKS_FOR = (
     "a text file of sentence, tab, translation; or a folder that holds it as pairs.tsv, "
@@ -18,7 +19,7 @@ LOOKS_FOR = (
 END, UNKNOWN = 2, 3  # 0 is padding; GNMT puts 1 before a sentence that it speaks
 
 
-def find(path: Path, *, longest: int | None, vocabulary: int) -> SequenceSource:
+def _find(path: Path, *, longest: int | None, vocabulary: int) -> SequenceSource:
     """Return examples of two parts, a sentence and its translation: ids of words, each with an end.
 
     Args:
@@ -39,7 +40,9 @@ def find(path: Path, *, longest: int | None, vocabulary: int) -> SequenceSource:
             elif any(pair):
                 raise refused(
                     f"{files[0]}, line {number}",
-                    "a sentence has no translation; remove the line, in both files",
+                    "a sentence has no translation; write a tab between the two, or the same "
+                    "number of lines in two files",
+                    ErrorCode.MISSING_VALUE,
                 )
 
     return SequenceSource(
@@ -62,21 +65,11 @@ def _files(path: Path) -> list[Path]:
 
 
 def _texts(files: list[Path]) -> Iterator[tuple[str, str]]:
-    if len(files) == 1:
-        for number, line in enumerate(lines(files[0]), start=1):
-            sentence, tab, rest = line.partition("\t")
-            if line.strip() and not tab:
-                raise refused(
-                    f"{files[0]}, line {number}",
-                    "has no tab; a line is a sentence, a tab and its translation",
-                )
-            yield sentence, rest.partition("\t")[0]  # further fields are notes
-        return
-    both = zip_longest(*map(lines, files))
-    for number, (first, second) in enumerate(both, start=1):
-        if first is None or second is None:
-            short, long = files if first is None else reversed(files)
-            raise refused(
-                short, f"ends before line {number}, which {long.name} has; both need the same lines"
-            )
-        yield first, second
+    if len(files) == 2:
+        yield from zip_longest(*map(lines, files), fillvalue="")
+    for line in lines(files[0]) if len(files) == 1 else ():
+        sentence, _, rest = line.partition("\t")
+        yield sentence, rest.partition("\t")[0]  # further fields are notes
+
+
+READERS: Mapping[str, Reader] = {"sentence_pairs": _find}

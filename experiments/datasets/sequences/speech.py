@@ -1,11 +1,17 @@
-"""Folders of recorded speech with transcripts, in the layouts of LJSpeech and of LibriSpeech."""
+"""Folders of recorded speech with transcripts, in the layouts of LJSpeech and of LibriSpeech.
+
+`spectrograms` and letters are for a recogniser with CTC, `mel_spectrograms` and characters for a
+network that speaks.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import unicodedata
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.datasets.files import lines, reading, refused
-from experiments.datasets.sequences.raw import looked_for
+from experiments.datasets.files import check_size, lines, reading, refused
+from experiments.datasets.sequences import features
+from experiments.datasets.sequences.raw import (
+    Examples,
+    Reader,
+    SequenceSource,
+    chosen,
+    looked_for,
+    numbered,
+)
+from models.contract import Array
+from tracking.errors import ErrorCode
 
 LOOKS_FOR = (
     "a folder with metadata.csv and wavs/ (LJSpeech), "
@@ -24,6 +40,10 @@ MIN_RATE, MAX_RATE = 16_000, 48_000
 MIN_SECONDS, MAX_SECONDS = 0.1, 60
 # No utterance needs more; a file of sparse zeros may promise it.
 _MAX_BYTES = 64 << 20
+
+SYMBOLS = " 'abcdefghijklmnopqrstuvwxyz"  # from 1 on; 0 is the blank
+FRAMES_A_STEP = 2  # the network's convolutions leave every second frame
+UNKNOWN = 1  # id of a character without an id; 0 is padding
 
 
 @dataclass(frozen=True)
@@ -41,26 +61,19 @@ class Utterance:
             UsageError: The file is no such recording.
         """
         with reading(self.file, "WAV file of 16, 24 or 32 bits PCM"):
-            if (size := self.file.stat().st_size) > _MAX_BYTES:
-                raise ValueError(f"it has {size:,} bytes; at most {_MAX_BYTES:,} are one utterance")
+            check_size(self.file, _MAX_BYTES)
             rate, samples = _parse(self.file.read_bytes())
-            if samples.ndim != 1:
-                raise ValueError(f"it has {samples.shape[1]} channels; make it mono")
-            bits = 8 * samples.dtype.itemsize
-            if samples.dtype.kind != "i" or bits not in (16, 32):
-                raise ValueError(f"it has samples of {samples.dtype}; make it 16 bits PCM")
-            if not MIN_RATE <= rate <= MAX_RATE:
-                raise ValueError(
-                    f"it has {rate:,} samples a second; between {MIN_RATE:,} and "
-                    f"{MAX_RATE:,} are read"
-                )
+            channels = 1 if samples.ndim == 1 else samples.shape[1]
             seconds = len(samples) / rate
-            if not MIN_SECONDS <= seconds <= MAX_SECONDS:
+            is_right = channels == 1 and samples.dtype in (np.int16, np.int32)
+            is_rate = MIN_RATE <= rate <= MAX_RATE
+            if not (is_right and is_rate and MIN_SECONDS <= seconds <= MAX_SECONDS):
                 raise ValueError(
-                    f"it lasts {seconds:.3g} s; an utterance lasts between {MIN_SECONDS} and "
-                    f"{MAX_SECONDS} s"
+                    f"{channels} channels of {samples.dtype}, {rate:,} samples a second, "
+                    f"{seconds:.3g} s; it needs one channel of 16 to 32 bits, {MIN_RATE:,} to "
+                    f"{MAX_RATE:,} samples a second, {MIN_SECONDS} to {MAX_SECONDS} s"
                 )
-        return rate, samples / 2.0 ** (bits - 1)
+        return rate, samples / 2.0 ** (8 * samples.dtype.itemsize - 1)
 
 
 def _parse(content: bytes) -> tuple[int, NDArray[Any]]:
@@ -84,23 +97,22 @@ def utterances(folder: Path) -> list[Utterance]:
     transcripts = sorted(folder.rglob("*.trans.txt")) if folder.is_dir() else []
     if metadata.is_file() and transcripts:
         raise refused(
-            folder, f"has metadata.csv and {transcripts[0].name}; keep one data set in a folder"
+            folder,
+            f"has metadata.csv and {transcripts[0].name}; keep one data set in a folder",
+            ErrorCode.CONFLICT,
         )
     if not metadata.is_file() and not transcripts:
         raise looked_for(folder, LOOKS_FOR)
     rows = [row for path in transcripts for row in _librispeech(path)]
     if not transcripts:
         rows = list(_ljspeech(metadata))
-    if not rows:
-        raise refused(
-            transcripts[0] if transcripts else metadata, "is empty; a row has a name and its text"
-        )
     for row in rows:
         if not row.file.is_file():
-            right = "fetch the recordings, or remove the row"
-            if row.file.with_suffix(".flac").is_file():
-                right = "there is a .flac file: convert it to WAV"
-            raise refused(row.where, f"the recording {row.file} is missing; {right}")
+            raise refused(
+                row.where,
+                f"the recording {row.file} is missing; convert it to WAV, or remove the row",
+                ErrorCode.NOT_FOUND,
+            )
     return rows
 
 
@@ -133,11 +145,71 @@ def _librispeech(path: Path) -> Iterator[Utterance]:
 
 
 def _utterance(folder: Path, name: str, text: str, where: str) -> Utterance:
-    if not name or not text.strip():
-        raise refused(where, "is no row; write name|text (LJSpeech) or name TEXT (LibriSpeech)")
-    if "/" in name:
+    if not name or "/" in name or not text.strip():
         raise refused(
             where,
-            f"the name {name[:40]!r} has a /; a recording is next to its transcript or in wavs/",
+            "is no row: write name|text (LJSpeech) or name TEXT (LibriSpeech); a name has no /",
         )
     return Utterance(folder / f"{name}.wav", text.strip(), where)
+
+
+def _spectrograms(path: Path, *, longest: int | None, bins: int) -> SequenceSource:  # noqa: ARG001
+    """Return examples of two parts: frames (F, bins), float32, and symbols, int32."""
+    rows = utterances(path)
+    return SequenceSource(
+        path,
+        key(rows, path),
+        lambda rng: (
+            len(rows),
+            (_symbol_example(rows[row], bins) for row in chosen(len(rows), rng)),
+        ),
+    )
+
+
+def _symbol_example(utterance: Utterance, bins: int) -> tuple[Array, Array]:
+    rate, samples = utterance.samples()
+    frames = features.log_spectrogram(samples, rate, bins)
+    letters = unicodedata.normalize("NFKD", utterance.text.lower())
+    text = " ".join("".join(letter for letter in letters if letter in SYMBOLS).split())
+    symbols = np.array([1 + SYMBOLS.index(letter) for letter in text], np.int32)
+    # CTC needs a frame for each symbol, and a blank between two equal ones.
+    needed = len(symbols) + int((symbols[1:] == symbols[:-1]).sum())
+    steps = -(-len(frames) // FRAMES_A_STEP)
+    if not 0 < needed <= steps:
+        raise refused(
+            utterance.where,
+            f"{len(symbols)} letters a to z need {needed} frames, and {utterance.file.name} has "
+            f"{steps}: is this its text?",
+            ErrorCode.CONFLICT,
+        )
+    return frames, symbols
+
+
+def _mel_spectrograms(
+    path: Path,
+    *,
+    longest: int | None,  # noqa: ARG001
+    bins: int,
+    characters: int,
+) -> SequenceSource:
+    """Return examples of two parts: frames (F, bins), float32, and ids of characters, int32."""
+    rows = utterances(path)
+
+    def read(rng: np.random.Generator) -> Examples:
+        counts = Counter(letter for row in rows for letter in row.text.lower())
+        ids = numbered(counts, UNKNOWN + 1, characters)
+
+        def example(row: Utterance) -> tuple[Array, Array]:
+            rate, samples = row.samples()
+            letters = np.array([ids.get(letter, UNKNOWN) for letter in row.text.lower()], np.int32)
+            return features.log_mel(samples, rate, bins), letters
+
+        return len(rows), (example(rows[row]) for row in chosen(len(rows), rng))
+
+    return SequenceSource(path, key(rows, path), read)
+
+
+READERS: Mapping[str, Reader] = {
+    "spectrograms": _spectrograms,
+    "mel_spectrograms": _mel_spectrograms,
+}

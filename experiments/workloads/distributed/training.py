@@ -80,7 +80,7 @@ def joined(framework: Framework, place: Place, settings: Mapping[str, Any]) -> A
     """Return this process as a worker, once all have joined, with the same initial weights."""
     worker: Any = Alone(framework)
     if place.workers > 1:
-        module = frameworks.workers(framework.name)
+        module = frameworks.load(framework.name, "workers")
         patience_seconds = settings["patience_seconds"]
         with ended_after(patience_seconds + JOIN_SECONDS):
             worker = module.Workers(

@@ -33,7 +33,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     weights = module.initial_weights(sizes, rng)
     batch = drawn_batch(sizes, settings["image_size"], settings["batch_size"], rng)
     network = models.load(settings["model"], framework.architecture).build(sizes)
-    loop = frameworks.plain_loop(framework.name).Plain(
+    loop = frameworks.load(framework.name, "plain_loop").Plain(
         network, weights, batch.inputs[0], batch.targets, framework.device
     )
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.variant import Variant
+from models.frameworks import Variant
 
 # Keras has wrappers for these, and draws with them. JAX needs SciPy itself.
 COMPANY = ("matplotlib", "pandas", "scipy", "sklearn")

@@ -4,111 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, count, islice, pairwise
+from itertools import accumulate, islice, pairwise, repeat
 from typing import Any, NamedTuple
 
-from models.contract import Array, Batch, ModelError, OptimizerConfig, StepClock, Weights
+from models.contract import Array, Batch, ErrorCode, ModelError, OptimizerConfig, StepClock, Weights
+from models.frameworks.keras.jax import COMPILED, JaxDevice
 from models.frameworks.keras.shared import KerasFramework
-
-
-class Adapter(KerasFramework):
-    """Keras, whose own defaults decide what is compiled (`jit_compile="auto"`)."""
-
-    def __init__(self, name: str, **options: Any) -> None:
-        super().__init__(name, name.partition("-")[2], **options)
-        self._applied: dict[tuple[Any, ...], Callable[..., Any]] = {}
-
-    def build(self, model: str, spec: Any) -> Any:
-        network = super().build(model, spec)
-        if hasattr(network, "example_losses"):
-            network.compute_loss = partial(_own_loss, network)
-        network.compile(loss=self._loss())
-        if self.backend == "tensorflow":
-            network.train_step = partial(self._trace, network.train_step)
-            self._compiles_each_shape = network.jit_compile
-        return network
-
-    def optimizer(self, network: Any, config: OptimizerConfig) -> Any:
-        optimizer = super().optimizer(network, config)
-        network.compile(optimizer=optimizer, loss=self._loss())
-        return optimizer
-
-    def jit_compile(self, network: Any) -> bool | None:
-        return None if self.backend == "torch" else bool(network.jit_compile)
-
-    def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
-        _check_compiled(network, optimizer)
-        placed = batch if batch.even is not None else self.place(batch)
-        return network.train_on_batch(*self._trained_on(placed))
-
-    def train_epoch(
-        self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock
-    ) -> None:
-        """Call `fit`, whose compiled train function is called once a step, on a placed batch.
-
-        On TensorFlow and JAX `fit` itself would take the batch from an iterator inside of that
-        call. A window of several steps is one call of `fit`'s: it contains only the steps.
-        """
-        _check_compiled(network, optimizer)
-        network.make_train_function()
-        compiled = network.train_function
-        placed = (self._trained_on(self.place(batch)) for batch in batches)
-        epoch = (_JaxEpoch if self.backend == "jax" else _Epoch)(self, network, placed, clock)
-        if not epoch.window:
-            return
-        # `fit` sees what batches are like, and that there is always another
-        first = epoch.window[0]
-        endless: Any = (first for _ in count())
-        if self.backend == "tensorflow":
-            import tensorflow as tf
-
-            endless = tf.data.Dataset.from_tensors(first).repeat()
-        network.train_function = epoch.run_window
-        try:
-            network.fit(endless, epochs=1, verbose=0, shuffle=False)
-        finally:
-            network.train_function = compiled
-
-    def _evaluated_loss(self, network: Any, batch: Batch) -> Any:
-        inputs, targets, weights = self._fitted(batch)
-        return network.test_on_batch(inputs, targets, sample_weight=weights)
-
-    def gradients(self, network: Any, batch: Batch) -> Weights:
-        gradients = GRADIENTS[self.backend](network, partial(_mean_loss, *self._fitted(batch)))
-        return self._gradient_weights(network, gradients)
-
-    def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
-        outputs: Array = network.predict_on_batch(self._network_inputs(inputs))
-        return outputs.astype(self._dtype, copy=False)
-
-    def apply(
-        self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int
-    ) -> Array:
-        key = (function, id(network), *options.items())
-        if key not in self._applied:
-            call = partial(function, network, **options)
-            self._applied[key] = FUNCTIONS[self.backend](call, network)
-        outputs = self._applied[key](*map(self._array, inputs))
-        array: Array = self._keras.ops.convert_to_numpy(outputs)
-        return array
-
-    def _trace(self, step: Callable[..., Any], data: Any) -> Any:
-        """Count the calls of a step's Python code: a tf.function makes one for each trace."""
-        self._traced += 1
-        return step(data)
-
-    def _trained_on(self, batch: Batch) -> tuple[Any, ...]:
-        """Return inputs, targets and, unless all of them are 1, weights of a placed batch."""
-        return self._fitted(batch)[: 2 if batch.even else 3]
-
-    def _fitted(self, batch: Batch) -> tuple[Any, Array, Array]:
-        targets, weights = self._array(batch.targets), self._array(batch.weights)
-        return self._network_inputs(batch.inputs), targets, weights
-
-    def _loss(self) -> Any:
-        return self._keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
-        )
+from models.frameworks.pytorch.device import TorchDevice
+from models.frameworks.tensorflow.device import TensorFlowDevice
 
 
 class _Epoch:
@@ -179,6 +82,101 @@ class _JaxEpoch(_Epoch):
         return logs[-1], state
 
 
+class Adapter(KerasFramework):
+    """Keras, whose own defaults decide what is compiled (`jit_compile="auto"`)."""
+
+    _epoch = _Epoch
+    _differentiate: Any
+    _compile: Any
+
+    def __new__(cls, name: str, **_: Any) -> Adapter:
+        return object.__new__(BACKENDS[name.partition("-")[2]])
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._applied: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._loss = self._keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+
+    def build(self, model: str, spec: Any) -> Any:
+        network = super().build(model, spec)
+        if hasattr(network, "example_losses"):
+            network.compute_loss = partial(_own_loss, network)
+        network.compile(loss=self._loss)
+        return network
+
+    def optimizer(self, network: Any, config: OptimizerConfig) -> Any:
+        optimizer = super().optimizer(network, config)
+        network.compile(optimizer=optimizer, loss=self._loss)
+        return optimizer
+
+    def jit_compile(self, network: Any) -> bool | None:
+        return bool(network.jit_compile)
+
+    def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
+        _check_compiled(network, optimizer)
+        placed = batch if batch.even is not None else self.place(batch)
+        return network.train_on_batch(*self._trained_on(placed))
+
+    def train_epoch(
+        self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock
+    ) -> None:
+        """Call `fit`, whose compiled train function is called once a step, on a placed batch.
+
+        On TensorFlow and JAX `fit` itself would take the batch from an iterator inside of that
+        call. A window of several steps is one call of `fit`'s: it contains only the steps.
+        """
+        _check_compiled(network, optimizer)
+        network.make_train_function()
+        compiled = network.train_function
+        placed = (self._trained_on(self.place(batch)) for batch in batches)
+        epoch = self._epoch(self, network, placed, clock)
+        if not epoch.window:
+            return
+        # `fit` sees what batches are like, and that there is always another
+        endless = self._repeat(epoch.window[0])
+        network.train_function = epoch.run_window
+        try:
+            network.fit(endless, epochs=1, verbose=0, shuffle=False)
+        finally:
+            network.train_function = compiled
+
+    def _repeat(self, batch: Any) -> Any:
+        """Return data without an end, as `fit` of the backend takes them."""
+        return repeat(batch)
+
+    def _evaluated_loss(self, network: Any, batch: Batch) -> Any:
+        inputs, targets, weights = self._fitted(batch)
+        return network.test_on_batch(inputs, targets, sample_weight=weights)
+
+    def gradients(self, network: Any, batch: Batch) -> Weights:
+        gradients = self._differentiate(network, partial(_mean_loss, *self._fitted(batch)))
+        return self._gradient_weights(network, gradients)
+
+    def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
+        outputs: Array = network.predict_on_batch(self._network_inputs(inputs))
+        return outputs.astype(self._dtype, copy=False)
+
+    def apply(
+        self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int
+    ) -> Array:
+        key = (function, id(network), *options.items())
+        if key not in self._applied:
+            call = partial(function, network, **options)
+            self._applied[key] = self._compile(call, network)
+        outputs = self._applied[key](*map(self._array, inputs))
+        return self._keras.ops.convert_to_numpy(outputs)
+
+    def _trained_on(self, batch: Batch) -> tuple[Any, ...]:
+        """Return inputs, targets and, unless all of them are 1, weights of a placed batch."""
+        return self._fitted(batch)[: 2 if batch.even else 3]
+
+    def _fitted(self, batch: Batch) -> tuple[Any, Array, Array]:
+        targets, weights = self._array(batch.targets), self._array(batch.weights)
+        return self._network_inputs(batch.inputs), targets, weights
+
+
 class _StepLoss(NamedTuple):
     """Loss of one step, from Keras' running means (rows, mean) before and after it."""
 
@@ -192,7 +190,9 @@ class _StepLoss(NamedTuple):
 
 def _check_compiled(network: Any, optimizer: Any) -> None:
     if network.optimizer is not optimizer:
-        raise ModelError("keras: a network trains with the optimizer made for it last")
+        raise ModelError(
+            ErrorCode.CONFLICT, "keras: a network trains with the optimizer made for it last"
+        )
 
 
 def _own_loss(
@@ -215,70 +215,82 @@ def _mean_loss(inputs: Any, targets: Any, weights: Any, network: Any) -> Any:
     )
 
 
-def _tensorflow_gradients(network: Any, loss: Callable[[Any], Any]) -> list[Any]:
-    import tensorflow as tf
+class _TensorFlowAdapter(TensorFlowDevice, Adapter):
+    backend = pipeline = profiler = "tensorflow"
 
-    with tf.GradientTape() as tape:
-        value = loss(network)
-    return list(map(tf.convert_to_tensor, tape.gradient(value, network.trainable_variables)))
+    def build(self, model: str, spec: Any) -> Any:
+        network = super().build(model, spec)
+        network.train_step = partial(self._trace, network.train_step)
+        self._compiles_each_shape = network.jit_compile
+        return network
 
+    def _trace(self, step: Callable[..., Any], data: Any) -> Any:
+        """Count the calls of a step's Python code: a tf.function makes one for each trace."""
+        self._traced += 1
+        return step(data)
 
-def _torch_gradients(network: Any, loss: Callable[[Any], Any]) -> list[Any]:
-    import torch
+    def _repeat(self, batch: Any) -> Any:
+        return self._tf.data.Dataset.from_tensors(batch).repeat()
 
-    values = [variable.value for variable in network.trainable_variables]
-    return list(torch.autograd.grad(loss(network), values))
+    def _differentiate(self, network: Any, loss: Callable[[Any], Any]) -> list[Any]:
+        tf, variables = self._tf, network.trainable_variables
+        with tf.GradientTape() as tape:
+            value = loss(network)
+        return list(map(tf.convert_to_tensor, tape.gradient(value, variables)))
 
-
-def _jax_gradients(network: Any, loss: Callable[[Any], Any]) -> list[Any]:
-    import jax
-    import keras
-
-    variables = network.trainable_variables
-
-    def stateless(values: list[Any]) -> Any:
-        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-            return loss(network)
-
-    gradients: list[Any] = jax.grad(stateless)([variable.value for variable in variables])
-    return gradients
-
-
-def _tensorflow_function(function: Callable[..., Any], network: Any) -> Callable[..., Any]:
-    import tensorflow as tf
-
-    compiled: Callable[..., Any] = tf.function(
-        function, autograph=False, reduce_retracing=True, jit_compile=network.jit_compile
-    )
-    return compiled
+    def _compile(self, function: Callable[..., Any], network: Any) -> Callable[..., Any]:
+        options = {"reduce_retracing": True, "jit_compile": network.jit_compile}
+        return self._tf.function(function, autograph=False, **options)
 
 
-def _torch_function(function: Callable[..., Any], _: Any) -> Callable[..., Any]:
-    import torch
-    from keras import ops
+class _TorchAdapter(TorchDevice, Adapter):
+    backend, pipeline, profiler = "torch", "pytorch", "pytorch"
 
-    def without_gradients(*arrays: Array) -> Any:
-        with torch.no_grad():
-            return function(*map(ops.convert_to_tensor, arrays))
+    def jit_compile(self, network: Any) -> bool | None:
+        return None
 
-    return without_gradients
+    def _differentiate(self, network: Any, loss: Callable[[Any], Any]) -> list[Any]:
+        values = [variable.value for variable in network.trainable_variables]
+        return list(self._torch.autograd.grad(loss(network), values))
 
-
-def _jax_function(function: Callable[..., Any], network: Any) -> Callable[..., Any]:
-    import jax
-    import keras
-
-    def stateless(values: list[Any], *arrays: Any) -> Any:
-        with keras.StatelessScope(state_mapping=list(zip(network.variables, values, strict=True))):
-            return function(*arrays)
-
-    compiled = jax.jit(stateless)
-    return lambda *arrays: compiled([variable.value for variable in network.variables], *arrays)
+    def _compile(self, function: Callable[..., Any], _: Any) -> Callable[..., Any]:
+        """Return the function without gradients; nothing is compiled."""
+        to_tensor = self._keras.ops.convert_to_tensor
+        return self._torch.no_grad()(lambda *arrays: function(*map(to_tensor, arrays)))
 
 
-GRADIENTS = {
-    "tensorflow": _tensorflow_gradients,
-    "torch": _torch_gradients,
-    "jax": _jax_gradients,
+class _JaxAdapter(JaxDevice, Adapter):
+    backend, pipeline, profiler = "jax", "", "keras"
+    _epoch = _JaxEpoch
+
+    def compilations(self) -> int:
+        return self._events[COMPILED]
+
+    def compile_anew(self) -> None:
+        self._jax.config.update("jax_enable_compilation_cache", False)
+
+    def _differentiate(self, network: Any, loss: Callable[[Any], Any]) -> list[Any]:
+        variables = network.trainable_variables
+        gradient = self._jax.grad(self._stateless(partial(loss, network), variables))
+        return list(gradient([variable.value for variable in variables]))
+
+    def _compile(self, function: Callable[..., Any], network: Any) -> Callable[..., Any]:
+        compiled = self._jax.jit(self._stateless(function, network.variables))
+        return lambda *arrays: compiled([at.value for at in network.variables], *arrays)
+
+    def _stateless(self, function: Callable[..., Any], variables: list[Any]) -> Callable[..., Any]:
+        """Return a function of the variables' values and the other arguments."""
+
+        def call(values: list[Any], *arrays: Any) -> Any:
+            state = list(zip(variables, values, strict=True))
+            with self._keras.StatelessScope(state_mapping=state):
+                return function(*arrays)
+
+        return call
+
+
+BACKENDS: dict[str, Any] = {
+    "tensorflow": _TensorFlowAdapter,
+    "torch": _TorchAdapter,
+    "jax": _JaxAdapter,
 }
-FUNCTIONS = {"tensorflow": _tensorflow_function, "torch": _torch_function, "jax": _jax_function}

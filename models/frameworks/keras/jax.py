@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 
-from models.errors import ModelError
+from models.errors import ErrorCode, ModelError
 from models.frameworks.devices import (
+    ARITHMETIC,
     OPERATIONS,
-    Device,
     choose_in_xla,
-    float32_arithmetic,
     flushes_denormals,
     resolve,
     verify_arithmetic,
@@ -24,45 +23,46 @@ MATMUL_PRECISION = {"ieee": "highest", "tf32": "tensorfloat32"}
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
-class JaxDevice(Device):
-    def __init__(self, requested: str, threads: int, precision: str, conv_algorithm: str) -> None:
+class JaxDevice:
+    """Device of JAX, part of an adapter; JAX has no global seed."""
+
+    device: str
+
+    def _open_device(
+        self, requested: str, threads: int, precision: str, conv_algorithm: str, seed: int
+    ) -> None:
         if requested == "cpu":
             os.environ["JAX_PLATFORMS"] = "cpu"
         if threads:
             os.environ["NPROC"] = str(threads)  # XLA reads the size of its pool only there, once
         if conv_algorithm in ("onednn", "plain"):
-            raise ModelError(
-                f"conv_algorithm {conv_algorithm!r}: JAX has no such choice; use profiled, "
-                "heuristic or fixed"
+            text = (
+                f"conv_algorithm {conv_algorithm!r}: JAX has no such choice; use profiled or fixed"
             )
+            raise ModelError(ErrorCode.UNSUPPORTED, text)
         choose_in_xla(conv_algorithm)
         import jax
 
         self._jax = jax
-        self._compiled = 0
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-        has_gpu = jax.default_backend() == "gpu"
-        self.name = resolve(requested, has_gpu, "jax", precision, lambda: jax.devices("cuda"))
-        jax.config.update(
-            "jax_default_matmul_precision", MATMUL_PRECISION[float32_arithmetic(precision)]
+        self._events = Counter[str]()
+        jax.monitoring.register_event_duration_secs_listener(
+            lambda event, *_, **__: self._events.update([event])
         )
+        has_gpu = jax.default_backend() == "gpu"
+        self.device = resolve(requested, has_gpu, "jax", precision, lambda: jax.devices("cuda"))
+        arithmetic = ARITHMETIC.get(precision, "ieee")
+        jax.config.update("jax_default_matmul_precision", MATMUL_PRECISION[arithmetic])
         verify_arithmetic("jax", precision, self._arithmetic())
-
-    def _listen(self, event: str, *_: Any, **__: Any) -> None:
-        self._compiled += event == COMPILED
-
-    def compilations(self) -> int:
-        return self._compiled
 
     def synchronise(self) -> None:
         for array in self._jax.live_arrays():
             array.block_until_ready()
 
-    def peak_bytes(self) -> int | None:
-        statistics = self._jax.local_devices()[0].memory_stats() if self.name == "cuda" else None
+    def peak_device_bytes(self) -> int | None:
+        statistics = self._jax.local_devices()[0].memory_stats() if self.device == "cuda" else None
         return int(statistics["peak_bytes_in_use"]) if statistics else None
 
-    def versions(self) -> dict[str, str]:
+    def _device_versions(self) -> dict[str, str]:
         numpy = self._jax.numpy
         return {
             "jax": self._jax.__version__,

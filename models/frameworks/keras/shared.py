@@ -17,38 +17,34 @@ from models.contract import (
     PROFILED,
     Array,
     Batch,
+    ErrorCode,
     ImageFiles,
     Mark,
     ModelError,
     OptimizerConfig,
     Profile,
-    UniformWeights,
     Weights,
 )
-from models.frameworks.devices import Device, FrameworkOnDevice
-from models.frameworks.keras.jax import JaxDevice
-from models.frameworks.pytorch.device import TorchDevice
-from models.frameworks.tensorflow.device import TensorFlowDevice
-
-DEVICES: dict[str, Callable[[str, int, str, str], Device]] = {
-    "tensorflow": TensorFlowDevice,
-    "torch": TorchDevice,
-    "jax": JaxDevice,
-}
-# Backend -> the framework here whose input pipeline and profiler are also Keras'.
-OWNERS = {"tensorflow": "tensorflow", "torch": "pytorch"}
-PROFILERS = {**OWNERS, "jax": "keras"}
+from models.frameworks.devices import FrameworkOnDevice
 
 
 class KerasFramework(FrameworkOnDevice):
-    """Keras layers on one backend. Keras is imported once the backend and its device are chosen."""
+    """Keras layers on one backend. Keras is imported once the backend and its device are chosen.
+
+    profiler, pipeline: the framework here whose profiler and input pipeline are also the backend's;
+    an empty one has none.
+    """
 
     architecture = "keras"
+    backend: str
+    _open_device: Any
+    _device_versions: Any
+    profiler: str
+    pipeline: str
 
     def __init__(
         self,
         name: str,
-        backend: str,
         *,
         device: str,
         threads: int,
@@ -56,21 +52,16 @@ class KerasFramework(FrameworkOnDevice):
         seed: int,
         conv_algorithm: str = PROFILED,
     ) -> None:
-        self.name = name
-        self.backend = backend
+        super().__init__(name)
         self._traced = 0
-        self._even = UniformWeights()
-        self._readers: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = False  # by TensorFlow's XLA, which reports no compilations
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         if precision == "float64":
             os.environ["JAX_ENABLE_X64"] = "1"
-        self._device = DEVICES[backend](device, threads, precision, conv_algorithm)
-        self.device = self._device.name
+        self._open_device(device, threads, precision, conv_algorithm, seed)
         self._dtype = np.dtype("float64" if precision == "float64" else "float32")
-        os.environ["KERAS_BACKEND"] = backend
-        if backend == "torch":
-            os.environ["KERAS_TORCH_DEVICE"] = self.device
+        os.environ["KERAS_BACKEND"] = self.backend
+        os.environ["KERAS_TORCH_DEVICE"] = self.device
         import keras
 
         from models import transfer
@@ -90,12 +81,11 @@ class KerasFramework(FrameworkOnDevice):
         keras.config.set_dtype_policy(policy)
         # Keras draws the seeds of its dropout layers there; its set_random_seed imports TensorFlow
         random.seed(seed)
-        self._device.seed(seed)
 
     def versions(self) -> dict[str, str]:
         config = self._keras.config
         keras = {"keras": self._keras.__version__, "keras_backend": config.backend()}
-        return {**keras, **self._device.versions()}
+        return {**keras, **self._device_versions()}
 
     def build(self, model: str, spec: Any) -> Any:
         return models.load(model, self.architecture).build(spec)
@@ -142,20 +132,22 @@ class KerasFramework(FrameworkOnDevice):
         slots = _slots(optimizer)
         for name in state:
             if name not in slots:
-                raise ModelError(f"optimizer state: {name!r} belongs to no weight of the network")
+                raise ModelError(
+                    ErrorCode.CONFLICT,
+                    f"optimizer state: {name!r} belongs to no weight of the network",
+                )
         for name, variable in slots.items():
             if name not in state:
-                raise ModelError(f"optimizer state: {name!r} is missing")
+                raise ModelError(ErrorCode.MISSING_VALUE, f"optimizer state: {name!r} is missing")
             variable.assign(state[name])
 
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
-        module = import_module(f"{models.__name__}.frameworks.{PROFILERS[self.backend]}.profiler")
-        profile: Profile = module.profiled(folder, self.device, work)
-        return profile
+        module = import_module(f"{models.__name__}.frameworks.{self.profiler}.profiler")
+        return module.profiled(folder, self.device, work)
 
     def place(self, batch: Batch) -> Batch:
         targets, weights = self.place_inputs((batch.targets, batch.weights))
-        placed = Batch(self.place_inputs(batch.inputs), targets, weights, self._even(batch))
+        placed = Batch(self.place_inputs(batch.inputs), targets, weights, self._is_uniform(batch))
         if self._compiles_each_shape:
             self._shapes.add(tuple(array.shape for array in (*batch.inputs, batch.targets)))
         return placed
@@ -165,18 +157,13 @@ class KerasFramework(FrameworkOnDevice):
         return tuple(to_tensor(self._array(array)) for array in inputs)
 
     def compilations(self) -> int:
-        return self._device.compilations() + self._traced + len(self._shapes)
-
-    def compile_anew(self) -> None:
-        if self.backend == "jax":
-            import jax
-
-            jax.config.update("jax_enable_compilation_cache", False)
+        return self._traced + len(self._shapes)
 
     def _reader(self, files: ImageFiles, workers: int) -> Any:
-        if self.backend not in OWNERS:
-            raise ModelError(f"{self.name} has no input pipeline of its own here")
-        module = import_module(f"{models.__name__}.frameworks.{OWNERS[self.backend]}.pipeline")
+        if not self.pipeline:
+            text = f"{self.name} has no input pipeline of its own here"
+            raise ModelError(ErrorCode.UNSUPPORTED, text)
+        module = import_module(f"{models.__name__}.frameworks.{self.pipeline}.pipeline")
         return module.Reader(files, workers, self.device, channels_last=True)
 
     def _array(self, array: Array) -> Array:

@@ -6,10 +6,13 @@ import os
 import shutil
 from dataclasses import replace
 
-from models.variant import Variant
+from models.frameworks import Variant
 
-CXX = ("c++", "g++", "clang++")
-CC = ("cc", "gcc", "clang")
+# Language, compilers and the variable that names one; on a GPU Triton needs another than Inductor.
+COMPILERS = {
+    "cpu": ("C++", ("c++", "g++", "clang++"), "CXX"),
+    "cuda": ("C", ("cc", "gcc", "clang"), "CC"),
+}
 
 
 def has_compiler(names: tuple[str, ...], variable: str) -> bool:
@@ -18,8 +21,8 @@ def has_compiler(names: tuple[str, ...], variable: str) -> bool:
 
 
 def _no_compiler() -> str:
-    """Return the compiler that is missing on any device; the adapter checks for C++ on the CPU."""
-    if has_compiler(CXX, "CXX") or has_compiler(CC, "CC"):
+    """Return the compiler that is missing on any device; the adapter checks for its device's."""
+    if any(has_compiler(names, variable) for _, names, variable in COMPILERS.values()):
         return ""
     return "torch.compile needs a C++ compiler, on a GPU a C compiler: install g++ or clang++"
 

@@ -19,29 +19,28 @@ from models.contract import (
     PROFILED,
     Array,
     Batch,
+    ErrorCode,
     ImageFiles,
     Mark,
     ModelError,
     OptimizerConfig,
     Profile,
     StepClock,
-    UniformWeights,
     Weights,
     check_weights,
 )
 from models.frameworks.devices import FrameworkOnDevice
-from models.frameworks.pytorch import CC, CXX, has_compiler, introspection
+from models.frameworks.pytorch import COMPILERS, has_compiler, introspection
 from models.frameworks.pytorch.device import TorchDevice
 
 IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
 
 
-class Adapter(FrameworkOnDevice):
+class Adapter(TorchDevice, FrameworkOnDevice):
     """PyTorch: eager, with torch.compile around the network, or in the order channels_last."""
 
     architecture = "pytorch"
 
-    _device: TorchDevice
     _introspection = introspection
 
     def __init__(
@@ -54,24 +53,22 @@ class Adapter(FrameworkOnDevice):
         seed: int,
         conv_algorithm: str = PROFILED,
     ) -> None:
-        self.name = name
-        self._device = TorchDevice(device, threads, precision, conv_algorithm)
-        self.device = self._device.name
+        super().__init__(name)
+        self._open_device(device, threads, precision, conv_algorithm, seed)
         self._dtype = torch.float64 if precision == "float64" else torch.float32
         self._mixed = precision == "bfloat16"
         self._compile = name == "pytorch+compile"
         if self._compile:
-            _check_compiler(self.device)
+            language, names, variable = COMPILERS[self.device]
+            if not has_compiler(names, variable):
+                text = f"{name}: torch.compile needs a {language} compiler: install {names[1]}"
+                raise ModelError(ErrorCode.NOT_INSTALLED, text)
         self._eager = not (self._compile or self._mixed)
         is_last = name == "pytorch+channels_last"
         self._layout = torch.channels_last if is_last else torch.contiguous_format
         self._compiled: dict[Any, Callable[..., Any]] = {}
-        self._even = UniformWeights()
-        self._readers: dict[tuple[Any, ...], Any] = {}
-        self._device.seed(seed)
 
-    def versions(self) -> dict[str, str]:
-        return self._device.versions()
+    versions = TorchDevice._device_versions
 
     def build(self, model: str, spec: Any) -> nn.Module:
         network: nn.Module = models.load(model, self.architecture).build(spec)
@@ -125,7 +122,8 @@ class Adapter(FrameworkOnDevice):
         for key, value in state.items():
             name, _, slot = key.rpartition("/")
             if name not in names:
-                raise ModelError(f"optimizer state: {key!r} belongs to no weight of the network")
+                text = f"optimizer state: {key!r} belongs to no weight of the network"
+                raise ModelError(ErrorCode.CONFLICT, text)
             slots.setdefault(names.index(name), {})[slot] = torch.tensor(value)
         optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
 
@@ -135,7 +133,7 @@ class Adapter(FrameworkOnDevice):
         return profiled(folder, self.device, work)
 
     def place(self, batch: Batch) -> Batch:
-        return Batch(*self._tensors(batch), self._even(batch))
+        return Batch(*self._tensors(batch), self._is_uniform(batch))
 
     def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Tensor, ...]:
         return tuple(map(self._place, inputs))
@@ -211,14 +209,26 @@ class Adapter(FrameworkOnDevice):
         placed = inputs if isinstance(inputs[0], Tensor) else self.place_inputs(inputs)
         with torch.inference_mode():
             outputs = function(network, *placed, compiled=self._forward, **options)
-        array: Array = outputs.cpu().numpy()
-        return array
+        return outputs.cpu().numpy()
 
     def compilations(self) -> int:
-        return self._device.compilations() if self._compile else 0
+        if not self._compile:
+            return 0
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"])
 
     def graph_breaks(self) -> Mapping[str, int] | None:
-        return self._device.graph_breaks() if self._compile else None
+        """Return counts by reason; frames that were given up count under the first reason."""
+        if not self._compile:
+            return None
+        from torch._dynamo.utils import counters
+
+        breaks = {reason: int(count) for reason, count in counters["graph_break"].items()}
+        if given_up := int(counters["frames"]["total"] - counters["frames"]["ok"]):
+            reason = next(iter(counters["unimplemented"]), "a frame was given up")
+            breaks[reason] = breaks.get(reason, 0) + given_up
+        return breaks
 
     def compile_anew(self) -> None:
         if self._compile:
@@ -284,20 +294,10 @@ def check_autocast(network: nn.Module, device: str) -> None:
         if device == "cuda" and isinstance(module, nn.RNNBase):
             kind = type(module).__name__
             raise ModelError(
+                ErrorCode.UNSUPPORTED,
                 f"precision 'bfloat16': PyTorch computes {name or kind} (nn.{kind}) in float16 "
-                "on a GPU; use float32 or tf32"
+                "on a GPU; use float32 or tf32",
             )
-
-
-def _check_compiler(device: str) -> None:
-    if device == "cpu" and not has_compiler(CXX, "CXX"):
-        raise ModelError(
-            "pytorch+compile: torch.compile needs a C++ compiler on the CPU: install g++ or clang++"
-        )
-    if device == "cuda" and not has_compiler(CC, "CC"):
-        raise ModelError(
-            "pytorch+compile: Triton needs a C compiler on a GPU: install gcc or clang"
-        )
 
 
 def _set_mode(network: nn.Module, *, training: bool) -> None:
@@ -316,8 +316,7 @@ def _state(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _logits(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-    logits: Tensor = network(*inputs)
-    return logits
+    return network(*inputs)
 
 
 def _mean_loss(

@@ -7,9 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from models.frameworks.devices import (
+    ARITHMETIC,
     OPERATIONS,
-    Device,
-    float32_arithmetic,
     flushes_denormals,
     onednn,
     resolve,
@@ -33,59 +32,48 @@ class CudaEvents:
         return [before.elapsed_time(after) / 1_000 for before, after in pairwise(self._events)]
 
 
-class TorchDevice(Device):
-    def __init__(self, requested: str, threads: int, precision: str, conv_algorithm: str) -> None:
+class TorchDevice:
+    """Device of PyTorch, part of an adapter."""
+
+    device: str
+
+    def _open_device(
+        self, requested: str, threads: int, precision: str, conv_algorithm: str, seed: int
+    ) -> None:
         import torch
 
         self._torch = torch
         has_gpu = torch.cuda.is_available()
-        self.name = resolve(requested, has_gpu, "torch", precision, torch.cuda.init)
-        _set_arithmetic(torch, float32_arithmetic(precision))
+        self.device = resolve(requested, has_gpu, "torch", precision, torch.cuda.init)
+        _set_arithmetic(torch, ARITHMETIC.get(precision, "ieee"))
         verify_arithmetic("torch", precision, self._arithmetic())
         torch.backends.cudnn.benchmark = conv_algorithm == "profiled"
         torch.backends.cudnn.deterministic = conv_algorithm == "fixed"
-        if (enabled := onednn(conv_algorithm, self.name)) is not None:
+        if (enabled := onednn(conv_algorithm, self.device)) is not None:
             torch.backends.mkldnn.set_flags(_enabled=enabled)
+        torch.manual_seed(seed)
         torch.set_flush_denormal(True)  # its threads take it over when they start
         if threads:
             torch.set_num_threads(threads)
             with suppress(RuntimeError):  # set before in this process; `versions` records it
                 torch.set_num_interop_threads(threads)
 
-    def seed(self, seed: int) -> None:
-        self._torch.manual_seed(seed)
-
     def synchronise(self) -> None:
-        if self.name == "cuda":
+        if self.device == "cuda":
             self._torch.cuda.synchronize()
 
     def step_events(self, steps: int) -> CudaEvents | None:
-        return CudaEvents(steps, self._torch.cuda.Event) if self.name == "cuda" else None
+        return CudaEvents(steps, self._torch.cuda.Event) if self.device == "cuda" else None
 
-    def peak_bytes(self) -> int | None:
-        return int(self._torch.cuda.max_memory_allocated()) if self.name == "cuda" else None
+    def peak_device_bytes(self) -> int | None:
+        return int(self._torch.cuda.max_memory_allocated()) if self.device == "cuda" else None
 
     def reset_peak(self) -> bool:
-        if self.name == "cuda":
+        if self.device == "cuda":
             self._torch.cuda.reset_peak_memory_stats()
-        return self.name == "cuda"
+        return self.device == "cuda"
 
-    def compilations(self) -> int:
-        from torch._dynamo.utils import counters
-
-        return int(counters["stats"]["unique_graphs"])
-
-    def graph_breaks(self) -> dict[str, int]:
-        """Return counts by reason; frames that were given up count under the first reason."""
-        from torch._dynamo.utils import counters
-
-        breaks = {reason: int(count) for reason, count in counters["graph_break"].items()}
-        if given_up := int(counters["frames"]["total"] - counters["frames"]["ok"]):
-            reason = next(iter(counters["unimplemented"]), "a frame was given up")
-            breaks[reason] = breaks.get(reason, 0) + given_up
-        return breaks
-
-    def versions(self) -> dict[str, str]:
+    def _device_versions(self) -> dict[str, str]:
         torch, backends = self._torch, self._torch.backends
         is_reduced = backends.cuda.matmul.allow_bf16_reduced_precision_reduction
         has_onednn = backends.mkldnn.is_available() and backends.mkldnn.enabled
@@ -95,7 +83,7 @@ class TorchDevice(Device):
             "torch_threads": str(torch.get_num_threads()),
             "torch_inter_op_threads": str(torch.get_num_interop_threads()),
             "torch_flushes_denormals": flushes_denormals(
-                lambda array: (torch.from_numpy(array).to(self.name) * 0.5).numpy(force=True)
+                lambda array: (torch.from_numpy(array).to(self.device) * 0.5).numpy(force=True)
             ),
             **{f"torch_{name}_precision": switch for name, switch in self._arithmetic().items()},
             "torch_bfloat16_reduced_sums": str(is_reduced),
@@ -110,7 +98,7 @@ class TorchDevice(Device):
         backends = self._torch.backends
         on_gpu = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
         on_cpu = backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn
-        switches = on_gpu if self.name == "cuda" else on_cpu
+        switches = on_gpu if self.device == "cuda" else on_cpu
         precisions = [str(switch.fp32_precision) for switch in switches]
         return dict(zip(OPERATIONS, precisions, strict=True))
 

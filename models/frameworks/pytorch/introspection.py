@@ -1,10 +1,8 @@
-"""Inputs and outputs of layers, observed with hooks: for the parity gate."""
+"""Calls of PyTorch's layers, observed with hooks, and the kernels of its optimizers."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,11 +11,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._pytree import tree_leaves
 
-from models.contract import Array, DropoutProbe
-from models.layer_values import fingerprint
+from models.contract import Array
+from models.frameworks.introspection import Call
 
-# Receives the path, the layer, a copy of its first input and its first output.
-Observer = Callable[[str, nn.Module, Tensor | None, Tensor | None], None]
+RATE = "p"
 
 
 def droppers(network: nn.Module) -> dict[str, nn.Module]:
@@ -25,62 +22,16 @@ def droppers(network: nn.Module) -> dict[str, nn.Module]:
     return {
         path: layer
         for path, layer in network.named_modules()
-        if "p" in vars(layer) and not any(layer.children())
+        if RATE in vars(layer) and not any(layer.children())
     }
 
 
-def drop_nothing(network: nn.Module) -> None:
-    for layer in droppers(network).values():
-        layer.p = 0.0
-
-
-def dropping(network: nn.Module, inputs: tuple[Tensor, ...], draws: int) -> dict[str, DropoutProbe]:
-    layers, received = droppers(network), defaultdict[str, list[Any]](list)
-    rates = {path: layer.p for path, layer in layers.items()}
-
-    def observe(path: str, layer: nn.Module, values: Tensor | None, _: object) -> None:
-        if path in layers and layer.training:
-            received[path].append(values)
-
-    drop_nothing(network)
-    _observe(network, inputs, observe, training=True)
-    for path, layer in layers.items():
-        layer.p = rates[path]
-    return {
-        path: DropoutProbe(
-            np.concatenate([_channels_last(tensor).ravel() for tensor in tensors]),
-            _draw(layers[path], tensors[0], draws),
-        )
-        for path, tensors in received.items()
-    }
-
-
-def unbiased(network: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-
-    def observe(path: str, layer: nn.Module, values: Tensor | None, _: object) -> None:
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
-            assert values is not None
-            counts[path] = values.numel() // values.shape[1]
-
-    _observe(network, inputs, observe, training=True)
-    return counts
-
-
-def layer_values(network: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Array]:
-    """Return fingerprints; recurrent layers return other steps than Keras' and are left out."""
-    calls = defaultdict[str, list[Array]](list)
-
-    def observe(path: str, layer: nn.Module, _: object, outputs: Tensor | None) -> None:
-        if outputs is not None and not isinstance(layer, nn.RNNBase):
-            calls[path].append(fingerprint(outputs.numpy(force=True)))
-
-    _observe(network, inputs, observe, training=False)
-    return {path: np.stack(arrays) for path, arrays in calls.items()}
-
-
-def _observe(
-    network: nn.Module, inputs: tuple[Tensor, ...], observer: Observer, *, training: bool
+def observe(
+    network: nn.Module,
+    inputs: tuple[Tensor, ...],
+    observer: Callable[[Call], None],
+    *,
+    training: bool,
 ) -> None:
     """Make one pass and call the observer after each call of a layer."""
     paths = {layer: path for path, layer in network.named_modules() if path}
@@ -92,7 +43,8 @@ def _observe(
         received.append(None if tensor is None else tensor.clone())
 
     def after(layer: nn.Module, _: Any, outputs: Any) -> None:
-        observer(paths[layer], layer, received.pop(), _first_tensor(outputs))
+        tensor = _first_tensor(outputs)
+        observer(Call(paths[layer], layer, received.pop(), tensor, layer.training))
 
     hooks = [layer.register_forward_pre_hook(before, with_kwargs=True) for layer in paths]
     hooks += [layer.register_forward_hook(after) for layer in paths]
@@ -107,15 +59,34 @@ def _first_tensor(values: Any) -> Tensor | None:
     return next((leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)), None)
 
 
-def _draw(layer: nn.Module, like: Tensor, draws: int) -> Array:
-    sizes = [min(size, 2) for size in like.shape[1:]]
-    ones = torch.ones((draws // prod(sizes), *sizes), dtype=like.dtype, device=like.device)
-    return _channels_last(layer(ones))
+def draw(layer: nn.Module, shape: tuple[int, ...], like: Tensor) -> Array:
+    """Return the layer's outputs for ones."""
+    return to_numpy(layer(torch.ones(shape, dtype=like.dtype, device=like.device)))
 
 
-def _channels_last(tensor: Tensor) -> Array:
+def to_numpy(tensor: Tensor) -> Array:
+    """Return an array with the channels of images last."""
     array: Array = tensor.numpy(force=True)
     return np.moveaxis(array, 1, -1) if array.ndim > 3 else array
+
+
+def comparable_output(call: Call) -> Array | None:
+    """Return the output, None for recurrent layers, which return other steps than Keras'."""
+    if call.outputs is None or isinstance(call.layer, nn.RNNBase):
+        return None
+    return call.outputs.numpy(force=True)
+
+
+def unbiased(network: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, int]:
+    """Return the values a channel of each BatchNorm, by path."""
+    counts: dict[str, int] = {}
+
+    def record(call: Call) -> None:
+        if isinstance(call.layer, nn.modules.batchnorm._BatchNorm) and call.is_training:
+            counts[call.path] = call.inputs.numel() // call.inputs.shape[1]
+
+    observe(network, inputs, record, training=True)
+    return counts
 
 
 def optimizer_kernels(optimizer: torch.optim.Optimizer) -> str:

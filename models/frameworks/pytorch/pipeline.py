@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_image, read_file
 from torchvision.transforms.v2.functional import resize, rgb_to_grayscale
 
-from models.contract import Batch, ImageFiles, ModelError
+from models.contract import Batch, ErrorCode, ImageFiles, ModelError
 
 
 class _Picture(NamedTuple):
@@ -80,7 +80,8 @@ class Reader:
             except RuntimeError as error:
                 reason = (str(error).splitlines() or [""])[0]
                 raise ModelError(
-                    f"{picture.file}: cannot be decoded by torchvision: {reason}; mend or remove it"
+                    ErrorCode.UNREADABLE,
+                    f"{picture.file}: cannot be decoded by torchvision: {reason}; mend or remove it",
                 ) from None
 
 

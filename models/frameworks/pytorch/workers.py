@@ -79,8 +79,7 @@ class Workers:
         local = torch.from_numpy(np.asarray(values, np.float64)).to(self._framework.device)
         rows = [torch.empty_like(local) for _ in range(self._world)]
         dist.all_gather(rows, local)
-        table: Array = torch.stack(rows).cpu().numpy()
-        return table
+        return torch.stack(rows).cpu().numpy()
 
     def close(self) -> None:
         dist.destroy_process_group()

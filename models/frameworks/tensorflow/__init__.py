@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from models.frameworks import Variant
 from models.frameworks.keras import COMPANY
-from models.variant import Variant
 
 _ANY = Variant(
     architecture="keras",

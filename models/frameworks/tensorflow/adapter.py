@@ -10,11 +10,12 @@ import numpy as np
 
 from models.contract import Array, Batch, Mark, Profile, Weights
 from models.frameworks.keras.shared import KerasFramework
+from models.frameworks.tensorflow.device import TensorFlowDevice
 
 SEQUENCES = 3  # dimensions: (n, length, features)
 
 
-class Adapter(KerasFramework):
+class Adapter(TensorFlowDevice, KerasFramework):
     """TensorFlow: a tf.function for each use; eager runs the same Python, xla compiles it for each shape.
 
     Autograph is off: nothing here needs it, and each function that it converts leaves files in the
@@ -22,8 +23,10 @@ class Adapter(KerasFramework):
     batch size, whose static shape makes the quicker graph, and once more for all other sizes.
     """
 
+    backend = pipeline = profiler = "tensorflow"
+
     def __init__(self, name: str, **options: Any) -> None:
-        super().__init__(name, "tensorflow", **options)
+        super().__init__(name, **options)
         self._functions: dict[tuple[Any, ...], Any] = {}
         self._compiles_each_shape = name == "tensorflow+xla"
 
@@ -78,8 +81,7 @@ class Adapter(KerasFramework):
         self, function: Callable[..., Any], network: Any, inputs: tuple[Array, ...], **options: int
     ) -> Array:
         arrays = tuple(map(self._array, inputs))
-        outputs: Array = self._call(function, (network,), arrays, **options).numpy()
-        return outputs
+        return self._call(function, (network,), arrays, **options).numpy()
 
     def compilations(self) -> int:
         functions = () if self.name == "tensorflow+eager" else self._functions.values()
@@ -139,14 +141,13 @@ class Adapter(KerasFramework):
             return lambda *arrays: closure(*map(tf.convert_to_tensor, arrays))
         specs = [_spec(array) for array in like]
         lengths_vary = any(None in spec.shape.as_list()[1:] for spec in specs)
-        compiled: Callable[..., Any] = tf.function(
+        return tf.function(
             closure,
             autograph=False,
             input_signature=specs if lengths_vary else None,
             reduce_retracing=not lengths_vary,
             jit_compile=self.name == "tensorflow+xla",
         )
-        return compiled
 
 
 def _spec(array: Array) -> Any:

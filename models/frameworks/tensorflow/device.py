@@ -12,7 +12,6 @@ from typing import IO
 
 from models.frameworks.devices import (
     OPERATIONS,
-    Device,
     choose_in_xla,
     flushes_denormals,
     onednn,
@@ -24,8 +23,14 @@ PREFIX = re.compile(r"^[IWEF]\d{4} \S+\s+\d+ ")  # level and date, time, thread
 ABOUT_GPUS = re.compile(r"gpu|cuda|cudnn|cuInit|dlopen|driver", re.IGNORECASE)
 
 
-class TensorFlowDevice(Device):
-    def __init__(self, requested: str, threads: int, precision: str, conv_algorithm: str) -> None:
+class TensorFlowDevice:
+    """Device of TensorFlow, part of an adapter."""
+
+    device: str
+
+    def _open_device(
+        self, requested: str, threads: int, precision: str, conv_algorithm: str, seed: int
+    ) -> None:
         # From 2 on TensorFlow does not report which library of CUDA is missing.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1" if requested == "cuda" else "3")
         os.environ["TF_CUDNN_USE_AUTOTUNE"] = str(int(conv_algorithm == "profiled"))
@@ -49,11 +54,11 @@ class TensorFlowDevice(Device):
             PREFIX.sub("", text) for text in lines if ABOUT_GPUS.search(text)
         )
         report = " / ".join(about_gpus)
-        self.name = resolve(requested, bool(gpus), "tensorflow", precision, report)
-        onednn(conv_algorithm, self.name)
-        if self.name == "cpu":
+        self.device = resolve(requested, bool(gpus), "tensorflow", precision, report)
+        onednn(conv_algorithm, self.device)
+        if self.device == "cpu":
             tf.config.set_visible_devices([], "GPU")
-        for gpu in gpus if self.name == "cuda" else ():
+        for gpu in gpus if self.device == "cuda" else ():
             # otherwise it takes the whole device, and its memory says nothing
             tf.config.experimental.set_memory_growth(gpu, True)
         if threads:
@@ -61,25 +66,23 @@ class TensorFlowDevice(Device):
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
         verify_arithmetic("tensorflow", precision, self._arithmetic())
-
-    def seed(self, seed: int) -> None:
-        self._tf.random.set_seed(seed)
+        tf.random.set_seed(seed)
 
     def synchronise(self) -> None:
-        if self.name == "cuda":
+        if self.device == "cuda":
             self._tf.test.experimental.sync_devices()
 
-    def peak_bytes(self) -> int | None:
-        if self.name == "cpu":
+    def peak_device_bytes(self) -> int | None:
+        if self.device == "cpu":
             return None
         return int(self._tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
     def reset_peak(self) -> bool:
-        if self.name == "cuda":
+        if self.device == "cuda":
             self._tf.config.experimental.reset_memory_stats("GPU:0")
-        return self.name == "cuda"
+        return self.device == "cuda"
 
-    def versions(self) -> dict[str, str]:
+    def _device_versions(self) -> dict[str, str]:
         tf, threading = self._tf, self._tf.config.threading
         build = tf.sysconfig.get_build_info()
         return {

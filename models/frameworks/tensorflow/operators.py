@@ -7,17 +7,15 @@ as Keras has them, gates in the order i f g o; returns the states (n, T, width).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 LSTMS = ("block", "block-v2")
 
 
-def scan(step: Callable[[Any, Any], Any], first: Any, inputs: Any) -> Any:
-    """Return the state after each step along the first axis of the inputs."""
+def scan(*arguments: Any) -> Any:
     import tensorflow as tf
 
-    return tf.scan(step, inputs, first)
+    return tf.scan(*arguments)
 
 
 def ctc_sparse(logits: Any, targets: Any, frames: Any, _: Any, *, blank: int) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from models.contract import Batch, ImageFiles, ModelError
+from models.contract import Batch, ErrorCode, ImageFiles, ModelError
 
 
 class Reader:
@@ -101,5 +101,6 @@ def _name_damaged(paths: Any) -> None:
         except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
             reason = error.message.splitlines()[0]
             raise ModelError(
-                f"{os.fsdecode(path)}: cannot be decoded by TensorFlow: {reason}; mend or remove it"
+                ErrorCode.UNREADABLE,
+                f"{os.fsdecode(path)}: cannot be decoded by TensorFlow: {reason}; mend or remove it",
             ) from None

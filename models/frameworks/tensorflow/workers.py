@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, Framework, ModelError, OptimizerConfig, Weights
+from models.contract import Array, Batch, ErrorCode, Framework, ModelError, OptimizerConfig, Weights
 from models.frameworks.tensorflow.adapter import _mean_loss
 
 
@@ -35,8 +35,9 @@ class Workers:
     ) -> None:
         if compression != "none":
             raise ModelError(
+                ErrorCode.UNSUPPORTED,
                 f"compression={compression}: {framework.name} has no compressed all-reduce; "
-                "take none"
+                "take none",
             )
         task = {"type": "worker", "index": rank}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
@@ -81,8 +82,7 @@ class Workers:
             return context.all_reduce(summed, tf.identity(table), self._options)
 
         gather = tf.function(lambda: self._strategy.run(replica), autograph=False)
-        rows: Array = gather().numpy()
-        return rows
+        return gather().numpy()
 
     def close(self) -> None:
         """Do nothing: the runtime closes with the process."""

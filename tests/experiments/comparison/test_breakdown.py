@@ -12,6 +12,7 @@ from experiments.comparison import compare
 from experiments.comparison.analyses import Evidence, breakdown, published
 from experiments.comparison.analyses.breakdown import PARTS, breakdowns
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from experiments.comparison.runs.warning import WarningCode
 from experiments.studies.training_speed import SHARES, SOURCE
 from tests.experiments.comparison.campaigns import frame
 
@@ -63,9 +64,10 @@ def test_eager_level_is_a_warning(tmp_path: Path) -> None:
     table["tags.ran_eagerly"] = np.where(table["framework"] == "pytorch+compile", reason, None)
     options = ReportOptions("A study", figures=False)
     result = answer(ComparisonSpec(), table, tmp_path, options, lambda _: [])
-    warning = str(result.comparison.warnings[0])
-    assert "pytorch+compile" in warning
-    assert reason in warning
+    warning = result.comparison.warnings[0]
+    assert warning.code is WarningCode.NOT_COMPILED
+    assert "pytorch+compile" in warning.text
+    assert reason in warning.text
     report = (tmp_path / "report.md").read_text()
     assert report.index(reason) < report.index("##")
 

@@ -12,6 +12,7 @@ from experiments.comparison import compare
 from experiments.comparison.analyses import Evidence, hypotheses, learning, survival
 from experiments.comparison.analyses.survival import Reached
 from experiments.comparison.runs.raw import RawRun
+from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts.decision import Decision
 from experiments.metrics import Hypothesis
 from tests.experiments.comparison.campaigns import frame, paired
@@ -52,7 +53,8 @@ def test_agreement_of_curves(raw: list[RawRun], alike: bool | None, epoch: int |
     assert agreement.alike is alike
     assert epoch in (None, agreement.epoch)
     evidence = Evidence(compare(paired([1.0, 2.0], [1.0, 2.0])), raw=raw)
-    assert len(learning.warnings(evidence)) == (alike is False)
+    codes = [warning.code for warning in learning.warnings(evidence)]
+    assert codes == ([WarningCode.LEARNING_DIFFERS] if alike is False else [])
     (section,) = learning.table(evidence)
     assert len(section.rows) == 1
 

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
+from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts.findings import Row
 from tests.experiments.comparison.campaigns import STEP, frame
 
@@ -48,7 +49,7 @@ def test_what_differs_by_the_factor_is_expected(factor):
     table = sides(*BY_FACTOR[factor])
     found = compare(table, factor=factor, outcomes=[STEP])
     assert [(one.n_blocks, one.verdict) for one in found.rows] == [(8, "slower")]
-    assert any("nothing ran side by side" in line for line in found.warnings)
+    assert WarningCode.SEPARATE_CAMPAIGNS in {warning.code for warning in found.warnings}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.comparison import compare
 from experiments.comparison.runs import order
+from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts.findings import Comparison
 from tests.experiments.comparison.campaigns import ORIGIN_MS, STEP, frame
 
@@ -45,10 +46,9 @@ def test_one_side_always_first_is_a_warning_and_from_eleven_blocks_on_a_refusal(
     """Fair coins give 8 of 8 in 1 of 128 campaigns, 12 of 12 in 1 of 2,048."""
     few = told(timed(side_by_side(8, 8)))
     assert few.rows[0].verdict == "slower"
-    assert any(
-        "The order is not balanced: pytorch ran first in 8 of 8 blocks" in line
-        for line in few.warnings
-    )
+    (warning,) = few.warnings
+    assert warning.code is WarningCode.UNBALANCED_ORDER
+    assert "pytorch ran first in 8 of 8 blocks" in warning.text
     many = told(timed(side_by_side(12, 12)))
     assert many.rows[0].verdict == "not comparable"
     assert many.rows[0].reason.startswith("pytorch ran first in 12 of 12 blocks")
@@ -82,8 +82,8 @@ def test_a_later_run_of_one_side_is_told_and_too_many_are_refused(again, verdict
     ]
     found = told(timed(starts))
     assert found.rows[0].verdict == verdict
-    (line,) = [line for line in found.warnings if "did not run side by side" in line]
-    assert ("block 0 (" if again == 1 else "blocks 0, 1, 2") in line
+    (warning,) = [line for line in found.warnings if line.code is WarningCode.NOT_SIDE_BY_SIDE]
+    assert ("block 0 (" if again == 1 else "blocks 0, 1, 2") in warning.text
 
 
 def test_over_strata_the_order_is_counted_together():
@@ -91,8 +91,9 @@ def test_over_strata_the_order_is_counted_together():
     tables = [timed(side_by_side(6, 6), f"c{at}").assign(machine=f"m{at}") for at in range(3)]
     found = told(pd.concat(tables), strata=["machine"])
     assert [row.verdict for row in found.rows] == ["slower"] * 3
-    (line,) = found.warnings
-    assert "pytorch ran first in 18 of 18 blocks" in line
+    (warning,) = found.warnings
+    assert warning.code is WarningCode.UNBALANCED_ORDER
+    assert "pytorch ran first in 18 of 18 blocks" in warning.text
     (whole,) = found.summaries
     assert (whole.judged, whole.row.verdict) == (False, "inconclusive")
     assert whole.row.reason.startswith("pytorch ran first in 18 of 18 blocks")
@@ -117,4 +118,4 @@ def test_campaigns_are_paired_in_the_order_of_time_and_that_is_said():
     second["start_ms"] += DAY
     found = compare(pd.concat([first, second]), factor="campaign", outcomes=[STEP])
     assert [(row.n_blocks, row.verdict) for row in found.rows] == [(8, "slower")]
-    assert any("nothing ran side by side" in line for line in found.warnings)
+    assert WarningCode.SEPARATE_CAMPAIGNS in {warning.code for warning in found.warnings}

@@ -10,7 +10,7 @@ from PIL import Image
 
 
 def picture(path: Path, seed: int = 0, size: tuple[int, int] = (64, 48)) -> None:
-    """A small picture of noise, so that its file is long enough to be cut."""
+    """Write a small picture of noise, whose file is long enough to be cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     Image.fromarray(noise).save(path)
@@ -21,7 +21,7 @@ def kaggle(
     images: int = 10,
     captions: Sequence[str] = ("a dog runs", "two brown dogs run fast"),
 ) -> Path:
-    """Flickr8k as Kaggle has it."""
+    """Write Flickr8k in Kaggle's form."""
     rows = ["image,caption"]
     for number in range(images):
         picture(folder / "Images" / f"{number}.jpg", number)

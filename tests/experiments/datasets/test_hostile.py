@@ -15,38 +15,33 @@ from PIL import Image
 
 from experiments.datasets import images
 from experiments.datasets.captions import CaptionData, index
-from experiments.datasets.layouts import CONTROLS, LEADS_OUT
+from experiments.datasets.layouts import SkipReason
 from tests.experiments.datasets.folders import kaggle, picture
 
-Write = Callable[[Path, str, str], None]
 
-
-def _index(folder: Path, **options: Any) -> CaptionData:
+def read(folder: Path, **options: Any) -> CaptionData:
     return index(str(folder), cache=folder.parent / "cache", seed=1, **options)
 
 
 # ---- a good caption for each of four pictures, and a row of another author
 
 
-def _kaggle(folder: Path, name: str, text: str) -> None:
+def write_kaggle(folder: Path, name: str, text: str) -> None:
     rows = [f"{number}.jpg,brown dog" for number in range(4)]
-    (folder / "captions.txt").write_text(
-        "\n".join(["image,caption", *rows, f"{name},{text}"]), encoding="utf-8"
-    )
+    content = "\n".join(["image,caption", *rows, f"{name},{text}"])
+    (folder / "captions.txt").write_text(content, encoding="utf-8")
 
 
-def _karpathy(folder: Path, name: str, text: str, **own: str) -> None:
-    entries: list[dict[str, Any]] = [
-        {"filename": f"{number}.jpg", "split": "train", "sentences": [{"raw": "brown dog"}]}
-        for number in range(4)
-    ]
-    entries.append({"filename": name, "split": "train", "sentences": [{"raw": text}], **own})
-    (folder / "dataset.json").write_text(json.dumps({"images": entries}))
-
-
-def _karpathys_path(folder: Path, name: str, text: str) -> None:
+def write_karpathy(folder: Path, name: str, text: str) -> None:
     top, _, last = name.rpartition("/")
-    _karpathy(folder, last, text, filepath=top or "/")
+    names = {**{f"{number}.jpg": "brown dog" for number in range(4)}, last: text}
+    entries = [
+        {"filename": name, "split": "train", "sentences": [{"raw": caption}]}
+        for name, caption in names.items()
+    ]
+    if last != name:
+        entries[-1]["filepath"] = top or "/"
+    (folder / "dataset.json").write_text(json.dumps({"images": entries}))
 
 
 @pytest.fixture
@@ -57,77 +52,65 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.mark.parametrize("name", ["../../secret.jpg", "{}/secret.jpg"])
-@pytest.mark.parametrize("write", [_kaggle, _karpathys_path])
-def test_names_that_lead_out_of_the_folder_are_skipped_and_counted(
-    folder: Path, write: Write, name: str
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("../../secret.jpg", SkipReason.LEADS_OUT),
+        ("{}/secret.jpg", SkipReason.LEADS_OUT),
+        ("4\x1b[2J.jpg", SkipReason.CONTROLS),
+    ],
+)
+@pytest.mark.parametrize("write", [write_kaggle, write_karpathy])
+def test_hostile_names_are_skipped_and_counted(
+    folder: Path, write: Callable[[Path, str, str], None], name: str, reason: SkipReason
 ) -> None:
     write(folder, name.format(folder.parent), "a secret place")
-    data = _index(folder)
-    assert len(data.images) == 4
-    assert data.dropped == {LEADS_OUT.reason: 1}
+    data = read(folder)
+    assert (len(data.images), data.dropped) == (4, {reason: 1})
     assert "secret" not in data.vocabulary.ids
 
 
-@pytest.mark.parametrize("name", ["4\x1b[2J.jpg"])
-@pytest.mark.parametrize("write", [_kaggle, _karpathy])
-def test_control_characters_in_names_are_skipped_and_counted(
-    folder: Path, write: Write, name: str
-) -> None:
-    write(folder, name, "hidden dog")
-    assert _index(folder).dropped == {CONTROLS.reason: 1}
-
-
-def test_an_id_of_two_pictures_is_nobodys(folder: Path) -> None:
-    """The last of them was taken for the caption's before."""
+def test_captions_of_an_ambiguous_id_are_skipped(folder: Path) -> None:
     (folder / "images").rename(folder / "val2017")
     (folder / "annotations").mkdir()
-    files = [{"id": number, "file_name": f"{number}.jpg"} for number in range(3)] + [
-        {"id": 0, "file_name": "3.jpg"}
-    ] * 2
-    told = [{"image_id": number, "caption": "brown dog"} for number in range(3)]
+    files = [{"id": number % 3, "file_name": f"{number}.jpg"} for number in range(4)]
+    captions = [{"image_id": number, "caption": "brown dog"} for number in range(3)]
     path = folder / "annotations" / "captions_val2017.json"
-    path.write_text(json.dumps({"images": files, "annotations": told}))
-    data = _index(folder)
-    assert data.dropped == {"id of more than one image file": 1}
+    path.write_text(json.dumps({"images": [*files, files[-1]], "annotations": captions}))
+    data = read(folder)
+    assert data.dropped == {SkipReason.TWO_FILES: 1}
     assert list(data.images) == ["val2017/1.jpg", "val2017/2.jpg"]
 
 
-def test_one_endless_caption_does_not_widen_all(folder: Path) -> None:
-    _kaggle(folder, "0.jpg", "very " * 20_000 + "long dog")
-    data = _index(folder)
-    assert data.dropped == {"caption of more than 1,000 words": 1}
+def test_endless_caption_does_not_widen_all(folder: Path) -> None:
+    write_kaggle(folder, "0.jpg", "very " * 20_000 + "long dog")
+    data = read(folder)
+    assert data.dropped == {SkipReason.TOO_LONG: 1}
     assert data.tokens.shape == (4, 4)
 
 
 # ---- pictures
 
 
-def _gif(width: int, height: int) -> bytes:
-    size = struct.pack("<HH", width, height)
-    return b"GIF89a" + size + b"\0\0\0," + b"\0\0\0\0" + size + b"\0\x02\x02\x44\x01\0;"
-
-
-def test_pictures_without_pixels_and_bombs_are_left_out_with_the_reason(tmp_path: Path) -> None:
+def test_pictures_without_pixels_and_bombs_are_left_out(tmp_path: Path) -> None:
     folder = kaggle(tmp_path / "data", images=10)
-    (folder / "Images" / "1.jpg").write_bytes(_gif(5, 0))
+    size = struct.pack("<HH", 5, 0)
+    gif = b"GIF89a" + size + b"\0\0\0," + b"\0\0\0\0" + size + b"\0\x02\x02\x44\x01\0;"
+    (folder / "Images" / "1.jpg").write_bytes(gif)
     bomb = folder / "Images" / "2.jpg"
     Image.new("1", (10_000, 10_000)).save(bomb, format="PNG")
     assert bomb.stat().st_size < 100_000
-    data = _index(folder, max_broken=0.5)
-    reasons = {Path(path).name: reason for path, reason in data.broken}
-    assert reasons == {
-        "1.jpg": "not an image",
-        "2.jpg": "cannot be decoded: 10,000 × 10,000 pixels; at most 89,478,485 are read",
-    }
+    (first, _), (second, reason) = read(folder, max_broken=0.5).broken
+    assert (first, second) == ("Images/1.jpg", "Images/2.jpg")
+    assert f"{images.MAX_PIXELS:,}" in reason
 
 
-def test_a_picture_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pillow has Ghostscript run what an EPS file says."""
+def test_picture_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offer an EPS file, for which Pillow starts Ghostscript."""
     path = tmp_path / "picture.jpg"
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path, format="EPS")
     started: list[object] = []
-    monkeypatch.setattr(subprocess, "check_call", lambda *given, **_: started.append(given))
-    assert images.problem(path, decode=True) == "not an image"
-    assert images.opened(path) == "not an image"
+    monkeypatch.setattr(subprocess, "check_call", lambda *command, **_: started.append(command))
+    assert images.problem(path, decode=True)
+    assert isinstance(images.opened(path), str)
     assert started == []

@@ -26,20 +26,11 @@ def _colour(*rgb: int) -> NDArray[np.float32]:
 
 
 def test_batches_cover_the_images_in_order(data: CaptionData) -> None:
-    found = list(batches(Path(data.source), data.images, size=24, batch=3))
-    assert [(batch.first, batch.pixels.shape) for batch in found] == [
-        (0, (3, 24, 24, 3)),
-        (3, (3, 24, 24, 3)),
-        (6, (1, 24, 24, 3)),
-    ]
-    assert all(batch.pixels.dtype == np.float32 and batch.broken == [] for batch in found)
+    parts = list(batches(Path(data.source), data.images, size=24, batch=3))
+    assert [(batch.first, len(batch.pixels)) for batch in parts] == [(0, 3), (3, 3), (6, 1)]
+    assert all(batch.pixels.dtype == np.float32 and batch.broken == [] for batch in parts)
     with Image.open(Path(data.source, data.images[4])) as picture:
-        np.testing.assert_array_equal(found[1].pixels[1], normalised(picture, 24))
-
-
-def _save(picture: Image.Image, path: Path) -> Path:
-    picture.save(path)
-    return path
+        np.testing.assert_array_equal(parts[1].pixels[1], normalised(picture, 24))
 
 
 def _grey(mode: str, level: int) -> Image.Image:
@@ -59,34 +50,30 @@ def _grey(mode: str, level: int) -> Image.Image:
         *((mode, ".jpg") for mode in ("RGB", "CMYK", "L")),
     ],
 )
-def test_modes(tmp_path: Path, mode: str, suffix: str) -> None:
-    """A grey (white where there are two colours only) comes out as itself from every mode."""
+def test_every_mode_is_converted_to_rgb(tmp_path: Path, mode: str, suffix: str) -> None:
+    """Save a grey, or white where there are two colours only."""
     level = 255 if mode == "1" else 128
-    with Image.open(_save(_grey(mode, level), tmp_path / f"picture{suffix}")) as opened:
-        found = normalised(opened, 16)
-    assert found.shape == (16, 16, 3)
-    np.testing.assert_allclose(
-        found, np.broadcast_to(_colour(level, level, level), (16, 16, 3)), atol=_ONE_STEP
-    )
+    _grey(mode, level).save(tmp_path / f"picture{suffix}")
+    with Image.open(tmp_path / f"picture{suffix}") as opened:
+        pixels = normalised(opened, 16)
+    expected = np.broadcast_to(_colour(level, level, level), (16, 16, 3))
+    np.testing.assert_allclose(pixels, expected, atol=_ONE_STEP)
 
 
-def test_transparent_pixels_are_white(tmp_path: Path) -> None:
-    with Image.open(
-        _save(Image.new("RGBA", (8, 8), (255, 0, 0, 0)), tmp_path / "clear.png")
-    ) as opened:
-        np.testing.assert_allclose(
-            normalised(opened, 8), np.broadcast_to(_colour(255, 255, 255), (8, 8, 3)), atol=1e-6
-        )
+def test_transparent_pixels_are_white() -> None:
+    pixels = normalised(Image.new("RGBA", (8, 8), (255, 0, 0, 0)), 8)
+    white = np.broadcast_to(_colour(255, 255, 255), (8, 8, 3))
+    np.testing.assert_allclose(pixels, white, atol=1e-6)
 
 
-def test_exif_orientation(tmp_path: Path) -> None:
-    """Left half black, turned by a camera held upright: black comes out on top."""
+def test_exif_orientation_is_applied(tmp_path: Path) -> None:
+    """Save a picture with a black left half, turned by a camera held upright."""
     picture = Image.new("RGB", (32, 32), (255, 255, 255))
     picture.paste((0, 0, 0), (0, 0, 16, 32))
     exif = Image.Exif()
     exif[0x0112] = 6
     picture.save(tmp_path / "turned.jpg", exif=exif, quality=95)
     with Image.open(tmp_path / "turned.jpg") as opened:
-        found = normalised(opened, 32)
-    assert found[:12].max() < _colour(40, 40, 40).max()
-    assert found[20:].min() > _colour(215, 215, 215).min()
+        pixels = normalised(opened, 32)
+    assert pixels[:12].max() < _colour(40, 40, 40).max()
+    assert pixels[20:].min() > _colour(215, 215, 215).min()

@@ -9,40 +9,36 @@ from PIL import Image
 
 from experiments.datasets import scenes
 from experiments.datasets.captions import index
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 
-def _bytes(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
-
-
-def test_same_seed_same_bytes(tmp_path: Path) -> None:
+def test_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    digests = []
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
         scenes.write(tmp_path / name, images=20, seed=seed)
-    assert _bytes(tmp_path / "a") == _bytes(tmp_path / "b")
-    assert _bytes(tmp_path / "a") != _bytes(tmp_path / "c")
+        paths = sorted(path for path in (tmp_path / name).rglob("*") if path.is_file())
+        digests.append([(path.name, hashlib.sha256(path.read_bytes()).digest()) for path in paths])
+    assert digests[0] == digests[1] != digests[2]
 
 
-def test_captions_tell_what_was_drawn(tmp_path: Path) -> None:
-    """The pixels of a picture with a red digit are reddest where the caption says the digit is."""
+def test_captions_describe_the_pictures(tmp_path: Path) -> None:
+    """Look for red digits where their captions say that they are."""
     data = index("scenes", cache=tmp_path, seed=3, images=200)
-    found = 0
+    compared = 0
     for image, path in enumerate(data.images):
-        fullest = data.references(image)[0].split()
-        if "red" in fullest and ("left" in fullest or "right" in fullest):
+        words = data.references(image)[0].split()
+        if "red" in words and ("left" in words or "right" in words):
             pixels = np.asarray(Image.open(Path(data.source, path)), np.float64)
             redness = (pixels[..., 0] - pixels[..., 2]).clip(0)
             redness -= np.median(redness)
-            left = redness[:, :32].sum() > redness[:, 32:].sum()
-            assert left == ("left" in fullest)
-            found += 1
-    assert found >= 10
+            is_left = redness[:, :32].sum() > redness[:, 32:].sum()
+            assert is_left == ("left" in words)
+            compared += 1
+    assert compared >= 10
 
 
-def test_one_image_cannot_be_split(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="at least 2"):
-        scenes.write(tmp_path / "scenes", images=1, seed=0)
+@pytest.mark.parametrize("sizes", [{"images": 1}, {"images": 2, "side": 16}])
+def test_scenes_that_cannot_be_drawn_are_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
+    with pytest.raises(UsageError) as error:
+        scenes.write(tmp_path / "scenes", seed=0, **sizes)
+    assert error.value.code is ErrorCode.TOO_FEW

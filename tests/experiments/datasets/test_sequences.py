@@ -18,49 +18,54 @@ from tests.experiments.datasets.recordings import (
     LAYOUTS,
     TEXTS,
     ljspeech,
-    said,
+    noise,
     tone,
     write_wav,
 )
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 LETTERS = "_ 'abcdefghijklmnopqrstuvwxyz"
-SENTENCES, PAIRS = (
-    DataRequirements("sentences", {"vocabulary": 9}, longest=7),
-    DataRequirements("sentence_pairs", {"vocabulary": 9}, longest=5),
-)
-HEARD, SPOKEN = (
-    DataRequirements("spectrograms", {"bins": 33}),
-    DataRequirements("mel_spectrograms", {"bins": 6, "characters": 20}),
-)
+SENTENCES = DataRequirements("sentences", {"vocabulary": 9}, longest=7)
+PAIRS = DataRequirements("sentence_pairs", {"vocabulary": 9}, longest=5)
+HEARD = DataRequirements("spectrograms", {"bins": 33})
+SPOKEN = DataRequirements("mel_spectrograms", {"bins": 6, "characters": 20})
 
 
-def prepared(source: Path, reads: DataRequirements, cache: Path, **options: bool) -> Sequences:
-    options = {"any_length": False, **options}
-    return data.prepare(
-        str(source), reads, seed=0, cache=cache, progress=lambda *_: None, **options
-    )
+def prepared(source: Path, reads: DataRequirements, cache: Path) -> Sequences:
+    options = {"any_length": False, "seed": 0, "cache": cache}
+    return data.prepare(str(source), reads, progress=lambda *_: None, **options)  # type: ignore[arg-type]
 
 
-def examples(found: Sequences) -> list[list[list[int]]]:
-    """Every example's parts, as lists."""
-    count, parts = found.lengths.shape
-    return [
-        [
-            found.padded(
-                part, np.array([row]), found.lengths[[row], part], found.lengths[row, part]
-            )[0].tolist()
-            for part in range(parts)
-        ]
-        for row in range(count)
-    ]
+def examples(sequences: Sequences) -> list[list[list[int]]]:
+    """Return the parts of every example as lists."""
+    rows: list[list[list[int]]] = []
+    for row, lengths in enumerate(sequences.lengths):
+        index = np.array([row])
+        rows.append(
+            [
+                sequences.padded(part, index, lengths[[part]], lengths[part])[0].tolist()
+                for part in range(len(lengths))
+            ]
+        )
+    return rows
+
+
+def refused(
+    source: Path, reads: DataRequirements, cache: Path, code: ErrorCode, *values: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        prepared(source, reads, cache)
+    text = str(error.value)
+    assert (error.value.code, text.isprintable()) == (code, True), text
+    assert all(value in text for value in values), text
+    assert not list((cache / "sequences").glob("*/about.json"))
 
 
 # ---- features
 
 
 def magnitude(samples: np.ndarray, start: int, window: int, frequency: int) -> float:
-    """One value of a short-time Fourier transform by its definition, sample by sample."""
+    """Return one value of a short-time Fourier transform by its definition."""
     real = imaginary = 0.0
     for n in range(window):
         weighted = samples[start + n] * math.sin(math.pi * n / window) ** 2  # Hann
@@ -70,37 +75,30 @@ def magnitude(samples: np.ndarray, start: int, window: int, frequency: int) -> f
 
 
 def mel_corners(bands: int) -> list[float]:
-    """Hertz, equally far apart in mel from 125 Hz to 7.6 kHz."""
-    low, high = (
-        1_127 * math.log(1 + hertz / 700) for hertz in (125, 7_600)
-    )  # 1127 · ln is 2595 · log10
+    """Return frequencies, equally far apart in mel from 125 Hz to 7.6 kHz."""
+    # 1127 · ln is 2595 · log10
+    low, high = (1_127 * math.log(1 + hertz / 700) for hertz in (125, 7_600))
     step = (high - low) / (bands + 1)
     return [700 * (math.exp((low + number * step) / 1_127) - 1) for number in range(bands + 2)]
 
 
-def test_a_spectrogram_is_the_fourier_transform_of_its_definition() -> None:
+def test_spectrogram_is_the_fourier_transform_of_its_definition() -> None:
     rng, rate = np.random.default_rng(1), 16_000
     samples = rng.uniform(-1, 1, 700)
-    found = features.log_spectrogram(samples, rate, 161)
-    assert found.shape == (3, 161)  # windows of 320 samples begin at 0, 160 and 320
-    assert found.dtype == np.float32
-    expected = np.array(
-        [
-            [math.log(magnitude(samples, start, 320, k)) for k in range(161)]
-            for start in (0, 160, 320)
-        ]
-    )
-    expected = (expected - expected.mean()) / math.sqrt(((expected - expected.mean()) ** 2).mean())
-    np.testing.assert_allclose(
-        found, expected, atol=2e-6
-    )  # float32 keeps seven digits of values up to ten
+    spectrogram = features.log_spectrogram(samples, rate, 161)
+    assert spectrogram.dtype == np.float32
+    starts = (0, 160, 320)  # of windows of 320 samples
+    rows = [[math.log(magnitude(samples, start, 320, k)) for k in range(161)] for start in starts]
+    expected = (np.array(rows) - np.mean(rows)) / np.std(rows)
+    # float32 has seven digits of values up to ten
+    np.testing.assert_allclose(spectrogram, expected, atol=2e-6)
 
 
-def test_a_mel_spectrogram_is_the_sum_over_triangles() -> None:
+def test_mel_spectrogram_is_the_sum_over_triangles() -> None:
     rng, rate, bands = np.random.default_rng(2), 16_000, 20
     samples = rng.uniform(-1, 1, 1_000)
-    found = features.log_mel(samples, rate, bands)
-    assert found.shape == (2, bands)  # windows of 800 samples begin at 0 and 200
+    spectrogram = features.log_mel(samples, rate, bands)
+    assert spectrogram.shape == (2, bands)  # windows of 800 samples begin at 0 and 200
     corners = mel_corners(bands)
     for frame, start in enumerate((0, 200)):
         spectrum = [magnitude(samples, start, 800, k) for k in range(401)]
@@ -114,7 +112,7 @@ def test_a_mel_spectrogram_is_the_sum_over_triangles() -> None:
                 elif middle < hertz < high:
                     total += value * (high - hertz) / (high - middle)
             # the constant 1127 is rounded: corners move by 1e-5 of themselves
-            assert found[frame, band] == pytest.approx(math.log(max(total, 0.01)), abs=1e-3)
+            assert spectrogram[frame, band] == pytest.approx(math.log(max(total, 0.01)), abs=1e-3)
 
 
 # ---- recordings
@@ -122,12 +120,11 @@ def test_a_mel_spectrogram_is_the_sum_over_triangles() -> None:
 
 @pytest.mark.parametrize(("width", "most"), [(2, 2**15), (3, 2**23), (4, 2**31)])
 def test_samples_are_read_as_they_were_written(width: int, most: int, tmp_path: Path) -> None:
-    samples = np.random.default_rng(3).integers(-most, most, 4_000)
-    rate, found = speech.Utterance(
-        write_wav(tmp_path / "a.wav", samples, 22_050, width=width), "", ""
-    ).samples()
+    written = np.random.default_rng(3).integers(-most, most, 4_000)
+    path = write_wav(tmp_path / "a.wav", written, 22_050, width=width)
+    rate, samples = speech.Utterance(path, "", "").samples()
     assert rate == 22_050
-    np.testing.assert_array_equal(found, samples / most)
+    np.testing.assert_array_equal(samples, written / most)
 
 
 def _cut(path: Path) -> None:
@@ -151,206 +148,158 @@ def _promising(path: Path) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "cut off": (_cut, "is no WAV file of 16, 24 or 32 bits PCM: "),
-    "8-bit floats": (_of_eight_bit_floats, "is no WAV file of 16, 24 or 32 bits PCM: "),
-    "no sound": (_without_sound, "it has no sound in it"),
-    "gigabytes promised": (_promising, "it is cut off"),
-    "empty": (lambda path: path.write_bytes(b""), "is no WAV file"),
-    "another file": (lambda path: path.write_bytes(b"ID3" + bytes(400)), "is no WAV file"),
-    "8 bits": (
-        lambda path: write_wav(path, said(0) // 256 + 128, width=1),
-        "samples of uint8; make it 16 bits PCM",
-    ),
-    "stereo": (
-        lambda path: write_wav(path, np.stack([said(0)] * 2, 1), channels=2),
-        "has 2 channels; make it mono",
-    ),
-    "telephone": (
-        lambda path: write_wav(path, said(0), 8_000),
-        "has 8,000 samples a second; between 16,000 and 48,000 are read",
-    ),
-    "a click": (
-        lambda path: write_wav(path, said(0)[:800]),
-        "lasts 0.05 s; an utterance lasts between 0.1 and 60 s",
-    ),
+    "cut off": (_cut, ""),
+    "8-bit floats": (_of_eight_bit_floats, ""),
+    "no sound": (_without_sound, ""),
+    "gigabytes promised": (_promising, ""),
+    "empty": (lambda path: path.write_bytes(b""), ""),
+    "another file": (lambda path: path.write_bytes(b"ID3" + bytes(400)), ""),
+    "8 bits": (lambda path: write_wav(path, noise(0) // 256 + 128, width=1), "uint8"),
+    "stereo": (lambda path: write_wav(path, np.stack([noise(0)] * 2, 1), channels=2), "2 channels"),
+    "telephone": (lambda path: write_wav(path, noise(0), 8_000), "8,000"),
+    "a click": (lambda path: write_wav(path, noise(0)[:800]), "0.05 s"),
 }
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_unreadable_recordings_are_refused(what: str, tmp_path: Path) -> None:
-    folder, (spoil, messages) = ljspeech(tmp_path / "speech"), BROKEN[what]
+@pytest.mark.parametrize("damage", BROKEN)
+def test_unreadable_recordings_are_refused(damage: str, tmp_path: Path) -> None:
+    folder, (spoil, value) = ljspeech(tmp_path / "speech"), BROKEN[damage]
     spoil(folder / "wavs" / "LJ-0003.wav")
     for reads in (HEARD, SPOKEN):
-        refused(folder, reads, tmp_path, "LJ-0003.wav: ", messages)
-
-
-def refused(source: Path, reads: DataRequirements, cache: Path, *messages: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        prepared(source, reads, cache)
-    message = str(caught.value)
-    assert message.isprintable()
-    assert all(fragment in message for fragment in messages), message
-    assert not list((cache / "sequences").glob("*/about.json")), "nothing of it is kept"
+        refused(folder, reads, tmp_path, ErrorCode.UNREADABLE, "LJ-0003.wav", value)
 
 
 # ---- layouts of speech
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_speech_is_read_with_what_is_said_in_it(layout: str, tmp_path: Path) -> None:
-    folder = LAYOUTS[layout](tmp_path / "speech")
-    found = prepared(folder, HEARD, tmp_path)
+def test_speech_is_read_with_its_text(layout: str, tmp_path: Path) -> None:
+    sequences = prepared(LAYOUTS[layout](tmp_path / "speech"), HEARD, tmp_path)
     order = range(8) if layout == "LJSpeech" else [*range(0, 8, 2), *range(1, 8, 2)]
-    letters = [
-        "hello world",
-        "it's ten o'clock",
-        "a cafe",
-        "who is there",
-        "nobody",
-        "then who spoke",
-        "the wind",
-        "ah",
-    ]
-    assert found.total == 8
-    for row, number in enumerate(order):
-        heard, said_ = examples(found)[row]
-        assert "".join(LETTERS[symbol] for symbol in said_) == letters[number]
-        expected = features.log_spectrogram(said(number) / 2**15, 16_000, 33)
-        np.testing.assert_array_equal(np.array(heard, np.float32), expected)
-        assert len(heard) == 1 + (len(said(number)) - 320) // 160
+    texts = ["hello world", "it's ten o'clock", "a cafe", "who is there"]
+    texts += ["nobody", "then who spoke", "the wind", "ah"]
+    assert sequences.total == 8
+    for number, (frames, symbols) in zip(order, examples(sequences), strict=True):
+        assert "".join(LETTERS[symbol] for symbol in symbols) == texts[number]
+        expected = features.log_spectrogram(noise(number) / 2**15, 16_000, 33)
+        np.testing.assert_array_equal(np.array(frames, np.float32), expected)
+        assert len(frames) == 1 + (len(noise(number)) - 320) // 160
 
 
 @pytest.mark.parametrize(
-    ("row", "messages"),
+    ("row", "code"),
     [
-        ("LJ-9999|nobody spoke", "metadata.csv, line 9: the recording "),
-        ("../secret|words", "line 9: the name '../secret' has a /"),
-        ("LJ-0001", "line 9: is no row"),
-        ("LJ-0001|a|b|c", "line 9: is no row"),
-        ("LJ-0001|", "line 9: is no row"),
+        ("LJ-9999|nobody spoke", ErrorCode.NOT_FOUND),
+        ("../secret|words", ErrorCode.UNREADABLE),
+        ("LJ-0001", ErrorCode.UNREADABLE),
+        ("LJ-0001|a|b|c", ErrorCode.UNREADABLE),
+        ("LJ-0001|", ErrorCode.UNREADABLE),
     ],
 )
-def test_malformed_transcripts_are_refused(row: str, messages: str, tmp_path: Path) -> None:
+def test_malformed_transcripts_are_refused(row: str, code: ErrorCode, tmp_path: Path) -> None:
     folder = ljspeech(tmp_path / "speech")
     with (folder / "metadata.csv").open("a") as file:
         file.write(row + "\n")
-    refused(folder, HEARD, tmp_path, messages)
+    refused(folder, HEARD, tmp_path, code, "metadata.csv, line 9")
 
 
 def test_transcript_must_fit_its_recording(tmp_path: Path) -> None:
-    # 0.5 s are 49 frames, of which the convolutions leave 25: eleven letters a need a blank between each two of them
+    # 0.5 s are 49 frames, of which the convolutions leave 25; a blank is between two equal letters.
     fits = ljspeech(tmp_path / "fits", ["a" * 13, *TEXTS[1:]])
-    assert prepared(fits, HEARD, tmp_path / "fragment").total == 8
-    refused(
-        ljspeech(tmp_path / "long", ["a" * 14, *TEXTS[1:]]),
-        HEARD,
-        tmp_path,
-        "line 1: 14 letters need 27 frames, and LJ-0000.wav has 25",
-    )
-    refused(
-        ljspeech(tmp_path / "greek", ["αβγ", *TEXTS[1:]]),
-        HEARD,
-        tmp_path,
-        "line 1: has none of the letters a to z",
-    )
+    assert prepared(fits, HEARD, tmp_path / "cache").total == 8
+    for text, *values in (("a" * 14, "14 letters", "27 frames", "25"), ("αβγ", "0 letters")):
+        folder = ljspeech(tmp_path / text, [text, *TEXTS[1:]])
+        refused(folder, HEARD, tmp_path, ErrorCode.CONFLICT, "line 1", *values)
 
 
 # ---- sentences
 
 
-def text(path: Path, content: str) -> Path:
+def write_text(path: Path, content: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")
     return path
 
 
 def test_sentences_are_words_between_marks(tmp_path: Path) -> None:
-    file = text(tmp_path / "corpus.txt", "The dog barks.\n\nthe DOG sleeps!\r\n \nThe end.")
-    found = prepared(file, SENTENCES, tmp_path)
-    # 4 to 8: the (3), "." (2), dog (2), then the first of those that occur once: ! and barks; the others are 1
+    content = "The dog barks.\n\nthe DOG sleeps!\r\n \nThe end."
+    file = write_text(tmp_path / "corpus.txt", content)
+    sequences = prepared(file, SENTENCES, tmp_path)
+    # 4 to 8: the (3), "." (2), dog (2), then the first words that occur once; others are 1
     expected = [[2, 4, 6, 8, 5, 3], [2, 4, 6, 1, 7, 3], [2, 4, 1, 5, 3]]
-    assert [example for (example,) in examples(found)] == expected
-    assert found.total == 3
-    within = text(tmp_path / "folder" / "lines.txt", file.read_text())
-    assert prepared(within.parent, SENTENCES, tmp_path).digest == found.digest
+    assert [example for (example,) in examples(sequences)] == expected
+    assert sequences.total == 3
+    inside = write_text(tmp_path / "folder" / "lines.txt", file.read_text())
+    assert prepared(inside.parent, SENTENCES, tmp_path).digest == sequences.digest
 
 
 def test_pairs_of_sentences_share_a_vocabulary_and_have_an_end(tmp_path: Path) -> None:
-    tabbed = text(tmp_path / "deu.txt", "Go.\tGeh.\tsomebody's, CC-BY\n\nGo go.\tGeh doch.\n")
-    found = prepared(tabbed, PAIRS, tmp_path)
+    content = "Go.\tGeh.\tsomebody's, CC-BY\n\nGo go.\tGeh doch.\n"
+    pairs = examples(prepared(write_text(tmp_path / "deu.txt", content), PAIRS, tmp_path))
     # 4 to 8: "." (4), go (3), geh (2), doch
-    assert examples(found) == [[[5, 4, 2], [6, 4, 2]], [[5, 5, 4, 2], [6, 7, 4, 2]]]
-    text(tmp_path / "two" / "train.en", "Go.\nGo go.\n")
-    text(tmp_path / "two" / "train.de", "Geh.\nGeh doch.\n")
+    assert pairs == [[[5, 4, 2], [6, 4, 2]], [[5, 5, 4, 2], [6, 7, 4, 2]]]
+    write_text(tmp_path / "two" / "train.en", "Go.\nGo go.\n")
+    write_text(tmp_path / "two" / "train.de", "Geh.\nGeh doch.\n")
     turned = prepared(tmp_path / "two", PAIRS, tmp_path)  # by their names: from German
-    assert examples(turned) == [[b, a] for a, b in examples(found)]
+    assert examples(turned) == [[second, first] for first, second in pairs]
 
 
 @pytest.mark.parametrize(
-    ("content", "messages"),
+    ("content", "code", "value"),
     [
-        (
-            "short\none two three four five six\n",
-            ", line 2: has 8 tokens with its marks; the network takes at most 7: shorten it",
-        ),
-        ("one\ttwo\n", ", line 1: has a tab; a line is one sentence"),
-        ("", ": is empty"),
-        (" \n\n", ": is empty"),
+        ("short\none two three four five six\n", ErrorCode.TOO_LARGE, "line 2"),
+        ("one\ttwo\n", ErrorCode.INVALID_VALUE, "line 1"),
+        ("", ErrorCode.TOO_FEW, ""),
+        (" \n\n", ErrorCode.TOO_FEW, ""),
     ],
 )
-def test_files_without_sentences_are_refused(content: str, messages: str, tmp_path: Path) -> None:
-    refused(text(tmp_path / "corpus.txt", content), SENTENCES, tmp_path, "corpus.txt" + messages)
+def test_files_without_sentences_are_refused(
+    content: str, code: ErrorCode, value: str, tmp_path: Path
+) -> None:
+    path = write_text(tmp_path / "corpus.txt", content)
+    refused(path, SENTENCES, tmp_path, code, "corpus.txt", value)
 
 
 @pytest.mark.parametrize(
-    ("files", "messages"),
+    ("files", "code", "values"),
     [
-        ({"pairs.tsv": "one\ttwo\nthree\n"}, "pairs.tsv, line 2: has no tab"),
-        ({"pairs.tsv": "one\t\n"}, "pairs.tsv, line 1: a sentence has no translation"),
+        ({"pairs.tsv": "one\ttwo\nthree\n"}, ErrorCode.MISSING_VALUE, ["pairs.tsv, line 2"]),
+        ({"pairs.tsv": "one\t\n"}, ErrorCode.MISSING_VALUE, ["pairs.tsv, line 1"]),
         (
             {"pairs.tsv": "a b c d\ta\na b c d e\ta\n"},
-            "pairs.tsv, line 2: has 6 tokens with its marks",
+            ErrorCode.TOO_LARGE,
+            ["line 2", "6 tokens"],
         ),
-        ({"pairs.tsv": ""}, "is empty"),
+        ({"pairs.tsv": ""}, ErrorCode.TOO_FEW, []),
         (
             {"train.en": "one\ntwo\n", "train.de": "eins\n"},
-            "train.de: ends before line 2, which train.en has",
+            ErrorCode.MISSING_VALUE,
+            ["train.de, line 2"],
         ),
-        (
-            {"train.en": "one\n", "train.de": "eins\n", "train.fr": "un\n"},
-            "looked for a text file of sentence, tab, translation",
-        ),
-        ({"train.en": "one\n"}, "looked for a text file of sentence, tab, translation"),
+        ({"train.en": "a\n", "train.de": "b\n", "train.fr": "c\n"}, ErrorCode.NOT_FOUND, []),
+        ({"train.en": "one\n"}, ErrorCode.NOT_FOUND, ["pairs.tsv"]),
     ],
 )
 def test_files_without_pairs_are_refused(
-    files: dict[str, str], messages: str, tmp_path: Path
+    files: dict[str, str], code: ErrorCode, values: list[str], tmp_path: Path
 ) -> None:
     for name, content in files.items():
-        text(tmp_path / "pairs" / name, content)
-    refused(tmp_path / "pairs", PAIRS, tmp_path, messages)
+        write_text(tmp_path / "pairs" / name, content)
+    refused(tmp_path / "pairs", PAIRS, tmp_path, code, *values)
 
 
 # ---- the cache
 
 
-def test_data_are_prepared_once_and_known_by_their_content(tmp_path: Path) -> None:
-    folder, messages = ljspeech(tmp_path / "speech"), list[str]()
-
-    def read(path: Path) -> Sequences:
-        messages.clear()
-        options = {"any_length": False, "seed": 0, "cache": tmp_path}
-        return data.prepare(
-            str(path), HEARD, progress=lambda stage, *_: messages.append(stage), **options
-        )  # type: ignore[arg-type]
-
-    first = read(folder)
-    assert messages == ["reading speech"] * 8
-    assert read(folder).digest == first.digest
-    assert not messages, "the second time nothing is made"
+def test_data_are_prepared_once_by_their_content(tmp_path: Path) -> None:
+    folder = ljspeech(tmp_path / "speech")
+    first = prepared(folder, HEARD, tmp_path)
+    written = (first.folder / "about.json").stat().st_mtime_ns
+    again = prepared(folder, HEARD, tmp_path)
+    assert (again.folder / "about.json").stat().st_mtime_ns == written
     copy = shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)  # other times
-    assert read(copy).digest == first.digest
+    assert prepared(copy, HEARD, tmp_path).digest == first.digest
     write_wav(folder / "wavs" / "LJ-0000.wav", tone(440, 0.5))
-    assert read(folder).digest != first.digest
+    assert prepared(folder, HEARD, tmp_path).digest != first.digest
     ljspeech(folder, ["Hello, word", *TEXTS[1:]])
-    assert read(folder).digest != first.digest
+    assert prepared(folder, HEARD, tmp_path).digest != first.digest

@@ -19,7 +19,7 @@ from experiments.datasets.tokens import END, START, Vocabulary, words
         ("café déjà", ["café", "déjà"]),
     ],
 )
-def test_words(text: str, expected: list[str]) -> None:
+def test_captions_are_split_into_words(text: str, expected: list[str]) -> None:
     assert words(text) == expected
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from typing import Any
 
 import pytest
@@ -13,11 +11,11 @@ from experiments.config.settings import CampaignSettings
 from experiments.planning import length
 from experiments.planning.length import Length
 from experiments.studies import captioning
-from experiments.sweep import batches, space, worker
+from experiments.sweep import requests, space
+from experiments.sweep.requests import SweepRequest
 from experiments.sweep.settings import Sweep
-from experiments.sweep.worker import SweepRequest
 from experiments.workloads import steps
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 CAPTIONS = {"training_captions": 1_360}  # of scenes
 SHORT = {"epochs": "2", "steps_per_epoch": "30"}  # too few steps for the largest batches
@@ -37,22 +35,16 @@ def of(
     return trained
 
 
-def asked(search: str, texts: dict[str, str] | None = None, **sweep: Any) -> SweepRequest:
-    call = worker.understood(Sweep(search=search, **sweep), texts or {})
-    return worker.with_length(call, CAPTIONS)
-
-
-@pytest.mark.parametrize("control", [{"aa": "true"}, {"inject_delay": "5%"}])
-def test_a_sweep_has_no_controls(control: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="a trial is a single cell"):
-        asked("batch_size=8|32", control)
+def make_request(search: str, texts: dict[str, str] | None = None, **sweep: Any) -> SweepRequest:
+    request = requests.parse(Sweep(search=search, **sweep), texts or {})
+    return requests.with_length(request, CAPTIONS)
 
 
 def test_every_batch_size_of_the_documented_search_runs_on_the_defaults() -> None:
-    call = asked("batch_size=8..256:log,framework=pytorch|tensorflow")
+    request = make_request("batch_size=8..256:log,framework=pytorch|tensorflow")
     for size in range(8, 257):
         settings: Any = space.settled(
-            call.base, call.goal.dimensions, {"batch_size": size, "framework": "pytorch"}
+            request.base, request.goal.dimensions, {"batch_size": size, "framework": "pytorch"}
         )
         steps.check(settings, 1_360, "training captions", "scenes")  # raises
         seen = settings.steps_per_epoch * size
@@ -78,9 +70,12 @@ def test_default_batch_size_trains_unchanged() -> None:
 def test_searched_settings_are_never_changed() -> None:
     assert of(demo(), frozenset({"epochs"})).settings(256) == {"steps_per_epoch": 5}
     assert of(demo(), frozenset({"steps_per_epoch"})).settings(256) == {}
-    call = asked("batch_size=8..256:log,epochs=4..8")
+    request = make_request("batch_size=8..256:log,epochs=4..8")
     assert (
-        space.settled(call.base, call.goal.dimensions, {"batch_size": 256, "epochs": 5}).epochs == 5
+        space.settled(
+            request.base, request.goal.dimensions, {"batch_size": 256, "epochs": 5}
+        ).epochs
+        == 5
     )  # type: ignore[attr-defined]
 
 
@@ -110,28 +105,10 @@ def test_rates_do_not_depend_on_the_length_of_training(metric: str, rate: bool) 
 )
 def test_trainings_of_different_length_are_compared_by_rates_only(options: dict[str, str]) -> None:
     with pytest.raises(UsageError) as error:
-        worker.check_rates(asked("batch_size=8|32|256", SHORT, **options))
+        requests.check_rates(make_request("batch_size=8|32|256", SHORT, **options))
+    assert error.value.code is ErrorCode.CONFLICT
     # 8: 120 steps, 2 epochs; 256: 3 steps, 8 epochs, for 10 + 12 steps
-    assert (
-        "one training sees 1,920 training captions, another 6,144: only rates can be compared"
-        in str(error.value)
-    )
-    assert "Ask for throughput, latency or memory" in str(error.value)
-    worker.check_rates(asked("batch_size=8|32|256", SHORT))
-    worker.check_rates(asked("dropout=0.1|0.2", SHORT, **options))
-
-
-def test_campaign_over_batch_sizes_judges_rates_only() -> None:
-    call = asked("batch_size=8..256:log", SHORT, find="best_batch")
-    plan = batches.plan(
-        "captioning", dataclasses.replace(call.base, frameworks=("pytorch",)), call.goal.dimensions
-    )
-    assert "only rates can be compared" in plan.rates_only
-    by_size = {
-        treatment.settings["batch_size"]: treatment.settings for treatment in plan.treatments
-    }
-    assert (by_size[256]["steps_per_epoch"], by_size[256]["epochs"]) == (3, math.ceil(22 / 3))
-    assert "epochs" not in by_size[32]
-    assert {"steps_per_epoch", "epochs"} <= set(plan.allowed_to_differ)
-    call = asked("batch_size=8|32|64", SHORT, find="best_batch")
-    assert batches.plan("captioning", call.base, call.goal.dimensions).rates_only == ""
+    assert "1,920" in str(error.value)
+    assert "6,144" in str(error.value)
+    requests.check_rates(make_request("batch_size=8|32|256", SHORT))
+    requests.check_rates(make_request("dropout=0.1|0.2", SHORT, **options))

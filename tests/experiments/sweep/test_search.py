@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import optuna
@@ -11,14 +11,17 @@ import pytest
 from optuna.storages import RDBStorage
 from optuna.trial import Trial, TrialState
 
+from experiments.run.scheduler import CellResult
 from experiments.studies import captioning
-from experiments.sweep import batches, goals, search, space
-from experiments.sweep.search import Goal, Result, TrialFailed
-from tracking.errors import EvenhandError, UsageError
+from experiments.sweep import goals, search, space
+from experiments.sweep.search import Goal, TrialFailed
+from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.records import RunOutcome
 
+OUT_OF_MEMORY = CellResult(RunOutcome.OUT_OF_MEMORY)
 
-def goal(
+
+def make_goal(
     text: str = "batch_size=1..64:log", objectives: str = "throughput:max", constraints: str = ""
 ) -> Goal:
     outcomes = captioning.STUDY.outcomes
@@ -29,166 +32,112 @@ def goal(
     )
 
 
-def storage(folder: Path, heartbeat_seconds: int = 1) -> RDBStorage:
-    return search.open_storage(f"sqlite:///{folder / 'optuna.db'}", heartbeat_seconds)
+def open_storage(folder: Path) -> RDBStorage:
+    return search.open_storage(f"sqlite:///{folder / 'optuna.db'}", 1)
 
 
-def study(
-    folder: Path, target: Goal, sampler: str = "tpe", heartbeat_seconds: int = 1
-) -> optuna.Study:
-    made = search.create(storage(folder, heartbeat_seconds), "trial", target, {"x": 1})
-    made.sampler = search.SAMPLERS[sampler](target.dimensions, 0)
-    return made
+def make_study(folder: Path, goal: Goal, sampler: str = "tpe") -> optuna.Study:
+    study = search.create(open_storage(folder), "trial", goal, {"x": 1})
+    study.sampler = search.SAMPLERS[sampler](goal.dimensions, 0)
+    return study
 
 
-def no_waiting() -> None:
-    raise AssertionError("nobody else is at work")
+def refuse_waiting() -> None:
+    raise AssertionError("no other worker runs")
 
 
-def result(value: float, memory: float = 1e9) -> Result:
-    return Result(
-        "run", metrics={"train/examples_per_second": value, "memory/peak_rss_bytes": memory}
-    )
+def result(value: float, memory: float = 1e9) -> CellResult:
+    metrics = {"train/examples_per_second": value, "memory/peak_rss_bytes": memory}
+    return CellResult(RunOutcome.OK, metrics=metrics)
+
+
+def runner(goal: Goal, measure: Callable[[int], CellResult]) -> Callable[[Trial], Sequence[float]]:
+    """Return a function that runs a trial: its result follows from the batch size."""
+
+    def run(trial: Trial) -> Sequence[float]:
+        values = search.suggest(trial, goal.dimensions)
+        return search.answer(trial, goal, measure(int(values["batch_size"])))
+
+    return run
 
 
 @pytest.mark.parametrize("sampler", sorted(search.SAMPLERS))
 def test_samplers_run_the_requested_number_of_trials(tmp_path: Path, sampler: str) -> None:
-    target = goal("batch_size=1..64:log,dropout=0..0.4:0.2")
-    made = study(tmp_path, target, sampler)
-
-    def run(trial: Trial) -> Sequence[float]:
-        values = search.suggest(trial, target.dimensions)
-        return search.answer(trial, target, result(float(values["batch_size"])))
-
-    search.run_until(made, 4, run, no_waiting)
-    assert [trial.state for trial in made.trials] == [TrialState.COMPLETE] * 4
-    assert search.best(made)[0].values[0] == max(
-        trial.params["batch_size"] for trial in made.trials
-    )
+    goal = make_goal("batch_size=1..64:log,dropout=0..0.4:0.2")
+    study = make_study(tmp_path, goal, sampler)
+    search.run_until(study, 4, runner(goal, lambda size: result(float(size))), refuse_waiting)
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 4
+    largest = max(trial.params["batch_size"] for trial in study.trials)
+    assert search.best(study)[0].values[0] == largest
 
 
-def test_infeasible_trials_are_results_but_never_the_best(
-    tmp_path: Path,
-) -> None:
-    target = goal("batch_size=8|16|32|64", constraints="memory<2GB")
-    made = study(tmp_path, target, "grid")
-
-    def run(trial: Trial) -> Sequence[float]:
-        size = int(search.suggest(trial, target.dimensions)["batch_size"])
-        return search.answer(
-            trial,
-            target,
-            result(size, size * 1e8) if size < 64 else Result("run", RunOutcome.OUT_OF_MEMORY),
-        )
-
-    search.run_until(made, 4, run, no_waiting)
-    assert {trial.state for trial in made.trials} == {TrialState.COMPLETE}
-    assert {trial.params["batch_size"] for trial in made.trials if search.feasible(trial)} == {
-        8,
-        16,
-    }
-    assert [trial.params["batch_size"] for trial in search.best(made)] == [16]
+def test_infeasible_trials_are_results_but_never_the_best(tmp_path: Path) -> None:
+    goal = make_goal("batch_size=8|16|32|64", constraints="memory<2GB")
+    study = make_study(tmp_path, goal, "grid")
+    run = runner(goal, lambda size: result(size, size * 1e8) if size < 64 else OUT_OF_MEMORY)
+    search.run_until(study, 4, run, refuse_waiting)
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
+    feasible = {trial.params["batch_size"] for trial in study.trials if search.feasible(trial)}
+    assert feasible == {8, 16}
+    assert [trial.params["batch_size"] for trial in search.best(study)] == [16]
 
 
 def test_pareto_front_has_equal_settings_once(tmp_path: Path) -> None:
-    target = goal("batch_size=1|2|4", "throughput:max,memory:min")
-    made = study(tmp_path, target, "random")
-
-    def run(trial: Trial) -> Sequence[float]:
-        size = int(search.suggest(trial, target.dimensions)["batch_size"])
-        return search.answer(trial, target, result(size, memory=size if size != 2 else 100))
-
-    search.run_until(made, 8, run, no_waiting)
-    assert [trial.params["batch_size"] for trial in search.best(made)] == [4, 1]
+    goal = make_goal("batch_size=1|2|4", "throughput:max,memory:min")
+    study = make_study(tmp_path, goal, "random")
+    run = runner(goal, lambda size: result(size, memory=size if size != 2 else 100))
+    search.run_until(study, 8, run, refuse_waiting)
+    assert [trial.params["batch_size"] for trial in search.best(study)] == [4, 1]
 
 
-def test_search_ends_after_failures_only(
-    tmp_path: Path,
-) -> None:
-    target = goal()
-    made = study(tmp_path, target)
-    tried = []
-
-    def run(trial: Trial) -> Sequence[float]:
-        tried.append(trial.number)
-        search.suggest(trial, target.dimensions)
-        if trial.number == 1:
-            raise TrialFailed("broken")
-        return search.answer(trial, target, result(1.0))
-
-    search.run_until(made, 4, run, no_waiting)
-    assert tried == [0, 1, 2, 3]
-    assert made.trials[1].state == TrialState.FAIL
+def test_only_failures_end_the_search(tmp_path: Path) -> None:
+    goal = make_goal()
+    study = make_study(tmp_path, goal)
+    succeed = runner(goal, lambda _: result(1.0))
 
     def fail(trial: Trial) -> Sequence[float]:
         trial.set_user_attr("reason", "no such file")
-        raise TrialFailed("no such file")
+        raise TrialFailed(ErrorCode.CHILD_FAILED, "no such file")
 
-    hopeless = search.create(storage(tmp_path), "hopeless", target, {})
-    with pytest.raises(
-        EvenhandError, match="the first 3 trials all failed, the last with: no such file"
-    ):
-        search.run_until(hopeless, 10, fail, no_waiting)
-
-
-def test_trials_of_dead_workers_are_run_again_and_count_once(
-    tmp_path: Path,
-) -> None:
-    target = goal("batch_size=1..64:log,dropout=0..0.4:0.2")
-    made = study(tmp_path, target, "grid")
-    dropped = made.ask()
-    values = search.suggest(dropped, target.dimensions)
-    storage(tmp_path).record_heartbeat(dropped._trial_id)  # its worker dies after this
-    waited = []
-
-    def run(trial: Trial) -> Sequence[float]:
-        search.suggest(trial, target.dimensions)
-        return search.answer(trial, target, result(1.0))
-
-    search.run_until(made, 3, run, lambda: waited.append(time.monotonic()))
-    assert waited, "the last trial ran elsewhere, as far as anybody could know"
-    counted = search.counted(made.trials)
-    assert len(counted) == 3
-    assert {trial.state for trial in counted} == {TrialState.COMPLETE}
-    again = next(
-        trial
-        for trial in counted
-        if trial.number != trial.system_attrs.get("failed_trial", trial.number)
+    search.run_until(
+        study, 4, lambda trial: (fail if trial.number == 1 else succeed)(trial), refuse_waiting
     )
-    assert again.params == values
-    assert made.trials[dropped.number].state == TrialState.FAIL
+    states = [trial.state for trial in study.trials]
+    complete = TrialState.COMPLETE
+    assert states == [complete, TrialState.FAIL, complete, complete]
+    hopeless = search.create(open_storage(tmp_path), "hopeless", goal, {})
+    with pytest.raises(EvenhandError) as error:
+        search.run_until(hopeless, 10, fail, refuse_waiting)
+    assert error.value.code is ErrorCode.CHILD_FAILED
+    assert len(hopeless.trials) == 3
+    assert "no such file" in str(error.value)
 
 
-@pytest.mark.parametrize("limit", [0, 1, 11, 15])
-def test_halving_takes_log2_trials(tmp_path: Path, limit: int) -> None:
-    target = goal("batch_size=1..15")
-    made = study(tmp_path, target)
-
-    def run(trial: Trial) -> Sequence[float]:
-        size = int(search.suggest(trial, target.dimensions)["batch_size"])
-        return search.answer(
-            trial, target, result(1.0) if size <= limit else Result("run", RunOutcome.OUT_OF_MEMORY)
-        )
-
-    def try_one(values: dict[str, space.Value]) -> None:
-        made.enqueue_trial(values)
-        search.run_until(made, 0, run, no_waiting)
-
-    batches.find_largest(made, target.dimensions, try_one)  # type: ignore[arg-type]
-    ((_, largest),) = batches.largest(made, target.dimensions)
-    assert (largest.params["batch_size"] if largest else 0) == limit
-    assert len(made.trials) <= 4
+def test_trials_of_dead_workers_are_run_again_and_count_once(tmp_path: Path) -> None:
+    goal = make_goal("batch_size=1..64:log,dropout=0..0.4:0.2")
+    study = make_study(tmp_path, goal, "grid")
+    dropped = study.ask()
+    values = search.suggest(dropped, goal.dimensions)
+    open_storage(tmp_path).record_heartbeat(dropped._trial_id)  # its worker dies after this
+    waited: list[float] = []
+    run = runner(goal, lambda _: result(1.0))
+    search.run_until(study, 3, run, lambda: waited.append(time.monotonic()))
+    assert waited, "until the heartbeat is stale"
+    counted = search.counted(study.trials)
+    assert [trial.state for trial in counted] == [TrialState.COMPLETE] * 3
+    assert values in [trial.params for trial in counted]
+    assert study.trials[dropped.number].state == TrialState.FAIL
 
 
 def test_unusable_storage_is_refused(tmp_path: Path) -> None:
-    for url, message in {
-        f"sqlite:///{tmp_path}/no/where.db": "cannot be used: unable to open database file",
-        "postgresql://nobody@127.0.0.1:9/x": "cannot be used: connection to server",
-        "postgresql://nobody:secret@127.0.0.1:9/x": "leave it out and set PGPASSWORD",
-        "nonsense": "cannot be used",
+    for url, code in {
+        f"sqlite:///{tmp_path}/no/where.db": ErrorCode.UNREACHABLE,
+        "postgresql://nobody@127.0.0.1:9/x": ErrorCode.UNREACHABLE,
+        "postgresql://nobody:secret@127.0.0.1:9/x": ErrorCode.INVALID_VALUE,
+        "nonsense": ErrorCode.UNREACHABLE,
     }.items():
         with pytest.raises(UsageError) as error:
             search.open_storage(url, 1)
-        assert message in str(error.value)
+        assert error.value.code is code
         assert "\n" not in str(error.value)
         assert "secret" not in str(error.value)

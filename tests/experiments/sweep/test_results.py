@@ -1,4 +1,4 @@
-"""The page of a sweep: which of Optuna's plots it has, and its warnings."""
+"""Table and page of a sweep, and the plots that it has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from optuna.study import Study
 from optuna.trial import TrialState
 
-from experiments.sweep import plots, report, search
+from experiments.sweep import results, search
 
 
 def small_study(trials: int) -> Study:
@@ -19,16 +19,15 @@ def small_study(trials: int) -> Study:
 
     def objective(trial: optuna.Trial) -> float:
         framework = trial.suggest_categorical("framework", ["pytorch", "tensorflow"])
-        size, rate = (
-            trial.suggest_int("batch_size", 8, 64),
-            trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True),
-        )
+        size = trial.suggest_int("batch_size", 8, 64)
+        rate = trial.suggest_float("learning_rate", 1e-4, 1e-2, log=True)
         return size * (1 + (framework == "tensorflow")) + rate
 
     study.optimize(objective, n_trials=trials)
     return study
 
 
+@pytest.fixture
 def two_objectives() -> Study:
     """Create a study whose third trial failed and whose fifth ran out of memory."""
     study = optuna.create_study(directions=["minimize", "minimize"])
@@ -37,18 +36,18 @@ def two_objectives() -> Study:
         trial = study.ask({"batch_size": optuna.distributions.IntDistribution(8, 64)})
         trial.set_user_attr("reason", "=1+1")
         trial.set_constraint(search.FITS, 1.0 if number == 4 else -1.0)
-        values = (
-            [float("inf")] * 2 if number == 4 else [0.03 - 0.004 * number, 7e8 + 2**20 * number]
-        )
-        study.tell(
-            trial, None if number == 2 else values, state=TrialState.FAIL if number == 2 else None
-        )
+        if number == 2:
+            study.tell(trial, state=TrialState.FAIL)
+        elif number == 4:
+            study.tell(trial, [float("inf")] * 2)
+        else:
+            study.tell(trial, [0.03 - 0.004 * number, 7e8 + 2**20 * number])
     return study
 
 
-def names(study: Study) -> list[str]:
+def plot_names(study: Study) -> list[str]:
     trials = [trial for trial in study.get_trials() if search.has_finite_values(trial)]
-    return [name for name, _ in plots._plots(study, trials)]
+    return [name.partition(":")[0] for name, _ in results._plots(study, trials)]
 
 
 @pytest.mark.parametrize(
@@ -60,36 +59,28 @@ def names(study: Study) -> list[str]:
     ],
 )
 def test_importance_needs_enough_trials(trials: int, kinds: list[str]) -> None:
-    assert names(small_study(trials)) == [f"{kind}: median training step, s" for kind in kinds]
+    assert plot_names(small_study(trials)) == kinds
 
 
-def test_a_contour_lies_between_numbers_only() -> None:
+def test_contour_has_only_numbers() -> None:
     study = small_study(6)
-    contour = dict(plots._plots(study, study.trials))[
-        "Two settings: median training step, s"
-    ]().layout.to_plotly_json()
-    assert {contour["xaxis"]["title"]["text"], contour["yaxis"]["title"]["text"]} == {
-        "batch_size",
-        "learning_rate",
-    }
+    plots = dict(results._plots(study, study.trials))
+    (draw,) = (plot for name, plot in plots.items() if name.startswith("Two settings"))
+    contour = draw().layout.to_plotly_json()
+    titles = {contour[axis]["title"]["text"] for axis in ("xaxis", "yaxis")}
+    assert titles == {"batch_size", "learning_rate"}
 
 
-def test_several_objectives_have_a_front_and_a_history_each(tmp_path: Path) -> None:
-    study = two_objectives()
-    kinds = [
-        f"{kind}: {name}"
-        for name in ("median training step, s", "peak process memory, bytes")
-        for kind in ("History", "Each setting")
-    ]
-    assert names(study) == ["Pareto front", *kinds]
-    missing = plots.write(study, tmp_path, "A sweep", [])
-    assert missing == [
-        "Importance: 4 finished trials; 20 are needed to tell settings from chance"
-    ], "all others are drawn"
+def test_several_objectives_have_a_front_and_all_plots_are_drawn(
+    two_objectives: Study, tmp_path: Path
+) -> None:
+    assert plot_names(two_objectives) == ["Pareto front", *["History", "Each setting"] * 2]
+    missing = results.write_page(two_objectives, tmp_path, "A sweep", [])
+    assert [line.partition(":")[0] for line in missing] == ["Importance"]
 
 
-def test_table_marks_trials_out_of_memory(tmp_path: Path) -> None:
-    report.write_table(two_objectives(), tmp_path)
+def test_table_marks_trials_out_of_memory(two_objectives: Study, tmp_path: Path) -> None:
+    results.write_table(two_objectives, tmp_path)
     header, *rows = (line.split(",") for line in (tmp_path / "trials.csv").read_text().splitlines())
     table = [dict(zip(header, row, strict=True)) for row in rows]
     assert [row["state"] for row in table] == ["COMPLETE"] * 2 + ["FAIL"] + ["COMPLETE"] * 3
@@ -98,11 +89,9 @@ def test_table_marks_trials_out_of_memory(tmp_path: Path) -> None:
     assert "params_batch_size" in header
 
 
-def test_the_page_warns_and_names_what_is_not_drawn(tmp_path: Path) -> None:
-    missing = plots.write(
-        small_study(3), tmp_path, "A sweep", ["3 trials."], warned=["RANDOM <weights>"]
-    )
+def test_page_has_escaped_lines_and_names_missing_plots(tmp_path: Path) -> None:
+    missing = results.write_page(small_study(3), tmp_path, "A sweep", ["RANDOM <weights>"])
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
-    assert page.index("⚠ RANDOM &lt;weights&gt;") < page.index("3 trials.")
-    assert missing == ["Importance: 3 finished trials; 20 are needed to tell settings from chance"]
+    assert "RANDOM &lt;weights&gt;" in page
+    assert len(missing) == 1
     assert missing[0] in page

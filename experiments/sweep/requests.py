@@ -1,0 +1,165 @@
+"""Request of a search: its settings, parsed and checked as far as possible without a server."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from experiments import studies
+from experiments.config import settings as settings_
+from experiments.config.settings import CampaignSettings
+from experiments.metrics import BY_EPOCH
+from experiments.planning import length
+from experiments.run import resume
+from experiments.sweep import goals, space
+from experiments.sweep.search import Goal
+from experiments.sweep.settings import Sweep
+from experiments.sweep.trials import point
+from tracking.errors import ErrorCode, UsageError
+
+CHANGED_ON_RESUME = frozenset({"trials", "storage", "confirm", "heartbeat_seconds"})
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """Settings of a search, the settings that all its trials share, and its goal."""
+
+    sweep: Sweep
+    base: CampaignSettings
+    goal: Goal
+
+    @property
+    def study(self) -> str:
+        return self.sweep.experiment
+
+    @property
+    def trials(self) -> int:
+        """Number of trials; a grid may have fewer points than requested."""
+        if self.sweep.sampler != "grid":
+            return self.sweep.trials
+        return min(self.sweep.trials, len(space.points(self.goal.dimensions)))
+
+
+def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
+    """Parse and check a request.
+
+    Args:
+        sweep: Settings of the search.
+        texts: The experiment's settings as the user wrote them.
+
+    Raises:
+        UsageError: The request cannot be carried out.
+    """
+    module = studies.load(sweep.experiment)
+    # A preset may let cells take turns; a trial is a single cell.
+    base: CampaignSettings = settings_.parse(
+        module.settings, module.presets, {"pairing": "sequential", **texts}
+    )
+    unsupported = {
+        "aa": base.aa,
+        "inject_delay": base.inject_delay,
+        "vary": base.vary,
+        "pairing": base.pairing != "sequential",
+        "executor": base.on_cluster,
+    }
+    for name, is_requested in unsupported.items():
+        if is_requested:
+            raise UsageError(
+                ErrorCode.UNSUPPORTED,
+                f"{name}: a trial is a single cell here; set it in a campaign of the experiment",
+            )
+    dimensions = space.parse(sweep.search, module.settings)
+    space.check(base, dimensions)
+    searched = {dimension.field: dimension.choices for dimension in dimensions}
+    if searched.get("frameworks"):
+        base = dataclasses.replace(base, frameworks=tuple(map(str, searched["frameworks"])))
+    elif "frameworks" not in texts:
+        base = dataclasses.replace(base, frameworks=base.frameworks[:1])
+    request = SweepRequest(sweep, base, _goal(sweep))
+    _check(request)
+    return request
+
+
+def _goal(sweep: Sweep) -> Goal:
+    module = studies.load(sweep.experiment)
+    dimensions = space.parse(sweep.search, module.settings)
+    bounds = goals.constraints(sweep.constraints, module.outcomes)
+    return Goal(dimensions, goals.objectives(sweep.objectives, module.outcomes), bounds)
+
+
+def _check(request: SweepRequest) -> None:
+    sweep, goal = request.sweep, request.goal
+    if sweep.pruner != "none":
+        metrics = [objective.metric for objective in goal.objectives]
+        if len(metrics) != 1 or metrics[0] not in BY_EPOCH:
+            raise UsageError(
+                ErrorCode.CONFLICT,
+                f"pruner={sweep.pruner}: it needs a single objective with a value every epoch; "
+                f"take loss, accuracy or train/loss, not {', '.join(metrics)}",
+            )
+    if sweep.sampler == "grid":
+        space.points(goal.dimensions)
+    first = {dimension.name: dimension.extremes[0] for dimension in goal.dimensions}
+    point(request.study, request.base, goal.dimensions, first)  # raises for several cells
+
+
+def with_length(request: SweepRequest, counts: Mapping[str, int]) -> SweepRequest:
+    """Return the request with the length of training at each batch size. counts: of its data."""
+    dimensions = request.goal.dimensions
+    fields = {dimension.field for dimension in dimensions}
+    trained = length.of(studies.load(request.study), request.base, counts, fields)
+    if not trained:
+        return request
+    dimensions = tuple(
+        dataclasses.replace(dimension, length=trained)
+        if dimension.name == "batch_size"
+        else dimension
+        for dimension in dimensions
+    )
+    goal = dataclasses.replace(request.goal, dimensions=dimensions)
+    return dataclasses.replace(request, goal=goal)
+
+
+def check_rates(request: SweepRequest) -> None:
+    """Raise UsageError for a metric that depends on the length of training, if lengths differ."""
+    margin = request.base.margin
+    for dimension in request.goal.dimensions:
+        if dimension.length is None:
+            continue
+        is_grid = request.sweep.sampler == "grid"
+        sizes = list(map(int, dimension.grid())) if is_grid else dimension.sizes()
+        difference = dimension.length.difference(sizes, margin)
+        totals = [metric for metric in request.goal.metrics if not length.is_rate(metric)]
+        if difference and totals:
+            right = f"throughput, latency or memory, or {dimension.length.remedy(sizes, margin)}"
+            raise UsageError(
+                ErrorCode.CONFLICT,
+                f"objectives, constraints: {totals[0]} depends on the length of training; "
+                f"{difference}. Take {right}",
+            )
+
+
+def resumed(stored: Mapping[str, Any], sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
+    """Return the request of the beginning with the changes that a resumption may make.
+
+    Raises:
+        UsageError: for another change.
+    """
+    before = settings_.from_values(Sweep, stored["sweep"])
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(Sweep):
+        old, new = getattr(before, field.name), getattr(sweep, field.name)
+        if new in (old, field.default):
+            continue
+        if field.name not in CHANGED_ON_RESUME:
+            raise UsageError(
+                ErrorCode.CHANGED,
+                f"resume: {field.name}={new} was {old} at the beginning; start a new sweep",
+            )
+        changes[field.name] = new
+    overrides = {name: text for name, text in texts.items() if name != "resume"}
+    base = resume.same_settings(before.experiment, stored["settings"], overrides)
+    request = dataclasses.replace(before, **changes)
+    return SweepRequest(request, base, _goal(request))

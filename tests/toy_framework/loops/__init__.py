@@ -1,1 +1,0 @@
-"""The toy framework's plain loop."""
