@@ -73,7 +73,8 @@ def conclude(campaign: Campaign, display: Display, last_block: int = 0) -> int:
     display.rest()
     print_tables(conclusion, display)
     answer = conclusion.answer
-    warnings = [*campaign.recorder.warnings, *(answer.comparison.warnings if answer else ())]
+    judged = answer.comparison.warnings if answer else ()
+    warnings = [*campaign.recorder.warnings, *map(str, judged)]
     print_findings(conclusion.sentences, list(dict.fromkeys(warnings)), display)
     if conclusion.answer and conclusion.answer.card.advice:
         display.say(str(conclusion.answer.card.advice))
