@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from deploy.native.folder import DeployError, locked, write_private
+from deploy.native.folder import locked, write_private
 from deploy.readiness import PROBE
+from tracking.errors import ErrorCode, UsageError
 
 if TYPE_CHECKING:
-    from deploy.native.database import Database
+    from deploy.native.database import PostgreSQL
 
-METADATA, ARCHIVE, PREFIX = "about.json", "artifacts.tar", "artifacts"
+METADATA, DUMP, ARCHIVE, PREFIX = "about.json", "database.dump", "artifacts.tar", "artifacts"
 NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")
 NAME_FORMAT = "%Y-%m-%dT%H-%M-%S"
 UNFINISHED, LOCK = ".evenhand-unfinished", ".evenhand-backup.lock"
@@ -38,12 +39,13 @@ class ArtifactFolder:
         """Yield name, size in bytes and content of the files that are not deleted meanwhile.
 
         Raises:
-            DeployError: There is a link, which may lead elsewhere.
+            UsageError: There is a link, which may lead elsewhere.
         """
         for parent, _, names in os.walk(self.path):
             for path in (Path(parent, name) for name in names if not name.startswith(PROBE)):
                 if path.is_symlink():
-                    raise DeployError(f"{path} is a link; put the file itself there")
+                    text = f"{path} is a link; put the file itself there"
+                    raise UsageError(ErrorCode.UNSUPPORTED, text)
                 if path.is_file():
                     with suppress(FileNotFoundError), path.open("rb") as file:
                         name = path.relative_to(self.path).as_posix()
@@ -84,31 +86,37 @@ class Bucket:
 Artifacts = ArtifactFolder | Bucket
 
 
-def new_name() -> str:
-    """Return the time in UTC, which sorts backups by age."""
-    return datetime.datetime.now(datetime.UTC).strftime(NAME_FORMAT)
-
-
 def create(
-    target: Path, database: Database, artifacts: Artifacts | None, metadata: Mapping[str, Any]
-) -> int:
-    """Copy database and artifacts, and return the number of artifacts.
+    parent: Path,
+    keep: int | None,
+    database: PostgreSQL,
+    artifacts: Artifacts | None,
+    metadata: Mapping[str, Any],
+) -> Path:
+    """Copy database and artifacts into a dated folder, and return it.
 
     The database comes first. Runs add files and do not change them, so that the backup holds
     all files that the dump refers to.
 
     Args:
-        target: Folder of the backup.
+        parent: Folder of all backups.
+        keep: Number of backups that stay there, None for all.
         database: The server's database.
         artifacts: The server's artifacts, None if they are stored elsewhere.
         metadata: Facts about the server, stored with the checksums.
 
     Raises:
-        DeployError: The backup cannot be made; nothing of it is left.
+        UsageError: The backup cannot be made; nothing of it is left.
     """
+    if keep is not None and keep < 1:
+        text = f"keep {keep} backups: at least 1 stays, the one that is made now"
+        raise UsageError(ErrorCode.INVALID_VALUE, text)
+    if is_backup(parent):
+        raise UsageError(ErrorCode.EXISTS, f"{parent} is a backup itself; choose another folder")
+    target = parent / datetime.datetime.now(datetime.UTC).strftime(NAME_FORMAT)
     count = 0
     with _unfinished(target) as folder:
-        database.dump(folder / database.dump_name)
+        database.dump(folder / DUMP)
         if artifacts:
             with tarfile.open(folder / ARCHIVE, "w") as tar:
                 for name, size, content in artifacts.files():
@@ -118,41 +126,45 @@ def create(
                     count += 1
         digests = {path.name: _digest(path) for path in sorted(folder.iterdir())}
         write_private(folder / METADATA, json.dumps({**metadata, "sha256": digests}, indent=1))
-    return count
+    print(f"copied to {target}: the database and {count} files", flush=True)
+    for path in list_backups(parent)[:-keep] if keep else []:
+        partial = path.with_name(f".{path.name}{UNFINISHED}")  # half deleted, it is no backup
+        os.replace(path, partial)
+        shutil.rmtree(partial)
+        print(f"deleted the old backup {path}", flush=True)
+    return target
 
 
 def load(source: Path, parse: Callable[[dict[str, Any]], Metadata]) -> Metadata:
     """Return the parsed metadata of a backup after its checksums.
 
     Raises:
-        DeployError: It is no backup, or one of its files is missing, added or damaged.
+        UsageError: It is no backup, or one of its files is missing, added or damaged.
     """
     try:
         values = json.loads((source / METADATA).read_text())
         digests, metadata = dict(values["sha256"]), parse(values)
     except (OSError, ValueError, KeyError, TypeError):
-        raise DeployError(f"{source} is no backup: it has no readable {METADATA}") from None
-    if names := {path.name for path in source.iterdir()} - {METADATA} ^ set(digests):
-        reason = f"{', '.join(sorted(names))} is either missing or not of the backup"
-        raise DeployError(f"{source} is damaged: {reason}")
-    for name, digest in digests.items():
-        if _digest(source / name) != digest:
-            raise DeployError(f"{source / name} is damaged: its checksum differs")
+        text = f"{source} is no backup: it has no readable {METADATA}"
+        raise UsageError(ErrorCode.NOT_FOUND, text) from None
+    files = {path.name: path for path in source.iterdir() if path.name != METADATA}
+    for name in sorted(files.keys() | digests):
+        if name not in files or name not in digests or _digest(files[name]) != digests[name]:
+            text = f"{source / name} is damaged, missing or not of the backup"
+            raise UsageError(ErrorCode.UNREADABLE, text)
     return metadata
 
 
-def restore(source: Path, database: Database, artifacts: Artifacts) -> int:
+def restore(source: Path, database: PostgreSQL, artifacts: Artifacts) -> int:
     """Fill an empty database and empty artifacts from a backup; return the number of artifacts.
 
     Raises:
-        DeployError: One of them is not empty, or the archive holds something else.
+        UsageError: One of them is not empty, or the archive holds something else.
     """
-    if any(True for _ in artifacts.files()):
-        raise DeployError("the store holds artifacts already; restore into a new one")
-    if tables := database.count_tables():
-        right = "restore into a new one, before the tracking server starts"
-        raise DeployError(f"the database holds {tables} tables already; {right}")
-    database.restore(source / database.dump_name)
+    if any(True for _ in artifacts.files()) or database.count_tables():
+        right = "restore into new ones, before the tracking server starts"
+        raise UsageError(ErrorCode.EXISTS, f"the database or the artifacts are not empty; {right}")
+    database.restore(source / DUMP)
     archive, count = source / ARCHIVE, 0
     if not archive.exists():
         return 0
@@ -161,8 +173,8 @@ def restore(source: Path, database: Database, artifacts: Artifacts) -> int:
             prefix, _, name = member.name.partition("/")
             content = tar.extractfile(member) if member.isfile() and prefix == PREFIX else None
             if content is None or not artifacts.write(name, content):
-                reason = f"holds {member.name!r}, which is no file of the artifacts"
-                raise DeployError(f"{archive} {reason}")
+                text = f"{archive} holds {member.name!r}, which is no file of the artifacts"
+                raise UsageError(ErrorCode.UNREADABLE, text)
             count += 1
     return count
 
@@ -182,30 +194,19 @@ def is_backup(path: Path) -> bool:
     return not path.is_symlink() and isinstance(values, dict) and "sha256" in values
 
 
-def prune(folder: Path, keep: int) -> list[Path]:
-    """Delete all but the newest backups, and return the deleted ones."""
-    old = list_backups(folder)[:-keep]
-    for path in old:
-        partial = path.with_name(f".{path.name}{UNFINISHED}")  # half deleted, it is no backup
-        os.replace(path, partial)
-        shutil.rmtree(partial)
-    return old
-
-
 @contextmanager
 def _unfinished(target: Path) -> Iterator[Path]:
     """Yield a folder that becomes the target if the block succeeds; otherwise it is removed.
 
     What a killed process left is removed first.
     """
-    if target.exists():
-        raise DeployError(f"{target} exists already; choose another name")
     lock, partial = target.with_name(LOCK), target.with_name(f".{target.name}{UNFINISHED}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with locked(lock) as is_free:
             if not is_free:
-                raise DeployError(f"another backup is being made in {target.parent}; wait for it")
+                text = f"another backup is being made in {target.parent}; wait for it"
+                raise UsageError(ErrorCode.IN_USE, text)
             for dead in target.parent.glob(f".*{UNFINISHED}"):
                 shutil.rmtree(dead)
             try:
@@ -218,7 +219,8 @@ def _unfinished(target: Path) -> Iterator[Path]:
                 lock.unlink(missing_ok=True)
     except OSError as error:
         reason, right = error.strerror or error, "free disk space, or choose another folder"
-        raise DeployError(f"no backup was made in {target.parent}: {reason}; {right}") from None
+        text = f"no backup was made in {target.parent}: {reason}; {right}"
+        raise UsageError(ErrorCode.UNWRITABLE, text) from None
 
 
 def _digest(path: Path) -> str:
@@ -226,4 +228,5 @@ def _digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise DeployError(f"{path} cannot be read: {error.strerror}") from None
+        text = f"{path} cannot be read: {error.strerror}"
+        raise UsageError(ErrorCode.UNREADABLE, text) from None

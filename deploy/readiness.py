@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import socket
 import threading
@@ -22,11 +20,6 @@ TABLE = "evenhand_readiness"
 CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY, written_ns BIGINT NOT NULL)"
 
 _hanging: dict[str, threading.Thread] = {}
-
-
-def operator_key(session_key: str) -> str:
-    """Return the key that a request to /ready shows to get the reason."""
-    return hmac.new(session_key.encode(), b"/ready", hashlib.sha256).hexdigest()
 
 
 def problem(backend_uri: str, artifacts: str) -> str:

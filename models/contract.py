@@ -399,10 +399,6 @@ class Framework(ABC):
         """Return whether XLA compiles the training step; None if there is no such choice."""
         return None
 
-    def waits_in_step(self, network: Any) -> str:
-        """Return what makes a step wait for the device before its end; empty if nothing does."""
-        return ""
-
     def step_events(self, steps: int) -> StepEvents | None:
         """Return marks for so many steps; None if the framework has none on this device."""
         return None

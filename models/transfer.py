@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from keras import layers
+from keras import layers, ops
 
 from models.contract import Array, ErrorCode, ModelError, Weights, check_weights
 
@@ -54,7 +55,7 @@ def _row(index: int) -> Layout:
     """Return the layout of a row of a GRU's bias."""
 
     def to_keras(array: Array, bias: Any) -> Array:
-        rows = np.array(_numpy(bias))
+        rows = np.array(ops.convert_to_numpy(bias))
         rows[index] = _gates(array)
         return rows
 
@@ -114,12 +115,10 @@ def weight_rule(kind: type[Any], sibling: str = "") -> Callable[[Callable[[Any],
 
 
 def layer_name(path: str) -> str:
-    """Return the Keras layer's name of a torch module path."""
     return path.replace(".", "-")
 
 
 def layer_path(name: str) -> str:
-    """Return the torch module path of a Keras layer's name."""
     return name.replace("-", ".")
 
 
@@ -139,7 +138,7 @@ def from_keras(
     """Return copies of `values(variable)`, such as its gradient, in torch's layout."""
     weights: Weights = {}
     for name, entry in arrays.items():
-        parts = (_numpy(values(variable)) for variable in entry.variables)
+        parts = (ops.convert_to_numpy(values(variable)) for variable in entry.variables)
         weights[name] = np.array(entry.layout.to_torch(*parts), order="C")
     return weights
 
@@ -152,19 +151,6 @@ def to_keras(entries: Mapping[str, Entry], weights: Mapping[str, Array]) -> None
         arrays = arrays if isinstance(arrays, tuple) else (arrays,)
         for variable, array in zip(entry.variables, arrays, strict=True):
             variable.assign(np.ascontiguousarray(array))
-
-
-def supported() -> str:
-    """Return the table of docs/own-model.md: Keras layers with a rule, and PyTorch's siblings."""
-    rows = sorted((kind.__name__, sibling) for kind, (sibling, _) in RULES.items())
-    lines = (f"| `{kind}` | {sibling} |" for kind, sibling in rows)
-    return "\n".join(["| Keras | PyTorch |", "|---|---|", *lines, ""])
-
-
-def _numpy(value: Any) -> Array:
-    from keras import ops
-
-    return ops.convert_to_numpy(value)
 
 
 def _arrays(layer: Any) -> Iterator[tuple[str, tuple[Any, ...], Layout]]:
@@ -191,23 +177,20 @@ def _arrays(layer: Any) -> Iterator[tuple[str, tuple[Any, ...], Layout]]:
         yield from _arrays(part)
 
 
-@weight_rule(layers.Dense, "`nn.Linear`")
-@weight_rule(layers.DepthwiseConv2D, "`nn.Conv2d` with `groups`")
-@weight_rule(layers.Conv2D, "`nn.Conv2d`")
-@weight_rule(layers.Conv2DTranspose, "`nn.ConvTranspose2d`")
-@weight_rule(layers.Conv1D, "`nn.Conv1d`")
-def _kernel(layer: Any) -> Arrays:
-    layouts = {
-        layers.Dense: LINEAR,
-        layers.DepthwiseConv2D: DEPTHWISE,
-        layers.Conv2DTranspose: CONVOLUTION,
-        layers.Conv2D: CONVOLUTION,
-        layers.Conv1D: SEQUENCE,
-    }
-    layout = next(layouts[kind] for kind in type(layer).__mro__ if kind in layouts)
+def _kernel(layout: Layout, layer: Any) -> Arrays:
     yield "weight", layer.kernel, layout
     if layer.use_bias:
         yield "bias", layer.bias, AS_IS
+
+
+for _kind, _layout, _sibling in (
+    (layers.Dense, LINEAR, "`nn.Linear`"),
+    (layers.DepthwiseConv2D, DEPTHWISE, "`nn.Conv2d` with `groups`"),
+    (layers.Conv2D, CONVOLUTION, "`nn.Conv2d`"),
+    (layers.Conv2DTranspose, CONVOLUTION, "`nn.ConvTranspose2d`"),
+    (layers.Conv1D, SEQUENCE, "`nn.Conv1d`"),
+):
+    weight_rule(_kind, _sibling)(partial(_kernel, _layout))
 
 
 @weight_rule(layers.Embedding, "`nn.Embedding`")
@@ -246,8 +229,8 @@ def _attention(layer: Any) -> Arrays:
 def _cell(cell: Any, suffix: str = "") -> Arrays:
     is_gru = isinstance(cell, layers.GRUCell)
     if is_gru and not (cell.reset_after and cell.use_bias):
-        right = "PyTorch's GRU has biases, and resets after the product"
-        raise ModelError(ErrorCode.UNSUPPORTED, f"layer {cell.name!r}: {right}")
+        text = f"layer {cell.name!r}: PyTorch's GRU has biases, and resets after the product"
+        raise ModelError(ErrorCode.UNSUPPORTED, text)
     yield f"weight_ih{suffix}", cell.kernel, GATES if is_gru else LINEAR
     yield f"weight_hh{suffix}", cell.recurrent_kernel, GATES if is_gru else LINEAR
     yield f"bias_ih{suffix}", cell.bias, _row(0) if is_gru else AS_IS

@@ -95,7 +95,6 @@ def digest(weights: Mapping[str, Array]) -> str:
 
 
 def check_file(path: Path) -> Path:
-    """Return the path of a file that can hold weights. Raise ModelError for any other."""
     if path.suffix not in SUFFIXES:
         text = f"must be random, imagenet or a file ending in {', '.join(SUFFIXES)}"
         raise ModelError(ErrorCode.INVALID_VALUE, f"weights {str(path)!r}: {text}")

@@ -78,9 +78,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kills", type=int, default=200, help="how many processes the test of faults kills"
     )
     parser.addoption(
-        "--report", type=Path, help="where the test of faults writes its report (Markdown)"
-    )
-    parser.addoption(
         "--screenshots",
         type=Path,
         metavar="FOLDER",

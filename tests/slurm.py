@@ -1,4 +1,4 @@
-"""A Slurm of the tests' own on loopback: munged, slurmctld and several slurmd, which share this machine's file system."""
+"""Slurm on loopback: munged, slurmctld and several slurmd that share this machine's files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ SlurmUser={user}
 SlurmdUser={user}
 SlurmctldPort={port}
 AuthType=auth/munge
-# A requeued job waits as long as its credential lives: two minutes, unless said otherwise.
+# A requeued job waits as long as its credential lives: two minutes by default.
 AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
@@ -54,12 +54,14 @@ MinJobAge=600
 MaxJobCount=10000
 MaxArraySize=2001
 JobRequeue=1
+PartitionName=main Nodes={nodes} Default=YES MaxTime=01:00:00 State=UP
 """
+NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1 RealMemory=500\n"
 
 
 @dataclass
 class Slurm:
-    """A running cluster with the partition `main`. nodes: their names. port: of the controller; nodes have the next ones."""
+    """Running cluster with the partition `main`; its nodes have the ports after `port`."""
 
     folder: Path
     nodes: tuple[str, ...]
@@ -67,55 +69,79 @@ class Slurm:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its clients need."""
         return {**os.environ, "PATH": debian.SEARCHED, "SLURM_CONF": f"{self.folder}/slurm.conf"}
 
     def ask(self, *command: str) -> str:
-        """What one of its commands prints. Raises CalledProcessError."""
-        done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60, check=True
-        )
-        return done.stdout.strip()
+        """Return what one of its commands prints. Raises CalledProcessError."""
+        options = {"capture_output": True, "text": True, "timeout": 60, "check": True}
+        output: str = subprocess.run(command, env=self.environment, **options).stdout
+        return output.strip()
 
     def states(self) -> dict[str, str]:
-        """Of every node."""
         try:
             rows = self.ask("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
         except subprocess.CalledProcessError:
             return {}
-        return {row.split()[0]: row.split()[1] for row in rows}
+        return dict(row.split() for row in rows)
 
     def jobs(self) -> dict[str, str]:
-        """Jobs that have not ended, and their state."""
+        """Return jobs that have not ended, and their states and nodes."""
         rows = self.ask("squeue", "--noheader", "--array", "--format=%i %T %N").splitlines()
-        return {row.split()[0]: " ".join(row.split()[1:]) for row in rows}
+        return dict(row.strip().split(maxsplit=1) for row in rows)
 
     def start_controller(self, *options: str) -> None:
-        """From its saved state, unless the options say otherwise."""
+        """Start it from its saved state, unless the options are others."""
         self._begin("slurmctld", "-f", f"{self.folder}/slurm.conf", *options)
 
     def start_node(self, name: str, without: Path | None = None) -> None:
-        """What runs on it inherits its name, so that it can be found. without: a folder that it has of its own, and empty."""
-        words = ["-f", f"{self.folder}/slurm.conf", "-N", name]
+        """Start a node, whose processes inherit its name; `without`: an empty folder there."""
+        words = ["slurmd", "-f", f"{self.folder}/slurm.conf", "-N", name]
         if without:
-            slurmd = debian.path_of("slurmd") or ""
-            apart = f'mount -t tmpfs none "{without}" && exec "$@"'
-            self._begin(
-                "unshare", "--mount", "sh", "-c", apart, "sh", slurmd, *words, SLURMD_NODENAME=name
-            )
-        else:
-            self._begin("slurmd", *words, SLURMD_NODENAME=name)
+            words[0] = debian.path_of("slurmd") or ""
+            mount = f'mount -t tmpfs none "{without}" && exec "$@"'
+            words = ["unshare", "--mount", "sh", "-c", mount, "sh", *words]
+        self._begin(*words, SLURMD_NODENAME=name)
 
     def export(self, node: str, name: str, text: str) -> None:
-        """What starts on a node from now on has this in its environment; nothing with an empty text."""
+        """Set a variable of all that starts on a node from now on; an empty text removes it."""
         (self.folder / f"prolog-{node}").write_text(f"export {name}={text}\n" if text else "")
 
     def kill_controller(self) -> None:
-        _kill(self.folder / "slurmctld.pid")
+        with suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            pid_file = self.folder / "slurmctld.pid"
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+            pid_file.unlink()
 
     def kill_node(self, name: str) -> None:
-        """As a power loss would: the daemon and all that runs on it."""
+        """Kill the daemon and all that runs on the node, as a power loss would."""
         _kill_all(f"SLURM_CONF={self.folder}/slurm.conf", f"SLURMD_NODENAME={name}")
+
+    def start(self) -> None:
+        folder, host = self.folder, platform.node().partition(".")[0]
+        for name in ("state", "log", "munge", *(f"spool-{node}" for node in self.nodes)):
+            (folder / name).mkdir()
+        (folder / "munge").chmod(0o711)
+        key = folder / "munge" / "key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(1_024))
+        names = enumerate(self.nodes, start=self.port + 1)
+        nodes = [NODE.format(name=name, host=host, port=port) for port, name in names]
+        values = {"host": host, "user": getpass.getuser(), "folder": folder, "port": self.port}
+        conf = CONF.format(**values, nodes=",".join(self.nodes)).split("PartitionName")
+        (folder / "slurm.conf").write_text(f"{conf[0]}{''.join(nodes)}PartitionName{conf[1]}")
+        prolog = f"#!/bin/sh\ncat {folder}/prolog-$SLURMD_NODENAME 2>/dev/null || true\n"
+        (folder / "prolog").write_text(prolog)
+        (folder / "prolog").chmod(0o755)
+        files = [f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")]
+        self._begin("munged", "--force", f"--socket={folder}/munge/socket", *files)
+        self.start_controller("-c")
+        for name in self.nodes:
+            self.start_node(name)
+        deadline = time.monotonic() + 60
+        while set(self.states().values()) != {"idle"}:
+            log = folder / "log" / "slurmctld.log"
+            assert time.monotonic() < deadline, log.read_text()[-2_000:]
+            time.sleep(0.1)
 
     def _begin(self, *command: str, **more: str) -> None:
         program = shutil.which(command[0], path=debian.SEARCHED)
@@ -129,95 +155,41 @@ class Slurm:
 
 @contextmanager
 def running(nodes: int = 2) -> Iterator[Slurm]:
-    """A cluster of so many nodes, all of them on this machine."""
-    folder = Path(
-        tempfile.mkdtemp(prefix="slurm-", dir="/tmp")
-    )  # munge refuses a folder below a closed one
+    # munge refuses a folder below a closed one
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     folder.chmod(0o755)
-    cluster = Slurm(
-        folder, tuple(f"n{number}" for number in range(1, nodes + 1)), _free_port(nodes)
-    )
+    names = tuple(f"n{number}" for number in range(1, nodes + 1))
+    cluster = Slurm(folder, names, _free_port(nodes))
     try:
-        _begin(cluster)
+        cluster.start()
         yield cluster
     finally:
-        _end(cluster)
+        _kill_all(f"SLURM_CONF={folder}/slurm.conf")
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _begin(cluster: Slurm) -> None:
-    folder, host = cluster.folder, platform.node().partition(".")[0]
-    for name in ("state", "log", "munge", *(f"spool-{node}" for node in cluster.nodes)):
-        (folder / name).mkdir()
-    (folder / "munge").chmod(0o711)
-    key = folder / "munge" / "key"
-    key.touch(mode=0o600)
-    key.write_bytes(secrets.token_bytes(1_024))
-    lines = [CONF.format(host=host, user=getpass.getuser(), folder=folder, port=cluster.port)]
-    lines += [
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={cluster.port + at} CPUs=1 RealMemory=500 State=UNKNOWN\n"
-        for at, name in enumerate(cluster.nodes, start=1)
-    ]
-    lines.append(
-        f"PartitionName=main Nodes={','.join(cluster.nodes)} Default=YES MaxTime=01:00:00 State=UP\n"
-    )
-    (folder / "slurm.conf").write_text("".join(lines))
-    (folder / "prolog").write_text(
-        f"#!/bin/sh\ncat {folder}/prolog-$SLURMD_NODENAME 2>/dev/null || true\n"
-    )
-    (folder / "prolog").chmod(0o755)
-    munge = {name: f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")}
-    cluster._begin("munged", "--force", f"--socket={folder}/munge/socket", *munge.values())
-    cluster.start_controller("-c")
-    for name in cluster.nodes:
-        cluster.start_node(name)
-    deadline = time.monotonic() + 60
-    while set(cluster.states().values()) != {"idle"}:
-        assert time.monotonic() < deadline, (folder / "log" / "slurmctld.log").read_text()[-2_000:]
-        time.sleep(0.1)
-
-
-def _end(cluster: Slurm) -> None:
-    """Whatever was started with its configuration; munged, the controller and the nodes among it."""
-    _kill_all(f"SLURM_CONF={cluster.folder}/slurm.conf")
-
-
-def _kill(pid_file: Path) -> None:
-    with suppress(FileNotFoundError, ValueError, ProcessLookupError):
-        os.kill(int(pid_file.read_text()), signal.SIGKILL)
-        pid_file.unlink()
-
-
-def _kill_all(*told: str) -> None:
-    """Every process with these in its environment, Slurm's own first: else they would report what has become of the others."""
-    found = []
+def _kill_all(*variables: str) -> None:
+    """Kill every process with these variables, Slurm's first: it would report the others."""
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
                 environment = (entry / "environ").read_bytes().split(b"\0")
-                if all(one.encode() in environment for one in told):
-                    found.append(
-                        (b"slurm" not in (entry / "cmdline").read_bytes(), int(entry.name))
-                    )
-    for _, process in sorted(found):
+                if all(variable.encode() in environment for variable in variables):
+                    is_ours = b"slurm" not in (entry / "cmdline").read_bytes()
+                    processes.append((is_ours, int(entry.name)))
+    for _, process in sorted(processes):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
 
 def _free_port(nodes: int) -> int:
-    """The first of a row of ports that nobody listens to."""
+    """Return the first of a row of ports that no process listens to."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first: int = probe.getsockname()[1]
-        if first + nodes < 65_536 and all(_is_free(first + at) for at in range(nodes + 1)):
+        with suppress(OSError, OverflowError), ExitStack() as probes:
+            first = 0
+            for offset in range(nodes + 1):
+                probe = probes.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", first + offset if first else 0))
+                first = first or probe.getsockname()[1]
             return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

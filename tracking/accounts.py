@@ -80,7 +80,6 @@ def team_of(account: Account | None, claimed: str) -> str:
 
 
 def tags(account: Account | None) -> dict[str, str]:
-    """Return the tags that name the user of a run."""
     return {"user": account.user, "mlflow.user": account.user} if account else {}
 
 
@@ -119,7 +118,6 @@ def users(store: Store) -> list[dict[str, Any]]:
 
 
 def find_team(store: Store, name: str) -> Team:
-    """Return the team of that name. Raises UsageError with the names of existing teams."""
     existing = teams(store)
     for team in existing:
         if team.name == name:
@@ -158,7 +156,6 @@ def grant(store: Store, team: Team, experiment_id: str, permission: str) -> None
 
 
 def call(store: Store, method: str, endpoint: str, **values: Any) -> dict[str, Any]:
-    """Return the answer of the server's interface for accounts."""
     text = store.call(method, endpoint, **{"params" if method == "GET" else "json": values})
     answer: dict[str, Any] = json.loads(text) if text else {}
     return answer

@@ -53,7 +53,6 @@ CLOCK = Clock()
 
 
 def now() -> float:
-    """Return the seconds since 1970."""
     return CLOCK.now()
 
 

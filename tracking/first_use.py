@@ -57,7 +57,6 @@ def check(uri: str) -> None:
 
 
 def require(uri: str) -> None:
-    """Raise UsageError for an SQLite store that does not exist."""
     path = _path(uri)
     if path is not None and not path.is_file():
         raise UsageError(

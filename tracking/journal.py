@@ -99,7 +99,6 @@ class Journal:
                 raise JournalError(ErrorCode.UNWRITABLE, text) from None
 
     def waiting(self) -> list[Record]:
-        """Return the records that could not be written to disk yet."""
         with self._lock:
             return list(self._pending)
 
@@ -133,7 +132,6 @@ def read(
 
 
 def read_all(folder: Path, damaged: Damages | None = None) -> Iterator[Record]:
-    """Yield all intact records."""
     offset = -1
     after = 0
     while after != offset:
@@ -143,12 +141,10 @@ def read_all(folder: Path, damaged: Damages | None = None) -> Iterator[Record]:
 
 
 def opened(folder: Path, damaged: Damages | None = None) -> list[RunOpened]:
-    """Return the opening records of a journal's runs."""
     return [record for record in read_all(folder, damaged) if isinstance(record, RunOpened)]
 
 
 def count(folder: Path, offset: int = 0) -> int:
-    """Return the number of whole lines after an offset."""
     with _open_records(folder) as file:
         file.seek(offset)
         return sum(piece.count(b"\n") for piece in iter(lambda: file.read(2**20), b""))
@@ -184,7 +180,6 @@ def mark_delivered(folder: Path, offset: int, server: str) -> None:
 
 
 def write_campaign(folder: Path, description: dict[str, Any]) -> None:
-    """Write what a campaign measures, with a checksum."""
     text = json.dumps({**description, CHECKSUM: _checksum(description)}, indent=1)
     _write_atomically(folder / CAMPAIGN, text)
 
@@ -238,7 +233,6 @@ def descriptions(root: Path, run_id: str) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def campaigns(root: Path) -> list[Path]:
-    """Return the folders of campaigns below `root`, the oldest first."""
     folders = [path.parent for path in root.glob(f"*/{CAMPAIGN}")]
     return sorted(folders, key=lambda folder: (folder / CAMPAIGN).lstat().st_mtime_ns)
 

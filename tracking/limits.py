@@ -43,12 +43,10 @@ _NOT_STORED = re.compile("[\0\ud800-\udfff]")
 
 
 def is_origin(text: str) -> bool:
-    """Return whether a text can be the id of a journal's run."""
     return _ORIGIN.fullmatch(text) is not None
 
 
 def is_experiment(text: str) -> bool:
-    """Return whether a text can be the name of an experiment."""
     return 0 < len(text) <= EXPERIMENT_NAME_CHARACTERS and not _NOT_STORED.search(text)
 
 

@@ -98,7 +98,6 @@ def packages(of_frameworks: Sequence[str]) -> dict[str, str]:
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:
-    """Return versions of those packages that are installed."""
     import importlib.metadata  # a third of what --help may take
 
     versions = {}
@@ -159,7 +158,6 @@ def commit() -> str:
 
 @cache
 def gpus() -> list[str]:
-    """Return names of CUDA's devices, with their driver."""
     from tracking.sensors import nvml
 
     return nvml.names()

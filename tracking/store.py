@@ -155,12 +155,10 @@ class Store:
         return str(experiment.experiment_id)
 
     def experiment_names(self) -> dict[str, str]:
-        """Return the name of each experiment by id."""
         experiments = self._ask(self._client.search_experiments)
         return {str(experiment.experiment_id): experiment.name for experiment in experiments}
 
     def experiment_name(self, run_id: str) -> str:
-        """Return the name of a run's experiment."""
         run = self._ask(self._client.get_run, run_id)
         return str(self._ask(self._client.get_experiment, run.info.experiment_id).name)
 
@@ -489,7 +487,6 @@ class Store:
         self._ask(self._client.update_run, run_id, status="RUNNING")
 
     def beat(self, run_id: str) -> None:
-        """Record that the process of a run is alive; see `close_stale`."""
         self.tag(run_id, {whereabouts.HEARTBEAT: str(int(time.time()))})
 
     def experiment_ids(self, names: Sequence[str]) -> list[str]:
@@ -582,7 +579,6 @@ class Store:
         return str(self._ask(self._http, method, endpoint, **options).text)
 
     def points(self, run_id: str, key: str) -> list[Point]:
-        """Return the logged points of a metric; an empty list if there is no such metric."""
         history = self._ask(self._client.get_metric_history, run_id, key)
         return [Point(key, point.value, point.step, point.timestamp) for point in history]
 
@@ -618,7 +614,6 @@ class Store:
             return None
 
     def has_file(self, run_id: str, path: str) -> bool:
-        """Return whether a run has an artifact of that path."""
         folder = path.rpartition("/")[0] or None
         files = self._ask(self._client.list_artifacts, run_id, folder)
         return any(file.path == path and not file.is_dir for file in files)
@@ -630,7 +625,6 @@ class Store:
             return None
 
     def children(self, run_id: str, experiment: str) -> Iterator[StoredRun]:
-        """Yield the cell runs of a campaign."""
         return self.runs(experiment, f"tags.campaign = '{run_id}'")
 
     def close_stale(self, experiment: str) -> list[str]:
@@ -704,7 +698,6 @@ class Store:
 
 
 def _error(error: MlflowException, text: str) -> EvenhandError:
-    """Return the error for one of MLflow's."""
     # BAD_REQUEST is any error of the database, such as of a standby that takes no writes
     is_failure = error.error_code in ("BAD_REQUEST", "INTERNAL_ERROR")
     if is_failure and "failed with exception" not in text:

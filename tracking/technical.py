@@ -38,7 +38,6 @@ PREFIXES = ("inherited.", "machine.", "not_available.", "pinned.", "train.", "ve
 
 
 def is_technical(name: str) -> bool:
-    """Return whether a tag is one of those that share one."""
     return name in NAMES or name.startswith(PREFIXES)
 
 
@@ -86,7 +85,6 @@ def unpacked(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _shared(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of the shared tags, in their order."""
     parts = sorted((number, text) for name, text in tags.items() if (number := _number(name)))
     return {name: text for _, part in parts for name, text in (_parse(part) or {}).items()}
 
@@ -103,7 +101,6 @@ def _parse(part: str) -> dict[str, str] | None:
 
 
 def _number(name: str) -> int:
-    """Return the number of a shared tag, 0 for any other tag."""
     if name == TAG:
         return 1
     number = name.removeprefix(f"{TAG}.")

@@ -16,9 +16,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from deploy import copies
 from deploy.compose.serve import DATABASE, open_bucket, read_secret
-from deploy.copies import Bucket
 from deploy.native.database import PostgreSQL
-from deploy.native.folder import DeployError
+from tracking.errors import EvenhandError
 
 BACKUPS = Path(os.environ.get("BACKUPS", "/backups"))
 KEEP = os.environ.get("KEEP", "14")
@@ -31,40 +30,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("action", choices=("make", "restore"))
     parser.add_argument("name", nargs="?", default="", help="restore: name of the backup")
     args = parser.parse_args(arguments)
+    source = BACKUPS / Path(args.name).name
     try:
+        database = PostgreSQL(DATABASE, read_secret("database_password"))
+        bucket = open_bucket(read_secret("store_password"))
         if args.action == "make":
-            _make()
+            copies.create(BACKUPS, int(KEEP) if KEEP.isdecimal() else 0, database, bucket, {})
         else:
-            _restore(args.name)
-    except (DeployError, BotoCoreError, ClientError, OSError) as error:
+            copies.load(source, dict)
+            count = copies.restore(source, database, bucket)
+            print(f"restored the database and {count} files of {source.name}")
+    except (EvenhandError, BotoCoreError, ClientError, OSError) as error:
         print(f"evenhand backup: {error}", file=sys.stderr, flush=True)
         return WRONG_CALL
     return DONE
-
-
-def _make() -> None:
-    if not KEEP.isdecimal() or int(KEEP) < 1:
-        raise DeployError(f"KEEP={KEEP}: write how many backups stay, 1 or more")
-    target = BACKUPS / copies.new_name()
-    count = copies.create(target, *_open_services(), {})
-    print(f"copied to {target}: the database and {count} objects", flush=True)
-    for path in copies.prune(BACKUPS, int(KEEP)):
-        print(f"deleted the old backup {path}", flush=True)
-
-
-def _restore(name: str) -> None:
-    names = [path.name for path in copies.list_backups(BACKUPS)]
-    if name not in names:
-        available = ", ".join(names) or "none"
-        raise DeployError(f"there is no backup {name!r} in {BACKUPS}; have {available}")
-    copies.load(BACKUPS / name, dict)
-    count = copies.restore(BACKUPS / name, *_open_services())
-    print(f"restored the database and {count} objects of {name}")
-
-
-def _open_services() -> tuple[PostgreSQL, Bucket]:
-    database = PostgreSQL(DATABASE, read_secret("database_password"))
-    return database, open_bucket(read_secret("store_password"))
 
 
 if __name__ == "__main__":

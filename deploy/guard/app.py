@@ -8,35 +8,36 @@ to another team. MLflow gets what was read from a request and authorised, never 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
+import multiprocessing
 import os
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
 import anyio
+from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deploy import readiness
-from deploy.guard import backend, bodies, content, names, routes, search_limits, searches
+from deploy.guard import backend, bodies, content, names, routes, searches
 from deploy.guard.backend import Account
-from deploy.guard.bodies import DisconnectedError, IncomingBody, StreamedBody
+from deploy.guard.bodies import IncomingBody, StreamedBody
 from deploy.guard.logins import Logins, header
-from deploy.guard.refusal import Message, Receive, Refusal, Send, respond
+from deploy.guard.refusal import Reason, Refusal
 from deploy.guard.routes import Route, Routes
-from deploy.guard.search_limits import Turns
-
-Scope = MutableMapping[str, Any]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+from deploy.guard.searches import Turns
 
 LOGGER = logging.getLogger("uvicorn.evenhand")  # uvicorn's own writes into the server's log
 LARGEST_UPLOAD = "EVENHAND_LARGEST_UPLOAD_BYTES"
 READY_SECONDS = 2.0
 # Refusals before a password was right: nothing more of such a request is read.
-UNAUTHENTICATED = (401, 429, 503)
+UNAUTHENTICATED = (Reason.NO_LOGIN, Reason.WAIT, Reason.BUSY)
 # Things that an account makes, and the field of the request that names them.
 CREATED = {
     "experiments/create": ("experiment", ""),
@@ -50,12 +51,19 @@ DROPPED_HEADERS = {b"x-mlflow-workspace", b"x-mlflow-authorization"}
 ANONYMOUS = Account("", 0, is_admin=False)
 
 
-def create() -> Application:
+def create() -> ASGIApp:
     """Return the ASGI application that a worker serves."""
+    if main := multiprocessing.parent_process():  # a killed one leaves no worker behind
+        threading.Thread(target=_end_with, args=(main,), daemon=True).start()
     origins = os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"].split(",")
-    search_limits.install()
+    searches.install()
     largest_upload_bytes = int(os.environ.get(LARGEST_UPLOAD, 2 * 2**30))
     return Guard(backend.application(), origins, largest_upload_bytes)
+
+
+def _end_with(main: Any) -> None:
+    main.join()
+    os._exit(1)
 
 
 @dataclass
@@ -75,7 +83,7 @@ class Exchange:
 
     def refuse_body(self) -> None:
         if self.body_bytes != 0:
-            raise Refusal(400, "this request has no body")
+            raise Refusal(Reason.INVALID, "this request has no body")
 
 
 class Guard:
@@ -88,7 +96,7 @@ class Guard:
     """
 
     def __init__(
-        self, application: Application, origins: Iterable[str], largest_upload_bytes: int
+        self, application: ASGIApp, origins: Iterable[str], largest_upload_bytes: int
     ) -> None:
         self._application = application
         self._origins = frozenset(origins)
@@ -108,14 +116,14 @@ class Guard:
             try:
                 size = bodies.announced_bytes(scope["headers"])
                 if scope["path"] == routes.READY and scope["method"] in ("GET", "HEAD"):
-                    await self._ready.answer(scope, send)
+                    await self._ready.answer(scope, receive, send)
                 else:
                     await self._answer(await self._admit(scope, body, send, size))
             except Refusal as refusal:
-                if refusal.status not in UNAUTHENTICATED:
+                if refusal.reason not in UNAUTHENTICATED:
                     await body.discard()
-                await refusal.answer(send)
-            except DisconnectedError:
+                await refusal.response()(scope, receive, send)
+            except ClientDisconnect:
                 pass
 
     async def _admit(
@@ -124,7 +132,7 @@ class Guard:
         """Check headers, route and account of a request."""
         origin = header(scope["headers"], b"origin")
         if origin and origin not in self._origins:  # MLflow admits any page of the same machine
-            raise Refusal(403, "pages of other addresses may not send requests")
+            raise Refusal(Reason.DENIED, "pages of other addresses may not send requests")
         # To WSGI an underscore is the same as a hyphen.
         scope["headers"] = [
             (name, value)
@@ -138,9 +146,11 @@ class Guard:
             account = await self._logins.account(header(scope["headers"], b"authorization"), client)
             if route is None or route.kind == routes.REFUSED:
                 offered = "experiments, runs, artifacts and models"
-                raise Refusal(403, f"this server does not offer that; it offers {offered}")
+                raise Refusal(
+                    Reason.NOT_OFFERED, f"this server does not offer that; it offers {offered}"
+                )
             if route.kind == routes.ADMINISTER and not account.is_admin:
-                raise Refusal(403, f"{account.user} is no administrator")
+                raise Refusal(Reason.DENIED, f"{account.user} is no administrator")
             if path := route.named.get("artifact_path"):
                 content.check_path(path, is_upload=route.kind == routes.UPLOAD)
         return Exchange(route, account, scope, receive, send, size)
@@ -173,7 +183,7 @@ class Guard:
         else:
             await self._read_message(exchange)
         async with self._turns.turn(account.id):
-            with search_limits.limit_time() as search:
+            with searches.limit_time() as search:
 
                 async def send_unless_overdue(message: Message) -> None:
                     if not search.is_overdue:
@@ -185,7 +195,7 @@ class Guard:
             LOGGER.warning("%s: a search of %s failed: %s", *values)
         if search.is_overdue:
             right = "name fewer conditions, experiments or results"
-            raise Refusal(400, f"the search takes too long; {right}")
+            raise Refusal(Reason.TOO_MANY, f"the search takes too long; {right}")
 
     async def _read_message(self, exchange: Exchange) -> tuple[dict[str, Any], str]:
         """Read and check a body, which then replaces the client's own.
@@ -226,16 +236,14 @@ class Guard:
 class Readiness:
     """Readiness of database and artifacts, checked once in two seconds at most.
 
-    The reason goes to the server's log, and to callers that show the server's own key.
+    The reason goes to the server's log: anybody may ask.
     """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._valid_until, self._problem = 0.0, ""
-        key = readiness.operator_key(os.environ["MLFLOW_FLASK_SERVER_SECRET_KEY"])
-        self._authorization = f"Bearer {key}".encode()
 
-    async def answer(self, scope: Scope, send: Send) -> None:
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._lock:
             if time.monotonic() > self._valid_until:
                 places = os.environ[backend.BACKEND], os.environ[backend.ARTIFACTS]
@@ -243,13 +251,8 @@ class Readiness:
                 if problem and problem != self._problem:
                     LOGGER.warning("not ready: %s", problem)
                 self._valid_until, self._problem = time.monotonic() + READY_SECONDS, problem
-            problem = self._problem
-        values = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
-        text = "not ready" if problem else "ready"
-        if problem and hmac.compare_digest(b"".join(values), self._authorization):
-            text = problem
-        headers = {"content-type": "text/plain; charset=utf-8"}
-        await respond(send, 503 if problem else 200, f"{text}\n".encode(), headers)
+            text, status = ("not ready\n", 503) if self._problem else ("ready\n", 200)
+        await PlainTextResponse(text, status)(scope, receive, send)
 
 
 def _stream_file(route: Route, scope: Scope) -> Scope:
@@ -260,12 +263,13 @@ def _stream_file(route: Route, scope: Scope) -> Scope:
     query = dict(parse_qsl(scope["query_string"].decode()))
     try:
         if model := route.named.get("model_id"):
-            _, uri = backend.locate_model(model)
+            _, uri = backend.locate(model, is_model=True)
         else:
-            _, uri = backend.locate_run(query.get("run_id") or query.get("run_uuid", ""))
-        folder = backend.relative_path(uri)
+            run = query.get("run_id") or query.get("run_uuid", "")
+            _, uri = backend.locate(run, is_model=False)
     except LookupError:
-        raise Refusal(404, "there is no such run or model") from None
+        raise Refusal(Reason.NOT_FOUND, "there is no such run or model") from None
+    folder = uri.removeprefix(backend.ARTIFACT_SCHEME).strip("/")
     path = f"{folder}/{query.get('path') or query.get('artifact_file_path', '')}"
     content.check_path(path)
     address = f"{ARTIFACTS}/{quote(path)}".encode()
@@ -323,19 +327,17 @@ def _check_owner(account: Account, kind: str, identifier: str) -> None:
     """Raise Refusal for a missing thing, and for one that the account may not write."""
     experiment = identifier
     try:
-        if kind == content.RUN:
-            experiment, _ = backend.locate_run(identifier)
-        elif kind == content.MODEL:
-            experiment, _ = backend.locate_model(identifier)
+        if kind != content.EXPERIMENT:
+            experiment, _ = backend.locate(identifier, is_model=kind == content.MODEL)
     except LookupError:
-        raise Refusal(404, f"there is no {kind} {identifier}") from None
+        raise Refusal(Reason.NOT_FOUND, f"there is no {kind} {identifier}") from None
     if experiment == backend.DEFAULT_EXPERIMENT:
         team = min(backend.teams(account), default="TEAM")
         right = f"name your team's: MLFLOW_EXPERIMENT_NAME={team}/launches"
-        raise Refusal(403, f"experiment Default is read-only; {right}")
+        raise Refusal(Reason.DENIED, f"experiment Default is read-only; {right}")
     if not backend.may_write(account, experiment):
         reason = f"{kind} {identifier} is of an experiment that {account.user} may not write"
-        raise Refusal(403, f"no permission: {reason}")
+        raise Refusal(Reason.DENIED, f"no permission: {reason}")
 
 
 def _hand_over(exchange: Exchange, message: dict[str, Any], team: str) -> Send:

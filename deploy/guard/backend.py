@@ -16,7 +16,7 @@ from google.protobuf.json_format import Error, MessageToDict
 from google.protobuf.message import Message
 
 from deploy import readiness
-from deploy.guard.refusal import Refusal
+from deploy.guard.refusal import Reason, Refusal
 from deploy.guard.routes import Route, line
 
 # MLflow reads these when it is imported.
@@ -122,10 +122,14 @@ def _fields(kind: type[Message], values: Mapping[str, Any]) -> dict[str, Any]:
         parse_dict(values, message)
         fields: dict[str, Any] = MessageToDict(message, **options)
     except OverflowError:
-        raise Refusal(400, "a number is larger than any float64; write at most 1.8e308") from None
+        raise Refusal(
+            Reason.INVALID, "a number is larger than any float64; write at most 1.8e308"
+        ) from None
     except Error as error:
         reason = ascii(str(error).strip("."))[1:-1]
-        raise Refusal(400, f"the request is no {kind.DESCRIPTOR.name}: {reason[:300]}") from None
+        raise Refusal(
+            Reason.INVALID, f"the request is no {kind.DESCRIPTOR.name}: {reason[:300]}"
+        ) from None
     return fields
 
 
@@ -218,26 +222,18 @@ def may_write(account: Account, experiment: str) -> bool:
 
 
 @lru_cache(100_000)
-def locate_run(run: str) -> tuple[str, str]:
-    """Return the experiment of a run, and the address of its files. Raises LookupError."""
+def locate(identifier: str, *, is_model: bool) -> tuple[str, str]:
+    """Return the experiment of a run or logged model, and the address of its files.
+
+    Raises:
+        LookupError: There is no such thing.
+    """
     with _lookup_errors():
-        info = _client().get_run(run).info
+        if is_model:
+            logged = _client().get_logged_model(identifier)
+            return str(logged.experiment_id), str(logged.artifact_location)
+        info = _client().get_run(identifier).info
     return str(info.experiment_id), str(info.artifact_uri)
-
-
-@lru_cache(100_000)
-def locate_model(model: str) -> tuple[str, str]:
-    """Return the experiment of a logged model, and the address of its files. Raises LookupError."""
-    with _lookup_errors():
-        logged = _client().get_logged_model(model)
-    return str(logged.experiment_id), str(logged.artifact_location)
-
-
-def relative_path(uri: str) -> str:
-    """Return the path of files below the server's artifacts. Raises LookupError."""
-    if not uri.startswith(ARTIFACT_SCHEME):
-        raise LookupError(uri)
-    return uri.removeprefix(ARTIFACT_SCHEME).strip("/")
 
 
 @lru_cache(1)
@@ -273,10 +269,10 @@ def check_upload(path: str) -> None:
         return
     place = Path(root, path)
     if path.endswith("/") or place.is_dir():
-        raise Refusal(400, f"{path} is a folder; name the file in it")
+        raise Refusal(Reason.INVALID, f"{path} is a folder; name the file in it")
     for parent in place.relative_to(root).parents:
         if Path(root, parent).is_file():
-            raise Refusal(400, f"{parent} is a file; no file lies below it")
+            raise Refusal(Reason.INVALID, f"{parent} is a file; no file lies below it")
 
 
 @contextmanager

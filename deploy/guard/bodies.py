@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 
-from deploy.guard.refusal import Message, Receive, Refusal, Send
+from starlette.requests import Request
+from starlette.types import Message, Receive, Send
+
+from deploy.guard.refusal import Reason, Refusal
 
 LARGEST_JSON_BYTES, LARGEST_SEARCH_BYTES, LARGEST_QUERY_BYTES = 4 * 2**20, 256 * 2**10, 16 * 2**10
 JSON_SECONDS = 30.0
@@ -14,10 +17,6 @@ CHUNK_SECONDS = 60.0
 DISCARDED_BYTES, DISCARD_SECONDS = 16 * 2**20, 5.0
 BODY_HEADERS = {b"content-type", b"content-length", b"content-encoding", b"transfer-encoding"}
 DISCONNECT = {"type": "http.disconnect"}
-
-
-class DisconnectedError(Exception):
-    """End of the connection before the end of the request."""
 
 
 def announced_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
@@ -33,7 +32,7 @@ def announced_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
         return int(values.get(b"content-length", 0))
     if b"content-length" in values:
         right = "send one of the two headers"
-        raise Refusal(400, f"a body has a Content-Length or comes in chunks; {right}")
+        raise Refusal(Reason.INVALID, f"a body has a Content-Length or comes in chunks; {right}")
     return None
 
 
@@ -48,21 +47,17 @@ def replace_body_headers(
 
 async def read(receive: Receive, largest_bytes: int) -> bytes:
     """Return a whole body. Raises Refusal for one that is too large or too slow."""
-    chunks, size = list[bytes](), 0
+    body = bytearray()
     try:
         async with asyncio.timeout(JSON_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise DisconnectedError
-                chunks.append(message.get("body", b""))
-                size += len(chunks[-1])
-                if size > largest_bytes:
+            async for chunk in Request({"type": "http"}, receive).stream():
+                body += chunk
+                if len(body) > largest_bytes:
                     raise too_large(largest_bytes)
-                if not message.get("more_body", False):
-                    return b"".join(chunks)
     except TimeoutError:
-        raise Refusal(408, f"the body did not come within {JSON_SECONDS:.0f} s") from None
+        text = f"the body did not come within {JSON_SECONDS:.0f} s"
+        raise Refusal(Reason.TOO_SLOW, text) from None
+    return bytes(body)
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
@@ -117,7 +112,7 @@ class StreamedBody:
             async with asyncio.timeout(CHUNK_SECONDS):
                 message = await self._receive()
         except TimeoutError:
-            self.refusal = Refusal(408, f"nothing came for {CHUNK_SECONDS:.0f} s")
+            self.refusal = Refusal(Reason.TOO_SLOW, f"nothing came for {CHUNK_SECONDS:.0f} s")
             return DISCONNECT
         self._bytes += len(message.get("body", b""))
         if self._bytes > self._largest_bytes:
@@ -131,4 +126,5 @@ class StreamedBody:
 
 
 def too_large(largest_bytes: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {largest_bytes / 2**10:,.0f} KiB")
+    text = f"the body is larger than {largest_bytes / 2**10:,.0f} KiB"
+    return Refusal(Reason.TOO_LARGE, text)

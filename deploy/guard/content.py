@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlencode
 
 from deploy.guard import backend
-from deploy.guard.refusal import Refusal
+from deploy.guard.refusal import Reason, Refusal
 from deploy.guard.routes import WRITE, Route
 
 # Names of fields. protobuf reads a name up to its first NUL. No message of an offered route has a
@@ -58,20 +58,20 @@ def read_query(route: Route, query: bytes, *, is_allowed: bool) -> tuple[dict[st
         Refusal: A thing is named twice, also in the path or by a synonym, and differs.
     """
     if query and not is_allowed:
-        raise Refusal(400, "this request takes a body and no query")
+        raise Refusal(Reason.INVALID, "this request takes a body and no query")
     try:
         entries = parse_qsl(
             query.decode(), keep_blank_values=True, strict_parsing=bool(query), errors="strict"
         )
     except ValueError:
         right = "write name=value&name=value, encoded as UTF-8"
-        raise Refusal(400, f"the query cannot be read; {right}") from None
+        raise Refusal(Reason.INVALID, f"the query cannot be read; {right}") from None
     values: dict[str, str] = dict(route.named)
     for name, text in entries:
         field = check_field(name)
         is_list = name in LISTS or (name == RUN and route.rule.endswith(RUN_LISTS))
         if not is_list and values.setdefault(field, text) != text:
-            raise Refusal(400, f"{field} is named twice and differs; name one")
+            raise Refusal(Reason.AMBIGUOUS, f"{field} is named twice and differs; name one")
     message = backend.message_of_query(route, entries)
     if message is None:
         message = {}
@@ -97,31 +97,37 @@ def read_body(route: Route, body: bytes) -> tuple[dict[str, Any], bytes]:
             body.decode(), object_pairs_hook=_ObjectReader(), parse_constant=_refuse_constant
         )
     except (ValueError, RecursionError):
-        raise Refusal(400, "the body is no JSON object in UTF-8") from None
+        raise Refusal(Reason.INVALID, "the body is no JSON object in UTF-8") from None
     if not isinstance(values, dict):
-        raise Refusal(400, "the body is no JSON object")
+        raise Refusal(Reason.INVALID, "the body is no JSON object")
     message = backend.message_of_body(route, values)
     if message is None:
         if route.kind == WRITE:
-            raise Refusal(403, "this server does not know the message of this write")
+            raise Refusal(Reason.NOT_OFFERED, "this server does not know the message of this write")
         message = values
     check_entries(message)
     if route.rule == "/graphql" and not isinstance(message.get("query"), str):
-        raise Refusal(400, "query is a text in GraphQL")
+        raise Refusal(Reason.INVALID, "query is a text in GraphQL")
     for name, text in route.named.items():
         field = check_field(name)
         if any(value != text for key, value in message.items() if check_field(key) == field):
-            raise Refusal(400, f"{name} is {text} in the path and another in the body; name one")
+            raise Refusal(
+                Reason.AMBIGUOUS, f"{name} is {text} in the path and another in the body; name one"
+            )
     try:
         return message, json.dumps(message, allow_nan=False).encode()
     except ValueError:
-        raise Refusal(400, "a number is larger than any float64; write at most 1.8e308") from None
+        raise Refusal(
+            Reason.INVALID, "a number is larger than any float64; write at most 1.8e308"
+        ) from None
 
 
 def check_type(content_type: str) -> None:
     """Raise Refusal for a body of a stated type other than JSON."""
     if content_type.partition(";")[0].strip().lower() != "application/json":
-        raise Refusal(400, "the body is JSON; send it with Content-Type: application/json")
+        raise Refusal(
+            Reason.INVALID, "the body is JSON; send it with Content-Type: application/json"
+        )
 
 
 def check_entries(body: Any) -> None:
@@ -129,11 +135,15 @@ def check_entries(body: Any) -> None:
     for name, value in entries(body):
         for text in value if isinstance(value, list) else (value,):
             if isinstance(text, str) and INVALID_TEXT.search(text):
-                raise Refusal(400, f"{name} holds a NUL or half of a character; leave it out")
+                raise Refusal(
+                    Reason.INVALID, f"{name} holds a NUL or half of a character; leave it out"
+                )
         if check_field(name) in LOCATIONS and value:
-            raise Refusal(400, f"{name}: the server chooses where files lie; leave it out")
+            raise Refusal(
+                Reason.INVALID, f"{name}: the server chooses where files lie; leave it out"
+            )
         if name == "key" and isinstance(value, str) and value.strip().lower() in SERVER_TAGS:
-            raise Refusal(400, f"only the server sets the tag {value.strip()}")
+            raise Refusal(Reason.INVALID, f"only the server sets the tag {value.strip()}")
 
 
 def check_source(body: Mapping[str, Any]) -> str:
@@ -148,7 +158,7 @@ def check_source(body: Mapping[str, Any]) -> str:
     leads_elsewhere = {".", ".."} & set(source.split("/")) or "//" in source
     if leads_elsewhere or not SOURCE.fullmatch(source):
         forms = "models:/ID, models:/NAME/VERSION, runs:/ID/PATH or mlflow-artifacts:/PATH"
-        raise Refusal(400, f"source is {forms}")
+        raise Refusal(Reason.INVALID, f"source is {forms}")
     return ""
 
 
@@ -168,20 +178,22 @@ def ids(route: Route, body: Any) -> set[tuple[str, str]]:
         if kind and value not in (None, "") and kind != ignored:
             is_id = isinstance(value, str | int) and not isinstance(value, bool)
             if not is_id or not str(value).isprintable():
-                raise Refusal(400, f"{name} is no id")
+                raise Refusal(Reason.INVALID, f"{name} is no id")
             things.add((kind, str(value)))
         elif name == "source" and isinstance(value, str):
             matches = {kind: form.fullmatch(value) for kind, form in SOURCE_IDS.items()}
             things |= {(kind, match[1]) for kind, match in matches.items() if match}
     if len(things) > MAX_IDS:
-        raise Refusal(400, f"a request names at most {MAX_IDS} runs, models and experiments")
+        raise Refusal(
+            Reason.TOO_MANY, f"a request names at most {MAX_IDS} runs, models and experiments"
+        )
     return things
 
 
 def entries(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield each name with its value, at any depth. Raises Refusal for deep nesting."""
     if depth > DEEPEST:
-        raise Refusal(400, f"the body is nested deeper than {DEEPEST}")
+        raise Refusal(Reason.TOO_MANY, f"the body is nested deeper than {DEEPEST}")
     if isinstance(value, dict):
         for name, inner in value.items():
             yield name, inner
@@ -197,12 +209,16 @@ def check_path(path: str, *, is_upload: bool = False) -> None:
     parts = path.removesuffix("/").split("/")
     if {"", ".", ".."} & set(parts) or re.search(r"\\|%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]", path):
         right = "parts with / between, without . .. \\ or %-codes"
-        raise Refusal(400, f"{ascii(path)[:200]} is no path of a file: {right}")
+        raise Refusal(Reason.INVALID, f"{ascii(path)[:200]} is no path of a file: {right}")
     longest = max(len(part.encode(errors="replace")) for part in parts)
     if len(parts) > MAX_PARTS or longest > LONGEST_PART_BYTES:
-        raise Refusal(400, f"a path has at most {MAX_PARTS} parts of {LONGEST_PART_BYTES} bytes")
+        raise Refusal(
+            Reason.INVALID, f"a path has at most {MAX_PARTS} parts of {LONGEST_PART_BYTES} bytes"
+        )
     if is_upload and len(parts) < 2:
-        raise Refusal(400, "a file lies below an experiment: EXPERIMENT/RUN/artifacts/NAME")
+        raise Refusal(
+            Reason.INVALID, "a file lies below an experiment: EXPERIMENT/RUN/artifacts/NAME"
+        )
 
 
 class _ObjectReader:
@@ -214,13 +230,15 @@ class _ObjectReader:
     def __call__(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         self._names += len(pairs)
         if self._names > MAX_NAMES:
-            raise Refusal(400, f"the body has more than {MAX_NAMES:,} names")
+            raise Refusal(Reason.TOO_MANY, f"the body has more than {MAX_NAMES:,} names")
         values, fields = dict(pairs), dict[str, Any]()
         for name, value in pairs:
             if fields.setdefault(check_field(name), value) != value:
-                raise Refusal(400, f"{check_field(name)} is named twice and differs; name one")
+                raise Refusal(
+                    Reason.AMBIGUOUS, f"{check_field(name)} is named twice and differs; name one"
+                )
         if len(values) < len(pairs):
-            raise Refusal(400, "the body has one name twice; name each thing once")
+            raise Refusal(Reason.AMBIGUOUS, "the body has one name twice; name each thing once")
         return values
 
 
@@ -233,11 +251,11 @@ def check_field(name: str) -> str:
     """
     if not FIELD.fullmatch(name):
         right = "at most 100 letters, digits and _, a letter first"
-        raise Refusal(400, f"{ascii(name)[:100]} is no field's name: {right}")
+        raise Refusal(Reason.INVALID, f"{ascii(name)[:100]} is no field's name: {right}")
     snake = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
     return SYNONYMS.get(snake, snake)
 
 
 def _refuse_constant(text: str) -> NoReturn:
     """Refuse NaN and Infinity: MLflow reads a metric that is NaN as 0, and "NaN" as itself."""
-    raise Refusal(400, f'{text} is no JSON; write "{text}"')
+    raise Refusal(Reason.INVALID, f'{text} is no JSON; write "{text}"')

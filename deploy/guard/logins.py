@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from deploy.guard import backend
 from deploy.guard.backend import Account
 from deploy.guard.connections import network
-from deploy.guard.refusal import Refusal
+from deploy.guard.refusal import Reason, Refusal
 
 LOGGER = logging.getLogger("uvicorn.evenhand")  # uvicorn's own writes into the server's log
 # Wrong passwords that are free: of a name from an address, from an address, of a name anywhere.
@@ -134,11 +134,11 @@ class Logins:
         if is_familiar or not wait:
             account = await self._recall(user, password)
         if account is None and wait:
-            raise Refusal(429, f"too many wrong passwords; try again in {wait:.0f} s", wait)
+            raise Refusal(Reason.WAIT, f"too many wrong passwords; try again in {wait:.0f} s", wait)
         if account is None:
             account = await self._verify(user, password, client, is_familiar)
         if account is None:
-            raise Refusal(401, f"name or password is wrong; {SET_VARIABLES}")
+            raise Refusal(Reason.NO_LOGIN, f"name or password is wrong; {SET_VARIABLES}")
         await self._history.add(user, client)
         return account
 
@@ -168,7 +168,7 @@ class Logins:
         """Check a password. It counts as wrong until it is right: many at once count too."""
         is_full = len(self._checks) >= MAX_WAITING and not is_familiar
         if is_full or self._waiting[client] >= MAX_WAITING_OF_ADDRESS:
-            raise Refusal(503, "too many log-ins at once; try again in a few seconds", 5)
+            raise Refusal(Reason.BUSY, "too many log-ins at once; try again in a few seconds", 5)
         limits = self._limits(user, client, is_familiar)
         for backoff, key in limits:
             backoff.add_failure(key)
@@ -204,7 +204,7 @@ def _credentials(authorization: str) -> tuple[str, str]:
         pass
     is_text = f"{user}{password}".isprintable() and len(user) <= LONGEST_NAME
     if not (user and password and is_text):
-        raise Refusal(401, f"no name and password; {SET_VARIABLES}")
+        raise Refusal(Reason.NO_LOGIN, f"no name and password; {SET_VARIABLES}")
     return user, password
 
 
@@ -212,5 +212,5 @@ def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
     """Return the value of a header, or "". Raises Refusal for one that comes twice."""
     values = [text for key, text in headers if key.lower() == name]
     if len(values) > 1:
-        raise Refusal(400, f"header {name.decode()} comes twice")
+        raise Refusal(Reason.INVALID, f"header {name.decode()} comes twice")
     return values[0].decode("latin-1") if values else ""

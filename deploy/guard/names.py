@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from deploy.guard.refusal import Refusal
+from deploy.guard.refusal import Reason, Refusal
 
 LONGEST = 250
 
@@ -49,7 +49,7 @@ def check(name: object, grammar: Grammar) -> str:
     is_bounded = isinstance(name, str) and len(name) <= LONGEST
     if not is_bounded or not re.fullmatch(grammar.pattern, str(name)):
         reason = f"a name of a {grammar.kind} is {grammar.text}"
-        raise Refusal(400, f"{ascii(name)[:100]} is no name: {reason}")
+        raise Refusal(Reason.INVALID, f"{ascii(name)[:100]} is no name: {reason}")
     return str(name)
 
 
@@ -70,9 +70,9 @@ def check_owned(name: object, grammar: Grammar, teams: Collection[str] | None) -
         return team if has_team else ""
     if not teams:
         right = "ask an administrator to add it to one"
-        raise Refusal(403, f"an account without a team makes no {grammar.kind}; {right}")
+        raise Refusal(Reason.DENIED, f"an account without a team makes no {grammar.kind}; {right}")
     if not has_team or team not in teams:
         right = sorted(teams)[0] + grammar.separator + text.rpartition(grammar.separator)[2]
         reason = f"is not of your team ({', '.join(sorted(teams))})"
-        raise Refusal(403, f"{grammar.kind} {text} {reason}; call it {right}")
+        raise Refusal(Reason.DENIED, f"{grammar.kind} {text} {reason}; call it {right}")
     return team

@@ -1,11 +1,21 @@
-"""Bounds of a search: MLflow joins a table for each of its conditions and orders."""
+"""Limits of searches: MLflow joins a table for each of their conditions and orders.
+
+A search is bounded in what it asks for, in its time in the database, and in the number that an
+account has running at once.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
+import anyio
 from graphql import GraphQLError, parse
 from graphql.language import (
     DocumentNode,
@@ -16,9 +26,14 @@ from graphql.language import (
     SelectionSetNode,
     StringValueNode,
 )
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, TEMPORARILY_UNAVAILABLE
+from sqlalchemy import Engine, event
+from sqlalchemy.engine import Connection, ExceptionContext
+from sqlalchemy.exc import OperationalError
 from sqlparse import lexer, tokens
 
-from deploy.guard.refusal import Refusal
+from deploy.guard.refusal import Reason, Refusal
 from deploy.guard.routes import Route
 
 GRAPHQL = "/graphql"
@@ -29,6 +44,14 @@ MAX_TOKENS, DEEPEST, MAX_ALIASES, MAX_SEARCHES = 500, 10, 10, 1
 ID = re.compile(r"[A-Za-z0-9_-]+")
 # Comparisons that the lexer calls keywords.
 COMPARING = {"IN", "IS"}
+# Searches of one account in one worker.
+MAX_RUNNING, MAX_WAITING = 1, 32
+WAIT_SECONDS, RETRY_SECONDS = 30.0, 5.0
+# Of one statement, and of all statements of a search: its results come in further ones.
+STATEMENT_SECONDS, SEARCH_SECONDS = 5.0, 20.0
+# PostgreSQL tries every order of so many joins: of 30 it plans 2.8 s with 8, 0.14 s with 4.
+JOINS_TO_REORDER = 4
+POSTGRES_CANCELLED = "57014"
 
 
 def check(route: Route, message: Mapping[str, Any]) -> None:
@@ -51,7 +74,9 @@ def check(route: Route, message: Mapping[str, Any]) -> None:
     data_sets = fields.get("datasets", [])
     _check_size(sum(map(count_conditions, filters)) + len(data_sets), len(orders))
     if any(len(str(order)) > LONGEST_ORDER for order in orders):
-        raise Refusal(400, f"an entry of order_by has more than {LONGEST_ORDER:,} characters")
+        raise Refusal(
+            Reason.TOO_MANY, f"an entry of order_by has more than {LONGEST_ORDER:,} characters"
+        )
 
 
 def count_conditions(text: object) -> int:
@@ -63,7 +88,7 @@ def count_conditions(text: object) -> int:
     if not isinstance(text, str):
         return 0
     if len(text) > LONGEST_FILTER:
-        raise Refusal(400, f"a filter has at most {LONGEST_FILTER:,} characters")
+        raise Refusal(Reason.TOO_MANY, f"a filter has at most {LONGEST_FILTER:,} characters")
     comparisons = conjunctions = 0
     for kind, word in lexer.tokenize(text):  # type: ignore[no-untyped-call]
         comparisons += kind in tokens.Operator.Comparison or word.upper() in COMPARING
@@ -73,9 +98,11 @@ def count_conditions(text: object) -> int:
 
 def _check_size(condition_count: int, order_count: int) -> None:
     if condition_count > MAX_CONDITIONS:
-        raise Refusal(400, f"a search has at most {MAX_CONDITIONS} conditions and data sets")
+        raise Refusal(
+            Reason.TOO_MANY, f"a search has at most {MAX_CONDITIONS} conditions and data sets"
+        )
     if order_count > MAX_ORDERS:
-        raise Refusal(400, f"order_by names at most {MAX_ORDERS} columns")
+        raise Refusal(Reason.TOO_MANY, f"order_by names at most {MAX_ORDERS} columns")
 
 
 def _check_graphql(message: Mapping[str, Any]) -> None:
@@ -85,13 +112,13 @@ def _check_graphql(message: Mapping[str, Any]) -> None:
         document = parse(query if isinstance(query, str) else "", max_tokens=MAX_TOKENS)
     except (GraphQLError, RecursionError):
         reason = f"query is no GraphQL, or has more than {MAX_TOKENS} tokens"
-        raise Refusal(400, reason) from None
+        raise Refusal(Reason.INVALID, reason) from None
     nodes = list(_nodes(document))
     fields = [node for node in nodes if isinstance(node, FieldNode)]
     if sum(field.name.value.startswith("mlflowSearch") for field in fields) > MAX_SEARCHES:
-        raise Refusal(400, f"a query holds at most {MAX_SEARCHES} search")
+        raise Refusal(Reason.TOO_MANY, f"a query holds at most {MAX_SEARCHES} search")
     if sum(field.alias is not None for field in fields) > MAX_ALIASES:
-        raise Refusal(400, f"a query has at most {MAX_ALIASES} aliases")
+        raise Refusal(Reason.TOO_MANY, f"a query has at most {MAX_ALIASES} aliases")
     lists = [
         [getattr(value, "value", None) for value in node.values]
         for node in nodes
@@ -113,7 +140,7 @@ def _nodes(document: DocumentNode) -> Iterator[Node]:
         yield node
         depth += isinstance(node, SelectionSetNode | ListValueNode | ObjectValueNode)
         if depth > DEEPEST:
-            raise Refusal(400, f"a query is nested deeper than {DEEPEST}")
+            raise Refusal(Reason.TOO_MANY, f"a query is nested deeper than {DEEPEST}")
         for key in node.keys:
             inner = getattr(node, key, None)
             children = inner if isinstance(inner, list | tuple) else [inner]
@@ -130,3 +157,108 @@ def _values(variables: object) -> Iterator[Any]:
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) or (isinstance(value, str) and bool(ID.fullmatch(value)))
+
+
+class Turns:
+    """Turns of the accounts to search in one worker."""
+
+    def __init__(self) -> None:
+        self._semaphores: dict[int, anyio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def turn(self, account: int) -> AsyncIterator[None]:
+        """Wait for a turn of an account, and give it back after the block.
+
+        Raises:
+            Refusal: 429 if too many wait, or none becomes free in time.
+        """
+        semaphore = self._semaphores.setdefault(account, anyio.Semaphore(MAX_RUNNING))
+        refusal = Refusal(
+            Reason.WAIT, "other searches of the account wait; try again", RETRY_SECONDS
+        )
+        if semaphore.statistics().tasks_waiting >= MAX_WAITING:
+            raise refusal
+        try:
+            with anyio.fail_after(WAIT_SECONDS):
+                await semaphore.acquire()
+        except TimeoutError:
+            raise refusal from None
+        try:
+            yield
+        finally:
+            semaphore.release()
+
+
+@dataclass
+class SearchTime:
+    """Time of a search in the database; `failure` is the reason for a missing result."""
+
+    spent_seconds: float = 0.0
+    statement_began: float = 0.0
+    is_overdue: bool = False
+    failure: str = ""
+
+    def overdue(self) -> MlflowException:
+        """Note that the time is over, and return the error that MLflow answers."""
+        self.is_overdue = True
+        limits = f"{STATEMENT_SECONDS:.0f} s in a statement or {SEARCH_SECONDS:.0f} s in all"
+        self.failure = f"over {limits}"
+        return MlflowException(self.failure, INVALID_PARAMETER_VALUE)
+
+
+_search_time: ContextVar[SearchTime | None] = ContextVar("search_time", default=None)
+
+
+@contextmanager
+def limit_time() -> Iterator[SearchTime]:
+    """Limit the statements of a request, in any thread that answers it."""
+    search = SearchTime()
+    token = _search_time.set(search)
+    try:
+        yield search
+    finally:
+        _search_time.reset(token)
+
+
+def install() -> None:
+    """Listen to every engine of this process, made before or after."""
+    event.listen(Engine, "before_cursor_execute", _begin)
+    event.listen(Engine, "after_cursor_execute", _end)
+    event.listen(Engine, "handle_error", _replace)
+
+
+def _begin(connection: Connection, *_: object) -> None:
+    search = _search_time.get()
+    if search is None:
+        return
+    left_seconds = min(STATEMENT_SECONDS, SEARCH_SECONDS - search.spent_seconds)
+    if left_seconds <= 0:
+        raise search.overdue()
+    if connection.dialect.name == "postgresql":
+        limits = {
+            "statement_timeout": math.ceil(left_seconds * 1_000),
+            "join_collapse_limit": JOINS_TO_REORDER,
+            "from_collapse_limit": JOINS_TO_REORDER,
+        }
+        with closing(connection.connection.cursor()) as cursor:
+            cursor.execute("; ".join(f"SET LOCAL {name} = {n}" for name, n in limits.items()))
+    search.statement_began = time.monotonic()
+
+
+def _end(*_: object) -> None:
+    if search := _search_time.get():
+        search.spent_seconds += time.monotonic() - search.statement_began
+
+
+def _replace(context: ExceptionContext) -> MlflowException | None:
+    """Return an error without SQL: MLflow would write statement and traceback into the log."""
+    search = _search_time.get()
+    if search is None or context.is_pre_ping or context.connection is None:
+        return None
+    error = context.original_exception
+    if getattr(error, "pgcode", "") == POSTGRES_CANCELLED:
+        return search.overdue()
+    search.failure = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    if context.is_disconnect or isinstance(context.sqlalchemy_exception, OperationalError):
+        return MlflowException("the database did not answer", TEMPORARILY_UNAVAILABLE)
+    return MlflowException(search.failure, INVALID_PARAMETER_VALUE)

@@ -1,14 +1,10 @@
-"""`python -m deploy.native start|run|stop|status|backup|restore|upgrade|gc --folder DIR`."""
+"""`python -m deploy.native start|stop|status|backup|restore|upgrade|gc --folder DIR`."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -19,13 +15,14 @@ from deploy import copies
 from deploy.copies import ArtifactFolder
 from deploy.native import database as databases
 from deploy.native import service
-from deploy.native.database import Database
-from deploy.native.folder import DeployError, Folder, Secrets, Settings
+from deploy.native.database import PostgreSQL
+from deploy.native.folder import Folder, Secrets, Settings
 from tracking import plain
+from tracking.errors import ErrorCode, EvenhandError, UsageError
 
 DONE, DOWN, WRONG_CALL = 0, 1, 2
 # Folders that a restore fills; settings come last, so that half of it is no server.
-RESTORED = ("postgres", "sqlite", "artifacts")
+RESTORED = ("postgres", "artifacts")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,26 +31,13 @@ def main(arguments: Sequence[str]) -> int:
     folder = Folder(Path(args.folder).resolve())
     try:
         return int(args.run(folder, args))
-    except DeployError as error:
-        _print_error(str(error))
-    except PermissionError as error:
-        right = f"call this as {_owner(folder.path)}, or choose another --folder"
-        _print_error(f"{error.filename} is not yours to read or write: {right}")
+    except EvenhandError as error:
+        text = str(error)
     except OSError as error:
-        reason = f"{error.filename or folder.path}: {error.strerror or error}"
-        _print_error(f"{reason}; choose another --folder")
-    return WRONG_CALL
-
-
-def _print_error(text: str) -> None:
+        right = "call this as its owner, or choose another --folder"
+        text = f"{error.filename or folder.path}: {error.strerror or error}; {right}"
     print(f"evenhand server: {plain.line(text)}", file=sys.stderr)
-
-
-def _owner(path: Path) -> str:
-    try:
-        return path.owner()
-    except (OSError, KeyError):
-        return "the user that the server belongs to"
+    return WRONG_CALL
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,8 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m deploy.native", description=about)
     actions = parser.add_subparsers(dest="action", required=True)
     for run, text in {
-        _start: "set up what is missing, then start",
-        _run: "start, stay in the foreground, and end when server or database do: for systemd",
+        _start: "set up what is missing, then start in the background",
         _stop: "end the server and its database",
         _status: "report whether it is ready, and its backups",
         _backup: "copy database and artifacts while it works",
@@ -73,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         action = actions.add_parser(run.__name__[1:], help=text)
         action.set_defaults(run=run)
         action.add_argument("--folder", default="evenhand-server", help="folder of the server")
-        if run in (_start, _run, _restore):
+        if run in (_start, _restore):
             for field in dataclasses.fields(Settings):
                 option = f"--{field.name.replace('_', '-')}"
                 if field.name == "allowed_hosts":
@@ -86,9 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         if run is _restore:
             action.add_argument("copy", help="folder of the backup")
         if run is _backup:
-            copy = "new folder of the backup; with --keep, the folder of all backups"
+            copy = "folder of all backups, instead of the server's own"
             action.add_argument("copy", nargs="?", metavar="DIR", help=copy)
-            keep = "number of backups that stay in the folder of all; older ones are deleted"
+            keep = "number of backups that stay there; older ones are deleted"
             action.add_argument("--keep", type=int, help=keep)
     return parser
 
@@ -97,91 +80,50 @@ def _merged(args: argparse.Namespace, before: Settings) -> Settings:
     """Return the settings of a server with those that a call names."""
     values = {field.name: getattr(args, field.name) for field in dataclasses.fields(Settings)}
     overrides = {name: value for name, value in values.items() if value is not None}
-    return Settings.parse(dataclasses.asdict(before) | overrides)
+    return dataclasses.replace(before, **overrides)
 
 
 def _start(folder: Folder, args: argparse.Namespace) -> int:
     with folder.exclusive():
-        _launch(folder, _prepare(folder, args))
+        before = folder.settings() if folder.is_set_up else Settings()
+        settings = _merged(args, before)
+        if folder.is_set_up and settings.database != before.database:
+            right = "move by backup and restore --database"
+            text = f"this server's database is {before.database}; {right}"
+            raise UsageError(ErrorCode.CONFLICT, text)
+        if service.is_running(folder):  # before anything is written: status and stop depend on it
+            reason = service.problem(folder, before)
+            if not reason:
+                text = f"a server of {folder.path} is running already at {before.uri}"
+                raise UsageError(ErrorCode.IN_USE, f"{text}; stop it first")
+            print(f"it was running, and not ready ({reason}): it is started again")
+            service.stop(folder)
+        folder.set_up(settings)
+        _launch(folder, settings)
     return DONE
 
 
-def _run(folder: Folder, args: argparse.Namespace) -> int:
-    """Run in the foreground: done if ended from outside, failed if the server ends by itself."""
-    # Server and database do not answer for this process: they do not get the address.
-    manager = os.environ.pop("NOTIFY_SOCKET", "")
-    with folder.exclusive():
-        settings = _prepare(folder, args)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(DONE))
-    try:
-        with folder.exclusive():
-            process = _launch(folder, settings)
-        _notify(manager, "READY=1")
-        reason = service.watch(folder, settings, process)
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        _notify(manager, "STOPPING=1")
-        _end(folder)
-    _print_error(reason)
-    return DOWN
-
-
-def _notify(manager: str, text: str) -> None:
-    """Report to the service manager, if there is one (sd_notify)."""
-    if manager:
-        address = f"\0{manager[1:]}" if manager.startswith("@") else manager
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
-            connection.sendto(text.encode(), address)
-
-
-def _prepare(folder: Folder, args: argparse.Namespace) -> Settings:
-    """Return and write the settings of a server that may start; what is left of it is ended."""
-    before = folder.settings() if folder.is_set_up else Settings()
-    settings = _merged(args, before)
-    if folder.is_set_up and settings.database != before.database:
-        right = "move by backup and restore --database"
-        raise DeployError(f"this server's database is {before.database}; {right}")
-    if service.is_running(folder):  # before anything is written: status and stop depend on it
-        reason = service.problem(folder, before)
-        if not reason:
-            where = f"a server of {folder.path} is running already at {before.uri}"
-            raise DeployError(f"{where}; stop it first")
-        print(f"it was running, and not ready ({reason}): it is started again")
-        service.stop(folder)
-    folder.set_up(settings)
-    return settings
-
-
-def _launch(folder: Folder, settings: Settings) -> subprocess.Popen[bytes]:
+def _launch(folder: Folder, settings: Settings) -> None:
     secrets = folder.secrets()
     database = databases.create(folder, settings, secrets)
     database.start()
-    if settings.database == "sqlite":
-        print("SQLite: for one person. A group's writers would wait for each other: PostgreSQL.")
-    process = service.start(folder, settings, secrets, database)
+    service.start(folder, settings, secrets, database)
     artifacts = service.artifacts(folder, settings)
     print(f"MLflow answers at {settings.uri}; its artifacts are in {artifacts}")
-    print(f"user admin, password in {folder.secrets_file} (only you can read it)", flush=True)
-    return process
+    print(f"user admin, password in {folder.secrets_file} (only you can read it)")
 
 
-def _open(folder: Folder) -> tuple[Settings, Database]:
+def _open(folder: Folder) -> tuple[Settings, PostgreSQL]:
     settings = folder.settings()
     return settings, databases.create(folder, settings, folder.secrets())
 
 
-def _end(folder: Folder) -> bool:
-    _, database = _open(folder)
-    was_running = service.stop(folder)
-    database.stop()
-    return was_running
-
-
 def _stop(folder: Folder, _: argparse.Namespace) -> int:
     with folder.exclusive():
-        print("stopped" if _end(folder) else "it was not running")
+        database = _open(folder)[1]
+        was_running = service.stop(folder)
+        database.stop()
+    print("stopped" if was_running else "it was not running")
     return DONE
 
 
@@ -189,32 +131,29 @@ def _status(folder: Folder, _: argparse.Namespace) -> int:
     settings, database = _open(folder)
     reason = service.problem(folder, settings)
     names = [path.name for path in copies.list_backups(folder.backups)]
+    state = ""
+    if database.cluster:
+        state = "runs" if database.is_running else "is down"
     print(f"server     {f'is not ready: {reason}' if reason else f'is ready at {settings.uri}'}")
-    print(f"database   {settings.database} {database.state}".rstrip())
+    print(f"database   {settings.database} {state}".rstrip())
     print(f"artifacts  {service.artifacts(folder, settings)}")
     print(f"backups    {len(names)}" + (f", the newest {names[-1]}" if names else ""))
     return DOWN if reason else DONE
 
 
 def _backup(folder: Folder, args: argparse.Namespace) -> int:
-    if args.keep is not None and args.keep < 1:
-        raise DeployError(f"--keep {args.keep}: at least 1 backup stays, the one that is made now")
     settings, database = _open(folder)
-    target = Path(args.copy).resolve() if args.copy else folder.backups
-    if copies.is_backup(target):
-        raise DeployError(f"{target} is a backup itself; choose another folder")
-    if args.keep or not args.copy:
-        target /= copies.new_name()
-    _make_backup(folder, settings, database, target)
-    print(f"copied to {target}; it holds the secrets too")
-    for path in copies.prune(target.parent, args.keep) if args.keep else []:
-        print(f"deleted the old backup {path}")
+    parent = Path(args.copy).resolve() if args.copy else folder.backups
+    _make_backup(folder, settings, database, parent, args.keep)
+    print("it holds the secrets too")
     if settings.artifacts:
         print(f"artifacts stay in {settings.artifacts}: keep versions or a second copy there")
     return DONE
 
 
-def _make_backup(folder: Folder, settings: Settings, database: Database, target: Path) -> None:
+def _make_backup(
+    folder: Folder, settings: Settings, database: PostgreSQL, parent: Path, keep: int | None = None
+) -> Path:
     """Copy database, artifacts, settings and secrets."""
     artifacts = None if settings.artifacts else ArtifactFolder(folder.artifacts)
     metadata = {
@@ -222,12 +161,12 @@ def _make_backup(folder: Folder, settings: Settings, database: Database, target:
         "settings": dataclasses.asdict(settings),
         "secrets": dataclasses.asdict(folder.secrets()),
     }
-    copies.create(target, database, artifacts, metadata)
+    return copies.create(parent, keep, database, artifacts, metadata)
 
 
 def parse_metadata(metadata: dict[str, Any]) -> tuple[Settings, Secrets]:
     """Return settings and secrets of a backup's metadata. Raises KeyError, TypeError."""
-    return Settings.parse(metadata["settings"]), Secrets(**metadata["secrets"])
+    return Settings(**metadata["settings"]), Secrets(**metadata["secrets"])
 
 
 def _restore(folder: Folder, args: argparse.Namespace) -> int:
@@ -235,8 +174,8 @@ def _restore(folder: Folder, args: argparse.Namespace) -> int:
     before, secrets = copies.load(source, parse_metadata)
     settings = _merged(args, before)
     if present := [name for name in RESTORED if (folder.path / name).exists()]:
-        right = "restore into an empty --folder"
-        raise DeployError(f"{folder.path} holds {', '.join(present)} already; {right}")
+        text = f"{folder.path} holds {', '.join(present)} already; restore into an empty --folder"
+        raise UsageError(ErrorCode.EXISTS, text)
     folder.path.mkdir(parents=True, exist_ok=True, mode=0o711)
     with folder.exclusive():
         database = databases.create(folder, settings, secrets)
@@ -260,18 +199,17 @@ def _upgrade(folder: Folder, _: argparse.Namespace) -> int:
     with folder.exclusive():
         service.stop(folder)
         database.start()
-        backup = folder.backups / copies.new_name()
-        _make_backup(folder, settings, database, backup)
-        print(f"copied to {backup}")
+        backup = _make_backup(folder, settings, database, folder.backups)
         try:
             for words in (
                 ["mlflow", "db", "upgrade", database.url],
                 ["mlflow.server.auth", "db", "upgrade", "--url", database.url],
             ):
                 service.call(folder, database.environment, *words)
-        except DeployError as error:
+        except UsageError as error:
             right = f"python -m deploy.native restore {backup} --folder NEW"
-            raise DeployError(f"{error}; the state before is in {backup}: {right}") from None
+            text = f"{error}; the state before is in {backup}: {right}"
+            raise UsageError(error.code, text) from None
         _launch(folder, settings)
     return DONE
 

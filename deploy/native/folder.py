@@ -6,17 +6,14 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+
+from tracking.errors import ErrorCode, UsageError
 
 SECRET_BYTES = 24
-
-
-class DeployError(Exception):
-    """Call that cannot be carried out, in one line that states what would be right."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class Settings:
     """Options with which the server was set up.
 
     Attributes:
-        database: `system`, `sqlite` or a URL without a password.
+        database: `system`, or a URL without a password.
         proxies: Addresses whose X-Forwarded-For is believed, separated by commas.
     """
 
@@ -32,14 +29,9 @@ class Settings:
     port: int = 5000
     database: str = "system"
     artifacts: str = ""
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: Sequence[str] = ()
     workers: int = 2
     proxies: str = ""
-
-    @classmethod
-    def parse(cls, values: dict[str, Any]) -> Settings:
-        """Return settings of a mapping that JSON has stored."""
-        return cls(**{**values, "allowed_hosts": tuple(values["allowed_hosts"])})
 
     @property
     def uri(self) -> str:
@@ -73,8 +65,6 @@ class Folder:
         self.pid_file = path / "server.pid"
         self.artifacts = path / "artifacts"
         self.backups = path / "backups"
-        # SQLite writes next to its file, and the server's user writes nowhere else.
-        self.sqlite = path / "sqlite" / "mlflow.db"
         # Copy of Python, if root's is closed to the server's user.
         self.python = path / "python"
 
@@ -87,29 +77,28 @@ class Folder:
         # The server of PostgreSQL runs as another user if this one is root, and passes through.
         self.path.mkdir(parents=True, exist_ok=True, mode=0o711)
         self.artifacts.mkdir(exist_ok=True, mode=0o700)
-        self.sqlite.parent.mkdir(exist_ok=True, mode=0o700)
         if secrets or not self.secrets_file.exists():
             write_private(self.secrets_file, json.dumps(asdict(secrets or Secrets()), indent=1))
         write_private(self.settings_file, json.dumps(asdict(settings), indent=1))
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Allow one start, stop or restore at a time. Raises DeployError if another one runs."""
+        """Allow one start, stop or restore at a time. Raises UsageError if another one runs."""
         if not self.path.exists():
             yield
             return
         with locked(self.path / "at-work.lock") as is_free:
             if not is_free:
                 reason = f"another start, stop or restore is running in {self.path}"
-                raise DeployError(f"{reason}; wait for its end")
+                raise UsageError(ErrorCode.IN_USE, f"{reason}; wait for its end")
             yield
 
     def settings(self) -> Settings:
-        """Return the server's settings. Raises DeployError if no server is set up."""
+        """Return the server's settings. Raises UsageError if no server is set up."""
         if not self.is_set_up:
             right = f"start one: python -m deploy.native start --folder {self.path}"
-            raise DeployError(f"there is no server in {self.path}; {right}")
-        return Settings.parse(json.loads(self.settings_file.read_text()))
+            raise UsageError(ErrorCode.NOT_FOUND, f"there is no server in {self.path}; {right}")
+        return Settings(**json.loads(self.settings_file.read_text()))
 
     def secrets(self) -> Secrets:
         return Secrets(**json.loads(self.secrets_file.read_text()))

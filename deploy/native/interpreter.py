@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import shutil
 import sys
 from contextlib import suppress
 from importlib import metadata
-from importlib.util import find_spec
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.native.account import Account
+from deploy.native import account
 from deploy.native.folder import Folder
 
 CODE = Path(__file__).resolve().parent.parent
 PACKAGES = ("mlflow", "boto3", "flask-wtf", "psycopg2-binary", "uvloop")
 UNUSED = shutil.ignore_patterns(
-    "site-packages", "test", "tests", "idlelib", "tkinter", "ensurepip", "config-*", "__pycache__"
+    "site-packages", "test", "tests", "idlelib", "tkinter", "ensurepip", "config-*"
 )
 
 
-def command(owner: Account | None, folder: Folder) -> tuple[str, dict[str, str]]:
+def command(owner: pwd.struct_passwd | None, folder: Folder) -> tuple[str, dict[str, str]]:
     """Return Python's path and the environment in which it imports the server's code.
 
     Root's Python may be closed to the server's user. Nothing of it is opened: the user gets a copy
@@ -33,14 +34,14 @@ def command(owner: Account | None, folder: Folder) -> tuple[str, dict[str, str]]
     mlflow = find_spec("mlflow")
     python = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     needed = (python, Path(sys.executable), Path(os.__file__), Path(str(mlflow and mlflow.origin)))
-    if owner is None or not any(owner.obstacle(path) for path in (*needed, CODE)):
+    if owner is None or not any(account.obstacle(owner, path) for path in (*needed, CODE)):
         return sys.executable, {"PYTHONPATH": str(CODE.parent)}
     copy, distributions = folder.python, _distributions()
     parts = [str(python), *(f"{name} {item.version}" for name, item in distributions.items())]
     parts += [path.read_text() for path in sorted(CODE.rglob("*.py"))]
     key = f"copied-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
     if not (copy / key).exists():
-        print(f"{owner.name} cannot enter the folder of Python: copied to {copy}", flush=True)
+        print(f"{owner.pw_name} cannot enter the folder of Python: copied to {copy}", flush=True)
         shutil.rmtree(copy, ignore_errors=True)
         _copy_python(python, distributions, copy)
         (copy / key).touch()
@@ -72,7 +73,11 @@ def _copy_python(
     for distribution in distributions.values():
         for file in distribution.files or ():
             if file.suffix not in (".pyc", ".pth") and not {"..", "tests"} & set(file.parts):
-                files[Path(str(distribution.locate_file(file)))] = target / "packages" / file
+                source, copy = Path(str(distribution.locate_file(file))), target / "packages" / file
+                files[source] = copy
+                compiled = Path(cache_from_source(source))
+                if file.suffix == ".py" and compiled.exists():  # its user could not write it
+                    files[compiled] = copy.parent / compiled.parent.name / compiled.name
     for source, copy in files.items():
         copy.parent.mkdir(parents=True, exist_ok=True)
         _link_or_copy(source, copy)

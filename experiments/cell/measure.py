@@ -41,7 +41,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
 
     peaks = DevicePeaks(framework)
     state = _train(task, spec, framework, network, optimizer, peaks, output)
-    phases, summary = _summarise(task, spec, state, framework.waits_in_step(network), output)
+    phases, summary = _summarise(task, spec, state, output)
     summary |= memory_peaks(spec, peaks, state.peak_rss_bytes, output)
     output.metrics(summary, step=state.steps)
     record_implementation(spec, framework, network, optimizer, output)
@@ -57,7 +57,7 @@ def measure(task: Task, spec: CellSpec, framework: Framework, output: Output) ->
 
 
 def _summarise(
-    task: Task, spec: CellSpec, state: TrainingState, waits: str, output: Output
+    task: Task, spec: CellSpec, state: TrainingState, output: Output
 ) -> tuple[list[PhaseValues], dict[str, float]]:
     rows = task.examples_a_step
     training = PhaseValues(
@@ -73,9 +73,7 @@ def _summarise(
     on_device = timing.of_device(state.on_device_seconds, rows)
     summary = timing.summarise_training(training, state.total_seconds)
     summary |= timing.summarise_epochs(state, task.steps_per_epoch * rows)
-    summary = as_timed(
-        spec, summary, windows, on_device, output, held_up=state.held_up, waits=waits
-    )
+    summary = as_timed(spec, summary, windows, on_device, output, held_up=state.held_up)
     summary |= task.derived(summary, state)
     faults = float(np.median(state.page_faults)) / task.steps_per_epoch
     summary["check/page_faults_per_step"] = faults
@@ -104,17 +102,13 @@ def as_timed(
     output: Output,
     *,
     held_up: bool,
-    waits: str = "",
 ) -> dict[str, float]:
     """Return the summary of a training, with windows where `timing` asks for them.
 
-    Tags have the reasons why there are no windows (held_up), or why they do not run freely
-    (waits).
+    A tag has the reason why there are no windows (held_up).
     """
     if spec.settings["timing"] == "step":
         return summary
-    if waits:
-        output.record(Tags(spec.run, {"waits_in_step": waits}))
     if held_up:
         output.record(Tags(spec.run, {"not_available.train/examples_per_second": timing.DELAYED}))
     return timing.summarise_windows(summary, windows, on_device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 
 from experiments.comparison.report import wording
@@ -70,9 +69,8 @@ def _time(forecast: Forecast) -> Iterator[str]:
                 f"if all were as short or as long as any)"
             )
     count = sum(map(len, forecast.seconds.values()))
-    campaigns = f"{forecast.campaigns} earlier campaign{'s' * (forecast.campaigns > 1)}"
     yield (
-        f"           by {count:,} cells of {campaigns} with these settings on this machine; "
+        f"           by {count:,} cells of the last campaign with these settings on this machine; "
         f"preparation comes on top"
     )
     if forecast.unknown:
@@ -83,21 +81,16 @@ def _time(forecast: Forecast) -> Iterator[str]:
 def _detectable(forecast: Forecast) -> Iterator[str]:
     if not forecast.detectable:
         needed = "both sides of three blocks with these settings on this machine"
-        yield f"detectable not known: no earlier campaigns here have {needed}"
+        yield f"detectable not known: the last campaign here lacks {needed}"
     for number, effect in enumerate(forecast.detectable):
         yield f"{'' if number else 'detectable':<11}{_effect(effect)}"
 
 
 def _effect(effect: Detectable) -> str:
-    bounds = wording.outwards(effect.low, effect.high, digits=2)
-    value, low, high = (wording.amount(share, effect.finding) for share in (effect.value, *bounds))
-    precision = f"{low} to {high} as the spread is known"
-    if not math.isfinite(effect.high):
-        precision = "the spread is hardly known"
-    row = effect.finding.row
+    finding, row = effect.finding, effect.finding.row
+    value, sd = (wording.amount(share, finding) for share in (effect.value, effect.sd))
     return (
-        f"{wording.describe_outcome(effect.finding)}, {row.b} against {row.a}: "
-        f"{value} after {wording.blocks(effect.after)} in 80 % of campaigns ({precision}; "
-        f"SD of a block {wording.amount(effect.sd, effect.finding)}, "
-        f"{wording.blocks(effect.blocks)})"
+        f"{wording.describe_outcome(finding)}, {row.b} against {row.a}: {value} after "
+        f"{wording.blocks(effect.after)} in 80 % of campaigns (SD of a block {sd}, "
+        f"{wording.blocks(len(finding.pairs))})"
     )

@@ -60,8 +60,8 @@ def placement(
 ) -> Placement:
     """Return the CPUs of a campaign's processes.
 
-    The first `reserve_cores` are not the cells'. With pin=auto cells get one thread of each core,
-    and the parent the reserved CPUs or, of three cores, the first. No core is shared by both.
+    With pin=auto cells get one thread of each core and, of three cores or more, the parent the
+    first. No core is shared by both.
 
     Args:
         settings: The settings of the campaign.
@@ -69,21 +69,15 @@ def placement(
         root: The file system that holds `sys`.
 
     Raises:
-        UsageError: if no CPU is left to the cells.
+        UsageError: if the system lets no process choose its CPUs.
     """
-    available, reserved = sorted(available or own_cpus()), settings.reserve_cores
-    cells, parent = tuple(available[reserved:]), set(available[:reserved])
-    if settings.pin != "none":
-        cores = cpus.cores(available, root)
-        parent = parent or set(cores[0] if len(cores) > 2 else ())
-        cells = tuple(core[0] for core in cores if not parent & set(core))
-    if not cells:
-        raise UsageError(
-            ErrorCode.TOO_LARGE,
-            f"reserve_cores={reserved} leaves no core of {len(available)} CPUs to the cells; "
-            f"reserve fewer",
-        )
-    return Placement(cells, tuple(sorted(parent)) if settings.pin != "none" else ())
+    available = sorted(available or own_cpus())
+    if settings.pin == "none":
+        return Placement(tuple(available))
+    cores = cpus.cores(available, root)
+    parent = cores[0] if len(cores) > 2 else ()
+    cells = tuple(core[0] for core in cores if core != parent)
+    return Placement(cells, tuple(sorted(parent)))
 
 
 def cpus_of_cells(settings: CampaignSettings) -> tuple[int, ...]:

@@ -254,14 +254,6 @@ class CampaignSettings:
         group="clock",
         searchable=False,
     )
-    reserve_cores: int = setting(
-        0,
-        "CPUs that cells do not run on, left to the parent and all else; 0: none",
-        minimum=0,
-        maximum=1_023,
-        group="machine",
-        advanced=True,
-    )
     pin: str = setting(
         "none",
         "auto: cells run on fixed cores, one thread of each; of three or more the parent gets one",

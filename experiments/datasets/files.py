@@ -74,7 +74,6 @@ def is_text(text: str) -> bool:
 
 
 def check_path(path: Path) -> None:
-    """Raise UsageError for a data set whose path cannot be recorded."""
     if not is_text(str(path)):
         raise refused(
             f"data={path}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from experiments import metrics
@@ -54,14 +54,6 @@ class Length:
         if max(examples) <= min(examples) * (1 + margin):
             return ""
         return rates_only(examples, self.what)
-
-    def remedy(self, batch_sizes: Iterable[int], margin: float) -> str:
-        """Return settings with which trainings at all these batch sizes do the same work."""
-        sizes = list(batch_sizes)
-        epochs = max(self.settings(size).get("epochs", self.epochs) for size in sizes)
-        if replace(self, epochs=epochs).difference(sizes, margin):
-            return f"batch sizes that divide {self.examples:,}, and epochs={epochs}"
-        return f"epochs={epochs}"
 
 
 def of(

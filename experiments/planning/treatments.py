@@ -10,7 +10,7 @@ from typing import Any
 from experiments.config import devices, variation
 from experiments.config.settings import CampaignSettings
 from experiments.contract import Study, Treatment
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 MAX_CELLS = 100_000
 
@@ -33,7 +33,10 @@ def list_treatments(study: Study, settings: CampaignSettings) -> tuple[Treatment
                 continue
             values = {**level.settings, **treatment.settings}
             if any(values[key] != value for key, value in level.settings.items()):
-                raise UsageError(f"vary: {study.name} sets {varied.name} itself, cell by cell")
+                raise UsageError(
+                    ErrorCode.CONFLICT,
+                    f"vary: {study.name} sets {varied.name} itself, cell by cell",
+                )
             name = f"{treatment.name} · {level.label}"
             treatments.append(
                 replace(treatment, name=name, settings=values, environment=level.environment)
@@ -48,14 +51,13 @@ def _of_study(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]
     if study.treatments:
         treatments = study.treatments(settings)
     check_count(settings, treatments)
-    if of_controls and any(treatment.group for treatment in treatments):
-        raise UsageError(
-            "aa, inject_delay: several groups of cells have no controls; "
-            "ask for them in a campaign of a single group"
-        )
     names = {treatment.name for treatment in treatments}
-    if not names.issuperset(control.name for control in of_controls):
-        raise UsageError(f"aa, inject_delay: {study.name} has no controls; leave them out")
+    has_groups = any(treatment.group for treatment in treatments)
+    if of_controls and (has_groups or not names.issuperset(each.name for each in of_controls)):
+        raise UsageError(
+            ErrorCode.UNSUPPORTED,
+            f"aa, inject_delay: {study.name} has no controls with these settings; leave them out",
+        )
     return treatments
 
 
@@ -65,8 +67,8 @@ def check_count(settings: CampaignSettings, *factors: Sequence[Any]) -> None:
     count = math.prod(map(len, factors)) * blocks
     if count > MAX_CELLS:
         raise UsageError(
-            f"{count:,} cells are asked for, every combination in {blocks:,} blocks; "
-            f"at most {MAX_CELLS:,}"
+            ErrorCode.TOO_LARGE,
+            f"{count:,} cells, every combination in {blocks:,} blocks; at most {MAX_CELLS:,}",
         )
 
 
@@ -74,7 +76,8 @@ def require_single_steps(settings: CampaignSettings, study: str) -> None:
     """Raise UsageError if steps would not be timed one by one, which the study is about."""
     if (kind := devices.timing(settings)) != "step":
         raise UsageError(
-            f"timing={kind}: {study} compares steps that are timed one by one; take timing=step"
+            ErrorCode.CONFLICT,
+            f"timing={kind}: {study} compares steps that are timed one by one; take timing=step",
         )
 
 

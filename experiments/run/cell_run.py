@@ -11,16 +11,15 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments import studies
 from experiments.config import devices, interpreters, variation
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
-from experiments.contract import CellSpec, Job, Treatment
+from experiments.contract import CellSpec, Job, Node, Treatment
 from experiments.run.cell_process import CellProcess, Watch
-from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
 from models import frameworks
@@ -28,7 +27,10 @@ from models import own as own_models
 from tracking import clock, provenance
 from tracking.cpus import quota
 from tracking.records import Artifact, DatasetUsed, RunClosed, RunKind, RunOpened, RunOutcome, Tags
-from tracking.store import note, schema, source
+from tracking.store import schema, source
+
+if TYPE_CHECKING:
+    from experiments.run.preparation import PreparedCampaign
 
 MAX_NAMED_SETTINGS = 3  # in the name of a run
 
@@ -68,7 +70,8 @@ class CellRun:
         self.settings = task.treatment.merged(prepared.settings)
         self._data = prepared.data_for(task.treatment)
         self._began = time.monotonic()
-        self.spec = replace(cell_spec(recorder, prepared, task), in_turns=in_turns)
+        spec = cell_spec(prepared, task, recorder.folder, recorder.nodes)
+        self.spec = replace(spec, in_turns=in_turns)
         recorder.write(_run_opened(recorder, prepared, self.spec, task))
         info = self._data.dataset
         columns, counts = schema(info.columns), json.dumps(dict(info.counts))
@@ -87,9 +90,8 @@ class CellRun:
         self.sensor_seconds = sensor_seconds(prepared.settings, task.treatment)
 
     def explain(self, closed: RunClosed) -> RunClosed:
-        """Describe the run. Return its end, with the reason as far as the parent has one."""
+        """Return the end of the run, with the reason as far as the parent has one."""
         recorder, spec, process = self._recorder, self.spec, self.process
-        recorder.write(Tags(spec.run, self._description()))
         if closed.outcome == RunOutcome.OK:
             return closed
         if recorder.full_disk:
@@ -134,21 +136,6 @@ class CellRun:
             "repeats" in self.task.tags,
         )
 
-    def _description(self) -> dict[str, str]:
-        from experiments.comparison.report import wording
-
-        spec, latest = self.spec, self.process.latest
-        results = [
-            f"- {outcome.label}: **{wording.quantity(latest[outcome.metric], outcome)}**"
-            for outcome in studies.outcomes(self._prepared.module, self.settings)
-            if outcome.metric in latest
-        ]
-        plural = "s" * (spec.threads != 1)
-        place = f"on `{spec.device}` with {spec.threads} thread{plural}"
-        first = f"`{spec.framework}`, {spec.stage}, {place}; data `{self._data.dataset.name}`."
-        warnings = [f"⚠ {line}" for line in self._recorder.warnings]
-        return note("\n\n".join([first, "\n".join(results), *warnings]))
-
 
 def measure(
     recorder: Recorder, prepared: PreparedCampaign, task: CellTask, watch: Watch | None = None
@@ -179,7 +166,7 @@ def extract(recorder: Recorder, prepared: PreparedCampaign, job: Job) -> bool:
 def leave_out(recorder: Recorder, prepared: PreparedCampaign, task: CellTask, skip: Skip) -> None:
     """Record a run for a cell that is not run because its result is known."""
     recorder.check_stop()
-    spec = cell_spec(recorder, prepared, task)
+    spec = cell_spec(prepared, task, recorder.folder)
     task = replace(task, tags={**task.tags, **skip.tags})
     recorder.write(_run_opened(recorder, prepared, spec, task))
     recorder.write(RunClosed(spec.run, clock.now_ms(), skip.outcome, skip.reason[:1_000]))
@@ -190,7 +177,9 @@ def failed(run: str, reason: str) -> RunClosed:
     return RunClosed(run, clock.now_ms(), RunOutcome.FAILED, reason)
 
 
-def cell_spec(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) -> CellSpec:
+def cell_spec(
+    prepared: PreparedCampaign, task: CellTask, journal: Path, nodes: tuple[Node, ...] = ()
+) -> CellSpec:
     treatment = task.treatment
     settings = treatment.merged(prepared.settings)
     # a checkpoint goes on wherever that is
@@ -206,11 +195,11 @@ def cell_spec(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) ->
         block=task.block,
         settings={name: value for name, value in values if name not in not_sent},
         inputs=dict(task.inputs),
-        journal=str(recorder.folder.resolve()),
+        journal=str(journal.resolve()),
         folder=f"cells/{task.key}/{task.run[:8]}",
-        checkpoint=str(checkpoint_of(recorder.folder, task.key)),
+        checkpoint=str(checkpoint_of(journal, task.key)),
         cpus=devices.cpus_of_cells(settings),
-        nodes=recorder.nodes,
+        nodes=nodes,
         environment=dict(treatment.environment),
         clock=clock.CLOCK.origin,
     )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from scipy import special
 
 from experiments import studies
 from experiments.comparison.judgement import ComparisonSpec, judged
@@ -34,32 +32,24 @@ from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.scheduler import cells_of, planned_looks
 from tracking import journal, provenance
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.records import RunKind, RunOutcome, StoredRun
-
-# Earlier campaigns that are read, the newest first: machines change, and reading takes time.
-MAX_CAMPAIGNS = 20
-TAIL = 0.1  # of the 80 % interval of an SD
 
 
 @dataclass(frozen=True)
 class Detectable:
-    """Smallest effect that 80 % of such campaigns detect, if runs vary as in earlier ones.
+    """Smallest effect that 80 % of such campaigns detect, if runs vary as in the last one.
 
     Attributes:
-        finding: Its outcome and levels, from the newest earlier campaign.
-        sd: Of the differences of a block, on the scale of the test, from `blocks` blocks.
+        finding: Its outcome and levels, from the last campaign.
+        sd: Of the differences of its blocks, on the scale of the test.
         after: Number of blocks of this campaign.
-        low: The effect at the lower end of the SD's 80 % interval; high: at the upper end.
     """
 
     finding: Finding
     sd: float
-    blocks: int
     after: int
     value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -69,8 +59,7 @@ class Forecast:
     Attributes:
         cells: In their order.
         data: Description of the data; left_out: pictures and folders that are not read.
-        campaigns: Number of earlier campaigns.
-        seconds: Treatment -> duration of each of its earlier cells.
+        seconds: Treatment -> duration of each of its cells in the last campaign.
     """
 
     settings: CampaignSettings
@@ -79,7 +68,6 @@ class Forecast:
     data: str
     warnings: Sequence[str]
     machine: str
-    campaigns: int = 0
     seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     detectable: Sequence[Detectable] = ()
     left_out: Sequence[str] = ()
@@ -111,7 +99,9 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         UsageError: For settings that a campaign would refuse.
     """
     if settings.resume:
-        raise UsageError("dry_run forecasts a campaign that begins; leave resume out")
+        raise UsageError(
+            ErrorCode.CONFLICT, "dry_run forecasts a campaign that begins; leave resume out"
+        )
     preparation.check_settings(study, settings)
     plan = plan_.of_study(studies.load(study), settings)
     with tempfile.TemporaryDirectory(prefix="evenhand-dry-run-") as cache:
@@ -124,10 +114,10 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     for data in datasets:
         counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in data.dataset.counts.items() if n)
         texts.append(f"{data.dataset.name}: {', '.join(counts)}")
-    earlier = _earlier_cells(study, settings, plan)
+    cells = _last_cells(study, settings, plan)
     seconds: dict[str, list[float]] = {treatment.name: [] for treatment in plan.treatments}
-    for run in (run for runs in earlier for run in runs):
-        seconds[run.tags["treatment"]].append(((run.end_ms or 0) - run.start_ms) / 1_000)
+    for cell in cells:
+        seconds[cell.tags["treatment"]].append(((cell.end_ms or 0) - cell.start_ms) / 1_000)
     question = pipeline.question(PreparedCampaign(study, settings, plan))
     return Forecast(
         settings,
@@ -136,31 +126,28 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         " | ".join(dict.fromkeys(texts)),
         list(dict.fromkeys(filter(None, warnings))),
         provenance.fingerprint(),
-        len(earlier),
         seconds,
-        _detectable(question, settings, earlier),
+        _detectable(question, settings, cells),
         tuple(dict.fromkeys(line for data in datasets for line in data.left_out)),
     )
 
 
-def _earlier_cells(study: str, settings: CampaignSettings, plan: Plan) -> list[list[StoredRun]]:
-    """Return cells of earlier campaigns that succeeded on this machine with the same settings."""
+def _last_cells(study: str, settings: CampaignSettings, plan: Plan) -> list[StoredRun]:
+    """Return the cells that succeeded of the last campaign here with the same settings."""
     immaterial, root = settings_.immaterial(settings), Path(settings.journal).resolve()
     hashes = {
         treatment.name: settings_hash(logged_settings(settings, treatment), immaterial)
         for treatment in plan.treatments
     }
-    machine, campaigns = provenance.fingerprint(), list[list[StoredRun]]()
+    machine = provenance.fingerprint()
     for folder, description in reversed(journal.descriptions(root, "") if root.is_dir() else []):
-        if description["study"] != study or len(campaigns) == MAX_CAMPAIGNS:
+        if description["study"] != study:
             continue
-        try:
+        with suppress(UsageError):  # its records are missing
             runs = [run for run in journal_runs.stored(folder) if _is_same(run, hashes, machine)]
-        except UsageError:  # its records are missing
-            continue
-        if runs:
-            campaigns.append(runs)
-    return campaigns
+            if runs:
+                return runs
+    return []
 
 
 def _is_same(run: StoredRun, hashes: Mapping[str, str], machine: str) -> bool:
@@ -175,52 +162,31 @@ def _is_same(run: StoredRun, hashes: Mapping[str, str], machine: str) -> bool:
 
 
 def _detectable(
-    question: ComparisonSpec, settings: CampaignSettings, earlier: Iterable[Sequence[StoredRun]]
+    question: ComparisonSpec, settings: CampaignSettings, cells: Sequence[StoredRun]
 ) -> list[Detectable]:
     """Return the effects of every headline, after the first look and after the last block."""
-    pooled: dict[tuple[str, str, str, str], list[Finding]] = {}
-    for runs in earlier:
-        try:
-            comparison = judged(question, table(runs))
-        except UsageError:  # a campaign with a single side
-            continue
-        for finding in wording.headlines(comparison):
-            if _has_spread(finding):
-                row = finding.row
-                key = (row.metric, row.a, row.b, row.stratum)
-                pooled.setdefault(key, []).append(finding)
-    return [
-        effect for group in pooled.values() for effect in _of_outcome(group, len(pooled), settings)
-    ]
+    try:
+        findings = wording.headlines(judged(question, table(cells)))
+    except UsageError:  # no cells, or those of a single side
+        return []
+    findings = [finding for finding in findings if _has_spread(finding)]
+    return [effect for finding in findings for effect in _effects(finding, len(findings), settings)]
 
 
 def _has_spread(finding: Finding) -> bool:
     has_estimate = finding.row.no_estimate in ("", NoEstimate.TOO_FEW_BLOCKS)
     is_exact = finding.row.minimum_detectable == 0 or is_constant(finding.shifts)
-    return has_estimate and len(finding.pairs) > 1 and not is_exact
+    return has_estimate and len(finding.pairs) >= MINIMUM_VALUES and not is_exact
 
 
-def _of_outcome(
-    group: Sequence[Finding], tests: int, settings: CampaignSettings
-) -> list[Detectable]:
-    """Return the effects of an outcome, from its findings in earlier campaigns, pooled by SD."""
-    df = sum(len(finding.pairs) - 1 for finding in group)
-    if df < MINIMUM_VALUES - 1:
-        return []
-    squares = ((len(finding.pairs) - 1) * float(finding.shifts.var(ddof=1)) for finding in group)
-    sd = math.sqrt(sum(squares) / df)
-    low, high = (sd * math.sqrt(df / special.chdtri(df, tail)) for tail in (TAIL, 1 - TAIL))
-    blocks, effects = sum(len(finding.pairs) for finding in group), []
+def _effects(finding: Finding, tests: int, settings: CampaignSettings) -> list[Detectable]:
+    sd, effects = float(finding.shifts.std(ddof=1)), []
     for looks in _looks(settings):
         after = looks.blocks[-1] if looks.blocks else settings.blocks
-        alpha, kind = looks.level(ALPHA), group[0].row.kind
-        values = (
-            outlook.as_effect(
-                power.minimum_detectable(spread, after, tests=tests, alpha=alpha), kind
-            )
-            for spread in (sd, low, high)
-        )
-        effects.append(Detectable(group[0], sd, blocks, after, *values))
+        alpha = looks.level(ALPHA)
+        least = power.minimum_detectable(sd, after, tests=tests, alpha=alpha)
+        value = outlook.as_effect(least, finding.row.kind)
+        effects.append(Detectable(finding, sd, after, value))
     return effects
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 import psutil
 
@@ -132,27 +131,18 @@ def cool_down(
         How it went; empty if nothing was too warm.
     """
     began, first = time.monotonic(), ""
-    while warm := _too_warm(start, celsius(sensors)):
-        first, waited = first or warm, time.monotonic() - began
+    while True:
+        warm = ", ".join(
+            f"{name} {value:.0f} °C (started at {start[name]:.0f})"
+            for name, value in celsius(sensors).items()
+            if name in start and value > start[name] + BAND_CELSIUS
+        )
+        waited, first = time.monotonic() - began, first or warm
+        if not warm:
+            return f"{first}, waited {waited:.0f} s" if first else ""
         if waited >= limit_seconds or not go_on(warm, waited):
             return f"still {warm} after {waited:.0f} s"
         time.sleep(0.5)
-    return f"{first}, waited {time.monotonic() - began:.0f} s" if first else ""
-
-
-def _too_warm(start: Mapping[str, float], now: Mapping[str, float]) -> str:
-    return ", ".join(
-        f"{name} {value:.0f} °C (started at {start[name]:.0f})"
-        for name, value in now.items()
-        if name in start and value > start[name] + BAND_CELSIUS
-    )
-
-
-def from_values(values: Mapping[str, Any]) -> MachineState:
-    """Return the state whose `asdict` went through JSON, without fields that it has no more."""
-    names = {field.name for field in fields(MachineState)}
-    state = {name: value for name, value in values.items() if name in names}
-    return MachineState(**{**state, "on_gpu": tuple(values.get("on_gpu", ()))})
 
 
 def _name(pid: int) -> str:

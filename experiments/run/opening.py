@@ -16,7 +16,7 @@ from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
 from models import own as own_models
 from tracking import clock, journal, whereabouts
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Journal, JournalError
 from tracking.records import VANISHED, RunClosed, RunKind, RunOpened, RunOutcome
 from tracking.store import Store
@@ -53,35 +53,21 @@ def open_journal(
     mlflow_run.describe(store, experiment, prepared.module)
     for place in {experiment, prepared.launches}:
         store.close_stale(place)
-    not_logged = settings_.silent(settings)
-    own_params = {
-        name: text
-        for name, text in settings_.as_text(settings).items()
-        if text and name not in not_logged
-    }
-    machine, models = prepared.machine, treatments.models_of(prepared.module, settings)
-    own_tags = {
-        "dataset": prepared.data.dataset.name,
-        "model": ",".join(map(own_models.labelled, models)),
-        **cell_run.origin_tags(prepared.study, settings),
-        **prepared.data.tags,
-        **machine.tags,
-        **{f"not_available.machine_{name}": why for name, why in machine.not_available.items()},
-        **whereabouts.here(),
-    }
+    texts, not_logged = settings_.as_text(settings), settings_.silent(settings)
+    logged = {name: text for name, text in texts.items() if text and name not in not_logged}
     run = RunOpened(
         uuid.uuid4().hex,
         clock.now_ms(),
         experiment,
         name,
-        {**own_tags, **tags},
-        {**own_params, **(params or {})},
+        {**_tags(prepared), **tags},
+        {**logged, **(params or {})},
     )
     opened, run_id = mlflow_run.open_run(store, run, adopt=not parent_run)
     if not parent_run:
         mlflow_run.link_launch(store, opened.experiment, run_id)
     folders = own_models.folders().items()
-    description = {
+    full_description = {
         "study": prepared.study,
         "run": run.run,
         "run_id": run_id,
@@ -93,16 +79,30 @@ def open_journal(
     }
     try:
         records = Journal(Path(settings.journal).resolve() / run_id)
-        journal.write_campaign(records.folder, description)
+        journal.write_campaign(records.folder, full_description)
         records.append(opened)
         for file_name, text in prepared.data.files.items():
             (records.folder / file_name).write_text(text, encoding="utf-8")
     except (OSError, JournalError) as error:
-        reason = f"no journal can be kept in {settings.journal}: {error}"
+        reason = f"journal={settings.journal} cannot be written: {error}"
         store.apply([RunClosed(run.run, clock.now_ms(), RunOutcome.FAILED, reason)], Path())
         STOP.release()
-        raise UsageError(f"{reason}; choose another folder for it (journal=DIR)") from None
+        raise UsageError(ErrorCode.UNWRITABLE, f"{reason}; choose another folder") from None
     return records
+
+
+def _tags(prepared: PreparedCampaign) -> dict[str, str]:
+    machine, settings = prepared.machine, prepared.settings
+    models = treatments.models_of(prepared.module, settings)
+    return {
+        "dataset": prepared.data.dataset.name,
+        "model": ",".join(map(own_models.labelled, models)),
+        **cell_run.origin_tags(prepared.study, settings),
+        **prepared.data.tags,
+        **machine.tags,
+        **{f"not_available.machine_{name}": why for name, why in machine.not_available.items()},
+        **whereabouts.here(),
+    }
 
 
 def record_preparation(recorder: Recorder, prepared: PreparedCampaign) -> None:
@@ -128,12 +128,11 @@ def reopen(description: Mapping[str, Any], records: Journal) -> None:
         kind = opened.tags.get("kind", RunKind.CELL)
         if kind in (RunKind.CAMPAIGN, RunKind.SWEEP):
             continue
+        outcome = RunOutcome.FAILED if kind == RunKind.TRIAL else RunOutcome.INTERRUPTED
+        end_ms, reason = clock.now_ms(), VANISHED
         stored_id = store.run_id(run)
         stored = store.run(stored_id) if stored_id else None
         if stored and stored.end_ms:  # the server has an end that a full disk kept out of here
-            outcome = stored.tags.get("outcome", RunOutcome.FAILED)
-            reason = stored.tags.get("outcome_reason", "")
-            records.append(RunClosed(run, stored.end_ms, outcome, reason))
-        else:
-            outcome = RunOutcome.FAILED if kind == RunKind.TRIAL else RunOutcome.INTERRUPTED
-            records.append(RunClosed(run, clock.now_ms(), outcome, VANISHED))
+            end_ms, reason = stored.end_ms, stored.tags.get("outcome_reason", "")
+            outcome = RunOutcome(stored.tags.get("outcome", RunOutcome.FAILED))
+        records.append(RunClosed(run, end_ms, outcome, reason))

@@ -6,19 +6,17 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 
 from experiments.config import devices, interpreters
 from experiments.contract import Progress
 from experiments.datasets.files import alone, replace_text
 from models import frameworks, own
-from models.contract import ModelError
 from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
 from tracking import provenance
-from tracking.errors import UsageError
 
 # Quantities that differ wherever the output of a layer differs.
 FOLLOWS = frozenset({"loss", "gradient", "step", "statistics", "place"})
@@ -40,24 +38,18 @@ def rows(
         files = {side: _file(request, reference, side, cache) for side in others}
         results = {side: _read(file) for side, file in files.items()}
         missing = [side for side in others if not results[side]]
-        judged = _judged(request, [reference, *missing], progress) if missing else []
+        if missing:
+            progress("parity", 0, len(missing) + 1)
+            judged = gate(
+                request,
+                [reference, *missing],
+                progress=lambda done, of: progress("parity", done, of),
+                environment=devices.environment_on(request.device, os.environ),
+            )
         for side in missing:
             results[side] = [row for row in judged if row.framework == str(side)]
             replace_text(files[side], as_json(results[side]))
     return [row for side in others for row in results[side]]
-
-
-def _judged(request: ParityRequest, sides: Sequence[Side], progress: Progress) -> list[Row]:
-    progress("parity", 0, len(sides))
-    try:
-        return gate(
-            request,
-            sides,
-            progress=lambda done, of: progress("parity", done, of),
-            environment=devices.environment_on(request.device, os.environ),
-        )
-    except ModelError as error:
-        raise UsageError(str(error)) from None
 
 
 def differences(rows: Sequence[Row]) -> list[str]:
@@ -107,18 +99,15 @@ def _file(request: ParityRequest, reference: Side, side: Side, cache: Path) -> P
 
 
 def _code() -> str:
+    """Return a digest of the sources that decide what a model computes."""
+    packages = [import_module(name) for name in ("models", *frameworks.packages())]
+    folders = [Path(place) for package in packages for place in package.__path__]
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    files += [path for name in own.folders() for path in own.sources(name)]
     total = hashlib.sha256()
-    for path in _sources():
+    for path in files:
         total.update(path.read_bytes())
     return total.hexdigest()
-
-
-def _sources() -> Iterator[Path]:
-    for package in ("models", *frameworks.packages()):
-        for folder in find_spec(package).submodule_search_locations:  # type: ignore[union-attr]
-            yield from sorted(Path(folder).rglob("*.py"))
-    for name in own.folders():
-        yield from own.sources(name)
 
 
 def _read(path: Path) -> list[Row]:

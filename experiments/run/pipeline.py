@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.rules import StoppingRule
 from tracking import journal
-from tracking.errors import EvenhandError, UsageError
+from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.journal import Journal
 from tracking.records import RunKind, RunOutcome
 from tracking.store import Unreachable, note
@@ -174,8 +174,8 @@ def _measure(campaign: Campaign, rule: StoppingRule) -> bool:
         for job, ok in zip(data.before, results, strict=True):
             if job.framework == campaign.settings.frameworks[0] and not ok:
                 raise EvenhandError(
-                    "the baseline's feature extraction failed, which all cells need; "
-                    "the reason stands above"
+                    ErrorCode.CHILD_FAILED,
+                    f"{job.framework}: the feature extraction failed, which all cells need",
                 )
         recorder.warn(_warnings_after_extraction(campaign.prepared))
         results += _run_blocks(backend, schedule.blocks, rule)
@@ -200,17 +200,14 @@ def _run_blocks(
 
 
 def _warnings_after_extraction(prepared: PreparedCampaign) -> Sequence[str]:
-    if not (after_extraction := workloads.load(prepared.module.workload).after_extraction):
+    after_extraction = workloads.load(prepared.module.workload).after_extraction
+    if not after_extraction:
         return ()
-    treatment_of = {id(prepared.data_for(each)): each for each in prepared.plan.treatments}
-    warnings = [
-        line
-        for treatment in treatment_of.values()
-        for line in after_extraction(
-            treatment.merged(prepared.settings), prepared.data_for(treatment)
-        )
-    ]
-    return list(dict.fromkeys(warnings))
+    lines = list[str]()
+    for treatment in prepared.plan.treatments:
+        settings, data = treatment.merged(prepared.settings), prepared.data_for(treatment)
+        lines += after_extraction(settings, data)
+    return list(dict.fromkeys(lines))
 
 
 def _judge_and_report(
@@ -314,19 +311,15 @@ def _description(
     if settings.until_settled:
         blocks = f"{settings.blocks} to {settings.max_blocks}"
     frameworks = ", ".join(f"`{name}`" for name in settings.frameworks)
-    try:
-        link = recorder.store.list_of(recorder.experiment, recorder.run_id)
-        cells = f"[all runs of this campaign]({link})"
-    except Unreachable:
-        cells = f"tag `campaign = {recorder.run_id}`"
+    cells = f"tag `campaign = {recorder.run_id}`"
+    with suppress(Unreachable):
+        cells = f"[here]({recorder.store.list_of(recorder.experiment, recorder.run_id)})"
     parts = [
+        rendering.markdown_card(result.card) if result else "",
         f"**{prepared.plan.title}**, preset `{settings.preset}`: {frameworks} in "
-        f"{blocks} random blocks of fresh processes on `{', '.join(campaign.devices)}`.",
-        f"Data: `{info.name}` ({counts}).",
+        f"{blocks} blocks on `{', '.join(campaign.devices)}`; data `{info.name}` ({counts}).",
         "\n".join(f"- ⚠ {line}" for line in recorder.warnings),
-        "### Found\n" + "\n".join(f"- {line}" for line in sentences),
-        f"The whole report is the artifact `report.html`. Every cell is a run of its own: {cells}.",
+        "### Result\n" + "\n".join(f"- {line}" for line in sentences),
+        f"The whole report is the artifact `report.html`. The runs of all cells: {cells}.",
     ]
-    if result:
-        parts.insert(0, rendering.markdown_card(result.card))
-    return note("\n\n".join(parts))
+    return note("\n\n".join(filter(None, parts)))

@@ -11,7 +11,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.variation import Variation
 from experiments.contract import Study, Treatment
 from experiments.planning import length, treatments
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,9 @@ def _of_levels(
     factor = study.factor
     if factor == "treatment":
         raise UsageError(
+            ErrorCode.UNSUPPORTED,
             f"vary={varied.name}: this experiment compares a framework with itself; "
-            "ask another experiment"
+            "choose another experiment",
         )
     levels = {
         treatment.framework if factor == "framework" else treatment.settings[factor]
@@ -109,9 +110,9 @@ def _rates_only(study: Study, varied: Variation, settings: CampaignSettings) -> 
     return length.rates_only(examples, study.scaling.examples.replace("_", " "))
 
 
-def on_the_cpu(plan: Plan) -> Plan:
+def on_device(plan: Plan, device: str) -> Plan:
     placed = [
-        replace(treatment, settings={**treatment.settings, "device": "cpu"})
+        replace(treatment, settings={**treatment.settings, "device": device})
         if treatment.settings.get("device") == "auto"
         else treatment
         for treatment in plan.treatments

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import studies, workloads
 from experiments.config import devices, interpreters
-from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
 from experiments.contract import DEVICE, CellSpec, Node, Study, Treatment
@@ -21,11 +20,12 @@ from experiments.planning import treatments
 from experiments.run import parity_cache
 from experiments.run import plan as plan_
 from experiments.run.cell_process import CellProcess
+from experiments.run.cell_run import CellTask, cell_spec
 from models import parity
 from models.contract import OptimizerConfig
 from models.parity import ParityRequest, Row, Side
 from tracking import provenance
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.records import Record, RunClosed, RunOutcome, Tags
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
         results = _check_where_cells_run(prepared, display)
         failed = [result for result in results if not result.ok]
     if failed:
-        raise UsageError(f"{failed[0].framework}: {failed[0].closed.reason}")
+        raise UsageError(
+            ErrorCode.CHILD_FAILED, f"{failed[0].framework}: {failed[0].closed.reason}"
+        )
     if after_checks := workloads.load(prepared.module.workload).after_checks:
         data = after_checks(prepared.data, [result.findings for result in results])
         prepared = replace(prepared, data=data)
@@ -104,13 +106,12 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
 
 
 def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
-    before = prepared.settings
-    settings = replace(before, device=device)
-    plan = prepared.plan
-    if plan == plan_.of_study(prepared.module, before):
+    """Return the campaign with `device` wherever it was chosen automatically."""
+    settings, plan = replace(prepared.settings, device=device), prepared.plan
+    if plan == plan_.of_study(prepared.module, prepared.settings):
         plan = plan_.of_study(prepared.module, settings)
-    elif device == "cpu":
-        plan = plan_.on_the_cpu(plan)
+    else:
+        plan = plan_.on_device(plan, device)
     return replace(prepared, settings=settings, plan=plan)
 
 
@@ -141,25 +142,11 @@ def _check_frameworks(
     with tempfile.TemporaryDirectory() as folder:
         specs = []
         for number, (treatment, settings) in enumerate(_distinct(prepared)):
-            name, not_sent = treatment.framework, settings_.silent(settings)
-            values = devices.values_of_cell(settings).items()
-            spec = CellSpec(
-                run=name,
-                workload=prepared.module.workload,
-                stage="check",
-                framework=name,
-                device=devices.to_open(settings.device, settings),
-                threads=1,
-                block=0,
-                settings={key: value for key, value in values if key not in not_sent},
-                inputs=dict(prepared.data.inputs),
-                journal=folder,
-                folder=f"{name}-{number}",
-                checkpoint=f"{folder}/none",
-                environment=dict(treatment.environment),
-                nodes=nodes,
-            )
-            specs.append(spec)
+            name, inputs = treatment.framework, prepared.data.inputs
+            task = CellTask(treatment, f"{name}-{number}", name, {}, inputs, run=name)
+            spec = cell_spec(prepared, task, Path(folder), nodes)
+            device = devices.to_open(settings.device, settings)
+            specs.append(replace(spec, stage="check", device=device))
         progress(f"check {', '.join(spec.framework for spec in specs)}", 0, len(specs))
         stop = threading.Event()
         with ThreadPoolExecutor(CONCURRENT_CHECKS) as pool:
@@ -223,18 +210,14 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
     if not all_rows:
         return prepared
     different = parity_cache.differences(all_rows)
-    is_unequal = False
-    if module.side and not settings.allow_unequal:
-        warnings = [f"not equal, and so not measured: {line}" for line in different]
-    else:
-        warnings, is_unequal, refused = (
-            [f"UNEQUAL: {line}" for line in different],
-            bool(different),
-            {},
-        )
+    is_refused = bool(module.side) and not settings.allow_unequal
+    is_unequal = bool(different) and not is_refused
+    head = "not equal, and so not measured" if is_refused else "UNEQUAL"
+    warnings = [f"{head}: {line}" for line in different]
     if is_unequal and not settings.allow_unequal:
         raise UsageError(
-            f"{different[0]}; allow_unequal=true measures them all the same and marks the report"
+            ErrorCode.NOT_EQUAL,
+            f"{different[0]}; allow_unequal=true measures them all the same and marks the report",
         )
     warnings += [
         f"equality was proven on the CPU: this machine has no device {name}"
@@ -245,7 +228,9 @@ def prove(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:
         "parity.device": ",".join(proof_devices),
     }
     files = {"parity.json": parity_cache.as_json(all_rows)}
-    return prepared.with_data(warnings=warnings, tags=tags, files=files, refused=refused)
+    return prepared.with_data(
+        warnings=warnings, tags=tags, files=files, refused=refused if is_refused else {}
+    )
 
 
 def _proof_devices(settings: CampaignSettings) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from experiments.run.plan import Plan
 from models import frameworks
 from models import own as own_models
 from tracking import accounts
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.sensors import load
 from tracking.store import Store
 
@@ -130,18 +130,18 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
     for name in settings.frameworks:
         frameworks.check(name)
         if missing := interpreters.missing(name, settings.pythons):
-            raise UsageError(missing)
+            raise UsageError(ErrorCode.NOT_INSTALLED, missing)
     scheduler.check_stopping(settings)
     for level in variation.each(settings):
         memory.size(level.memory_limit)
         if 0 < level.sensor_seconds < devices.SHORTEST_SENSOR_SECONDS:
             raise UsageError(
+                ErrorCode.INVALID_VALUE,
                 f"sensor_seconds={level.sensor_seconds:g} is too small; "
-                f"at least {devices.SHORTEST_SENSOR_SECONDS}"
+                f"at least {devices.SHORTEST_SENSOR_SECONDS}",
             )
-        devices.check_variables(
-            devices.resolve_all(level), os.environ
-        )  # raises for a missing GPU, too
+        # raises for a missing GPU, too
+        devices.check_variables(devices.resolve_all(level), os.environ)
         if not level.on_cluster:
             devices.placement(level)  # raises where no CPU is left to the cells
     backends.check(settings)

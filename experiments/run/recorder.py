@@ -14,6 +14,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP, Interrupted
 from experiments.contract import Node
 from experiments.run import machine_state
+from experiments.run.machine_state import MachineState
 from tracking import clock, journal
 from tracking.journal import Journal, JournalError
 from tracking.records import (
@@ -53,7 +54,7 @@ class Recorder:
         self.run_id: str = description["run_id"]
         self.experiment: str = description["experiment"]
         self.resume_command = _resume_command(description, self.folder.parent)
-        self.machine = machine_state.from_values(description.get("idle", {}))
+        self.machine = MachineState(**description.get("idle", {}))
         self.place_tags: dict[str, str] = {}
         self.called = "the campaign"
         self.nodes: tuple[Node, ...] = ()
@@ -68,8 +69,7 @@ class Recorder:
         )
         self._uploader.start()
         self._sensors = Sensors(device=device)
-        self._is_trouble_shown = False
-        self._damage_shown: list[str] = []
+        self._trouble = ""
 
     # ---- records
 
@@ -131,15 +131,12 @@ class Recorder:
         """Deliver records before the next cell. Raises Interrupted if a signal came."""
         self.wake()
         self.deliver(30.0)  # work of the uploader would be seen in the next cell's times
-        self._show_damage()
         trouble = self._uploader.trouble
-        if trouble and not self._is_trouble_shown:
-            self._alert(
-                f"the tracking server takes no records now ({trouble}); they wait in {self.folder}"
-            )
-        elif not trouble and self._is_trouble_shown:
+        if trouble and not self._trouble:
+            self._alert(f"the tracking server takes no records ({trouble}); {self.folder} has them")
+        elif self._trouble and not trouble:
             self.display.say("  the tracking server is back and has all records")
-        self._is_trouble_shown = bool(trouble)
+        self._trouble = trouble
         self.check_stop()
 
     def wake(self) -> None:
@@ -150,12 +147,8 @@ class Recorder:
         moved = clock.CLOCK.set_back()
         if moved:
             direction = "back" if moved > 0 else "forward"
-            self.warn(
-                [
-                    f"the system clock was set {direction} by {durations.format_duration(abs(moved))}; "
-                    "the times of this campaign go on as they began"
-                ]
-            )
+            text = f"{direction} by {durations.format_duration(abs(moved))}"
+            self.warn([f"the system clock was set {text}; this campaign keeps its own"])
         return bool(moved)
 
     def cool_down(self, name: str, limit_seconds: float) -> dict[str, str]:
@@ -221,42 +214,32 @@ class Recorder:
         Returns:
             True if the server has all records; what it lacks is shown otherwise.
         """
-        is_delivered = self._uploader.finish(120.0 if not self._uploader.trouble else 5.0)
-        self._show_damage()
+        uploader = self._uploader
+        is_delivered = uploader.finish(5.0 if uploader.trouble else 120.0)
         again = shell.command("replay", "--journal", str(self.folder))
-        lines = journal.named([f"refused: {line}" for line in self._uploader.refused])
+        lines = journal.named([f"refused: {line}" for line in uploader.refused])
+        refused = bool(lines)
+        lines += journal.named(list(uploader.damaged.values()))
         if not is_delivered:
-            reason = self._uploader.trouble or "it takes longer than this process waits"
+            reason = uploader.trouble or "it takes longer than this process waits"
             lines.append(
-                f"{self._uploader.undelivered:,} records wait: {self.store.uri}: {reason}; "
+                f"{uploader.undelivered:,} records wait: {self.store.uri}: {reason}; "
                 f"send them when it can: {again}"
             )
-        elif lines:
+        elif refused:
             lines.append(f"what was refused stays in the journal; send it again: {again}")
         for line in lines:
             self._alert(line)
         self._journal.close()
         return is_delivered
 
-    def _show_damage(self) -> None:
-        lines = list(self._uploader.damaged.values())
-        for line in journal.named([line for line in lines if line not in self._damage_shown]):
-            self._alert(line)
-        self._damage_shown = lines
-
 
 def _resume_command(description: Mapping[str, Any], root: Path) -> str:
-    """Return the shell command that continues the work of a description.
-
-    Args:
-        description: Of the campaign or sweep.
-        root: The folder of the journals.
-    """
+    """Return the shell command that continues the work; `root` has the journals."""
     storage = description["sweep"]["storage"] if "joined" in description else ""
     shared = [f"--storage={storage}"] if storage and not shell.has_password(storage) else []
-    return shell.from_anywhere(
-        description["study"], f"--resume={description['run_id']}", *journal_option(root), *shared
-    )
+    run_id, study = description["run_id"], description["study"]
+    return shell.from_anywhere(study, f"--resume={run_id}", *journal_option(root), *shared)
 
 
 def journal_option(root: Path) -> list[str]:

@@ -17,7 +17,7 @@ from experiments.run.cell_run import environment_digest
 from experiments.run.recorder import journal_option
 from models import own as own_models
 from tracking import journal, provenance
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Journal
 from tracking.records import Tags
 
@@ -42,7 +42,8 @@ def settings_of(
     for path, digest in description.get("own_models", {}).values():
         if own_models.digest(own_models.add(Path(path))) != digest:
             raise UsageError(
-                f"resume: the model in {path} has changed since the campaign began; start anew"
+                ErrorCode.CHANGED,
+                f"resume: the model in {path} has changed since the campaign began; start anew",
             )
     settings = same_settings(description["study"], before, overrides)
     require_extendable(settings, before, folder, description["run"])
@@ -81,19 +82,15 @@ def find(option: str, run_id: str, root: Path, study: str = "") -> Path:
         for folder, description in journal.descriptions(root, run_id)
         if description["study"] == study or (not study and description["study"] not in OTHERS)
     ]
-    if not folders:
-        noun = f"no campaign of {study}" if study else "no campaign"
-        raise UsageError(
-            f"{option}: {noun} has its journal in {root}; "
-            "give journal=DIR of the machine that ran it"
-        )
-    if run_id == "last":
-        return folders[-1]
-    for folder in folders:
-        if folder.name == run_id:
+    for folder in reversed(folders):
+        if run_id in ("last", folder.name):
             return folder
-    names = ", ".join(folder.name for folder in folders[-5:])
-    raise UsageError(f"{option}: no campaign {run_id} in {root}; have {names}")
+    names = ", ".join(folder.name for folder in folders[-5:]) or "none"
+    raise UsageError(
+        ErrorCode.NOT_FOUND,
+        f"{option}: no such campaign{f' of {study}' if study else ''} in journal={root}; "
+        f"have {names}",
+    )
 
 
 def same_settings(
@@ -111,8 +108,9 @@ def same_settings(
         before = getattr(settings, name)
         if before != getattr(requested, name):
             raise UsageError(
+                ErrorCode.CHANGED,
                 f"resume: {name} was {settings_.to_text(before)} at the beginning "
-                f"and cannot become {overrides[name]}; start anew"
+                f"and cannot become {overrides[name]}; start anew",
             )
     changed = set(overrides) & {"cache", "journal", *open_ended(settings)}
     if overrides.get("executor") == "local":  # options of the cluster go with it
@@ -141,20 +139,17 @@ def require_extendable(
     """
     name = "max_blocks" if settings.until_settled else "blocks"
     now, was = settings.most_blocks, before.get(name, settings.most_blocks)
-    looks = journal_runs.looks(folder, run)
     if now == was:
         return
-    if settings.until_settled and looks and looks[-1] >= was:
+    judged = max(journal_runs.looks(folder, run), default=0)
+    is_refused = now < was
+    if settings.until_settled:  # a look at the last block has spent all of the error rate
+        is_refused = 0 < was <= judged or now <= judged
+    if is_refused:
         raise UsageError(
-            f"max_blocks was {was}, and the last look has spent all of the error rate; "
-            f"start anew with max_blocks={now}"
-        )
-    if settings.until_settled and looks and now <= looks[-1]:
-        raise UsageError(f"max_blocks={now}: {looks[-1]} blocks have been judged; choose more")
-    if not settings.until_settled and now < was:
-        raise UsageError(
-            f"resume: blocks was {was} at the beginning and cannot become {now}; "
-            "choose more, or start anew"
+            ErrorCode.CONFLICT,
+            f"resume: {name} was {was}, {judged} blocks have been judged, "
+            f"and it cannot become {now}; start anew",
         )
     if now > was:
         _require_same_origin(folder, run, settings)
@@ -162,19 +157,18 @@ def require_extendable(
 
 def _require_same_origin(folder: Path, run: str, settings: CampaignSettings) -> None:
     """Raise UsageError where machine, packages or code are not those of the first blocks."""
-    first = journal_runs.tags(folder, run)
-    environment = environment_digest(settings)
-    origins = (
-        ("machine", provenance.fingerprint(), "measure them there"),
-        ("environment", environment, "install its packages and set its variables"),
-        ("commit", provenance.commit(), "check it out"),
-    )
-    for name, now, remedy in origins:
-        was = first.get(name, "")
-        if was and was != now:
+    tags = journal_runs.tags(folder, run)
+    origin = {
+        "machine": provenance.fingerprint(),
+        "environment": environment_digest(settings),
+        "commit": provenance.commit(),
+    }
+    for name, now in origin.items():
+        if tags.get(name, now) != now:
             raise UsageError(
-                f"more blocks need the {name} of the first, {was}; "
-                f"here it is {now or 'unknown'}: {remedy}, or start anew"
+                ErrorCode.CHANGED,
+                f"resume: more blocks need the {name} of the first, {tags[name]}; "
+                f"here it is {now or 'unknown'}",
             )
 
 
@@ -229,15 +223,14 @@ def request(run_id: str, blocks: int, budget: str, root: Path) -> Extension:
         last = max(map(journal_runs.block_of, succeeded), default=0) + blocks
     if last > MAX_BLOCKS:
         raise UsageError(
-            f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}"
+            ErrorCode.TOO_LARGE,
+            f"blocks={blocks} makes {last:,} blocks; a campaign has at most {MAX_BLOCKS:,}",
         )
+    overrides = {"blocks": str(last), "budget": budget, "journal": str(root)}
     if settings.until_settled:
-        overrides = {"max_blocks": str(max(last, settings.max_blocks)), "budget": budget}
-    else:
-        overrides = {"blocks": str(last)}
-        if budget != CampaignSettings.budget:
-            overrides["budget"] = budget
-    return Extension(description["study"], folder.name, {**overrides, "journal": str(root)}, last)
+        overrides["max_blocks"] = str(max(last, settings.max_blocks))
+        del overrides["blocks"]
+    return Extension(description["study"], folder.name, overrides, last)
 
 
 def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None:

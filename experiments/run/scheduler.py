@@ -12,12 +12,12 @@ import numpy as np
 from experiments.comparison.statistics.sequential import batches, schedule
 from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
 from experiments.config import durations
-from experiments.config.settings import DEFAULT_MAX_BLOCKS, CampaignSettings
+from experiments.config.settings import CampaignSettings
 from experiments.contract import Treatment
 from experiments.planning import design, treatments
 from experiments.planning.design import Cell
 from experiments.run.plan import Plan
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.records import RepeatCause, RunOutcome
 
 PHASES = "phases"
@@ -268,21 +268,13 @@ def planned_looks(settings: CampaignSettings) -> tuple[int, ...]:
 def check_stopping(settings: CampaignSettings) -> None:
     durations.seconds("budget", settings.budget)
     if not settings.until_settled:
-        for name, value, default in (
-            ("max_blocks", settings.max_blocks, DEFAULT_MAX_BLOCKS),
-            ("budget", settings.budget, "none"),
-        ):
-            if value != default:
-                raise UsageError(
-                    f"{name}={value} is for campaigns that stop when they know; add until=settled"
-                )
-    elif settings.blocks < MINIMUM_BLOCKS:
+        defaults = CampaignSettings()
+        for name in ("max_blocks", "budget"):
+            if (value := getattr(settings, name)) != getattr(defaults, name):
+                raise UsageError(ErrorCode.CONFLICT, f"{name}={value} needs until=settled")
+    elif not MINIMUM_BLOCKS <= settings.blocks <= settings.max_blocks:
         raise UsageError(
-            f"until=settled: blocks={settings.blocks}, the first look, is too few; "
-            f"at least {MINIMUM_BLOCKS}"
-        )
-    elif settings.max_blocks < settings.blocks:
-        raise UsageError(
-            f"max_blocks={settings.max_blocks} is fewer than blocks={settings.blocks}, "
-            f"the first look; at least {settings.blocks}"
+            ErrorCode.INVALID_VALUE,
+            f"until=settled: blocks={settings.blocks} is the first look; "
+            f"from {MINIMUM_BLOCKS} to max_blocks={settings.max_blocks}",
         )

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from experiments.config.settings import NO_OTHERS_LIMIT
 from tracking import clock
 from tracking.records import OTHERS_GPU, Metrics, Point, Record, Tags
 from tracking.sensors import (
     OTHERS,
-    UNSTEADY,
     Sample,
     Sampler,
     Sensors,
     Summary,
     Window,
     load,
-    seconds_until_steady,
     summarise,
 )
 from tracking.sensors.load import CpuSnapshot, Load
@@ -93,14 +90,6 @@ class Sensing:
     def _summary(self, window: Window) -> Summary:
         sensors, samples = self._sampler.sensors, self._sampler.samples
         summary = summarise(samples, window, gpus=sensors.gpus, ranges_joules=sensors.ranges_joules)
-        if sensors.device == "cuda" and sensors.gpus:
-            seconds = seconds_until_steady(samples, window, sensors.gpus)
-            if seconds is None:
-                missing = {**summary.missing, f"{window.prefix}gpu_warm_up": UNSTEADY}
-                summary = replace(summary, missing=missing)
-            else:
-                metrics = {**summary.metrics, f"{window.prefix}gpu/warm_up_seconds": seconds}
-                summary = replace(summary, metrics=metrics)
         if self._is_alone:
             return summary
         of_process = {key: value for key, value in summary.metrics.items() if "memory/" in key}

@@ -145,7 +145,7 @@ class Settings(CampaignSettings):
     @property
     def cpus_of_a_node(self) -> int:
         """CPUs of the workers of one node."""
-        return math.ceil(max(self.workers) / self.nodes) * self.threads + self.reserve_cores
+        return math.ceil(max(self.workers) / self.nodes) * self.threads
 
 
 def groups(
@@ -225,7 +225,7 @@ def _check_machine(settings: Settings) -> None:
         )
     if settings.on_cluster:
         return
-    cpus = len(os.sched_getaffinity(0)) - settings.reserve_cores
+    cpus = len(os.sched_getaffinity(0))
     if most * settings.threads > cpus:
         right = f"at most threads={cpus}"
         if cpus >= settings.threads:

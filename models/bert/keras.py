@@ -64,7 +64,6 @@ class Bert(keras.Model):  # type: ignore[misc]
         return attend(query, key, value, self.spec.heads, seen=seen, drop=drop)
 
     def _output(self, path: str, x: Any, before: Any, training: bool) -> Any:
-        """End a sub-layer."""
         x = self._drop(path, self.parts[f"{path}.dense"](x), training)
         return self.parts[f"{path}.LayerNorm"](x + before)
 

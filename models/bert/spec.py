@@ -75,7 +75,6 @@ def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
 
 
 def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
-    """Return the shapes in Hugging Face's names and PyTorch's layouts."""
     arrays, width = Shapes(), spec.width
     rows_of = {"word": spec.vocabulary, "position": spec.positions, "token_type": spec.types}
     for name, rows in rows_of.items():

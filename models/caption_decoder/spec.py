@@ -46,7 +46,6 @@ SIZES = {
 
 
 def shapes(spec: CaptionDecoderSpec) -> Shapes:
-    """Return the shapes in PyTorch's names and layouts, one bias vector for each LSTM gate."""
     arrays = Shapes()
     arrays.linear("image", spec.width, spec.features)
     arrays.embedding("embedding", spec.vocabulary, spec.width)

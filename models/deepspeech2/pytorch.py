@@ -29,7 +29,7 @@ class DeepSpeech2(nn.Module):  # type: ignore[misc]
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(spec.channels) for _ in KERNELS)
         self.lstms = nn.ModuleList(
-            lstm(spec.lstm, size, spec.width, bidirectional=True, packed=True) for size in inputs
+            lstm(spec.lstm, size, spec.width, bidirectional=True) for size in inputs
         )
         self.sequence_norms = nn.ModuleList(nn.BatchNorm1d(spec.width) for _ in inputs)
         self.symbols = nn.Linear(spec.width, spec.symbols)
@@ -50,7 +50,6 @@ class DeepSpeech2(nn.Module):  # type: ignore[misc]
     def example_losses(
         self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor
     ) -> Tensor:
-        """Return minus the logarithm of each transcript's probability, over its alignments."""
         likely = functional.log_softmax(outputs, dim=-1).transpose(0, 1)
         symbols = (targets != BLANK).sum(1)
         return functional.ctc_loss(

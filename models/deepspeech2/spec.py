@@ -56,7 +56,6 @@ class Spec:
 
     @property
     def bins(self) -> int:
-        """Bins behind the convolutions."""
         return -(-self.features // 4)
 
 
@@ -75,7 +74,6 @@ def frames_left(frames: Any) -> Any:
 
 
 def shapes(spec: Spec) -> Shapes:
-    """Return the shapes in PyTorch's names and layouts, one bias vector for each LSTM gate."""
     arrays = Shapes()
     for index, kernel in enumerate(KERNELS):
         arrays.convolution(
@@ -117,7 +115,6 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
 
 
 def reads(spec: Spec) -> DataRequirements:
-    """Return the kind of recorded speech with its letters."""
     return DataRequirements("spectrograms", {"bins": spec.features})
 
 

@@ -10,7 +10,6 @@ from models.layers.pytorch import of_images
 
 
 def build(spec: Spec) -> nn.Module:
-    """Return a network: forward(images (n, height, width, 3)) -> (n, classes)."""
     network = DenseNet(
         spec.growth, spec.blocks, spec.stem, spec.bottleneck, num_classes=spec.classes or 1
     )

@@ -1,7 +1,8 @@
 """Inputs and outputs of a network's layers in one pass, for the parity gate.
 
 Each framework's own module `introspection` has `RATE`, the attribute of a layer that drops, and the
-functions `droppers`, `observe`, `draw`, `to_numpy` and `comparable_output`.
+functions `droppers`, `observe` (one pass, with a call of the observer after each call of a layer),
+`draw` (the outputs of a layer for ones), `to_numpy` (channels last) and `comparable_output`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ class Call(NamedTuple):
 
 
 def drop_nothing(backend: Any, network: Any) -> None:
-    """Set the rate of each layer that drops to 0."""
     for layer in backend.droppers(network).values():
         setattr(layer, backend.RATE, 0.0)
 

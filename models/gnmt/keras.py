@@ -32,7 +32,6 @@ class GNMT(keras.Model):  # type: ignore[misc]
         self.built = True
 
     def _side(self, side: str) -> tuple[list[Any], list[Any]]:
-        """Return the layers of the encoder or of the decoder, and their dropouts."""
         lstms, dropouts = [], []
         for index, size in enumerate(self.spec.inputs[side]):
             name = layer_name(f"{side}.{index}")

@@ -19,7 +19,7 @@ class GNMT(nn.Module):  # type: ignore[misc]
         inputs = spec.inputs
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.encoder = nn.ModuleList(
-            lstm(spec.lstm, size, spec.width, bidirectional=index == 0, packed=True)
+            lstm(spec.lstm, size, spec.width, bidirectional=index == 0)
             for index, size in enumerate(inputs["encoder"])
         )
         self.decoder = nn.ModuleList(
@@ -56,7 +56,6 @@ class GNMT(nn.Module):  # type: ignore[misc]
         return x
 
     def _attend(self, x: Tensor, memory: Tensor, inside: Tensor) -> Tensor:
-        """Return the memory's mean for each word, weighted by what fits, (n, T, width)."""
         hidden = torch.tanh(self.query(x).unsqueeze(2) + self.key(memory).unsqueeze(1))
         scores = self.score(hidden).squeeze(3).masked_fill(~inside.unsqueeze(1), NEVER)
         return scores.softmax(2) @ memory

@@ -45,7 +45,6 @@ class Spec:
 
     @property
     def inputs(self) -> dict[str, list[int]]:
-        """Width of each layer's inputs, by side."""
         return {
             "encoder": [self.width, 2 * self.width, *[self.width] * (self.layers - 2)],
             "decoder": [self.width, *[2 * self.width] * (self.layers - 1)],
@@ -56,7 +55,6 @@ SIZES = {"paper": Spec(), "tiny": Spec(vocabulary=50, width=16, layers=3)}
 
 
 def shapes(spec: Spec) -> Shapes:
-    """Return the shapes in PyTorch's names and layouts, one bias vector for each LSTM gate."""
     arrays = Shapes()
     arrays.embedding("embedding", spec.vocabulary, spec.width)
     for side, inputs in spec.inputs.items():
@@ -123,6 +121,5 @@ def batch_of(
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """Return a small version, or the paper's, and a batch of several lengths."""
     spec = SIZES["paper" if full else "tiny"]
     return spec, batch(spec, np.array([7, 3, 5, 2]), rng)

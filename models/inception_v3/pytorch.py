@@ -21,7 +21,6 @@ BLOCKS = (
 
 
 def build(spec: Spec) -> nn.Module:
-    """Return a network: forward(images (n, height, width, 3)) -> (n, classes)."""
     unit = partial(_narrower, spec.narrower)
     network = inception.Inception3(
         num_classes=spec.classes,

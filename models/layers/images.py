@@ -62,7 +62,6 @@ class Shapes(dict[str, tuple[int, ...]]):
 
 
 def pair(size: Size) -> tuple[int, int]:
-    """Return height and width of a size."""
     return (size, size) if isinstance(size, int) else size
 
 
@@ -192,7 +191,6 @@ def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:
 
 
 def batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int) -> Batch:
-    """Return random images and classes."""
     images = rng.standard_normal((rows, side, side, spec.channels)).astype(np.float32)
     classes = rng.integers(0, spec.classes, rows, dtype=np.int32)
     return Batch((images,), classes, np.ones(rows, np.float32))

@@ -24,7 +24,6 @@ relu, relu6, silu, sigmoid = ops.relu, ops.relu6, ops.silu, ops.sigmoid
 
 
 def images(channels: int = 3, side: int | None = None) -> Any:
-    """Return the input: images (n, height, width, channels), of any size without a side."""
     return keras.Input((side, side, channels))
 
 
@@ -158,7 +157,6 @@ def embedding(tokens: Any, rows: int, width: int, path: str) -> Any:
 
 
 def position_embedding(x: Any, rows: int, path: str) -> Any:
-    """Add a learned vector to each position of (n, length, width), at most `rows` of them."""
     return PositionEmbedding(rows, name=layer_name(path))(x)
 
 
@@ -189,7 +187,6 @@ def attend(
     shape, size = ops.shape(query), query.shape[-1] // heads
 
     def split(x: Any) -> Any:
-        """Return (n · heads, length, size of a head)."""
         length = ops.shape(x)[1]
         by_head = ops.transpose(ops.reshape(x, (-1, length, heads, size)), (0, 2, 1, 3))
         return ops.reshape(by_head, (-1, length, size))
@@ -211,8 +208,6 @@ def _padded(x: Any, padding: Size) -> Any:
 
 
 class Scale(layers.Layer):  # type: ignore[misc]
-    """Factor for each channel, the last axis."""
-
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.weight = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="weight")
 

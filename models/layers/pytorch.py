@@ -73,7 +73,6 @@ def attend(
     """
 
     def split(x: Tensor) -> Tensor:
-        """Return (n · heads, length, size of a head)."""
         return x.unflatten(2, (heads, -1)).transpose(1, 2).flatten(0, 1)
 
     scores = split(query) @ split(key).transpose(1, 2) * (1 / sqrt(query.shape[2] // heads))
@@ -84,7 +83,6 @@ def attend(
 
 
 def mask(lengths: Tensor, longest: int) -> Tensor:
-    """Return which positions lie inside the lengths, (n, longest)."""
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 

@@ -35,7 +35,6 @@ def check_sizes(model: str, spec: Any, **least: int) -> None:
 def log_normal(
     rng: np.random.Generator, count: int, median: float, sigma: float, least: float, most: float
 ) -> Array:
-    """Draw log-normal sizes between two bounds."""
     return np.clip(median * np.exp(sigma * rng.standard_normal(count)), least, most)
 
 

@@ -16,7 +16,6 @@ FLOAT32_ALONE = ("block", "block-v2")
 
 
 def check(model: str, implementation: str) -> None:
-    """Raise ModelError for an unknown implementation."""
     if implementation not in IMPLEMENTATIONS:
         raise ModelError(
             ErrorCode.UNKNOWN_NAME,

@@ -68,19 +68,11 @@ def _scan(steps: Any, cell: Any) -> Any:
     return _loop(step, ops.matmul(steps, cell.kernel) + cell.bias, cell)
 
 
-def _block(steps: Any, cell: Any) -> Any:
-    return tensorflow.block(steps, cell.kernel, cell.recurrent_kernel, cell.bias)
-
-
-def _block_v2(steps: Any, cell: Any) -> Any:
-    return tensorflow.block_v2(steps, cell.kernel, cell.recurrent_kernel, cell.bias)
-
-
 RUNS: dict[str, Callable[[Any, Any], Any]] = {
     "cells": _cells,
     "scan": _scan,
-    "block": _block,
-    "block-v2": _block_v2,
+    "block": tensorflow.block,
+    "block-v2": tensorflow.block_v2,
 }
 
 
@@ -91,7 +83,6 @@ def _loop(step: Callable[[Any, Any], Any], inputs: Any, cell: Any) -> Any:
 
 
 def _apply_gates(gates: Any, c: Any) -> tuple[Any, Any]:
-    """Return the next (h, c)."""
     i, f, g, o = ops.split(gates, 4, axis=1)
     c = ops.sigmoid(f) * c + ops.sigmoid(i) * ops.tanh(g)
     return ops.sigmoid(o) * ops.tanh(c), c

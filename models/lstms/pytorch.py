@@ -23,7 +23,6 @@ def lstm(
     width: int,
     *,
     bidirectional: bool = False,
-    packed: bool = False,
 ) -> nn.Module:
     """Return forward(steps (n, T, inputs), lengths (n,) or None) -> (n, T, width or twice).
 
@@ -34,15 +33,12 @@ def lstm(
         inputs: Width of the inputs.
         width: Width of the state.
         bidirectional: Whether it runs both ways.
-        packed: Whether it gets lengths, which PyTorch's own layer needs on the host.
 
     Raises:
         ModelError: PyTorch lacks the implementation.
     """
     if implementation == "layer":
-        layer = Layer(inputs, width, bidirectional=bidirectional)
-        layer.waits_for_lengths = packed
-        return layer
+        return Layer(inputs, width, bidirectional=bidirectional)
     if implementation not in RUNS:
         have = ", ".join(RUNS)
         raise ModelError(
@@ -53,8 +49,6 @@ def lstm(
 
 class Layer(OneBiasLSTM):
     """PyTorch's own layer; sequences of several lengths are packed."""
-
-    waits_for_lengths: bool
 
     def forward(self, steps: Tensor, lengths: Tensor | None = None) -> Tensor:
         if lengths is None:
@@ -129,14 +123,12 @@ RUNS: dict[str, Run] = {"cells": _cells, "scan": _scan, "block": _block}
 
 
 def _apply_gates(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the next (h, c)."""
     i, f, g, o = gates.chunk(4, dim=1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
 def _reversed_order(steps: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the indices that reverse each row and keep its padding, (n, T)."""
     at = torch.arange(steps.shape[1], device=steps.device).expand(steps.shape[:2])
     ends = at.shape[1] if lengths is None else lengths[:, None]
     return torch.where(at < ends, ends - 1 - at, at)

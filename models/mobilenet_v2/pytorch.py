@@ -10,7 +10,6 @@ from models.mobilenet_v2.spec import Spec
 
 
 def build(spec: Spec) -> nn.Module:
-    """Return a network: forward(images (n, height, width, 3)) -> (n, classes)."""
     stages = [list(stage) for stage in spec.stages]
     return of_images(
         MobileNetV2(

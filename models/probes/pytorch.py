@@ -39,8 +39,6 @@ def identity() -> dict[str, Any]:
 
 
 class _Convolution(nn.Conv2d):  # type: ignore[misc]
-    """Convolution of images with their channels last, its kernel HWIO."""
-
     def __init__(self, kernel: Array) -> None:
         height, width, inputs, outputs = kernel.shape
         super().__init__(inputs, outputs, (height, width), padding="same", bias=False)
@@ -110,12 +108,7 @@ def cycles_per_second() -> float:
 
 def sleeping_seconds(cycles: int) -> float:
     """Return the seconds of a sleeping kernel by the device's clock."""
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    before.record()
-    torch.cuda._sleep(cycles)
-    after.record()
-    after.synchronize()
-    return float(before.elapsed_time(after)) / 1_000
+    return event_seconds(lambda: torch.cuda._sleep(cycles), 1, 0)[0]
 
 
 def sleeping_step(cycles: int, host_seconds: float = 0.0) -> Callable[[], Tensor]:

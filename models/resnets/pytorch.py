@@ -10,6 +10,5 @@ from models.resnets.sizes import ResNetSpec
 
 
 def build(spec: ResNetSpec) -> nn.Module:
-    """Return a network: forward(images (n, height, width, 3)) -> (n, classes)."""
     unit = Bottleneck if spec.bottleneck else BasicBlock
     return of_images(ResNet(unit, list(spec.blocks), num_classes=spec.classes))

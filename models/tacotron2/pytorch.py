@@ -25,7 +25,7 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         self.convolutions = _convolutions([(spec.width, spec.width)] * CONVOLUTIONS)
         self.norms = nn.ModuleList(nn.BatchNorm1d(spec.width) for _ in self.convolutions)
         self.dropouts = nn.ModuleList(nn.Dropout(spec.dropout) for _ in self.convolutions)
-        self.encoder = lstm(spec.lstm, spec.width, spec.width // 2, bidirectional=True, packed=True)
+        self.encoder = lstm(spec.lstm, spec.width, spec.width // 2, bidirectional=True)
         self.prenet = nn.ModuleList(
             nn.Linear(size, spec.prenet, bias=False) for size in (spec.bins, spec.prenet)
         )
@@ -52,7 +52,6 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
     def example_losses(
         self, inputs: tuple[Tensor, ...], outputs: Tensor, targets: Tensor
     ) -> Tensor:
-        """Return the mean squared errors of both frames and the cross-entropy of the end, (n,)."""
         bins, frames, longest = self.spec.bins, inputs[3], targets.shape[1]
         timed = mask(frames, longest).to(outputs.dtype)
         squared = (outputs[..., :bins] - targets).square().mean(2)
@@ -75,7 +74,6 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         return self.encoder(x, counts)
 
     def _decode(self, memory: Tensor, inside: Tensor, before: Tensor) -> Tensor:
-        """Return the decoder's output and its context, frame by frame, (n, F, decoder + width)."""
         x = before
         for layer, dropout in zip(self.prenet, self.prenet_dropouts, strict=True):
             x = dropout(torch.relu(layer(x)))
@@ -92,7 +90,6 @@ class Tacotron2(nn.Module):  # type: ignore[misc]
         return torch.stack(outputs, dim=1)
 
     def _attend(self, asking: Tensor, keys: Tensor, total: Tensor, inside: Tensor) -> Tensor:
-        """Return each character's share of the attention, (n, C)."""
         places = self.where(self.place(total.unsqueeze(1)).transpose(1, 2))
         scores = self.score(torch.tanh(self.query(asking).unsqueeze(1) + keys + places)).squeeze(2)
         return scores.masked_fill(~inside, NEVER).softmax(1)

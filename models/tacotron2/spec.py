@@ -60,7 +60,6 @@ class Spec:
 
     @property
     def lstms(self) -> dict[str, tuple[int, int]]:
-        """Inputs and width of the decoder's LSTM cells, by name."""
         return {
             "asking": (self.prenet + self.width, self.decoder),
             "speaking": (self.decoder, self.decoder),
@@ -68,7 +67,6 @@ class Spec:
 
     @property
     def postnet(self) -> list[tuple[int, int]]:
-        """Inputs and outputs of the convolutions that correct the spectrogram."""
         return [
             (self.bins, self.width),
             *[(self.width, self.width)] * (POSTNET - 2),
@@ -85,7 +83,6 @@ SIZES = {
 
 
 def shapes(spec: Spec) -> Shapes:
-    """Return the shapes in PyTorch's names and layouts, one bias vector for each LSTM gate."""
     arrays = Shapes({"embedding.weight": (spec.characters, spec.width)})
     for index in range(CONVOLUTIONS):
         arrays[f"convolutions.{index}.weight"] = (spec.width, spec.width, KERNEL)
@@ -143,7 +140,6 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
 
 
 def reads(spec: Spec) -> DataRequirements:
-    """Return the kind of recorded speech with its characters."""
     return DataRequirements("mel_spectrograms", {"bins": spec.bins, "characters": spec.characters})
 
 
@@ -167,7 +163,6 @@ def batch_of(
 
 
 def probe(rng: np.random.Generator, *, full: bool = False) -> tuple[Spec, Batch]:
-    """Return a small version, or the paper's, and a batch of several lengths."""
     spec = SIZES["paper" if full else "tiny"]
     sentences = batch(spec, np.array([14, 26, 9, 20]), rng)
     sentences.weights[-1] = 0

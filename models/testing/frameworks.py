@@ -37,8 +37,8 @@ class ContractRun:
 
 
 @cache
-def contract_run(framework: str, names: tuple[str, ...] = (), device: str = "cpu") -> ContractRun:
-    """Run all checks of a framework in a separate process, or compute some models, once.
+def contract_run(framework: str, names: tuple[str, ...] = SOME, device: str = "cpu") -> ContractRun:
+    """Run all checks of a framework and compute some models, in a separate process, once.
 
     Skip the test if the framework cannot run here.
     """
@@ -56,7 +56,7 @@ def contract_run(framework: str, names: tuple[str, ...] = (), device: str = "cpu
             timeout=500,
         )
         assert result.returncode == 0, result.stderr[-3000:]
-        outcomes = {} if names else json.loads(Path(folder, "outcomes.json").read_text())
+        outcomes = json.loads(Path(folder, "outcomes.json").read_text())
         with np.load(Path(folder, "cross.npz")) as cross:
             return ContractRun(outcomes, dict(cross))
 
@@ -64,27 +64,31 @@ def contract_run(framework: str, names: tuple[str, ...] = (), device: str = "cpu
 class FrameworkContract:
     """Tests to inherit: the framework computes the same as PyTorch and keeps the contract.
 
-    device: `cpu`, or `cuda` for the same checks on a GPU.
+    models: those that are computed, `SOME` at least. device: `cpu`, or `cuda` for the same checks
+    on a GPU.
     """
 
     framework: ClassVar[str]
+    models: ClassVar[tuple[str, ...]] = SOME
     device: ClassVar[str] = "cpu"
+
+    def _run(self, framework: str) -> ContractRun:
+        return contract_run(framework, self.models, self.device)
 
     @pytest.mark.parametrize("check", CHECKS)
     def test_contract(self, check: str) -> None:
-        trouble = contract_run(self.framework, device=self.device).outcomes[check]
+        trouble = self._run(self.framework).outcomes[check]
         assert not trouble, trouble
 
     @pytest.mark.parametrize("model", SOME)
     def test_parity(self, model: str) -> None:
         names = REFERENCE, self.framework
-        arrays = [contract_run(name, device=self.device).parity(model) for name in names]
-        rows = parity.judge(model, (names[0], arrays[0]), (names[1], arrays[1]))
+        left, right = (self._run(name).parity(model) for name in names)
+        rows = parity.judge(model, (names[0], left), (names[1], right))
         assert not [row for row in rows if not row.equal]
 
     @pytest.mark.parametrize("beams", [1, 4])
     def test_equal_weights_give_equal_captions(self, beams: int) -> None:
-        expected = contract_run(REFERENCE, device=self.device).cross[f"decode/{beams}"]
+        expected = self._run(REFERENCE).cross[f"decode/{beams}"]
         assert len(np.unique(expected, axis=0)) > 2  # equal captions would compare nothing
-        actual = contract_run(self.framework, device=self.device).cross[f"decode/{beams}"]
-        np.testing.assert_array_equal(actual, expected)
+        np.testing.assert_array_equal(self._run(self.framework).cross[f"decode/{beams}"], expected)

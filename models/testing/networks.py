@@ -39,7 +39,6 @@ def check_initial_weights(model: str) -> None:
 def check_equality(
     model: str, frameworks: Sequence[str], *, full: bool = False, device: str = "cpu"
 ) -> None:
-    """Check the small version, or the `full` one, against the first framework."""
     rows = parity.gate(parity.ParityRequest(model, full=full, device=device), frameworks)
     assert not [row for row in rows if not row.equal]
 

@@ -10,7 +10,6 @@ from models.vgg16.spec import POOLED, Spec
 
 
 def build(spec: Spec) -> nn.Module:
-    """Return a network: forward(images (n, height, width, 3)) -> (n, classes)."""
     stages: list[str | int] = []
     for count, channels in spec.stages:
         stages += [channels] * count + ["M"]

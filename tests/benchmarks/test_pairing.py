@@ -90,13 +90,19 @@ class Campaign:
 
 
 def run_campaign(folder: Path, pairing: str, seed: int, cache: Path) -> Campaign:
-    spare = len(os.sched_getaffinity(0)) - 1
-    folders = {"journal": folder / "journal", "cache": cache, "seed": seed, "reserve_cores": spare}
+    cpus = sorted(os.sched_getaffinity(0))[-1:]  # the neighbour's
+    folders = {"journal": folder / "journal", "cache": cache, "seed": seed}
     values = {**SETTINGS, **folders, "pairing": pairing}
     command = [sys.executable, "-m", "experiments", "calibrate"]
     command += [f"--{name}={value}" for name, value in values.items()]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    run = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+    )
     assert run.returncode in (0, 3), run.stderr[-1_000:]
     (report,) = folder.glob("journal/**/report/comparison.json")
     rows = [row for row in json.loads(report.read_text())["rows"] if row["metric"] == METRIC]

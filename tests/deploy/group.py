@@ -60,6 +60,12 @@ def native(action: str, folder: Path, *arguments: str) -> subprocess.CompletedPr
     return done
 
 
+def server_processes(folder: Path) -> list[psutil.Process]:
+    """Return the processes of a server, the main one first."""
+    main = psutil.Process(int((folder / "server.pid").read_text()))
+    return [main, *main.children(recursive=True)]
+
+
 def cluster_processes(folder: Path) -> list[psutil.Process]:
     """Return the processes of a server's PostgreSQL, the main one first."""
     main = (folder / "postgres" / "data" / "postmaster.pid").read_text().split()[0]

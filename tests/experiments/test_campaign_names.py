@@ -1,11 +1,10 @@
-"""Campaigns are told by their names: in comparisons of them, and in the list of what a tracking server holds."""
+"""Names of campaigns: in comparisons of them, and in the list of a tracking server's campaigns."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +21,12 @@ from tracking.records import Metrics, Point, Record, RunClosed, RunOpened, RunOu
 from tracking.store import Store
 
 RUN_ID = re.compile(r"\b[0-9a-f]{32}\b")
-ANSWER = "TensorFlow trains 1.20× slower than PyTorch (95 % interval 1.18–1.22)."
+DAY_MS = 86_400_000
+Capture = pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("full_names", "expected"),
     [
         ({"a1": "captioning, demo · one night"}, {"a1": "captioning · demo · one night"}),
         (
@@ -44,125 +44,93 @@ ANSWER = "TensorFlow trains 1.20× slower than PyTorch (95 % interval 1.18–1.2
     ],
 )
 def test_campaign_names_are_short_and_distinct(
-    given: dict[str, str], expected: dict[str, str]
+    full_names: dict[str, str], expected: dict[str, str]
 ) -> None:
-    assert names.distinguish(given) == expected
+    assert names.distinguish(full_names) == expected
 
 
 # ---- on a tracking store
+
+
+def use_store(monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    mlflow.set_tracking_uri(uri)
 
 
 @pytest.fixture
 def store(place: Place, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     shutil.copy(empty_store, place.folder / "mlflow.db")
     monkeypatch.chdir(place.folder)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", place.uri)
     monkeypatch.setenv("COLUMNS", "300")
-    mlflow.set_tracking_uri(place.uri)
+    use_store(monkeypatch, place.uri)
     return Store(place.uri)
 
 
-def told(store: Store, found: Iterable[StoredRun], experiment: str = "captioning") -> None:
+def write_runs(store: Store, stored: Iterable[StoredRun]) -> None:
     records: list[Record] = []
-    for run in found:
-        tags = (
-            {**run.tags, "campaign": f"run:{run.tags['campaign']}"}
-            if "campaign" in run.tags
-            else run.tags
-        )
-        records.append(RunOpened(run.run_id, run.start_ms, experiment, run.name, tags, run.params))
-        records.append(
-            Metrics(
-                run.run_id,
-                tuple(Point(key, value, 0, run.start_ms) for key, value in run.metrics.items()),
-            )
-        )
-        records += [RunClosed(run.run_id, run.end_ms, RunOutcome.OK, "")] if run.end_ms else []
+    for run in stored:
+        campaign = {"campaign": f"run:{run.tags['campaign']}"} if "campaign" in run.tags else {}
+        tags, began_ms = run.tags | campaign, run.start_ms
+        records.append(RunOpened(run.run_id, began_ms, "captioning", run.name, tags, run.params))
+        points = [Point(key, value, 0, began_ms) for key, value in run.metrics.items()]
+        records.append(Metrics(run.run_id, tuple(points)))
+        if run.end_ms:
+            records.append(RunClosed(run.run_id, run.end_ms, RunOutcome.OK, ""))
     assert store.apply(records, Path()) == []
 
 
-def campaign(
-    origin: str, name: str, began_ms: int, *, factor: float = 1.0, ended: bool = True
-) -> Iterable[StoredRun]:
-    """A campaign's run and its cells."""
-    tags = {"kind": "campaign", "outcome": "ok", "answer": ANSWER}
-    params = {"until": "settled", "blocks": "6", "max_blocks": "40"}
-    status, known = ("FINISHED", tags) if ended else ("RUNNING", {"kind": "campaign"})
-    yield StoredRun(
-        origin, name, status, began_ms, began_ms + 1 if ended else None, params, {}, known
-    )
+def make_campaign(origin: str, name: str, day: int, factor: float = 1.0) -> Iterable[StoredRun]:
+    """Yield a campaign's run and those of its cells."""
+    tags = {"kind": "campaign", "outcome": "ok", "answer": "TensorFlow trains 1.20× slower"}
+    params, began_ms = {"until": "settled", "blocks": "6", "max_blocks": "40"}, day * DAY_MS
+    yield StoredRun(origin, name, "FINISHED", began_ms, began_ms + 1, params, {}, tags)
     for cell in runs(factors={"tensorflow": 1.2, "pytorch": factor}, campaign=origin):
         yield replace(cell, start_ms=cell.start_ms + began_ms)
 
 
-def two_nights(store: Store) -> dict[str, str]:
-    """Origin → run id of two campaigns, the second 1.5 times slower."""
-    told(store, campaign("c1", "captioning, demo · first night", 1_700_000_000_000))
-    told(store, campaign("c2", "captioning, demo · second night", 1_700_100_000_000, factor=1.5))
-    return {origin: store.run_id(origin) or "" for origin in ("c1", "c2")}
+@pytest.fixture
+def ids(store: Store) -> list[str]:
+    """Run ids of two campaigns, the second 1.5 times slower."""
+    write_runs(store, make_campaign("c1", "captioning, demo · first night", 100))
+    write_runs(store, make_campaign("c2", "captioning, demo · second night", 101, factor=1.5))
+    return [store.run_id(origin) or "" for origin in ("c1", "c2")]
 
 
-def test_compare_shows_campaign_names(
-    store: Store, place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ids = two_nights(store)
-    call = [
-        "compare",
-        "--factor=campaign",
-        "--figures=false",
-        "--filter=params.framework = 'pytorch'",
-        f"--output={place.folder}/out",
-    ]
-    assert main([*call, "--outcomes", STEP, f"--baseline={ids['c1']}", "--format=json"]) == DONE
-    row = json.loads(capsys.readouterr().out)["rows"][0]
-    assert (row["a"], row["b"], row["verdict"]) == (
-        "demo · first night",
-        "demo · second night",
-        "slower",
+def test_compare_shows_campaign_names(ids: list[str], place: Place, capsys: Capture) -> None:
+    query = ["--factor=campaign", "--figures=false", "--filter=params.framework = 'pytorch'"]
+    call = ["compare", *query, f"--output={place.folder}/out"]
+    first, second = "demo · first night", "demo · second night"
+    for baseline, expected in (
+        (ids[0], [first, second, "slower"]),
+        (second, [second, first, "faster"]),
+    ):
+        words = ["--outcomes", STEP, f"--baseline={baseline}", "--format=json"]
+        assert main([*call, *words]) == DONE
+        row = json.loads(capsys.readouterr().out)["rows"][0]
+        assert [row["a"], row["b"], row["verdict"]] == expected
+    assert main([*call, f"--baseline={ids[0]}"]) == DONE
+    assert f"“{second}” trains 1.50× slower than “{first}”" in capsys.readouterr().out
+    pages = [path.read_text() for path in (place.folder / "out").glob("*/report.md")]
+    head, _, table = next(page for page in pages if "## Campaigns" in page).partition(
+        "## Campaigns"
     )
-    assert (
-        main([*call, "--outcomes", STEP, "--baseline=demo · second night", "--format=json"]) == DONE
-    )
-    row = json.loads(capsys.readouterr().out)["rows"][0]
-    assert (row["a"], row["b"], row["verdict"]) == (
-        "demo · second night",
-        "demo · first night",
-        "faster",
-    )
-    assert main([*call, f"--baseline={ids['c1']}"]) == DONE
-    said = capsys.readouterr().out
-    assert "“demo · second night” trains 1.50× slower than “demo · first night”" in said
-    page = max(
-        (place.folder / "out").glob("*/report.md"), key=lambda one: one.stat().st_mtime
-    ).read_text()
-    assert "“demo · second night” trains 1.50× slower" in page
-    table = page.partition("## Campaigns")[2].partition("\n## ")[0]
-    assert all(run_id in table for run_id in ids.values()), "which run each of them is"
-    assert not RUN_ID.search(page.partition("## Campaigns")[0])
+    assert set(ids) <= set(RUN_ID.findall(table)), "which run each of them is"
+    assert not RUN_ID.search(head)
 
 
-def test_campaigns_lists_newest_first(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    ids = two_nights(store)
-    told(store, campaign("c3", "lenet, demo · now", int(time.time() * 1_000), ended=False), "lenet")
+def test_campaigns_lists_newest_first(ids: list[str], capsys: Capture) -> None:
     assert main(["campaigns"]) == DONE
-    said = capsys.readouterr().out
-    assert re.search(r"^ *began +campaign +state +blocks +answer +run id *$", said, re.MULTILINE)
-    now, second, first, hint = [line for line in said.splitlines() if RUN_ID.search(line)]
-    assert "lenet, demo · now" in now
-    assert "running" in now
-    assert second.rstrip().endswith(ids["c2"])
-    assert re.search(r"captioning, demo · first night +ok +6 to 40 +TensorFlow trains", first)
-    assert "compare" in hint
-    assert store.run_id("c3") in hint
+    lines = [line for line in capsys.readouterr().out.splitlines() if RUN_ID.search(line)]
+    assert [RUN_ID.findall(line)[-1] for line in lines[:2]] == ids[::-1]
+    assert re.search(r"captioning, demo · first night +ok +6 to 40 +TensorFlow trains", lines[1])
     assert main(["campaigns", "--experiment=captioning", "--limit=1"]) == DONE
-    said = capsys.readouterr().out
-    assert "second night" in said
-    assert "first night" not in said
-    assert "lenet" not in said
+    output = capsys.readouterr().out
+    assert "second night" in output
+    assert "first night" not in output
 
 
 @pytest.mark.usefixtures("store")
-def test_campaigns_of_empty_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_campaigns_of_empty_server(capsys: Capture) -> None:
     assert main(["campaigns"]) == DONE
     assert capsys.readouterr().out.strip() == "no campaigns yet"
     assert main(["campaigns", "--experiment=captoning"]) == WRONG_CALL
@@ -170,10 +138,9 @@ def test_campaigns_of_empty_server(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_campaigns_of_unreachable_server_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    mlflow.set_tracking_uri("http://127.0.0.1:9")
+    use_store(monkeypatch, "http://127.0.0.1:9")
     assert main(["campaigns"]) in (FAILED, WRONG_CALL)
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
@@ -182,15 +149,11 @@ def test_campaigns_of_unreachable_server_is_one_line(
     "words", [["compare"], ["campaigns"], ["compare", f"--experiment={'a' * 32}"], ["export"]]
 )
 def test_reading_commands_create_no_store(
-    words: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    use_store(monkeypatch, f"sqlite:///{tmp_path}/mlflow.db")
     assert main(words) == WRONG_CALL
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert f"no runs here: {tmp_path}/mlflow.db does not exist" in line
+    assert f"{tmp_path}/mlflow.db" in line
     assert list(tmp_path.iterdir()) == []

@@ -142,7 +142,6 @@ CHECKS: dict[str, Check] = {
     ),
     "conv_algorithm": Check("profiled", "heuristic", on("conv_algorithm")),
     "threads": Check("2", "3", on("threads")),
-    "reserve_cores": Check("0", "1", is_placed),
     "pin": Check("none", "auto", is_placed),
     "malloc": Check(
         "system",

@@ -18,6 +18,8 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from experiments.cell import timing
+from experiments.cell.checkpoint import TrainingState
 from experiments.config import devices
 from experiments.contract import CellSpec
 from experiments.run.cell_process import CellProcess
@@ -345,3 +347,9 @@ def test_documented_request_column_matches_events(
 def _inside(one: tuple[float, float], spans: Sequence[tuple[float, float]]) -> bool:
     middle = sum(one) / 2
     return any(began <= middle <= ended for began, ended in spans)
+
+
+def test_throughput_of_epochs_is_total_over_total_without_the_first() -> None:
+    for seconds, expected in (([4.0], 20), ([4.0, 1.0, 3.0], 40)):
+        summary = timing.summarise_epochs(TrainingState(epoch_seconds=seconds), 80)
+        assert summary["train/epoch_examples_per_second"] == expected

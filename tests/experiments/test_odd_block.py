@@ -1,4 +1,4 @@
-"""A single block that is unlike the others is measured once more, by a rule that is recorded before."""
+"""Odd block: measured once more, by a rule that is recorded before the first block."""
 
 from __future__ import annotations
 
@@ -36,25 +36,24 @@ from tracking.records import Metrics, Point, RepeatCause, RunClosed, RunOpened, 
 from tracking.store import Store
 
 SPEC = ComparisonSpec(baseline="a", outcomes=[STEP], primary=[STEP])
-SHIFTS = (0.10, 0.12, 0.09, 0.11, 0.10, 0.08)
-# Of the second toy: pauses of its process in each block, in seconds. They outweigh what the machine does.
-PAUSES = (0.0, 0.06, 0.03, 1.0, 0.05, 0.02)
+RULE = rules.rule_tags(CampaignSettings())
+CLEAN, ODD = (0.10, 0.12, 0.09, 0.11, 0.10, 0.08), (0.10, 0.12, 0.09, 0.79, 0.10, 0.08)
 
 
 # ---- the rule
 
 
-def test_clean_campaigns_have_an_odd_block_as_often_as_the_level_says() -> None:
+def test_clean_campaigns_have_odd_blocks_at_the_level() -> None:
     """Of 4,000 campaigns a share of 5 % is known to 1 % (three standard errors)."""
     rng = np.random.default_rng(0)
     for n in (6, 8, 12):
-        drawn = rng.standard_normal((4_000, n))
-        odd = np.mean([outliers.outlier(shifts, 0.05) is not None for shifts in drawn])
-        assert odd == pytest.approx(0.05, abs=0.01)
+        samples = rng.standard_normal((4_000, n))
+        share = np.mean([outliers.outlier(shifts, 0.05) is not None for shifts in samples])
+        assert share == pytest.approx(0.05, abs=0.01)
 
 
-def test_the_statistic_is_grubbs() -> None:
-    """Grubbs' G against its critical value, by the t distribution; the distance is from the others."""
+def test_statistic_is_grubbs() -> None:
+    """Compare Grubbs' G with its critical value, by the t distribution; the side is no matter."""
     rng = np.random.default_rng(1)
     for _ in range(200):
         shifts = rng.standard_t(2, 8)
@@ -62,21 +61,17 @@ def test_the_statistic_is_grubbs() -> None:
         t2 = stats.t.isf(0.1 / 16, 6) ** 2
         critical = 7 / math.sqrt(8) * math.sqrt(t2 / (6 + t2))
         assert (outliers.outlier(shifts, 0.1) is not None) == (g > critical)
-
-
-def test_the_rule_does_not_look_at_which_side_is_better() -> None:
-    shifts = [0.1, 0.12, 0.09, 0.8, 0.1, 0.08]
-    assert outliers.outlier(shifts) == outliers.outlier([-shift for shift in shifts])
+        assert outliers.outlier(shifts, 0.1) == outliers.outlier(-shifts, 0.1)
 
 
 @pytest.mark.parametrize(
     ("rows", "odd"),
     [
-        ([(0.1, 0.12, 0.09, 0.8, 0.1, 0.08)], {"4"}),
-        ([(0.1, 0.12, 0.09, 0.8, 0.1, 0.08), (0.0, 0.01, 0.02, 0.7, 0.01, 0.0)], {"4"}),
-        ([(0.1, 0.12, 0.09, 0.8, 0.1, 0.08), (0.9, 0.01, 0.02, 0.0, 0.01, 0.0)], {"1", "4"}),
-        ([(0.1, 0.12, 0.09, 0.8, 0.1, 0.08, 0.1, 0.11, 0.09, -6.0)], {"4", "10"}),
-        ([SHIFTS], set()),
+        ([ODD], {"4"}),
+        ([ODD, (0.0, 0.01, 0.02, 0.7, 0.01, 0.0)], {"4"}),
+        ([ODD, (0.9, 0.01, 0.02, 0.0, 0.01, 0.0)], {"1", "4"}),
+        ([(*ODD, 0.1, 0.11, 0.09, -6.0)], {"4", "10"}),
+        ([CLEAN], set()),
         ([(0.1, 0.1, 0.1, 0.8, 0.1, 0.1)], set()),
         ([(0.1, 0.12, 0.09, 0.8)], set()),
     ],
@@ -86,174 +81,153 @@ def test_odd_blocks(rows: Sequence[Sequence[float]], odd: set[str]) -> None:
     assert set(outliers.odd_blocks([(labels[: len(row)], row) for row in rows])) == odd
 
 
-# ---- a campaign's journal
-
-
-def campaign(folder: Path, shifts: Sequence[float], **tags: str) -> Journal:
-    """A journal of a campaign `c` with these log-ratios, and these tags of its own run."""
-    kept = Journal(folder)
-    kept.append(RunOpened("c", 0, "e", "campaign", {"kind": "campaign", **tags}, {}))
-    for block, shift in enumerate(shifts, start=1):
-        for level in "ab":
-            measure(kept, block, level, math.exp(shift if level == "b" else 0.0), 60_000 * block)
-    return kept
-
-
-def measure(kept: Journal, block: int, level: str, seconds: float, began: int, **tags: str) -> None:
-    run = f"{level}{block}-{began}"
-    own = {
-        "kind": "cell",
-        "campaign": "run:c",
-        "framework": level,
-        "block": str(block),
-        "machine": "box",
-    }
-    own |= {"settings_hash": "h", "cell": f"block-{block:03d}-{level}", **tags}
-    kept.append(RunOpened(run, began, "e", run, own, {}))
-    kept.append(Metrics(run, (Point(STEP, seconds, 0, began),)))
-    kept.append(RunClosed(run, began + 900, "ok"))
-
-
-RULE = rules.rule_tags(CampaignSettings())
-ODD = (0.10, 0.12, 0.09, 0.79, 0.10, 0.08)
-
-
-def test_the_rule_is_recorded_by_campaigns_that_have_it() -> None:
+def test_rule_is_recorded_by_campaigns_that_have_it() -> None:
     assert set(RULE) == {"odd_block.rule"}
     assert rules.rule_tags(replace(CampaignSettings(), repeat_odd_block=False)) == {}
     assert rules.rule_tags(replace(CampaignSettings(), until="settled")) == {}
 
 
-def test_the_odd_block_of_a_campaign(tmp_path: Path) -> None:
-    campaign(tmp_path / "odd", ODD, **RULE).close()
-    odd = find_odd_block(tmp_path / "odd", "c", SPEC)
-    assert odd is not None
-    assert odd.number == 4
-    for name, shifts, tags in (
-        ("clean", SHIFTS, RULE),
-        ("no rule", ODD, {}),
-        ("repeated", ODD, {**RULE, **odd.tags}),
-        ("few blocks", ODD[1:], RULE),
-    ):
-        campaign(tmp_path / name, shifts, **tags).close()
-        assert find_odd_block(tmp_path / name, "c", SPEC) is None, name
+# ---- a campaign's journal
 
 
-def test_an_odd_block_is_owed_until_all_its_cells_are_repeated(tmp_path: Path) -> None:
-    kept = campaign(tmp_path, ODD, **RULE)
-    odd = OddBlock(4, "odd block: 12 SDs")
-    kept.append(Tags("c", odd.tags))
+def write_campaign(folder: Path, shifts: Sequence[float], **tags: str) -> Journal:
+    """Write the journal of a campaign `c` with these log-ratios, and these tags of its run."""
+    journal = Journal(folder)
+    journal.append(RunOpened("c", 0, "e", "campaign", {"kind": "campaign", **tags}, {}))
+    for block, shift in enumerate(shifts, start=1):
+        for level, seconds in (("a", 1.0), ("b", math.exp(shift))):
+            write_cell(journal, block, level, seconds, 60_000 * block)
+    return journal
 
-    def owed() -> set[str]:
-        return {
-            key for key, end in cell_results(tmp_path).items() if end.disturbed and not end.repeat
-        }
 
-    assert owed() == {"block-004-a", "block-004-b"}
-    end = cell_results(tmp_path)["block-004-a"]
-    assert (end.outcome, end.cause, end.disturbed) == (
-        RunOutcome.OK,
-        RepeatCause.ODD_BLOCK,
-        odd.reason,
-    )
-    measure(kept, 4, "a", 1.0, 900_000, repeats=odd.reason)
-    assert owed() == {"block-004-b"}
-    measure(kept, 4, "b", 1.1, 910_000, repeats=odd.reason)
-    assert owed() == set()
-    kept.close()
+def write_cell(
+    journal: Journal, block: int, level: str, seconds: float, began_ms: int, **more: str
+) -> None:
+    run = f"{level}{block}-{began_ms}"
+    tags = {
+        "kind": "cell",
+        "campaign": "run:c",
+        "framework": level,
+        "block": str(block),
+        "machine": "box",
+        "settings_hash": "h",
+        "cell": f"block-{block:03d}-{level}",
+        **more,
+    }
+    journal.append(RunOpened(run, began_ms, "e", run, tags, {}))
+    journal.append(Metrics(run, (Point(STEP, seconds, 0, began_ms),)))
+    journal.append(RunClosed(run, began_ms + 900, "ok"))
+
+
+@pytest.mark.parametrize(
+    ("shifts", "tags", "number"),
+    [
+        (ODD, RULE, 4),
+        (CLEAN, RULE, None),
+        (ODD, {}, None),
+        (ODD, {**RULE, **OddBlock(4, "odd").tags}, None),
+        (ODD[1:], RULE, None),
+    ],
+    ids=["odd", "clean", "no rule", "repeated", "few blocks"],
+)
+def test_odd_block_of_a_campaign(
+    tmp_path: Path, shifts: Sequence[float], tags: dict[str, str], number: int | None
+) -> None:
+    write_campaign(tmp_path, shifts, **tags).close()
+    odd = find_odd_block(tmp_path, "c", SPEC)
+    assert (odd.number if odd else None) == number
+
+
+def test_odd_block_is_owed_until_all_its_cells_are_repeated(tmp_path: Path) -> None:
+    journal, odd = write_campaign(tmp_path, ODD, **RULE), OddBlock(4, "12 SDs")
+    journal.append(Tags("c", odd.tags))
+
+    def owed_cells() -> set[str]:
+        results = cell_results(tmp_path).items()
+        return {key for key, result in results if result.disturbed and not result.repeat}
+
+    assert owed_cells() == {"block-004-a", "block-004-b"}
+    result = cell_results(tmp_path)["block-004-a"]
+    assert (result.outcome, result.cause) == (RunOutcome.OK, RepeatCause.ODD_BLOCK)
+    write_cell(journal, 4, "a", 1.0, 900_000, repeats=odd.reason)
+    assert owed_cells() == {"block-004-b"}
+    write_cell(journal, 4, "b", 1.1, 910_000, repeats=odd.reason)
+    assert owed_cells() == set()
+    journal.close()
     assert find_odd_block(tmp_path, "c", SPEC) is None, "once"
 
 
-def test_the_repeat_is_used_and_the_first_runs_are_listed_with_a_code() -> None:
+def test_repeat_is_used_and_first_runs_are_listed_with_a_code() -> None:
     first, again = campaign_frame(blocks=6), campaign_frame(blocks=6, seed=1, campaign="c1")
-    again = again[again["block"] == 4].assign(
-        **{"tags.repeats": "odd block: 12 SDs", "tags.repeats.cause": "odd_block"}
-    )
+    tags = {"tags.repeats": "12 SDs", "tags.repeats.cause": "odd_block"}
+    again = again[again["block"] == 4].assign(**tags)
     again["run_id"] += "-again"
-    again["start_ms"] += 3_600_000
-    again["end_ms"] += 3_600_000
-    found = compare(pd.concat([first, again], ignore_index=True), outcomes=[STEP])
-    assert [(one.block, one.code) for one in found.excluded] == [("4", "odd_block")] * 2
-    assert all(one.reason.startswith("odd block: 12 SDs; ") for one in found.excluded)
-    assert found.findings[0].row.n_blocks == 6
-    (warning,) = found.warnings
+    again[["start_ms", "end_ms"]] += 3_600_000
+    comparison = compare(pd.concat([first, again], ignore_index=True), outcomes=[STEP])
+    assert [(run.block, run.code) for run in comparison.excluded] == [("4", "odd_block")] * 2
+    (finding,) = comparison.findings
+    assert finding.row.n_blocks == 6
+    assert max(finding.pairs, key=lambda pair: pair.sequence).block == "4"
+    (warning,) = comparison.warnings
     assert (warning.code, "Block 4 " in warning.text) == (WarningCode.ODD_BLOCK, True)
-    assert max(found.findings[0].pairs, key=lambda pair: pair.sequence).block == "4"
 
 
 # ---- real processes
 
 
-def pause_twin(events: Path, process: Process) -> None:
-    """Stops each cell of the second toy in its seventh step or later, when it is warm, for its block's time."""
-    seen: list[int] = []
-    while len(seen) < len(PAUSES) and process.poll() is None:
-        lines = (
-            [json.loads(line) for line in events.read_text().splitlines() if line.endswith("}")]
-            if events.exists()
-            else []
-        )
+def pause_twin(events: Path, process: Process, pauses: Sequence[float]) -> None:
+    """Stop each cell of the second toy in its seventh step, when it is warm, for these seconds."""
+    paused: list[int] = []
+    while len(paused) < len(pauses) and process.poll() is None:
+        text = events.read_text() if events.exists() else ""
+        lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
         steps = Counter(
             line["pid"]
             for line in lines
             if (line["framework"], line["event"]) == ("toy+twin", "step")
         )
         for pid, count in steps.items():
-            if count >= 7 and pid not in seen:
+            if count >= 7 and pid not in paused:
                 os.kill(pid, signal.SIGSTOP)
-                time.sleep(PAUSES[len(seen)])
+                time.sleep(pauses[len(paused)])
                 os.kill(pid, signal.SIGCONT)
-                seen.append(pid)
+                paused.append(pid)
         time.sleep(0.01)
 
 
 @pytest.mark.slow  # a pause is odd where the machine is quiet: other noise hides it
-def test_a_slowed_block_is_measured_again_once(
+def test_slowed_block_is_measured_again_once(
     place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Killed while it repeats: resume finishes the repeat, and a further one adds nothing."""
-    events = tmp_path / "events"
-    monkeypatch.setenv(
-        "EVENHAND_TOY_COSTS", json.dumps({"toy": {"step": 0.03}, "toy+twin": {"step": 0.05}})
-    )
-    monkeypatch.setenv("EVENHAND_TOY_EVENTS", str(events))
+    """Kill the campaign while it repeats: resume finishes that, and a further one adds nothing."""
+    costs = {"toy": {"step": 0.03}, "toy+twin": {"step": 0.05}}
+    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(costs))
+    monkeypatch.setenv("EVENHAND_TOY_EVENTS", str(tmp_path / "events"))
 
-    def repeated() -> list[RunOpened]:
-        return [
-            one for one in records(place) if isinstance(one, RunOpened) and "repeats" in one.tags
-        ]
+    def is_repeating() -> bool:
+        opened = [record for record in records(place) if isinstance(record, RunOpened)]
+        return any("repeats" in run.tags for run in opened)
 
     process = place.start(**TOYS, blocks="6", primary="train/examples_per_second")
-    pause_twin(events, process)
-    wait_for(lambda: bool(repeated()), 120)
+    pause_twin(tmp_path / "events", process, (0.0, 0.06, 0.03, 1.0, 0.05, 0.02))
+    wait_for(is_repeating, 120)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     monkeypatch.delenv("EVENHAND_TOY_EVENTS")
     for _ in range(2):
         done = place.resume()
         assert done.returncode == 0, done.stdout + done.stderr
-        ok = [
-            run
-            for run in Store(place.uri).runs("captioning")
-            if run.tags["kind"] == "cell" and run.tags["outcome"] == "ok"
-        ]
-        assert len(ok) == 14
-        again = [run for run in ok if "repeats" in run.tags]
-        assert {
-            (run.tags["framework"], run.tags["block"], run.tags["repeats.cause"]) for run in again
-        } == {
-            ("toy", "4", "odd_block"),
-            ("toy+twin", "4", "odd_block"),
-        }
-    folder = next(place.journal.iterdir())
-    run = Store(place.uri).run(folder.name)
-    assert run is not None
-    assert (run.tags["odd_block"], run.tags["odd_block.rule"]) == ("4", RULE["odd_block.rule"])
+        runs = Store(place.uri).runs("captioning")
+        cells = [run.tags for run in runs if run.tags["kind"] == "cell"]
+        cells = [tags for tags in cells if tags["outcome"] == "ok"]
+        assert len(cells) == 14
+        again = [tags for tags in cells if "repeats" in tags]
+        assert sorted(
+            (tags["framework"], tags["block"], tags["repeats.cause"]) for tags in again
+        ) == [(name, "4", "odd_block") for name in ("toy", "toy+twin")]
+    (folder,) = place.journal.iterdir()
     report = json.loads((folder / "report" / "comparison.json").read_text())
-    row = next(one for one in report["rows"] if one["family"] == "primary")
+    row = next(row for row in report["rows"] if row["family"] == "primary")
     assert (row["verdict"], row["n_blocks"]) == ("slower", 6)
-    assert [one["block"] for one in report["excluded"] if one["code"] == "odd_block"] == ["4", "4"]
-    assert (
-        "Block 4 was unlike all others and was measured again"
-        in (folder / "report" / "report.md").read_text()
-    )
+    excluded = [run["block"] for run in report["excluded"] if run["code"] == "odd_block"]
+    assert excluded == ["4", "4"]

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from experiments.config.devices import placement
-from experiments.config.settings import CampaignSettings
 from tests.models.children import run_python
-from tracking.errors import UsageError
 
 MEBIBYTE = 2**20
 # Ones are written, so that they are resident; a process of its own, since a peak belongs to the whole of it.
@@ -42,12 +37,3 @@ def test_what_was_freed_before_the_first_step_and_between_epochs_is_no_peak() ->
     assert abs(settled) < 20
     assert training - settled == pytest.approx(50, abs=10)
     assert abs(again) < 20
-
-
-def test_reserved_cores_are_not_the_cells() -> None:
-    mine = sorted(os.sched_getaffinity(0))
-    assert placement(CampaignSettings()).cells == tuple(mine)
-    if len(mine) > 1:
-        assert placement(CampaignSettings(reserve_cores=1)).cells == tuple(mine[1:])
-    with pytest.raises(UsageError, match=f"reserve_cores={len(mine)} leaves no CPU to the cells"):
-        placement(CampaignSettings(reserve_cores=len(mine)))

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from experiments.run.machine_state import MachineState
 from tests.conftest import Place
 from tests.experiments.test_until_settled import TOYS
 from tracking import cpus, tuning
-from tracking.errors import ErrorCode, UsageError
 from tracking.store import Store
 
 PINNED = CampaignSettings(pin="auto")
@@ -59,34 +57,19 @@ def test_cpus_are_grouped_by_core(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "available", "reserved", "expected"),
+    ("cores", "available", "expected"),
     [
-        (FOUR_CORES, range(8), 0, Placement((1, 2, 3), (0, 4))),
-        (FOUR_CORES, range(8), 2, Placement((2, 3), (0, 1))),
-        (FOUR_CORES, (2, 3, 6), 0, Placement((2, 3))),
-        (("0", "1", "2"), range(3), 0, Placement((1, 2), (0,))),
-        (("0", "1"), range(2), 0, Placement((0, 1))),
-        (("0-1",), range(2), 0, Placement((0,))),
+        (FOUR_CORES, range(8), Placement((1, 2, 3), (0, 4))),
+        (FOUR_CORES, (2, 3, 6), Placement((2, 3))),
+        (("0", "1", "2"), range(3), Placement((1, 2), (0,))),
+        (("0", "1"), range(2), Placement((0, 1))),
+        (("0-1",), range(2), Placement((0,))),
     ],
 )
 def test_parent_and_cells_share_no_core(
-    cores: Sequence[str],
-    available: Sequence[int],
-    reserved: int,
-    expected: Placement,
-    tmp_path: Path,
+    cores: Sequence[str], available: Sequence[int], expected: Placement, tmp_path: Path
 ) -> None:
-    settings = replace(PINNED, reserve_cores=reserved)
-    assert placement(settings, available, write_cores(tmp_path, *cores)) == expected
-
-
-@pytest.mark.parametrize(("pin", "reserved"), [("auto", 4), ("none", 8)])
-def test_cells_need_a_core(pin: str, reserved: int, tmp_path: Path) -> None:
-    settings = CampaignSettings(pin=pin, reserve_cores=reserved)
-    with pytest.raises(UsageError) as error:
-        placement(settings, range(8), write_cores(tmp_path, *FOUR_CORES))
-    assert error.value.code is ErrorCode.TOO_LARGE
-    assert f"reserve_cores={reserved}" in str(error.value)
+    assert placement(PINNED, available, write_cores(tmp_path, *cores)) == expected
 
 
 def test_pinning_applies_to_threads_and_children() -> None:

@@ -1,10 +1,9 @@
-"""A cell's process as its parent starts and ends it."""
+"""Process of a cell, as its parent starts and ends it."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from experiments.contract import CellSpec
 from experiments.run.cell_process import CellProcess
-from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
+from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 
 # Four times what a pipe holds, written after the request to end.
 LINES = 4_000
@@ -36,39 +35,42 @@ def test_reports_during_stop_are_received(tmp_path: Path, monkeypatch: pytest.Mo
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     paths = (str(tmp_path), "cell", str(tmp_path / "checkpoint"))
-    spec, heard = CellSpec("run", "none", "none", "toy", "cpu", 1, 0, {}, {}, *paths), list[int]()
-    with CellProcess(spec, lambda _: None, lambda _, done, __: heard.append(done)) as cell:
+    spec = CellSpec("run", "none", "none", "toy", "cpu", 1, 0, {}, {}, *paths)
+    received = list[int]()
+    with CellProcess(spec, lambda _: None, lambda _, done, __: received.append(done)) as cell:
         cell.start()
-        while not heard:
+        while not received:
             cell.poll(1.0)
     cell.end()
-    assert heard == [-1, *range(LINES)]
+    assert received == [-1, *range(LINES)]
 
 
-# ---- which device a cell sees: its process starts as the variables of this one say
+# ---- devices: the child gets them by variables
 
 ECHO = f"""#!{sys.executable}
 import json, os, sys
 spec = json.loads(sys.stdin.readline())
-print(json.dumps({{"progress": "", "done": [dict(os.environ), spec["environment"]], "total": 1}}), flush=True)
+print(json.dumps({{"progress": "", "done": [dict(os.environ), spec["environment"]], "total": 1}}))
 """
 START = """
-import dataclasses, json, pathlib, sys
+import json, pathlib, sys
 from experiments.run.cell_process import CellProcess
 from experiments.contract import CellSpec
-folder = pathlib.Path(FOLDER)
-sys.executable = str(folder / "program")
-paths = (str(folder), "cell", str(folder / "checkpoint"))
-spec = CellSpec("run", "none", "none", "toy", DEVICE, 1, 0, SETTINGS, {}, *paths)
-said = []
-cell = CellProcess(dataclasses.replace(spec, **MORE), lambda _: None, lambda _, done, __: said.append(done))
+folder, device, settings, environment = json.loads(ARGUMENTS)
+sys.executable = folder + "/program"
+paths = (folder, "cell", folder + "/checkpoint")
+spec = CellSpec(
+    "run", "none", "none", "toy", device, 1, 0, settings, {}, *paths, environment=environment
+)
+received = []
+cell = CellProcess(spec, lambda _: None, lambda _, done, __: received.append(done))
 cell.run()
-print(json.dumps([*said[0], list(cell.gpus)]))
+print(json.dumps([*received[0], list(cell.gpus)]))
 """
 
 
 class CellStarter:
-    """Start of a cell whose variables are returned with those of its treatment and the GPUs of its sensors."""
+    """Start of a cell; returns its variables, those of its treatment, and its sensors' GPUs."""
 
     def __init__(self, driver: Driver, folder: Path) -> None:
         self._driver, self._folder = driver, folder
@@ -76,21 +78,12 @@ class CellStarter:
         (folder / "program").chmod(0o755)
 
     def __call__(
-        self,
-        device: str,
-        settings: Mapping[str, Any] | None = None,
-        more: Mapping[str, Any] | None = None,
-        **variables: str,
+        self, device: str, settings: Any = None, environment: Any = None, **variables: str
     ) -> tuple[dict[str, str], dict[str, str | None], list[str]]:
-        told = {
-            "FOLDER": str(self._folder),
-            "DEVICE": device,
-            "SETTINGS": dict(settings or {}),
-            "MORE": dict(more or {}),
-        }
-        head = "".join(f"{name} = {value!r}\n" for name, value in told.items())
-        seen, own, gpus = json.loads(self._driver.python(head + START, **variables))
-        return seen, own, gpus
+        arguments = json.dumps([str(self._folder), device, settings or {}, environment or {}])
+        script = START.replace("ARGUMENTS", repr(arguments))
+        child, varied, gpus = json.loads(self._driver.python(script, **variables))
+        return child, varied, gpus
 
 
 @pytest.fixture
@@ -102,30 +95,28 @@ def start(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ce
 
 
 def test_cpu_cell_sees_no_gpu(start: CellStarter) -> None:
-    seen, _, gpus = start("cpu", CUDA_VISIBLE_DEVICES="1")
-    assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == ("", [])
+    child, _, gpus = start("cpu", CUDA_VISIBLE_DEVICES="1")
+    assert (child["CUDA_VISIBLE_DEVICES"], gpus) == ("", [])
 
 
 @pytest.mark.parametrize(
-    ("inherited", "uuid"), [("2,1", UUIDS[2]), (UUIDS[3], UUIDS[3]), (None, UUIDS[0])]
+    ("inherited", "settings", "uuids"),
+    [
+        ("2,1", {}, UUIDS[2:3]),
+        (UUIDS[3], {}, UUIDS[3:4]),
+        (None, {}, UUIDS[:1]),
+        (None, {"worker_count": 2}, UUIDS[:2]),
+        (None, {"worker_count": 0, "workers": [1, 3]}, UUIDS[:3]),
+    ],
 )
-def test_cell_and_sensors_have_the_same_gpu(
-    start: CellStarter, inherited: str | None, uuid: str
+def test_cell_and_sensors_have_one_gpu_for_each_worker(
+    start: CellStarter, inherited: str | None, settings: dict[str, Any], uuids: list[str]
 ) -> None:
-    seen, _, gpus = start("cuda", **({"CUDA_VISIBLE_DEVICES": inherited} if inherited else {}))
-    assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == (uuid, [uuid])
-    assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-
-
-@pytest.mark.parametrize(
-    ("settings", "count"), [({"worker_count": 2}, 2), ({"worker_count": 0, "workers": [1, 3]}, 3)]
-)
-def test_workers_have_one_gpu_each(
-    start: CellStarter, settings: Mapping[str, Any], count: int
-) -> None:
-    seen, _, gpus = start("cuda", settings)
-    assert gpus == UUIDS[:count]
-    assert seen["CUDA_VISIBLE_DEVICES"] == ",".join(gpus)
+    variables = {"CUDA_VISIBLE_DEVICES": inherited} if inherited else {}
+    child, _, gpus = start("cuda", settings, **variables)
+    assert gpus == uuids
+    assert child["CUDA_VISIBLE_DEVICES"] == ",".join(uuids)
+    assert child["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 ON_DEVICES = """
@@ -138,30 +129,56 @@ print(json.dumps([devices.environment_on(device, os.environ) for device in ("cpu
 def test_processes_of_proofs_have_the_device_of_a_cell(driver: Driver, start: CellStarter) -> None:
     variables = {"CUDA_VISIBLE_DEVICES": "2,1"}
     cells = [start(device, **variables)[0] for device in ("cpu", "cuda")]
-    assert cells[1]["CUDA_VISIBLE_DEVICES"] == UUIDS[2]
     names = [name for name in cells[1] if name.startswith(("CUDA_", "XLA_"))]
     assert len(names) == 4
-    expected = [{name: cell.get(name) for name in names} for cell in cells]
-    environments = json.loads(driver.python(ON_DEVICES, **variables))
-    assert [{name: variables.get(name) for name in names} for variables in environments] == expected
+    children = json.loads(driver.python(ON_DEVICES, **variables))
+    of_cells, of_children = (
+        [{name: child.get(name) for name in names} for child in group]
+        for group in (cells, children)
+    )
+    assert of_children == of_cells
 
 
 def test_treatment_may_choose_gpu(start: CellStarter) -> None:
-    seen, own, gpus = start(
-        "cuda", more={"environment": {"CUDA_VISIBLE_DEVICES": "3"}}, CUDA_VISIBLE_DEVICES="0"
-    )
-    assert (seen["CUDA_VISIBLE_DEVICES"], gpus) == (UUIDS[3], UUIDS[3:])
-    assert own == {"CUDA_VISIBLE_DEVICES": UUIDS[3]}, (
-        "the cell checks that its process has the variable"
-    )
+    child, varied, gpus = start("cuda", environment={"CUDA_VISIBLE_DEVICES": "3"})
+    assert (child["CUDA_VISIBLE_DEVICES"], gpus) == (UUIDS[3], UUIDS[3:])
+    assert varied == {"CUDA_VISIBLE_DEVICES": UUIDS[3]}, "the cell checks that it has the variable"
 
 
 def test_jax_does_not_preallocate_unless_varied(start: CellStarter) -> None:
-    seen, _, _ = start("cuda", XLA_PYTHON_CLIENT_PREALLOCATE="true", XLA_CLIENT_MEM_FRACTION="0.5")
-    assert seen["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
-    assert seen["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.95"
-    assert "XLA_CLIENT_MEM_FRACTION" not in seen, "JAX refuses both"
-    own = {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_CLIENT_MEM_FRACTION": "0.5"}
-    seen, _, _ = start("cuda", more={"environment": own})
-    assert {name: seen[name] for name in own} == own
-    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in seen
+    values = {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_CLIENT_MEM_FRACTION": "0.5"}
+    child, _, _ = start("cuda", **values)
+    assert child["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert child["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.95"
+    assert "XLA_CLIENT_MEM_FRACTION" not in child, "JAX refuses both"
+    child, _, _ = start("cuda", environment=values)
+    assert values.items() <= child.items()
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in child
+
+
+SENSED_CELL = """
+import json
+from experiments.run.cell_process import CellProcess
+from experiments.contract import CellSpec
+from tracking.records import Metrics, Tags
+folder, device = json.loads(ARGUMENTS)
+paths = (folder, "cell", folder + "/checkpoint")
+spec = CellSpec("run", "none", "none", "toy", device, 1, 0, {"malloc": "system"}, {}, *paths)
+written = []
+CellProcess(spec, written.append).run(0.05)
+tags = [record.values for record in written if isinstance(record, Tags)]
+points = [point for record in written if isinstance(record, Metrics) for point in record.points]
+gpus = {point.key.split("_")[1] for point in points if point.key.startswith("system/gpu_")}
+print(json.dumps([[each["gpu.uuid"] for each in tags if "gpu.uuid" in each], sorted(gpus)]))
+"""
+
+
+@pytest.mark.parametrize(("device", "uuids"), [("cuda", UUIDS[2:3]), ("cpu", [])])
+def test_run_names_its_gpu_and_has_its_sensors(
+    driver: Driver, tmp_path: Path, device: str, uuids: list[str]
+) -> None:
+    """Read the GPU that CUDA would take for cells on the CPU, too: its heat is the machine's."""
+    driver.answers(cards=4)
+    script = SENSED_CELL.replace("ARGUMENTS", repr(json.dumps([str(tmp_path), device])))
+    output = driver.python(script, CUDA_VISIBLE_DEVICES="2,0")
+    assert json.loads(output) == [uuids, ["2"]]

@@ -8,16 +8,15 @@ from tracking import clock
 
 
 @pytest.mark.parametrize(
-    ("moved", "said"), [(-3_600.0, 3_600.0), (-1.0, 0.0), (0.5, 0.0), (120.0, -120.0)]
+    ("moved", "reported"), [(-3_600.0, 3_600.0), (-1.0, 0.0), (0.5, 0.0), (120.0, -120.0)]
 )
 def test_clock_jump_differs_from_drift(
-    monkeypatch: pytest.MonkeyPatch, moved: float, said: float
+    monkeypatch: pytest.MonkeyPatch, moved: float, reported: float
 ) -> None:
-    """moved: by which the system's clock is set."""
-    system = clock.time.time
-    own = clock.Clock()
-    before = own.now()
-    monkeypatch.setattr(clock.time, "time", lambda: system() + moved)
-    assert own.set_back() == pytest.approx(said, abs=0.1)
-    assert own.set_back() == 0
-    assert 0 <= own.now() - before < 10
+    system_time = clock.time.time
+    campaign_clock = clock.Clock()
+    before = campaign_clock.now()
+    monkeypatch.setattr(clock.time, "time", lambda: system_time() + moved)
+    assert campaign_clock.set_back() == pytest.approx(reported, abs=0.1)
+    assert campaign_clock.set_back() == 0
+    assert 0 <= campaign_clock.now() - before < 10

@@ -16,7 +16,7 @@ import pytest
 import models
 from experiments.comparison import compare
 from experiments.comparison.analyses import published as report
-from experiments.comparison.runs.pairing import incomparable
+from experiments.comparison.runs.pairing import find_mismatch
 from experiments.comparison.runs.query import table
 from experiments.config.settings import parse
 from experiments.contract import Prepared
@@ -244,9 +244,9 @@ def test_other_content_is_another_data_set_wherever_it_lies(tmp_path: Path) -> N
     runs = pd.DataFrame({"level": ["a", "b"], "dataset": [first.name, other.name]}).assign(pair="1")
     assert (
         f"settings differ apart from framework: dataset ({min(first.name, other.name)}, "
-        in incomparable(runs, "framework")
+        in find_mismatch(runs, "framework").text
     )
-    assert not incomparable(runs.assign(dataset=first.name), "framework")
+    assert not find_mismatch(runs.assign(dataset=first.name), "framework")
     told = {"examples of bert": 4, "examples of bert in the files": 4}
     told |= {"shortest of bert": 3, "median of bert": 3, "longest of bert": 4, "batch of bert": 4}
     assert other.counts == told

@@ -1,10 +1,11 @@
-"""What journals hold and what a server has, read from their files and tables: none of the code that carries one to the other."""
+"""Runs of journals and of a server, read from files and tables without the project's own code."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,15 +13,21 @@ from typing import Any
 
 import psycopg2
 
-LARGEST = 1.7976931348623157e308  # what MLflow keeps of infinity
-SHARED = "mlflow.evenhand"  # what many tags share
-# Whose value changes while a run lives, or is another on every server.
+LARGEST = 1.7976931348623157e308  # MLflow's value of infinity
+SHARED = "mlflow.evenhand"  # prefix of the tags that hold several of ours
+# Tags whose value changes while a run lives, or differs between servers.
 OF_THE_MOMENT = {"heartbeat", "host", "pid", "pid_started", "campaign"}
+STATUSES = {"ok": "FINISHED", "interrupted": "KILLED", "pruned": "KILLED"}
 
 
 @dataclass
 class Run:
-    """A run, as either side tells it. points: (key, step, time in ms, value as text); files: path → SHA-256."""
+    """Run of either side.
+
+    Attributes:
+        points: (key, step, time in ms, value as text).
+        files: Path -> SHA-256.
+    """
 
     origin: str
     name: str = ""
@@ -31,19 +38,13 @@ class Run:
     files: dict[str, str] = field(default_factory=dict)
     models: list[str] = field(default_factory=list)
 
-    def checksum(self, tags: set[str]) -> str:
-        """Of everything but what only one side says."""
-        told = [
-            self.name,
-            sorted((k, v) for k, v in self.tags.items() if k in tags),
-            sorted(self.params.items()),
-        ]
-        told += [sorted(self.points), sorted(self.files.items()), sorted(self.models)]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    @property
+    def is_finished_cell(self) -> bool:
+        return self.tags.get("kind") == "cell" and self.status == "FINISHED"
 
 
 def in_journal(folder: Path) -> dict[str, Run]:
-    """Every run of one campaign's journal by its origin."""
+    """Return every run of a campaign's journal by its origin."""
     runs: dict[str, Run] = {}
     for line in (folder / "records.jsonl").read_text().splitlines():
         record = json.loads(line)
@@ -56,82 +57,64 @@ def in_journal(folder: Path) -> dict[str, Run]:
             case "Tags":
                 run.tags |= record["values"]
             case "Metrics":
+                points = record["points"]
                 run.points |= {
-                    (p["key"], p["step"], p["time_ms"], _text(p["value"])) for p in record["points"]
+                    (p["key"], p["step"], p["time_ms"], _text(p["value"])) for p in points
                 }
             case "Artifact":
                 run.files |= dict(_files(folder / record["path"], record["folder"]))
             case "ModelSaved":
                 run.models.append(record["name"])
             case "RunClosed":
-                run.tags |= {
-                    "outcome": record["outcome"],
-                    **({"outcome_reason": record["reason"]} if record["reason"] else {}),
-                }
-                run.status = {"ok": "FINISHED", "interrupted": "KILLED", "pruned": "KILLED"}.get(
-                    record["outcome"], "FAILED"
-                )
+                run.tags["outcome"] = record["outcome"]
+                if record["reason"]:
+                    run.tags["outcome_reason"] = record["reason"]
+                run.status = STATUSES.get(record["outcome"], "FAILED")
     for run in runs.values():
         run.tags = {key: text for key, text in run.tags.items() if key not in OF_THE_MOMENT}
+        run.models.sort()
     return runs
 
 
 def on_server(database: str, artifacts: Path) -> list[Run]:
-    """Every run that is not deleted, from MLflow's tables and the folder that its server keeps artifacts in."""
-    with (
-        psycopg2.connect(database.replace("postgresql+psycopg2://", "postgresql://")) as connection,
-        connection.cursor() as cursor,
-    ):
+    """Return every run of MLflow's tables that is not deleted, with its files."""
+    address = database.replace("postgresql+psycopg2://", "postgresql://")
+    with psycopg2.connect(address) as connection, connection.cursor() as cursor:
 
-        def rows(query: str) -> list[tuple[Any, ...]]:
+        def select(query: str) -> list[tuple[Any, ...]]:
             cursor.execute(query)
             return list(cursor.fetchall())
 
-        found = rows(
-            "SELECT run_uuid, name, status, artifact_uri FROM runs WHERE lifecycle_stage = 'active'"
-        )
-        runs = {run_id: Run("", name, status) for run_id, name, status, _ in found}
+        active = "WHERE lifecycle_stage = 'active'"
+        rows = select(f"SELECT run_uuid, name, status, artifact_uri FROM runs {active}")
+        runs = defaultdict(lambda: Run(""), {key: Run("", *more) for key, *more, _ in rows})
         for kind in ("tags", "params"):
-            for run_id, key, text in rows(f"SELECT run_uuid, key, value FROM {kind}"):
-                if run_id in runs:
-                    getattr(runs[run_id], kind)[key] = text
-        for run_id, key, step, time_ms, value, is_nan in rows(
-            "SELECT run_uuid, key, step, timestamp, value, is_nan FROM metrics"
-        ):
-            if run_id in runs:
-                runs[run_id].points.add((key, step, time_ms, "nan" if is_nan else _text(value)))
-        for run_id, name in rows(
-            "SELECT source_run_id, name FROM logged_models WHERE lifecycle_stage = 'active'"
-        ):
-            if run_id in runs:
-                runs[run_id].models.append(name)
-    for run_id, _, _, uri in found:
+            for run_id, key, text in select(f"SELECT run_uuid, key, value FROM {kind}"):
+                getattr(runs[run_id], kind)[key] = text
+        metrics = "SELECT run_uuid, key, step, timestamp, value, is_nan FROM metrics"
+        for run_id, key, step, time_ms, value, is_nan in select(metrics):
+            runs[run_id].points.add((key, step, time_ms, "nan" if is_nan else _text(value)))
+        for run_id, name in select(f"SELECT source_run_id, name FROM logged_models {active}"):
+            runs[run_id].models.append(name)
+    for run_id, *_, uri in rows:
         run = runs[run_id]
+        run.models.sort()
         run.origin = run.tags.pop(f"{SHARED}.origin", "") or run.tags.get("origin", "")
         for part in [name for name in run.tags if name.startswith(SHARED)]:
             run.tags |= json.loads(run.tags.pop(part))
-        run.files = dict(_files(artifacts / uri.removeprefix("mlflow-artifacts:/"), within=True))
-    return list(runs.values())
+        folder = artifacts / uri.removeprefix("mlflow-artifacts:/")
+        run.files = dict(_files(folder)) if folder.exists() else {}
+    return [runs[run_id] for run_id, *_ in rows]
 
 
-def _files(path: Path, folder: str = "", *, within: bool = False) -> Iterator[tuple[str, str]]:
-    """Each file with its SHA-256, a folder's named from inside of it, as MLflow names them."""
-    if path.is_dir():
-        for one in sorted(path.rglob("*")):
-            if one.is_file():
-                yield _joined(folder, one.relative_to(path).as_posix()), _sha256(one)
-    elif path.is_file():
-        yield _joined(folder, path.name), _sha256(path)
-    else:
-        assert within, f"{path} is not there"
-
-
-def _joined(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _files(path: Path, folder: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each file with its SHA-256, a folder's named from inside of it, as MLflow does."""
+    assert path.exists(), f"{path} is missing"
+    for file in [path] if path.is_file() else sorted(path.rglob("*")):
+        if file.is_file():
+            name = file.relative_to(path.parent if path.is_file() else path).as_posix()
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            yield f"{folder}/{name}" if folder else name, digest
 
 
 def _text(value: float) -> str:

@@ -1,4 +1,4 @@
-"""A way to the server that can fail: it cuts what is open, loses an answer, or takes connections and says nothing."""
+"""Proxy before a server that cuts connections, loses answers, or accepts and stays silent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PIECE = 65_536
 
 
 class Proxy:
-    """Passes bytes on to a port on loopback until `close`. away: nothing gets through, as if the server were down."""
+    """Proxy to a port on loopback until `close`; `away`: as if the server were down."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -25,12 +25,12 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> int:
-        """Every connection ends at once, in the middle of whatever it carries. How many there were."""
-        there = [one for one in tuple(self._open) if _reset(one)]
-        return len(there) // 2
+        """End all connections at once, in the middle of their data. Return their number."""
+        ends = [end for end in tuple(self._open) if _reset(end)]
+        return len(ends) // 2
 
     def lose_answer(self, request: str) -> None:
-        """The server will do what the next request does that matches, and nobody will hear of it."""
+        """Drop the answer to the next request that matches; the server carries it out."""
         self._lose = re.compile(request.encode())
 
     def close(self) -> None:
@@ -76,12 +76,12 @@ class Proxy:
             self._open.discard(end)
 
 
-def _reset(one: socket.socket) -> bool:
-    """Whether it was open: it ends without a farewell."""
+def _reset(end: socket.socket) -> bool:
+    """Close a connection with a reset. Return True if it was open."""
     try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        one.shutdown(socket.SHUT_RDWR)
-        one.close()
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        end.shutdown(socket.SHUT_RDWR)
+        end.close()
     except OSError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""Everything that can break, broken at random while campaigns run, and mended again."""
+"""Random faults while campaigns run, and their repair."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.faults.proxy import Proxy
 from tests.faults.writers import Writer
 from tests.tracking.postgres import Postgres
 
-# How often each is killed with SIGKILL, and how often something else goes wrong beside a kill.
+# Shares of the kills with SIGKILL, and of other faults for each kill.
 KILLS = {"child": 0.4, "parent": 0.3, "server": 0.1, "server's worker": 0.1, "database": 0.1}
-BESIDE = {"connections cut": 0.15, "answer lost": 0.3, "disk full": 0.05}
+OTHERS = {"connections cut": 0.15, "answer lost": 0.3, "disk full": 0.05}
 ANSWERS = (
     "runs/create",
     "runs/log-batch",
@@ -34,7 +34,7 @@ AWAY_SECONDS = 4.0
 
 
 class Storm:
-    """`rage` breaks things until so many processes were killed; at its end everything that was broken is mended."""
+    """Faults until so many processes were killed; at its end everything is repaired."""
 
     def __init__(
         self,
@@ -46,57 +46,52 @@ class Storm:
         disk: Path,
     ) -> None:
         self.broken: Counter[str] = Counter()
-        self._rng = random.Random(seed)
-        self._writers, self._server, self._database, self._proxy, self._disk = (
-            writers,
-            server,
-            database,
-            proxy,
-            disk,
-        )
+        self._rng, self._writers, self._disk = random.Random(seed), writers, disk
+        self._server, self._database, self._proxy = server, database, proxy
         self._repairs: list[threading.Thread] = []
-        self._failed: list[BaseException] = []
+        self._errors: list[BaseException] = []
 
-    @property
-    def kills(self) -> int:
-        return sum(self.broken[kind] for kind in KILLS)
-
-    def rage(self, kills: int, tell: Callable[[], None]) -> None:
-        """Raises what a repair raised. tell is called after every kill."""
-        while self.kills < kills:
+    def rage(self, kills: int) -> None:
+        """Break things. Raises the error of a repair."""
+        while sum(self.broken[kind] for kind in KILLS) < kills:
             time.sleep(self._rng.expovariate(1 / PAUSE_SECONDS))
-            kind = self._rng.choices(list(KILLS), list(KILLS.values()))[0]
-            if self._kill(kind):
-                self.broken[kind] += 1
-                tell()
-            for trouble, share in BESIDE.items():
-                if self._rng.random() < share and self._trouble(trouble):
-                    self.broken[trouble] += 1
-            if self._failed:
-                raise self._failed[0]
+            (kind,) = self._rng.choices(list(KILLS), list(KILLS.values()))
+            self.broken[kind] += self._kill(kind)
+            for fault, share in OTHERS.items():
+                if self._rng.random() < share:
+                    self.broken[fault] += self._disturb(fault)
+            if self._errors:
+                raise self._errors[0]
         for repair in self._repairs:
             repair.join()
         self._proxy.lose_answer("^$")
         self.broken["answer lost"] = self._proxy.lost
 
     def _kill(self, kind: str) -> bool:
-        """Whether there was one to be killed."""
+        """Return True if there was a process to be killed."""
         if kind in ("child", "parent"):
-            found = [one for writer in self._writers if (one := getattr(writer, kind)())]
-            return bool(found) and _kill(self._rng.choice(found))
-        if self._mending:
+            processes = [getattr(writer, kind)() for writer in self._writers]
+            return self._kill_any([process for process in processes if process])
+        if any(repair.is_alive() for repair in self._repairs):
             return False
         if kind == "server's worker":
-            return _kill(self._rng.choice(self._server.workers()))
+            return self._kill_any(self._server.workers())
         broken = self._server if kind == "server" else self._database
         broken.kill()
-        self._later(broken.start)
+        self._repair_later(broken.start)
         return True
 
-    def _trouble(self, kind: str) -> bool:
-        if kind == "connections cut":
+    def _kill_any(self, processes: Sequence[psutil.Process]) -> bool:
+        try:
+            self._rng.choice(processes).kill()
+        except (IndexError, psutil.NoSuchProcess):
+            return False
+        return True
+
+    def _disturb(self, fault: str) -> bool:
+        if fault == "connections cut":
             return self._proxy.cut() > 0
-        if kind == "answer lost":
+        if fault == "answer lost":
             self._proxy.lose_answer(rf"^P[A-Z]+ /api/2.0/mlflow[a-z-]*/{self._rng.choice(ANSWERS)}")
             return False  # the proxy counts when it happens
         ballast = self._disk / "ballast"
@@ -105,30 +100,18 @@ class Storm:
         with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(65_536))
-        self._later(ballast.unlink)
+        self._repair_later(ballast.unlink)
         return True
 
-    @property
-    def _mending(self) -> bool:
-        return any(repair.is_alive() for repair in self._repairs)
+    def _repair_later(self, repair: Callable[[], None]) -> None:
+        seconds = self._rng.uniform(0, AWAY_SECONDS)
 
-    def _later(self, mend: Callable[[], None]) -> None:
-        away = self._rng.uniform(0, AWAY_SECONDS)
-
-        def repair() -> None:
-            time.sleep(away)
+        def run() -> None:
+            time.sleep(seconds)
             try:
-                mend()
+                repair()
             except BaseException as error:
-                self._failed.append(error)
+                self._errors.append(error)
 
-        self._repairs.append(threading.Thread(target=repair, daemon=True))
+        self._repairs.append(threading.Thread(target=run, daemon=True))
         self._repairs[-1].start()
-
-
-def _kill(process: psutil.Process) -> bool:
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return False
-    return True

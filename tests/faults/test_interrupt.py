@@ -1,4 +1,4 @@
-"""Ctrl-C: nothing stays open, and what is printed continues the work when it is pasted into a shell."""
+"""Ctrl-C: no run stays open, and the printed command continues the work in a shell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -18,127 +17,92 @@ from tracking.store import Store
 SHORT = {**QUICK, "data": "synthetic", "vocabulary": "60", "length": "8", "frameworks": "toy"}
 
 
-def begin(command: list[str], place: Place, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
-    """Started anew. A process group of its own, as a shell makes one for every job; the terminal's Ctrl-C goes to all of it."""
+def statuses(place: Place, *experiments: str) -> dict[str, str]:
+    """Return kind (or name, of a run without a kind) -> status of every run."""
+    store = Store(place.uri)
+    runs = [run for name in experiments for run in store.runs(name)]
+    return {run.tags.get("kind", run.name): run.status for run in runs}
+
+
+def test_printed_resume_command_works(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, script = place.folder / "a user's own", place.folder / "bin" / "evenhand"
+    (folder / "models").mkdir(parents=True)
+    (folder / "models" / "__init__.py").write_text("raise SystemExit('not these')")
+    script.parent.mkdir()
+    code = "import sys\nfrom experiments.cli.main import run\nsys.exit(run())\n"
+    script.write_text(f"#!{sys.executable}\n{code}")
+    script.chmod(0o755)
+    for name, text in toy_costs(step=0.05).items():
+        monkeypatch.setenv(name, text)
+    settings = {**SHORT, "epochs": "10", "blocks": "1", "cache": str(place.cache)}
+    options = [f"--{name}={text}" for name, text in (settings | {"journal": "my journal"}).items()]
     log = place.folder / "output.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            [str(script), "captioning", *options],
             env=place.environment,
             cwd=folder,
             stdout=output,
             stderr=output,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            ),  # a test in the background has it ignored
+            start_new_session=True,  # as a shell does for every job: Ctrl-C goes to the group
+            # a test in the background ignores it
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-    return process, log
 
-
-def statuses(place: Place, *experiments: str) -> dict[str, str]:
-    """Kind of every run, with its name where it has no kind yet -> status."""
-    store = Store(place.uri)
-    return {
-        run.tags.get("kind", run.name): run.status
-        for name in experiments
-        for run in store.runs(name)
-    }
-
-
-def test_printed_resume_command_works(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = place.folder / "a user's own"
-    (folder / "models").mkdir(parents=True)
-    (folder / "models" / "__init__.py").write_text("raise SystemExit('not these')")
-    script = place.folder / "bin" / "evenhand"
-    script.parent.mkdir()
-    script.write_text(
-        f"#!{sys.executable}\nimport sys\nfrom experiments.cli.main import run\nsys.exit(run())\n"
-    )
-    script.chmod(0o755)
-    for name, text in toy_costs(step=0.05).items():
-        monkeypatch.setenv(name, text)
-    settings = {
-        **SHORT,
-        "epochs": "10",
-        "blocks": "1",
-        "cache": str(place.cache),
-        "journal": "my journal",
-    }
-    process, log = begin(
-        [str(script), "captioning", *(f"--{name}={text}" for name, text in settings.items())],
-        place,
-        folder,
-    )
-
-    def measuring() -> bool:
+    def is_measuring() -> bool:
         assert process.poll() is None, log.read_text()
         return "cell" in statuses(place, "captioning")
 
-    wait_for(measuring, 120)
+    wait_for(is_measuring, 120)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) == 128 + signal.SIGINT, log.read_text()
-    line = log.read_text().splitlines()[-1]
-    assert line.startswith(
-        "evenhand: stopped by SIGINT; finished cells are kept. Continue with: cd "
-    )
+    command = log.read_text().splitlines()[-1].partition("Continue with: ")[2]
     assert set(statuses(place, "captioning").values()) <= {"KILLED", "FINISHED"}
-    environment = {
-        name: text for name, text in place.environment.items() if name != "MLFLOW_TRACKING_URI"
-    }
-    pasted = ["sh", "-c", line.partition("Continue with: ")[2]]
+    environment = {**place.environment}
+    del environment["MLFLOW_TRACKING_URI"]
     again = subprocess.run(
-        pasted, cwd="/", env=environment, capture_output=True, text=True, timeout=180
+        ["sh", "-c", command],
+        cwd="/",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
     )
     assert again.returncode == 3, again.stdout + again.stderr  # one block: no verdict
     assert statuses(place, "captioning")["campaign"] == "FINISHED"
 
 
-def half_imported(process: psutil.Process) -> bool:
-    """Whether this is a campaign's process that has done half of its imports; one that has ended meanwhile is none."""
+def is_half_imported(process: psutil.Process) -> bool:
+    """Return True if this is a campaign's process that has done half of its imports."""
     try:
         return "experiments" in process.cmdline() and process.cpu_times().user > 0.3
     except psutil.NoSuchProcess:
         return False
 
 
-@pytest.mark.parametrize("reached", ["launch", "campaign"])
-def test_interrupted_mlflow_run_leaves_no_open_run(place: Place, reached: str) -> None:
-    """launch: our process is at its imports, below the runner's run; campaign: our run has just been made, and has no cell yet.
+@pytest.mark.parametrize("moment", ["launch", "campaign"])
+def test_interrupted_mlflow_run_leaves_no_open_run(place: Place, moment: str) -> None:
+    """Interrupt while the child imports (launch), and when the campaign has just been opened.
 
-    Before it starts our process, MLflow itself leaves its run open: that is not ours to end.
+    Before it starts the child, MLflow itself leaves its run open.
     """
     settings = {**SHORT, "cache": str(place.cache), "journal": str(place.journal)}
     parameters = [part for name, text in settings.items() for part in ("-P", f"{name}={text}")]
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "run",
-        str(ROOT),
-        "-e",
-        "captioning",
-        "--env-manager",
-        "local",
-        *parameters,
-    ]
+    command = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "captioning"]
     store = Store(place.uri)
-    store.experiment_id(
-        "captioning"
-    )  # made beforehand, so that looking for it does not race with making it
-    process = place.begin(*command)
+    store.experiment_id("captioning")  # two processes that create it at once fail in MLflow
+    process = place.begin(*command, "--env-manager", "local", *parameters)
 
-    def there() -> bool:
+    def is_reached() -> bool:
         assert process.poll() is None, process.said
-        if reached == "campaign":
+        if moment == "campaign":
             return bool(list(store.runs("captioning")))
-        below = psutil.Process(process.pid).children(recursive=True)
-        return any(map(half_imported, below))
+        return any(map(is_half_imported, psutil.Process(process.pid).children(recursive=True)))
 
-    wait_for(there, 120)
+    wait_for(is_reached, 120)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(120) != 0
-    found = statuses(place, "Default", "captioning")
-    assert found
-    assert "RUNNING" not in found.values(), (found, process.said)
-    assert ("campaign" in found) == (reached == "campaign")
+    states = statuses(place, "Default", "captioning")
+    assert states
+    assert "RUNNING" not in states.values(), (states, process.said)
+    assert ("campaign" in states) == (moment == "campaign")

@@ -1,4 +1,4 @@
-"""What happens to a cluster happens to a campaign: dead nodes, a time limit, a controller that restarts, a full shared disk."""
+"""Faults of a cluster: dead nodes, a time limit, a restarted controller, a full shared disk."""
 
 from __future__ import annotations
 
@@ -8,45 +8,47 @@ from pathlib import Path
 
 import pytest
 
+from experiments.run.backends.slurm import REQUEUED
 from tests import slurm
 from tests.conftest import Place, toy_costs, wait_for
-from tests.experiments.test_slurm import TOYS, ended
-from tests.faults.test_campaign import stored, wait_for_epochs
+from tests.experiments.test_slurm import TOYS, stored_cells, wait_for_end
+from tests.faults.test_campaign import fill, history, records, stored, wait_for_epochs
 from tests.slurm import Slurm
 from tests.warm import Process
-from tracking import journal
 from tracking.records import RunClosed
-from tracking.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.debian(package="slurm-wlm")]
 
 
 @pytest.fixture
 def cluster() -> Iterator[Slurm]:
-    """One for each test, which breaks it."""
-    with slurm.running(nodes=4) as found:
-        yield found
+    """Cluster of a single test, which breaks it."""
+    with slurm.running(nodes=4) as cluster:
+        yield cluster
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, step_seconds: float) -> None:
+    for name, text in toy_costs(step=step_seconds).items():
+        monkeypatch.setenv(name, text)
 
 
 def wait_for_ends(place: Place, parent: Process, count: int) -> None:
-    """Until so many cells have ended."""
+    """Wait until so many cells have ended."""
 
-    def reached() -> bool:
+    def have_ended() -> bool:
         assert parent.poll() is None, parent.said
-        folders = journal.campaigns(place.journal) if place.journal.exists() else []
-        found = journal.read_all(folders[-1]) if folders else iter(())
-        return sum(isinstance(record, RunClosed) for record in found) >= count
+        return sum(isinstance(record, RunClosed) for record in records(place)) >= count
 
-    wait_for(reached, 300)
+    wait_for(have_ended, 300)
 
 
-def outcomes(place: Place) -> dict[str, Counter[str]]:
-    """Of the runs of every cell."""
-    return {
-        name: Counter(run.tags["outcome"] for run in runs)
-        for name, runs in stored(place).items()
-        if "block" in name
-    }
+def count_other_outcomes(place: Place, cells: int) -> Counter[str]:
+    """Return the outcomes of all runs but one `ok` of each of so many cells."""
+    runs = stored_cells(place).values()
+    outcomes = [Counter(tags["outcome"] for tags in cell) for cell in runs]
+    assert len(outcomes) == cells
+    assert {count["ok"] for count in outcomes} == {1}
+    return sum((count - Counter({"ok": 1}) for count in outcomes), Counter[str]())
 
 
 @pytest.mark.timeout(1_500)
@@ -55,9 +57,8 @@ def test_200_cells_survive_dead_nodes_and_controller(on_cluster: Place, cluster:
     try:
         wait_for_ends(on_cluster, parent, 20)
         cluster.kill_node("n1")
-        cluster.ask(
-            "scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=test"
-        )  # its job runs to its end
+        # the job of a drained node runs to its end
+        cluster.ask("scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=test")
         wait_for_ends(on_cluster, parent, 60)
         cluster.kill_controller()
         cluster.start_controller()
@@ -67,17 +68,14 @@ def test_200_cells_survive_dead_nodes_and_controller(on_cluster: Place, cluster:
     finally:
         parent.kill()
     assert parent.returncode in (0, 3), output
-    found = outcomes(on_cluster)
-    assert len(found) == 200
-    assert {count["ok"] for count in found.values()} == {1}
-    others = sum((count - Counter({"ok": 1}) for count in found.values()), Counter[str]())
-    print(f"200 cells, each ok once; besides: {dict(others)}; nodes: {cluster.states()}")
+    others = count_other_outcomes(on_cluster, 200)
+    print(f"200 cells, each ok once; others: {dict(others)}; nodes: {cluster.states()}")
     assert set(others) <= {"interrupted"}, others
     assert cluster.jobs() == {}
 
 
 def wait_for_state(cluster: Slurm, state: str) -> None:
-    wait_for(lambda: any(found.startswith(state) for found in cluster.jobs().values()), 120)
+    wait_for(lambda: any(text.startswith(state) for text in cluster.jobs().values()), 120)
 
 
 @pytest.mark.timeout(600)
@@ -85,15 +83,11 @@ def wait_for_state(cluster: Slurm, state: str) -> None:
 def test_resume_after_killed_parent_runs_no_cell_twice(
     on_cluster: Place, cluster: Slurm, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """moment: what its jobs do when the campaign is resumed."""
-    for name, text in toy_costs(step=0.1).items():
-        monkeypatch.setenv(name, text)
+    slow_down(monkeypatch, 0.1)
     parent = on_cluster.start(**{**TOYS, "blocks": "2", "nodes": "2", "steps_per_epoch": "10"})
-    wait_for_state(cluster, "RUNNING")  # the check before all else
+    wait_for_state(cluster, "RUNNING")  # the check before the first cell
     if moment == "queued":
-        cluster.ask(
-            "scontrol", "update", "PartitionName=main", "State=DOWN"
-        )  # what is at work goes on
+        cluster.ask("scontrol", "update", "PartitionName=main", "State=DOWN")
         wait_for_state(cluster, "PENDING")
     else:
         wait_for_ends(on_cluster, parent, 1)
@@ -106,13 +100,8 @@ def test_resume_after_killed_parent_runs_no_cell_twice(
         wait_for(lambda: cluster.jobs() == {}, 120)
     resumed = on_cluster.resume()
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
-    found = outcomes(on_cluster)
-    assert len(found) == 4
-    assert {count["ok"] for count in found.values()} == {1}
-    again = sum((count - Counter({"ok": 1}) for count in found.values()), Counter[str]())
-    assert set(again) <= ({"interrupted"} if moment == "running" else set()), (
-        "nothing was done for nothing"
-    )
+    expected = {"interrupted"} if moment == "running" else set()
+    assert set(count_other_outcomes(on_cluster, 4)) <= expected
     wait_for(lambda: cluster.jobs() == {}, 60)
 
 
@@ -120,51 +109,33 @@ def test_resume_after_killed_parent_runs_no_cell_twice(
 def test_requeued_job_continues_from_checkpoint(
     on_cluster: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in toy_costs(step=0.25).items():
-        monkeypatch.setenv(name, text)
-    long = {
-        "blocks": "1",
-        "frameworks": "toy",
-        "steps_per_epoch": "10",
-        "epochs": "30",
-        "time_limit": "1m",
-    }
-    output, _ = ended(
-        on_cluster.start(**{**TOYS, **long}), 500
-    )  # 75 s of sleep alone: no job of a minute trains it whole
-    runs = stored(on_cluster)["toy · block 1"]
-    told = sorted(
-        (run.start_ms, run.tags["outcome"], run.tags.get("outcome_reason", "")) for run in runs
-    )
-    assert [outcome for _, outcome, _ in told][-1] == "ok", output
-    assert {(outcome, reason) for _, outcome, reason in told[:-1]} == {
-        ("interrupted", "its job reached the time limit, or gave way to another")
-    }
-    newest = max(runs, key=lambda run: run.start_ms)
-    points = Store(on_cluster.uri)._client.get_metric_history(newest.run_id, "val/loss")
-    assert [point.step for point in points] == list(range(1, 31))
+    """Train for 75 s of sleep: no job of a minute does it all."""
+    slow_down(monkeypatch, 0.25)
+    settings = {"frameworks": "toy", "steps_per_epoch": "10", "epochs": "30", "time_limit": "1m"}
+    output = wait_for_end(on_cluster.start(**{**TOYS, **settings, "blocks": "1"}), 500)
+    *earlier, last = sorted(stored(on_cluster)["toy · block 1"], key=lambda run: run.start_ms)
+    assert last.tags["outcome"] == "ok", output
+    ends = {(run.tags["outcome"], run.tags["outcome_reason"]) for run in earlier}
+    assert ends == {("interrupted", REQUEUED)}
+    assert list(history(on_cluster, last, "val/loss")) == list(range(1, 31))
 
 
 @pytest.mark.parametrize("small_disk", ["24m"], indirect=True)
 def test_resume_after_full_shared_disk(
     on_cluster: Place, cluster: Slurm, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in toy_costs(step=0.1).items():
-        monkeypatch.setenv(name, text)
-    where = Place(small_disk, on_cluster.cache, on_cluster.uri)
-    parent = where.start(**{**TOYS, "blocks": "2", "steps_per_epoch": "10", "epochs": "20"})
-    wait_for_epochs(where, parent, 1)
-    with (small_disk / "ballast").open("wb") as file, pytest.raises(OSError, match="No space left"):  # noqa: PT012
-        while True:
-            file.write(b"x" * 65_536)
-            file.flush()
-    output, _ = ended(parent, 240)
+    slow_down(monkeypatch, 0.1)
+    place = Place(small_disk, on_cluster.cache, on_cluster.uri)
+    parent = place.start(**{**TOYS, "blocks": "2", "steps_per_epoch": "10", "epochs": "20"})
+    wait_for_epochs(place, parent, 1)
+    fill(small_disk / "ballast")
+    output = wait_for_end(parent, 240)
     assert parent.returncode == 1, output
     assert "Traceback" not in output
-    assert "No space left on device" in output
+    assert "No space left" in output
     assert cluster.jobs() == {}
     (small_disk / "ballast").unlink()
     monkeypatch.delenv("EVENHAND_TOY_COSTS")
-    resumed = where.resume()
+    resumed = place.resume()
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
-    assert {count["ok"] for count in outcomes(where).values()} == {1}
+    count_other_outcomes(place, 4)

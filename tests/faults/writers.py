@@ -1,4 +1,4 @@
-"""Campaigns that are begun, killed and resumed, one after the other, as their users would do it."""
+"""Campaigns that are begun, killed and resumed, one after the other, as users would do it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.conftest import Place
+from tests.faults.test_campaign import cell_process
 from tracking import journal
 
 FINISHED = (0, 3)  # with a verdict, or without one
@@ -20,7 +21,7 @@ BLOCKS = 3
 
 
 class Writer(threading.Thread):
-    """Runs campaigns in a place of its own, one at least, until it shall begin no more; each is resumed until it ends well."""
+    """Thread that runs campaigns in its place; each is resumed until it ends well."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(daemon=True)
@@ -32,25 +33,30 @@ class Writer(threading.Thread):
         self._process: subprocess.Popen[str] | None = None
 
     def run(self) -> None:
-        while (unfinished := self.folders - self.finished) or not (
-            self.finished and self.no_more.is_set()
-        ):
-            command = self._resume(min(unfinished)) if unfinished else self._start()
-            environment, folder = self.place.environment, self.place.folder
-            pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-            self._process = subprocess.Popen(command, env=environment, cwd=folder, **pipe)  # type: ignore[call-overload]
+        while True:
+            unfinished = self.folders - self.finished
+            if not unfinished and self.finished and self.no_more.is_set():
+                return
+            self._process = subprocess.Popen(
+                self._command(min(unfinished) if unfinished else None),
+                env=self.place.environment,
+                cwd=self.place.folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
             output, _ = self._process.communicate()
             code = self._process.returncode
             self.codes[code] += 1
             if "Traceback" in output:
                 self.complaints.append(output)
             if code in FINISHED:
-                self.finished |= self.folders if not unfinished else {min(unfinished)}
+                self.finished |= {min(unfinished)} if unfinished else self.folders
             elif code != -signal.SIGKILL:
                 time.sleep(1.0)
 
     def stop(self) -> None:
-        """At once, whatever runs; where a test gives up."""
+        """Kill the running campaign and begin no other, where a test gives up."""
         self.no_more.set()
         self.finished = self.folders | {Path()}
         if parent := self.parent():
@@ -62,33 +68,27 @@ class Writer(threading.Thread):
         return set(journal.campaigns(self.place.journal)) if self.place.journal.exists() else set()
 
     def parent(self) -> psutil.Process | None:
-        """The campaign's own process, if one runs."""
+        """Return the campaign's process, if one runs."""
+        if not self._process or self._process.poll() is not None:
+            return None
         try:
-            return (
-                psutil.Process(self._process.pid)
-                if self._process and self._process.poll() is None
-                else None
-            )
+            return psutil.Process(self._process.pid)
         except psutil.NoSuchProcess:
             return None
 
     def child(self) -> psutil.Process | None:
-        """The process of a cell, if one runs."""
+        """Return the process of a cell, if one runs."""
         try:
-            children = parent.children() if (parent := self.parent()) else []
-            return next((one for one in children if "experiments.cell" in one.cmdline()), None)
+            parent = self.parent()
+            return cell_process(parent) if parent else None
         except psutil.Error:
             return None
 
-    def _start(self) -> list[str]:
-        return self.place.command(
-            "captioning", frameworks="pytorch", epochs="3", blocks=str(BLOCKS)
-        )
-
-    def _resume(self, folder: Path) -> list[str]:
-        options = [
-            f"--cache={self.place.cache}",
-            f"--journal={self.place.journal}",
-            f"--resume={folder.name}",
-        ]
-        return [sys.executable, "-m", "experiments", "captioning", *options]
+    def _command(self, unfinished: Path | None) -> list[str]:
+        place = self.place
+        if not unfinished:
+            settings = {"frameworks": "pytorch", "epochs": "3", "blocks": str(BLOCKS)}
+            return place.command("captioning", **settings)
+        options = [f"--cache={place.cache}", f"--journal={place.journal}"]
+        resume = f"--resume={unfinished.name}"
+        return [sys.executable, "-m", "experiments", "captioning", *options, resume]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import numpy as np
 import pytest
 
 import models
 from models import parity
+from models.bert import spec as bert
+from models.contract import Array, Batch
 from models.frameworks import available
 from models.frameworks.introspection import first_difference
 from models.testing import FrameworkContract, contract_run
 from models.testing.framework_checks import SOME
+from tests.models.plain import Bert
 
 QUICK = ("pytorch", "tensorflow", "keras-torch")
-# test_bert.py has BERT; the others are slow.
-QUICK_ZOO = ("vgg16_cifar",)
+QUICK_ZOO = ("bert", "vgg16_cifar")
 # The small version of resnet152 is resnet50's.
 SLOW_ZOO = tuple({*models.available()} - {*SOME, *QUICK_ZOO, "resnet152"})
 
@@ -42,6 +46,8 @@ def every_framework(request: pytest.FixtureRequest) -> str:
 
 
 class TestFramework(FrameworkContract):
+    models = (*SOME, *QUICK_ZOO)
+
     @pytest.fixture(autouse=True)
     def _set_framework(self, every_framework: str) -> None:
         self.framework = every_framework
@@ -50,7 +56,7 @@ class TestFramework(FrameworkContract):
 @pytest.mark.parametrize("model", slow_unless(QUICK_ZOO, (*QUICK_ZOO, *sorted(SLOW_ZOO))))
 def test_parity_of_the_zoo(model: str) -> None:
     """PyTorch's kernels, where nothing is traced; test_zoo.py has all frameworks."""
-    zoo = QUICK_ZOO if model in QUICK_ZOO else SLOW_ZOO
+    zoo = TestFramework.models if model in QUICK_ZOO else SLOW_ZOO
     names = ("pytorch", "keras-torch")
     left, right = (contract_run(name, zoo).parity(model) for name in names)
     rows = parity.judge(model, (names[0], left), (names[1], right))
@@ -65,3 +71,50 @@ def test_parity_of_the_zoo(model: str) -> None:
     assert len(layers.keys() & mirrored.keys()) > 3
     # no layer of an equal network is blamed
     assert first_difference(layers, mirrored, 1e-10)[0] == "outputs"
+
+
+@pytest.fixture(scope="module")
+def probed() -> tuple[bert.Spec, Batch, dict[str, Array]]:
+    """Return the inputs of the parity gate."""
+    rng = np.random.default_rng(0)
+    spec, batch = bert.probe(rng)
+    return spec, batch, parity._perturbed(bert.initial_weights(spec, rng), rng)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_each_number_of_bert_is_that_of_the_formulas(
+    framework: str, probed: tuple[bert.Spec, Batch, dict[str, Array]]
+) -> None:
+    """Compare outputs, loss, slopes, and inputs and rate of each dropout."""
+    spec, batch, values = probed
+    results, plain = (
+        contract_run(framework, TestFramework.models).parity("bert"),
+        Bert(spec, values),
+    )
+    np.testing.assert_allclose(results["forward/outputs"], plain.logits(batch), rtol=1e-12)
+    for path, arrays in plain.received.items():
+        np.testing.assert_allclose(
+            results[f"place/{path}"],
+            np.concatenate([item.ravel() for item in arrays]),
+            rtol=1e-11,
+            atol=1e-14,
+        )
+        np.testing.assert_allclose(results[f"mask/{path}"][:2], 1 / 0.9)
+        dropped, drawn = results[f"dropout/{path}"]
+        assert dropped / drawn == pytest.approx(
+            0.1, abs=6 * sqrt(0.1 * 0.9 / drawn)
+        )  # six deviations
+    assert (
+        len([name for name in results if name.startswith("dropout/")]) == len(plain.received) == 8
+    )
+    assert results["loss/mean"] == pytest.approx(plain.loss(batch), rel=1e-12)
+    rng = np.random.default_rng(1)
+    for name, array in values.items():
+        direction = rng.standard_normal(array.shape)
+        ends = [
+            Bert(spec, values | {name: array + step * direction}).loss(batch)
+            for step in (1e-5, -1e-5)
+        ]
+        slope = float((results[f"gradient/{name}"] * direction).sum())
+        # Central differences: right to the square of the step, and to the loss's rounding over it.
+        assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6, abs=1e-8), name

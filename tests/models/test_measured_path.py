@@ -1,23 +1,35 @@
-"""Code inside the clock: the same work in each framework, and nothing else."""
+"""Code inside the clock: the same work in each framework, and nothing else.
+
+All scripts of a framework run in one process, which imports it once.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from experiments.cell import measure
+from experiments.cell.timing import PhaseValues
 from models.errors import ErrorCode, ModelError
-from models.frameworks import missing
+from models.frameworks import available, described, missing
 from models.frameworks.devices import OPERATIONS, OVERRIDES, verify_arithmetic
-from tests.models.children import answer, results_of, run_python
+from tests.models.children import ROOT, results_of, run_python
+from tests.models.test_contract import QUICK, slow_unless
+from tracking.records import Tags
 
 PRELUDE = """
 import json, sys
 import numpy as np
 import models
-from models.contract import Batch, OptimizerConfig
+from models import frameworks
+from models.contract import Batch, ModelError, OptimizerConfig
 from models.frameworks import open_framework
 
 
@@ -36,21 +48,103 @@ class Clock:
 
 
 def opened(name, model, precision="float32", **options):
-    options = {"threads": 1, "precision": precision, **options}
-    framework = open_framework(name, device="cpu", seed=0, **options)
+    framework = open_framework(name, device="cpu", threads=3, precision=precision, seed=0, **options)
     module, rng = models.spec(model), np.random.default_rng(0)
     spec, batch = module.probe(rng)
     network = framework.build(model, spec)
     framework.load_weights(network, module.initial_weights(spec, rng))
     return framework, network, batch, framework.optimizer(network, OptimizerConfig("adam", 1e-3))
+
+
 """
+# Of each framework.
+VERSIONS = """
+result = {}
+for algorithm in ("heuristic", "fixed", "profiled") if name == "pytorch" else ("profiled",):
+    framework, *_ = opened(name, "lenet", conv_algorithm=algorithm)
+    result[algorithm] = framework.versions()
+"""
+EVEN = """
+framework, network, batch, _ = opened(name, "lenet")
+batch, halves = (
+    Batch(batch.inputs, batch.targets, np.full(len(batch.targets), weight, np.float32))
+    for weight in (1, 0.5)
+)
+clock, before = Clock(), framework.weights(network)
+even = [framework.place(batch).even]
+for trained in (batch, halves, batch):
+    framework.load_weights(network, before)
+    optimizer = framework.optimizer(network, OptimizerConfig("sgd", 1e-1))
+    framework.train_epoch(network, optimizer, [trained], clock)
+result = [clock.losses, even + [framework.place(at).even for at in (batch, halves)]]
+"""
+PLAIN = """
+module, rng = models.spec("lenet"), np.random.default_rng(5)
+weights = module.initial_weights(module.Spec(), rng)
+images = rng.standard_normal((6, 28, 28, 1)).astype(np.float32)
+labels = rng.integers(0, 10, 6, dtype=np.int32)
+framework, network, *_ = opened(name, "lenet")
+bare = models.load("lenet", framework.architecture).build(module.Spec())
+plain = frameworks.load(name, "plain_loop").Plain(bare, weights, images, labels, framework.device)
+framework.load_weights(network, weights)
+answers = [plain.requests()().tolist(), framework.infer(network, (images,)).tolist()]
+step, clock = plain.steps(1e-2), Clock()
+batch = framework.place(Batch((images,), labels, np.ones(6, np.float32)))
+optimizer = framework.optimizer(network, OptimizerConfig("adam-stock", 1e-2))
+framework.train_epoch(network, optimizer, [batch] * 8, clock)
+result = [answers, [step() for _ in range(8)], clock.losses]
+"""
+PRECISION = """
+from models.caption_decoder.decoding import decode
+try:
+    open_framework(name, device="cpu", threads=3, precision="tf32", seed=0)
+except ModelError as error:
+    result = {"tf32": error.code}
+for precision in ("float32", "bfloat16"):
+    values = result[precision] = {}
+    for model in ("caption_decoder", "mobilenet_v2"):
+        framework, network, batch, optimizer = opened(name, model, precision)
+        logits = framework.infer(network, batch.inputs)
+        loss, total = framework.evaluate(network, batch)
+        framework.drop_nothing(network)
+        losses = [float(framework.train_step(network, optimizer, batch)) for _ in range(3)]
+        types = {str(array.dtype) for array in (logits, *framework.weights(network).values())}
+        values[model] = [logits.tolist(), loss / total, losses, sorted(types)]
+        if model == "caption_decoder":
+            limits = {"start": 1, "end": 2, "words": 4, "beams": 3}
+            values["captions"] = decode(framework, network, batch.inputs[0], **limits).shape
+"""
+# Of some frameworks.
+UPDATES = """
+from collections import Counter
+framework, network, *_ = opened(name if name != "tensorflow" else "tensorflow+eager", "caption_decoder")
+counted, variables = Counter(), network.trainable_variables
+from keras import ops
+gradients = [ops.ones_like(variable) for variable in variables]
+for rule in ("adam", "sgd"):
+    optimizer = framework.optimizer(network, OptimizerConfig(rule, 1e-3, 0.9 * (rule == "sgd")))
+    if framework.backend == "torch":
+        import torch
+        from torch.utils._python_dispatch import TorchDispatchMode
 
+        class Recorder(TorchDispatchMode):
+            def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+                counted[f"{rule} {operator._schema.name}"] += 1
+                return operator(*args, **(kwargs or {}))
 
-def told(script: str, framework: str, *arguments: str) -> Any:
-    """Return the JSON in the last line that a script prints."""
-    return answer(framework, PRELUDE + script, framework, *arguments)
+        with Recorder(), torch.no_grad():
+            optimizer.apply(gradients, variables)
+    else:
+        from tensorflow.python.framework import op_callbacks
 
+        def count(kind, *_, **__):
+            counted[f"{rule} {kind.decode() if isinstance(kind, bytes) else kind}"] += 1
 
+        op_callbacks.add_op_callback(count)
+        optimizer.apply(gradients, variables)
+        op_callbacks.remove_op_callback(count)
+result = [len(variables), counted]
+"""
 MODES = """
 import torch
 framework, network, batch, optimizer = opened("pytorch", "caption_decoder")
@@ -155,8 +249,30 @@ for layer, device in ((nn.LSTM, "cuda"), (nn.LSTM, "cpu"), (nn.LSTMCell, "cuda")
         check_autocast(nn.Sequential(nn.Linear(2, 2), layer(2, 2)), device)
         result.append("")
     except ModelError as error:
-        result.append(str(error))
+        result.append([error.code, str(error)])
 """
+PLACED = """
+result = {}
+for model in ("caption_decoder", "bert", "lenet"):
+    framework, _, batch, _ = opened("pytorch", model)
+    placed = framework.place(batch)
+    types = sorted({str(array.dtype) for array in placed.inputs})
+    result[model] = [types, str(placed.targets.dtype)]
+"""
+WAITS = """
+framework = opened("pytorch", "lenet")[0]
+networks = {"lenet": framework.build("lenet", models.spec("lenet").Spec())}
+for model, lstm in (
+    ("deepspeech2", "layer"), ("gnmt", "layer"), ("tacotron2", "layer"),
+    ("deepspeech2", "scan"), ("caption_decoder", "layer"),
+):
+    spec = models.spec(model).sized("tiny", lstm=lstm)
+    networks[f"{model} {lstm}"] = framework.build(model, spec)
+result = []
+for framework.device in ("cuda", "cpu"):
+    result += [(framework.device, at) for at in networks if framework.waits_in_step(networks[at])]
+"""
+# The last: it switches the library.
 ONEDNN = """
 import torch
 result = {}
@@ -167,65 +283,88 @@ for algorithm in ("onednn", "plain"):
     has_onednn = any("mkldnn" in event.key for event in profiler.key_averages())
     result[algorithm] = [has_onednn, outputs.tolist()]
 """
-VERSIONS = """
-name = {name!r}
-result = {{}}
-for algorithm in {algorithms!r}:
-    options = {{"threads": 3, "precision": "float32", "conv_algorithm": algorithm}}
-    framework = open_framework(name, device="cpu", seed=0, **options)
-    result[algorithm] = framework.versions()
-"""
-UPDATES = """
-from collections import Counter
-framework, network, batch, _ = opened({name!r}, "caption_decoder", threads=3)
-counted, variables = Counter(), network.trainable_variables
-from keras import ops
-gradients = [ops.ones_like(variable) for variable in variables]
-for name in ("adam", "sgd"):
-    optimizer = framework.optimizer(network, OptimizerConfig(name, 1e-3, 0.9 * (name == "sgd")))
-    if framework.backend == "torch":
-        import torch
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        class Recorder(TorchDispatchMode):
-            def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-                counted[f"{{name}} {{operator._schema.name}}"] += 1
-                return operator(*args, **(kwargs or {{}}))
-
-        with Recorder(), torch.no_grad():
-            optimizer.apply(gradients, variables)
-    else:
-        from tensorflow.python.framework import op_callbacks
-
-        def count(kind, *_, **__):
-            counted[f"{{name}} {{kind.decode() if isinstance(kind, bytes) else kind}}"] += 1
-
-        op_callbacks.add_op_callback(count)
-        optimizer.apply(gradients, variables)
-        op_callbacks.remove_op_callback(count)
-result = [len(variables), counted]
-"""
+SCRIPTS = {
+    "pytorch": {
+        "modes": MODES,
+        "layouts": LAYOUTS,
+        "widened": WIDENED,
+        "optimizers": OPTIMIZERS,
+        "autocast": AUTOCAST,
+        "placed": PLACED,
+        "waits": WAITS,
+        "onednn": ONEDNN,
+        "switches": SWITCHES,
+    },
+    "tensorflow": {"updates": UPDATES},
+    "keras-torch": {"updates": UPDATES},
+}
 
 
-def results(framework: str, **scripts: str) -> dict[str, Any]:
+@cache
+def results(framework: str) -> dict[str, Any]:
     if reason := missing(framework):
         pytest.skip(reason)
-    return results_of(framework, {name: PRELUDE + script for name, script in scripts.items()})
+    scripts = {"versions": VERSIONS, "even": EVEN, "precision": PRECISION}
+    if described(framework).has_plain_loop:
+        scripts["plain"] = PLAIN
+    scripts |= SCRIPTS.get(framework, {})
+    name = f"name = {framework!r}\n"
+    return results_of(framework, {key: PRELUDE + name + text for key, text in scripts.items()})
 
 
 @pytest.fixture(scope="module")
 def pytorch() -> dict[str, Any]:
-    return results(
-        "pytorch",
-        versions=VERSIONS.format(name="pytorch", algorithms=("heuristic", "fixed", "profiled")),
-        modes=MODES,
-        layouts=LAYOUTS,
-        widened=WIDENED,
-        optimizers=OPTIMIZERS,
-        autocast=AUTOCAST,
-        onednn=ONEDNN,
-        switches=SWITCHES,
-    )
+    return results("pytorch")
+
+
+PLAIN_LOOPS = [name for name in available() if described(name).has_plain_loop]
+
+
+@pytest.mark.parametrize("framework", slow_unless(QUICK, tuple(PLAIN_LOOPS)))
+def test_plain_loop_is_the_same_training(framework: str) -> None:
+    """Eight steps with each framework's own Adam; only the order of a sum may differ in float32."""
+    answers, plain, ours = results(framework)["plain"]
+    assert plain == pytest.approx(ours, rel=1e-4)
+    assert plain[-1] < 0.9 * plain[0]
+    np.testing.assert_allclose(*answers, rtol=1e-4, atol=1e-5)
+
+
+# `contract` has the types, `transfer` carries weights into the network.
+ALLOWED = {"__future__", "collections.abc", "typing", "models.contract", "models.transfer"}
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "keras"])
+def test_plain_loop_imports_nothing_of_the_adapter(framework: str) -> None:
+    path = ROOT / "models" / "frameworks" / framework / "plain_loop.py"
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    modules = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    own = {"pytorch": "torch"}.get(framework, framework)
+    assert imported | {alias.name for alias in modules} <= ALLOWED | {own}
+
+
+@pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
+def test_equal_weights_give_the_same_loss_with_and_without_them(framework: str) -> None:
+    """The plain mean if all weights are 1; after the first other weight never again."""
+    losses, even = results(framework)["even"]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
+    assert even == [True, False, False]
+
+
+@pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
+def test_mixed_precision_rounds_and_nothing_else(framework: str, pytorch: dict[str, Any]) -> None:
+    exact, rounded = pytorch["precision"]["float32"], results(framework)["precision"]
+    assert rounded["tf32"] == ErrorCode.NO_DEVICE
+    for model in ("caption_decoder", "mobilenet_v2"):
+        logits, loss, *_ = exact[model]
+        mixed_logits, mixed_loss, losses, types = rounded["bfloat16"][model]
+        difference = np.linalg.norm(np.array(mixed_logits) - np.array(logits))
+        # eight bits of mantissa: 2⁻⁹ a rounding, a few dozen layers; float32 would be at 1e-6
+        assert 1e-4 < difference / np.linalg.norm(logits) < 0.05
+        assert mixed_loss == pytest.approx(loss, rel=0.02)
+        assert np.isfinite(losses).all()
+        assert types == ["float32"]
+    assert rounded["bfloat16"]["captions"] == exact["captions"]
 
 
 def test_pytorch_sets_the_mode_only_outside_of_the_clock(pytorch: dict[str, Any]) -> None:
@@ -274,7 +413,8 @@ def test_pytorchs_switches_agree_with_the_older_ones(pytorch: dict[str, Any]) ->
 
 def test_bfloat16_lstms_are_refused_on_a_gpu(pytorch: dict[str, Any]) -> None:
     on_gpu, on_cpu, cells = pytorch["autocast"]
-    assert "PyTorch computes 1 (nn.LSTM) in float16 on a GPU" in on_gpu
+    assert on_gpu[0] == ErrorCode.UNSUPPORTED
+    assert "1 (nn.LSTM)" in on_gpu[1]
     assert (on_cpu, cells) == ("", "")
 
 
@@ -294,40 +434,38 @@ def test_pytorch_records_its_switches(pytorch: dict[str, Any]) -> None:
         assert {texts[f"torch_{name}_precision"] for name in OPERATIONS} == {"ieee"}
 
 
-@pytest.mark.parametrize(
-    ("framework", "library", "threads"),
-    [
-        (
-            "tensorflow",
-            "tensorflow",
-            ("tensorflow_intra_op_threads", "tensorflow_inter_op_threads"),
-        ),
-        ("keras-jax", "jax", ("jax_threads",)),
-    ],
-)
-def test_others_record_the_same_switches(
-    framework: str, library: str, threads: tuple[str, ...]
-) -> None:
-    script = VERSIONS.format(name=framework, algorithms=("profiled",))
-    updates = {"updates": UPDATES.format(name="tensorflow+eager")}
-    scripts = {"versions": script, **(updates if framework == "tensorflow" else {})}
-    found = results(framework, **scripts)
-    texts = found["versions"]["profiled"]
+def test_pytorch_widens_targets_before_the_step_and_no_inputs(pytorch: dict[str, Any]) -> None:
+    assert pytorch["placed"] == {
+        "caption_decoder": [["torch.float32", "torch.int32"], "torch.int64"],
+        "bert": [["torch.int32"], "torch.int64"],
+        "lenet": [["torch.float32"], "torch.int64"],
+    }
+
+
+def test_only_packed_sequences_of_pytorch_wait_on_a_gpu(pytorch: dict[str, Any]) -> None:
+    layers = ("deepspeech2 layer", "gnmt layer", "tacotron2 layer")
+    assert pytorch["waits"] == [["cuda", name] for name in layers]
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "keras-jax"])
+def test_others_record_the_same_switches(framework: str) -> None:
+    texts, library = results(framework)["versions"]["profiled"], framework.removeprefix("keras-")
     assert {texts[f"{library}_{name}_precision"] for name in OPERATIONS} == {"ieee"}
-    assert {texts[name] for name in threads} == {"3"}
+    assert {texts[name] for name in texts if name.endswith("_threads")} == {"3"}
     assert texts[f"{library}_flushes_denormals"] == "True"
     assert "--xla_gpu_autotune_level=4" in texts["xla_flags"]
-    if framework == "tensorflow":
-        assert texts["tensorflow_cudnn_autotune"] == "1"
-        variables, counted = found["updates"]
-        assert counted["adam Expm1"] == 2  # corrections are computed once a step
-        kernels = counted["adam ResourceApplyAdam"], counted["sgd ResourceApplyMomentum"]
-        assert kernels == (variables, variables)
+    assert texts.get("tensorflow_cudnn_autotune", "1") == "1"
+
+
+def test_tensorflow_computes_corrections_once_a_step() -> None:
+    variables, counted = results("tensorflow")["updates"]
+    assert counted["adam Expm1"] == 2
+    kernels = counted["adam ResourceApplyAdam"], counted["sgd ResourceApplyMomentum"]
+    assert kernels == (variables, variables)
 
 
 def test_keras_on_pytorch_updates_all_variables_in_one_kernel() -> None:
-    found = results("keras-torch", updates=UPDATES.format(name="keras-torch"))
-    variables, counted = found["updates"]
+    variables, counted = results("keras-torch")["updates"]
     assert counted["adam aten::_fused_adam_"] == counted["sgd aten::_fused_sgd_"] == 1
     assert sum(counted.values()) < 2 * variables  # scalars, and nothing variable by variable
 
@@ -383,3 +521,21 @@ def test_a_cell_compiles_into_an_empty_folder(tmp_path: Path) -> None:
     assert not (tmp_path / folders[0]).exists()
     assert not set(folders) & set(inherited.values())
     assert len(list(tmp_path.rglob("program"))) == 2
+
+
+@pytest.mark.parametrize(("timing", "tagged"), [("step", False), ("free", True), ("both", True)])
+def test_only_windows_are_tagged(timing: str, tagged: bool) -> None:
+    spec: Any = SimpleNamespace(settings={"timing": timing}, run="r")
+    records: list[object] = []
+    output: Any = SimpleNamespace(record=records.append)
+    windows, on_device = (
+        PhaseValues("train_windows", (1.0, 1.0), (8, 8), 0),
+        PhaseValues("train_on_device", (), (), 0),
+    )
+    summary = {
+        "train/examples_per_second": 1.0,
+        "train/step_seconds": 1.0,
+        "train/step_seconds_p95": 1.0,
+    }
+    measure.as_timed(spec, summary, windows, on_device, output, held_up=False, waits="lengths")
+    assert records == ([Tags("r", {"waits_in_step": "lengths"})] if tagged else [])

@@ -5,19 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import models
-from models.contract import Array, Weights
+from models import parity
+from models.contract import Array, ErrorCode, Weights
 from models.gnmt import spec as gnmt
 from models.tacotron2 import spec as tacotron2
 from models.testing import check_initial_weights, check_sizes
-from tests.models.children import answer, run_in
-from tests.models.plain import FORWARD, cell, convolution, lstm, norm, sigmoid
+from tests.models.children import results_of
+from tests.models.plain import cell, convolution, lstm, norm, sigmoid
 
 W, V = 1_024, 32_000  # of GNMT
 CONVOLUTIONS = 32 * 11 * 41 + 32 * 32 * 11 * 21 + 2 * 2 * 32
@@ -163,60 +163,87 @@ LOOPS: dict[str, tuple[Callable[..., Array], float]] = {
 }
 
 
+FORWARD = """
+import numpy as np
+from models import parity, spec
+from models.frameworks import open_framework
+adapter = open_framework("pytorch", device="cpu", threads=1, precision="float64", seed=0)
+result = {}
+for name in ("deepspeech2", "gnmt", "tacotron2"):
+    module, rng = spec(name), np.random.default_rng(3)
+    small, batch = module.probe(rng)
+    network = adapter.build(name, small)
+    adapter.load_weights(network, parity._perturbed(module.initial_weights(small, rng), rng))
+    loss, total = adapter.evaluate(network, batch)
+    result[name] = [adapter.infer(network, batch.inputs).tolist(), loss / total]
+"""
+LOSSES = """
+import numpy as np
+case = np.load({case!r})
+logits, targets, frames, labels = (case[name] for name in ("logits", "targets", "frames", "labels"))
+"""
+TORCH_LOSS = """
+import torch
+from models.deepspeech2.pytorch import DeepSpeech2
+given = torch.tensor(logits, requires_grad=True)
+inputs = (None, torch.tensor(2 * frames))
+losses = DeepSpeech2.example_losses(None, inputs, given, torch.tensor(targets))
+losses.sum().backward()
+result = {"torch": [losses.tolist(), given.grad.tolist()]}
+"""
+TENSORFLOW_LOSSES = """
+import os
+os.environ["KERAS_BACKEND"] = "tensorflow"
+import tensorflow as tf
+from models.deepspeech2.ctc import LOSSES
+result = {}
+for name, loss in LOSSES.items():
+    kind = "float64" if name in ("scan", "sparse") else "float32"
+    given = tf.constant(logits.astype(kind))
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        losses = loss(given, tf.constant(targets), tf.constant(frames), tf.constant(labels))
+    result[name] = [losses.numpy().tolist(), tape.gradient(losses, given).numpy().tolist()]
+"""
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
+    """Return transcripts in four rows; a letter twice needs a blank between."""
+    logits = np.random.default_rng(0).standard_normal((4, 6, 3))
+    targets = np.array([[1, 1, 0], [2, 0, 0], [1, 2, 1], [2, 2, 0]], np.int32)
+    frames, labels = np.array([6, 2, 5, 3], np.int32), np.array([2, 1, 3, 2], np.int32)
+    arrays = {"logits": logits, "targets": targets, "frames": frames, "labels": labels}
+    path = tmp_path_factory.mktemp("ctc") / "case.npz"
+    np.savez(path, **arrays)
+    return {**arrays, "path": np.array(str(path))}
+
+
+@pytest.fixture(scope="module")
+def pytorch(case: dict[str, Array]) -> dict[str, Any]:
+    losses = LOSSES.format(case=str(case["path"])) + TORCH_LOSS
+    return results_of("pytorch", {"forward": FORWARD, "losses": losses})
+
+
 @pytest.mark.parametrize("model", LOOPS)
-def test_outputs_are_those_of_plain_loops(model: str, tmp_path: Path) -> None:
+def test_outputs_are_those_of_plain_loops(model: str, pytorch: dict[str, Any]) -> None:
     """PyTorch's; the gate proves that the other frameworks' are equal to them."""
-    run_in("pytorch", "-c", FORWARD, model, "pytorch", str(tmp_path / "found.npz"))
-    with np.load(tmp_path / "found.npz") as file:
-        results = dict(file)
-    weights = {
-        name.removeprefix("weights/"): array
-        for name, array in results.items()
-        if name.startswith("weights/")
-    }
-    inputs = [array for name, array in results.items() if name.startswith("inputs/")]
-    outputs = results["outputs"].reshape(len(inputs[0]), -1, results["outputs"].shape[-1])
+    module, rng = models.spec(model), np.random.default_rng(3)
+    small, batch = module.probe(rng)
+    weights = parity._perturbed(module.initial_weights(small, rng), rng)
+    outputs = np.array(pytorch["forward"][model][0])
+    outputs = outputs.reshape(len(batch.inputs[0]), -1, outputs.shape[-1])
     loops, tolerance = LOOPS[model]
-    expected = [loops(weights, *row) for row in zip(*inputs, strict=True)]
+    expected = [loops(weights, *row) for row in zip(*batch.inputs, strict=True)]
     for row, values in zip(outputs, expected, strict=True):
         np.testing.assert_allclose(row[: len(values)], values, rtol=tolerance, atol=tolerance / 100)
     if model == "tacotron2":
-        losses = [
-            loss(values, targets[: len(values)])
-            for values, targets in zip(expected, results["targets"], strict=True)
-        ]
-        np.testing.assert_allclose(
-            results["loss"], np.average(losses, weights=results["row_weights"]), rtol=1e-9
-        )
+        pairs = zip(expected, batch.targets, strict=True)
+        losses = [loss(values, targets[: len(values)]) for values, targets in pairs]
+        mean = np.average(losses, weights=batch.weights)
+        np.testing.assert_allclose(pytorch["forward"][model][1], mean, rtol=1e-9)
 
 
-LOSSES = """
-import json, sys
-import numpy as np
-case = np.load(sys.argv[2])
-logits, targets, frames, labels = (case[name] for name in ("logits", "targets", "frames", "labels"))
-found = {}
-if sys.argv[1] == "pytorch":
-    import torch
-    from models.deepspeech2.pytorch import DeepSpeech2
-    given = torch.tensor(logits, requires_grad=True)
-    losses = DeepSpeech2.example_losses(None, (None, torch.tensor(2 * frames)), given, torch.tensor(targets))
-    losses.sum().backward()
-    found["torch"] = [losses.tolist(), given.grad.tolist()]
-else:
-    import os
-    os.environ["KERAS_BACKEND"] = "tensorflow"
-    import tensorflow as tf
-    from models.deepspeech2.ctc import LOSSES
-    for name, loss in LOSSES.items():
-        kind = "float64" if name in ("scan", "sparse") else "float32"
-        given = tf.constant(logits.astype(kind))
-        with tf.GradientTape() as tape:
-            tape.watch(given)
-            losses = loss(given, tf.constant(targets), tf.constant(frames), tf.constant(labels))
-        found[name] = [losses.numpy().tolist(), tape.gradient(losses, given).numpy().tolist()]
-print(json.dumps(found))
-"""
 # By the type of an implementation: float64, TensorFlow's kernel, float32.
 TOLERANCES = {"torch": 1e-12, "scan": 1e-12, "sparse": 1e-6, "dense": 1e-5, "keras": 1e-5}
 
@@ -230,52 +257,34 @@ def by_enumeration(logits: Array, targets: Array, frames: int) -> float:
     """Minus the logarithm of the summed probability of all paths that spell the targets."""
     likely = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     paths = itertools.product(range(logits.shape[1]), repeat=frames)
-    target_values = tuple(int(item) for item in targets if item)
-    return -float(
-        np.log(
-            sum(
-                np.prod([likely[t, s] for t, s in enumerate(path)])
-                for path in paths
-                if spelled(path) == target_values
-            )
-        )
-    )
+    transcript = tuple(symbol for symbol in targets.tolist() if symbol)
+    matching = (path for path in paths if spelled(path) == transcript)
+    total = sum(np.prod([likely[t, s] for t, s in enumerate(path)]) for path in matching)
+    return -float(np.log(total))
 
 
 @pytest.fixture(scope="module")
-def losses(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[dict[str, list[Array]], list[float], Array]:
+def losses(case: dict[str, Array], pytorch: dict[str, Any]) -> tuple[dict[str, Any], Array, Array]:
     """Return losses and gradients by implementation, by enumeration, and by its differences."""
-    folder = tmp_path_factory.mktemp("ctc")
-    rng = np.random.default_rng(0)
-    logits = rng.standard_normal((4, 6, 3))
-    targets = np.array(
-        [[1, 1, 0], [2, 0, 0], [1, 2, 1], [2, 2, 0]], np.int32
-    )  # a letter twice needs a blank between
-    frames, labels = np.array([6, 2, 5, 3], np.int32), np.array([2, 1, 3, 2], np.int32)
-    np.savez(folder / "case.npz", logits=logits, targets=targets, frames=frames, labels=labels)
-    results: dict[str, list[Array]] = {}
-    for framework in ("pytorch", "tensorflow"):
-        computed = answer(framework, LOSSES, framework, str(folder / "case.npz"))
-        results |= {name: [np.array(item) for item in both] for name, both in computed.items()}
-    target_values = [by_enumeration(*item) for item in zip(logits, targets, frames, strict=True)]
+    script = LOSSES.format(case=str(case["path"])) + TENSORFLOW_LOSSES
+    results = results_of("tensorflow", {"losses": script})["losses"] | pytorch["losses"]
+    logits, targets, frames = case["logits"], case["targets"], case["frames"]
+    expected = [by_enumeration(*row) for row in zip(logits, targets, frames, strict=True)]
     slopes = np.zeros_like(logits)
     for at in np.ndindex(logits.shape):
-        moved = [logits[at[0]].copy(), logits[at[0]].copy()]
-        for item, step in zip(moved, (1e-5, -1e-5), strict=True):
-            item[at[1:]] += step
-        above, below = (by_enumeration(item, targets[at[0]], frames[at[0]]) for item in moved)
+        moved = np.stack([logits[at[0]]] * 2)
+        moved[(slice(None), *at[1:])] += (1e-5, -1e-5)
+        above, below = (by_enumeration(row, targets[at[0]], frames[at[0]]) for row in moved)
         slopes[at] = (above - below) / 2e-5
-    return results, target_values, slopes
+    return results, np.array(expected), slopes
 
 
 @pytest.mark.parametrize("name", TOLERANCES)
 def test_a_ctc_loss_sums_over_every_alignment(
-    name: str, losses: tuple[dict[str, list[Array]], list[float], Array]
+    name: str, losses: tuple[dict[str, Any], Array, Array]
 ) -> None:
-    results, target_values, slopes = losses
-    np.testing.assert_allclose(results[name][0], target_values, rtol=TOLERANCES[name])
+    results, expected, slopes = losses
+    np.testing.assert_allclose(results[name][0], expected, rtol=TOLERANCES[name])
     # Central differences: right to the square of the step, and to the loss's rounding over it.
     np.testing.assert_allclose(results[name][1], slopes, atol=max(1e-8, TOLERANCES[name]))
 
@@ -340,6 +349,6 @@ def test_what_comes_before_is_given_and_what_comes_next_is_taught() -> None:
     ],
 )
 def test_nonsense_sizes_are_refused(model: str, wrong: dict[str, Any]) -> None:
-    """In one line with the model and what is wrong."""
-    with pytest.raises(models.ModelError, match=f"^{model}: .*{next(iter(wrong))}"):
+    with pytest.raises(models.ModelError, match=f"^{model}: .*{next(iter(wrong))}") as refused:
         replace(models.spec(model).sized("tiny"), **wrong)
+    assert refused.value.code in (ErrorCode.INVALID_VALUE, ErrorCode.UNKNOWN_NAME)

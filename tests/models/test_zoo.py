@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from math import prod
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import models
 from models import parity, weights
+from models.contract import ErrorCode
 from models.frameworks import available, missing
 from models.testing import check_equality, check_initial_weights, check_sizes
-from tests.models.children import answer, run_in
+from tests.models.children import results_of
 
 # Trainable and other parameters by torchvision's tables; of vgg16_cifar and lenet by hand.
 PUBLISHED = {
@@ -34,25 +34,57 @@ LARGE = {"vgg16", "resnet152"}  # half a gigabyte, and minutes of tracing
 EVERYWHERE = [name for name in available() if name != "pytorch"]
 
 SIZES = """
-import json, sys, models
+import models
 from models.frameworks import open_framework
-framework = open_framework(sys.argv[1], device="cpu", threads=1, precision="float32", seed=0)
-found = {}
-for name in sys.argv[3:]:
+framework = open_framework(FRAMEWORK, device="cpu", threads=1, precision="float32", seed=0)
+result = {}
+for name in NAMES:
     network = framework.build(name, models.spec(name).Spec())
-    shapes = {key: list(array.shape) for key, array in framework.weights(network).items()}
-    found[name] = [framework.parameter_counts(network), shapes]
-json.dump(found, open(sys.argv[2], "w"))
+    shapes = {key: array.shape for key, array in framework.weights(network).items()}
+    result[name] = [framework.parameter_counts(network), shapes]
 """
 CHECKPOINTS = """
-import json, sys, torch
+import torch
 from torchvision.models import get_model
-with torch.device("meta"):
-    found = {name: get_model(name, weights=None, init_weights=False) if name == "inception_v3" else get_model(name, weights=None)
-             for name in sys.argv[2:]}
-shapes = {name: {key: list(value.shape) for key, value in model.state_dict().items()} for name, model in found.items()}
-json.dump(shapes, open(sys.argv[1], "w"))
+result = {}
+for name in NAMES:
+    options = {"init_weights": False} if name == "inception_v3" else {}
+    with torch.device("meta"):
+        state = get_model(name, weights=None, **options).state_dict()
+    result[name] = {key: tensor.shape for key, tensor in state.items()}
 """
+POOLS = """
+import numpy as np
+import models
+from models.frameworks import open_framework
+framework = open_framework(FRAMEWORK, device="cpu", threads=1, precision="float64", seed=0)
+module = models.spec("vgg16")
+spec, _ = module.probe(np.random.default_rng(0))
+result = {}
+for side in (8, 40, 56, 72):  # 1, 5, 7 and 9 pixels before the pooling to 7
+    network = framework.build("vgg16", spec)
+    framework.load_weights(network, module.initial_weights(spec, np.random.default_rng(1)))
+    images = np.random.default_rng(side).standard_normal((2, side, side, 3)).astype(np.float32)
+    result[side] = framework.infer(network, (images,)).tolist()
+"""
+
+
+@cache
+def results(framework: str) -> dict[str, Any]:
+    sizes = sorted(PUBLISHED.keys() - (LARGE if framework != "tensorflow" else set()))
+    scripts = {
+        "sizes": (SIZES, sizes),
+        "checkpoints": (CHECKPOINTS, OF_TORCHVISION),
+        "pools": (POOLS, []),
+    }
+    names = {"pytorch": scripts, "tensorflow": ["sizes", "pools"]}.get(framework, ["pools"])
+    return results_of(
+        framework,
+        {
+            name: f"FRAMEWORK, NAMES = {framework!r}, {scripts[name][1]!r}\n{scripts[name][0]}"
+            for name in names
+        },
+    )
 
 
 @pytest.mark.parametrize("model", sorted(PUBLISHED))
@@ -63,78 +95,46 @@ def test_models_keep_their_contract(model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "framework",
-    [
-        "pytorch",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("keras-torch", "tensorflow")),
-    ],
+    "framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)]
 )
-def test_networks_have_the_published_sizes(framework: str, tmp_path: Path) -> None:
-    expected = sorted(PUBLISHED.keys() - (LARGE if framework != "tensorflow" else set()))
-    run_in(framework, "-c", SIZES, framework, str(tmp_path / "sizes.json"), *expected)
-    for model, (counts, shapes) in json.loads((tmp_path / "sizes.json").read_text()).items():
+def test_networks_have_the_published_sizes(framework: str) -> None:
+    for model, (counts, shapes) in results(framework)["sizes"].items():
         module = models.spec(model)
         assert tuple(counts) == PUBLISHED[model], model
-        assert {name: tuple(shape) for name, shape in shapes.items()} == module.shapes(
-            module.Spec()
-        ), model
+        expected = {name: list(shape) for name, shape in module.shapes(module.Spec()).items()}
+        assert shapes == expected, model
 
 
-def test_checkpoints_of_torchvision_have_our_names_and_shapes(tmp_path: Path) -> None:
-    run_in("pytorch", "-c", CHECKPOINTS, str(tmp_path / "shapes.json"), *OF_TORCHVISION)
-    for model, shapes in json.loads((tmp_path / "shapes.json").read_text()).items():
-        published = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
-        results = {name: array.shape for name, array in weights.renamed(model, published).items()}
-        module = models.spec(model)
-        assert results == module.shapes(module.Spec()), model
+@pytest.mark.parametrize("model", OF_TORCHVISION)
+def test_checkpoints_of_torchvision_have_our_names_and_shapes(model: str) -> None:
+    shapes = results("pytorch")["checkpoints"][model]
+    published = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
+    module = models.spec(model)
+    renamed = {name: array.shape for name, array in weights.renamed(model, published).items()}
+    assert renamed == module.shapes(module.Spec())
 
 
 def test_initial_weights_are_of_order_one_however_deep() -> None:
     module = models.spec("resnet50")
     drawn = module.initial_weights(module.Spec(), np.random.default_rng(0))
     for name, array in drawn.items():
-        if (
-            array.ndim == 4
-        ):  # He: the variance is 2 / fan in; 64 · 27 values and more spread it by 5 % at most
+        if array.ndim == 4:  # He: 2 / fan in; 64 · 27 values and more spread it by 5 %
             assert array.var() * prod(array.shape[1:]) == pytest.approx(2, rel=0.15), name
-
-
-POOLS = """
-import json, sys
-import numpy as np
-import models
-from models.frameworks import open_framework
-framework = open_framework(sys.argv[1], device="cpu", threads=1, precision="float64", seed=0)
-module = models.spec("vgg16")
-spec, _ = module.probe(np.random.default_rng(0))
-found = {}
-for side in (8, 40, 56, 72):  # 1, 5, 7 and 9 pixels before the pooling to 7
-    network = framework.build("vgg16", spec)
-    framework.load_weights(network, module.initial_weights(spec, np.random.default_rng(1)))
-    images = np.random.default_rng(side).standard_normal((2, side, side, 3)).astype(np.float32)
-    found[side] = framework.infer(network, (images,)).tolist()
-print(json.dumps(found))
-"""
-
-
-@cache
-def pooled(framework: str) -> dict[str, list[list[float]]]:
-    results: dict[str, list[list[float]]] = answer(framework, POOLS, framework)
-    return results
 
 
 @pytest.mark.parametrize(
     "framework", [pytest.param("tensorflow", marks=pytest.mark.slow), "keras-torch"]
 )
 def test_the_pooling_before_vgg16s_classifier_takes_any_side(framework: str) -> None:
-    results = pooled(framework)
-    for side, logits in pooled("pytorch").items():
-        np.testing.assert_allclose(results[side], logits, rtol=1e-10, atol=1e-12, err_msg=side)
+    others = results(framework)["pools"]
+    for side, logits in results("pytorch")["pools"].items():
+        np.testing.assert_allclose(others[side], logits, rtol=1e-10, atol=1e-12, err_msg=side)
 
 
 def test_nonsense_sizes_are_refused() -> None:
-    with pytest.raises(models.ModelError, match="classes must be at least 1, not 0"):
+    with pytest.raises(models.ModelError, match="classes") as refused:
         models.spec("resnet18").Spec(classes=0)
+    assert refused.value.code is ErrorCode.INVALID_VALUE
 
 
 @pytest.mark.slow

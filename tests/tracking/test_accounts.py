@@ -1,4 +1,4 @@
-"""Teams of a server with accounts, as its answers list them."""
+"""Teams of a server with accounts."""
 
 from __future__ import annotations
 

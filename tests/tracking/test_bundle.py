@@ -1,4 +1,4 @@
-"""The code that travels with a logged model: a package of its own name, which an application's own packages do not touch."""
+"""Package of the code that travels with a logged model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from experiments.workloads import served
 from models import frameworks
@@ -26,19 +24,20 @@ classifier = import_module(f"{name}.experiments.workloads.classification.classif
 import_module(f"{name}.models.frameworks").check("pytorch")
 networks = import_module(f"{name}.models")
 print(networks.spec("lenet").Spec.__module__)
-assert not [module for module in sys.modules if module.startswith(("models.", "experiments.", "tracking."))]
+ours = ("models.", "experiments.", "tracking.")
+assert not [module for module in sys.modules if module.startswith(ours)]
 """
 
 
 def imported(source: str) -> set[str]:
-    """The packages that a module imports by their absolute names."""
-    found = set[str]()
+    """Return the packages that a module imports by their absolute names."""
+    packages = set[str]()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
-            found.add(str(node.module).partition(".")[0])
+            packages.add(str(node.module).partition(".")[0])
         elif isinstance(node, ast.Import):
-            found |= {one.name.partition(".")[0] for one in node.names}
-    return found
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
+    return packages
 
 
 def test_no_module_imports_a_package_of_an_application(tmp_path: Path) -> None:
@@ -49,7 +48,7 @@ def test_no_module_imports_a_package_of_an_application(tmp_path: Path) -> None:
         assert not imported(module.read_text(encoding="utf-8")) & set(bundle.PACKAGES), module
 
 
-def test_it_loads_beside_packages_that_are_called_as_ours_are(tmp_path: Path) -> None:
+def test_bundle_loads_next_to_packages_of_the_same_names(tmp_path: Path) -> None:
     name = bundle.write(tmp_path / "code")
     for package in bundle.PACKAGES:
         (tmp_path / "application" / package).mkdir(parents=True)
@@ -66,12 +65,11 @@ def test_it_loads_beside_packages_that_are_called_as_ours_are(tmp_path: Path) ->
     assert done.stdout.startswith(f"{name}.models.lenet.spec")
 
 
-@pytest.mark.parametrize("framework", frameworks.available())
-def test_every_framework_gives_a_model_a_name_that_servers_take(framework: str) -> None:
-    record = ModelSaved(
-        "r", served.name("captioner", framework, 1), "loader", "data", {}, "caption", ()
-    )
-    assert limits.taken(record) == (record, [])
+def test_servers_take_the_model_names_of_every_framework() -> None:
+    for framework in frameworks.available():
+        name = served.name("captioner", framework, 1)
+        record = ModelSaved("r", name, "loader", "data", {}, "caption", ())
+        assert limits.taken(record) == (record, [])
 
 
 def test_the_same_code_has_the_same_name(tmp_path: Path) -> None:

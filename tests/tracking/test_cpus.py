@@ -1,4 +1,4 @@
-"""How many CPUs a process may use: what the kernel says in files, and its affinity."""
+"""CPUs that a process may use: files of the kernel, and its affinity."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LINES = "9:memory:/docker/a\n4:cpu,cpuacct:/docker/a\n1:cpuset:/\n0::/\n"
         ({**IN_A_CONTAINER, "sys/fs/cgroup/cpu.max": "what\n"}, None),
     ],
 )
-def test_the_quota_is_the_smallest_on_the_way_up(
+def test_quota_is_the_smallest_on_the_way_up(
     files: dict[str, str], expected: float | None, tmp_path: Path
 ) -> None:
     for name, text in files.items():
@@ -52,7 +52,7 @@ def test_the_quota_is_the_smallest_on_the_way_up(
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("cpus", "expected"),
     [
         (Cpus(64, 8, None), 8),
         (Cpus(64, 8, 4.0), 4),
@@ -61,13 +61,14 @@ def test_the_quota_is_the_smallest_on_the_way_up(
         (Cpus(64, 8, 0.5), 1),
     ],
 )
-def test_whole_cpus_that_are_allowed_are_used(found: Cpus, expected: int) -> None:
-    assert found.usable == expected
+def test_whole_cpus_are_usable(cpus: Cpus, expected: int) -> None:
+    assert cpus.usable == expected
 
 
-def test_a_process_bound_to_one_cpu_uses_one() -> None:
-    told = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from tracking.cpus import cpus; print(cpus())"
+def test_process_bound_to_a_cpu_uses_it() -> None:
+    bind = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    script = f"import os; {bind}; from tracking.cpus import cpus; print(cpus())"
     done = subprocess.run(
-        [sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(Cpus(os.cpu_count() or 1, 1, cpus().quota))

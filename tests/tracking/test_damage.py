@@ -19,7 +19,7 @@ from experiments.cli import main as command_line
 from experiments.run.journal_runs import cell_results, stored
 from tests.conftest import wait_for
 from tracking import journal
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Journal
 from tracking.records import (
     Artifact,
@@ -77,69 +77,62 @@ def metrics_line(**changes: object) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """Change of a journal's lines, with what is lost and a pattern of what is reported."""
+    """Change of a journal's lines, with the parts that are lost and the number of reported lines."""
 
     change: Callable[[Lines], Lines]
     lost: frozenset[str] = frozenset()
-    reported: str = ""
+    reported: int = 1
 
 
-def at_5(change: Callable[[bytes], bytes], reported: str, *lost: str) -> Case:
+def at_5(change: Callable[[bytes], bytes], *lost: str, reported: int = 1) -> Case:
     def edit(lines: Lines) -> Lines:
         return [*lines[:5], change(lines[5]), *lines[6:]]
 
     return Case(edit, frozenset(lost or {"m5"}), reported)
 
 
-CHECKSUM = r"records\.jsonl byte \d+: its checksum is another; the line is set aside"
-FIELD = "a field of Metrics is missing, unknown or of another type"
+def insert(*records: Record) -> Case:
+    """Insert records that no server takes, or not as a whole."""
+    added = b"".join(checked(to_line(record)) for record in records)
+    return at_5(lambda line: line + added, "none", reported=len(records))
+
+
 TEXT_POINT = {"key": "m5", "value": "5.5", "step": 0, "time_ms": 1}
 UNKNOWN_END = '{"record":"RunClosed","run":"r1","time_ms":1,"outcome":"\\u001b[31m"}'
 CASES = {
-    "a flipped digit": at_5(lambda line: line.replace(b"5.5", b"7.5"), CHECKSUM),
-    "zeros for a line": at_5(lambda line: bytes(len(line) - 1) + b"\n", "no checksum"),
-    "a record glued to a torn one": at_5(lambda line: line[:40], CHECKSUM, "m5", "m6"),
-    "an unknown record": at_5(lambda _: metrics_line(record="Surprise"), "it is not a record"),
-    "an unknown field": at_5(lambda _: metrics_line(more="x"), FIELD),
-    "a missing field": at_5(lambda _: metrics_line(run=...), FIELD),
-    "a field of another type": at_5(lambda _: metrics_line(points=5), FIELD),
-    "a text for a number": at_5(lambda _: metrics_line(points=[TEXT_POINT]), FIELD),
-    "an unknown outcome": at_5(lambda _: checked(UNKNOWN_END), "an outcome that does not exist"),
-    "nested deeply": at_5(lambda _: checked("[" * 200_000 + "}"), "it is n"),
-    "invalid UTF-8": at_5(lambda line: line.replace(b"m5", b"\xff\xfe"), CHECKSUM),
-    "a huge line": at_5(lambda line: b"x" * (40 * 2**20) + b"\n" + line, "no checksum", "none"),
-    "a line twice": at_5(lambda line: line + line, "", "none"),
-    "lines out of order": Case(lambda lines: [*lines[:2], *reversed(lines[2:12]), *lines[12:]]),
-    "cut in the last line": Case(
-        lambda lines: [*lines[:-1], lines[-1][:-1]], frozenset({"campaign ended"})
+    "a flipped digit": at_5(lambda line: line.replace(b"5.5", b"7.5")),
+    "zeros for a line": at_5(lambda line: bytes(len(line) - 1) + b"\n"),
+    "a record glued to a torn one": at_5(lambda line: line[:40], "m5", "m6"),
+    "an unknown record": at_5(lambda _: metrics_line(record="Surprise")),
+    "an unknown field": at_5(lambda _: metrics_line(more="x")),
+    "a missing field": at_5(lambda _: metrics_line(run=...)),
+    "a field of another type": at_5(lambda _: metrics_line(points=5)),
+    "a text for a number": at_5(lambda _: metrics_line(points=[TEXT_POINT])),
+    "an unknown outcome": at_5(lambda _: checked(UNKNOWN_END)),
+    "nested deeply": at_5(lambda _: checked("[" * 200_000 + "}")),
+    "invalid UTF-8": at_5(lambda line: line.replace(b"m5", b"\xff\xfe")),
+    "a huge line": at_5(lambda line: b"x" * (40 * 2**20) + b"\n" + line, "none", reported=2),
+    "a line twice": at_5(lambda line: line + line, "none", reported=0),
+    "lines out of order": Case(
+        lambda lines: [*lines[:2], *reversed(lines[2:12]), *lines[12:]], reported=0
     ),
-    "empty": Case(lambda _: [], ALL),
-    "another file": Case(lambda _: [b"\x7fELF\n" * 200], ALL, r"byte 0: .*and \d+ more"),
+    "cut in the last line": Case(
+        lambda lines: [*lines[:-1], lines[-1][:-1]], frozenset({"campaign ended"}), 0
+    ),
+    "empty": Case(lambda _: [], ALL, 0),
+    "another file": Case(lambda _: [b"\x7fELF\n" * 200], ALL, 200),
 }
-R1 = ALL - {"campaign", "campaign ended"}
-ODD_TAGS = Tags("r1", {"a": "\udc80", "\ud800": "b"})
-ODD_POINTS = Metrics("r1", (Point("a(b)", 1, 0, 1), Point("ok", 1, 2**70, 1)))
 REFUSED = {
     "a run that is not opened": Case(
-        lambda lines: [lines[0], *lines[2:]], R1, "refused: .* of r1: the run is not"
+        lambda lines: [lines[0], *lines[2:]], ALL - {"campaign", "campaign ended"}, 12
     ),
-    "a run with a quote": at_5(
-        lambda line: line + checked(to_line(Tags("x' OR '1'='1", {"a": "b"}))),
-        "is no id of a run",
-        "none",
+    "a run with a quote": insert(Tags("x' OR '1'='1", {"a": "b"})),
+    "an experiment with half of a character": insert(RunOpened("r5", 1, "half \ud800", "other")),
+    "halves of characters": insert(
+        Tags("r1", {"a": "\udc80", "\ud800": "b"}), Artifact("r1", "\ud800")
     ),
-    "an experiment with half of a character": at_5(
-        lambda line: line + checked(to_line(RunOpened("r5", 1_000, "half \ud800", "other"))),
-        r"refused: RunOpened of r5: the experiment's name 'half \\ud800' is",
-        "none",
-    ),
-    "halves of characters": at_5(
-        lambda line: line + checked(to_line(ODD_TAGS)) + checked(to_line(Artifact("r1", "\ud800"))),
-        r"Tags of r1: '\\ud800' is no name.* Artifact of r1: '\\ud800' cannot be read",
-        "none",
-    ),
-    "keys and numbers that no server takes": at_5(
-        lambda line: line + checked(to_line(ODD_POINTS)), r"'a\(b\)' is no name", "none"
+    "keys and numbers that no server takes": insert(
+        Metrics("r1", (Point("a(b)", 1, 0, 1),)), Metrics("r1", (Point("ok", 1, 2**70, 1),))
     ),
 }
 
@@ -192,14 +185,15 @@ def test_replay_sends_intact_lines_and_names_damage(
     for command in ("replay", "import"):  # the second time changes nothing
         code, output = call(capsys, command, f"--journal={folder}")
         assert code == bool(case.reported), output
-        assert re.search(case.reported, output.replace("\n", " ")), output
+        assert output.count("refused: ") == min(case.reported, 8) * (name in REFUSED), output
         assert arrived(store, name) == ALL - case.lost
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_resume_reads_intact_lines_and_appends(name: str, tmp_path: Path) -> None:
     case, damaged = CASES[name], dict[int, str]()
-    (tmp_path / journal.RECORDS).write_bytes(b"".join(case.change(write(tmp_path, "x"))))
+    lines = case.change(write(tmp_path, "x"))
+    (tmp_path / journal.RECORDS).write_bytes(b"".join(lines))
     before = list(journal.read_all(tmp_path, damaged))
     opened = {record.run: record.name for record in before if isinstance(record, RunOpened)}
     parts = set(opened.values())
@@ -212,8 +206,9 @@ def test_resume_reads_intact_lines_and_appends(name: str, tmp_path: Path) -> Non
             case RunClosed():
                 parts.add(f"{opened[record.run]} ended")
     assert parts == ALL - CASES[name].lost
-    assert re.search(CASES[name].reported, " ".join(journal.named(list(damaged.values()))))
-    assert bool(damaged) == bool(CASES[name].reported)
+    assert len(damaged) == CASES[name].reported
+    if "m5" in CASES[name].lost and len(CASES[name].lost) == 1:
+        assert list(damaged) == [sum(map(len, lines[:5]))]
     resumed = Journal(tmp_path)
     resumed.append(RunClosed("r9", 1, "failed"))
     assert list(journal.read_all(tmp_path)) == [*before, RunClosed("r9", 1, "failed")]
@@ -224,7 +219,7 @@ def test_resume_reads_intact_lines_and_appends(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.timeout(60)
-def test_a_pipe_or_folder_among_journals_is_named(
+def test_pipe_or_folder_among_journals_is_named(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     piped = {"a": journal.RECORDS, "b": journal.CAMPAIGN, "c": journal.DELIVERED}
@@ -235,15 +230,16 @@ def test_a_pipe_or_folder_among_journals_is_named(
     (tmp_path / "d" / journal.RECORDS).mkdir(parents=True)
     code, output = call(capsys, "replay", f"--journal={tmp_path}")
     assert code == 1
-    assert len(re.findall(r"/[ad]/records\.jsonl cannot be read: it is a folder, a pipe", output))
-    assert "2 of 4 journals sent" in output
+    named = {name for name in "abcd" if f"{tmp_path}/{name}/{journal.RECORDS}" in output}
+    assert named == {"a", "d"}
     assert arrived(store, "piped b") == arrived(store, "piped c") == ALL
-    with pytest.raises(UsageError, match="a pipe or a device"):
+    with pytest.raises(UsageError) as error:
         Journal(tmp_path / "a")
+    assert error.value.code is ErrorCode.UNWRITABLE
 
 
 @pytest.mark.usefixtures("store")
-def test_missing_records_are_one_line_and_no_new_ones_are_begun(
+def test_missing_records_are_one_line_and_are_not_begun_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = dataclasses.asdict(studies.load("lenet").settings(frameworks=("pytorch",)))
@@ -265,13 +261,13 @@ def test_missing_records_are_one_line_and_no_new_ones_are_begun(
 @pytest.mark.parametrize(
     "text", [b"100000\nURI", b"-3\nURI", b"7\nURI", b"\xff\xfe", b"9" * 3_000 + b"\nURI", b""]
 )
-def test_a_damaged_mark_of_delivery_counts_as_none(text: bytes, tmp_path: Path) -> None:
+def test_damaged_mark_of_delivery_counts_as_none(text: bytes, tmp_path: Path) -> None:
     write(tmp_path, "x")
     (tmp_path / journal.DELIVERED).write_bytes(text.replace(b"URI", b"http://host:5000"))
     assert journal.delivered(tmp_path, "http://host:5000") == 0
 
 
-def test_the_mark_of_delivery_has_no_password_and_belongs_to_one_server(tmp_path: Path) -> None:
+def test_mark_of_delivery_has_no_password_and_belongs_to_one_server(tmp_path: Path) -> None:
     size = sum(map(len, write(tmp_path, "x")))
     journal.mark_delivered(tmp_path, size, "http://me:secret@host:5000/")
     assert "secret" not in (tmp_path / journal.DELIVERED).read_text()
@@ -279,7 +275,7 @@ def test_the_mark_of_delivery_has_no_password_and_belongs_to_one_server(tmp_path
     assert journal.delivered(tmp_path, "http://another:5000") == 0
 
 
-def test_an_uploader_that_begins_in_the_middle_names_earlier_damage(
+def test_uploader_that_begins_in_the_middle_names_earlier_damage(
     store: Store, tmp_path: Path
 ) -> None:
     folder, experiment = tmp_path / "journal", "middle"
@@ -292,8 +288,7 @@ def test_an_uploader_that_begins_in_the_middle_names_earlier_damage(
     uploader.start()
     wait_for(lambda: uploader.up_to_date, 30)
     assert uploader.finish(30)
-    (line,) = uploader.damaged.values()
-    assert re.search(CHECKSUM, line)
+    assert list(uploader.damaged) == [sum(map(len, lines[:3]))]
     assert uploader.refused == []
     assert arrived(store, experiment) == ALL
 
@@ -310,7 +305,7 @@ def test_an_uploader_that_begins_in_the_middle_names_earlier_damage(
         lambda _: b'{"run": "c1"}',
     ],
 )
-def test_a_damaged_description_is_one_line_and_its_records_arrive(
+def test_damaged_description_is_one_line_and_its_records_arrive(
     change: Callable[[bytes], bytes],
     store: Store,
     tmp_path: Path,
@@ -325,12 +320,11 @@ def test_a_damaged_description_is_one_line_and_its_records_arrive(
     path.write_bytes(change(path.read_bytes()))
     code, output = call(capsys, "captioning", "--resume=last", f"--journal={root}")
     assert code == 2
-    assert re.fullmatch(
-        rf"evenhand: {path} is damaged: .*, by replay --journal {root}/newest\n", output
-    )
+    assert re.fullmatch(rf"evenhand: {path} .* replay --journal {root}/newest\n", output)
     assert [folder.name for folder, _ in journal.descriptions(root, "older")] == ["older"]
-    with pytest.raises(UsageError, match="is damaged"):
+    with pytest.raises(UsageError) as error:
         journal.descriptions(root, "newest")
+    assert error.value.code is ErrorCode.UNREADABLE
     code, output = call(capsys, "replay", f"--journal={root}")
     assert code == 0, output
     assert arrived(store, "described") == ALL

@@ -1,4 +1,4 @@
-"""A folder with its store is moved: runs and models find their files again, and nothing else changes."""
+"""Local store whose folder was moved: runs and models find their files again."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from experiments.cli.codes import DONE, WRONG_CALL
+from experiments.cli.codes import DONE
 from experiments.cli.main import main
+from tracking.errors import ErrorCode, UsageError
+from tracking.moved import rebase
 from tracking.records import Artifact, ModelSaved, RunClosed, RunOpened
 from tracking.store import Store
 
 
 @pytest.fixture
 def moved(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder in which a run has logged a file and a model, at another place than then."""
+    """Return a folder with a run that logged a file and a model, moved since then."""
     before, uri = tmp_path / "before", mlflow.get_tracking_uri()
     (before / "model").mkdir(parents=True)
     (before / "file.txt").write_text("measured")
@@ -30,7 +32,7 @@ def moved(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
         "r", "net", loader, "model", {"image": "a.png"}, "caption", ("numpy==2.0.0",)
     )
     records = [
-        RunOpened("r", 1, "captioning", "run", {"kind": "cell", "told": f"{before}/mlruns"}, {}),
+        RunOpened("r", 1, "captioning", "run", {"kind": "cell", "text": f"{before}/mlruns"}, {}),
         Artifact("r", "file.txt"),
     ]
     assert store.apply([*records, saved, RunClosed("r", 2, "ok")], before) == []
@@ -41,43 +43,31 @@ def moved(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
     mlflow.set_tracking_uri(uri)
 
 
-def test_a_moved_folder_keeps_its_artifacts(
+def test_moved_folder_keeps_its_artifacts(
     moved: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    lost = Store(f"sqlite:///{moved}/mlflow.db")
-    (run,) = lost.runs("captioning")
-    assert lost.download(run.run_id, tmp_path / "there") == []
+    before = Store(f"sqlite:///{moved}/mlflow.db")
+    (run,) = before.runs("captioning")
+    assert before.download(run.run_id, tmp_path / "files") == []
     assert main(["moved"]) == DONE
     assert f"{tmp_path}/before/mlruns" in capsys.readouterr().out
-    found = Store(f"sqlite:///{moved}/mlflow.db")
-    assert found.download(run.run_id, tmp_path / "there") == ["file.txt"]
-    (model,) = found._client.search_logged_models([found.experiment_id("captioning")])
-    assert (
-        Path(
-            mlflow.artifacts.download_artifacts(model.artifact_location), "data", "model", "weights"
-        ).read_text()
-        == "trained"
-    )
-    assert (
-        next(iter(found.runs("captioning"))).tags["told"] == f"{tmp_path}/before/mlruns"
-    )  # the end of a path is no folder in it
+    store = Store(f"sqlite:///{moved}/mlflow.db")
+    assert store.download(run.run_id, tmp_path / "files") == ["file.txt"]
+    (model,) = store._client.search_logged_models([store.experiment_id("captioning")])
+    files = Path(mlflow.artifacts.download_artifacts(model.artifact_location))
+    assert (files / "data" / "model" / "weights").read_text() == "trained"
+    # the end of a path is no folder in it
+    assert next(iter(store.runs("captioning"))).tags["text"] == f"{tmp_path}/before/mlruns"
     assert (moved / "mlflow.db.before-move").is_file()
     assert main(["moved"]) == DONE
-    assert "nothing to change" in capsys.readouterr().out
+    assert f"{tmp_path}/before" not in capsys.readouterr().out
 
 
-def test_what_is_no_moved_store(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["moved"]) == WRONG_CALL
-    assert (
-        "there is no such file; give the mlflow.db of the folder that was moved"
-        in capsys.readouterr().err
-    )
-    (tmp_path / "mlflow.db").write_text("not a database, but long enough to be looked at")
-    assert main(["moved"]) == WRONG_CALL
-    assert "there is no folder mlruns beside it" in capsys.readouterr().err
-    (tmp_path / "mlruns").mkdir()
-    assert main(["moved"]) == WRONG_CALL
-    assert "file is not a database" in capsys.readouterr().err
+def test_other_files_are_no_moved_store(tmp_path: Path) -> None:
+    for code in (ErrorCode.NOT_FOUND, ErrorCode.NOT_FOUND, ErrorCode.UNWRITABLE):
+        with pytest.raises(UsageError) as error:
+            rebase(tmp_path / "mlflow.db")
+        assert error.value.code is code
+        if (tmp_path / "mlflow.db").exists():
+            (tmp_path / "mlruns").mkdir(exist_ok=True)
+        (tmp_path / "mlflow.db").write_text("not a database, but long enough to be looked at")

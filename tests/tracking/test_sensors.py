@@ -20,7 +20,6 @@ from tracking.sensors import (
     Window,
     is_steady,
     rapl,
-    seconds_until_steady,
     summarise,
 )
 from tracking.sensors.nvml import SHARED_CARD
@@ -350,18 +349,13 @@ def test_a_gpu_is_steady_after_a_second_at_one_clock_and_temperature() -> None:
     ]
     assert steady[0] == pytest.approx(1.5)
     assert len(steady) == len(samples) - 15
-    window = Window("", 0.0, 6.0, 1)
-    assert seconds_until_steady(samples, window, ["gpu_1"]) == pytest.approx(0.5)
-    assert seconds_until_steady(samples, Window("", 2.0, 6.0, 1), ["gpu_1"]) == 0.0
-    assert seconds_until_steady(samples, Window("", 0.0, 1.2, 1), ["gpu_1"]) is None
     warming = gpu_samples([1_980] * 60, [40 + min(at, 30) // 5 for at in range(60)])
-    assert seconds_until_steady(warming, window, ["gpu_1"]) == pytest.approx(2.5)
-    assert seconds_until_steady(samples, window, ["gpu_1", "gpu_2"]) == pytest.approx(0.5), (
-        "what has no sensor says nothing"
-    )
+    assert not is_steady(warming[:30], ["gpu_1"])
+    assert is_steady(warming, ["gpu_1"])
+    assert is_steady(samples, ["gpu_1", "gpu_2"]), "a GPU without sensors is not waited for"
     assert not is_steady([], ["gpu_1"])
     slowing = gpu_samples([1_980 - 10 * at for at in range(60)], [40.0] * 60)
-    assert seconds_until_steady(slowing, window, ["gpu_1"]) is None
+    assert not is_steady(slowing, ["gpu_1"])
 
 
 # ---- RAPL

@@ -9,23 +9,19 @@ from __future__ import annotations
 
 from tracking.sensors.sampler import OTHERS, Sample, Sampler, Sensors
 from tracking.sensors.windows import (
-    UNSTEADY,
     Summary,
     Window,
     is_steady,
-    seconds_until_steady,
     summarise,
 )
 
 __all__ = [
     "OTHERS",
-    "UNSTEADY",
     "Sample",
     "Sampler",
     "Sensors",
     "Summary",
     "Window",
     "is_steady",
-    "seconds_until_steady",
     "summarise",
 ]

@@ -47,7 +47,6 @@ class CpuSnapshot:
 
 
 def look() -> CpuSnapshot:
-    """Return the counters now."""
     processes = {
         process.pid: process.info
         for process in psutil.process_iter(["ppid", "cpu_times", "create_time"])
@@ -118,7 +117,6 @@ class Load:
 
     @property
     def others_percent(self) -> float:
-        """Use by others, in percent of all CPUs."""
         return self._percent(self.foreign)
 
     @property
@@ -133,7 +131,6 @@ class Load:
 
     @property
     def missing(self) -> dict[str, str]:
-        """Sensors that are not available, with the reason."""
         return {"machine_load": self.trouble} if self.trouble else {}
 
     def culprit(self) -> str:
@@ -172,7 +169,6 @@ def between(first: CpuSnapshot, last: CpuSnapshot) -> Load:
 
 
 def together(loads: Iterable[Load]) -> Load:
-    """Return the load of several spans."""
     spans = list(loads)
     used: Counter[Process] = Counter()
     for load in spans:

@@ -134,7 +134,6 @@ def free_share() -> float | None:
 
 
 def throttles(mask: float) -> list[str]:
-    """Return the reasons in NVML's mask for which clocks are slower."""
     return [name for bit, name in THROTTLES.items() if int(mask) & bit]
 
 

@@ -61,7 +61,6 @@ class Sensors:
 
     @property
     def missing(self) -> dict[str, str]:
-        """Sensors that are not available, with the reason."""
         missing = {**self._missing, **self._host.missing}
         for gpu in self._gpus:
             missing |= {f"{gpu.key}_{name}": why for name, why in gpu.missing.items() if why}
@@ -149,7 +148,6 @@ class Sampler(threading.Thread):
 
     @property
     def missing(self) -> dict[str, str]:
-        """Sensors that are not available, or no longer, with the reason."""
         return {**self.sensors.missing, **({"sensors": self.trouble} if self.trouble else {})}
 
     def run(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +21,6 @@ MEANS = {
 }
 # A GPU is steady if its clock and temperature moved by no more than this for this long.
 STEADY_SECONDS, CLOCK_BAND, CELSIUS_BAND = 1.0, 0.02, 1.0
-UNSTEADY = (
-    "clock or temperature of the GPU moved until the timed window ended; "
-    "more steps, and more warm-up, help"
-)
 UNREAD = "the timed window ended before the sensors were read; choose a shorter sensor_seconds"
 
 
@@ -124,18 +119,6 @@ def is_steady(samples: Sequence[Sample], gpus: Sequence[str]) -> bool:
         if celsius and max(celsius) - min(celsius) > CELSIUS_BAND:
             return False
     return True
-
-
-def seconds_until_steady(
-    samples: Sequence[Sample], window: Window, gpus: Sequence[str]
-) -> float | None:
-    """Return the seconds of a window until its GPUs were steady; None if they never were."""
-    times = [sample.time_seconds for sample in samples]
-    for end, now in enumerate(times, start=1):
-        begin = max(0, bisect_right(times, now - STEADY_SECONDS) - 1)
-        if window.holds(now) and is_steady(samples[begin:end], gpus):
-            return max(0.0, now - STEADY_SECONDS - window.start_seconds)
-    return None
 
 
 def _joules(

@@ -74,7 +74,8 @@ def tables(evidence: Evidence) -> list[Section]:
             )
         )
     free = FREE_STEPS if any(result.phase == WINDOWS for result in results) else ""
-    caption = CAPTION.format(runs=evidence.shown_runs) + free
+    total = max(evidence.comparison.n_runs, len(results))
+    caption = CAPTION.format(runs=f"{len(results):,} of {total:,} runs") + free
     sections = [Section("Was steady state reached?", caption, header, rows)]
     restless: list[Line] = [
         (

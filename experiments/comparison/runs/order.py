@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -46,7 +45,7 @@ class Order:
     @property
     def p(self) -> float:
         """Chance that a fair coin is as one-sided."""
-        return _fair(self.a_first, self.known)
+        return float(stats.binomtest(self.a_first, self.known).pvalue) if self.known else 1.0
 
     @property
     def first(self) -> str:
@@ -61,29 +60,14 @@ class Order:
         if self.timed and len(self.apart) > MAX_APART * self.timed:
             return (
                 f"{self.a} and {self.b} did not run side by side "
-                f"in {len(self.apart)} of {self.timed} blocks ({self._pause}): "
+                f"in {len(self.apart)} of {self.timed} blocks "
+                f"(up to {duration(self.longest_ms)} lie between the two runs): "
                 "what changed in between is in the difference"
             )
         if self.p < ONE_SIDED:
             remedy = "what the order does is in the difference; run them in random order"
             return f"{self.first}: {remedy}"
         return ""
-
-    @property
-    def _pause(self) -> str:
-        return f"up to {duration(self.longest_ms)} lie between the two runs"
-
-    @property
-    def apart_in_words(self) -> str:
-        more = f" and {len(self.apart) - NAMED} more" if len(self.apart) > NAMED else ""
-        plural = "" if len(self.apart) == 1 else "s"
-        stratum = f" [{self.stratum}]" if self.stratum else ""
-        return f"block{plural} {', '.join(self.apart[:NAMED])}{more}{stratum} ({self._pause})"
-
-
-@lru_cache(maxsize=1_024)
-def _fair(heads: int, tosses: int) -> float:
-    return float(stats.binomtest(heads, tosses).pvalue) if tosses else 1.0
 
 
 def together(orders: Sequence[Order]) -> Order:
@@ -164,9 +148,17 @@ def warnings(orders: Sequence[Order]) -> list[ComparisonWarning]:
                 "what the order does is in the difference."
             )
             lines.append(ComparisonWarning(WarningCode.UNBALANCED_ORDER, text))
-        if far := [order for order in strata if order.apart]:
-            where = "; ".join(order.apart_in_words for order in far[:NAMED])
-            more = f"; and in {len(far) - NAMED} more strata" if len(far) > NAMED else ""
-            text = f"Runs of {a} and {b} that are paired did not run side by side: {where}{more}."
+        blocks = [
+            f"{block} [{order.stratum}]" if order.stratum else block
+            for order in strata
+            for block in order.apart
+        ]
+        if blocks:
+            more = f" and {len(blocks) - NAMED} more" if len(blocks) > NAMED else ""
+            text = (
+                f"The runs of {a} and {b} did not run side by side in {len(blocks)} "
+                f"block{'' if len(blocks) == 1 else 's'} ({', '.join(blocks[:NAMED])}{more}): up "
+                f"to {duration(max(order.longest_ms for order in strata))} lie between them."
+            )
             lines.append(ComparisonWarning(WarningCode.NOT_SIDE_BY_SIDE, text))
     return lines

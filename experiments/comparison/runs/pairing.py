@@ -48,6 +48,27 @@ class ExclusionCode(StrEnum):
     NO_VALUE = "no_value"
 
 
+class Mismatch(StrEnum):
+    """Reason code for which the runs of two levels are not comparable."""
+
+    NO_RUN = "no_run"
+    SETTINGS = "settings"
+    MACHINES = "machines"
+    VERSIONS = "versions"
+    SEVERAL_RUNS = "several_runs"
+    NO_PAIR = "no_pair"
+    ORDER = "order"
+    TURNS = "turns"
+
+
+@dataclass(frozen=True)
+class Incomparability:
+    """Reason for which two levels are not compared: a code, and a text with the values."""
+
+    code: Mismatch
+    text: str
+
+
 @dataclass(frozen=True)
 class Exclusion:
     """Run or value that is left out. `metric`: empty for the whole run.
@@ -147,7 +168,13 @@ def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
     # the copy puts columns of one type side by side, since rows are taken many times
     texts = {name: object for name, kind in frame.dtypes.items() if kind == "str"}
     frame = (frame.astype(texts) if texts else frame).copy()
-    causes = _causes(frame, factor)
+    defaults = {"status": "FINISHED", "outcome": "ok", "outcome_reason": ""}
+    columns = [
+        as_text(frame.reindex(columns=[name])[name]).replace("", default)
+        for name, default in defaults.items()
+    ]
+    cells = zip(*columns, frame["level"], frame["pair"], strict=True)
+    causes = [_cause(cell, factor) for cell in cells]
     unusable = np.array([cause is not None for cause in causes])
     excluded = [
         _exclusion(run, *cause)
@@ -203,7 +230,11 @@ def _own_columns(frame: pd.DataFrame, factor: str, strata: Sequence[str]) -> dic
         stratum = stratum + separator + f"{name.split('.')[-1]}=" + value
     level = _called(frame, column_of(frame, factor))
     pair = campaigns + "·" + blocks
-    apart = nature.is_apart(factor) and _levels_have_separate_campaigns(campaigns, level)
+    # whether no campaign holds more than one level: then no block holds both sides
+    named = (campaigns != "") & (level != "")
+    per_campaign = level[named].groupby(campaigns[named]).nunique()
+    separate = bool(level[named].nunique() > 1 and (per_campaign == 1).all())
+    apart = nature.is_apart(factor) and separate
     if apart:
         pair = _in_order_of_time(frame, pair, level, stratum)
     labels = _shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks
@@ -231,13 +262,6 @@ def _shortened(names: pd.Series) -> pd.Series:
     while len({name[:length] for name in different}) < len(different):
         length += 1
     return names.str[:length]
-
-
-def _levels_have_separate_campaigns(campaigns: pd.Series, level: pd.Series) -> bool:
-    """Return whether no campaign holds more than one level: then no block holds both sides."""
-    named = (campaigns != "") & (level != "")
-    per_campaign = level[named].groupby(campaigns[named]).nunique()
-    return bool(level[named].nunique() > 1 and (per_campaign == 1).all())
 
 
 def _in_order_of_time(
@@ -269,26 +293,14 @@ def _sequence(frame: pd.DataFrame) -> pd.Series:
     return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
 
 
-def _causes(frame: pd.DataFrame, factor: str) -> list[tuple[ExclusionCode, str, str] | None]:
-    """Return the code, reason and detail for which each run is excluded; None if it is usable."""
-    defaults = {"status": "FINISHED", "outcome": "ok", "outcome_reason": ""}
-    columns: list[list[str]] = []
-    for name, default in defaults.items():
-        texts = list(as_text(frame[name])) if name in frame.columns else [""] * len(frame)
-        columns.append([text or default for text in texts])
-    runs = zip(*columns, frame["level"], frame["pair"], strict=True)
-    return [_cause(run, factor) for run in runs]
-
-
 def _cause(run: Sequence[str], factor: str) -> tuple[ExclusionCode, str, str] | None:
     status, outcome, detail, level, pair = run
     why = f": {detail}" if detail else ""
     if status in ("RUNNING", "SCHEDULED"):
         return ExclusionCode.RUNNING, f"still {status.lower()}", ""
     if outcome != "ok":
-        code = (
-            ExclusionCode.NOT_EQUAL if outcome == ExclusionCode.NOT_EQUAL else ExclusionCode.FAILED
-        )
+        is_unequal = outcome == ExclusionCode.NOT_EQUAL
+        code = ExclusionCode.NOT_EQUAL if is_unequal else ExclusionCode.FAILED
         return code, f"{outcome.replace('_', ' ')}{why}", detail
     if status != "FINISHED":
         return ExclusionCode.FAILED, f"{status.lower()}{why}", detail
@@ -316,8 +328,14 @@ def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
         for name in (REPEATS, CAUSE)
         if name in frame.columns
     }
-    left_out = frame[repeated].assign(**of_last)
-    return frame[~repeated], [_replaced(run) for _, run in left_out.iterrows()]
+    excluded = []
+    for _, run in frame[repeated].assign(**of_last).iterrows():
+        cause = _as_text(run.get(CAUSE, ""))
+        why = _as_text(run.get(REPEATS if cause == RepeatCause.ODD_BLOCK else DISTURBED, ""))
+        reason = "; ".join(filter(None, [why, "a later run of the same cell is used instead"]))
+        code = cause or (RepeatCause.BUSY_MACHINE if why else "")
+        excluded.append(replace(_exclusion(run, ExclusionCode.REPEATED, reason), code=code))
+    return frame[~repeated], excluded
 
 
 def _settings(frame: pd.DataFrame, excluded: Container[str]) -> list[str]:
@@ -325,45 +343,42 @@ def _settings(frame: pd.DataFrame, excluded: Container[str]) -> list[str]:
     return [column for column in params if column.removeprefix("params.") not in excluded]
 
 
-def _replaced(run: Any) -> Exclusion:
-    """Return the exclusion of a run that a later run of its cell replaces."""
-    cause = _as_text(run.get(CAUSE, ""))
-    why = _as_text(run.get(REPEATS if cause == RepeatCause.ODD_BLOCK else DISTURBED, ""))
-    reason = "; ".join(filter(None, [why, "a later run of the same cell is used instead"]))
-    code = cause or (RepeatCause.BUSY_MACHINE if why else "")
-    return replace(_exclusion(run, ExclusionCode.REPEATED, reason), code=code)
-
-
-def incomparable(frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[str] = ()) -> str:
-    """Return why the runs of one stratum must not be pooled; empty if they may.
+def find_mismatch(
+    frame: pd.DataFrame, factor: str, allowed_to_differ: Sequence[str] = ()
+) -> Incomparability | None:
+    """Return why the runs of one stratum must not be pooled; None if they may.
 
     Args:
         allowed_to_differ: Settings that differ with the factor, or that a study calls immaterial.
     """
     by_nature = nature.differs_by(factor, frame.columns)
     if differing := _varying(frame, settings_of(frame, factor, (), allowed_to_differ)):
-        remedy = "select one, or name it in strata"
-        return f"settings differ apart from {factor}: {differing}; {remedy}"
+        text = f"settings differ apart from {factor}: {differing}; select one, or name it in strata"
+        return Incomparability(Mismatch.SETTINGS, text)
     if plain_name(factor) == "framework" and (differing := _varying(frame, ["settings_hash"])):
-        return f"settings differ apart from {factor}: {differing}; select one campaign"
+        text = f"settings differ apart from {factor}: {differing}; select one campaign"
+        return Incomparability(Mismatch.SETTINGS, text)
     if "machine" not in by_nature and (differing := _varying(frame, ["machine"])):
-        return f"runs of several machines are not pooled: {differing}; name it in strata"
+        text = f"runs of several machines are not pooled: {differing}; name it in strata"
+        return Incomparability(Mismatch.MACHINES, text)
     hardware = nature.versions_and_hardware(factor, frame.columns)
     rest = [column for column in hardware if plain_name(column) not in allowed_to_differ]
     differing = _varying(frame, rest)
     for _, runs in frame.groupby("level"):  # inside a level the factor does not differ
         differing = differing or _varying(runs, by_nature & {"tags.environment"})
     if differing:
-        return (
+        text = (
             f"versions or hardware differ apart from {factor}: {differing}; "
             f"select runs in which only {factor} differs"
         )
+        return Incomparability(Mismatch.VERSIONS, text)
     if frame.duplicated(["pair", "level"]).any():
-        return (
+        text = (
             f"a block holds several runs of one {factor}; "
             "select one kind of run, or name what differs in strata"
         )
-    return ""
+        return Incomparability(Mismatch.SEVERAL_RUNS, text)
+    return None
 
 
 def settings_of(
@@ -395,15 +410,15 @@ def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
 
 def pairs(
     frame: pd.DataFrame, a: str, b: str, factor: str
-) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion], str]:
+) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion], Incomparability | None]:
     """Pair runs of a and b by block.
 
     Machine, environment, commit and turns must be the same inside a block, unless they differ with
     the factor by its nature.
 
     Returns:
-        The runs of a and of b, row by row, the runs without a partner, and the reason for which
-        there is no pair, if there is none.
+        The runs of a and of b, row by row, the runs without a partner, and why there is no pair,
+        if there is none.
     """
     # by positions, since frames of hundreds of columns are slow to slice
     labels, levels = frame["pair"].to_numpy(), frame["level"].to_numpy()
@@ -440,7 +455,7 @@ def pairs(
                 for row in (first[block], second[block])
             ]
         alike[unlike] = False
-    why = "" if alike.any() else _unpaired(a, b, differing)
+    why = None if alike.any() else Incomparability(Mismatch.NO_PAIR, _unpaired(a, b, differing))
     return frame.iloc[first[alike]], frame.iloc[second[alike]], excluded, why
 
 

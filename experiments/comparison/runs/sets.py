@@ -45,7 +45,7 @@ def newest(
     if frame["campaign"].isna().any():  # runs of other tools would be left out without a choice
         return Choice(table)
     groups = [inside for _, inside in frame.groupby("group")]
-    if not any(pairing.incomparable(inside, factor, allowed_to_differ) for inside in groups):
+    if not any(pairing.find_mismatch(inside, factor, allowed_to_differ) for inside in groups):
         return Choice(table)
     columns = pairing.settings_of(frame, factor, strata, allowed_to_differ)
     if pairing.plain_name(factor) == "framework" and "settings_hash" in frame.columns:

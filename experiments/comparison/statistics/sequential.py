@@ -24,11 +24,11 @@ SPENDING = "log(1 + (e - 1) blocks / most blocks), as Pocock's boundary (Lan and
 # The boundaries are those of z. The t of one look resembles that of the next less, since the
 # estimated SD changes too: over all looks 4 to 8 % more campaigns cross them (simulated).
 FOR_T = 0.93
-NODES = 128
+_QUADRATURE = np.polynomial.legendre.leggauss(128)
 # From here on a look after every block costs time and saves next to nothing.
 EVERY_BLOCK = 48
-# Error rates whose levels are computed; those between are interpolated, and below the least the
-# level is in proportion.
+# Error rates whose levels are computed; the rate of a level between them is interpolated, and
+# below the least in proportion.
 _RATES = np.unique([*np.geomspace(1e-12, 0.9, 60), ALPHA, 2 * ALPHA])
 
 
@@ -93,23 +93,28 @@ class Looks:
         return 1 - self.level(ALPHA)
 
     def level(self, rate: float) -> float:
-        """Return the two-sided level at this look for an error rate of all looks together."""
+        """Return the two-sided level at this look for an error rate of all looks together.
+
+        Args:
+            rate: 5 % or, for two one-sided tests, 10 %.
+        """
         if not self.blocks:
             return rate
-        match = np.flatnonzero(rate == _RATES)
-        return float(_states(self).levels[match[0]]) if len(match) else float(_level(self, rate))
+        return float(_states(self).levels[rate == _RATES][0])
 
     def p(self, nominal: ArrayLike) -> Floats:
         """Return the least error rate at which this look rejects, from a two-sided nominal p."""
-        return np.asarray(
-            _rates(self, np.asarray(nominal, dtype=float)) if self.blocks else nominal
-        )
+        level = np.asarray(nominal, dtype=float)
+        if not self.blocks:
+            return level
+        levels = _states(self).levels
+        inside = np.exp(_curve(self)(np.log(np.clip(level, levels[0], 1.0))))
+        return np.asarray(np.where(level < levels[0], level / levels[0] * _RATES[0], inside))
 
     def one_sided(self, nominal: ArrayLike) -> Floats:
         """Return the same from a one-sided p."""
-        return (
-            self.p(2 * np.asarray(nominal, dtype=float)) / 2 if self.blocks else np.asarray(nominal)
-        )
+        level = np.asarray(nominal, dtype=float)
+        return self.p(2 * level) / 2 if self.blocks else level
 
     def one_by_one(self) -> tuple[Looks, ...]:
         """Return each look with those before it."""
@@ -168,26 +173,6 @@ def _state(looks: Looks) -> _State:
     return _State(_onward(paths, step, edges), levels)
 
 
-def _rates(looks: Looks, nominal: Floats) -> Floats:
-    """Return the error rates whose levels these are."""
-    levels = _states(looks).levels
-    inverse = _curve(looks)
-    inside = np.exp(inverse(np.log(np.clip(nominal, levels[0], 1.0))))
-    return np.asarray(np.where(nominal < levels[0], nominal / levels[0] * _RATES[0], inside))
-
-
-def _level(looks: Looks, rate: float) -> float:
-    """Return the level of an error rate between those that are computed."""
-    if rate < _RATES[0]:
-        return float(_states(looks).levels[0] * rate / _RATES[0])
-    log_rate = _curve(looks)
-    low, high = math.log(_states(looks).levels[0]), 0.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if log_rate(middle) < math.log(rate) else (low, middle)
-    return math.exp(high)
-
-
 @lru_cache(maxsize=64)
 def _curve(looks: Looks) -> interpolate.PchipInterpolator:
     """Return the logarithm of the error rate as a function of that of the level."""
@@ -212,7 +197,7 @@ def _start(rates: int) -> _Paths:
 
 def _onward(paths: _Paths, step: float, edges: Floats) -> _Paths:
     """Return the paths that stay inside ±edges in their next step, of this standard deviation."""
-    nodes, weights = _quadrature()
+    nodes, weights = _QUADRATURE
     reach = np.minimum(edges, np.abs(paths.at).max(axis=1) + 9 * step)[:, None]
     at = reach * nodes
     onward = np.exp(-(((at[:, :, None] - paths.at[:, None, :]) / step) ** 2) / 2)
@@ -249,12 +234,3 @@ def _edges(paths: _Paths, step: float, shares: Floats) -> Floats:
         if moved < 1e-12 * step:
             break
     return np.where(shares <= 0, math.inf, np.where(least <= shares, 0.0, at))
-
-
-@lru_cache(maxsize=1)
-def _quadrature() -> tuple[Floats, Floats]:
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    return nodes, weights
-
-
-__all__ = ["FIXED", "SPENDING", "Looks", "batches", "crossed", "schedule", "strictest"]

@@ -38,13 +38,10 @@ class Steady:
 
     Attributes:
         first_steady_step: None if there is none.
-        drift_percent: Change of a step's seconds over the last stretch, or over the run if all of
-            it drifts; None if too few steps show it, or chance explains it.
     """
 
     kind: SteadyKind
     first_steady_step: int | None
-    drift_percent: float | None
     reason: str
 
 
@@ -56,44 +53,32 @@ def classify(seconds: ArrayLike) -> Steady:
     one, and a guard against drift.
     """
     steps = numbers(seconds, minimum=0)[1:]
-    if len(steps) < STEPS_A_MEDIAN * MINIMUM_MEDIANS:
-        least = STEPS_A_MEDIAN * MINIMUM_MEDIANS + 1
-        reason = f"{len(steps) + 1} steps; {least} are needed to tell"
-        return Steady("too few steps", None, None, reason)
+    least = STEPS_A_MEDIAN * MINIMUM_MEDIANS
+    if len(steps) < least:
+        reason = f"{len(steps) + 1} steps; {least + 1} are needed"
+        return Steady("too few steps", None, reason)
     width = STEPS_A_MEDIAN * math.ceil(len(steps) / (STEPS_A_MEDIAN * MAXIMUM_MEDIANS))
     count = len(steps) // width
     medians = np.median(steps[: count * width].reshape(count, width), axis=1)
     if not medians.min() > 0:
-        return Steady("no steady state", None, None, "some steps took less than the clock can tell")
+        return Steady("no steady state", None, "some steps are shorter than the clock's resolution")
     segments = _segments(medians)
     start = _rest(medians, segments)
-    whole, rest = _slope(medians), _slope(medians[start:])
-    if not (whole and whole.is_drift and len(segments) > 1 and _is_line(medians, segments)):
-        whole = None
-    if drifting := whole or (rest if rest and rest.is_drift else None):
-        is_last = drifting is rest and start
-        part = f"its last {(len(medians) - start) * width} steps" if is_last else ""
-        over = part or "the length of the run"
-        reason = f"its steps drift: {drifting.percent:+.1f} % over {over}"
-        return Steady("no steady state", None, drifting.percent, reason)
-    return _without_drift(medians, start, 1 + start * width, rest)
-
-
-def _without_drift(medians: Floats, start: int, step: int, slope: Slope | None) -> Steady:
-    rest = medians[start:]
-    drift = slope.percent if slope and (slope.is_shown or slope.low == slope.high) else None
-    share = len(rest) / len(medians)
+    is_line = len(segments) > 1 and _is_line(medians, segments)
+    drift = (_drift(medians) if is_line else 0.0) or _drift(medians[start:])
+    if drift:
+        return Steady("no steady state", None, f"its steps drift by {drift:+.1f} %")
+    share = 1 - start / len(medians)
     if share < MINIMUM_SHARE:
-        jump = f"the last jump of more than {TOLERANCE:.0%}"
-        reason = f"{jump} leaves only the last {share:.0%} of the run"
-        return Steady("no steady state", None, drift, reason)
+        reason = f"the last jump of more than {TOLERANCE:.0%} leaves only {share:.0%} of the run"
+        return Steady("no steady state", None, reason)
     if not start:
         reason = f"from step 1 on no stretch differs by more than {TOLERANCE:.0%} from the last"
-        return Steady("steady", 1, drift, reason)
-    gap = 100 * (float(np.median(medians[:start])) / float(np.median(rest)) - 1)
-    direction = "slower" if gap > 0 else "faster"
+        return Steady("steady", 1, reason)
+    gap = 100 * (float(np.median(medians[:start])) / float(np.median(medians[start:])) - 1)
+    step, direction = 1 + start * width, "slower" if gap > 0 else "faster"
     reason = f"the steps before step {step} are {abs(gap):.1f} % {direction}"
-    return Steady("warm-up, then steady", step, drift, reason)
+    return Steady("warm-up, then steady", step, reason)
 
 
 def _segments(medians: Floats) -> list[tuple[int, int]]:
@@ -149,36 +134,18 @@ def _is_line(medians: Floats, segments: Sequence[tuple[int, int]]) -> bool:
     return costs[0] + _penalty(medians) < costs[1] + _penalty(medians) * (len(segments) - 1)
 
 
-@dataclass(frozen=True)
-class Slope:
-    """Theil-Sen's slope of logarithms: their rise over a stretch, with a 99 % interval."""
+def _drift(stretch: Floats) -> float:
+    """Return the change over a stretch of positive medians in percent; 0 if it is none.
 
-    rise: float
-    low: float
-    high: float
-
-    @property
-    def is_shown(self) -> bool:
-        """True if chance does not explain it."""
-        return self.low > 0 or self.high < 0
-
-    @property
-    def is_drift(self) -> bool:
-        """True if it is shown, and larger than the tolerance."""
-        return self.is_shown and abs(self.rise) > math.log1p(TOLERANCE)
-
-    @property
-    def percent(self) -> float:
-        return 100 * math.expm1(self.rise)
-
-
-def _slope(stretch: Floats) -> Slope | None:
-    """Return the slope of a stretch of positive medians; None of fewer than six."""
+    Theil-Sen's slope of logarithms: a drift is larger than the tolerance, and its 99 % interval
+    leaves 0 out.
+    """
     if len(stretch) < MINIMUM_IN_SLOPE:
-        return None
+        return 0.0
     # a part of thousands suffices, and the pairs of all would fill the memory
-    at = np.unique(
-        np.linspace(0, len(stretch) - 1, min(len(stretch), MAXIMUM_IN_SLOPE)).astype(int)
-    )
+    count = min(len(stretch), MAXIMUM_IN_SLOPE)
+    at = np.unique(np.linspace(0, len(stretch) - 1, count).astype(int))
     slope, _, low, high = stats.theilslopes(np.log(stretch[at]), at, DRIFT_CONFIDENCE)
-    return Slope(*(float(rise) * len(stretch) for rise in (slope, low, high)))
+    rise = float(slope) * len(stretch)
+    is_drift = (low > 0 or high < 0) and abs(rise) > math.log1p(TOLERANCE)
+    return 100 * math.expm1(rise) if is_drift else 0.0

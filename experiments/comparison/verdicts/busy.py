@@ -76,15 +76,14 @@ def flagged(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
     lines = []
     for metric, (_, label) in LOADS.items():
         percent, beyond = _excess(frame, metric)
-        most: dict[str, float] = {}
         loaded = frame.assign(percent=percent)[beyond > 0]
-        columns = (loaded["stratum"], loaded["block_label"], loaded["percent"])
-        for stratum, block, used in zip(*columns, strict=True):
-            name = f"{block} [{stratum}]" if several else str(block)
-            most[name] = max(used, most.get(name, used))
-        blocks = [f"{name} ({used:.0f} %)" for name, used in most.items()]
-        more = f" and {len(blocks) - NAMED} more" if len(blocks) > NAMED else ""
+        groups = loaded.groupby(["stratum", "block_label"], sort=False)["percent"]
+        blocks = []
+        for (stratum, block), used in groups:
+            name = f"{block} [{stratum}]" if several else block
+            blocks.append(f"{name} ({used.max():.0f} %)")
         if blocks:
+            more = f" and {len(blocks) - NAMED} more" if len(blocks) > NAMED else ""
             listed = ", ".join(blocks[:NAMED])
             line = f"Disturbed blocks that count all the same: {listed}{more}: {label}."
             lines.append(ComparisonWarning(WarningCode.DISTURBED_BLOCKS, line))
@@ -139,9 +138,9 @@ def _excess(frame: pd.DataFrame, metric: str) -> tuple[Floats, Floats]:
     Of the CPUs others may use as much as the limit. Of a GPU they may use nothing, unless the
     limit is off.
     """
-    unknown = np.full(len(frame), np.nan)
-    percent = environment.numbers(frame, metric) if metric in frame.columns else unknown
-    limits = environment.numbers(frame, LIMIT) if LIMIT in frame.columns else unknown
+    percent, limits = (
+        environment.numbers(frame.reindex(columns=[name]), name) for name in (metric, LIMIT)
+    )
     limits = np.where(np.isfinite(limits), limits, OTHERS_LIMIT_PERCENT)
     if metric == OTHERS_GPU:
         limits = np.where(limits < NO_OTHERS_LIMIT, 0.0, NO_OTHERS_LIMIT)

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.order import Order
-from experiments.comparison.runs.pairing import Exclusion
+from experiments.comparison.runs.pairing import Exclusion, Mismatch
 from experiments.comparison.runs.warning import ComparisonWarning
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import (
@@ -146,6 +146,7 @@ class Finding:
     Attributes:
         decision: the row's verdict as a code.
         withheld: why there is no verdict although there is an estimate.
+        mismatch: why the runs are not comparable.
         busy: the text of a verdict withheld because others disturbed the cells.
         outlook: text that the reason ends with.
         mean: distribution of the mean; None if it did not vary.
@@ -164,6 +165,7 @@ class Finding:
     pairs: tuple[Pair, ...] = ()
     decision: Decision = Decision.NOT_COMPARABLE
     withheld: Withheld | None = None
+    mismatch: Mismatch | None = None
     busy: str = ""
     outlook: str = ""
     a_value: float | None = None

@@ -131,9 +131,9 @@ def _constant(finding: Finding) -> Decision:
 
 def _worded(finding: Finding, scope: Scope, family: Family) -> Finding:
     row, decision = finding.row, finding.decision
-    verdict = (
-        finding.way if decision is Decision.DIFFERENT else VERDICTS.get(decision, INCONCLUSIVE)
-    )
+    verdict = VERDICTS.get(decision, INCONCLUSIVE)
+    if decision is Decision.DIFFERENT:
+        verdict = finding.way
     texts = (row.reason or _reason(finding, scope, family), finding.outlook, widening(row))
     reason = "; ".join(filter(None, texts))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason))

@@ -11,7 +11,7 @@ import numpy as np
 from experiments.comparison.runs import order
 from experiments.comparison.runs.pairing import NAMED
 from experiments.comparison.statistics import significance
-from experiments.comparison.statistics.estimates import Floats, mean
+from experiments.comparison.statistics.estimates import mean
 from experiments.comparison.statistics.sequential import strictest
 from experiments.comparison.verdicts import reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate, Withheld
@@ -34,14 +34,10 @@ def summaries(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _outlook(summary: Finding, _family: reasons.Family) -> Finding:
-    left_out = summary.across.left_out if summary.across else ()
-    return (
-        replace(
-            summary, outlook=f"without {', '.join(left_out)}: no estimate with a variance there"
-        )
-        if left_out
-        else summary
-    )
+    if not summary.across or not summary.across.left_out:
+        return summary
+    names = ", ".join(summary.across.left_out)
+    return replace(summary, outlook=f"without {names}: no estimate with a variance there")
 
 
 def _summary(group: Sequence[Finding]) -> Finding | None:
@@ -51,14 +47,19 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
     if len(usable) < MINIMUM_STRATA:
         return _of_few(group, usable)
     shifts = [finding.shifts for finding in usable]
-    values, variances = (
-        [mean(stratum_shifts).value for stratum_shifts in shifts],
-        list(map(_variance, usable, shifts)),
-    )
+    values = [mean(stratum_shifts).value for stratum_shifts in shifts]
+    # as the interval of a stratum has it; 0 if its blocks agree
+    variances = [
+        0.0 if finding.row.minimum_detectable == 0 else finding.spread**2 / len(stratum_shifts)
+        for finding, stratum_shifts in zip(usable, shifts, strict=True)
+    ]
     looks = strictest(finding.looks for finding in usable)
     combined = significance.random_effects(values, variances, looks.confidence)
     row, ratio = _blank(group[0].row, usable), group[0].row.kind == "ratio"
     tost = combined.tost_p(row.bound)
+    is_equivalent = abs(combined.value) < row.bound
+    if tost is not None:
+        is_equivalent = bool(looks.one_sided(tost) < ALPHA)
     withheld, reason = _cannot(usable)
     together = replace(
         row,
@@ -66,9 +67,7 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         ci_low=_back(combined.low, ratio),
         ci_high=_back(combined.high, ratio),
         p=None if combined.p is None else float(looks.p(combined.p)),
-        equivalent=abs(combined.value) < row.bound
-        if tost is None
-        else bool(looks.one_sided(tost) < ALPHA),
+        equivalent=is_equivalent,
         reason=reason,
     )
     across = AcrossStrata(
@@ -84,10 +83,8 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
 
 def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
     """Return a summary of two strata: their distance is chance, and so is any interval."""
-    reason = (
-        _busy(usable)
-        or f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
-    )
+    few = f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
+    reason = _busy(usable) or few
     blank, names = _blank(group[0].row, usable), _names(group, usable)
     row = replace(blank, reason=reason, no_estimate=NoEstimate.TOO_FEW_STRATA)
     across = AcrossStrata(*names, None, None, None, None, None)
@@ -120,14 +117,8 @@ def _blank(row: Row, usable: Sequence[Finding]) -> Row:
 def _names(
     group: Sequence[Finding], usable: Sequence[Finding]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return tuple(finding.row.stratum for finding in usable), tuple(
-        finding.row.stratum for finding in group if finding not in usable
-    )
-
-
-def _variance(finding: Finding, shifts: Floats) -> float:
-    """Return the variance of a stratum's estimate, as its interval has it; 0 if blocks agree."""
-    return 0.0 if finding.row.minimum_detectable == 0 else finding.spread**2 / len(shifts)
+    left_out = tuple(finding.row.stratum for finding in group if finding not in usable)
+    return tuple(finding.row.stratum for finding in usable), left_out
 
 
 def _back(value: float | None, ratio: bool) -> float | None:
@@ -140,19 +131,17 @@ def _back(value: float | None, ratio: bool) -> float | None:
 
 def _busy(usable: Sequence[Finding]) -> str:
     disturbed = [finding.row.stratum for finding in usable if finding.busy]
-    return (
-        f"the machine was busy with others' work in {', '.join(disturbed[:NAMED])}: not settled"
-        if disturbed
-        else ""
-    )
+    if not disturbed:
+        return ""
+    names = ", ".join(disturbed[:NAMED])
+    return f"the machine was busy with others' work in {names}: not settled"
 
 
 def _cannot(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:
     if disturbed := _busy(usable):
         return Withheld.BUSY_MACHINE, disturbed
-    if (orders := [finding.order for finding in usable if finding.order]) and (
-        refused := order.together(orders).refused
-    ):
+    orders = [finding.order for finding in usable if finding.order]
+    if orders and (refused := order.together(orders).refused):
         return Withheld.ORDER, refused
     few = [
         f"{finding.row.stratum} has {finding.row.n_blocks}"
@@ -162,7 +151,5 @@ def _cannot(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:
     if not few:
         return None, ""
     where = f": {', '.join(few)}" if len(few) <= NAMED else f" in {len(few)} strata"
-    return (
-        Withheld.TOO_FEW_BLOCKS,
-        f"too few blocks{where}; a verdict needs {MINIMUM_BLOCKS} in every stratum",
-    )
+    reason = f"too few blocks{where}; a verdict needs {MINIMUM_BLOCKS} in every stratum"
+    return Withheld.TOO_FEW_BLOCKS, reason

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from experiments.comparison.runs import environment, looks, order, pairing, query
 from experiments.comparison.runs.order import Order
-from experiments.comparison.runs.pairing import Exclusion, natural
+from experiments.comparison.runs.pairing import Exclusion, Incomparability, Mismatch, natural
 from experiments.comparison.statistics import autocorrelation, estimates, power
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
@@ -45,9 +45,10 @@ from tracking.errors import ErrorCode, UsageError
 # An interval at least this many times as wide as a t interval states the cause.
 NOTABLE = 1.25
 PAIRING, INTERLEAVED = "params.pairing", "interleaved"
-TOOK_TURNS = (
+TOOK_TURNS = Incomparability(
+    Mismatch.TURNS,
     "cells took turns (pairing=interleaved): what comes first, and whole times, are those of "
-    "processes that have company"
+    "processes that have company",
 )
 _NUMERIC = ("floating", "integer", "mixed", "decimal")
 
@@ -245,10 +246,12 @@ def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator
         return [Finding(_blank(outcome, spec, a, b, stratum), outcome) for outcome in outcomes]
 
     missing = [level for level in (a, b) if not (both["level"] == level).any()]
-    reason = f"no usable run of {' or '.join(missing)}" if missing else ""
-    reason = reason or pairing.incomparable(both, spec.factor, spec.allowed_to_differ)
-    if reason:
-        yield _Compared([_not_comparable(finding, reason) for finding in blank(group)], [])
+    mismatch = pairing.find_mismatch(both, spec.factor, spec.allowed_to_differ)
+    if missing:
+        text = f"no usable run of {' or '.join(missing)}"
+        mismatch = Incomparability(Mismatch.NO_RUN, text)
+    if mismatch:
+        yield _Compared([_not_comparable(finding, mismatch) for finding in blank(group)], [])
         return
     parts, excluded = pairing.inside_strata(both, a, b)
     yield _Compared([], excluded)
@@ -261,13 +264,15 @@ def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator
 def _compare_stratum(
     runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], request: _Request
 ) -> _Compared:
-    first, second, excluded, reason = pairing.pairs(runs, a, b, request.spec.factor)
+    first, second, excluded, mismatch = pairing.pairs(runs, a, b, request.spec.factor)
     ran = None
-    if not reason and not runs["apart"].any():
+    if not mismatch and not runs["apart"].any():
         ran = order.of_pairs(first, second)
-        reason = ran.refused
-    if reason:
-        return _Compared([_not_comparable(outcome, reason) for outcome in blank], excluded, ran)
+        if ran.refused:
+            mismatch = Incomparability(Mismatch.ORDER, ran.refused)
+    if mismatch:
+        findings = [_not_comparable(finding, mismatch) for finding in blank]
+        return _Compared(findings, excluded, ran)
     paired = _Paired(
         (first, second),
         first["block_label"].astype(str).to_numpy(),
@@ -295,8 +300,9 @@ def _without_estimate(finding: Finding, code: NoEstimate, reason: str, **fields:
     return replace(finding, row=replace(finding.row, reason=reason, no_estimate=code), **fields)
 
 
-def _not_comparable(finding: Finding, reason: str) -> Finding:
-    return _without_estimate(finding, NoEstimate.NOT_COMPARABLE, reason)
+def _not_comparable(finding: Finding, mismatch: Incomparability) -> Finding:
+    code = NoEstimate.NOT_COMPARABLE
+    return _without_estimate(finding, code, mismatch.text, mismatch=mismatch.code)
 
 
 def _blank(outcome: Outcome, spec: ComparisonSpec, a: str, b: str, stratum: str) -> Row:
@@ -428,7 +434,12 @@ def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Flo
     centre_of_side = estimates.geometric_mean if ratio else estimates.centre
     finding = replace(finding, a_value=centre_of_side(a), b_value=centre_of_side(b))
     count = len(a)
-    row = replace(row, n_blocks=count, reason=_too_few(count))
+    reason = ""
+    if count < MINIMUM_BLOCKS:
+        no_comparison = ": no comparison" if count < MINIMUM_VALUES else ""
+        plural = "s" if count > 1 else ""
+        reason = f"{count} block{plural}{no_comparison}; a verdict needs {MINIMUM_BLOCKS}"
+    row = replace(row, n_blocks=count, reason=reason)
     if count < MINIMUM_VALUES:
         return replace(finding, row=replace(row, no_estimate=NoEstimate.TOO_FEW_BLOCKS))
     shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
@@ -437,7 +448,11 @@ def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Flo
     interval = Estimate(centre, *bounds)
     widening = _widening(interval, shifts, mean, schedule.confidence) if mean else {}
     row = replace(row, **widening)
-    detectable = _detectable(shifts, row, schedule) if mean else 0.0
+    detectable = 0.0
+    if mean:
+        spread = float(shifts.std(ddof=1)) * (row.widening or 1.0)
+        least = power.minimum_detectable(spread, count, alpha=schedule.level(ALPHA))
+        detectable = outlook.as_effect(least, row.kind)
     interval = estimates.exponential(interval) if ratio else interval
     row = replace(
         row,
@@ -480,17 +495,3 @@ def _widening(
         "widening": width / plain_width,
         "widened_by": str(cause),
     }
-
-
-def _too_few(blocks: int) -> str:
-    if blocks >= MINIMUM_BLOCKS:
-        return ""
-    counted = f"{blocks} block{'s' if blocks > 1 else ''}"
-    none = ": no comparison" if blocks < MINIMUM_VALUES else ""
-    return f"{counted}{none}; a verdict needs {MINIMUM_BLOCKS}"
-
-
-def _detectable(shifts: Floats, row: Row, schedule: Looks) -> float:
-    spread = float(shifts.std(ddof=1)) * (row.widening or 1.0)
-    shift = power.minimum_detectable(spread, len(shifts), alpha=schedule.level(ALPHA))
-    return outlook.as_effect(shift, row.kind)

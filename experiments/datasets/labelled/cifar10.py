@@ -125,8 +125,6 @@ def read_names(path: Path) -> tuple[str, ...]:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickler of plain values and arrays."""
-
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ARRAY_NAMES:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")

@@ -70,7 +70,6 @@ def read(path: Path) -> Pictures:
 
 
 def _parts(path: Path) -> list[Path]:
-    """Return the folder of classes to train on, and the one to validate with, if there is one."""
     if not (path / "train").is_dir():
         return [path]
     candidates = [path / name for name in VALIDATION if (path / name).is_dir()]

@@ -39,7 +39,6 @@ class SequenceSource:
 
 
 def chosen(total: int, rng: np.random.Generator) -> list[int]:
-    """Return the numbers of the examples that are used, ascending."""
     return sorted(rng.permutation(total)[:EXAMPLES].tolist())
 
 

@@ -13,14 +13,14 @@ from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.contract import Job
 from experiments.planning.design import Cell
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Journal
 
 if TYPE_CHECKING:
     from experiments.run.campaign import Campaign
 
 JOBS = "jobs"  # below a campaign's folder: a journal for each of its jobs, and submitit's files
-COMMANDS = ("sbatch", "srun", "squeue", "scancel", "sinfo")
+COMMANDS = ("sbatch", "srun", "squeue", "scancel")
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,16 @@ def check(settings: CampaignSettings) -> None:
         defaults = CampaignSettings()
         for name in sorted(settings_.of_group(settings, "cluster") - {"executor"}):
             if (value := getattr(settings, name)) != getattr(defaults, name):
-                raise UsageError(f"{name}={value} is for jobs of a cluster; add executor=slurm")
+                raise UsageError(
+                    ErrorCode.CONFLICT,
+                    f"{name}={value} is for jobs of a cluster; add executor=slurm",
+                )
         return
     durations.seconds("time_limit", settings.time_limit)
     if settings.time_limit == "none":
-        raise UsageError("time_limit=none: a job needs a limit; write 30m, 2h or 1d")
+        raise UsageError(
+            ErrorCode.MISSING_VALUE, "time_limit=none: a job needs a limit; write 30m, 2h or 1d"
+        )
     _require_cluster()
     from experiments.run.backends import cluster
 
@@ -91,10 +96,12 @@ def check(settings: CampaignSettings) -> None:
 def _require_cluster() -> None:
     if importlib.util.find_spec("submitit") is None:
         raise UsageError(
-            "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'"
+            ErrorCode.NOT_INSTALLED,
+            "executor=slurm needs submitit: pip install -c constraints.txt -e '.[slurm]'",
         )
     if missing := [name for name in COMMANDS if shutil.which(name) is None]:
         raise UsageError(
+            ErrorCode.NOT_INSTALLED,
             f"executor=slurm: {', '.join(missing)} not found on this machine; "
-            "start on a login node, or with executor=local"
+            "start on a login node, or with executor=local",
         )

@@ -21,11 +21,11 @@ from submitit.core.utils import FailedJobError
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
 from experiments.config import durations, variation
-from experiments.config.settings import CampaignSettings, suggestion
+from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
 from experiments.contract import Node
 from experiments.run.cell_process import ROOT
-from tracking.errors import EvenhandError, UsageError
+from tracking.errors import ErrorCode, EvenhandError, UsageError
 
 # A controller that is down keeps its clients waiting for minutes.
 PATIENCE_SECONDS = 20.0
@@ -34,8 +34,8 @@ LIST_SECONDS, POLL_SECONDS = 3.0, 0.5
 RESULT_SECONDS = 15.0
 # Slurm signals a job before its time is over, up to a minute early; then the job is requeued.
 NOTICE_SECONDS = 90
-# `SlurmTask` gives up where requeued jobs make no progress; submitit must not before.
-MAX_REQUEUES = 10_000
+# Then a job fails: it may make no progress. `--resume` continues a longer campaign.
+MAX_REQUEUES = 30
 PENDING, VANISHED = "PENDING", "VANISHED"
 OVER = {
     "BOOT_FAIL",
@@ -57,15 +57,6 @@ HOPELESS = (
     "InvalidAccount",
     "InvalidQOS",
 )
-REASONS = {
-    "CANCELLED": "was cancelled",
-    "NODE_FAIL": "ended because its node failed",
-    "TIMEOUT": "reached its time limit (time_limit=…)",
-    "OUT_OF_MEMORY": "used more memory than Slurm allows it",
-    "PREEMPTED": "gave way to another",
-    VANISHED: "is not in Slurm's queue any more and left no result",
-}
-
 logging.getLogger("submitit").setLevel(logging.ERROR)
 
 
@@ -140,57 +131,31 @@ class SubmittedJob:
         deadline = time.monotonic() + RESULT_SECONDS
         while not self.has_result:
             if time.monotonic() > deadline:
-                raise EvenhandError(self._reason())
+                state = self.queue.state(self.id, now=True)
+                raise EvenhandError(
+                    ErrorCode.CHILD_FAILED,
+                    f"job {self.id} ended as {state.state} on {state.node or 'no node'}, without a "
+                    f"result in {self.job.paths.folder}, which every node must be able to write: "
+                    f"{_tail(self.job.stderr() or self.job.stdout() or '')}",
+                )
             time.sleep(POLL_SECONDS)
         try:
             return self.job.result()
         except FailedJobError as error:
             trace = str(error).split("-" * 22)[1:2]  # between submitit's own lines
-            last = _last_line(trace[0]) if trace else str(error)
-            reason = f"failed: {last.rpartition('tracking.errors.')[2]}"
-            if last.endswith("checkpoint function returned None."):
-                reason = (
-                    "reached its time limit again and again without a checkpoint; "
-                    "give it a longer time_limit"
-                )
-            raise EvenhandError(f"job {self.id} {reason}") from None
-
-    @property
-    def has_started(self) -> bool:
-        return self.state != "FAILED" or Path(self.job.paths.stdout).exists()
-
-    def _reason(self) -> str:
-        state = self.queue.state(self.id, now=True)
-        place = f" on {state.node}" if state.node else ""
-        if not self.has_started:
-            return (
-                f"job {self.id} could not write to {self.job.paths.folder}{place}: give "
-                "journal=DIR and cache=DIR on a file system that this machine and all nodes share"
-            )
-        if state.state in REASONS:
-            return f"job {self.id} {REASONS[state.state]}{place}"
-        last = _last_line(self.job.stderr() or self.job.stdout() or "")
-        return f"job {self.id} ended as {state.state}{place}: {last[:300]}"
+            raise EvenhandError(
+                ErrorCode.CHILD_FAILED, f"job {self.id} failed: {_tail(trace[0])}"
+            ) from None
 
 
 def check(settings: CampaignSettings) -> None:
     """Raise UsageError where Slurm does not take such jobs; submit none."""
-    listed = _run(["sinfo", "--noheader", "--format=%R"])
-    if listed.returncode:
+    options = _arguments(settings)
+    test = _run(["sbatch", "--test-only", "--exclusive", *options, "--wrap=true"])
+    if test.returncode:
         raise UsageError(
-            f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}; "
-            "ask for it where `sinfo` works"
-        )
-    partitions = dict.fromkeys(listed.stdout.split())
-    if settings.partition and settings.partition not in partitions:
-        close = suggestion(settings.partition, partitions)
-        raise UsageError(f"partition={settings.partition} does not exist{close}")
-    options = [f"--{name}={value}" for name, value in _options(settings).items()]
-    tried = _run(["sbatch", "--test-only", "--exclusive", *options, "--wrap=true"])
-    if tried.returncode:
-        reason = _first_line(tried.stderr).removeprefix("allocation failure: ")
-        raise UsageError(
-            f"executor=slurm: Slurm takes no job as {_as_requested(settings)}: {reason}"
+            ErrorCode.UNSUPPORTED,
+            f"executor=slurm: Slurm takes no job with {' '.join(options)}: {_tail(test.stderr)}",
         )
 
 
@@ -236,7 +201,7 @@ def submit(
     try:
         jobs = executor.submit_array(tasks) if len(tasks) > 1 else [executor.submit(tasks[0])]
     except FailedJobError as error:
-        raise UsageError(f"executor=slurm: {_first_line(str(error))}") from None
+        raise UsageError(ErrorCode.UNSUPPORTED, f"executor=slurm: {_tail(str(error))}") from None
     queue = Queue({str(job.job_id): JobState() for job in jobs})
     return [SubmittedJob(job, task, queue) for job, task in zip(jobs, tasks, strict=True)]
 
@@ -276,16 +241,17 @@ def call(
         step: Shows what is waited for.
 
     Raises:
-        EvenhandError: If it fails.
+        UsageError: If there is no result.
         KeyboardInterrupt: If a signal came.
     """
     (job,) = submit(settings, folder, name, [task])
     with closing(follow([job])) as rounds:
         for _ in rounds:
             if job.waits_for in HOPELESS:
+                options = " ".join(_arguments(settings))
                 raise UsageError(
-                    "executor=slurm: Slurm would never start a job as "
-                    f"{_as_requested(settings)}: {job.waits_for}"
+                    ErrorCode.UNSUPPORTED,
+                    f"executor=slurm: a job with {options} would never start: {job.waits_for}",
                 )
             step(f"job {job.id} {job.waits_for}".strip())
             if STOP.number:
@@ -293,25 +259,25 @@ def call(
         try:
             return job.result()
         except EvenhandError as error:
-            if job.has_started:
-                raise
-            raise UsageError(f"executor=slurm: {error}") from None
+            raise UsageError(error.code, f"executor=slurm: {error}") from None
 
 
 def cancel_by_name(name: str) -> None:
-    """Cancel the jobs of an earlier process and wait. Raises UsageError if Slurm does not answer."""
+    """Cancel the jobs of an earlier process and wait. Raises UsageError if some remain."""
     _run(["scancel", f"--name={name}", "--me"])
     deadline = time.monotonic() + 3 * PATIENCE_SECONDS
     query = ["squeue", "--noheader", "--me", f"--name={name}", "--format=%i"]
-    while (listed := _run(query)).stdout.strip():
-        if time.monotonic() > deadline:
-            ids = ", ".join(listed.stdout.split())
+    while True:
+        listed = _run(query)
+        if not listed.returncode and not listed.stdout.strip():
+            return
+        if listed.returncode or time.monotonic() > deadline:
             raise UsageError(
-                f"jobs of this campaign are still ending: {ids}; try again in a minute"
+                ErrorCode.IN_USE,
+                f"executor=slurm: jobs named {name} may still run; try again in a minute: "
+                f"{_tail(listed.stdout + listed.stderr)}",
             )
         time.sleep(POLL_SECONDS)
-    if listed.returncode:
-        raise UsageError(f"executor=slurm: Slurm does not answer: {_first_line(listed.stderr)}")
 
 
 def here() -> dict[str, str]:
@@ -333,7 +299,7 @@ def nodes() -> tuple[Node, ...]:
     addresses = dict(re.findall(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)", shown.stdout))
     if shown.returncode or this not in addresses:
         raise EvenhandError(
-            f"Slurm does not say which nodes this job has: {_first_line(shown.stderr)}"
+            ErrorCode.UNREACHABLE, f"Slurm lists no nodes of this job: {_tail(shown.stderr)}"
         )
     step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--unbuffered")
     others = (
@@ -349,12 +315,8 @@ def requeued(task: Callable[[], Any]) -> Any:
     return submitit.helpers.DelayedSubmission(task)
 
 
-def _as_requested(settings: CampaignSettings) -> str:
-    values = {name: getattr(settings, name) for name in ("partition", "gres", "time_limit")}
-    if settings.cpus_of_a_node:
-        options = _options(settings)
-        values |= {name: options.get(name) for name in ("nodes", "mincpus")}
-    return ", ".join(f"{name}={value}" for name, value in values.items() if value)
+def _arguments(settings: CampaignSettings) -> list[str]:
+    return [f"--{name}={value}" for name, value in _options(settings).items()]
 
 
 def _options(settings: CampaignSettings) -> dict[str, Any]:
@@ -382,13 +344,6 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", reason)
 
 
-def _first_line(text: str) -> str:
-    """Return the first error of one of Slurm's commands, without the command's name."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "it says nothing")
-    return re.sub(r"^(sbatch|sinfo|squeue): (error: )?", "", line)
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own_lines = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
-    return own_lines[-1] if own_lines else "it said nothing"
+def _tail(text: str) -> str:
+    """Return the end of an output as one line."""
+    return " ".join(text.split())[-300:] or "no output"

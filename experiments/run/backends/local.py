@@ -230,11 +230,6 @@ def end_together(
     outcome, reason = RunOutcome(ends[first].outcome), ends[first].reason
     if outcome == RunOutcome.INTERRUPTED:
         return [replace(end, outcome=outcome, reason=reason) for end in ends]
-    if outcome == RunOutcome.OUT_OF_MEMORY:  # not the limit of one cell
-        reason += (
-            f" (out of memory while {len(ends)} cells were alive; "
-            "with pairing=sequential each has it alone)"
-        )
     reasons = [f"took turns with {names[first]}, which failed: {reason}"] * len(ends)
     reasons[first] = reason
     return [

@@ -60,10 +60,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     windows = timing.of_windows(() if watch.held_up else watch.windows, rows)
     on_device = timing.of_device(watch.on_device_seconds, rows)
     summary = timing.summarise_training(values, total_seconds)
-    waits = framework.waits_in_step(network)
-    summary = as_timed(
-        spec, summary, windows, on_device, output, held_up=watch.held_up, waits=waits
-    )
+    summary = as_timed(spec, summary, windows, on_device, output, held_up=watch.held_up)
     summary |= memory_peaks(spec, peaks, peak_memory.rss_bytes(), output)
     if varying:
         summary["train/first_epoch_seconds"] = epoch_seconds[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, islice, pairwise, repeat
+from itertools import accumulate, count, islice, pairwise
 from typing import Any, NamedTuple
 
 from models.contract import Array, Batch, ErrorCode, ModelError, OptimizerConfig, StepClock, Weights
@@ -144,7 +144,7 @@ class Adapter(KerasFramework):
 
     def _repeat(self, batch: Any) -> Any:
         """Return data without an end, as `fit` of the backend takes them."""
-        return repeat(batch)
+        return (batch for _ in count())
 
     def _evaluated_loss(self, network: Any, batch: Batch) -> Any:
         inputs, targets, weights = self._fitted(batch)
@@ -208,7 +208,6 @@ def _own_loss(
 
 
 def _mean_loss(inputs: Any, targets: Any, weights: Any, network: Any) -> Any:
-    """Return the loss, nothing dropped."""
     outputs = network(inputs, training=False)
     return network.compute_loss(
         x=inputs, y=targets, y_pred=outputs, sample_weight=weights, training=False

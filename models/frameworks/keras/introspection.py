@@ -26,7 +26,6 @@ def droppers(network: Any) -> dict[str, Any]:
 
 
 def observe(network: Any, inputs: Any, observer: Callable[[Call], None], *, training: bool) -> None:
-    """Make one pass and call the observer after each call of a layer."""
 
     def around(path: str, layer: Any, call: Callable[..., Any]) -> Callable[..., Any]:
         def observed(*arguments: Any, **named: Any) -> Any:
@@ -46,7 +45,6 @@ def observe(network: Any, inputs: Any, observer: Callable[[Call], None], *, trai
 
 
 def draw(layer: Any, shape: tuple[int, ...], like: Any) -> Array:
-    """Return the layer's outputs for ones."""
     return to_numpy(layer(ops.ones(shape, like.dtype), training=True))
 
 

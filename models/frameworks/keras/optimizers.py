@@ -14,7 +14,7 @@ from keras import config, ops, optimizers
 class OnceAStep(optimizers.Optimizer):  # type: ignore[misc]
     """Optimizer whose `update_step` gets the result of `_shared` in place of the learning rate.
 
-    On PyTorch `_update_all` updates all variables in one call. implementations: by backend, the
+    On PyTorch `_update_all(variables, gradients, rate)` updates them in one call. implementations: by backend, the
     code that updates the weights.
     """
 
@@ -25,8 +25,7 @@ class OnceAStep(optimizers.Optimizer):  # type: ignore[misc]
     ) -> None:
         rate = ops.cast(learning_rate, variables[0].dtype)
         if config.backend() == "torch":
-            values = [variable.value for variable in variables]
-            self._update_all(values, list(gradients), self._slots(variables), rate)
+            self._update_all(variables, list(gradients), rate)
         else:
             super()._backend_update_step(gradients, variables, self._shared(rate))
 
@@ -100,14 +99,11 @@ class TorchAdam(OnceAStep):
             "beta2_power": zero,
         }
 
-    def _slots(self, variables: list[Any]) -> tuple[list[Any], ...]:
-        return self._values(self._means, variables), self._values(self._squares, variables)
-
-    def _update_all(
-        self, values: list[Any], gradients: list[Any], slots: tuple[list[Any], ...], rate: Any
-    ) -> None:
+    def _update_all(self, variables: list[Any], gradients: list[Any], rate: Any) -> None:
         import torch
 
+        values = [variable.value for variable in variables]
+        slots = [self._values(slot, variables) for slot in (self._means, self._squares)]
         steps = [ops.cast(self.iterations + 1, "float32")] * len(values)
         options = {"beta1": self.beta_1, "beta2": self.beta_2, "eps": self.epsilon}
         options |= {"weight_decay": 0.0, "amsgrad": False, "maximize": False}
@@ -169,15 +165,12 @@ class TorchSGD(OnceAStep):
 
         return rate, tf.constant(self.momentum, rate.dtype)
 
-    def _slots(self, variables: list[Any]) -> tuple[list[Any], ...]:
-        return (self._values(self._momenta, variables) if self.momentum else [],)
-
-    def _update_all(
-        self, values: list[Any], gradients: list[Any], slots: tuple[list[Any], ...], rate: Any
-    ) -> None:
+    def _update_all(self, variables: list[Any], gradients: list[Any], rate: Any) -> None:
         import torch
 
+        values = [variable.value for variable in variables]
+        momenta = self._values(self._momenta, variables) if self.momentum else []
         options = {"weight_decay": self.decay, "momentum": self.momentum, "dampening": 0.0}
         options |= {"nesterov": False, "maximize": False, "is_first_step": False}
         with torch.no_grad():
-            torch._fused_sgd_(values, gradients, *slots, lr=rate, **options)
+            torch._fused_sgd_(values, gradients, momenta, lr=rate, **options)

@@ -15,8 +15,6 @@ from models.transfer import entries, to_keras
 
 
 class Plain:
-    """Network with one batch on the device."""
-
     def __init__(
         self, network: Any, weights: Weights, images: Array, labels: Array, _: str
     ) -> None:
@@ -29,12 +27,10 @@ class Plain:
         )
 
     def requests(self) -> Callable[[], Array]:
-        """Return a call that answers one request, in host memory."""
         model, images = self._model, self._images
         return lambda: model.predict_on_batch(images)
 
     def steps(self, learning_rate: float) -> Callable[[], float]:
-        """Return a call that makes one step and reads its loss."""
         model, images, labels = self._model, self._images, self._labels
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=keras.optimizers.Adam(learning_rate), loss=loss)

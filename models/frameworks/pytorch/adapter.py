@@ -237,14 +237,6 @@ class Adapter(TorchDevice, FrameworkOnDevice):
             os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
-    def waits_in_step(self, network: nn.Module) -> str:
-        from models.lstms.pytorch import Layer
-
-        layers = (module for module in network.modules() if isinstance(module, Layer))
-        if self.device == "cuda" and any(layer.waits_for_lengths for layer in layers):
-            return "lengths of packed sequences are copied to the host"
-        return ""
-
     _network_inputs = place_inputs
 
     def _reader(self, files: ImageFiles, workers: int) -> Any:

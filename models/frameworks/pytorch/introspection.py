@@ -33,7 +33,6 @@ def observe(
     *,
     training: bool,
 ) -> None:
-    """Make one pass and call the observer after each call of a layer."""
     paths = {layer: path for path, layer in network.named_modules() if path}
     received: list[Tensor | None] = []  # of the calls that have not returned
 
@@ -60,7 +59,6 @@ def _first_tensor(values: Any) -> Tensor | None:
 
 
 def draw(layer: nn.Module, shape: tuple[int, ...], like: Tensor) -> Array:
-    """Return the layer's outputs for ones."""
     return to_numpy(layer(torch.ones(shape, dtype=like.dtype, device=like.device)))
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Iterator
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,16 +18,8 @@ from torchvision.transforms.v2.functional import resize, rgb_to_grayscale
 
 from models.contract import Batch, ErrorCode, ImageFiles, ModelError
 
-
-class _Picture(NamedTuple):
-    """Picture of an epoch, for a worker, which outlives epochs."""
-
-    row: int
-    file: str
-    orientation: int
-    shift: tuple[int, int]
-    mirrored: bool
-    label: int
+# Of an epoch, for a worker, which outlives epochs: row, file, orientation, shift, mirrored, label.
+_Picture = tuple[int, str, int, tuple[int, int], bool, int]
 
 
 class Reader:
@@ -79,10 +70,8 @@ class Reader:
                 self._pictures[picture]
             except RuntimeError as error:
                 reason = (str(error).splitlines() or [""])[0]
-                raise ModelError(
-                    ErrorCode.UNREADABLE,
-                    f"{picture.file}: cannot be decoded by torchvision: {reason}; mend or remove it",
-                ) from None
+                text = f"{picture[1]}: cannot be decoded by torchvision: {reason}"
+                raise ModelError(ErrorCode.UNREADABLE, f"{text}; mend or remove it") from None
 
 
 def _end_with_parent(_: int) -> None:
@@ -103,14 +92,15 @@ class _Pictures(Dataset[tuple[Tensor, int]]):  # type: ignore[misc]
         self._stored: Tensor | None = None
 
     def __getitem__(self, picture: _Picture) -> tuple[Tensor, int]:
-        image = self._decode(picture) if picture.file else self._stored_image(picture.row)
-        pad, side, (top, left) = self._pad, self._shape[0], picture.shift
+        row, file, orientation, (top, left), is_mirrored, label = picture
+        image = self._decode(file, orientation) if file else self._stored_image(row)
+        pad, side = self._pad, self._shape[0]
         if (top, left) != (pad, pad):
             padded = functional.pad(image, (pad, pad, pad, pad))
             image = padded[:, top : top + side, left : left + side]
-        if picture.mirrored:
+        if is_mirrored:
             image = image.flip(2)
-        return (image.float() / 255 - self._mean) / self._deviation, picture.label
+        return (image.float() / 255 - self._mean) / self._deviation, label
 
     def _stored_image(self, row: int) -> Tensor:
         if self._stored is None:
@@ -121,26 +111,25 @@ class _Pictures(Dataset[tuple[Tensor, int]]):  # type: ignore[misc]
         begin = self._offset + row * size
         return self._stored[begin : begin + size].view(self._shape).permute(2, 0, 1)
 
-    def _decode(self, picture: _Picture) -> Tensor:
-        image = decode_image(read_file(picture.file), ImageReadMode.RGB)
-        if picture.orientation >= 5:  # EXIF's: rows and columns are exchanged
+    def _decode(self, file: str, orientation: int) -> Tensor:
+        image = decode_image(read_file(file), ImageReadMode.RGB)
+        if orientation >= 5:  # EXIF's: rows and columns are exchanged
             image = image.transpose(1, 2)
         flips = ((2, (2, 3, 6, 7)), (1, (3, 4, 7, 8)))
-        axes = [axis for axis, orientations in flips if picture.orientation in orientations]
+        axes = [axis for axis, orientations in flips if orientation in orientations]
         image = resize(image.flip(axes), list(self._shape[:2]), antialias=True)
         return rgb_to_grayscale(image.float()) if self._shape[2] == 1 else image
 
 
 def _batches(files: ImageFiles) -> list[list[_Picture]]:
-    rows, orientations, labels = files.rows, files.orientations, files.labels
     columns = (
-        rows.tolist(),
+        files.rows.tolist(),
         map(os.fsdecode, files.files),
-        orientations.tolist(),
+        files.orientations.tolist(),
         map(tuple, files.shifts.tolist()),
         files.mirrored.tolist(),
-        labels.tolist(),
+        files.labels.tolist(),
     )
-    pictures = [_Picture(*values) for values in zip(*columns, strict=True)]
+    pictures = list(zip(*columns, strict=True))
     size = files.batch_size
     return [pictures[first : first + size] for first in range(0, len(pictures) - size + 1, size)]

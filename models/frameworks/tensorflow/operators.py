@@ -1,12 +1,13 @@
 """Operators of TensorFlow that Keras lacks: a scan, CTC losses, LSTMs over whole sequences.
 
 CTC: logits (n, frames, symbols), targets (n, labels) padded with the blank; frames and labels (n,):
-the valid ones of a row; returns (n,). LSTM, in float32 only: steps (n, T, inputs), weights and bias
-as Keras has them, gates in the order i f g o; returns the states (n, T, width).
+the valid ones of a row; returns (n,). LSTM, in float32 only: steps (n, T, inputs), a cell of Keras,
+whose gates are in the order i f g o; returns the states (n, T, width).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 LSTMS = ("block", "block-v2")
@@ -35,7 +36,7 @@ def ctc_dense(logits: Any, targets: Any, frames: Any, labels: Any, *, blank: int
     )
 
 
-def block(steps: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> Any:
+def block(steps: Any, cell: Any) -> Any:
     """Return the states of BlockLSTM, whose gates are in the order i g f o."""
     import tensorflow as tf
 
@@ -43,40 +44,38 @@ def block(steps: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> Any:
         i, f, g, o = tf.split(array, 4, axis=-1)
         return tf.concat([i, g, f, o], axis=-1)
 
-    weights = reorder(tf.concat([kernel, recurrent_kernel], axis=0))
-    arguments = _arguments(steps, recurrent_kernel, weights, reorder(bias))
-    states = tf.raw_ops.BlockLSTM(**arguments, forget_bias=0.0, cell_clip=-1.0).h
-    return tf.transpose(states, (1, 0, 2))
+    return _run_block(tf.raw_ops.BlockLSTM, steps, cell, reorder, forget_bias=0.0, cell_clip=-1.0)
 
 
-def block_v2(steps: Any, kernel: Any, recurrent_kernel: Any, bias: Any) -> Any:
+def block_v2(steps: Any, cell: Any) -> Any:
     """Return the states of BlockLSTMV2, in Keras' order of gates.
 
     Its gradient takes them for those of BlockLSTM, and is wrong.
     """
     import tensorflow as tf
 
-    weights = tf.concat([kernel, recurrent_kernel], axis=0)
-    arguments = _arguments(steps, recurrent_kernel, weights, tf.convert_to_tensor(bias))
-    return tf.transpose(tf.raw_ops.BlockLSTMV2(**arguments).h, (1, 0, 2))
+    return _run_block(tf.raw_ops.BlockLSTMV2, steps, cell, tf.convert_to_tensor)
 
 
-def _arguments(steps: Any, recurrent_kernel: Any, weights: Any, bias: Any) -> dict[str, Any]:
-    """Return arguments of both: time first, a state of zeros, no peepholes."""
+def _run_block(
+    operator: Any, steps: Any, cell: Any, reorder: Callable[[Any], Any], **options: float
+) -> Any:
+    """Call the operator: time first, a state of zeros, no peepholes."""
     import tensorflow as tf
 
     n, longest = tf.unstack(tf.shape(steps)[:2])
-    width = recurrent_kernel.shape[0]
-    state, peephole = tf.zeros((n, width), steps.dtype), tf.zeros((width,), steps.dtype)
-    return {
-        "x": tf.transpose(steps, (1, 0, 2)),
-        "cs_prev": state,
-        "h_prev": state,
-        "w": weights,
-        "b": bias,
-        "wci": peephole,
-        "wcf": peephole,
-        "wco": peephole,
-        "seq_len_max": tf.cast(longest, tf.int64),
-        "use_peephole": False,
-    }
+    state, peephole = tf.zeros((n, cell.units), steps.dtype), tf.zeros((cell.units,), steps.dtype)
+    states = operator(
+        x=tf.transpose(steps, (1, 0, 2)),
+        cs_prev=state,
+        h_prev=state,
+        w=reorder(tf.concat([cell.kernel, cell.recurrent_kernel], axis=0)),
+        b=reorder(cell.bias),
+        wci=peephole,
+        wcf=peephole,
+        wco=peephole,
+        seq_len_max=tf.cast(longest, tf.int64),
+        use_peephole=False,
+        **options,
+    ).h
+    return tf.transpose(states, (1, 0, 2))

@@ -100,7 +100,5 @@ def _name_damaged(paths: Any) -> None:
             tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
         except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
             reason = error.message.splitlines()[0]
-            raise ModelError(
-                ErrorCode.UNREADABLE,
-                f"{os.fsdecode(path)}: cannot be decoded by TensorFlow: {reason}; mend or remove it",
-            ) from None
+            text = f"{os.fsdecode(path)}: cannot be decoded by TensorFlow: {reason}"
+            raise ModelError(ErrorCode.UNREADABLE, f"{text}; mend or remove it") from None

@@ -17,8 +17,6 @@ from models.transfer import entries, to_keras
 
 
 class Plain:
-    """Network with one batch on the device."""
-
     def __init__(
         self, network: Any, weights: Weights, images: Array, labels: Array, _: str
     ) -> None:
@@ -28,7 +26,6 @@ class Plain:
         self._images, self._labels = tf.constant(images), tf.constant(labels)
 
     def requests(self) -> Callable[[], Array]:
-        """Return a call that answers one request, in host memory."""
         model, images = self._model, self._images
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
@@ -38,7 +35,6 @@ class Plain:
         return lambda: test_step(images).numpy()
 
     def steps(self, learning_rate: float) -> Callable[[], float]:
-        """Return a call that makes one step and reads its loss."""
         model, images, labels = self._model, self._images, self._labels
         loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         optimizer = tf.keras.optimizers.Adam(learning_rate)

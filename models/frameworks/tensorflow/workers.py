@@ -57,7 +57,6 @@ class Workers:
         )
 
     def build(self, model: str, sizes: Any, weights: Weights, config: OptimizerConfig) -> None:
-        """Build the network on these weights, and its optimizer."""
         with self._strategy.scope():
             self.network = self._framework.build(model, sizes)
             self._framework.load_weights(self.network, weights)
@@ -65,12 +64,10 @@ class Workers:
         self._exchange, self._no_exchange = self._trace(alone=False), self._trace(alone=True)
 
     def step(self, batch: Batch, *, alone: bool = False) -> float:
-        """Train on this worker's part of the batch and return its loss; alone without exchange."""
         step = self._no_exchange if alone else self._exchange
         return float(step(*batch.inputs, batch.targets))
 
     def gathered(self, values: Array) -> Array:
-        """Return the float64 values (n,) of all workers, (workers, n), once all are here."""
         import tensorflow as tf
 
         table = np.zeros((self._world, len(values)))

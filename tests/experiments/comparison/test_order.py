@@ -83,7 +83,8 @@ def test_a_later_run_of_one_side_is_told_and_too_many_are_refused(again, verdict
     found = told(timed(starts))
     assert found.rows[0].verdict == verdict
     (warning,) = [line for line in found.warnings if line.code is WarningCode.NOT_SIDE_BY_SIDE]
-    assert ("block 0 (" if again == 1 else "blocks 0, 1, 2") in warning.text
+    assert f" {again} block" in warning.text
+    assert ("(0)" if again == 1 else "(0, 1, 2") in warning.text
 
 
 def test_over_strata_the_order_is_counted_together():

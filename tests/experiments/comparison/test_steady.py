@@ -73,28 +73,14 @@ def test_the_first_step_is_apart_and_constants_are_steady():
     seconds = np.full(120, 0.01)
     seconds[0] = 100.0
     found = steady.classify(seconds)
-    assert (found.kind, found.first_steady_step, found.drift_percent) == ("steady", 1, 0.0)
+    assert (found.kind, found.first_steady_step) == ("steady", 1)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 20, 75])
 def test_too_few_steps_are_told(steps):
     found = steady.classify(np.ones(steps))
     assert found.kind == "too few steps"
-    assert "76 are needed" in found.reason
-
-
-@pytest.mark.parametrize("steps", [76, 90, 400])
-def test_no_drift_is_below_minus_100_percent_or_rests_on_chance(steps):
-    """Noisy runs whose end falls: the slope of three or four medians was stretched over the whole run, as -1,653 %."""
-    rng = np.random.default_rng(5)
-    flat, falling = [], []
-    for _ in range(RUNS):
-        flat.append(steady.classify(_noise(rng, steps)).drift_percent)
-        seconds, end = _noise(rng, steps, 0.3), int(rng.integers(10, 30))
-        seconds[-end:] *= np.linspace(5, 1, end)
-        falling.append(steady.classify(seconds).drift_percent)
-    assert sum(drift is not None for drift in flat) <= 0.05 * RUNS  # a 99 % interval
-    assert all(drift is None or drift > -100 for drift in falling)
+    assert found.first_steady_step is None
 
 
 def test_summaries_from_before_the_steady_state_are_recognised():

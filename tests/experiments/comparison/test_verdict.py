@@ -1,4 +1,4 @@
-"""Gates, verdicts, invariances, and the rate of false alarms."""
+"""Gates, verdicts and invariances of a comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import writing
-from experiments.comparison.runs.pairing import ExclusionCode
+from experiments.comparison.runs.pairing import ExclusionCode, Mismatch
 from experiments.comparison.statistics import autocorrelation
 from experiments.comparison.verdicts.decision import Decision, NoEstimate
 from experiments.comparison.verdicts.findings import Comparison, Finding, Row
@@ -29,401 +29,329 @@ from tests.experiments.comparison.campaigns import (
     frame,
     paired,
 )
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 OPPOSITE = {"faster": "slower", "slower": "faster", "lower": "higher", "higher": "lower"}
 values = st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100)), min_size=1, max_size=12)
-
-
-def row(comparison: Comparison, metric: str = STEP) -> Row:
-    return next(row for row in comparison.rows if row.metric == metric)
 
 
 def finding(comparison: Comparison, metric: str = STEP) -> Finding:
     return next(finding for finding in comparison.findings if finding.row.metric == metric)
 
 
+def row(comparison: Comparison, metric: str = STEP) -> Row:
+    return finding(comparison, metric).row
+
+
 # ---- verdicts
 
 
-def test_a_clear_difference_is_told_of_b_against_a_with_its_direction():
-    found = compare(frame(factors={"tensorflow": 1.2}), baseline="pytorch")
-    assert (row(found, STEP).verdict, row(found, RATE).verdict) == ("slower", "slower")
-    assert row(found, STEP).ci_low < 1.2 < row(found, STEP).ci_high
-    assert row(found, STEP).estimate * row(found, RATE).estimate == pytest.approx(1)
-    assert finding(found, STEP).good is finding(found, RATE).good is False
-    turned = compare(frame(factors={"tensorflow": 1.2}), baseline="tensorflow")
-    assert (row(turned, STEP).verdict, finding(turned, STEP).good) == ("faster", True)
+def test_clear_difference_has_a_direction():
+    table = frame(factors={"tensorflow": 1.2})
+    comparison = compare(table, baseline="pytorch")
+    step, rate = finding(comparison, STEP), finding(comparison, RATE)
+    assert (step.row.verdict, rate.row.verdict) == ("slower", "slower")
+    assert step.row.ci_low < 1.2 < step.row.ci_high
+    assert step.row.estimate * rate.row.estimate == pytest.approx(1)
+    assert step.good is rate.good is False
+    turned = finding(compare(table, baseline="tensorflow"))
+    assert (turned.row.verdict, turned.good) == ("faster", True)
 
 
-def test_the_interval_is_that_of_the_mean_log_ratio():
+def test_interval_is_that_of_the_mean_log_ratio():
     a, b = np.array([1.0, 2, 3, 4, 5, 6]), np.array([1.1, 2.3, 3.1, 4.6, 5.2, 6.9])
     logs = np.log(b / a)
     low, high = autocorrelation.of_series([logs])[0].interval()
-    found = row(compare(paired(a, b)))
+    step = row(compare(paired(a, b)))
     expected = tuple(np.exp([logs.mean(), low, high]))
-    assert (found.estimate, found.ci_low, found.ci_high) == pytest.approx(expected)
+    assert (step.estimate, step.ci_low, step.ci_high) == pytest.approx(expected)
     t = 2 * 2.570581835636314 * logs.std(ddof=1) / math.sqrt(6)  # t(0.975, 5)
-    assert found.widening == pytest.approx((high - low) / t)
-    assert (found.n_blocks, found.effect_size, found.margin) == (6, pytest.approx(21 / 36), 0.03)
-
-
-def test_equivalence_is_shown_not_assumed():
-    rng = np.random.default_rng(0)
-    a = np.exp(rng.normal(0, 0.005, 10))
-    assert row(compare(paired(a, a * np.exp(rng.normal(0, 0.005, 10))))).verdict == "equivalent"
-    noisy = row(compare(paired(a, a * np.exp(rng.normal(0, 0.2, 10)))))
-    assert (noisy.verdict, noisy.equivalent) == ("inconclusive", False)
-    assert (
-        "how many more blocks would settle it cannot be predicted; longer cells, an idle machine"
-        in noisy.reason
-    )
-
-
-def test_a_small_sure_difference_is_within_the_margin():
-    rng = np.random.default_rng(1)
-    a = np.exp(rng.normal(0, 0.1, 12))
-    found = row(compare(paired(a, a * 1.01 * np.exp(rng.normal(0, 0.001, 12)))))
-    assert (found.verdict, found.equivalent) == ("different, within margin", True)
-
-
-def test_a_sure_difference_of_unsure_size_is_not_called_faster():
-    rng = np.random.default_rng(2)
-    a = np.exp(rng.normal(0, 0.1, 10))
-    found = finding(compare(paired(a, a * 1.04 * np.exp(rng.normal(0, 0.02, 10)))))
-    assert found.different
-    assert found.row.verdict == "inconclusive"
-    assert "slower, but whether by more than the margin is open" in found.row.reason
+    assert step.widening == pytest.approx((high - low) / t)
+    assert (step.n_blocks, step.effect_size, step.margin) == (6, pytest.approx(21 / 36), 0.03)
 
 
 @pytest.mark.parametrize(
-    ("b", "verdict", "reason"),
+    ("sd", "factor", "noise", "decision", "verdict"),
     [
-        (1.0, "deterministic", "the same on both sides in all 7 blocks: nothing to test"),
-        (
-            1.02,
-            "deterministic",
-            "always different, by the same in all 7 blocks and by less than the margin: it never varied",
-        ),
-        (
-            1.5,
-            "slower",
-            "always different, by the same in all 7 blocks and by more than the margin: it never varied",
-        ),
-        (
-            0.5,
-            "faster",
-            "always different, by the same in all 7 blocks and by more than the margin: it never varied",
-        ),
+        (0.005, 1.0, 0.005, Decision.EQUIVALENT, "equivalent"),
+        (0.005, 1.0, 0.2, Decision.OPEN, "inconclusive"),
+        (0.1, 1.01, 0.001, Decision.WITHIN_MARGIN, "different, within margin"),
+        (0.1, 1.04, 0.02, Decision.SIZE_OPEN, "inconclusive"),
     ],
 )
-def test_zero_variance_is_not_tested_but_judged_by_its_size(b, verdict, reason):
+def test_small_and_noisy_differences(sd, factor, noise, decision, verdict):
+    rng = np.random.default_rng(2)
+    a = np.exp(rng.normal(0, sd, 10))
+    step = finding(compare(paired(a, a * factor * np.exp(rng.normal(0, noise, 10)))))
+    assert (step.decision, step.row.verdict) == (decision, verdict)
+    assert step.row.equivalent is (decision in (Decision.EQUIVALENT, Decision.WITHIN_MARGIN))
+    assert step.different is (decision in (Decision.SIZE_OPEN, Decision.WITHIN_MARGIN))
+
+
+@pytest.mark.parametrize(
+    ("b", "verdict", "decision", "good"),
+    [
+        (1.0, "deterministic", Decision.IDENTICAL, None),
+        (1.02, "deterministic", Decision.CONSTANT, None),
+        (1.5, "slower", Decision.DIFFERENT, False),
+        (0.5, "faster", Decision.DIFFERENT, True),
+    ],
+)
+def test_constant_ratio_is_judged_by_its_size(b, verdict, decision, good):
     a = np.linspace(1, 2, 7)
-    found = finding(compare(paired(a, a * b)))
-    assert (found.row.verdict, found.row.p, found.row.minimum_detectable) == (verdict, None, 0.0)
-    assert (found.row.ci_low, found.row.estimate, found.row.ci_high) == pytest.approx((b, b, b))
-    assert found.row.reason.startswith(reason)
-    assert (found.identical, found.different, found.judged) == (b == 1, b != 1, True)
-    assert found.good is {"slower": False, "faster": True}.get(verdict)
+    step = finding(compare(paired(a, a * b)))
+    assert (step.row.verdict, step.decision, step.good) == (verdict, decision, good)
+    assert (step.row.p, step.row.minimum_detectable) == (None, 0.0)
+    assert (step.row.ci_low, step.row.estimate, step.row.ci_high) == pytest.approx((b, b, b))
+    assert (step.identical, step.different, step.judged) == (b == 1, b != 1, True)
 
 
-def test_differences_are_judged_against_a_margin_in_their_unit():
+def test_differences_have_a_margin_in_their_unit():
     rng = np.random.default_rng(3)
     bleu = 20 + rng.normal(0, 0.1, 8)
-    found = row(compare(paired(bleu, bleu + 5 + rng.normal(0, 0.1, 8), BLEU)), BLEU)
-    assert (found.kind, found.margin, found.verdict) == ("difference", 1.0, "higher")
-    assert found.estimate == pytest.approx(5, abs=0.2)
-
-
-def test_holm_spans_the_report():
-    rng = np.random.default_rng(4)
-    table = pd.DataFrame({"framework": ["a"] * 8 + ["b"] * 8, "block": [*range(8), *range(8)]})
-    for at in range(12):
-        table[f"m{at}/x_seconds"] = np.exp(rng.normal(0, 0.05, 16))
-    shift = np.exp(np.where(table["framework"] == "b", 0.06, 0.0) + rng.normal(0, 0.02, 16))
-    table["m0/x_seconds"] = shift
-    alone, among = (
-        row(compare(table, outcomes=["m0/x_seconds"]), "m0/x_seconds"),
-        row(compare(table), "m0/x_seconds"),
-    )
-    assert alone.p == among.p
-    assert alone.p_holm == alone.p
-    assert among.p_holm == pytest.approx(min(1, 12 * among.p))
+    score = row(compare(paired(bleu, bleu + 5 + rng.normal(0, 0.1, 8), BLEU)), BLEU)
+    assert (score.kind, score.margin, score.verdict) == ("difference", 1.0, "higher")
+    assert score.estimate == pytest.approx(5, abs=0.2)
 
 
 # ---- gates
 
 
 @pytest.mark.parametrize(
-    ("blocks", "code"), [(1, "too_few_blocks"), (2, "too_few_blocks"), (5, "")]
+    ("table", "code"),
+    [
+        (frame(blocks=1), NoEstimate.TOO_FEW_BLOCKS),
+        (frame(blocks=2, spread=3.0), NoEstimate.TOO_FEW_BLOCKS),
+        (paired([0.1, 0.1], [0.1, 0.1]), NoEstimate.TOO_FEW_BLOCKS),
+        (frame(blocks=5, factors={"tensorflow": 2.0}), ""),
+    ],
 )
-def test_fewer_than_six_blocks_give_no_verdict(blocks, code):
-    found = compare(frame(blocks=blocks, factors={"tensorflow": 2.0}))
-    assert {(r.verdict, r.no_estimate) for r in found.rows} == {("inconclusive", code)}
-    assert {one.decision for one in found.findings} == {Decision.TOO_FEW}
-    assert row(found).p is None
-    assert not found.has_verdict
+def test_few_blocks_have_no_verdict(table, code):
+    """Fewer than three have no number of the difference; fewer than six have no test."""
+    comparison = compare(table)
+    assert not comparison.has_verdict
+    numbers = ("estimate", "ci_low", "effect_size", "minimum_detectable")
+    for result in comparison.findings:
+        assert (result.row.no_estimate, result.decision) == (code, Decision.TOO_FEW)
+        assert (result.row.verdict, result.row.p) == ("inconclusive", None)
+        assert {getattr(result.row, name) is None for name in numbers} == {bool(code)}
+        assert None not in (result.a_value, result.b_value)
 
 
-@pytest.mark.parametrize(
-    "table",
-    [frame(blocks=1), frame(blocks=2), frame(blocks=2, spread=3.0), paired([0.1, 0.1], [0.1, 0.1])],
-)
-def test_fewer_than_three_blocks_give_the_sides_and_no_number_of_their_difference(table):
-    """Of two blocks an interval is as wide as chance makes one difference: from nothing to 1.3e-05–190,000."""
-    findings = compare(table).findings
-    numbers = ("estimate", "ci_low", "ci_high", "p", "effect_size", "equivalent")
-    numbers += ("probability_within_blocks", "minimum_detectable")
-    for one in findings:
-        assert (one.row.no_estimate, one.decision) == (NoEstimate.TOO_FEW_BLOCKS, Decision.TOO_FEW)
-        assert {name for name in numbers if getattr(one.row, name) is not None} == set()
-        assert None not in (one.a_value, one.b_value)
-
-
-def test_why_there_is_no_estimate_is_a_code():
+def test_missing_estimates_have_a_code():
     table = frame().assign(
         **{"other/x_seconds": 0.0, "only/x_seconds": np.where(np.arange(16) % 2, 1.0, np.nan)}
     )
     table.loc[table["framework"] == "pytorch", "only/x_seconds"] = np.nan
-    codes = {one.metric: one.no_estimate for one in compare(table).rows}
-    assert (codes["other/x_seconds"], codes["only/x_seconds"], codes[STEP]) == (
-        "no_ratio",
-        "not_measured",
-        "",
-    )
-    table.loc[table["framework"] == "pytorch", "machine"] = "other"
-    assert {one.no_estimate for one in compare(table).rows} == {"not_comparable"}
+    codes = {row.metric: row.no_estimate for row in compare(table).rows}
+    assert codes["other/x_seconds"] == NoEstimate.NO_RATIO
+    assert codes["only/x_seconds"] == NoEstimate.NOT_MEASURED
+    assert codes[STEP] == ""
 
 
-def test_runs_that_did_not_end_well_are_left_out_with_their_reason():
+def test_runs_without_success_are_excluded():
     table = frame(blocks=9)
-    table.loc[table["run_id"] == "c1-0-pytorch", ["status", "outcome", "outcome_reason"]] = [
-        "FAILED",
-        "out_of_memory",
-        "2 GiB too few",
-    ]
+    columns = ["status", "outcome", "outcome_reason"]
+    table.loc[table["run_id"] == "c1-0-pytorch", columns] = ["FAILED", "out_of_memory", "2 GiB"]
     table.loc[table["run_id"] == "c1-1-pytorch", ["status", "outcome"]] = ["RUNNING", None]
     table.loc[table["run_id"] == "c1-2-pytorch", ["status", "outcome"]] = ["KILLED", None]
-    found = compare(table)
-    assert row(found).n_blocks == 6
-    assert {(e.run_id, e.cause, e.detail) for e in found.excluded} == {
-        ("c1-0-pytorch", ExclusionCode.FAILED, "2 GiB too few"),
+    comparison = compare(table)
+    assert row(comparison).n_blocks == 6
+    excluded = {(run.run_id, run.cause, run.detail) for run in comparison.excluded}
+    assert excluded == {
+        ("c1-0-pytorch", ExclusionCode.FAILED, "2 GiB"),
         ("c1-1-pytorch", ExclusionCode.RUNNING, ""),
         ("c1-2-pytorch", ExclusionCode.FAILED, ""),
-        *((f"c1-{block}-tensorflow", ExclusionCode.NO_PARTNER, "") for block in range(3)),
+        ("c1-0-tensorflow", ExclusionCode.NO_PARTNER, ""),
+        ("c1-1-tensorflow", ExclusionCode.NO_PARTNER, ""),
+        ("c1-2-tensorflow", ExclusionCode.NO_PARTNER, ""),
     }
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1.7976931348623157e308])
-def test_a_value_that_is_no_number_costs_its_block_for_that_metric_alone(bad):
-    table = frame()
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1.7976931348623157e308, "fast"])
+def test_invalid_value_costs_its_block_for_its_metric(bad):
+    table = frame().astype({STEP: object})
     table.loc[table["run_id"] == "c1-3-pytorch", STEP] = bad
-    found = compare(table)
-    assert (row(found, STEP).n_blocks, row(found, RATE).n_blocks) == (7, 8)
-    assert [(e.run_id, e.metric) for e in found.excluded] == [("c1-3-pytorch", STEP)]
+    comparison = compare(table)
+    assert (row(comparison, STEP).n_blocks, row(comparison, RATE).n_blocks) == (7, 8)
+    (value,) = comparison.excluded
+    assert (value.run_id, value.metric) == ("c1-3-pytorch", STEP)
+    assert value.cause is ExclusionCode.NO_VALUE
+    assert ("'fast'" in value.reason) is (bad == "fast")
 
 
-@pytest.mark.parametrize("column", ["machine", "tags.environment", "tags.commit"])
-def test_a_block_on_two_machines_or_environments_is_left_out(column):
-    table = frame().assign(**{"machine": "box", "tags.commit": "1234567"})
+def test_text_instead_of_numbers_is_not_measured():
+    table = frame().astype({LATENCY: object})
+    table.loc[table["framework"] == "pytorch", LATENCY] = "fast"
+    latency = row(compare(table), LATENCY)
+    assert latency.no_estimate == NoEstimate.NOT_MEASURED
+    assert "'fast'" in latency.reason
+
+
+@pytest.mark.parametrize("column", ["tags.environment", "tags.commit"])
+def test_block_of_two_environments_is_excluded(column):
+    table = frame().assign(**{"tags.commit": "1234567"})
     table.loc[table["run_id"] == "c1-3-pytorch", column] = "other"
-    found = compare(table, strata=())
-    if column == "machine":
-        assert "several machines are not pooled: machine (box, other)" in row(found).reason
-        return
-    assert row(found).n_blocks == 7
-    assert {e.run_id for e in found.excluded} == {"c1-3-pytorch", "c1-3-tensorflow"}
-    assert {e.cause for e in found.excluded} == {ExclusionCode.UNLIKE_PARTNER}
+    comparison = compare(table)
+    assert row(comparison).n_blocks == 7
+    assert {run.run_id for run in comparison.excluded} == {"c1-3-pytorch", "c1-3-tensorflow"}
+    assert {run.cause for run in comparison.excluded} == {ExclusionCode.UNLIKE_PARTNER}
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "values"),
     [
-        (
-            "5e6f7a8b" + "0" * 32 + "+changes",
-            "commits differ inside 8 blocks (pytorch 1a2b3c4, tensorflow 5e6f7a8+changes)",
-        ),
-        (
-            "1a2b3c4d" + "1" * 32,
-            f"(pytorch 1a2b3c4d{'0' * 32}, tensorflow 1a2b3c4d{'1' * 32})",
-        ),  # seven letters are too few
+        ("5e6f7a8b" + "0" * 32 + "+changes", "(pytorch 1a2b3c4, tensorflow 5e6f7a8+changes)"),
+        # seven letters are too few
+        ("1a2b3c4d" + "1" * 32, f"(pytorch 1a2b3c4d{'0' * 32}, tensorflow 1a2b3c4d{'1' * 32})"),
     ],
 )
-def test_pairs_of_two_commits_are_not_comparable_and_the_reason_names_both(other, told):
+def test_pairs_of_two_commits_are_not_comparable(other, values):
     table = frame()
     table["tags.commit"] = np.where(table["framework"] == "pytorch", "1a2b3c4d" + "0" * 32, other)
-    found = row(compare(table))
-    assert found.verdict == "not comparable"
-    assert found.reason.startswith(
-        "no block holds both pytorch and tensorflow under the same conditions: commits differ inside "
-    )
-    assert told in found.reason
+    step = finding(compare(table))
+    assert (step.row.verdict, step.mismatch) == ("not comparable", Mismatch.NO_PAIR)
+    assert values in step.row.reason
 
 
-def test_settings_that_differ_apart_from_the_factor_are_not_pooled():
-    table = pd.concat([frame(seed=1), frame(seed=2, campaign="c2", params={"batch_size": "64"})])
-    found = compare(table)
-    assert {r.verdict for r in found.rows} == {"not comparable"}
-    assert "batch_size (32, 64); select one, or name it in strata" in row(found).reason
-    apart = compare(table, strata=["batch_size"])
-    assert {r.stratum for r in apart.rows} == {"batch_size=32", "batch_size=64"}
-    assert {r.n_blocks for r in apart.rows} == {8}
+def _on_two_machines(table: pd.DataFrame) -> pd.DataFrame:
+    table.loc[table["run_id"] == "c1-3-pytorch", "machine"] = "other"
+    return table
 
 
-def test_campaigns_are_strata_and_never_pooled():
-    """What a campaign does to one side, all its blocks share: ratios 1.0 and 1.5 are not 1.23 with an interval of blocks."""
+@pytest.mark.parametrize(
+    ("change", "code", "values"),
+    [
+        (_on_two_machines, Mismatch.MACHINES, "machine (box, other)"),
+        (lambda table: table.assign(campaign=table["framework"]), Mismatch.NO_PAIR, "pytorch"),
+        (
+            lambda table: pd.concat(
+                [table, frame(seed=2, campaign="c2", params={"batch_size": "64"})]
+            ),
+            Mismatch.SETTINGS,
+            "batch_size (32, 64)",
+        ),
+        (
+            lambda table: pd.concat(
+                [table, table.assign(run_id=table["run_id"] + "x", x=1)]
+            ).assign(**{"params.x": lambda both: both["x"].notna()}),
+            Mismatch.SETTINGS,
+            "x (False, True)",
+        ),
+    ],
+)
+def test_runs_that_must_not_be_pooled_are_not_comparable(change, code, values):
+    comparison = compare(change(frame()))
+    for result in comparison.findings:
+        assert (result.mismatch, result.row.no_estimate) == (code, NoEstimate.NOT_COMPARABLE)
+        assert values in result.row.reason
+
+
+def test_strata_separate_settings():
+    other = frame(seed=2, campaign="c2", params={"batch_size": "64"})
+    rows = compare(pd.concat([frame(seed=1), other]), strata=["batch_size"]).rows
+    assert {row.stratum for row in rows} == {"batch_size=32", "batch_size=64"}
+    assert {row.n_blocks for row in rows} == {8}
+
+
+def test_campaigns_are_strata():
+    """Ratios 1.0 and 1.5 are not 1.23 with an interval of blocks."""
     first, second = frame(seed=1), frame(seed=2, campaign="c2", factors={"tensorflow": 1.5})
-    found = compare(pd.concat([first, second]), outcomes=[STEP])
-    assert [(r.stratum, r.n_blocks, r.verdict) for r in found.rows] == [
+    comparison = compare(pd.concat([first, second]), outcomes=[STEP])
+    assert [(row.stratum, row.n_blocks, row.verdict) for row in comparison.rows] == [
         ("campaign=c1", 8, "equivalent"),
         ("campaign=c2", 8, "slower"),
     ]
-    (whole,) = found.summaries
-    assert (whole.row.verdict, whole.across.names) == (
-        "inconclusive",
-        ("campaign=c1", "campaign=c2"),
-    )
-    assert (whole.row.estimate, whole.row.ci_low, whole.row.no_estimate) == (
-        None,
-        None,
-        "too_few_strata",
-    )
-    assert (whole.across.tau, whole.across.i_squared_percent, whole.across.q_p) == (
-        None,
-        None,
-        None,
-    )
+    (whole,) = comparison.summaries
+    assert (whole.row.verdict, whole.row.no_estimate) == ("inconclusive", NoEstimate.TOO_FEW_STRATA)
+    assert (whole.row.estimate, whole.row.ci_low, whole.across.tau) == (None, None, None)
+    assert whole.across.names == ("campaign=c1", "campaign=c2")
 
 
-def test_the_later_run_of_a_cell_counts():
+def test_later_run_of_a_cell_replaces_the_earlier():
     table = pd.concat([frame(), frame(blocks=1, seed=9)])
     table["run_id"] = [f"r{at}" for at in range(len(table))]
     table["start_ms"] = range(len(table))
-    found = compare(table)
-    assert row(found).n_blocks == 8
-    assert len(found.excluded) == 2
-    assert {e.cause for e in found.excluded} == {ExclusionCode.REPEATED}
-    assert (
-        finding(found).pairs[0].a
-        == table[table["run_id"].isin(["r16", "r17"]) & (table["framework"] == "pytorch")][
-            STEP
-        ].item()
-    )
+    comparison = compare(table)
+    assert row(comparison).n_blocks == 8
+    assert [run.cause for run in comparison.excluded] == [ExclusionCode.REPEATED] * 2
+    later = table[table["run_id"].isin(["r16", "r17"]) & (table["framework"] == "pytorch")]
+    assert finding(comparison).pairs[0].a == later[STEP].item()
 
 
-def test_text_instead_of_numbers_is_told():
-    table = frame().astype({LATENCY: object})
-    table.loc[table["run_id"] == "c1-3-pytorch", LATENCY] = "fast"
-    found = compare(table)
-    assert row(found, LATENCY).n_blocks == 7
-    assert [e.reason for e in found.excluded] == [
-        "text instead of a number ('fast'); its block is left out of this metric"
-    ]
-    table.loc[table["framework"] == "pytorch", LATENCY] = "fast"
-    assert row(compare(table), LATENCY).reason == "text instead of a number ('fast') on pytorch"
-    table.loc[table["framework"] == "tensorflow", LATENCY] = None
-    told = row(compare(table), LATENCY).reason
-    assert told == "not measured on tensorflow; text instead of a number ('fast') on pytorch"
+def test_runs_without_a_block_are_excluded():
+    excluded = judged(ComparisonSpec(), frame().assign(block=np.nan)).excluded
+    assert {run.cause for run in excluded} == {ExclusionCode.NO_BLOCK}
 
 
-def test_unpaired_runs_are_told():
-    table = frame()
-    table["campaign"] = table["framework"]
-    assert "no block holds both pytorch and tensorflow" in row(compare(table)).reason
-    table["block"] = np.nan
-    found = judged(ComparisonSpec(), table)
-    assert {e.cause for e in found.excluded} == {ExclusionCode.NO_BLOCK}
-
-
-def test_zero_has_no_ratio():
+def test_zero_has_a_difference():
     a = np.linspace(0, 1, 8)
-    assert "no ratio" in row(compare(paired(a, a + 1, "x/unknown")), "x/unknown").reason
-    known = Outcome("x/unknown", "difference", "lower", 0.5, "x", "")
-    assert (
-        row(
-            compare(paired(a, a + 1 + 0.01 * a**2, "x/unknown"), outcomes=[known]), "x/unknown"
-        ).verdict
-        == "higher"
-    )
+    outcome = Outcome("x/unknown", "difference", "lower", 0.5, "x", "")
+    table = paired(a, a + 1 + 0.01 * a**2, outcome.metric)
+    assert row(compare(table), outcome.metric).no_estimate == NoEstimate.NO_RATIO
+    assert row(compare(table, outcomes=[outcome]), outcome.metric).verdict == "higher"
 
 
 @pytest.mark.parametrize(
-    ("change", "call", "message"),
+    ("change", "call", "code", "value"),
     [
-        (lambda t: t.head(0), {}, "no runs to compare"),
-        (
-            lambda t: t[t["framework"] == "pytorch"],
-            {},
-            "only one side: all runs have framework=pytorch",
-        ),
-        (lambda t: t.assign(kind="campaign"), {}, "none of those selected is a cell run"),
-        (
-            lambda t: t,
-            {"factor": "optimizer"},
-            "no column 'optimizer' in the runs; have .*params.batch_size",
-        ),
-        (lambda t: t, {"strata": ["x"]}, "no column 'x'"),
-        (
-            lambda t: t,
-            {"baseline": "torch"},
-            "no run has framework=torch, the baseline; have pytorch, tensorflow",
-        ),
-        (lambda t: t, {"margin": 3.0}, "margin=3.0 is not between 0 and 1"),
+        (lambda table: table.head(0), {}, ErrorCode.NO_RUNS, ""),
+        (lambda table: table[table["framework"] == "pytorch"], {}, ErrorCode.ONE_SIDE, "pytorch"),
+        (lambda table: table.assign(kind="campaign"), {}, ErrorCode.NO_RUNS, "kind=cell"),
+        (None, {"factor": "optimizer"}, ErrorCode.UNKNOWN_NAME, "params.batch_size"),
+        (None, {"strata": ["x"]}, ErrorCode.UNKNOWN_NAME, "'x'"),
+        (None, {"baseline": "torch"}, ErrorCode.UNKNOWN_NAME, "pytorch, tensorflow"),
+        (None, {"margin": 3.0}, ErrorCode.INVALID_VALUE, "margin=3.0"),
     ],
 )
-def test_bad_calls_are_refused_in_one_line(change, call, message):
-    with pytest.raises(UsageError, match=message) as refused:
-        compare(change(frame()), **call)
-    assert "\n" not in str(refused.value)
+def test_bad_calls_are_refused_in_one_line(change, call, code, value):
+    with pytest.raises(UsageError) as error:
+        compare(change(frame()) if change else frame(), **call)
+    assert error.value.code is code
+    assert value in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-# ---- other factors, several levels
+# ---- factors and levels
 
 
-def test_any_setting_can_be_the_factor():
+def test_settings_can_be_the_factor():
     sides = [
-        frame(levels=["pytorch"], seed=s, spread=0.01, params={"batch_size": size})
-        for s, size in ((1, "8"), (2, "32"))
+        frame(levels=["pytorch"], seed=seed, spread=0.01, params={"batch_size": size})
+        for seed, size in ((1, "8"), (2, "32"))
     ]
-    table = pd.concat(sides).assign(
-        run_id=[f"r{at}" for at in range(16)], settings_hash=["h8"] * 8 + ["h32"] * 8
-    )
+    run_ids, hashes = [f"r{at}" for at in range(16)], ["h8"] * 8 + ["h32"] * 8
+    table = pd.concat(sides).assign(run_id=run_ids, settings_hash=hashes)
     for name in ("batch_size", "params.batch_size"):
-        found = compare(table, factor=name)
-        assert (found.baseline, found.levels) == ("8", ("8", "32"))
-        assert row(found).n_blocks == 8
+        comparison = compare(table, factor=name)
+        assert (comparison.baseline, comparison.levels) == ("8", ("8", "32"))
+        assert row(comparison).n_blocks == 8
 
 
-def test_every_level_is_judged_against_the_baseline_or_every_pair():
+def test_levels_are_judged_against_the_baseline_or_in_all_pairs():
     table = frame(levels=["a", "b", "c"], factors={"b": 1.3, "c": 1.6})
-    assert [(r.a, r.b) for r in compare(table, outcomes=[STEP]).rows] == [("a", "b"), ("a", "c")]
-    assert [(r.a, r.b) for r in compare(table, outcomes=[STEP], all_pairs=True).rows] == [
-        ("a", "b"),
-        ("a", "c"),
-        ("b", "c"),
-    ]
+    rows = compare(table, outcomes=[STEP]).rows
+    assert [(row.a, row.b) for row in rows] == [("a", "b"), ("a", "c")]
+    rows = compare(table, outcomes=[STEP], all_pairs=True).rows
+    assert [(row.a, row.b) for row in rows] == [("a", "b"), ("a", "c"), ("b", "c")]
 
 
-def test_outcomes_come_in_the_reports_order_and_what_nobody_measured_is_named():
-    found = compare(frame(), outcomes=[RSS, "energy/joules", STEP])
-    assert [r.metric for r in found.rows] == [STEP, RSS]
-    assert found.unmeasured == ("energy/joules",)
+def test_outcomes_are_in_the_order_of_the_catalogue():
+    comparison = compare(frame(), outcomes=[RSS, "energy/joules", STEP])
+    assert [row.metric for row in comparison.rows] == [STEP, RSS]
+    assert comparison.unmeasured == ("energy/joules",)
 
 
 # ---- invariances
-
-
-def _numbers(found: Row) -> dict[str, object]:
-    return {k: v for k, v in dataclasses.asdict(found).items() if k not in ("a", "b")}
 
 
 @settings(max_examples=15, deadline=None)
 @given(values)
 def test_swapping_sides_inverts_ratios_and_reverses_verdicts(pairs):
     a, b = np.array(pairs).T
-    forth, back = row(compare(paired(a, b), baseline="a")), row(compare(paired(a, b), baseline="b"))
+    forth, back = (row(compare(paired(a, b), baseline=side)) for side in "ab")
     if len(pairs) < 3:
-        assert (forth.no_estimate, back.no_estimate) == ("too_few_blocks", "too_few_blocks")
+        assert forth.no_estimate == back.no_estimate == NoEstimate.TOO_FEW_BLOCKS
         return
     assert forth.estimate * back.estimate == pytest.approx(1)
     assert back.verdict == OPPOSITE.get(forth.verdict, forth.verdict)
@@ -433,33 +361,24 @@ def test_swapping_sides_inverts_ratios_and_reverses_verdicts(pairs):
     if forth.ci_low and back.ci_high:
         assert forth.ci_low * back.ci_high == pytest.approx(1, rel=1e-6)
     if forth.p is not None:
-        assert (forth.p, forth.minimum_detectable) == pytest.approx(
-            (back.p, back.minimum_detectable), rel=1e-6
-        )
+        expected = (back.p, back.minimum_detectable)
+        assert (forth.p, forth.minimum_detectable) == pytest.approx(expected, rel=1e-6)
 
 
-def test_nothing_is_nan_or_p_zero():
+def test_no_number_is_nan_and_no_p_is_zero():
     table = frame(levels=["a", "b", "c"], blocks=40, factors={"b": 5.0})
-    for found in compare(table, all_pairs=True).rows:
-        for value in dataclasses.asdict(found).values():
+    for result in compare(table, all_pairs=True).rows:
+        for value in dataclasses.asdict(result).values():
             assert not (isinstance(value, float) and not math.isfinite(value))
-        assert found.p is None or 0 < found.p <= found.p_holm <= 1
+        assert result.p is None or 0 < result.p <= result.p_holm <= 1
 
 
-# ---- error rates, through the same code as real campaigns
-
-
-# ---- for notebooks
-
-
-def test_rows_become_a_frame_with_the_keys_of_the_published_json():
-    found = compare(frame(factors={"tensorflow": 1.2}), baseline="pytorch", outcomes=[STEP, LOSS])
-    table, published = found.to_frame(), writing.as_json(found)["rows"]
-    assert list(table.columns) == list(published[0])
-    assert len(table) == len(published) == 2
-    for name in ("metric", "verdict", "reason"):
-        assert table[name].tolist() == [one[name] for one in published]
-    assert table["estimate"].tolist() == [one["estimate"] for one in published]
-    assert np.isnan(
-        table.loc[table["metric"] == LOSS, "p"].item()
-    )  # nothing to test: missing, not zero
+def test_frame_has_the_keys_of_the_published_json():
+    table = frame(factors={"tensorflow": 1.2})
+    comparison = compare(table, baseline="pytorch", outcomes=[STEP, LOSS])
+    rows, published = comparison.to_frame(), writing.as_json(comparison)["rows"]
+    assert list(rows.columns) == list(published[0])
+    for name in ("metric", "verdict", "reason", "estimate"):
+        assert rows[name].tolist() == [row[name] for row in published]
+    # nothing to test: missing, not zero
+    assert np.isnan(rows.loc[rows["metric"] == LOSS, "p"].item())
