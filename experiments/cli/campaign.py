@@ -65,11 +65,11 @@ def is_by_mlflow() -> bool:
     return "MLFLOW_RUN_ID" in os.environ
 
 
-def conclude(campaign: Campaign, display: Display, last_block: int = 0) -> int:
+def conclude(campaign: Campaign, display: Display) -> int:
     """Measure a campaign, print its result and return the exit code."""
     from experiments.run.pipeline import run
 
-    conclusion = run(campaign, display.step, last_block)
+    conclusion = run(campaign, display.step)
     display.rest()
     print_tables(conclusion, display)
     answer = conclusion.answer

@@ -256,7 +256,7 @@ class CampaignSettings:
     )
     pin: str = setting(
         "none",
-        "auto: cells run on fixed cores, one thread of each; of three or more the parent gets one",
+        "auto: cells run on fixed cores, one thread of each; of three or more the first stays free",
         choices=("none", "auto"),
         group="machine",
         advanced=True,

@@ -144,7 +144,7 @@ def measure(
     recorder.begin(task.name)
     cell = CellRun(recorder, prepared, task, watch=watch)
     try:
-        with recorder.sparing([cell.settings]):
+        with recorder.sparing():
             closed = cell.process.run(cell.sensor_seconds, recorder.why_stop)
         closed = cell.explain(closed)
     except OSError as error:
@@ -222,7 +222,7 @@ def _run_opened(
         **prepared.data.tags,
         **data.tags,
         **recorder.place_tags,
-        **({} if settings.pin == "none" else devices.placement(settings).tags),
+        **({} if settings.pin == "none" else {"pinned.cell": ",".join(map(str, spec.cpus))}),
         **recorder.warning_tags,
         **task.tags,
     }
@@ -283,7 +283,7 @@ def distinguishing_settings(
 
 
 def _threads(settings: CampaignSettings) -> int:
-    limit, cpus = quota(), len(devices.placement(settings).cells)
+    limit, cpus = quota(), len(devices.cpus_of_cells(settings))
     return settings.threads or max(1, cpus if limit is None else min(cpus, math.floor(limit)))
 
 

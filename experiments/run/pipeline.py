@@ -135,20 +135,19 @@ def restart(
     return Campaign(prepared, records, display)
 
 
-def run(campaign: Campaign, progress: Progress, last_block: int = 0) -> Conclusion:
+def run(campaign: Campaign, progress: Progress) -> Conclusion:
     """Measure every cell, judge, and write the report; the run always ends with its reason.
 
     Args:
         campaign: Started or restarted.
         progress: Shows the progress of the report.
-        last_block: Of an extension, see `StoppingRule`.
 
     Raises:
         Interrupted: If a signal came.
     """
     recorder = campaign.recorder
     try:
-        rule = StoppingRule(campaign, question(campaign.prepared), last_block)
+        rule = StoppingRule(campaign, question(campaign.prepared))
         all_ok = _measure(campaign, rule)
         return _judge_and_report(campaign, progress, all_ok=all_ok, stopped=rule.stopped)
     except Interrupted as error:

@@ -145,7 +145,6 @@ class Trials:
             "mlflow.parentRunId": f"run:{self._recorder.run}",
             "trial": str(trial.number),
             "trial.params": json.dumps(values),
-            "idle": str(self._recorder.machine),
         }
         tags |= self._recorder.cool_down(name, devices.cool_down_seconds(prepared.settings))
         key = f"trial-{trial.number:04d}"

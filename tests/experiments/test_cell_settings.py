@@ -80,7 +80,7 @@ def steps_an_epoch(cell: Cell, settings: Any) -> bool:
 
 
 def is_placed(cell: Cell, settings: CampaignSettings) -> bool:
-    return tuple(cell.seen["affinity"]) == devices.placement(settings).cells
+    return tuple(cell.seen["affinity"]) == devices.cpus_of_cells(settings)
 
 
 def rows_of_a_step(cell: Cell, settings: Any) -> bool:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from experiments.config import devices
-from experiments.config.devices import Placement, placement
 from experiments.config.settings import CampaignSettings
 from experiments.run import machine_state
 from experiments.run.machine_state import MachineState
@@ -59,48 +54,29 @@ def test_cpus_are_grouped_by_core(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cores", "available", "expected"),
     [
-        (FOUR_CORES, range(8), Placement((1, 2, 3), (0, 4))),
-        (FOUR_CORES, (2, 3, 6), Placement((2, 3))),
-        (("0", "1", "2"), range(3), Placement((1, 2), (0,))),
-        (("0", "1"), range(2), Placement((0, 1))),
-        (("0-1",), range(2), Placement((0,))),
+        (FOUR_CORES, range(8), (1, 2, 3)),
+        (FOUR_CORES, (2, 3, 6), (2, 3)),
+        (("0", "1", "2"), range(3), (1, 2)),
+        (("0", "1"), range(2), (0, 1)),
+        (("0-1",), range(2), (0,)),
     ],
 )
 def test_parent_and_cells_share_no_core(
-    cores: Sequence[str], available: Sequence[int], expected: Placement, tmp_path: Path
+    cores: Sequence[str], available: Sequence[int], expected: tuple[int, ...], tmp_path: Path
 ) -> None:
-    assert placement(PINNED, available, write_cores(tmp_path, *cores)) == expected
-
-
-def test_pinning_applies_to_threads_and_children() -> None:
-    before, go_on, inside = os.sched_getaffinity(0), threading.Event(), list[set[int]]()
-    thread = threading.Thread(
-        target=lambda: (go_on.wait(60), inside.append(os.sched_getaffinity(0)))
-    )
-    thread.start()
-    first = {min(before)}
-    with devices.staying_on(first):
-        go_on.set()
-        thread.join()
-        command = [sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"]
-        child = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert inside == [first]
-    assert set(map(int, child.split())) == first
-    assert os.sched_getaffinity(0) == before
-    with devices.staying_on(()):
-        assert os.sched_getaffinity(0) == before
+    root = write_cores(tmp_path, *cores)
+    assert devices.cpus_of_cells(PINNED, available, root) == expected
 
 
 def test_pinned_campaign_records_cpus(place: Place) -> None:
     done = place.run(**{**TOYS, "frameworks": "toy", "threads": "0"}, blocks="1", pin="auto")
     assert done.returncode == 3, done.stdout + done.stderr
     runs = {run.tags["kind"]: run for run in Store(place.uri).runs("captioning")}
-    cell, expected = runs["cell"], placement(PINNED)
+    cell, expected = runs["cell"], devices.cpus_of_cells(PINNED)
     assert cell.params["pin"] == "auto"
-    assert cell.tags["pinned.cell"] == ",".join(map(str, expected.cells))
-    assert cell.tags.get("pinned.parent", "") == ",".join(map(str, expected.parent))
+    assert cell.tags["pinned.cell"] == ",".join(map(str, expected))
     (environment,) = place.journal.glob("*/cells/*/*/environment.json")
-    assert json.loads(environment.read_text())["cpus"]["affinity"] == len(expected.cells)
+    assert json.loads(environment.read_text())["cpus"]["affinity"] == len(expected)
     setup, missing = tuning.look()
     for name in {"governor", "turbo", "aslr"} & setup.keys():  # the others change any moment
         assert cell.tags[f"machine.{name}"] == setup[name]

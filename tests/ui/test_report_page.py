@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
 from tests.experiments.comparison.campaigns import LATENCY, frame
 from tests.experiments.comparison.steps import raw_runs
-from tests.experiments.sweep.test_plots import small_study
+from tests.experiments.sweep.test_results import small_study
 
 LONG = "Read with care: " + "a_setting_without_any_space_" * 6
 # A4 at 96 dots an inch, less the margins.

@@ -38,9 +38,8 @@ def run(settings: Extend) -> int:
 
     root = Path(settings.journal).resolve()
     with Display() as display:
-        more = resume.request(settings.run, settings.blocks, settings.budget, root)
-        campaign = pipeline.restart(more.study, more.run_id, more.overrides, root, display)
-        return conclude(campaign, display, more.last_block)
+        request = resume.request(settings.run, settings.blocks, settings.budget, root)
+        return conclude(pipeline.restart(*request, root, display), display)
 
 
 COMMAND = Command("Measure more blocks of a campaign that has ended", Extend, run, bare=("run",))
