@@ -14,6 +14,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from experiments.sweep import results
 from tests.experiments.comparison.campaigns import LATENCY, frame
 from tests.experiments.comparison.steps import raw_runs
 from tests.experiments.sweep.test_results import small_study
