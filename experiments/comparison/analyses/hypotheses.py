@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -114,13 +113,10 @@ def sentence(results: Sequence[HypothesisResult]) -> str:
     rejected = [finding for finding in findings if finding.different]
     equal = sum(finding.judged and not finding.different for finding in findings)
     still_open, untested = len(findings) - len(rejected) - equal, len(results) - len(findings)
-    counts = (
+    return (
         f"Of {len(results)} null hypotheses {len(rejected)} rejected, {equal} confirmed as equal, "
-        f"{still_open} open, {untested} not testable here."
+        f"{still_open} open, {untested} not testable."
     )
-    sizes = Counter(SIZES[finding.decision] for finding in rejected)
-    parts = ", ".join(f"{count} {size}" for size, count in sizes.items())
-    return f"{counts} Of those rejected: {parts}." if rejected else counts
 
 
 def section(results: Sequence[HypothesisResult], goal: str) -> Section:

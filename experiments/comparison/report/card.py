@@ -227,9 +227,8 @@ def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
         for name, text in facts.items()
         if name.startswith("version.")
     }
-    counted = wording.block_range(
-        finding.row.n_blocks for finding in comparison.findings if finding.row.n_blocks
-    )
+    counts = [finding.row.n_blocks for finding in comparison.findings if finding.row.n_blocks]
+    blocks = " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else "0"
     smallest = wording.smallest_detectable(comparison)
     return {
         "Model": values("model"),
@@ -239,7 +238,7 @@ def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
         "Versions": ", ".join(sorted(versions)),
         "Date": span.days if span else "",
         "Duration": f"{durations.format_duration(span.seconds)}, first run to last" if span else "",
-        "Runs": ", ".join(filter(None, (f"{comparison.n_runs:,} usable", counted))),
+        "Runs": f"{comparison.n_runs:,} usable, in blocks: {blocks}",
         "Precision": f"smallest detectable effect {smallest}" if smallest else "",
     }
 

@@ -122,16 +122,7 @@ def smallest_detectable(comparison: Comparison) -> str:
         f"{amount(finding.row.minimum_in_family, finding)} in {label}"
         for label, finding in greatest.items()
     ]
-    counted = block_range(finding.row.n_blocks for finding in tested)
-    return f"{joined(parts)} (80 % power, {counted})" if parts else ""
-
-
-def block_range(counts: Iterable[int]) -> str:
-    """Return `6 blocks`, or `4 to 6 blocks` if counts differ; empty without any."""
-    ordered = sorted(set(counts))
-    if not ordered:
-        return ""
-    return f"{ordered[0]} to {blocks(ordered[-1])}" if len(ordered) > 1 else blocks(ordered[0])
+    return f"{joined(parts)} (80 % power)" if parts else ""
 
 
 def _unit(finding: Finding) -> str:
