@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from experiments.comparison import compare
 from experiments.comparison.analyses import intervals
 from experiments.comparison.report import wording
 from experiments.comparison.verdicts.findings import Finding
-from experiments.workloads.captioning import samples
 from tests.experiments.comparison.campaigns import RATE, RSS, STEP, frame, paired
 
 
@@ -85,15 +82,3 @@ def test_amount_has_no_false_precision(share: float, text: str) -> None:
 def test_quantity_has_a_readable_unit(value: float, unit: str, text: str) -> None:
     outcome = replace(_finding(1.0, 1.1, 1.2).outcome, unit=unit)
     assert wording.quantity(value, outcome) == text
-
-
-def test_constant_caption_is_named(tmp_path: Path) -> None:
-    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    rows = [
-        samples.Row(tmp_path / "a.png", f"a {name}", {"toy": "a red", "other": f"a {name}"})
-        for name in ("one", "two")
-    ]
-    samples.write(tmp_path, rows, "Captions")
-    page = (tmp_path / "captions.html").read_text()
-    assert "toy writes the same caption under every picture" in page
-    assert "other writes" not in page
