@@ -79,7 +79,7 @@ def text(result: HypothesisResult) -> str:
     finding = result.finding
     if finding is None:
         return f"not testable here: {result.reason}"
-    row, margin = finding.row, wording.margin(finding)
+    row, margin = finding.row, f"±{wording.amount(finding.row.margin, finding)}"
     if finding.different:
         return f"H0 rejected: {row.b} is {finding.way}, {SIZES[finding.decision]} ({margin})"
     if not finding.judged:

@@ -166,7 +166,9 @@ def _answer(comparison: Comparison, findings: Sequence[Finding]) -> str:
     text = "; ".join(wording.shortened(clauses, MAX_CLAUSES))
     # A campaign's effect on a side could be taken for the side's.
     of_one_campaign = settled and len(comparison.rests_on.get("campaigns", ())) == 1
-    sentences = [f"In this campaign {text}." if of_one_campaign else f"{wording.capital(text)}."]
+    sentences = [
+        f"In this campaign {text}." if of_one_campaign else f"{wording.begin(text, shown[0])}."
+    ]
     rest = _labels(finding for finding in findings if not any(finding is other for other in shown))
     if rest:
         sentences.append(f"Not settled: {wording.joined(rest)}.")

@@ -97,10 +97,6 @@ def p_value(p: float | None) -> str:
     return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
-def margin(finding: Finding) -> str:
-    return f"±{amount(finding.row.margin, finding)}"
-
-
 def amount(value: float | None, finding: Finding) -> str:
     """Return the size of an effect: a share of a ratio in percent, a difference in its unit."""
     if value is None:
@@ -220,7 +216,8 @@ def blocks(count: int) -> str:
 def sentence(finding: Finding) -> str:
     """Return a finding as a sentence with its interval and blocks, or strata."""
     row, across = finding.row, finding.across
-    bounds = "" if row.estimate is None else effect_interval(finding)
+    has_effect = finding.decision not in (Decision.TOO_FEW, Decision.NOT_COMPARABLE)
+    bounds = effect_interval(finding) if has_effect else ""
     basis = [f"95 % CI {bounds}"] if bounds else []
     if across:
         basis.append(f"{len(across.names)} strata")
@@ -230,23 +227,24 @@ def sentence(finding: Finding) -> str:
         basis.append(blocks(row.n_blocks))
     basis += [reasons.widening(row)] if row.widened_by else []
     details = f" ({', '.join(basis)})" if basis else ""
-    return f"{capital(clause(finding))}{details}."
+    return f"{begin(clause(finding), finding)}{details}."
 
 
 def clause(finding: Finding) -> str:
     """Return a finding as a clause to be read aloud, of b against the baseline a."""
     row, label, margin = finding.row, finding.outcome.label, amount(finding.row.margin, finding)
+    sides = f"{_name(row.b, row)} and {_name(row.a, row)}"
     match finding.decision:
         case Decision.NOT_COMPARABLE:
-            text = f"{label} of {_name(row.b, row)} is not comparable: {row.reason}"
+            text = f"{label} of {sides} is not comparable: {row.reason}"
         case Decision.IDENTICAL:
-            text = f"{label} is identical"
+            text = f"{label} of {sides} is identical"
         case Decision.EQUIVALENT:
-            text = f"no difference of {margin} or more in {label} (equivalent)"
+            text = f"{label} of {sides} is equivalent: no difference of {margin} or more"
         case Decision.OPEN:
             text = f"not settled: {_range(finding)}"
         case Decision.TOO_FEW:
-            text = f"no verdict on {label}: {row.reason}"
+            text = f"no verdict on {label} of {sides}: {row.reason}"
         case Decision.SIZE_OPEN:
             text = f"{_than(finding)}, but whether by more than {margin} is not settled"
         case Decision.WITHIN_MARGIN | Decision.CONSTANT:
@@ -295,8 +293,10 @@ def describe_outcome(finding: Finding) -> str:
     return f"{label} [{stratum}]" if stratum else label
 
 
-def capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def begin(text: str, finding: Finding) -> str:
+    """Return a text that begins a sentence; the name of a level stays as it is."""
+    is_name = text.startswith(_name(finding.row.b, finding.row))
+    return text if is_name else text[:1].upper() + text[1:]
 
 
 # Library names as their makers write them; another framework's name stands as it is.
