@@ -287,12 +287,12 @@ def _log(
         if text and name not in ("output", "format")
     }
     place = accounts.place(account, team, accounts.COMPARISONS)
-    lines = [rendering.description_card(card), "", "### Found"]
+    lines = [rendering.markdown_card(card), "", "### Found"]
     lines += [f"- {sentence}" for sentence in answer.sentences]
     lines += ["", "The whole report: artifact `report.html`."]
     points = tuple(Point(key, value, 0, began_ms) for key, value in card.figures.items())
     result = {
-        "answer": card.told[:TEXT_CHARACTERS],
+        "answer": card.headline[:TEXT_CHARACTERS],
         "verdict": " ".join(answer.sentences)[:TEXT_CHARACTERS],
         **note("\n".join(lines)),
     }
