@@ -612,7 +612,7 @@ def test_flood_of_wrong_passwords_stops_no_user(group: Group) -> None:
         return ask(group, (f"nobody{n}", "guess"), "GET", "/", source=address())[0]
 
     with ThreadPoolExecutor(16) as crowd:
-        flood = [crowd.submit(guess, n) for n in range(48)]
+        flood = [crowd.submit(guess, n) for n in range(32)]
         waits = []
         while not all(item.done() for item in flood):
             begun = time.monotonic()
