@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -24,7 +23,6 @@ from experiments.contract import Prepared, Treatment
 from experiments.run.cell_run import CellTask, cell_spec
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
-from experiments.run.recorder import Recorder
 from models import weights
 from tests import slurm
 from tests.conftest import QUICK, ROOT, Place
@@ -236,14 +234,13 @@ REPORT = """
 import json, sys
 from experiments.contract import CellSpec
 for line in sys.stdin:
-    print(json.dumps(CellSpec.of(json.loads(line)).settings))
+    print(json.dumps(CellSpec.from_values(json.loads(line)).settings))
 """
 
 
 def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> None:
     """Each setting that only some studies have, as a process reads it from what the runner sends to a cell."""
     shared = settings_.searchable(studies.load("captioning").settings)
-    runner = SimpleNamespace(folder=Path(), experiment="", run_id="", nodes=())
     lines, expected = list[str](), list[tuple[str, str, Any]]()
     for study in studies.available():
         module = studies.load(study)
@@ -254,7 +251,7 @@ def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> No
                 task = CellTask(
                     Treatment("own", "toy", settings={name: value}), "cell", "cell", {}, {}, 1
                 )
-                lines.append(json.dumps(asdict(cell_spec(cast(Recorder, runner), prepared, task))))
+                lines.append(json.dumps(asdict(cell_spec(prepared, task, Path()))))
                 expected.append((study, name, json.loads(json.dumps(value))))
     sent = "\n".join(lines)
     done = subprocess.run(
