@@ -1,1 +1,1 @@
-"""The shared tracking server: how a group gets one, and keeps it."""
+"""Shared tracking server of a group."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
+import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
@@ -88,26 +88,24 @@ def _database(uri: str) -> None:
 
 def _artifacts(place: str) -> None:
     parts = urlsplit(place)
-    name = f"{PROBE}-{socket.gethostname()}-{os.getpid()}"
     if parts.scheme == "s3":
-        _bucket(parts.netloc, f"{parts.path.strip('/')}/{name}".lstrip("/"))
+        _bucket(parts.netloc, f"{parts.path.strip('/')}/{PROBE}-{uuid.uuid4().hex}".lstrip("/"))
     elif parts.scheme in ("", "file"):
-        _folder(Path(url2pathname(parts.path) if parts.scheme else place), name)
+        _folder(url2pathname(parts.path) if parts.scheme else place)
 
 
-def _folder(folder: Path, name: str) -> None:
-    path, content = folder / name, os.urandom(64)
+def _folder(folder: str) -> None:
+    content = os.urandom(64)
     try:
-        with path.open("wb") as file:
+        with tempfile.TemporaryFile(prefix=PROBE, dir=folder) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        if path.read_bytes() != content:
-            raise RuntimeError(f"{folder} gives back another file than was written")
+            file.seek(0)
+            if file.read() != content:
+                raise RuntimeError(f"{folder} gives back another file than was written")
     except OSError as error:
         raise RuntimeError(f"{folder}: {error.strerror}") from None
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _bucket(bucket: str, key: str) -> None:
@@ -123,7 +121,7 @@ def _bucket(bucket: str, key: str) -> None:
     store = boto3.client("s3", endpoint_url=endpoint, config=bounds)
     content = os.urandom(64)
     store.put_object(Bucket=bucket, Key=key, Body=content)
-    read = store.get_object(Bucket=bucket, Key=key)["Body"].read()
+    answer = store.get_object(Bucket=bucket, Key=key)["Body"].read()
     store.delete_object(Bucket=bucket, Key=key)
-    if read != content:
+    if answer != content:
         raise RuntimeError(f"s3://{bucket} gives back another object than was written")

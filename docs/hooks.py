@@ -1,4 +1,4 @@
-"""What the site has beside docs/: README, CONTRIBUTING and CHANGELOG as pages, and a reference made from the code."""
+"""Pages of the site outside docs/: README, CONTRIBUTING, CHANGELOG, and generated reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from experiments.cli import commands
 from experiments.config import settings
 
 ROOT = Path(__file__).resolve().parents[1]
-BESIDE = {
+ROOT_PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
@@ -29,12 +29,12 @@ _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are no files of docs/."""
-    own = {
+    texts = {
         page: re.sub(r"(\]\()docs/", r"\1", (ROOT / name).read_text(encoding="utf-8"))
-        for name, page in BESIDE.items()
+        for name, page in ROOT_PAGES.items()
     }
     for page, text in {
-        **own,
+        **texts,
         "reference/settings.md": all_settings(),
         "reference/metrics.md": metrics(),
     }.items():
@@ -43,45 +43,49 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Leads links to the pages of `BESIDE`; what is a link to source code in the checkout becomes its text."""
-    here = (Path(config.docs_dir) / page.file.src_uri).parent
+    """Lead links to the pages of `ROOT_PAGES`; a link to source code becomes its text."""
+    folder = (Path(config.docs_dir) / page.file.src_uri).parent
 
-    def led(link: re.Match[str]) -> str:
+    def replace(link: re.Match[str]) -> str:
         target = link["target"]
         if "://" in target or files.get_file_from_path(
             (Path(page.file.src_uri).parent / target).as_posix()
         ):
             return link[0]
-        path = ROOT / target if page.file.src_uri in BESIDE.values() else (here / target).resolve()
+        path = (
+            ROOT / target
+            if page.file.src_uri in ROOT_PAGES.values()
+            else (folder / target).resolve()
+        )
         if not (path.exists() and path.is_relative_to(ROOT)):
             return link[0]  # a page of docs/, or nothing: MkDocs warns
-        if other := BESIDE.get(path.relative_to(ROOT).as_posix()):
+        if other := ROOT_PAGES.get(path.relative_to(ROOT).as_posix()):
             up = "../" * page.file.src_uri.count("/")
             return f"[{link['text']}]({up}{other}{link['anchor'] or ''})"
         return link[0] if path.is_relative_to(config.docs_dir) else link["text"]
 
-    return _LINK.sub(led, markdown)
+    return _LINK.sub(replace, markdown)
 
 
 def all_settings() -> str:
-    """Every setting of every experiment and command: a table each, those that all experiments have once."""
+    """Return the page of settings: those of all experiments once, then a table for each."""
     common = settings.for_users(settings.CampaignSettings)
-    known = {field.name: field for field in common}
+    by_name = {field.name: field for field in common}
     parts = [
         "# Settings",
-        "Generated from the definitions in the code. `-P NAME=VALUE` with `mlflow run`, `--NAME VALUE` on the command line.",
+        "Generated from the definitions in the code. `-P NAME=VALUE` with `mlflow run`, "
+        "`--NAME VALUE` on the command line.",
         "## Every experiment",
         *_tables(common, settings.CampaignSettings),
     ]
     for name in studies.available():
         study = studies.load(name)
-        own = [
-            one for one in settings.for_users(study.settings) if _differs(one, known.get(one.name))
-        ]
+        fields = settings.for_users(study.settings)
+        other = [field for field in fields if _differs(field, by_name.get(field.name))]
         parts += [
             f"## {name}",
             study.title,
-            *_tables(own, study.settings),
+            *_tables(other, study.settings),
             "Presets:",
             _presets(study.presets),
         ]
@@ -114,7 +118,9 @@ def _tables(fields: Sequence[dataclasses.Field[Any]], kind: type[Any]) -> Iterat
 def _setting(field: dataclasses.Field[Any], hint: Any) -> tuple[str, ...]:
     rules = field.metadata
     bounds = f"{rules['minimum']:,} to {rules['maximum']:,}" if rules["maximum"] is not None else ""
-    accepts = ", ".join(f"`{one}`" if one else "none" for one in rules["choices"]) or bounds
+    accepts = (
+        ", ".join(f"`{choice}`" if choice else "none" for choice in rules["choices"]) or bounds
+    )
     default = settings.to_text(field.default)
     kind = "PATH" if rules["path"] else _type_name(hint)
     return f"`{field.name}`", kind, f"`{default}`" if default else "", accepts, rules["help"]
@@ -132,45 +138,46 @@ def _presets(presets: Mapping[str, Mapping[str, Any]]) -> str:
         [
             (
                 f"`{name}`",
-                ", ".join(f"`{key}={settings.to_text(value)}`" for key, value in own.items())
+                ", ".join(f"`{key}={settings.to_text(value)}`" for key, value in values.items())
                 or "the defaults",
             )
-            for name, own in presets.items()
+            for name, values in presets.items()
         ],
     )
 
 
 def metrics() -> str:
-    """Every metric that is known by name, in the order of a report, then the rules for all others."""
+    """Return the page of metrics, in the order of a report, then the rules for all others."""
     header = ("metric", "meaning", "unit", "compared as", "better", "margin", "headline of")
     return "\n\n".join(
         [
             "# Metrics",
-            "Generated from `experiments/metrics.py`: what is judged, and how. A metric under `inference/` or "
-            "`inference/batch_N/` is judged like the one without this prefix. An empty margin is that of the comparison.",
+            "Generated from `experiments/metrics.py`: which metrics are judged, and how. A metric "
+            "under `inference/` or `inference/batch_N/` is judged like the one without this "
+            "prefix. An empty margin is that of the comparison.",
             _table(header, map(_metric, catalogue.KNOWN)),
             "## Other metrics",
-            "The first pattern that matches a name decides. A name without a match is compared as a ratio, and neither "
-            "direction is better.",
+            "The first pattern that matches a name decides. A name without a match is compared "
+            "as a ratio, and neither direction is better.",
             _table(header, map(_metric, catalogue.BY_SUFFIX)),
             "## Not judged",
             "Names that begin with one of these are recorded and not judged: "
-            + ", ".join(f"`{one}`" for one in catalogue.HIDDEN)
+            + ", ".join(f"`{prefix}`" for prefix in catalogue.HIDDEN)
             + ".",
         ]
     )
 
 
-def _metric(one: catalogue.Metric) -> tuple[str, ...]:
-    margin = "" if one.margin is None else f"{one.margin:g}"
+def _metric(metric: catalogue.Metric) -> tuple[str, ...]:
+    margin = "" if metric.margin is None else f"{metric.margin:g}"
     return (
-        f"`{one.metric}`",
-        one.label,
-        one.unit,
-        one.kind,
-        one.better,
+        f"`{metric.metric}`",
+        metric.label,
+        metric.unit,
+        metric.kind,
+        metric.better,
         margin,
-        one.headline[0] if one.headline else "",
+        metric.headline[0] if metric.headline else "",
     )
 
 

@@ -383,7 +383,7 @@ class Framework(ABC):
         """Ignore programs that another process has compiled from now on."""
 
     def leave_graphs(self, off: Collection[str]) -> None:
-        """Switch off optimizers of later graphs, of `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS`."""
+        """Switch off some `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS` of later graphs."""
         if off:
             raise ModelError(
                 ErrorCode.UNSUPPORTED, f"{self.name} has no graph optimizers to be switched off"
@@ -409,7 +409,7 @@ class Framework(ABC):
 
     @abstractmethod
     def peak_device_bytes(self) -> int | None:
-        """Return the peak bytes of arrays on the accelerator since `reset_peak`; None on the CPU."""
+        """Return the peak bytes on the accelerator since `reset_peak`; None on the CPU."""
 
     def reset_peak(self) -> bool:
         """Restart the peak of `peak_device_bytes`; return False if that is not possible."""

@@ -130,13 +130,13 @@ class Side:
     """
 
     framework: str
-    own: tuple[tuple[str, str], ...] = ()
+    spec_fields: tuple[tuple[str, str], ...] = ()
     precision: str = "float64"
     python: str = ""
 
     def __str__(self) -> str:
         precision = [] if self.precision == "float64" else [self.precision]
-        fields = [f"{name}={value}" for name, value in self.own]
+        fields = [f"{name}={value}" for name, value in self.spec_fields]
         return ", ".join([self.framework, *fields, *precision])
 
 
@@ -165,7 +165,7 @@ def side_of(side: str | Side) -> Side:
 
 
 def compute(request: ParityRequest, side: str | Side, threads: int = 1) -> dict[str, Array]:
-    """Return the arrays of one side, by `quantity/tensor`: the model's probe with seeded weights."""
+    """Return the arrays of a side by `quantity/tensor`: of the probe with seeded weights."""
     module, side = models.spec(request.model), side_of(side)
     with lean_import(side.framework):
         adapter = open_framework(
@@ -177,7 +177,7 @@ def compute(request: ParityRequest, side: str | Side, threads: int = 1) -> dict[
         )
     rng = np.random.default_rng(request.seed)
     spec, batch = module.probe(rng, full=request.full)
-    spec = replace(spec, **dict(side.own))
+    spec = replace(spec, **dict(side.spec_fields))
     network = adapter.build(request.model, spec)
     weights = _perturbed(module.initial_weights(spec, rng), rng)
     try:

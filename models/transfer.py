@@ -1,7 +1,7 @@
-"""Weights between a PyTorch state_dict's names and layouts and Keras variables, by layer type and layer name.
+"""Weights between PyTorch's names and layouts and Keras variables, by type and name of the layer.
 
-Every weighted Keras layer bears its torch module path as its name, dots written as hyphens (`features-denseblock1-norm1`),
-because Keras on PyTorch refuses dots and no module path has a hyphen.
+A weighted Keras layer has its torch module path as its name, dots written as hyphens
+(`features-denseblock1-norm1`): Keras on PyTorch refuses dots, and no module path has a hyphen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests share: a store of their own, a small and quick campaign, a real tracking server."""
+"""Fixtures of all tests: stores, a small and quick campaign, real tracking servers."""
 
 from __future__ import annotations
 
@@ -39,22 +39,20 @@ if TYPE_CHECKING:
     from tests.slurm import Slurm
     from tracking.records import StoredRun
 
-# The same examples every time: a change is to blame for what fails after it. Others: --hypothesis-profile=default
+# The same examples every time: a change is to blame for what fails after it.
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 mlflow_defaults.apply()  # tests call the product's functions as its commands do
-gc.set_threshold(
-    20_000, 10, 10
-)  # what is imported and collected here stays, and tests leave little
+gc.set_threshold(20_000, 10, 10)  # imports and collected tests stay, and tests leave little
 ROOT = Path(__file__).resolve().parent.parent
 # The project, and a framework that somebody else would have installed.
 PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "toy_framework" / "installed")])
 
 # Small enough for seconds a cell, large enough that every phase does something.
 QUICK = {
-    "pairing": "sequential",  # what comes first and whole times are looked at; tests/experiments/test_turns.py takes turns
+    "pairing": "sequential",  # tests/experiments/test_turns.py takes turns
     "malloc": "system",
-    "threads": "1",  # several tests run at a time, and threads that wait for each other wait longest where cores are short
+    "threads": "1",  # several tests run at a time
     "formulation": "sequence",
     "images": "40",
     "image_size": "32",
@@ -85,27 +83,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# Files of many quick tests: they come last, so that no worker waits for a long one.
+# Long files come first and files of many quick tests last, so that no worker waits at the end.
+FIRST = (
+    "tests/deploy/",
+    "tests/ui/",
+    "tests/experiments/test_distributed.py",
+    "tests/experiments/test_captioning.py",
+    "tests/models/",
+)
 LAST = (
-    *(
-        f"tests/experiments/comparison/test_{name}.py"
-        for name in ("calibration", "figures", "stopping")
-    ),
-    *(
-        "tests/experiments/test_hostile_settings.py",
-        "tests/tracking/test_damage.py",
-        "tests/test_docs.py",
-    ),
+    "tests/experiments/comparison/test_calibration.py",
+    "tests/experiments/comparison/test_figures.py",
+    "tests/experiments/comparison/test_stopping.py",
+    "tests/experiments/test_hostile_settings.py",
+    "tests/tracking/test_damage.py",
+    "tests/test_docs.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     debian.mark(items)
-    items.sort(key=lambda item: item.nodeid.startswith(LAST))
+    items.sort(key=lambda item: item.nodeid.startswith(LAST) - item.nodeid.startswith(FIRST))
 
 
 class ByServer(LoadFileScheduling):
-    """The tests of a file in one process, and in one process all that need the group's server.
+    """Scheduling of files to processes; tests of the group's server share one process.
 
     Starting that server takes a minute. xdist 3.8's `loadgroup` cannot do this: it writes groups
     into names of tests, which pytest 9.2 no longer reads.
@@ -113,11 +115,11 @@ class ByServer(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return "group" if asks_the_group(file) else file
+        return "group" if uses_group(file) else file
 
 
 @cache
-def asks_the_group(file: str) -> bool:
+def uses_group(file: str) -> bool:
     return file.startswith("tests/ui/") or "group: Group" in (ROOT / file).read_text()
 
 
@@ -127,21 +129,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServe
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Scenes, features and proofs are made once for the whole test run, whichever process needs them first."""
+    """Return the folder of scenes, features and proofs, made once for the whole test run."""
     return of_the_run(tmp_path_factory, "cache")
 
 
 def of_the_run(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
-    """A folder that all processes of a test run share."""
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    """Return a folder that all processes of a test run share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     folder.mkdir(exist_ok=True)
     return folder
 
 
 @dataclass(frozen=True)
 class Place:
-    """A folder with a tracking store and a journal of its own."""
+    """Folder with a tracking store and a journal."""
 
     folder: Path
     cache: Path
@@ -153,31 +155,31 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
-        return {**kept, "MLFLOW_TRACKING_URI": self.uri, "COLUMNS": "200", "PYTHONPATH": PYTHONPATH}
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")
+        }
+        local = {"MLFLOW_TRACKING_URI": self.uri, "COLUMNS": "200", "PYTHONPATH": PYTHONPATH}
+        return inherited | local
 
-    def command(self, *arguments: str, **given: str) -> list[str]:
-        settings = {**QUICK, "cache": str(self.cache), "journal": str(self.journal), **given}
-        return [
-            sys.executable,
-            "-m",
-            "experiments",
-            *arguments,
-            *(f"--{name}={value}" for name, value in settings.items()),
-        ]
+    def command(self, *arguments: str, **settings: str) -> list[str]:
+        settings = {**QUICK, "cache": str(self.cache), "journal": str(self.journal), **settings}
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        return [sys.executable, "-m", "experiments", *arguments, *options]
 
-    def run(self, **given: str) -> subprocess.CompletedProcess[str]:
-        """`python -m experiments captioning` with the quick settings, to its end. The working folder keeps MLflow's artifacts."""
-        return self.call(*self.command("captioning", **given))
+    def run(self, **settings: str) -> subprocess.CompletedProcess[str]:
+        """Run `python -m experiments captioning` with the quick settings and these, to its end."""
+        return self.call(*self.command("captioning", **settings))
 
-    def resume(self, journal: Path | None = None, **given: str) -> subprocess.CompletedProcess[str]:
-        """The last campaign of this place's journal, with nothing said that is not given."""
+    def resume(
+        self, journal: Path | None = None, **settings: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Resume the last campaign of this place's journal, with no quick setting."""
         options = [f"--cache={self.cache}", f"--journal={journal or self.journal}", "--resume=last"]
-        options += [f"--{name}={value}" for name, value in given.items()]
+        options += [f"--{name}={value}" for name, value in settings.items()]
         return self.call(sys.executable, "-m", "experiments", "captioning", *options)
 
     def call(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """A module of ours or MLflow's own, in a process that need not import everything first."""
+        """Run a command to its end; a module of Python in a process with its imports made."""
         if command[:2] == (sys.executable, "-m"):
             return warm.run(command, self.environment, self.folder)
         return subprocess.run(
@@ -189,24 +191,24 @@ class Place:
             timeout=300,
         )
 
-    def start(self, **given: str) -> warm.Process:
-        """The same, at work."""
-        return self.begin(*self.command("captioning", **given))
+    def start(self, **settings: str) -> warm.Process:
+        """Start what `run` runs."""
+        return self.begin(*self.command("captioning", **settings))
 
     def begin(self, *command: str) -> warm.Process:
-        """Any command of ours, at work."""
-        said = self.folder / f"said-{uuid.uuid4().hex[:8]}.txt"
-        return warm.Process(command, self.environment, self.folder, said)
+        """Start a command of evenhand's."""
+        output = self.folder / f"output-{uuid.uuid4().hex[:8]}.txt"
+        return warm.Process(command, self.environment, self.folder, output)
 
 
 def toy_costs(**seconds: float) -> dict[str, str]:
-    """The environment in which the toy framework takes so long for a step, an inference, a copy (tests/toy_framework)."""
+    """Return the environment of durations of the toy framework's steps, inferences and copies."""
     return {"EVENHAND_TOY_COSTS": json.dumps(dict.fromkeys(("toy", "toy+twin"), seconds))}
 
 
 @pytest.fixture
 def toy_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The toy framework is known in the test's own process too, and in those that it starts with its own environment."""
+    """Install the toy framework in the test's process and its children."""
     monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     for entry in PYTHONPATH.split(os.pathsep):
         monkeypatch.syspath_prepend(entry)
@@ -217,7 +219,7 @@ def toy_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with MLflow's tables and nothing in them, to be copied: making them takes seconds."""
+    """Return a database with MLflow's empty tables, to be copied: making them takes seconds."""
     folder = of_the_run(tmp_path_factory, "store")
     path = folder / "mlflow.db"
     with (folder / "lock").open("w") as lock:
@@ -242,24 +244,22 @@ def place(tmp_path: Path, shared_cache: Path, empty_store: Path) -> Place:
 
 @pytest.fixture
 def on_cluster(place: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A place whose commands find the cluster: the fixture `cluster` of the test's own module."""
+    """Return a place whose commands find the cluster of the test's module."""
     for name in ("PATH", "SLURM_CONF"):
         monkeypatch.setenv(name, cluster.environment[name])
     return place
 
 
 class Server:
-    """`mlflow server` on loopback, in a process group that can be killed and started again on the same port."""
+    """`mlflow server` on loopback, in a process group that can be killed and started again."""
 
     def __init__(
         self, folder: Path, backend: str = "", workers: int = 1, options: tuple[str, ...] = ()
     ) -> None:
         self._folder = folder
-        self._options = options
-        self._workers = workers
-        self._several = (
-            workers > 1 or "--app-name" in options
-        )  # processes, or packages, that only its own command brings
+        self._options = (*options, "--workers", str(workers))
+        # Several processes, and accounts, come with MLflow's own command only.
+        self._is_warm = workers == 1 and "--app-name" not in options
         self.backend = backend or f"sqlite:///{folder}/server.db"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -268,46 +268,25 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            *(("mlflow", "server") if self._several else ("tests.mlflow_server",)),
-        ]
-        command += [
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.port),
-            "--workers",
-            str(self._workers),
-        ]
-        command += ["--artifacts-destination", str(self._folder / "kept"), *self._options]
+        module = ("tests.mlflow_server",) if self._is_warm else ("mlflow", "server")
+        command = [sys.executable, "-m", *module, "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--artifacts-destination", str(self.artifacts), *self._options]
         environment = {
             **os.environ,
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_DISABLE_TELEMETRY": "true",
-        }
-        environment |= {
             "MLFLOW_BACKEND_STORE_URI": self.backend,
             "MLFLOW_FLASK_SERVER_SECRET_KEY": uuid.uuid4().hex,
+            "MLFLOW_AUTH_ADMIN_PASSWORD": uuid.uuid4().hex,
         }
-        environment["MLFLOW_AUTH_ADMIN_PASSWORD"] = (
-            uuid.uuid4().hex
-        )  # asked for by `--app-name basic-auth` alone
         log = self._folder / "server.log"
         self._process: subprocess.Popen[bytes] | warm.Process
-        if self._several:
-            with log.open("ab") as file:
-                self._process = subprocess.Popen(
-                    command,
-                    env=environment,
-                    stdout=file,
-                    stderr=file,
-                    cwd=self._folder,
-                    start_new_session=True,
-                )
-        else:
+        if self._is_warm:
             self._process = warm.Process(command, environment, self._folder, log)
+        else:
+            options = {"env": environment, "cwd": self._folder, "start_new_session": True}
+            with log.open("ab") as file:
+                self._process = subprocess.Popen(command, stdout=file, stderr=file, **options)
         wait_for(self._healthy, 60)
 
     def kill(self) -> None:
@@ -315,16 +294,16 @@ class Server:
         self._process.wait()
 
     def pause(self) -> None:
-        """It takes connections and answers none."""
+        """Let it take connections and answer none."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
         os.killpg(self._process.pid, signal.SIGCONT)
 
     def workers(self) -> list[psutil.Process]:
-        """The processes that answer requests; where there are several, a dead one is replaced by their main process."""
-        everyone = psutil.Process(self._process.pid).children(recursive=True)
-        return [one for one in everyone if not one.children()]
+        """Return the processes that answer requests; the main process replaces dead ones."""
+        processes = psutil.Process(self._process.pid).children(recursive=True)
+        return [process for process in processes if not process.children()]
 
     @property
     def artifacts(self) -> Path:
@@ -349,7 +328,7 @@ def one_server(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> I
 
 @pytest.fixture
 def server(one_server: Server) -> Iterator[Server]:
-    """`mlflow server` with nothing on it: starting takes seconds, emptying does not. A test that kills it starts it again."""
+    """Yield an empty `mlflow server`. A test that kills it starts it again."""
     yield one_server
     with (
         closing(sqlite3.connect(one_server.backend.removeprefix("sqlite:///"))) as database,
@@ -365,13 +344,13 @@ def server(one_server: Server) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A PostgreSQL server for the whole session; each test makes databases of its own in it."""
+    """Yield a PostgreSQL server of the session, in which each test makes databases."""
     yield from running()
 
 
 @pytest.fixture
 def postgres_server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
-    """`mlflow server` on an empty PostgreSQL database."""
+    """Yield `mlflow server` on an empty PostgreSQL database."""
     folder = tmp_path / "postgres-server"
     folder.mkdir()
     started = Server(folder, postgres.database(f"mlflow_{uuid.uuid4().hex[:8]}"))
@@ -381,7 +360,7 @@ def postgres_server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def group() -> Iterator[Group]:
-    """A tracking server as a group would start it: PostgreSQL, passwords, three teams with a user each."""
+    """Yield a server with PostgreSQL, passwords, and three teams with a user each."""
     from tests.deploy import group as of_teams
 
     with of_teams.running() as server:
@@ -390,7 +369,7 @@ def group() -> Iterator[Group]:
 
 @pytest.fixture(scope="session")
 def nginx(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Nginx with TLS before the group's server: address and certificate."""
+    """Yield address and certificate of nginx with TLS before the group's server."""
     from tests.deploy import proxy as before
 
     with before.running(group, tmp_path_factory.mktemp("nginx")) as started:
@@ -398,26 +377,26 @@ def nginx(group: Group, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 
 
 def titled(run: StoredRun) -> str:
-    """A run's name, without the settings and the date that tell a campaign or its cells from others."""
+    """Return a run's name without the settings and the date of its campaign."""
     if run.tags.get("kind") == "campaign":
         return run.name.partition(" · ")[0]
     return re.sub(r"( · block \d+) · .*", r"\1", run.name)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:
-    """Returns when the condition holds; fails the test if it does not in time. What takes long to ask is asked rarely."""
+    """Return when the condition holds. Fail if it does not in time; check a slow one rarely."""
     began = time.monotonic()
     deadline = began + seconds
     while not condition():
-        asked = time.monotonic()
-        assert asked < deadline, f"not within {seconds} s"
-        time.sleep(max(0.05, 4 * (asked - began)))
+        now = time.monotonic()
+        assert now < deadline, f"not within {seconds} s"
+        time.sleep(max(0.05, 4 * (now - began)))
         began = time.monotonic()
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A file system of a stated size (`@pytest.mark.parametrize("small_disk", ["64k"], indirect=True)`)."""
+    """Yield a file system of the size that `parametrize(…, indirect=True)` states."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "none", str(folder)]

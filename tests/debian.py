@@ -41,7 +41,7 @@ FIXTURES = {
 
 
 def path_of(program: str) -> str | None:
-    """Where a program is, outside a user's PATH too."""
+    """Return the path of a program, outside a user's PATH too."""
     if program == "initdb":
         return str(POSTGRESQL[-1] / program) if POSTGRESQL else None
     return shutil.which(program, path=SEARCHED)

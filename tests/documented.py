@@ -1,8 +1,8 @@
-"""Commands in the project's Markdown: where they stand, and whether they can be run as they are.
+"""Commands in the project's Markdown, and whether they can be run.
 
-A command is a line of a fenced block without a language (```text is output), or a code span that begins with a known
-program. An HTML comment before the block, or behind the span, says what is not run: `<!-- not run: why -->`. Of the rest,
-help and dry runs run by default, and all else with `-m slow`.
+A command is a line of a fenced block without a language (```text is output), or a code span that
+begins with a known program. An HTML comment before the block, or behind the span, excludes it:
+`<!-- not run: why -->`. Help and dry runs run by default, all others with `-m slow`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BLANK = re.compile(r"(?<![\w.])[A-Z][A-Z_]{2,}(?![\w=])|…|\$")
 
 @dataclass(frozen=True)
 class Command:
-    """One program with its arguments. note: of the comment beside it, or empty."""
+    """Program with its arguments, and the note of its comment."""
 
     page: str
     line: int
@@ -57,13 +57,10 @@ class Command:
 
     @property
     def runs(self) -> bool:
-        """Whether it can be run here as it stands: a program of ours, with nothing to be filled in."""
-        ours = self.words[0] == "evenhand" or self.words[:2] in (
-            ("mlflow", "run"),
-            ("python", "-m"),
-        )
+        """True for a program of evenhand's with nothing to fill in."""
+        starts = (("mlflow", "run"), ("python", "-m"))
         return (
-            ours
+            (self.words[0] == "evenhand" or self.words[:2] in starts)
             and "venv" not in self.words
             and not self.note.startswith(NOT_RUN)
             and not _BLANK.search(self.text)
@@ -76,15 +73,12 @@ class Command:
 
 @cache
 def commands() -> tuple[Command, ...]:
-    """Every command of every page, README's first."""
-    return tuple(
-        one
-        for page in sorted(PAGES, key=lambda page: page.name != "README.md")
-        for one in _of(page)
-    )
+    """Return the commands of the pages, README's first."""
+    pages = sorted(PAGES, key=lambda page: page.name != "README.md")
+    return tuple(command for page in pages for command in _of_page(page))
 
 
-def _of(page: Path) -> Iterator[Command]:
+def _of_page(page: Path) -> Iterator[Command]:
     text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
     spans = _FENCE.sub(lambda fence: re.sub(r"[^\n]", " ", fence[0]), text)
     for fence in _FENCE.finditer(text):
@@ -107,18 +101,21 @@ def _of(page: Path) -> Iterator[Command]:
 
 
 def _simple(line: str) -> Iterator[tuple[str, ...]]:
-    """The programs that a line of a shell starts, without what measures their time and where their output goes."""
+    """Yield the programs that a line of a shell starts, without timers and redirections."""
     try:
         words = shlex.split(line, comments=True)
     except ValueError:  # an apostrophe of prose in a code span
         return
     while words:
         end = words.index("&&") if "&&" in words else len(words)
-        one, words = words[:end], words[end + 1 :]
+        program, words = words[:end], words[end + 1 :]
         for timer in TIMERS:
-            one = one[len(timer) :] if one[: len(timer)] == timer else one
-        one = one[: min((one.index(sign) for sign in (">", "|") if sign in one), default=len(one))]
-        while one and re.match(r"[A-Z_]+=", one[0]):
-            one = one[1:]
-        if one:
-            yield tuple(one)
+            if program[: len(timer)] == timer:
+                program = program[len(timer) :]
+        for sign in (">", "|"):
+            if sign in program:
+                program = program[: program.index(sign)]
+        while program and re.match(r"[A-Z_]+=", program[0]):
+            program = program[1:]
+        if program:
+            yield tuple(program)

@@ -1,4 +1,4 @@
-"""What every pinned distribution says of its licence: `python -m tests.licences > docs/licences.md`."""
+"""Licences that the pinned packages declare: `python -m tests.licences > docs/licences.md`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tests.conftest import ROOT
 
 # What a program under Apache-2.0 may depend on: nothing is asked beyond the notice, …
 PERMISSIVE = (
-    r"(?i)(apache|\bmit\b|bsd|[23]-clause|\bisc\b|psf-2|python software foundation|cnri-python|zlib|bsl-1|cc0|"
+    r"(?i)(apache|\bmit\b|bsd|[23]-clause|\bisc\b|psf-2|python software foundation|cnri-python|"
+    r"zlib|bsl-1|cc0|"
     r"^permission is hereby granted, free of charge)"  # how MIT's text begins
 )
 # … or changes to the library itself stay open, and it is used as it is, …
@@ -22,18 +23,20 @@ NOTHING_IN_IT = {
 }
 HEAD = """# Licences of the pinned packages
 
-This table shows the licence that each distribution in `constraints.txt` declares: the licence expression of its
-metadata, else its classifiers, else the licence field, else the first line of its licence file. With every extra
-installed, on Linux, `python -m tests.licences` <!-- not run: needs all extras --> wrote it. Libraries inside a wheel
-(OpenBLAS, libpq, …) are described in the wheel's own licence files.
+This table shows the licence that each distribution in `constraints.txt` declares: the licence
+expression of its metadata, else its classifiers, else the licence field, else the first line of
+its licence file. `python -m tests.licences` <!-- not run: needs all extras --> wrote it on
+Linux, with every extra installed. Libraries inside a wheel (OpenBLAS, libpq, …) are described in
+the wheel's own licence files.
 
-evenhand is Apache-2.0. It imports these packages unchanged and ships none of them: pip downloads each from its
-publisher. `tests/test_dependencies.py` keeps the rule:
+evenhand is Apache-2.0. It imports these packages unchanged and ships none of them: pip downloads
+each from its publisher. `tests/test_dependencies.py` keeps the rule:
 
 - *permissive*: allowed;
-- *weak copyleft*: allowed; changes to that package itself must stay open (psycopg2 is LGPL with exceptions);
-- *NVIDIA's own*: allowed for the CUDA libraries that PyTorch needs on Linux; NVIDIA's terms bind everybody who passes
-  them on, for example in a container image;
+- *weak copyleft*: allowed; changes to that package itself must stay open (psycopg2 is LGPL with
+  exceptions);
+- *NVIDIA's own*: allowed for the CUDA libraries that PyTorch needs on Linux; NVIDIA's terms bind
+  everybody who passes them on, for example in a container image;
 - GPL, AGPL and packages without a licence are refused.
 
 | package | version | licence | kind |
@@ -46,7 +49,7 @@ def normal(name: str) -> str:
 
 
 def pins() -> dict[str, str]:
-    """Name → version, as in constraints.txt."""
+    """Return the versions in constraints.txt, by name."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return {name: version for name, _, version in (line.partition("==") for line in lines)}
 
@@ -58,30 +61,32 @@ def installed(name: str) -> Distribution | None:
         return None
 
 
-def declared(found: Distribution) -> str:
-    """One line; empty where nothing is declared."""
-    about = found.metadata
+def declared(package: Distribution) -> str:
+    """Return the declared licence in a line, "" if there is none."""
+    about = package.metadata
     if expression := about.get("License-Expression"):
         return expression
     classifiers = [
-        one.rpartition(" :: ")[2]
-        for one in about.get_all("Classifier") or []
-        if one.startswith("License :: ")
+        line.rpartition(" :: ")[2]
+        for line in about.get_all("Classifier") or []
+        if line.startswith("License :: ")
     ]
-    if named := [one for one in classifiers if one not in ("OSI Approved", "DFSG approved")]:
+    if named := [name for name in classifiers if name not in ("OSI Approved", "DFSG approved")]:
         return "; ".join(named)
     if field := (about.get("License") or "").strip():
         return field.splitlines()[0]
-    files = [file for file in found.files or [] if re.search(r"dist-info/.*LICEN[CS]E", str(file))]
+    files = [
+        file for file in package.files or [] if re.search(r"dist-info/.*LICEN[CS]E", str(file))
+    ]
     lines = [
         line.strip() for file in files for line in file.read_text().splitlines() if line.strip()
     ]
-    told = [line for line in lines if not line.startswith("Copyright")]
-    return NOTHING_IN_IT.get(normal(about["Name"]), told[0].replace('"', "") if told else "")
+    terms = [line.replace('"', "") for line in lines if not line.startswith("Copyright")]
+    return NOTHING_IN_IT.get(normal(about["Name"]), next(iter(terms), ""))
 
 
 def kind(licence: str) -> str:
-    """Empty for what the rule does not allow."""
+    """Return the kind of a licence, "" for one that the rule does not allow."""
     if licence in NOTHING_IN_IT.values():
         return "–"
     kinds = []
@@ -104,8 +109,8 @@ def main() -> None:
         sys.exit(f"not installed: {', '.join(missing)}; every extra of pyproject.toml is needed")
     rows = []
     for name, version in pins().items():
-        found = installed(name)
-        licence = declared(found) if found else ""
+        package = installed(name)
+        licence = declared(package) if package else ""
         rows.append(f"| {name} | {version} | {licence} | {kind(licence)} |")
     print(HEAD + "\n".join(rows))
 

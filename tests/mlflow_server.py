@@ -1,6 +1,6 @@
-"""`python -m tests.mlflow_server --backend-store-uri … --port …`: `mlflow server` in the process that was asked, by itself.
+"""`mlflow server` in this process: `python -m tests.mlflow_server OPTIONS`.
 
-MLflow's command begins another process, which imports everything once more; for tests that do not test the start.
+MLflow's command starts another process, which imports everything once more.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import mlflow.server
 from mlflow.server.security import init_security_middleware
 
 
-def _here(command: Sequence[str], extra_env: Mapping[str, str], **_: Any) -> NoReturn:
-    """`python -m uvicorn …`; what it finds imported did not know yet that it would be a server."""
+def _serve(command: Sequence[str], extra_env: Mapping[str, str], **_: Any) -> NoReturn:
+    """Run `python -m uvicorn …`. Imported modules did not know that this is a server."""
     os.environ.update(extra_env)
     init_security_middleware(mlflow.server.app)
     sys.argv = list(command[2:])
@@ -26,5 +26,5 @@ def _here(command: Sequence[str], extra_env: Mapping[str, str], **_: Any) -> NoR
 
 
 if __name__ == "__main__":
-    mlflow.server._exec_cmd = _here
+    mlflow.server._exec_cmd = _serve
     mlflow.cli.cli(["server", *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Real neighbours: busy processes that no process of the test has started, so that nobody takes their work for its own."""
+"""Busy processes that are no children of the test: neighbours of what is measured."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 _START = """
 import os, subprocess, sys
 os.nice(int(sys.argv[1]))
-one = subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=subprocess.DEVNULL, start_new_session=True)
-print(one.pid)
+command = [sys.executable, "-c", sys.argv[2]]
+print(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True).pid)
 """
 
 
@@ -31,16 +31,22 @@ while True:
 
 @contextmanager
 def busy(count: int, work: str = WITHOUT_END, *, yielding: bool = False) -> Iterator[list[int]]:
-    """So many processes that compute; their numbers. yielding: only while nobody else wants the CPU."""
+    """Run processes that compute, and yield their numbers.
+
+    Args:
+        count: Number of processes.
+        work: Program of each.
+        yielding: Whether they compute only while the CPU is free.
+    """
     started: list[int] = []
     try:
         for _ in range(count):
-            told = subprocess.run(
+            done = subprocess.run(
                 [sys.executable, "-c", _START, str(19 * yielding), work],
                 check=True,
                 stdout=subprocess.PIPE,
             )
-            started.append(int(told.stdout))
+            started.append(int(done.stdout))
         yield started
     finally:
         for pid in started:

@@ -1,4 +1,4 @@
-"""A framework, a model, a data format, a study and a command are each a folder or a file: put there, they are found."""
+"""Framework, model, data format, study, command and metric: each is added by one edit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ FILES = {
 """A framework of one's own."""
 from models.frameworks import Variant
 
-_MINE = Variant(architecture="numbers", packages=("numpy",), distributions=("numpy",), has_pipeline=True)
+_MINE = Variant(
+    architecture="numbers", packages=("numpy",), distributions=("numpy",), has_pipeline=True
+)
 VARIANTS = {"mine": _MINE, "mine+again": _MINE}
 ''',
     "models/frameworks/mine/adapter.py": '''
@@ -29,7 +31,7 @@ from tests.toy_framework.adapter import Adapter as Toy
 
 
 class Adapter(Toy):
-    """The tests' framework by another name, with architecture files in the folders of the models."""
+    """The tests' framework by another name, with architecture files in the models' folders."""
 
     architecture = "numbers"
 ''',
@@ -47,9 +49,9 @@ class Spec(ImageSpec):
     only_side: ClassVar[int] = 8
 
     def shapes(self):
-        found = Shapes()
-        found.linear("words", self.classes, 64)
-        return found
+        shapes = Shapes()
+        shapes.linear("words", self.classes, 64)
+        return shapes
 
 
 def probe(rng, *, full=False):
@@ -79,7 +81,9 @@ def read(path):
     files = [path / "pictures.npy", path / "labels.npy"]
     pictures, labels = map(np.load, files)
     names = tuple(map(str, range(labels.max() + 1)))
-    return Pictures("arrays", str(path), digest_of(files), names, labels, held_out(labels), lambda: of_arrays([pictures]))
+    held = held_out(labels)
+    digest = digest_of(files)
+    return Pictures("arrays", str(path), digest, names, labels, held, lambda: of_arrays([pictures]))
 """,
     "experiments/studies/own.py": """
 from dataclasses import dataclass, replace
@@ -100,8 +104,19 @@ STUDY = replace(
     name="own",
     title="A study of one's own",
     settings=Settings,
-    presets={"demo": {"epochs": 1, "blocks": 1, "batch_size": 8, "warmup_steps": 1, "frameworks": ("mine", "mine+again")}},
-    outcomes=(outcome("train/step_seconds"), replace(outcome("train/first_step_seconds"), headline=("start", 1))),
+    presets={
+        "demo": {
+            "epochs": 1,
+            "blocks": 1,
+            "batch_size": 8,
+            "warmup_steps": 1,
+            "frameworks": ("mine", "mine+again"),
+        }
+    },
+    outcomes=(
+        outcome("train/step_seconds"),
+        replace(outcome("train/first_step_seconds"), headline=("start", 1)),
+    ),
     primary=(),
     published=(),
 )
@@ -138,7 +153,7 @@ class TestTiny(ModelContract):
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A copy of the source, with one more of everything, in the folder that commands run in."""
+    """Return a copy of the source with one addition of each kind, in which commands run."""
     for package in ("experiments", "models", "tracking"):
         shutil.copytree(ROOT / package, tmp_path / package)
     for name, text in FILES.items():
@@ -163,7 +178,7 @@ def run(
 
 
 def data(folder: Path) -> Path:
-    """Sixty pictures whose label is the row that is lit."""
+    """Write sixty pictures whose label is the lit row."""
     folder.mkdir()
     labels = np.arange(60) % 8
     pictures = np.zeros((60, 8, 8), np.uint8)
@@ -173,15 +188,15 @@ def data(folder: Path) -> Path:
     return folder
 
 
-def test_what_is_added_is_found_and_runs(place: Place, source: Path) -> None:
-    given = {
+def test_additions_run(place: Place, source: Path) -> None:
+    settings = {
         "data": str(data(source / "mine")),
         "remark": "mine",
         "input": "native",
         "workers": "0",
         "threads": "1",
     }
-    given |= {
+    settings |= {
         "blocks": "3",
         "inference_requests": "3",
         "sensor_seconds": "0.1",
@@ -195,24 +210,24 @@ def test_what_is_added_is_found_and_runs(place: Place, source: Path) -> None:
         "-m",
         "experiments",
         "own",
-        *(f"--{name}={value}" for name, value in given.items()),
+        *(f"--{name}={value}" for name, value in settings.items()),
     )
     assert done.returncode == 3, done.stdout + done.stderr  # three blocks: no verdict
     # The study's own headline; equal to three digits it has no direction.
     assert re.search(
         r"first training step of mine\+again (is|and mine:)", done.stdout, re.IGNORECASE
     )
-    found = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
-    assert {cell.data.tags["framework"] for cell in found} == {"mine", "mine+again"}
+    cells = mlflow.MlflowClient(place.uri).search_runs(["1"], "tags.kind = 'cell'")
+    assert {cell.data.tags["framework"] for cell in cells} == {"mine", "mine+again"}
     assert {
         (cell.data.tags["model"], cell.data.tags["dataset"], cell.data.tags["parity"])
-        for cell in found
+        for cell in cells
     } == {("tiny", "arrays", "equal")}
-    one, other = (cell.data.metrics["val/loss"] for cell in found if cell.data.tags["block"] == "1")
-    assert one == pytest.approx(other, rel=1e-6)  # the same program twice
+    losses = [cell.data.metrics["val/loss"] for cell in cells if cell.data.tags["block"] == "1"]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)  # the same program twice
 
 
-def test_its_settings_are_what_they_say_and_a_misspelt_attribute_is_an_error(source: Path) -> None:
+def test_study_is_validated_on_import(source: Path) -> None:
     script = """
 from experiments import studies
 from experiments.config import settings
@@ -223,18 +238,18 @@ assert "remark" not in settings.searchable(kind) and "batch_size" in settings.se
     done = run(source, os.environ, "-B", "-c", script)
     assert done.returncode == 0, done.stderr
     path = source / "experiments/studies/own.py"
-    own = path.read_text()
+    text = path.read_text()
     for right, wrong in {
         "title=": "titel=",
         '"epochs": 1': '"epoch": 1',
         "primary=()": 'primary=("val/acuracy",)',
     }.items():
-        path.write_text(own.replace(right, wrong))
+        path.write_text(text.replace(right, wrong))
         done = run(source, os.environ, "-B", "-c", script)
         assert "TypeError" in done.stderr.splitlines()[-1], done.stderr
 
 
-def test_a_command_is_listed_explained_and_run(source: Path) -> None:
+def test_command_is_listed_explained_and_run(source: Path) -> None:
     for words, printed in {
         ("--help",): "greet            Greet somebody",
         ("greet", "--help"): "who is greeted",
@@ -245,14 +260,14 @@ def test_a_command_is_listed_explained_and_run(source: Path) -> None:
         assert printed in done.stdout
 
 
-def test_a_model_inherits_its_contract(source: Path) -> None:
+def test_model_inherits_its_contract(source: Path) -> None:
     done = run(source, os.environ, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_tiny.py")
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
 
 
-def test_a_metric_is_one_entry_of_the_catalogue(source: Path) -> None:
-    """Its name, unit, direction, verb and short name reach verdicts, sentences, tables and the goals of a search."""
+def test_metric_is_one_entry_of_the_catalogue(source: Path) -> None:
+    """Add an entry; it reaches verdicts, sentences, tables and the goals of a search."""
     catalogue = source / "experiments" / "metrics.py"
     more = 'headline=("training", 0), verb="reads", short=("tokens",)'
     entry = (
@@ -266,12 +281,18 @@ from experiments.comparison.report import tables
 from experiments.sweep import goals
 noise = [1, 1.01, 0.99, 1.02, 0.98, 1.01]
 rows = [
-    {"run_id": f"{level}{at}", "framework": level, "block": at, "train/tokens_per_second": speed * one}
-    for level, speed in (("a", 1e3), ("b", 2e3)) for at, one in enumerate(noise)
+    {
+        "run_id": f"{level}{block}",
+        "framework": level,
+        "block": block,
+        "train/tokens_per_second": speed * factor,
+    }
+    for level, speed in (("a", 1e3), ("b", 2e3)) for block, factor in enumerate(noise)
 ]
-found = compare(pd.DataFrame(rows), baseline="a")
-(row,) = tables.verdicts(found).rows
-print(found.findings[0].row.verdict, found.findings[0].good, row[0], row[2], found.sentences[0])
+result = compare(pd.DataFrame(rows), baseline="a")
+(row,) = tables.verdicts(result).rows
+finding = result.findings[0]
+print(finding.row.verdict, finding.good, row[0], row[2], result.sentences[0])
 print(goals.objectives("tokens", ())[0])
 """
     done = run(source, os.environ, "-c", script)

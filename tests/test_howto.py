@@ -1,4 +1,4 @@
-"""The how-tos as a newcomer follows them: their own commands, with the blanks filled in."""
+"""Commands of the how-tos, with their blanks filled in."""
 
 from __future__ import annotations
 
@@ -33,18 +33,17 @@ DAY_MS = 86_400_000
 
 
 def words(page: str, *beginning: str) -> list[str]:
-    """The one command of a page that begins so."""
-    found = {
-        one.words
-        for one in commands()
-        if one.page == f"docs/how-to/{page}" and one.words[: len(beginning)] == beginning
+    """Return the command of a page that begins so."""
+    (command,) = {
+        command.words
+        for command in commands()
+        if command.page == f"docs/how-to/{page}" and command.words[: len(beginning)] == beginning
     }
-    (only,) = found
-    return list(only)
+    return list(command)
 
 
 def python(page: str, at: int = 0) -> str:
-    """A block of Python of a page."""
+    """Return a block of Python of a page."""
     return re.findall(r"```python\n(.*?)```", (HOW_TO / page).read_text(), re.DOTALL)[at]
 
 
@@ -60,7 +59,7 @@ def store(place: Place, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def campaign(name: str, slower: float, day: int) -> Iterator[StoredRun]:
-    """PyTorch and TensorFlow, both slower by a factor, on a day of their own."""
+    """Yield runs of PyTorch and TensorFlow, both slower by a factor, on a day."""
     start = day * DAY_MS
     yield StoredRun(name, name, "FINISHED", start, start + 1, {}, {}, {"kind": "campaign"})
     both = {"pytorch": slower, "tensorflow": 1.1 * slower}
@@ -69,7 +68,7 @@ def campaign(name: str, slower: float, day: int) -> Iterator[StoredRun]:
         yield replace(moved, tags={**run.tags, "campaign": f"run:{name}"})
 
 
-def test_todays_campaign_is_compared_with_last_weeks(
+def test_campaigns_of_two_weeks_are_compared(
     store: Store, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Planted: today 1.2 times as slow, in both frameworks."""
@@ -80,10 +79,10 @@ def test_todays_campaign_is_compared_with_last_weeks(
     today, last_week = re.findall(
         r"\b[0-9a-f]{32}$", capsys.readouterr().out.replace(" \n", "\n"), re.MULTILINE
     )[:2]
-    asked = words(
+    command = words(
         page, "evenhand", "compare", "--experiment", "LAST_WEEK,TODAY", "--factor", "campaign"
     )[1:]
-    filled = [word.replace("LAST_WEEK", last_week).replace("TODAY", today) for word in asked]
+    filled = [word.replace("LAST_WEEK", last_week).replace("TODAY", today) for word in command]
     assert main([*filled, "--output", str(place.folder / "out")]) == DONE
     capsys.readouterr()
     result = json.loads(next((place.folder / "out").glob("*/comparison.json")).read_text())
@@ -97,12 +96,14 @@ def test_todays_campaign_is_compared_with_last_weeks(
 
 
 def shell(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")
+    }
     module = {"evenhand": "experiments", "mlflow": "mlflow"}[words[0]]
     return subprocess.run(
         [sys.executable, "-m", module, *words[1:]],
         cwd=folder,
-        env=kept,
+        env=inherited,
         capture_output=True,
         text=True,
         timeout=1_800,
@@ -111,8 +112,8 @@ def shell(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-def test_the_captioner_is_served(tmp_path: Path) -> None:
-    """Every step of the page, and the answer to its own example."""
+def test_captioner_is_served(tmp_path: Path) -> None:
+    """Run each step of the page, and request its example."""
     page = "serve-the-captioner.md"
     trained = shell(words(page, "evenhand", "captioning"), tmp_path)
     assert trained.returncode == NO_VERDICT, trained.stderr
@@ -125,8 +126,10 @@ def test_the_captioner_is_served(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    asked = [word.replace("5001", port) for word in words(page, "mlflow", "models", "serve")]
-    server = subprocess.Popen([sys.executable, "-m", *asked], cwd=tmp_path, start_new_session=True)
+    command = [word.replace("5001", port) for word in words(page, "mlflow", "models", "serve")]
+    server = subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=tmp_path, start_new_session=True
+    )
     try:
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/invocations",
@@ -141,7 +144,7 @@ def test_the_captioner_is_served(tmp_path: Path) -> None:
 
 
 def answered(request: urllib.request.Request, server: subprocess.Popen[bytes]) -> bytes:
-    """The answer, as soon as the server listens."""
+    """Return the answer, as soon as the server listens."""
     while server.poll() is None:
         try:
             with urllib.request.urlopen(request) as answer:

@@ -49,7 +49,7 @@ def run(
 
 
 class Process:
-    """A running command with the methods of `subprocess.Popen`, leader of a process group.
+    """Running command with the methods of `subprocess.Popen`, leader of a process group.
 
     Its output goes to files.
     """
@@ -121,7 +121,7 @@ def _run(
     files: tuple[Path, Path],
     has_group: Any,
 ) -> None:
-    """In the fork: do what `python ARGUMENTS` does in this environment and folder."""
+    """Do in the fork what `python ARGUMENTS` does in this environment and folder."""
     from tests.warm_imports import SET_BY_IMPORTS
 
     os.setsid()

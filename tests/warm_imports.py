@@ -1,4 +1,4 @@
-"""Imports of commands, made once by the fork server of tests/warm.py, and the variables that they set."""
+"""Imports of commands, made once by the fork server of tests/warm.py."""
 
 from __future__ import annotations
 

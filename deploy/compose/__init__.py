@@ -1,1 +1,1 @@
-"""The server in containers."""
+"""Server in containers."""

@@ -109,22 +109,20 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._application(scope, receive, send)
-        elif scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-        else:
-            body = IncomingBody(receive)
-            try:
-                size = bodies.announced_bytes(scope["headers"])
-                if scope["path"] == routes.READY and scope["method"] in ("GET", "HEAD"):
-                    await self._ready.answer(scope, receive, send)
-                else:
-                    await self._answer(await self._admit(scope, body, send, size))
-            except Refusal as refusal:
-                if refusal.reason not in UNAUTHENTICATED:
-                    await body.discard()
-                await refusal.response()(scope, receive, send)
-            except ClientDisconnect:
-                pass
+            return
+        body = IncomingBody(receive)
+        try:
+            size = bodies.announced_bytes(scope["headers"])
+            if scope["path"] == routes.READY and scope["method"] in ("GET", "HEAD"):
+                await self._ready.answer(scope, receive, send)
+            else:
+                await self._answer(await self._admit(scope, body, send, size))
+        except Refusal as refusal:
+            if refusal.reason not in UNAUTHENTICATED:
+                await body.discard()
+            await refusal.response()(scope, receive, send)
+        except ClientDisconnect:
+            pass
 
     async def _admit(
         self, scope: Scope, receive: Receive, send: Send, size: int | None
@@ -208,8 +206,6 @@ class Guard:
         largest = bodies.LARGEST_SEARCH_BYTES if is_read else bodies.LARGEST_JSON_BYTES
         if route.rule == searches.GRAPHQL:
             largest = bodies.LARGEST_QUERY_BYTES
-        if exchange.body_bytes is not None and exchange.body_bytes > largest:
-            raise bodies.too_large(largest)
         raw = await bodies.read(exchange.receive, largest)
         if raw:
             content.check_type(header(scope["headers"], b"content-type"))

@@ -40,9 +40,9 @@ def replace_body_headers(
     headers: Iterable[tuple[bytes, bytes]], body: bytes
 ) -> list[tuple[bytes, bytes]]:
     """Return the headers of a request whose body is replaced by plain JSON, or by none."""
-    others = [(name, text) for name, text in headers if name.lower() not in BODY_HEADERS]
+    rest = [(name, text) for name, text in headers if name.lower() not in BODY_HEADERS]
     kind = [(b"content-type", b"application/json")] if body else []
-    return [*others, *kind, (b"content-length", str(len(body)).encode())]
+    return [*rest, *kind, (b"content-length", str(len(body)).encode())]
 
 
 async def read(receive: Receive, largest_bytes: int) -> bytes:

@@ -1,1 +1,1 @@
-"""A tracking server for a small group on one machine, from nothing but pip and PostgreSQL."""
+"""Tracking server for a small group on one machine, from nothing but pip and PostgreSQL."""

@@ -59,13 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         if run in (_start, _restore):
             for field in dataclasses.fields(Settings):
                 option = f"--{field.name.replace('_', '-')}"
-                if field.name == "allowed_hosts":
-                    names = "names by which users call the server, with port: host.org:443"
-                    action.add_argument(option, nargs="*", help=names)
-                else:
-                    kind = int if field.type == "int" else str
-                    default = str(field.default or "in the folder")
-                    action.add_argument(option, type=kind, help=default)
+                kind = int if field.type == "int" else str
+                action.add_argument(option, type=kind, help=f"default: {field.default or 'none'}")
         if run is _restore:
             action.add_argument("copy", help="folder of the backup")
         if run is _backup:
@@ -153,7 +148,7 @@ def _backup(folder: Folder, args: argparse.Namespace) -> int:
 
 def _make_backup(
     folder: Folder, settings: Settings, database: PostgreSQL, parent: Path, keep: int | None = None
-) -> Path:
+) -> None:
     """Copy database, artifacts, settings and secrets."""
     artifacts = None if settings.artifacts else ArtifactFolder(folder.artifacts)
     metadata = {
@@ -161,7 +156,7 @@ def _make_backup(
         "settings": dataclasses.asdict(settings),
         "secrets": dataclasses.asdict(folder.secrets()),
     }
-    return copies.create(parent, keep, database, artifacts, metadata)
+    copies.create(parent, keep, database, artifacts, metadata)
 
 
 def parse_metadata(metadata: dict[str, Any]) -> tuple[Settings, Secrets]:
@@ -199,17 +194,12 @@ def _upgrade(folder: Folder, _: argparse.Namespace) -> int:
     with folder.exclusive():
         service.stop(folder)
         database.start()
-        backup = _make_backup(folder, settings, database, folder.backups)
-        try:
-            for words in (
-                ["mlflow", "db", "upgrade", database.url],
-                ["mlflow.server.auth", "db", "upgrade", "--url", database.url],
-            ):
-                service.call(folder, database.environment, *words)
-        except UsageError as error:
-            right = f"python -m deploy.native restore {backup} --folder NEW"
-            text = f"{error}; the state before is in {backup}: {right}"
-            raise UsageError(error.code, text) from None
+        _make_backup(folder, settings, database, folder.backups)  # prints what to restore
+        for words in (
+            ["mlflow", "db", "upgrade", database.url],
+            ["mlflow.server.auth", "db", "upgrade", "--url", database.url],
+        ):
+            service.call(folder, database.environment, *words)
         _launch(folder, settings)
     return DONE
 

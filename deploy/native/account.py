@@ -1,4 +1,4 @@
-"""The server's user: the caller or, for root, a user that may write the artifacts only."""
+"""User of the server: the caller or, for root, a user that may write the artifacts only."""
 
 from __future__ import annotations
 

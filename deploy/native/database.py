@@ -45,7 +45,7 @@ class PostgreSQL:
 
     @property
     def client_url(self) -> str:
-        """The address in the form that PostgreSQL's own programs accept."""
+        """Address in the form that PostgreSQL's own programs accept."""
         return self.url.replace("postgresql+psycopg2://", "postgresql://")
 
     @property

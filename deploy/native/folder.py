@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ class Settings:
 
     Attributes:
         database: `system`, or a URL without a password.
+        allowed_hosts: Names with ports by which users call the server, separated by commas.
         proxies: Addresses whose X-Forwarded-For is believed, separated by commas.
     """
 
@@ -29,7 +30,7 @@ class Settings:
     port: int = 5000
     database: str = "system"
     artifacts: str = ""
-    allowed_hosts: Sequence[str] = ()
+    allowed_hosts: str = ""
     workers: int = 2
     proxies: str = ""
 
@@ -41,7 +42,7 @@ class Settings:
     def hosts(self) -> tuple[str, ...]:
         """Names with ports that a Host header may hold."""
         local = {f"{host}:{self.port}" for host in ("localhost", "127.0.0.1", self.host)}
-        return tuple(sorted({*local, *self.allowed_hosts}))
+        return tuple(sorted({*local, *filter(None, self.allowed_hosts.split(","))}))
 
 
 @dataclass(frozen=True)

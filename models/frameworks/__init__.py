@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEVICES = ("auto", "cpu", "cuda")
 # Choice of the algorithm of a convolution by a GPU's library. `profiled`: tries all and keeps the
 # fastest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit. On a CPU these three
-# are the same; `onednn` and `plain` are that library's kernels and the framework's, also for products.
+# are the same; `onednn` and `plain` are that library's kernels and the framework's, for products too.
 CONV_ALGORITHMS = ("profiled", "heuristic", "fixed", "onednn", "plain")
 # Of TensorFlow; `all` stands for these and every other one.
 GRAPH_OPTIMIZERS = (
@@ -65,8 +65,8 @@ class Variant:
     measured needs. looks_for: another framework that it imports later if that is installed.
     distributions: packages whose versions are recorded, and which a trained model needs.
     has_plain_loop: whether `plain_loop.py` is the loop of its tutorials. extra: the extra of this
-    project that installs it. has_pipeline: whether it has a `Framework.read`. trouble: returns why it
-    cannot run although its packages are installed; empty if it can. compiles: whether it traces or
+    project that installs it. has_pipeline: whether it has a `Framework.read`. trouble: returns why
+    it cannot run although its packages are installed; empty if it can. compiles: whether it traces or
     compiles its steps. by_xla: devices on which XLA compiles them.
     """
 
@@ -232,7 +232,7 @@ def _variants() -> dict[str, tuple[str, Variant]]:
 def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a process that inherits these variables and computes on a device.
 
-    On a GPU JAX takes memory as it needs it, unless they say otherwise: two processes share the GPU.
+    On a GPU JAX takes memory as it needs it, unless they state otherwise: processes share the GPU.
     """
     of_gpu = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if device == "cuda" else {}
     return {**of_gpu, **variables}

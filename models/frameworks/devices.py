@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from models.contract import Array, Batch, DropoutProbe, Framework, ImageFiles, UniformWeights
+from models.contract import (
+    Array,
+    Batch,
+    DropoutProbe,
+    Framework,
+    ImageFiles,
+    Mark,
+    Profile,
+    UniformWeights,
+)
 from models.errors import ErrorCode, ModelError, NoDevice
 from models.frameworks import introspection
 
+PACKAGE = __name__.rpartition(".")[0]  # a logged model has it under another name
 # Each library has, or may have, a switch for these.
 OPERATIONS = ("matmul", "convolution", "recurrent")
 # Change float32 in the libraries below the frameworks, in spite of a framework's switches.
@@ -32,26 +44,36 @@ MAX_MESSAGE = 500
 class FrameworkOnDevice(Framework):
     """Framework that computes on the device of a library, with a mixin such as `TorchDevice`.
 
-    The mixin has `_open_device`, which sets `device`, `_device_versions`, and methods of `Framework`.
-    _introspection: the framework's module of that name. _evaluated_loss(network, batch): the loss,
-    dropout off. _network_inputs(inputs): inputs as a network takes them. _reader(files, workers): a
-    new input pipeline.
+    The mixin has `_open_device`, which sets `device`, `_device_versions` and methods of `Framework`.
+    profiler, pipeline: the framework here whose modules of these names are also this one's; an empty
+    one has none. _introspection: the framework's module of that name. _evaluated_loss(network,
+    batch): the loss, dropout off. _network_inputs(inputs): inputs as a network takes them.
     """
 
+    profiler: str
+    pipeline: str
+    _channels_last = True
     _introspection: Any
     _evaluated_loss: Any
     _network_inputs: Any
-    _reader: Any
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._is_uniform = UniformWeights()
         self._readers: dict[tuple[Any, ...], Any] = {}
 
+    def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
+        module = import_module(f"{PACKAGE}.{self.profiler}.profiler")
+        return module.profiled(folder, self.device, work)
+
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
+        if not self.pipeline:
+            return super().read(files, workers)
         key = (files.images, files.batch_size, workers)
         if key not in self._readers:
-            self._readers[key] = self._reader(files, workers)
+            module, options = f"{PACKAGE}.{self.pipeline}.pipeline", (files, workers, self.device)
+            reader = import_module(module).Reader(*options, channels_last=self._channels_last)
+            self._readers[key] = reader
         return self._readers[key].epoch(files)
 
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:

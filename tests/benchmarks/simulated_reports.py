@@ -191,9 +191,9 @@ def power(
     every, single = noise + math.log1p(effect), noise.copy()
     single[:, 0] += math.log1p(effect)
     ours, plain = judge(every).beyond, judge_by_t(every).beyond
-    one, one_by_t = (rule(single).beyond[:, 0].mean() for rule in (judge, judge_by_t))
+    ours_single, t_single = (rule(single).beyond[:, 0].mean() for rule in (judge, judge_by_t))
     lost = (plain & ~ours).any(axis=-1).mean()
-    shares = (ours.mean() / plain.mean(), one / one_by_t, one_by_t, lost)
+    shares = (ours.mean() / plain.mean(), ours_single / t_single, t_single, lost)
     return Power(*map(float, shares))
 
 

@@ -20,7 +20,7 @@ NGINX = debian.path_of("nginx")
 
 @contextmanager
 def running(group: Group, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Address and certificate."""
+    """Yield address and certificate."""
     with started(folder, group.uri.removeprefix("http://"), group.proxy_port) as results:
         yield results
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -74,15 +75,15 @@ def test_backup_keeps_the_newest_and_removes_unfinished_ones(
     notes = parent / "2020-01-04T00-00-00"
     notes.mkdir()
     (notes / "about.json").write_text('{"title": "notes"}')
-    others = [notes, add_backup(parent, "before-the-move"), parent / "2020-01-05T00-00-00"]
-    others[-1].symlink_to(inside)
+    foreign = [notes, add_backup(parent, "before-the-move"), parent / "2020-01-05T00-00-00"]
+    foreign[-1].symlink_to(inside)
     dead = parent / f".2020-02-01T00-00-00{copies.UNFINISHED}"
     dead.mkdir()
     with locked(parent / copies.LOCK), pytest.raises(UsageError) as error:
         server.back_up(parent)
     assert refusal(error, ErrorCode.IN_USE, parent)
     newest = server.back_up(parent, keep=2)
-    paths = [*old, dead, *others, inside]
+    paths = [*old, dead, *foreign, inside]
     assert [path.exists() for path in paths] == [False, False, True, False, *[True] * 4]
     assert copies.list_backups(parent) == [old[2], newest]
     for folder, keep, code in (
@@ -99,7 +100,7 @@ def test_backup_keeps_the_newest_and_removes_unfinished_ones(
 def test_full_disk_holds_no_part_of_a_backup(server: Server, small_disk: Path) -> None:
     with pytest.raises(UsageError) as error:
         server.back_up(small_disk / "copies")
-    assert refusal(error, ErrorCode.UNWRITABLE, small_disk, "No space left on device")
+    assert refusal(error, ErrorCode.UNWRITABLE, small_disk, os.strerror(errno.ENOSPC))
     assert list((small_disk / "copies").iterdir()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def confined(service: str) -> list[str]:
 # Compose
 
 
-def test_compose_follows_its_specification_and_names_what_there_is() -> None:
+def test_compose_follows_its_specification() -> None:
     PyCompose.from_yaml(COMPOSE).validate()
     with pytest.raises(ValueError, match=r"\w"):
         PyCompose.from_yaml(COMPOSE.replace("healthcheck:", "healthchek:", 1)).validate()
@@ -70,7 +71,7 @@ def test_backup_is_healthy_for_26_hours(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not WITH_CAPABILITIES, reason="capabilities are dropped as root, by setpriv")
-def test_the_tracking_container_reads_secrets_and_gives_root_up_with_its_capabilities(
+def test_tracking_container_drops_root_after_secrets(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "secret").write_text("drawn by another user")
@@ -91,7 +92,7 @@ def test_the_tracking_container_reads_secrets_and_gives_root_up_with_its_capabil
     assert "Permission denied" in refused.stderr
 
 
-def test_the_builder_gets_what_the_image_is_made_of_and_no_secret(tmp_path: Path) -> None:
+def test_build_context_holds_no_secret(tmp_path: Path) -> None:
     sent = {
         "constraints.txt",
         "deploy/readiness.py",
@@ -124,7 +125,7 @@ def test_the_builder_gets_what_the_image_is_made_of_and_no_secret(tmp_path: Path
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A campaign's Job as MLflow fills in the template of the backend's configuration."""
+    """Return a campaign's Job as MLflow fills in the template of the backend's configuration."""
     monkeypatch.chdir(ROOT)
     config = _parse_kubernetes_config(json.loads((CAMPAIGN / "backend.json").read_text()))
     template: dict[str, Any] = config["kube-job-template"]
@@ -137,7 +138,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_manifests_follow_the_schemas_of_kubernetes(job: dict[str, Any], version: str) -> None:
+def test_manifests_follow_kubernetes_schemas(job: dict[str, Any], version: str) -> None:
     work = yaml.safe_load((CAMPAIGN / "work.yaml").read_text())
     for manifest in (*MANIFESTS, work, job):
         kubernetes_validate.validate(manifest, version, strict=True)
@@ -148,7 +149,7 @@ def test_manifests_follow_the_schemas_of_kubernetes(job: dict[str, Any], version
     assert volume["persistentVolumeClaim"]["claimName"] == work["metadata"]["name"]
 
 
-def test_the_project_in_a_container_has_the_entry_points_of_the_project() -> None:
+def test_container_project_has_all_entry_points() -> None:
     inside, outside = load_project(str(CAMPAIGN)), load_project(str(ROOT))
     commands = [
         {name: entry.command for name, entry in p._entry_points.items()} for p in (inside, outside)
@@ -173,10 +174,27 @@ def verify(folder: Path, texts: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.debian(package="systemd")
-def test_units_are_what_systemd_understands(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     texts = {
         unit.name: unit.read_text() for unit in sorted((DEPLOY / "systemd").glob("evenhand-*"))
     }
     assert verify(tmp_path, texts) == []
     server = texts["evenhand-server.service"].replace("RestartSec=", "RestrtSec=")
     assert verify(tmp_path, {**texts, "evenhand-server.service": server})
+
+
+@pytest.mark.parametrize(("code", "checks", "restarts"), [(0, 1, False), (1, 3, True)])
+def test_three_failed_checks_restart_the_server(
+    tmp_path: Path, code: int, checks: int, restarts: bool
+) -> None:
+    unit = (DEPLOY / "systemd" / "evenhand-check.service").read_text()
+    command = re.search("ExecStart=/bin/sh -c '(.*)'", unit)[1]
+    command = command.replace("/opt/evenhand/.venv/bin/python", "python")
+    programs = {"python": f"echo $2 $3 >> checks; exit {code}", "systemctl": "echo $@ > restarts"}
+    for name, text in {**programs, "sleep": ""}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    subprocess.run(["/bin/sh", "-c", command], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "checks").read_text() == "deploy.native status\n" * checks
+    assert (tmp_path / "restarts").exists() is restarts

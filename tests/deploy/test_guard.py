@@ -99,12 +99,6 @@ def test_unclassified_routes_are_refused(group: Group) -> None:
     )
     for path in (*unknown, "//api/2.0/mlflow/runs/get", f"{API}/runs/get/"):
         assert ask(group, ("admin", group.password("admin")), "GET", path)[0] == 403
-    classes = routes.classes()
-    fewer = {
-        kind: [line for line in lines if "runs/get" not in line] for kind, lines in classes.items()
-    }
-    assert routes.Routes(classes).match("GET", f"{API}/runs/get") is not None
-    assert routes.Routes(fewer).match("GET", f"{API}/runs/get") is None
 
 
 def test_refused_routes_are_refused_to_administrators(group: Group) -> None:
@@ -148,7 +142,7 @@ def test_forged_hosts_and_origins_are_refused(group: Group, headers: dict[str, s
 # Whose things are whose
 
 
-def test_synonyms_of_a_run_lead_to_no_file_of_another_team(hers: Team, his: Team) -> None:
+def test_synonyms_reach_no_file_of_another_team(hers: Team, his: Team) -> None:
     for query in (
         f"run_id={his.run}&run_uuid={hers.run}",
         f"run_uuid={hers.run}",
@@ -167,84 +161,81 @@ POINT = {"key": "m", "value": 1, "timestamp": 1}
 PASSWORD = "long enough password"
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "sent"),
-    [
-        (
-            "PATCH",
-            "logged-models/MY_MODEL",
-            {"model_id": "HER_MODEL", "status": "LOGGED_MODEL_READY"},
-        ),
-        (
-            "PATCH",
-            "logged-models/MY_MODEL",
-            {"modelId": "HER_MODEL", "status": "LOGGED_MODEL_READY"},
-        ),
-        (
-            "PATCH",
-            "logged-models/MY_MODEL/tags",
-            {"model_id": "HER_MODEL", "tags": [{"key": "a", "value": "b"}]},
-        ),
-        (
-            "POST",
-            "logged-models",
-            {"experiment_id": "MINE", "name": "m", "source_run_id": "HER_RUN"},
-        ),
-        ("POST", "model-versions/create", {"name": "speech.m", "source": "models:/HER_MODEL"}),
-        (
-            "POST",
-            "model-versions/create",
-            {"name": "speech.m", "source": "runs:/MY_RUN/m", "model_id": "HER_MODEL"},
-        ),
-        (
-            "POST",
-            "model-versions/create",
-            {"name": "speech.m", "source": "mlflow-artifacts:/HERS/x/artifacts/m"},
-        ),
-        (
-            "POST",
-            "model-versions/create",
-            {"name": "speech.m", "source": "models:/vision.captioner/1"},
-        ),
-        (
-            "POST",
-            "registered-models/set-tag",
-            {"name": "vision.captioner", "key": "a", "value": "b"},
-        ),
-        ("POST", "runs/log-metric", {"run_id": "MY_RUN", "run_uuid": "HER_RUN", **POINT}),
-        ("POST", "runs/log-metric", {"run_id": "MY_RUN", "runId": "HER_RUN", **POINT}),
-        ("POST", "runs/log-metric", {"run_id": "MY_RUN", **POINT, "model_id": "HER_MODEL"}),
-        (
-            "POST",
-            "runs/log-batch",
-            {"run_id": "MY_RUN", "metrics": [{**POINT, "step": 0, "model_id": "HER_MODEL"}]},
-        ),
-        ("POST", "runs/log-batch", {"run_id": "HER_RUN", "params": [{"key": "a", "value": "b"}]}),
-        ("POST", "runs/set-tag", {"run_id": "HER_RUN", "key": "team", "value": "speech"}),
-        ("POST", "runs/set-tag?run_id=HER_RUN", {"run_id": "MY_RUN", "key": "a", "value": "b"}),
-        ("POST", "runs/set-tag", {"run_id": ["HER_RUN"], "key": "a", "value": "b"}),
-        (
-            "POST",
-            "runs/outputs",
-            {"run_id": "MY_RUN", "models": [{"model_id": "HER_MODEL", "step": 0}]},
-        ),
-        ("POST", "runs/create", {"experiment_id": "HERS"}),
-        ("POST", "runs/update", {"run_id": "HER_RUN", "status": "FINISHED"}),
-        ("POST", "runs/delete", {"run_id": "HER_RUN"}),
-        ("POST", "experiments/delete", {"experiment_id": "HERS"}),
-        (
-            "POST",
-            "experiments/set-experiment-tag",
-            {"experiment_id": "HERS", "key": "mlflow.note.content", "value": "x"},
-        ),
-        ("POST", "users/create", {"username": "eve", "password": PASSWORD}),
-        ("PATCH", "users/update-password", {"username": "alice", "password": PASSWORD}),
-        ("PATCH", "users/update-admin", {"username": "bob", "is_admin": True}),
-    ],
-)
-def test_requests_that_name_things_of_another_team_change_nothing(
-    hers: Team, his: Team, method: str, path: str, sent: dict[str, Any]
-) -> None:
+WRITES: list[tuple[str, str, dict[str, Any]]] = [
+    (
+        "PATCH",
+        "logged-models/MY_MODEL",
+        {"model_id": "HER_MODEL", "status": "LOGGED_MODEL_READY"},
+    ),
+    (
+        "PATCH",
+        "logged-models/MY_MODEL",
+        {"modelId": "HER_MODEL", "status": "LOGGED_MODEL_READY"},
+    ),
+    (
+        "PATCH",
+        "logged-models/MY_MODEL/tags",
+        {"model_id": "HER_MODEL", "tags": [{"key": "a", "value": "b"}]},
+    ),
+    (
+        "POST",
+        "logged-models",
+        {"experiment_id": "MINE", "name": "m", "source_run_id": "HER_RUN"},
+    ),
+    ("POST", "model-versions/create", {"name": "speech.m", "source": "models:/HER_MODEL"}),
+    (
+        "POST",
+        "model-versions/create",
+        {"name": "speech.m", "source": "runs:/MY_RUN/m", "model_id": "HER_MODEL"},
+    ),
+    (
+        "POST",
+        "model-versions/create",
+        {"name": "speech.m", "source": "mlflow-artifacts:/HERS/x/artifacts/m"},
+    ),
+    (
+        "POST",
+        "model-versions/create",
+        {"name": "speech.m", "source": "models:/vision.captioner/1"},
+    ),
+    (
+        "POST",
+        "registered-models/set-tag",
+        {"name": "vision.captioner", "key": "a", "value": "b"},
+    ),
+    ("POST", "runs/log-metric", {"run_id": "MY_RUN", "run_uuid": "HER_RUN", **POINT}),
+    ("POST", "runs/log-metric", {"run_id": "MY_RUN", "runId": "HER_RUN", **POINT}),
+    ("POST", "runs/log-metric", {"run_id": "MY_RUN", **POINT, "model_id": "HER_MODEL"}),
+    (
+        "POST",
+        "runs/log-batch",
+        {"run_id": "MY_RUN", "metrics": [{**POINT, "step": 0, "model_id": "HER_MODEL"}]},
+    ),
+    ("POST", "runs/log-batch", {"run_id": "HER_RUN", "params": [{"key": "a", "value": "b"}]}),
+    ("POST", "runs/set-tag", {"run_id": "HER_RUN", "key": "team", "value": "speech"}),
+    ("POST", "runs/set-tag?run_id=HER_RUN", {"run_id": "MY_RUN", "key": "a", "value": "b"}),
+    ("POST", "runs/set-tag", {"run_id": ["HER_RUN"], "key": "a", "value": "b"}),
+    (
+        "POST",
+        "runs/outputs",
+        {"run_id": "MY_RUN", "models": [{"model_id": "HER_MODEL", "step": 0}]},
+    ),
+    ("POST", "runs/create", {"experiment_id": "HERS"}),
+    ("POST", "runs/update", {"run_id": "HER_RUN", "status": "FINISHED"}),
+    ("POST", "runs/delete", {"run_id": "HER_RUN"}),
+    ("POST", "experiments/delete", {"experiment_id": "HERS"}),
+    (
+        "POST",
+        "experiments/set-experiment-tag",
+        {"experiment_id": "HERS", "key": "mlflow.note.content", "value": "x"},
+    ),
+    ("POST", "users/create", {"username": "eve", "password": PASSWORD}),
+    ("PATCH", "users/update-password", {"username": "alice", "password": PASSWORD}),
+    ("PATCH", "users/update-admin", {"username": "bob", "is_admin": True}),
+]
+
+
+def test_writes_to_another_team_are_refused(hers: Team, his: Team) -> None:
     ids = {"MY_MODEL": his.model, "HER_MODEL": hers.model, "MY_RUN": his.run, "HER_RUN": hers.run}
     ids |= {"HERS": hers.experiment, "MINE": his.experiment}
     local = [f"{API}/logged-models/{hers.model}", f"{API}/runs/get?run_id={hers.run}"]
@@ -254,12 +245,14 @@ def test_requests_that_name_things_of_another_team_change_nothing(
         return re.sub("|".join(ids), lambda match: ids[match[0]], text)
 
     before = [hers.group.ask("alice", "GET", place).text for place in local]
-    status, text = his.tries(method, filled(f"{API}/{path}"), json.loads(filled(json.dumps(sent))))
-    assert status in (400, 403), text
+    for method, path, sent in WRITES:
+        body = json.loads(filled(json.dumps(sent)))
+        status, text = his.tries(method, filled(f"{API}/{path}"), body)
+        assert status in (400, 403), (path, sent, text)
     assert [hers.group.ask("alice", "GET", place).text for place in local] == before
 
 
-def test_a_team_writes_its_own_things(group: Group, hers: Team) -> None:
+def test_team_writes_its_things(group: Group, hers: Team) -> None:
     metric = {"key": "m", "value": 1.0, "timestamp": 1, "step": 0, "model_id": hers.model}
     batch = {"run_id": hers.run, "metrics": [metric], "tags": [{"key": "a", "value": "b"}]}
     ready = {"model_id": hers.model, "status": "LOGGED_MODEL_READY"}
@@ -290,7 +283,7 @@ def test_a_team_writes_its_own_things(group: Group, hers: Team) -> None:
         "models:/a",
     ],
 )
-def test_files_lie_in_the_servers_artifacts_only(group: Group, hers: Team, source: str) -> None:
+def test_locations_outside_the_artifacts_are_refused(group: Group, hers: Team, source: str) -> None:
     tag = {"experiment_id": hers.experiment, "key": "mlflow.artifactLocation", "value": source}
     places = [{name: source} for name in ("artifact_location", "artifactLocation")]
     creations = [
@@ -393,7 +386,7 @@ def test_names_of_other_teams_and_look_alikes_are_refused(
     ] in (400, 403)
 
 
-def test_things_that_a_member_makes_are_the_teams(group: Group) -> None:
+def test_team_owns_what_its_members_create(group: Group) -> None:
     done = group.admin(action="add_user", user="anna", team="vision")
     assert done.returncode == 0, done.stderr
     name = {"name": "vision/my study"}
@@ -423,7 +416,7 @@ def test_things_that_a_member_makes_are_the_teams(group: Group) -> None:
     )
 
 
-def test_add_team_refuses_a_name_that_a_stranger_owns(group: Group) -> None:
+def test_add_team_refuses_a_strangers_experiment(group: Group) -> None:
     name = {"name": "future/captioning"}
     made = group.ask("admin", "POST", f"{API}/experiments/create", json=name).json()
     grant = {"username": "carol", "resource_type": "experiment", "permission": "MANAGE"}
@@ -431,8 +424,8 @@ def test_add_team_refuses_a_name_that_a_stranger_owns(group: Group) -> None:
     permissions = "/api/3.0/mlflow/users/permissions"
     group.ask("admin", "POST", f"{permissions}/grant", json=grant).raise_for_status()
     refused = group.admin(action="add_team", team="future")
-    assert refused.returncode == 2
-    assert "experiment future/captioning is carol's, who is not of the team" in refused.stderr
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
+    assert "future/captioning is carol's" in refused.stderr
     assert "future" not in group.admin(action="list").stdout.replace("future/captioning", "")
 
 
@@ -455,7 +448,7 @@ def test_names_of_teams_and_users_are_plain(group: Group, name: str) -> None:
         assert group.ask("admin", "POST", f"{API}/users/create", json=user).status_code == 400
 
 
-def test_files_are_read_by_each_address_of_the_ui(hers: Team) -> None:
+def test_ui_addresses_return_files(hers: Team) -> None:
     sent = b"<p>100% sure</p>"
     path = quote("100% sure.html")
     hers.group.ask(
@@ -586,7 +579,7 @@ def test_many_wrong_passwords_at_once_are_counted(group: Group) -> None:
 
 
 def test_right_password_on_many_connections_is_accepted(group: Group) -> None:
-    """A machine's campaigns, all of one account, after its minute in the cache is over."""
+    """Log in as a machine's campaigns do, all with one account."""
     words, source = ("newcomer", "long enough for it"), address()
     sent = {"username": words[0], "password": words[1]}
     group.ask("admin", "POST", f"{API}/users/create", json=sent).raise_for_status()
@@ -651,7 +644,7 @@ def test_silent_connections_end(group: Group) -> None:
             item.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
         assert ask(group, None, "GET", "/health")[0] == 200
 
-        def ended(item: socket.socket) -> bool:
+        def is_closed(item: socket.socket) -> bool:
             item.setblocking(False)
             try:
                 return item.recv(1) == b""
@@ -660,4 +653,4 @@ def test_silent_connections_end(group: Group) -> None:
             except OSError:
                 return True
 
-        wait_for(lambda: all(ended(item) for item in silent), 20)
+        wait_for(lambda: all(is_closed(item) for item in silent), 20)

@@ -32,7 +32,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results
 
 
-def test_ten_minutes_of_guesses_refuse_no_user_and_stay_throttled(answers: dict[str, Any]) -> None:
+def test_guesses_are_throttled_and_refuse_no_user(answers: dict[str, Any]) -> None:
     for user in ("alice", "admin"):
         assert answers["first"][user] == {"200": 30}
         guesses = answers["first"][f"guesses for {user}"]
@@ -41,18 +41,18 @@ def test_ten_minutes_of_guesses_refuse_no_user_and_stay_throttled(answers: dict[
     assert answers["first"]["alice elsewhere"] == {"429": 1}, "a new address waits like any other"
 
 
-def test_a_restart_and_another_worker_know_who_has_logged_in(answers: dict[str, Any]) -> None:
+def test_login_history_outlives_a_restart(answers: dict[str, Any]) -> None:
     assert answers["second"]["alice"] == {"200": 10}
     assert answers["second"]["guesses for alice"]["429"] > 0
 
 
-def test_a_withdrawn_password_is_noticed_within_a_minute_though_it_is_in_use(
+def test_withdrawn_password_expires_within_a_minute(
     answers: dict[str, Any],
 ) -> None:
     assert answers["withdrawn"] == [200, 401, 200, 401]
 
 
-def test_a_network_of_ipv6_counts_as_one_address(answers: dict[str, Any]) -> None:
+def test_ipv6_network_counts_as_one_address(answers: dict[str, Any]) -> None:
     assert answers["network"] == [401] * 20 + [429] * 4
     assert answers["other"] == 401
     assert network("2001:db8::1") == network("2001:db8::ffff:1") != network("2001:db8:0:1::1")

@@ -17,7 +17,7 @@ AsUser = Callable[[str], Store]
 
 
 def records(name: str) -> list[Record]:
-    """A campaign with a cell, by alice."""
+    """Return a campaign with a cell, by alice."""
     local = {"user": "alice", "mlflow.user": "alice", "team": "vision"}
     cell, pointer = f"{name}-cell", {"campaign": f"run:{name}"}
     return [
@@ -40,7 +40,7 @@ def records(name: str) -> list[Record]:
 
 
 def copied(store: Store, place: str, origins: list[str], like: dict[str, str]) -> list[str]:
-    """Runs that claim to be others, and say more of themselves, as the true ones will."""
+    """Create runs with the origins and more tags than the true runs."""
     more = {f"more{number}": "x" for number in range(40)}
     experiment = store.experiment_id(place)
     return [
@@ -52,7 +52,7 @@ def copied(store: Store, place: str, origins: list[str], like: dict[str, str]) -
 
 
 @pytest.mark.parametrize("when", ["before", "between"])
-def test_another_teams_copy_of_the_tags_changes_nothing(
+def test_copied_origin_tags_change_nothing(
     group: Group, as_user: AsUser, tmp_path: Path, when: str
 ) -> None:
     """Copy them before the true run is made, and between two processes of its campaign."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -30,7 +31,7 @@ def database(postgres: Postgres, request: pytest.FixtureRequest) -> str:
     return prepared(postgres.database(f"ready_{abs(hash(request.node.name))}"))
 
 
-def test_what_works_is_said_by_nothing_and_leaves_one_row(database: str, tmp_path: Path) -> None:
+def test_ready_server_leaves_one_row(database: str, tmp_path: Path) -> None:
     for uri in (database, prepared(f"sqlite:///{tmp_path}/one.db")):
         artifacts = tmp_path / "artifacts"
         artifacts.mkdir(exist_ok=True)
@@ -40,9 +41,7 @@ def test_what_works_is_said_by_nothing_and_leaves_one_row(database: str, tmp_pat
         assert not list(artifacts.iterdir())
 
 
-def test_a_database_that_is_read_only_dead_or_unknown_is_told(
-    database: str, tmp_path: Path
-) -> None:
+def test_unusable_database_is_reported(database: str, tmp_path: Path) -> None:
     assert readiness.problem(database, str(tmp_path)) == ""
     name = database.rpartition("/")[2]
     with (
@@ -51,22 +50,21 @@ def test_a_database_that_is_read_only_dead_or_unknown_is_told(
         .execution_options(isolation_level="AUTOCOMMIT") as connection
     ):
         connection.execute(text(f"ALTER DATABASE {name} SET default_transaction_read_only = on"))
-    assert (
-        "the database cannot be written and read: cannot execute INSERT in a read-only"
-        in readiness.problem(database, str(tmp_path))
-    )
+    problem = readiness.problem(database, str(tmp_path))
+    assert problem.startswith("the database ")
+    assert "read-only" in problem
     password = "drawn%20for this test"
     for uri in (
         f"postgresql+psycopg2://evenhand:{password}@127.0.0.1:{free_port()}/x",
         f"nonsense://evenhand:{password}@x/y",
     ):
         output = readiness.problem(uri, str(tmp_path))
-        assert output.startswith("the database cannot be written and read: ")
+        assert output.startswith("the database ")
         assert "drawn" not in output
         assert "\n" not in output
 
 
-def test_a_database_that_hangs_is_not_waited_for(
+def test_hanging_database_is_reported_in_time(
     postgres: Postgres, database: str, tmp_path: Path
 ) -> None:
     everyone = psutil.process_iter(["cmdline"])
@@ -78,23 +76,22 @@ def test_a_database_that_hangs_is_not_waited_for(
     os.kill(main.pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
-        assert "the database cannot be written and read" in readiness.problem(
-            database, str(tmp_path)
-        )
+        assert readiness.problem(database, str(tmp_path)).startswith("the database ")
         assert time.monotonic() - began < LONGEST_SECONDS
     finally:
         os.kill(main.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("small_disk", ["64k"], indirect=True)
-def test_a_full_disk_and_a_missing_folder_are_told(small_disk: Path, tmp_path: Path) -> None:
+def test_full_disk_and_missing_folder_are_reported(small_disk: Path, tmp_path: Path) -> None:
     uri = prepared(f"sqlite:///{tmp_path}/one.db")
     assert readiness.problem(uri, str(small_disk)) == ""
     with pytest.raises(OSError, match="No space left"):
         (small_disk / "ballast").write_bytes(bytes(100_000))
-    assert readiness.problem(uri, str(small_disk)) == (
-        f"the artifacts cannot be written and read: {small_disk}: No space left on device"
-    )
+    problem = readiness.problem(uri, str(small_disk))
+    assert problem.startswith("the artifacts ")
+    assert problem.endswith(f"{small_disk}: {os.strerror(errno.ENOSPC)}")
     assert [item.name for item in small_disk.iterdir()] == ["ballast"]
     (small_disk / "ballast").unlink()
-    assert "No such file or directory" in readiness.problem(uri, str(tmp_path / "missing"))
+    missing = tmp_path / "missing"
+    assert str(missing) in readiness.problem(uri, str(missing))

@@ -24,7 +24,7 @@ RUNS, METRICS, DATA_SETS = 40, 30, 4
 
 @pytest.fixture(scope="module")
 def filled(group: Group) -> str:
-    """An experiment of alice's whose runs make joins grow: each has several data sets."""
+    """Return an experiment of alice's whose runs have several data sets, which makes joins grow."""
     named = {"experiment_name": "vision/captioning"}
     answer = group.ask("alice", "GET", f"{API}/experiments/get-by-name", params=named).json()
     experiment = str(answer["experiment"]["experiment_id"])
@@ -96,7 +96,7 @@ QUERIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("path", "sent"), TOO_LARGE.values(), ids=TOO_LARGE.keys())
-def test_a_search_is_bounded_in_each_of_its_spellings(
+def test_large_search_is_refused(
     group: Group,
     filled: str,
     path: str,
@@ -109,15 +109,13 @@ def test_a_search_is_bounded_in_each_of_its_spellings(
 
 
 @pytest.mark.parametrize("sent", QUERIES.values(), ids=QUERIES.keys())
-def test_a_query_is_bounded_in_its_text_and_its_variables(
-    group: Group, sent: dict[str, Any]
-) -> None:
+def test_large_query_is_refused(group: Group, sent: dict[str, Any]) -> None:
     assert group.ask("alice", "POST", "/graphql", json=sent).status_code in (400, 413)
 
 
 @pytest.mark.parametrize("path", ["experiments", "registered-models", "model-versions"])
 @pytest.mark.parametrize("name", ["filter", "order_by"])
-def test_a_search_in_an_address_is_bounded_too(group: Group, path: str, name: str) -> None:
+def test_large_search_in_an_address_is_refused(group: Group, path: str, name: str) -> None:
     condition = "\n".join(["name LIKE '%'"] * 31)
     sent = [("max_results", "5")]
     sent += [(name, condition)] if name == "filter" else [(name, f"a{n}") for n in range(11)]
@@ -125,7 +123,7 @@ def test_a_search_in_an_address_is_bounded_too(group: Group, path: str, name: st
     assert answer.status_code == 400, answer.text
 
 
-def test_what_pages_and_clients_search_is_answered(group: Group, filled: str) -> None:
+def test_searches_of_pages_and_clients_are_answered(group: Group, filled: str) -> None:
     words = " and ".join(f"tags.a{index} = 'this and that'" for index in range(30))
     ids = ",".join(f"'{index:032d}'" for index in range(100))
     for sent in (
@@ -151,7 +149,7 @@ def test_what_pages_and_clients_search_is_answered(group: Group, filled: str) ->
     assert len(answer.json()["data"]["mlflowSearchRuns"]["runs"]) == RUNS
 
 
-def test_searches_of_an_account_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_of_an_account_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searches, "WAIT_SECONDS", 0.1)
 
     async def statuses() -> list[int]:
@@ -170,7 +168,7 @@ def test_searches_of_an_account_wait_for_each_other(monkeypatch: pytest.MonkeyPa
 
 
 def hostile(experiment: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Four of each kind: the last is the dearest that the bounds let through."""
+    """Yield four of each kind: the last is the dearest that the bounds let through."""
     runs = {"experiment_ids": [experiment], "max_results": 50_000}
     dear = {**runs, "filter": "\n".join(["dataset.name LIKE '%'"] * searches.MAX_CONDITIONS)}
     for _ in range(4):
@@ -180,7 +178,7 @@ def hostile(experiment: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{API}/runs/search", dear
 
 
-def test_sixteen_hostile_searches_at_once_slow_nobody_down(group: Group, filled: str) -> None:
+def test_hostile_searches_delay_no_other_account(group: Group, filled: str) -> None:
     main = psutil.Process(int((group.folder / "server.pid").read_text()))
     workers, before = set(main.children(recursive=True)), log_lines(group)
     read = f"{API}/experiments/get?experiment_id={filled}"

@@ -51,7 +51,7 @@ def refused(done: subprocess.CompletedProcess[str], *values: object) -> bool:
 
 @pytest.mark.debian(package="postgresql")
 def test_stop_leaves_a_process_that_got_the_servers_number(place: Path, other_port: int) -> None:
-    """The number is that of a session that is not the server's: no process holds its lock."""
+    """Write the number of another session: no process holds the server's lock."""
     folder = Folder(place / "server")
     folder.set_up(Settings(port=other_port))
     folder.log.touch()

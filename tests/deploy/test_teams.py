@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from tracking.store import Store
 
 
 def campaign(team: str, user: str, machine: str, faster: float, seed: int) -> list[Record]:
-    """Six blocks of both frameworks, drawn, not measured: of this machine, by this team."""
+    """Return a drawn campaign of six blocks of both frameworks."""
     rng, records = np.random.default_rng(seed), list[Record]()
     owner = f"{team}-{machine}"
     tags = {
@@ -63,9 +62,7 @@ def campaign(team: str, user: str, machine: str, faster: float, seed: int) -> li
     return [*records, RunClosed(owner, 200_000, "ok")]
 
 
-def test_a_campaign_goes_where_its_account_may_write_and_says_whose_it_is(
-    group: Group, tmp_path: Path
-) -> None:
+def test_campaign_is_stored_in_its_team(group: Group, tmp_path: Path) -> None:
     small = {
         "data": "synthetic",
         "vocabulary": "100",
@@ -99,17 +96,15 @@ def test_a_campaign_goes_where_its_account_may_write_and_says_whose_it_is(
     assert (tags["team"], tags["user"], tags["mlflow.user"]) == ("vision", "alice", "alice")
 
     claimed = group.call("alice", "captioning", *options, "--team=speech", cwd=tmp_path)
-    assert claimed.returncode == 2
-    assert "team=speech: alice is not of that team (of vision); leave team out" in claimed.stderr
+    assert (claimed.returncode, len(claimed.stderr.splitlines())) == (2, 1), claimed.stderr
+    assert "team=speech" in claimed.stderr
     journal = "".join(
         path.read_text(errors="replace") for path in (tmp_path / "journal").rglob("*.json*")
     )
     assert group.password("alice") not in journal + done.stdout + done.stderr
 
 
-def test_teams_on_two_machines_are_compared_on_one_server(
-    group: Group, as_user: Callable[[str], Store], tmp_path: Path
-) -> None:
+def test_teams_are_compared(group: Group, as_user: Callable[[str], Store], tmp_path: Path) -> None:
     ratios, users = {"m1": 1.2, "m2": 1.25}, {"vision": "alice", "text": "carol"}
     for seed, (team, user) in enumerate(users.items()):
         store = as_user(user)
@@ -145,45 +140,43 @@ def test_teams_on_two_machines_are_compared_on_one_server(
     assert {value for key, value in tags if key in ("user", "team")} == {"carol", "text"}
 
 
-def test_another_teams_experiment_is_read_and_not_written(
+def test_records_in_another_team_are_refused(
     as_user: Callable[[str], Store], tmp_path: Path
 ) -> None:
     refused = as_user("bob").apply(campaign("vision", "bob", "m9", 1.0, seed=9), tmp_path)
-    assert refused
-    assert all(re.search("403|[Pp]ermission|not on this server", line) for line in refused)
+    opened = [line for line in refused if line.startswith("RunOpened")]
+    assert opened
+    assert all("PERMISSION_DENIED" in line for line in opened), opened
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "value"),
     [
-        ({"action": "add_team", "team": "Vision Team"}, "team=Vision Team is no name"),
-        ({"action": "add_user", "user": "alice"}, "the server refuses"),
-        ({"action": "join", "user": "alice", "team": "nobody"}, "no team nobody on"),
-        ({"action": "add_user", "user": "erin", "team": "nobody"}, "no team nobody on"),
-        ({"action": "join", "user": "mallory", "team": "vision"}, "the server refuses"),
-        ({"action": "grant", "team": "vision", "experiment": "nowhere"}, "no experiment 'nowhere'"),
-        ({"action": "burn"}, "action=burn is not known; choose list, add_team"),
+        ({"action": "add_team", "team": "Vision Team"}, "team=Vision Team"),
+        ({"action": "add_user", "user": "alice"}, "alice"),
+        ({"action": "join", "user": "alice", "team": "nobody"}, "nobody"),
+        ({"action": "add_user", "user": "erin", "team": "nobody"}, "nobody"),
+        ({"action": "join", "user": "mallory", "team": "vision"}, "mallory"),
+        ({"action": "grant", "team": "vision", "experiment": "nowhere"}, "nowhere"),
+        ({"action": "burn"}, "action=burn"),
     ],
 )
-def test_a_wrong_action_is_told_in_one_line(
-    group: Group, values: dict[str, str], message: str
-) -> None:
+def test_wrong_action_is_one_line(group: Group, values: dict[str, str], value: str) -> None:
     done = group.admin(**values)
-    assert done.returncode == 2, done.stdout
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert value in done.stderr
     assert not (group.accounts / "erin.env").exists()
 
 
-def test_only_an_administrator_administers(group: Group) -> None:
+def test_administration_needs_an_administrator(group: Group) -> None:
     done = group.call("bob", "admin", "--action=add_team", "--team=mine")
     assert done.returncode == 2
-    assert "bob is no administrator" in done.stderr
+    assert "bob" in done.stderr
     assert "vision" in group.admin(action="list").stdout
 
 
 @pytest.mark.slow
-def test_a_user_gets_a_new_password_joins_leaves_and_goes(group: Group) -> None:
+def test_life_of_a_user(group: Group) -> None:
     assert group.admin(action="add_user", user="dave").returncode == 0
     old = group.password("dave")
     assert group.admin(action="new_password", user="dave").returncode == 0

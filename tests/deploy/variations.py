@@ -66,9 +66,9 @@ def _look_alike(name: str, rng: random.Random) -> str:
 
 
 def _camel(name: str, rng: random.Random) -> str:
-    first, *others = name.split("_")
+    first, *parts = name.split("_")
     joined = first + "".join(
-        part.capitalize() if rng.random() < 0.7 else f"_{part}" for part in others
+        part.capitalize() if rng.random() < 0.7 else f"_{part}" for part in parts
     )
     return joined.capitalize() if rng.random() < 0.2 else joined
 

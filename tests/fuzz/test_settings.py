@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from experiments.config import settings
 from experiments.sweep import goals, space
-from tests.experiments.test_hostile_settings import KINDS
+from tests.experiments.test_hostile_settings import ENTRIES
 from tests.fuzz.corpus import Format, Target, check
 from tracking import plain
 from tracking.errors import UsageError
@@ -40,7 +40,7 @@ def check_values(values: Any) -> None:
 
 def write(name: str, folder: Path) -> list[Target]:
     """Write all settings of an experiment into a file."""
-    kind, presets = KINDS[name]
+    kind, presets = ENTRIES[name]
     whole = dataclasses.asdict(settings.parse(kind, presets, {}))
     names = {field.name for field in settings.for_users(kind)} - {"settings"}
     values = {
@@ -51,11 +51,11 @@ def write(name: str, folder: Path) -> list[Target]:
 
 
 def read(name: str, _: Path, path: Path) -> None:
-    kind, presets = KINDS[name]
+    kind, presets = ENTRIES[name]
     check_values(settings.parse(kind, presets, {"settings": str(path)}))
 
 
-EXPERIMENTS = [name for name, (_, presets) in KINDS.items() if presets]
+EXPERIMENTS = [name for name, (_, presets) in ENTRIES.items() if presets]
 MANY = -(-ALL // len(EXPERIMENTS))
 
 
@@ -87,7 +87,7 @@ TEXTS = (
 SETTINGS = st.sampled_from(
     [
         (name, field.name)
-        for name, (kind, _) in KINDS.items()
+        for name, (kind, _) in ENTRIES.items()
         for field in dataclasses.fields(kind)
         if field.name != "settings"
     ]
@@ -97,7 +97,7 @@ SETTINGS = st.sampled_from(
 @hypothesis_settings(max_examples=100, deadline=None)
 @given(SETTINGS, TEXTS)
 def test_any_text_of_a_setting_is_accepted_or_refused(setting: tuple[str, str], text: str) -> None:
-    kind, presets = KINDS[setting[0]]
+    kind, presets = ENTRIES[setting[0]]
     with suppress(UsageError):
         check_values(settings.parse(kind, presets, {setting[1]: text}))
 
@@ -117,7 +117,7 @@ def test_any_text_of_a_search_is_accepted_or_refused(
 ) -> None:
     """Assert that an accepted search has a bounded number of values."""
     name, low, high, scale = parts
-    kind, presets = KINDS["captioning"]
+    kind, presets = ENTRIES["captioning"]
     with suppress(UsageError):
         dimensions = space.parse(f"{name}={low}{between}{high}:{scale}", kind)
         space.check(settings.parse(kind, presets, {}), dimensions)

@@ -1,1 +1,1 @@
-"""The acceptance kit on a GPU: `pytest -m gpu tests/gpu`, which needs neither MLflow nor TensorFlow."""
+"""Acceptance kit on a GPU: `pytest -m gpu tests/gpu`; it needs neither MLflow nor TensorFlow."""

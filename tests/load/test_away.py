@@ -34,7 +34,7 @@ CELL = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-def test_cells_take_as_long_when_the_server_is_away(place: Place, server: Server) -> None:
+def test_absent_server_delays_no_cell(place: Place, server: Server) -> None:
     """Pairs of cells in random order, one with the server and one without it.
 
     A cell counts until the next one begins.
@@ -71,10 +71,10 @@ def test_cells_take_as_long_when_the_server_is_away(place: Place, server: Server
         "its median step": steps,
         "CPU time of the campaign's own process": np.diff(spent),
     }
-    ratios = {what: paired_ratio(of, np.array(away)) for what, of in values.items()}
-    for what, (ratio, low, high) in ratios.items():
+    ratios = {name: paired_ratio(array, np.array(away)) for name, array in values.items()}
+    for name, (ratio, low, high) in ratios.items():
         interval = f"{ratio:.3f} ({low:.3f} to {high:.3f})"
-        print(f"| {what}, server away over server up | {interval}, {PAIRS} pairs |")
+        print(f"| {name}, server away over server up | {interval}, {PAIRS} pairs |")
     assert all(low < 1.01 for _, low, _ in ratios.values())
     stored = Store(server.uri).runs("captioning", "tags.kind = 'cell'")
     assert len(list(stored)) == len(away) + 1
@@ -82,8 +82,8 @@ def test_cells_take_as_long_when_the_server_is_away(place: Place, server: Server
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_server_that_hangs_is_waited_for_once(place: Place, server: Server) -> None:
-    """It accepts connections and never answers. An hour of this may cost 1 % of the hour."""
+def test_hanging_server_is_waited_for_once(place: Place, server: Server) -> None:
+    """Stop a server that accepts connections: an hour of this may cost 1 % of the hour."""
     remote, before = Place(place.folder, place.cache, server.uri), 4
     parent = remote.start(**CELL, blocks="9")
     wait_for(lambda: len(opened(remote)) == before + 1, 240)
@@ -92,17 +92,17 @@ def test_a_server_that_hangs_is_waited_for_once(place: Place, server: Server) ->
     server.go_on()
     assert parent.returncode == 3, output
     answering, hanging = between(remote)[:before], between(remote)[before:]
-    for what, gaps in {"answers": answering, "hangs": hanging}.items():
+    for state, gaps in {"answers": answering, "hangs": hanging}.items():
         seconds = ", ".join(f"{gap:.1f}" for gap in gaps)
-        print(f"\n| between two cells, server {what}, s | {seconds} |", end="")
+        print(f"\n| between two cells, server {state}, s | {seconds} |", end="")
     extra = [gap - float(np.median(answering)) for gap in hanging]
     assert sum(extra) < 0.01 * HOUR_SECONDS
     assert max(extra[1:]) < 1.0, "once, and not again"
 
 
 @pytest.mark.slow
-def test_a_parent_that_stands_still_delays_no_step(place: Place) -> None:
-    """The measured process writes into a pipe: it waits for neither server nor journal."""
+def test_stopped_parent_delays_no_step(place: Place) -> None:
+    """Stop the campaign: the measured process writes into a pipe, and waits for nothing else."""
     parent = place.start(**{**CELL, "epochs": "60", "blocks": "1"})
     wait_for_epochs(place, parent, 1)
     child = cell_process(parent)

@@ -17,7 +17,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def lstm(weights: Weights, path: str, x: Array, direction: str = "") -> Array:
-    """One sequence (words, inputs) -> (words, width); `_reverse` reads it from its end."""
+    """Return (words, width) of a sequence (words, inputs); `_reverse` reads it from its end."""
     state, states = (np.zeros(weights[f"{path}.weight_hh_l0"].shape[1]),) * 2, []
     for word in x[::-1] if direction else x:
         state = cell(weights, path, word, state, f"_l0{direction}")
@@ -28,7 +28,7 @@ def lstm(weights: Weights, path: str, x: Array, direction: str = "") -> Array:
 def cell(
     weights: Weights, path: str, x: Array, state: tuple[Array, Array], suffix: str = ""
 ) -> tuple[Array, Array]:
-    """One step of an LSTM: the state (h, c) and the next."""
+    """Return the state (h, c) of an LSTM after the next step."""
     into, again, bias = (
         weights[f"{path}.{name}{suffix}"] for name in ("weight_ih", "weight_hh", "bias_ih")
     )
@@ -38,7 +38,7 @@ def cell(
 
 
 def convolution(kernel: Array, x: Array, strides: tuple[int, int]) -> Array:
-    """(inputs, rows, columns) -> (outputs, rows, columns), half the kernel's size in zeros on every side."""
+    """Return (outputs, rows, columns) of (inputs, rows, columns), padded by half the kernel."""
     height, width = kernel.shape[2:]
     x = np.pad(x, ((0, 0), (height // 2, height // 2), (width // 2, width // 2)))
     rows, columns = (x.shape[1] - height) // strides[0] + 1, (x.shape[2] - width) // strides[1] + 1
@@ -53,7 +53,7 @@ def convolution(kernel: Array, x: Array, strides: tuple[int, int]) -> Array:
 
 
 def norm(weights: Weights, path: str, x: Array) -> Array:
-    """By running statistics; channels last."""
+    """Normalise by running statistics; channels last."""
     gain, shift, mean, variance = (
         weights[f"{path}.{name}"] for name in ("weight", "bias", "running_mean", "running_var")
     )
@@ -61,7 +61,7 @@ def norm(weights: Weights, path: str, x: Array) -> Array:
 
 
 class Bert:
-    """Formulas of the paper, a row and a head at a time; `received` holds the inputs of dropouts."""
+    """Formulas of the paper, row by row; `received` holds the inputs of dropouts."""
 
     def __init__(self, spec: Spec, weights: Mapping[str, Array]) -> None:
         self.spec, self.weights, self.received = spec, weights, dict[str, list[Array]]()

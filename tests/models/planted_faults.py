@@ -150,7 +150,7 @@ def attention_mask() -> AbstractContextManager[Any]:
 
 
 def key_bias_at_the_values() -> AbstractContextManager[Any]:
-    """Where its gradient is not zero."""
+    """Add the keys' bias to the values, where its gradient is not zero."""
     from models.bert.keras import Bert
 
     right = Bert._attend

@@ -22,7 +22,7 @@ FEED_FORWARD = 768 * 3_072 + 3_072 + 3_072 * 768 + 768 + 2 * 768
 POOLER, HEAD = 768 * 768 + 768, 2 * 768 + 2
 
 
-def test_the_papers_size_and_initial_weights() -> None:
+def test_published_size_and_initial_weights() -> None:
     encoder = EMBEDDINGS + 12 * (ATTENTION + FEED_FORWARD) + POOLER
     assert encoder == 109_482_240
     assert bert.shapes(bert.Spec(classes=None)).parameters == (encoder, 0)
@@ -64,7 +64,7 @@ def published(path: Path, **changed: Array | None) -> str:
     return str(path)
 
 
-def test_a_published_file_is_loaded_by_name(tmp_path: Path) -> None:
+def test_published_file_is_loaded_by_name(tmp_path: Path) -> None:
     loaded = weights.load(published(tmp_path / "model.safetensors"), "bert", SMALL)
     assert weights.digest(loaded) == weights.digest(
         bert.initial_weights(SMALL, np.random.default_rng(0))
@@ -93,7 +93,7 @@ POOLED = "pooler.dense.weight"
         ({KEY: np.ones(8)}, ErrorCode.DUPLICATE, KEY),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_in_one_line(
+def test_file_that_does_not_fit_is_refused_in_one_line(
     changed: dict[str, Array | None], code: ErrorCode, array: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ModelError, match=re.escape(array)) as refused:
@@ -115,7 +115,8 @@ torch.set_default_dtype(torch.float64)
 spec, batch = bert.probe(np.random.default_rng(0))
 spec = replace(spec, classes=None)
 sizes = {"vocab_size": spec.vocabulary, "hidden_size": spec.width, "num_hidden_layers": spec.layers}
-sizes |= {"num_attention_heads": spec.heads, "intermediate_size": spec.intermediate, "max_position_embeddings": spec.positions}
+sizes |= {"num_attention_heads": spec.heads, "intermediate_size": spec.intermediate}
+sizes |= {"max_position_embeddings": spec.positions}
 ours, theirs = build(spec).eval(), BertModel(BertConfig(**sizes)).eval()
 generator = torch.Generator().manual_seed(0)
 for parameter in ours.parameters():
@@ -127,7 +128,8 @@ expected = theirs(tokens, attention_mask=mask, token_type_ids=types).pooler_outp
 torch.testing.assert_close(ours(tokens, lengths, types), expected, rtol=1e-12, atol=1e-13)
 with torch.device("meta"):
     whole = BertModel(BertConfig()).state_dict()
-assert {name: tuple(tensor.shape) for name, tensor in whole.items()} == bert.shapes(bert.Spec(classes=None))
+shapes = {name: tuple(tensor.shape) for name, tensor in whole.items()}
+assert shapes == bert.shapes(bert.Spec(classes=None))
 """
 
 
@@ -135,6 +137,6 @@ assert {name: tuple(tensor.shape) for name, tensor in whole.items()} == bert.sha
     find_spec("transformers") is None,
     reason="transformers is not installed: pip install -e '.[references]'",
 )
-def test_it_is_the_bert_of_transformers() -> None:
+def test_outputs_equal_those_of_transformers() -> None:
     """The same names, and the same pooled vectors, in float64."""
     run_python("-c", REFERENCE)

@@ -38,7 +38,7 @@ def test_initial_weights_follow_their_distributions() -> None:
     assert drawn["embedding.weight"].std() == pytest.approx(1, abs=0.01)  # standard error 0.002
 
 
-def test_it_computes_and_finds_what_plain_loops_do() -> None:
+def test_decoder_equals_plain_loops() -> None:
     run_in("pytorch", "-m", __name__)
 
 
@@ -120,7 +120,7 @@ def check_finished_captions_are_filled_with_end(framework: Framework) -> None:
 
 
 def check_beams_find_the_best_pair(framework: Framework) -> None:
-    """Search with a beam for each word, which is exact for two words, and compare with all pairs."""
+    """Search with a beam for each word, exact for two words, and compare with all pairs."""
     network, features = lively_network(framework)
     vocabulary = 61
     first = next_log_probabilities(framework, network, features, np.full((6, 1), START, np.int32))

@@ -58,7 +58,7 @@ def test_parity_of_the_zoo(model: str) -> None:
     """PyTorch's kernels, where nothing is traced; test_zoo.py has all frameworks."""
     zoo = TestFramework.models if model in QUICK_ZOO else SLOW_ZOO
     names = ("pytorch", "keras-torch")
-    left, right = (contract_run(name, zoo).parity(model) for name in names)
+    left, right = (contract_run(name, zoo, "cpu").parity(model) for name in names)
     rows = parity.judge(model, (names[0], left), (names[1], right))
     assert [row.quantity for row in rows] == list(parity.QUANTITIES)
     assert not [row for row in rows if not row.equal]
@@ -88,7 +88,7 @@ def test_each_number_of_bert_is_that_of_the_formulas(
     """Compare outputs, loss, slopes, and inputs and rate of each dropout."""
     spec, batch, values = probed
     results, plain = (
-        contract_run(framework, TestFramework.models).parity("bert"),
+        contract_run(framework, TestFramework.models, "cpu").parity("bert"),
         Bert(spec, values),
     )
     np.testing.assert_allclose(results["forward/outputs"], plain.logits(batch), rtol=1e-12)

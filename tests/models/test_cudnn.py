@@ -13,7 +13,7 @@ from models.frameworks import missing
 from tests.models.children import results_of
 from tracking.records import JIT_COMPILE, JIT_PLANNED
 
-# Here Keras believes that there is a GPU, and cuDNN's operator is a Python function, unknown to XLA.
+# Keras believes that there is a GPU; cuDNN's operator is a Python function, unknown to XLA.
 USES = """
 import sys
 import numpy as np
@@ -82,7 +82,7 @@ def test_only_layers_outside_of_xla_may_use_cudnn(
     assert is_called == (use_cudnn == "auto")
 
 
-def test_a_cell_records_the_decision_of_keras(tensorflow: dict[str, Any]) -> None:
+def test_cell_records_the_decision_of_keras(tensorflow: dict[str, Any]) -> None:
     """Keras looks for a GPU, and asks each layer whether XLA can compile it."""
     assert tensorflow["decided"] == [["True", "True"], ["False", "True"]]
 
@@ -114,7 +114,7 @@ def test_each_variant_records_whether_it_is_compiled(
         ("cpu", {"keras_use_cudnn": "auto"}, None),
     ],
 )
-def test_a_cell_on_a_gpu_records_the_use_of_cudnn(
+def test_cell_on_a_gpu_records_the_use_of_cudnn(
     device: str, versions: dict[str, str], recorded: str | None
 ) -> None:
     framework: Any = SimpleNamespace(
@@ -130,7 +130,7 @@ def test_a_cell_on_a_gpu_records_the_use_of_cudnn(
     assert tags.get("keras.use_cudnn") == recorded
 
 
-def test_a_report_names_variants_that_were_compiled_otherwise() -> None:
+def test_report_names_variants_that_were_compiled_otherwise() -> None:
     decided = {"as planned": "True", "against": "False", "in turns": "False, True"}
     levels = {level: {JIT_COMPILE: text, JIT_PLANNED: "True"} for level, text in decided.items()}
     lines = remarks.on_eager({**levels, "pytorch": {}})

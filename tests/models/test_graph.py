@@ -1,4 +1,4 @@
-"""TensorFlow's graph optimizers, switched and counted: against graphs whose nodes are known."""
+"""TensorFlow's graph optimizers, switched and counted: against graphs whose nodes are graph_nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ context.context()._optimizer_experimental_options.clear()
 graph.switch({off!r})
 
 @tf.function
-def known(x):  # one product, one sum, and a constant that can be folded
+def simple(x):  # one product, one sum, and a constant that can be folded
     folded = tf.constant(2.0) * tf.constant(3.0)
     return tf.matmul(x, x) + folded
 
@@ -28,7 +28,7 @@ def known(x):  # one product, one sum, and a constant that can be folded
 def looped(x):
     return tf.while_loop(lambda at, x: at < 3, lambda at, x: (at + 1, tf.matmul(x, x)), (0, x))[1]
 
-nodes = [graph.nodes(lambda at=at: at(tf.ones((2, 2)))) for at in (known, looped, looped)]
+nodes = [graph.nodes(lambda at=at: at(tf.ones((2, 2)))) for at in (simple, looped, looped)]
 result = [tf.config.optimizer.get_experimental_options(), *nodes]
 """
 
@@ -52,11 +52,11 @@ def counted() -> dict[str, Any]:
 
 
 def test_nodes_are_counted_by_kind_before_and_after(counted: dict[str, Any]) -> None:
-    options, known, looped, again = counted[""]
+    options, graph_nodes, looped, again = counted[""]
     assert options == {"disable_meta_optimizer": False, "disable_model_pruning": False}
-    assert known["products"] == [1, 1]
-    assert known["elements"] == [2, 1]  # the product of two constants is one constant
-    assert known["nothing"][0] >= 4  # the argument, two constants, the result
+    assert graph_nodes["products"] == [1, 1]
+    assert graph_nodes["elements"] == [2, 1]  # the product of two constants is one constant
+    assert graph_nodes["nothing"][0] >= 4  # the argument, two constants, the result
     assert looped["products"] == [1, 1]  # in the body
     assert looped["control"][0] == 1
     assert looped["control"][1] > 1  # the loop written out
@@ -65,14 +65,14 @@ def test_nodes_are_counted_by_kind_before_and_after(counted: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("off", GRAPH_OPTIMIZERS)
 def test_each_optimizer_has_its_switch(off: str, counted: dict[str, Any]) -> None:
-    options, known, *_ = counted[off]
+    options, graph_nodes, *_ = counted[off]
     expected = {"disable_meta_optimizer": off == "all", "disable_model_pruning": off == "pruning"}
     assert options == expected | ({} if off in ("all", "pruning") else {off: False})
     is_folded = off not in ("constant_folding", "all")
-    assert known["elements"] == [2, 1 if is_folded else 2]
+    assert graph_nodes["elements"] == [2, 1 if is_folded else 2]
 
 
-def test_an_optimizer_that_is_on_alone_does_its_own_work(counted: dict[str, Any]) -> None:
+def test_single_optimizer_does_its_own_work(counted: dict[str, Any]) -> None:
     options, folded, *_ = counted["only constant_folding"]
     assert "constant_folding" not in options
     assert options["loop_optimization"] is False

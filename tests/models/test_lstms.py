@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,66 +14,63 @@ from models.contract import Array, Weights
 from models.lstms import FLOAT32_ALONE
 from models.parity import ParityRequest, Side
 from tests.models import plain
-from tests.models.children import run_in
+from tests.models.children import results_of
 
 LENGTHS, INPUTS, WIDTH = np.array([5, 2, 4]), 4, 3
-PYTORCH = """
-import sys
+CASE = """
 import numpy as np
+case = np.load({path!r})
+weights = {{name: case[name] for name in case if name.startswith("x.")}}
+result = {{}}
+"""
+PYTORCH = """
 import torch
-from models.lstms.pytorch import lstm
-from models.errors import ModelError
-given, out = np.load(sys.argv[1]), {}
+from models.errors import ErrorCode, ModelError
+from models.lstms.pytorch import RUNS, lstm
 try:
     lstm("block-v2", 4, 3)
     raise AssertionError("PyTorch has no block-v2")
 except ModelError as error:
-    assert "have layer, cells, scan, block" in str(error)
+    assert error.code is ErrorCode.UNSUPPORTED
 torch.set_default_dtype(torch.float64)
-for name in sys.argv[3:]:
+for name in ("layer", *RUNS):
     layer = lstm(name, 4, 3, bidirectional=True)
-    layer.load_state_dict({key[2:]: torch.tensor(given[key]) for key in given if key.startswith("x.")})
-    steps = layer(torch.tensor(given["steps"]), torch.tensor(given["lengths"]))
-    (steps * torch.tensor(given["slopes"])).sum().backward()
-    out[name] = steps.detach().numpy()
-    out |= {f"{name}/x.{key}": weight.grad.numpy() for key, weight in layer.named_parameters()}
-np.savez(sys.argv[2], **out)
+    layer.load_state_dict({key[2:]: torch.tensor(array) for key, array in weights.items()})
+    steps = layer(torch.tensor(case["steps"]), torch.tensor(case["lengths"]))
+    (steps * torch.tensor(case["slopes"])).sum().backward()
+    slopes = {f"x.{key}": weight.grad.tolist() for key, weight in layer.named_parameters()}
+    result[name] = [steps.tolist(), slopes]
 """
 TENSORFLOW = """
-import sys
-import numpy as np
 import keras
 import tensorflow as tf
 from keras import layers, ops
 from models.lstms import FLOAT32_ALONE
 from models.lstms.keras import outputs
 from models.transfer import entries, from_keras, to_keras
-given, out = np.load(sys.argv[1]), {}
-for name in sys.argv[3:]:
+for name in ("layer", "cells", "scan", "block"):
     kind = "float32" if name in FLOAT32_ALONE else "float64"
     keras.config.set_dtype_policy(kind)
     layer = layers.Bidirectional(layers.LSTM(3, return_sequences=True), "concat", name="x")
     layer.build((None, None, 4))
-    to_keras(entries(layer), {key: given[key] for key in given if key.startswith("x.")})
-    inside = np.arange(5) < given["lengths"][:, None]
+    to_keras(entries(layer), weights)
+    inside = np.arange(5) < case["lengths"][:, None]
 
     @tf.function
     def run():  # called before the next is made
         with tf.GradientTape() as tape:
-            found = outputs(name, layer, tf.constant(given["steps"], kind), tf.constant(inside))
-            total = tf.reduce_sum(found * tf.constant(given["slopes"], kind))
-        return found, tape.gradient(total, layer.trainable_variables)
+            steps = outputs(name, layer, tf.constant(case["steps"], kind), tf.constant(inside))
+            total = tf.reduce_sum(steps * tf.constant(case["slopes"], kind))
+        return steps, tape.gradient(total, layer.trainable_variables)
 
-    found, slopes = run()
-    by_variable = {id(variable): slope for variable, slope in zip(layer.trainable_variables, slopes)}
-    out[name] = found.numpy()
-    out |= {f"{name}/{key}": slope for key, slope in from_keras(entries(layer), lambda one: by_variable[id(one)]).items()}
-np.savez(sys.argv[2], **out)
+    steps, gradients = run()
+    variables = map(id, layer.trainable_variables)
+    by_variable = dict(zip(variables, gradients))
+    slopes = from_keras(entries(layer), lambda variable: by_variable[id(variable)])
+    slopes = {key: slope.tolist() for key, slope in slopes.items()}
+    result[name] = [steps.numpy().tolist(), slopes]
 """
-SCRIPTS = {
-    "pytorch": (PYTORCH, ("layer", "cells", "scan", "block")),
-    "tensorflow": (TENSORFLOW, ("layer", "cells", "scan", "block")),
-}
+SCRIPTS = {"pytorch": PYTORCH, "tensorflow": TENSORFLOW}
 
 
 @cache
@@ -96,7 +94,7 @@ def drawn() -> dict[str, Array]:
 
 
 def looped(weights: Weights) -> Array:
-    """(n, T, both ways), zeros behind the end of a row."""
+    """Return (n, T, both ways), zeros behind the end of a row."""
     results = np.zeros_like(drawn()["slopes"])
     for row, length in enumerate(LENGTHS):
         steps = drawn()["steps"][row, :length]
@@ -123,22 +121,8 @@ def slopes() -> Weights:
     return results
 
 
-def computed(framework: str, *names: str, folder: Path) -> dict[str, Array]:
-    np.savez(folder / "given.npz", **drawn())
-    run_in(
-        framework,
-        "-c",
-        SCRIPTS[framework][0],
-        str(folder / "given.npz"),
-        str(folder / "found.npz"),
-        *names,
-    )
-    with np.load(folder / "found.npz") as results:
-        return dict(results)
-
-
-def apart(a: Array, b: Array) -> float:
-    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+def distance(values: Any, expected: Array) -> float:
+    return float(np.linalg.norm(np.array(values) - expected) / np.linalg.norm(expected))
 
 
 @pytest.mark.parametrize("framework", SCRIPTS)
@@ -146,16 +130,17 @@ def test_implementations_equal_the_plain_loop_in_outputs_and_slopes(
     framework: str, tmp_path: Path
 ) -> None:
     """Compare to 1e-12 in float64, 1e-8 with differences, 1e-5 in float32 (rounding 6e-8)."""
-    names = SCRIPTS[framework][1]
-    results, right = computed(framework, *names, folder=tmp_path), looped(drawn())
-    for name in names:
-        single = framework == "tensorflow" and name in FLOAT32_ALONE
-        assert apart(results[name], right) < (1e-5 if single else 1e-12), name
+    np.savez(tmp_path / "case.npz", **drawn())
+    script = CASE.format(path=str(tmp_path / "case.npz")) + SCRIPTS[framework]
+    results = results_of(framework, {"lstms": script})["lstms"]
+    assert len(results) == 4
+    expected = looped(drawn())
+    for name, (steps, gradients) in results.items():
+        is_single = framework == "tensorflow" and name in FLOAT32_ALONE
+        assert distance(steps, expected) < (1e-5 if is_single else 1e-12), name
         for weight, slope in slopes().items():
-            assert apart(results[f"{name}/{weight}"], slope) < (1e-5 if single else 1e-8), (
-                name,
-                weight,
-            )
+            limit = 1e-5 if is_single else 1e-8
+            assert distance(gradients[weight], slope) < limit, (name, weight)
 
 
 WRONG_SLOPES = {

@@ -9,20 +9,16 @@ import ast
 import json
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from experiments.cell import measure
-from experiments.cell.timing import PhaseValues
 from models.errors import ErrorCode, ModelError
 from models.frameworks import available, described, missing
 from models.frameworks.devices import OPERATIONS, OVERRIDES, verify_arithmetic
 from tests.models.children import ROOT, results_of, run_python
 from tests.models.test_contract import QUICK, slow_unless
-from tracking.records import Tags
 
 PRELUDE = """
 import json, sys
@@ -48,7 +44,8 @@ class Clock:
 
 
 def opened(name, model, precision="float32", **options):
-    framework = open_framework(name, device="cpu", threads=3, precision=precision, seed=0, **options)
+    options |= {"device": "cpu", "threads": 3, "precision": precision, "seed": 0}
+    framework = open_framework(name, **options)
     module, rng = models.spec(model), np.random.default_rng(0)
     spec, batch = module.probe(rng)
     network = framework.build(model, spec)
@@ -117,7 +114,8 @@ for precision in ("float32", "bfloat16"):
 # Of some frameworks.
 UPDATES = """
 from collections import Counter
-framework, network, *_ = opened(name if name != "tensorflow" else "tensorflow+eager", "caption_decoder")
+name = "tensorflow+eager" if name == "tensorflow" else name
+framework, network, *_ = opened(name, "caption_decoder")
 counted, variables = Counter(), network.trainable_variables
 from keras import ops
 gradients = [ops.ones_like(variable) for variable in variables]
@@ -259,19 +257,6 @@ for model in ("caption_decoder", "bert", "lenet"):
     types = sorted({str(array.dtype) for array in placed.inputs})
     result[model] = [types, str(placed.targets.dtype)]
 """
-WAITS = """
-framework = opened("pytorch", "lenet")[0]
-networks = {"lenet": framework.build("lenet", models.spec("lenet").Spec())}
-for model, lstm in (
-    ("deepspeech2", "layer"), ("gnmt", "layer"), ("tacotron2", "layer"),
-    ("deepspeech2", "scan"), ("caption_decoder", "layer"),
-):
-    spec = models.spec(model).sized("tiny", lstm=lstm)
-    networks[f"{model} {lstm}"] = framework.build(model, spec)
-result = []
-for framework.device in ("cuda", "cpu"):
-    result += [(framework.device, at) for at in networks if framework.waits_in_step(networks[at])]
-"""
 # The last: it switches the library.
 ONEDNN = """
 import torch
@@ -291,7 +276,6 @@ SCRIPTS = {
         "optimizers": OPTIMIZERS,
         "autocast": AUTOCAST,
         "placed": PLACED,
-        "waits": WAITS,
         "onednn": ONEDNN,
         "switches": SWITCHES,
     },
@@ -339,8 +323,8 @@ def test_plain_loop_imports_nothing_of_the_adapter(framework: str) -> None:
     nodes = list(ast.walk(ast.parse(path.read_text())))
     imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     modules = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    own = {"pytorch": "torch"}.get(framework, framework)
-    assert imported | {alias.name for alias in modules} <= ALLOWED | {own}
+    package = {"pytorch": "torch"}.get(framework, framework)
+    assert imported | {alias.name for alias in modules} <= ALLOWED | {package}
 
 
 @pytest.mark.parametrize("framework", slow_unless(QUICK, available()))
@@ -392,7 +376,7 @@ def test_bfloat16_logits_are_widened_on_the_host(pytorch: dict[str, Any]) -> Non
 
 
 def test_pytorchs_optimizers_are_named_by_their_kernels(pytorch: dict[str, Any]) -> None:
-    """With `fused=False` PyTorch would not choose foreach on a GPU; tests/gpu compare there."""
+    """Check the defaults: with `fused=False` PyTorch would not choose foreach on a GPU; tests/gpu compare there."""
     fused, foreach, texts = pytorch["optimizers"]
     assert (fused, foreach) == (None, None)
     assert texts == {
@@ -442,11 +426,6 @@ def test_pytorch_widens_targets_before_the_step_and_no_inputs(pytorch: dict[str,
     }
 
 
-def test_only_packed_sequences_of_pytorch_wait_on_a_gpu(pytorch: dict[str, Any]) -> None:
-    layers = ("deepspeech2 layer", "gnmt layer", "tacotron2 layer")
-    assert pytorch["waits"] == [["cuda", name] for name in layers]
-
-
 @pytest.mark.parametrize("framework", ["tensorflow", "keras-jax"])
 def test_others_record_the_same_switches(framework: str) -> None:
     texts, library = results(framework)["versions"]["profiled"], framework.removeprefix("keras-")
@@ -492,7 +471,6 @@ def test_another_arithmetic_is_refused(precision: str, monkeypatch: pytest.Monke
 CELL = """
 import json, os, sys
 from pathlib import Path
-from types import SimpleNamespace
 from experiments.cell.__main__ import opened
 settings = {"malloc": "system", "precision": "float32", "seed": 0, "conv_algorithm": "profiled"}
 spec = {"framework": "pytorch+compile", "device": "cpu", "threads": 1, "block": 1}
@@ -505,7 +483,7 @@ print(json.dumps([folders, entries, cache_dir()]))
 """
 
 
-def test_a_cell_compiles_into_an_empty_folder(tmp_path: Path) -> None:
+def test_cell_compiles_into_an_empty_folder(tmp_path: Path) -> None:
     """It does not use programs in folders of the user, and removes its own."""
     if reason := missing("pytorch+compile"):
         pytest.skip(reason)
@@ -521,21 +499,3 @@ def test_a_cell_compiles_into_an_empty_folder(tmp_path: Path) -> None:
     assert not (tmp_path / folders[0]).exists()
     assert not set(folders) & set(inherited.values())
     assert len(list(tmp_path.rglob("program"))) == 2
-
-
-@pytest.mark.parametrize(("timing", "tagged"), [("step", False), ("free", True), ("both", True)])
-def test_only_windows_are_tagged(timing: str, tagged: bool) -> None:
-    spec: Any = SimpleNamespace(settings={"timing": timing}, run="r")
-    records: list[object] = []
-    output: Any = SimpleNamespace(record=records.append)
-    windows, on_device = (
-        PhaseValues("train_windows", (1.0, 1.0), (8, 8), 0),
-        PhaseValues("train_on_device", (), (), 0),
-    )
-    summary = {
-        "train/examples_per_second": 1.0,
-        "train/step_seconds": 1.0,
-        "train/step_seconds_p95": 1.0,
-    }
-    measure.as_timed(spec, summary, windows, on_device, output, held_up=False, waits="lengths")
-    assert records == ([Tags("r", {"waits_in_step": "lengths"})] if tagged else [])

@@ -13,7 +13,7 @@ from scipy.stats import beta
 import models
 from experiments.run import parity_cache
 from models import parity
-from models.contract import ModelError
+from models.contract import ErrorCode, ModelError
 from models.parity import ParityRequest, Side
 from tests.models.children import run_in
 from tests.models.planted_faults import FAULTS, FRAMEWORK
@@ -71,7 +71,7 @@ def test_planted_faults_are_refused(fault: str, computed: Path) -> None:
     assert "first " not in where or "gradient" not in text
 
 
-def test_every_fault_has_its_expectation() -> None:
+def test_faults_have_expectations() -> None:
     assert FAULTS.keys() == CAUGHT.keys()
 
 
@@ -134,22 +134,19 @@ def test_weights_are_moved_in_proportion() -> None:
 
 
 @pytest.mark.usefixtures("toy_installed")
-def test_the_gate_computes_each_side_in_a_process() -> None:
+def test_gate_computes_each_side_in_a_process() -> None:
     rows = parity.gate(ParityRequest("caption_decoder"), ["toy", "toy+twin"])
     assert [row.quantity for row in rows] == list(parity.QUANTITIES)
     assert all(row.error == 0 for row in rows)  # the same program: the same bits
 
 
 @pytest.mark.parametrize(
-    ("model", "framework", "message"),
-    [
-        ("captions", "pytorch", "no model 'captions'; did you mean caption_decoder"),
-        ("caption_decoder", "pytorhc", "no framework 'pytorhc'; did you mean pytorch"),
-    ],
+    ("model", "framework"), [("captions", "pytorch"), ("caption_decoder", "pytorhc")]
 )
-def test_unknown_names_are_refused(model: str, framework: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+def test_unknown_names_are_refused(model: str, framework: str) -> None:
+    with pytest.raises(ModelError, match="did you mean") as refused:
         parity.gate(ParityRequest(model), [framework])
+    assert refused.value.code is ErrorCode.UNKNOWN_NAME
 
 
 PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"

@@ -140,7 +140,7 @@ def test_tensorflows_quick_operators_are_counted(tensorflow: dict[str, Any]) -> 
     assert profile["parts"]["unrecorded"] > 0
 
 
-def test_a_graph_that_cannot_be_traced_afresh_is_not_counted(tensorflow: dict[str, Any]) -> None:
+def test_graph_that_cannot_be_traced_afresh_is_not_counted(tensorflow: dict[str, Any]) -> None:
     check_parts(tensorflow["graph"])
     assert tensorflow["graph"]["counts"] == {}
     assert "leaves out" in tensorflow["graph"]["uncounted"]["ops"]
@@ -178,7 +178,7 @@ def test_jax_shows_the_kernels_of_xla() -> None:
 
 
 @pytest.mark.parametrize("by_xla", [False, True])
-def test_a_gpus_kernels_are_those_of_its_streams(by_xla: bool) -> None:
+def test_kernels_of_a_gpu_are_those_of_its_streams(by_xla: bool) -> None:
     """Two kernels and a copy in a step, one kernel before it, and a line that sums up the same.
 
     XLA's kernels are not operators: the number of operators in each is not known.

@@ -53,7 +53,7 @@ STATISTICS = {
 
 
 @pytest.mark.parametrize("model", PARAMETERS)
-def test_the_papers_size_and_initial_weights(model: str) -> None:
+def test_published_size_and_initial_weights(model: str) -> None:
     check_sizes(model, (sum(PARAMETERS[model].values()), STATISTICS[model]))
     check_initial_weights(model)
 
@@ -280,7 +280,7 @@ def losses(case: dict[str, Array], pytorch: dict[str, Any]) -> tuple[dict[str, A
 
 
 @pytest.mark.parametrize("name", TOLERANCES)
-def test_a_ctc_loss_sums_over_every_alignment(
+def test_ctc_loss_sums_over_all_alignments(
     name: str, losses: tuple[dict[str, Any], Array, Array]
 ) -> None:
     results, expected, slopes = losses
@@ -316,7 +316,7 @@ def test_random_batches_are_padded_behind_their_ends(model: str) -> None:
     assert {array.dtype.name for array in batch.inputs} <= {"int32", "float32"}
 
 
-def test_what_comes_before_is_given_and_what_comes_next_is_taught() -> None:
+def test_inputs_are_targets_shifted_by_a_step() -> None:
     rng, lengths = np.random.default_rng(0), np.array([18, 7])
     batch = gnmt.batch(gnmt.SIZES["tiny"], lengths, rng)
     target = batch.inputs[2]

@@ -1,4 +1,4 @@
-"""Every layer type that moves, against PyTorch's own layer with the same state_dict, in Keras on PyTorch."""
+"""Layer types that move, against PyTorch's layer with the same state_dict, in Keras on PyTorch."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ for layer, module, inputs, expected in pairs:
         del state["the.layer.bias_hh_l0"]
     state.pop("the.layer.num_batches_tracked", None)
     to_keras(entries(network), state)
-    np.testing.assert_allclose(
-        network(inputs).detach().numpy(), expected(module).detach().numpy(), atol=2e-6, err_msg=type(layer).__name__
-    )  # float32 sums of at most 48 products of order one
+    outputs = [at.detach().numpy() for at in (network(inputs), expected(module))]
+    # float32 sums of at most 48 products of order one
+    np.testing.assert_allclose(*outputs, atol=2e-6, err_msg=type(layer).__name__)
     back = from_keras(entries(network))
     assert back.keys() == state.keys()
     assert all(np.array_equal(back[name], state[name]) for name in state), type(layer).__name__
@@ -160,7 +160,7 @@ def test_layers_compute_the_same_after_transfer() -> None:
     run_in("keras-torch", "-c", SCRIPT)
 
 
-def test_the_docs_list_the_layers_that_move() -> None:
+def test_docs_list_the_layers_that_move() -> None:
     rows = answer(
         "keras-torch",
         "import json\nfrom models.transfer import RULES\n"

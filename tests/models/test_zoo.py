@@ -125,7 +125,7 @@ def test_initial_weights_are_of_order_one_however_deep() -> None:
 @pytest.mark.parametrize(
     "framework", [pytest.param("tensorflow", marks=pytest.mark.slow), "keras-torch"]
 )
-def test_the_pooling_before_vgg16s_classifier_takes_any_side(framework: str) -> None:
+def test_pooling_before_vgg16s_classifier_takes_any_side(framework: str) -> None:
     others = results(framework)["pools"]
     for side, logits in results("pytorch")["pools"].items():
         np.testing.assert_allclose(others[side], logits, rtol=1e-10, atol=1e-12, err_msg=side)
@@ -141,7 +141,7 @@ def test_nonsense_sizes_are_refused() -> None:
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("framework", EVERYWHERE)
 @pytest.mark.parametrize("model", models.available())
-def test_every_framework_passes_the_gate(model: str, framework: str) -> None:
+def test_frameworks_pass_the_gate(model: str, framework: str) -> None:
     if reason := missing(framework):
         pytest.skip(reason)
     check_equality(model, ["pytorch", framework])

@@ -25,7 +25,7 @@ from models.contract import (
     Weights,
     check_weights,
 )
-from models.errors import NoDevice
+from models.errors import ErrorCode, NoDevice
 from tests.toy_framework import VARIANTS
 from tests.toy_framework.costs import Ledger
 from tests.toy_framework.networks import Network
@@ -66,7 +66,10 @@ class Adapter(Framework):
         if device == "auto":
             device = "cuda" if sees_gpu else "cpu"
         if device == "cuda" and not sees_gpu:
-            raise NoDevice("device 'cuda': the toy framework sees no GPU here; use cpu or auto")
+            raise NoDevice(
+                ErrorCode.NO_DEVICE,
+                "device 'cuda': the toy framework sees no GPU here; use cpu or auto",
+            )
         self.name, self.device, self._threads = name, device, threads
         given = {"device": device, "threads": threads, "precision": precision, "seed": seed}
         self._seen = Seen(framework=name, conv_algorithm=conv_algorithm, **given)

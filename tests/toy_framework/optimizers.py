@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from models.contract import Array, ModelError, OptimizerConfig, Weights
+from models.contract import Array, ErrorCode, ModelError, OptimizerConfig, Weights
 from tests.toy_framework.networks import Network
 
 
@@ -52,5 +52,8 @@ class Optimizer:
         for key, array in state.items():
             name, _, slot = key.rpartition("/")
             if name != self._network.output:
-                raise ModelError(f"optimizer state: {key!r} belongs to no weight that is trained")
+                raise ModelError(
+                    ErrorCode.CONFLICT,
+                    f"optimizer state: {key!r} belongs to no weight that is trained",
+                )
             self.slots[slot] = array.copy()

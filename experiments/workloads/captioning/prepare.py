@@ -136,7 +136,7 @@ def _info(data: CaptionData) -> DatasetInfo:
 
 def _files(data: CaptionData) -> dict[str, str]:
     left_out = {"images": dict(data.broken), "rows": data.dropped}
-    vocabulary = (data.folder / "vocabulary.json").read_text(encoding="utf-8")
+    vocabulary = json.dumps(data.vocabulary.entries, ensure_ascii=False)
     return {"vocabulary.json": vocabulary, "broken_images.json": json.dumps(left_out, indent=1)}
 
 

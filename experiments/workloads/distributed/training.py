@@ -127,7 +127,7 @@ def timed(
     seconds, losses = list[float](), list[float]()
     for step in range(first, first + steps):
         began = time.perf_counter()
-        losses.append(worker.step(batch, alone=alone))
+        losses.append(worker.step(batch, is_local=alone))
         seconds.append(time.perf_counter() - began)
         on_step(step)
     return seconds, losses

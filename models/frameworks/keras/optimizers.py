@@ -14,8 +14,8 @@ from keras import config, ops, optimizers
 class OnceAStep(optimizers.Optimizer):  # type: ignore[misc]
     """Optimizer whose `update_step` gets the result of `_shared` in place of the learning rate.
 
-    On PyTorch `_update_all(variables, gradients, rate)` updates them in one call. implementations: by backend, the
-    code that updates the weights.
+    On PyTorch `_update_all(variables, gradients, rate)` updates them in one call. implementations:
+    by backend, the code that updates the weights.
     """
 
     implementations: ClassVar[dict[str, str]]

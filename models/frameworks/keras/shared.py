@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,29 +16,20 @@ from models.contract import (
     Array,
     Batch,
     ErrorCode,
-    ImageFiles,
-    Mark,
     ModelError,
     OptimizerConfig,
-    Profile,
     Weights,
 )
 from models.frameworks.devices import FrameworkOnDevice
 
 
 class KerasFramework(FrameworkOnDevice):
-    """Keras layers on one backend. Keras is imported once the backend and its device are chosen.
-
-    profiler, pipeline: the framework here whose profiler and input pipeline are also the backend's;
-    an empty one has none.
-    """
+    """Keras layers on one backend. Keras is imported once the backend and its device are chosen."""
 
     architecture = "keras"
     backend: str
     _open_device: Any
     _device_versions: Any
-    profiler: str
-    pipeline: str
 
     def __init__(
         self,
@@ -141,10 +130,6 @@ class KerasFramework(FrameworkOnDevice):
                 raise ModelError(ErrorCode.MISSING_VALUE, f"optimizer state: {name!r} is missing")
             variable.assign(state[name])
 
-    def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
-        module = import_module(f"{models.__name__}.frameworks.{self.profiler}.profiler")
-        return module.profiled(folder, self.device, work)
-
     def place(self, batch: Batch) -> Batch:
         targets, weights = self.place_inputs((batch.targets, batch.weights))
         placed = Batch(self.place_inputs(batch.inputs), targets, weights, self._is_uniform(batch))
@@ -158,13 +143,6 @@ class KerasFramework(FrameworkOnDevice):
 
     def compilations(self) -> int:
         return self._traced + len(self._shapes)
-
-    def _reader(self, files: ImageFiles, workers: int) -> Any:
-        if not self.pipeline:
-            text = f"{self.name} has no input pipeline of its own here"
-            raise ModelError(ErrorCode.UNSUPPORTED, text)
-        module = import_module(f"{models.__name__}.frameworks.{self.pipeline}.pipeline")
-        return module.Reader(files, workers, self.device, channels_last=True)
 
     def _array(self, array: Array) -> Array:
         """Return a floating NumPy array in the type of weights, anything else as it is."""

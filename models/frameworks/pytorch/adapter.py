@@ -20,11 +20,8 @@ from models.contract import (
     Array,
     Batch,
     ErrorCode,
-    ImageFiles,
-    Mark,
     ModelError,
     OptimizerConfig,
-    Profile,
     StepClock,
     Weights,
     check_weights,
@@ -39,7 +36,7 @@ IMAGES = 4  # dimensions: (n, height, width, channels) in the contract
 class Adapter(TorchDevice, FrameworkOnDevice):
     """PyTorch: eager, with torch.compile around the network, or in the order channels_last."""
 
-    architecture = "pytorch"
+    architecture = profiler = pipeline = "pytorch"
 
     _introspection = introspection
 
@@ -64,8 +61,8 @@ class Adapter(TorchDevice, FrameworkOnDevice):
                 text = f"{name}: torch.compile needs a {language} compiler: install {names[1]}"
                 raise ModelError(ErrorCode.NOT_INSTALLED, text)
         self._eager = not (self._compile or self._mixed)
-        is_last = name == "pytorch+channels_last"
-        self._layout = torch.channels_last if is_last else torch.contiguous_format
+        self._channels_last = name == "pytorch+channels_last"
+        self._layout = torch.channels_last if self._channels_last else torch.contiguous_format
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
     versions = TorchDevice._device_versions
@@ -126,11 +123,6 @@ class Adapter(TorchDevice, FrameworkOnDevice):
                 raise ModelError(ErrorCode.CONFLICT, text)
             slots.setdefault(names.index(name), {})[slot] = torch.tensor(value)
         optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
-
-    def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
-        from models.frameworks.pytorch.profiler import profiled
-
-        return profiled(folder, self.device, work)
 
     def place(self, batch: Batch) -> Batch:
         return Batch(*self._tensors(batch), self._is_uniform(batch))
@@ -238,12 +230,6 @@ class Adapter(TorchDevice, FrameworkOnDevice):
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
     _network_inputs = place_inputs
-
-    def _reader(self, files: ImageFiles, workers: int) -> Any:
-        from models.frameworks.pytorch.pipeline import Reader
-
-        is_last = self._layout == torch.channels_last
-        return Reader(files, workers, self.device, channels_last=is_last)
 
     def _place(self, array: Array | Tensor) -> Tensor:
         tensor = array if isinstance(array, Tensor) else torch.from_numpy(array)

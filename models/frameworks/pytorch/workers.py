@@ -69,9 +69,9 @@ class Workers:
         if self._compression == "powersgd":
             self._powersgd.min_compression_rate = math.inf
 
-    def step(self, batch: Batch, *, alone: bool = False) -> float:
-        """Train on this worker's part of the batch and return its loss; alone without exchange."""
-        with self._parallel.no_sync() if alone else nullcontext():
+    def step(self, batch: Batch, *, is_local: bool = False) -> float:
+        """Train on this worker's part of the batch and return its loss; local: without exchange."""
+        with self._parallel.no_sync() if is_local else nullcontext():
             return float(self._framework.train_step(self._parallel, self.optimizer, batch))
 
     def gathered(self, values: Array) -> Array:

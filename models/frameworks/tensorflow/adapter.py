@@ -16,7 +16,7 @@ SEQUENCES = 3  # dimensions: (n, length, features)
 
 
 class Adapter(TensorFlowDevice, KerasFramework):
-    """TensorFlow: a tf.function for each use; eager runs the same Python, xla compiles it for each shape.
+    """TensorFlow: a tf.function for each use; eager runs the same Python, xla compiles each shape.
 
     Autograph is off: nothing here needs it, and each function that it converts leaves files in the
     temporary folder. A sequence is traced once for all lengths. Images are traced for the first

@@ -61,10 +61,10 @@ class Workers:
             self.network = self._framework.build(model, sizes)
             self._framework.load_weights(self.network, weights)
             self.optimizer = self._framework.optimizer(self.network, config)
-        self._exchange, self._no_exchange = self._trace(alone=False), self._trace(alone=True)
+        self._exchange, self._no_exchange = self._trace(is_local=False), self._trace(is_local=True)
 
-    def step(self, batch: Batch, *, alone: bool = False) -> float:
-        step = self._no_exchange if alone else self._exchange
+    def step(self, batch: Batch, *, is_local: bool = False) -> float:
+        step = self._no_exchange if is_local else self._exchange
         return float(step(*batch.inputs, batch.targets))
 
     def gathered(self, values: Array) -> Array:
@@ -84,19 +84,19 @@ class Workers:
     def close(self) -> None:
         """Do nothing: the runtime closes with the process."""
 
-    def _trace(self, *, alone: bool) -> Any:
+    def _trace(self, *, is_local: bool) -> Any:
         """Return a step as a tf.function.
 
         Keras adds up the workers' gradients when it updates: each has its part of the mean.
         """
         import tensorflow as tf
 
-        network, optimizer, parts = self.network, self.optimizer, 1 if alone else self._world
+        network, optimizer, parts = self.network, self.optimizer, 1 if is_local else self._world
         all_reduce = optimizer._all_reduce_sum_gradients
 
         def replica(images: Any, targets: Any) -> Any:
             # read while it is traced
-            optimizer._all_reduce_sum_gradients = (lambda pairs: pairs) if alone else all_reduce
+            optimizer._all_reduce_sum_gradients = (lambda pairs: pairs) if is_local else all_reduce
             variables = network.trainable_variables
             with tf.GradientTape() as tape:
                 loss = _mean_loss(network, True, True, images, targets)

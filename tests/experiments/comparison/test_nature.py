@@ -1,4 +1,4 @@
-"""Factors that change the environment by their nature: what differs by the factor is expected, everything else is not."""
+"""Factors that change the environment by their nature."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
+from experiments.comparison.runs.pairing import Mismatch
 from experiments.comparison.runs.warning import WarningCode
-from experiments.comparison.verdicts.findings import Row
+from experiments.comparison.verdicts.findings import Comparison
 from tests.experiments.comparison.campaigns import STEP, frame
 
 DAY = 24 * 3_600_000
@@ -15,21 +16,19 @@ SAME = {"version.numpy": "2.4", "version.keras": "3", "cpu": "2 × x", "commit":
 
 
 def sides(first: dict[str, str], second: dict[str, str]) -> pd.DataFrame:
-    """A campaign of each kind, a day apart, of which the second is 20 % slower."""
+    """Return a campaign of each kind, a day apart, of which the second is 20 % slower."""
     tables = []
-    for at, own in enumerate((first, second)):
-        tags = {**SAME, "environment": f"e{at}", **own}
-        one = frame(
-            ["pytorch"], seed=at, campaign=f"c{at}", factors={"pytorch": 1 + 0.2 * at}, tags=tags
-        )
-        tables.append(
-            one.assign(start_ms=one["start_ms"] + at * DAY, end_ms=one["end_ms"] + at * DAY)
-        )
+    for at, tags in enumerate((first, second)):
+        slower = {"pytorch": 1 + 0.2 * at}
+        tags = {**SAME, "environment": f"e{at}", **tags}
+        side = frame(["pytorch"], seed=at, campaign=f"c{at}", factors=slower, tags=tags)
+        times = {name: side[name] + at * DAY for name in ("start_ms", "end_ms")}
+        tables.append(side.assign(**times))
     return pd.concat(tables, ignore_index=True)
 
 
-def row(table: pd.DataFrame, factor: str, **how: object) -> Row:
-    return compare(table, factor=factor, outcomes=[STEP], **how).rows[0]  # type: ignore[arg-type]
+def judge(table: pd.DataFrame, factor: str, **options: object) -> Comparison:
+    return compare(table, factor=factor, outcomes=[STEP], **options)  # type: ignore[arg-type]
 
 
 BY_FACTOR = {
@@ -45,49 +44,41 @@ BY_FACTOR = {
 
 
 @pytest.mark.parametrize("factor", BY_FACTOR)
-def test_what_differs_by_the_factor_is_expected(factor):
-    table = sides(*BY_FACTOR[factor])
-    found = compare(table, factor=factor, outcomes=[STEP])
-    assert [(one.n_blocks, one.verdict) for one in found.rows] == [(8, "slower")]
-    assert WarningCode.SEPARATE_CAMPAIGNS in {warning.code for warning in found.warnings}
+def test_differences_that_belong_to_the_factor_are_expected(factor):
+    comparison = judge(sides(*BY_FACTOR[factor]), factor)
+    assert [(row.n_blocks, row.verdict) for row in comparison.rows] == [(8, "slower")]
+    codes = {warning.code for warning in comparison.warnings}
+    assert WarningCode.SEPARATE_CAMPAIGNS in codes
 
 
 @pytest.mark.parametrize(
-    ("factor", "besides", "named"),
+    ("factor", "besides", "code", "values"),
     [
-        ("version.torch", {"version.numpy": "2.5"}, "version.numpy (2.4, 2.5)"),
-        (
-            "version.torch",
-            {"machine": "other"},
-            "several machines are not pooled: machine (box, other)",
-        ),
-        ("version.torch", {"cpu": "4 × y"}, "cpu (2 × x, 4 × y)"),
-        ("machine", {"version.torch": "2.9"}, "version.torch (2.8, 2.9)"),
-        ("cpu", {"gpu": "H"}, "gpu (none, H)"),
-        ("environment", {"machine": "other"}, "several machines are not pooled"),
+        ("version.torch", {"version.numpy": "2.5"}, Mismatch.VERSIONS, "version.numpy (2.4, 2.5)"),
+        ("version.torch", {"machine": "other"}, Mismatch.MACHINES, "machine (box, other)"),
+        ("version.torch", {"cpu": "4 × y"}, Mismatch.VERSIONS, "cpu (2 × x, 4 × y)"),
+        ("machine", {"version.torch": "2.9"}, Mismatch.VERSIONS, "version.torch (2.8, 2.9)"),
+        ("cpu", {"gpu": "H"}, Mismatch.VERSIONS, "gpu (none, H)"),
+        ("environment", {"machine": "other"}, Mismatch.MACHINES, "machine (box, other)"),
     ],
 )
-def test_everything_else_is_not(factor, besides, named):
-    first, second = BY_FACTOR[factor]
-    found = row(
-        sides({"version.torch": "2.8", **first}, {"version.torch": "2.8", **second, **besides}),
-        factor,
-    )
-    assert found.verdict == "not comparable"
-    assert named in found.reason
+def test_other_differences_are_a_mismatch(factor, besides, code, values):
+    first, second = ({"version.torch": "2.8", **tags} for tags in BY_FACTOR[factor])
+    (finding,) = judge(sides(first, {**second, **besides}), factor).findings
+    assert finding.mismatch is code
+    assert values in finding.row.reason
 
 
-def test_what_is_called_immaterial_may_differ():
+def test_allowed_differences_are_ignored():
     first, second = BY_FACTOR["version.torch"]
     table = sides(first, {**second, "version.numpy": "2.5"})
-    assert row(table, "version.torch", allowed_to_differ=("version.numpy",)).verdict == "slower"
+    (row,) = judge(table, "version.torch", allowed_to_differ=("version.numpy",)).rows
+    assert row.verdict == "slower"
 
 
-def test_two_environments_of_one_level_are_not_by_the_factor():
+def test_two_environments_of_one_level_are_a_mismatch():
     table = sides(*BY_FACTOR["version.torch"])
     table.loc[table["block"] == 3, "tags.environment"] += "+changes"
-    found = row(table, "version.torch")
-    assert (found.verdict, "environment (e0, e0+changes)" in found.reason) == (
-        "not comparable",
-        True,
-    )
+    (finding,) = judge(table, "version.torch").findings
+    assert finding.mismatch is Mismatch.VERSIONS
+    assert "environment (e0, e0+changes)" in finding.row.reason

@@ -17,6 +17,7 @@ from models.layers.keras import (
     linear,
     network,
     position_embedding,
+    scale,
 )
 from models.transfer import AS_IS, Arrays, weight_rule
 
@@ -51,6 +52,7 @@ def build(spec: Spec) -> keras.Model:
 
 def _block(x: Any, spec: Spec, path: str) -> Any:
     y = layer_norm(x, f"{path}.norm1")
-    x = x + attention(y, spec.heads, f"{path}.attention", dropout=spec.dropout)
+    y = attention(y, spec.heads, f"{path}.attention", dropout=spec.dropout)
+    x = x + scale(y, f"{path}.scale")
     between = gelu(linear(layer_norm(x, f"{path}.norm2"), 4 * spec.width, f"{path}.linear1"))
     return x + linear(between, spec.width, f"{path}.linear2")

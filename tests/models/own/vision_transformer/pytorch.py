@@ -6,7 +6,7 @@ import torch
 from models.vision_transformer.spec import Spec
 from torch import Tensor, nn
 
-from models.layers.pytorch import Attention, PositionEmbedding, gelu, of_images
+from models.layers.pytorch import Attention, PositionEmbedding, Scale, gelu, of_images
 
 
 class Block(nn.Module):
@@ -16,12 +16,13 @@ class Block(nn.Module):
         super().__init__()
         self.norm1 = nn.LayerNorm(spec.width)
         self.attention = Attention(spec.width, spec.heads, spec.dropout)
+        self.scale = Scale(spec.width)
         self.norm2 = nn.LayerNorm(spec.width)
         self.linear1 = nn.Linear(spec.width, 4 * spec.width)
         self.linear2 = nn.Linear(4 * spec.width, spec.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
+        x = x + self.scale(self.attention(self.norm1(x)))
         return x + self.linear2(gelu(self.linear1(self.norm2(x))))
 
 

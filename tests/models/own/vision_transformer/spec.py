@@ -1,6 +1,7 @@
 """Sizes of vision_transformer and what is expected of them. NumPy only.
 
-Source: Dosovitskiy et al., An image is worth 16x16 words, ICLR 2021, section 3.1.
+Source: Dosovitskiy et al., An image is worth 16x16 words, ICLR 2021, section 3.1; the factors for
+the channels of the attention are those of Touvron et al., 2021.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Spec(ImageSpec):
             path = f"blocks.{index}"
             results.layer_norm(f"{path}.norm1", self.width)
             results.attention(f"{path}.attention", self.width)
+            results.scale(f"{path}.scale", self.width)
             results.layer_norm(f"{path}.norm2", self.width)
             results.linear(f"{path}.linear1", 4 * self.width, self.width)
             results.linear(f"{path}.linear2", self.width, 4 * self.width)

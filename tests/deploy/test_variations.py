@@ -1,0 +1,55 @@
+"""Variations of field names: the guard authorises the message that MLflow's handlers read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from deploy.guard import routes
+from tests.conftest import PYTHONPATH
+
+CLASSES = ("NUL", "whitespace", "case", "escapes", "duplicates", "look-alikes", "camelCase")
+OF_EACH_CLASS = 1_000
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the output of `variations.py`; importing MLflow's server fixes its settings."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.deploy.variations", str(OF_EACH_CLASS)],
+        cwd=tmp_path_factory.mktemp("variations"),
+        env={"PATH": "", "PYTHONPATH": PYTHONPATH},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_handlers_read_the_authorised_message(report: Any) -> None:
+    """For every offered route, in MLflow's own functions; all else is refused."""
+    assert report["wrong"] == []
+    counts = report["counts"]
+    assert report["routes"] > 90
+    assert sum(counts.values()) == report["routes"] * len(CLASSES) * OF_EACH_CLASS
+    assert {name.rpartition(": ")[2] for name in counts} == {"400", "equal"}
+    for kind in ("NUL", "whitespace"):
+        assert counts[f"{kind}: 400"] == report["routes"] * OF_EACH_CLASS, "no field's name"
+    for kind in ("escapes", "camelCase"):
+        assert counts[f"{kind}: equal"] > report["routes"], "other spellings of a field's name"
+
+
+def test_guard_and_handlers_parse_the_same_message(report: Any) -> None:
+    parsed, catalogue = report["parsed"], report["known"]
+    assert len(parsed) > 60
+    by_path = [line for line, message in parsed.items() if not message]
+    assert len(by_path) < 8, "they read their path"
+    assert {line: catalogue.get(line) for line in parsed if line not in by_path} == {
+        line: message for line, message in parsed.items() if message
+    }
+    assert set(routes.classes()[routes.WRITE]) <= set(catalogue)
