@@ -183,7 +183,7 @@ def _judge(
     )
     choice = sets.Choice(table(runs))
     if not selection.has_campaigns:
-        choice = sets.newest(
+        choice = sets.choose_newest(
             choice.table,
             factor=spec.factor,
             strata=spec.strata,
@@ -193,8 +193,8 @@ def _judge(
     frame = choice.table
     if "campaign" in frame.columns and frame["campaign"].nunique() > 1:
         parents = store.runs(selection.experiments, f"tags.kind = '{RunKind.CAMPAIGN}'")
-        frame = names.added(frame, {run.run_id: run.name for run in parents})
-    campaigns = names.in_table(frame)
+        frame = names.add_names(frame, {run.run_id: run.name for run in parents})
+    campaigns = names.names_by_run(frame)
     spec = replace(spec, baseline=campaigns.get(settings.baseline, settings.baseline) or None)
     options = ReportOptions(
         f"Comparison: {_title(settings)}",

@@ -15,7 +15,7 @@ from experiments.comparison import analyses, judgement
 from experiments.comparison.analyses import Evidence
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions
 from experiments.comparison.report import canvas, rendering, tables, wording
-from experiments.comparison.runs import given, names, raw
+from experiments.comparison.runs import inputs, names, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts.findings import Comparison
 from tracking.errors import EvenhandError, UsageError
@@ -109,8 +109,8 @@ def result(spec: ComparisonSpec, runs: Any) -> Result:
     Raises:
         UsageError: if the call is at fault or no run can be used.
     """
-    table = given.table(runs)
-    called = names.in_table(table)
+    table = inputs.table(runs)
+    called = names.names_by_run(table)
     spec = replace(spec, baseline=called.get(spec.baseline or "", spec.baseline))
     comparison = judgement.judged(spec, table)
     if not comparison.n_runs:
@@ -127,7 +127,7 @@ def result(spec: ComparisonSpec, runs: Any) -> Result:
             f"compare: the {comparison.n_runs:,} usable runs have no metric to compare{measured}"
         )
     fields: Mapping[str, Any] = vars(comparison)
-    return Result(**fields, spec=spec, runs=table, on_server=given.has_runs_of_mlflow(runs))
+    return Result(**fields, spec=spec, runs=table, on_server=inputs.has_runs_of_mlflow(runs))
 
 
 def _reasons(comparison: Comparison) -> str:

@@ -139,7 +139,7 @@ def find_odd_block(folder: Path, campaign: str, spec: ComparisonSpec) -> OddBloc
         finding
         for finding in _to_settle(comparison)
         if len(finding.pairs) >= MINIMUM_BLOCKS
-        and busy.depends(finding.outcome)
+        and busy.depends_on_load(finding.outcome)
         and finding.row.p is not None
     ]
     odd = outliers.odd_blocks([([pair.block for pair in row.pairs], row.shifts) for row in rows])

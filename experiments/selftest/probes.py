@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -232,7 +231,6 @@ def _windows(
     wall = time.perf_counter() - began - watch.telling_seconds
     return {
         "window_seconds": [window.seconds for window in watch.windows],
-        "interval_seconds": list(watch.on_device_seconds),
         "step_seconds": taken[1:],
         "device_seconds": device_seconds,
         "host_seconds": host_seconds,
@@ -311,42 +309,37 @@ def workers(_: Connection, *, device: str, hooks: Sequence[str], model: str = "l
 
 
 def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, float]:
-    from experiments.workloads.distributed import proof
+    from experiments.workloads.distributed import check
 
     module = models.spec(model)
     spec, batch = module.probe(np.random.default_rng(0))
-    weights = module.initial_weights(spec, np.random.default_rng(1))
-    config = OptimizerConfig("sgd", 0.01 if hook == "none" else proof.RATE)
+    initial = module.initial_weights(spec, np.random.default_rng(1))
+    config = OptimizerConfig("sgd", 0.01 if hook == "none" else check.RATE)
     batch = adapter.place(batch)
     network = adapter.build(model, spec)
-    adapter.load_weights(network, weights)
+    adapter.load_weights(network, initial)
     optimizer = adapter.optimizer(network, config)
-    moved, before = [], adapter.weights(network)
-    for _ in range(proof.STEPS):
+    for _ in range(check.STEPS):
         adapter.train_step(network, optimizer, batch)
-        after = adapter.weights(network)
-        moved.append(
-            math.sqrt(sum(float(np.square(after[name] - before[name]).sum()) for name in after))
-        )
-        before = after
-    single = proof.Trained(before, np.array(moved))
+    single = adapter.weights(network)
     together = frameworks.load("pytorch", "workers").Workers(
         adapter, 0, ["127.0.0.1:0"], 60.0, hook
     )
     try:
-        together.build(model, spec, weights, config)
-        for _ in range(proof.STEPS):
+        together.build(model, spec, initial, config)
+        for _ in range(check.STEPS):
             together.step(batch)
         weights = adapter.weights(together.network)
     finally:
         together.close()
-    apart = {name: weights[name] - array for name, array in single.weights.items()}
+    apart = {name: weights[name] - array for name, array in single.items()}
     if hook == "none":
-        largest = max(float(np.abs(array).max()) for array in single.weights.values())
+        largest = max(float(np.abs(array).max()) for array in single.values())
         error = max(float(np.abs(array).max()) for array in apart.values()) / largest
-        return {"error": error, "limit": proof.EXACT}
-    way = math.sqrt(sum(float(np.square(array).sum()) for array in apart.values()))
-    return {"error": way / float(single.moved.sum()), "limit": proof.most_lost(hook, 1, single)}
+        return {"error": error, "limit": check.EXACT}
+    way = check.norm(single[name] - array for name, array in initial.items())
+    limit = check.most_lost(hook, 1, sum(array.size for array in single.values()), way)
+    return {"error": check.norm(apart.values()) / way, "limit": limit}
 
 
 def adam_kernels(

@@ -99,7 +99,7 @@ def slow_runs(rng: np.random.Generator, shape: Shape) -> Floats:
 
 
 def drift(rng: np.random.Generator, shape: Shape) -> Floats:
-    """Sides drift apart by three SDs, about the true mean."""
+    """Draw a drift between the sides of three SDs, about the true mean."""
     signs = rng.choice([-1.0, 1.0], (*shape[:2], 1))
     return np.asarray(rng.standard_normal(shape) + 1.5 * signs * np.linspace(-1, 1, shape[2]))
 

@@ -16,11 +16,10 @@ TIMES, BYTES = 20, 40_000_000
 PAGES = BYTES // 4_096
 # Blocks above 32 MiB, the largest that glibc's threshold adjusts itself to, are mapped anew.
 SCRIPT = f"""
-import sys, threading
+import resource, sys, threading
 sys.path.insert(0, sys.argv[2])
 from types import SimpleNamespace
 from experiments.cell.__main__ import opened
-from experiments.config import memory
 
 settings = {{"malloc": sys.argv[1], "precision": "float32", "seed": 0}}
 settings["conv_algorithm"] = "profiled"
@@ -28,12 +27,15 @@ opened(SimpleNamespace(
     framework="toy", device="cpu", threads=1, block=1, settings=settings, environment={{}}
 ))
 
+def page_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
 def faults():
     bytes([1]) * {BYTES}
-    before = memory.page_faults()
+    before = page_faults()
     for _ in range({TIMES}):
         bytes([1]) * {BYTES}
-    counts.append(memory.page_faults() - before)
+    counts.append(page_faults() - before)
 
 counts = []
 faults()

@@ -27,7 +27,6 @@ WINDOWS = {
     "device_seconds": 0.005,
     "host_seconds": 0.002,
     "window_seconds": [0.0503, 0.0502],
-    "interval_seconds": [0.005] * 20,
     "timed_seconds": 0.11,
     "wall_seconds": 0.12,
 }

@@ -32,9 +32,7 @@ CAPTION = (
     "goes on then: operators on the CPU or kernels on a GPU; copies; code that runs operators "
     "which the profiler does not show one by one; other code of the framework; the rest is Python. "
     "The last two are the gaps, in which no operator ran. Operators a step: those that compute, "
-    "and inside of which no other ran. The wait for input lies between steps. Cost of profiling: a "
-    "profiled step over the same step without the profiler in the same process, in every profiled "
-    "run; “—”: in some run the steps do not show one. It has made some part longer. Traces are "
+    "and inside of which no other ran. The wait for input lies between steps. Traces are "
     "artifacts of the runs (profile/)."
 )
 
@@ -48,7 +46,6 @@ class Breakdown:
         input_seconds: waited for a batch, in addition to the step.
         ops: operators of a step; None if they cannot be counted.
         launches: kernel launches of a step; None if they cannot be counted.
-        cost: a profiled step over one that is not; None if the steps of any run do not show one.
     """
 
     stratum: str
@@ -57,7 +54,6 @@ class Breakdown:
     input_seconds: float
     ops: float | None
     launches: float | None
-    cost: float | None
 
     @property
     def step_seconds(self) -> float:
@@ -88,8 +84,6 @@ def _mean(comparison: Comparison, stratum: str, level: str) -> Breakdown:
     def mean(name: str) -> float | None:
         return float(np.mean(values(name))) if values(name) else None
 
-    costs = values("profiler_cost_ratio")
-    has_cost = len(costs) == len(values("step_seconds")) and min(costs) > 1
     return Breakdown(
         stratum,
         level,
@@ -97,7 +91,6 @@ def _mean(comparison: Comparison, stratum: str, level: str) -> Breakdown:
         mean("input_seconds") or 0.0,
         mean("ops_per_step"),
         mean("launches_per_step"),
-        float(np.mean(costs)) if has_cost else None,
     )
 
 
@@ -106,7 +99,7 @@ def table(evidence: Evidence) -> list[Section]:
     results, factor = breakdowns(evidence.comparison), evidence.comparison.factor
     several = len({result.stratum for result in results}) > 1
     stratum = (Column("stratum", once=True),) if several else ()
-    counts = ("operators a step", "launches a step", "wait for input", "cost of profiling")
+    counts = ("operators a step", "launches a step", "wait for input")
     numbers = map(number, ("step", *PARTS.values(), "gaps", *counts))
     header: Header = (*stratum, factor, *numbers)
     rows = [_cells(result)[not several :] for result in results]
@@ -121,7 +114,7 @@ def _cells(breakdown: Breakdown) -> tuple[str, ...]:
         *(f"{100 * share:.1f} %" for share in shares),
         NOT_COUNTED if breakdown.ops is None else decimal(breakdown.ops, "{:,.0f}"),
         decimal(breakdown.launches, "{:,.0f}"),
-        *(wording.quantity(breakdown.input_seconds, seconds), decimal(breakdown.cost, "{:.2f}×")),
+        wording.quantity(breakdown.input_seconds, seconds),
     )
 
 

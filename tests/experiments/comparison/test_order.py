@@ -98,7 +98,8 @@ def test_shuffled_campaigns_have_few_warnings():
     """Six to thirty fair coins, weighed with their chance; one in a thousand is refused."""
     for n in range(6, 31):
         chances = {
-            order.Order("a", "b", known=n, a_first=k): math.comb(n, k) / 2**n for k in range(n + 1)
+            order.Order("a", "b", n_ordered=n, a_first=k): math.comb(n, k) / 2**n
+            for k in range(n + 1)
         }
         warned = sum(chance for coins, chance in chances.items() if coins.p < order.UNBALANCED)
         assert warned <= 0.05

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from experiments.comparison import compare
 from experiments.comparison.analyses import intervals
 from experiments.comparison.report import wording
 from experiments.comparison.verdicts.findings import Finding
-from experiments.workloads.captioning import samples
 from tests.experiments.comparison.campaigns import RATE, RSS, STEP, frame, paired
 
 
@@ -76,19 +74,3 @@ def test_ends_of_intervals_are_rounded_outwards(
 def test_what_could_be_told_apart_has_no_false_precision(share: float, told: str) -> None:
     one = _finding(1.0, 1.1, 1.2)
     assert wording.amount(share, one) == told
-
-
-def test_a_caption_that_never_changes_is_said_to(tmp_path: Path) -> None:
-    from PIL import Image
-
-    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    rows = [
-        samples.Row(tmp_path / "a.png", f"a {at}", {"toy": "a red", "other": f"a {at}"})
-        for at in ("one", "two")
-    ]
-    samples.write(tmp_path, rows, "Captions")
-    page = (tmp_path / "captions.html").read_text()
-    assert "toy writes the same caption under every picture" in page
-    assert "other writes" not in page
-    assert "reference caption" in page
-    assert "person" not in page

@@ -87,12 +87,6 @@ def test_spending_has_the_published_boundaries(spent: object, published: list[fl
     assert boundary(at, spent(at)) == pytest.approx(published, abs=6e-4)  # type: ignore[operator]
 
 
-def test_uneven_looks_spend_their_shares() -> None:
-    looks = BATCHES[:4]
-    spent = [0.05 * blocks / 48 for blocks in looks]
-    assert spent_by(looks, boundary(looks, spent)) == pytest.approx(spent, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("first", "most", "looks"),
     [
@@ -134,23 +128,6 @@ def test_extended_campaign_spends_the_rest() -> None:
     assert extended == pytest.approx(
         [*shares, shares[1] + (1 - shares[1]) * (two_thirds - third) / (1 - third), 1]
     )
-
-
-def test_nominal_levels_are_those_of_simulated_paths() -> None:
-    """Brownian paths, independent of the integration: each look spends its share."""
-    rng, blocks, rate = np.random.default_rng(0), np.array(BATCHES), sequential.FOR_T * 0.05
-    paths = np.cumsum(
-        rng.standard_normal((200_000, 7)) * np.sqrt(np.diff(blocks, prepend=0)), axis=1
-    ) / np.sqrt(blocks)
-    left = np.ones(len(paths), dtype=bool)
-    looks = Looks(BATCHES, (48,) * 7)
-    for look, spent in enumerate(np.diff(rate * np.array(looks.spent), prepend=0)):
-        critical = np.sort(np.abs(paths[left, look]))[-round(spent * len(paths))]
-        # some hundred paths cross: a tenth of their share
-        assert looks.one_by_one()[look].level(0.05) == pytest.approx(
-            2 * stats.norm.sf(critical), rel=0.2
-        )
-        left &= np.abs(paths[:, look]) < critical
 
 
 def test_p_is_the_error_rate_of_its_level() -> None:
@@ -201,7 +178,7 @@ def judged(table: pd.DataFrame) -> Finding:
 def test_row_has_the_interval_and_p_of_its_look(blocks: int) -> None:
     shifts = np.random.default_rng(blocks).normal(0.02, 0.03, blocks)
     finding, looks = judged(frame(shifts.tolist())), after(EVERY.index(blocks) + 1)
-    mean = autocorrelation.of_series([shifts])[0]
+    mean = autocorrelation.distributions_of([shifts])[0]
     assert finding.looks == looks
     assert finding.row.p == pytest.approx(float(looks.p(mean.p())))
     interval = np.log([finding.row.ci_low, finding.row.ci_high])
@@ -218,7 +195,9 @@ def test_equivalence_has_the_level_of_the_look() -> None:
     """The limit is the SD at which two one-sided tests just lie within the margin."""
     looks, bound = after(7), math.log1p(0.03)
     signs = np.tile([1.0, -1.0], 6)
-    limit = bound / float(autocorrelation.of_series([signs])[0].interval(1 - looks.level(0.1))[1])
+    limit = bound / float(
+        autocorrelation.distributions_of([signs])[0].interval(1 - looks.level(0.1))[1]
+    )
     for sd, equivalent in ((0.999 * limit, True), (1.001 * limit, False)):
         row = judged(frame((sd * signs).tolist())).row
         assert (row.equivalent, row.verdict == "equivalent") == (equivalent, equivalent)
@@ -226,11 +205,11 @@ def test_equivalence_has_the_level_of_the_look() -> None:
 
 def test_looks_follow_from_the_settings_of_runs() -> None:
     extended = frame([0.0] * 14, most=[8] * 8 + [36] * 6)
-    assert looks_of.of_runs(extended) == Looks(tuple(range(6, 15)), (8,) * 3 + (36,) * 6)
-    assert looks_of.of_runs(frame([0.0] * 14, until="fixed")) == FIXED
+    assert looks_of.looks_of_runs(extended) == Looks(tuple(range(6, 15)), (8,) * 3 + (36,) * 6)
+    assert looks_of.looks_of_runs(frame([0.0] * 14, until="fixed")) == FIXED
     both = pd.concat([frame([0.0] * 12), frame([0.0] * 8, campaign="d")])
-    assert looks_of.of_runs(both) == after(3), "the looks with the widest intervals"
-    assert looks_of.of_runs(both.drop(columns="params.until")) == FIXED
+    assert looks_of.looks_of_runs(both) == after(3), "the looks with the widest intervals"
+    assert looks_of.looks_of_runs(both.drop(columns="params.until")) == FIXED
 
 
 def test_recorded_looks_replace_planned_ones() -> None:
@@ -239,7 +218,7 @@ def test_recorded_looks_replace_planned_ones() -> None:
     runs["tags.looks"] = [
         {9: "6", 10: "6,9", 14: "6,9,12"}.get(int(block)) for block in runs["block"]
     ]
-    assert looks_of.of_runs(runs).blocks == (6, 9, 12, 14)
+    assert looks_of.looks_of_runs(runs).blocks == (6, 9, 12, 14)
 
 
 def t_campaigns(

@@ -18,7 +18,7 @@ def campaigns(**batch_sizes: str) -> pd.DataFrame:
 
 
 def test_newest_kind_has_all_campaigns_of_its_settings() -> None:
-    choice = sets.newest(campaigns(a="32", b="64", c="16", d="64"), factor="framework")
+    choice = sets.choose_newest(campaigns(a="32", b="64", c="16", d="64"), factor="framework")
     assert choice.kind is not None
     kinds = [(kind.campaigns, kind.differs) for kind in (choice.kind, *choice.others)]
     newest, *others = kinds
@@ -40,7 +40,7 @@ def test_comparable_runs_stay_together() -> None:
         (alike.drop(columns="campaign"), {}),
         (without_campaign, {}),
     ):
-        choice = sets.newest(table, **{"factor": "framework", **options})  # type: ignore[arg-type]
+        choice = sets.choose_newest(table, **{"factor": "framework", **options})  # type: ignore[arg-type]
         assert choice.kind is None
         assert choice.table is table
 
@@ -48,6 +48,6 @@ def test_comparable_runs_stay_together() -> None:
 def test_campaign_of_one_side_is_no_kind() -> None:
     table = campaigns(a="32", b="64", c="16")
     table = table[(table["campaign"] != "c") | (table["framework"] == "pytorch")]
-    choice = sets.newest(table, factor="framework")
+    choice = sets.choose_newest(table, factor="framework")
     assert choice.kind is not None
     assert choice.kind.campaigns == ("b",)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from experiments.comparison import compare
-from experiments.comparison.runs.environment import seconds_of_a_block
+from experiments.comparison.runs.environment import block_seconds
 from experiments.comparison.runs.pairing import ExclusionCode, Mismatch
 from tests.experiments.comparison.campaigns import STEP, frame
 
@@ -62,4 +62,4 @@ def test_cells_of_different_turns_are_no_pair() -> None:
 )
 def test_shared_time_of_a_block_counts_once(apart_ms: int, seconds: float) -> None:
     table = pd.DataFrame({"start_ms": [0, 60_000], "end_ms": [900, 60_900]})
-    assert seconds_of_a_block(table, table + apart_ms) == pytest.approx(seconds)
+    assert block_seconds(table, table + apart_ms) == pytest.approx(seconds)
