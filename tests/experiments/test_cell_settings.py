@@ -22,11 +22,7 @@ from experiments.contract import CellSpec, Prepared, Treatment
 from experiments.run.cell_run import CellTask, cell_spec
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
-<<<<<<< HEAD
-=======
-from experiments.run.recorder import Recorder
 from experiments.studies import captioning
->>>>>>> ca7425f6c56db715eb5844635863cd396c96f5b0
 from models import weights
 from tests import slurm
 from tests.conftest import QUICK, Place
@@ -223,60 +219,22 @@ def other(value: Any) -> Any:
     return value + ("other" if isinstance(value, str) else 1)
 
 
-<<<<<<< HEAD
-REPORT = """
-import json, sys
-from experiments.contract import CellSpec
-for line in sys.stdin:
-    print(json.dumps(CellSpec.from_values(json.loads(line)).settings))
-"""
-
-
-def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> None:
-    """Each setting that only some studies have, as a process reads it from what the runner sends to a cell."""
-    shared = settings_.searchable(studies.load("captioning").settings)
-    lines, expected = list[str](), list[tuple[str, str, Any]]()
-=======
 def test_settings_of_all_studies_reach_a_cell_as_json() -> None:
     shared = settings_.searchable(captioning.Settings)
-    recorder = cast(Recorder, SimpleNamespace(folder=Path(), experiment="", run_id="", nodes=()))
     count = 0
->>>>>>> ca7425f6c56db715eb5844635863cd396c96f5b0
     for study in studies.available():
         module = studies.load(study)
         settings = settings_.parse(module.settings, module.presets, {})
         prepared = PreparedCampaign(study, settings, cast(Plan, None), cast(Prepared, None))
         for name in sorted(settings_.searchable(module.settings) - shared):
             for value in (getattr(settings, name), other(getattr(settings, name))):
-<<<<<<< HEAD
-                task = CellTask(
-                    Treatment("own", "toy", settings={name: value}), "cell", "cell", {}, {}, 1
-                )
-                lines.append(json.dumps(asdict(cell_spec(prepared, task, Path()))))
-                expected.append((study, name, json.loads(json.dumps(value))))
-    sent = "\n".join(lines)
-    done = subprocess.run(
-        [sys.executable, "-c", REPORT],
-        input=sent,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    received = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [
-        (study, name, cell[name]) for (study, name, _), cell in zip(expected, received, strict=True)
-    ] == expected
-    assert len(expected) > 100
-=======
                 treatment = Treatment("cell", "toy", settings={name: value})
                 task = CellTask(treatment, "cell", "cell", {}, {}, 1)
-                message = json.loads(json.dumps(asdict(cell_spec(recorder, prepared, task))))
+                message = json.loads(json.dumps(asdict(cell_spec(prepared, task, Path()))))
                 received = CellSpec.from_values(message).settings[name]
                 assert received == json.loads(json.dumps(value)), (study, name)
                 count += 1
     assert count > 100
->>>>>>> ca7425f6c56db715eb5844635863cd396c96f5b0
 
 
 @pytest.mark.parametrize("group", GROUPS)
