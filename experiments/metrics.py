@@ -145,8 +145,6 @@ KNOWN = (
         within="steps",
     ),
     _ratio("train/step_seconds_p95", "p95 training step", "s"),
-    _ratio("train/on_device_step_seconds", "median training step by the device's clock", "s"),
-    _ratio("train/on_device_step_seconds_p95", "p95 training step by the device's clock", "s"),
     _ratio("train/first_step_seconds", "first training step", "s", alone=True),
     _ratio(TOTAL, "total training time", "s", short=("time",), alone=True, total=True),
     _ratio("train/first_epoch_seconds", "first epoch", "s", alone=True, total=True),
@@ -285,7 +283,7 @@ def outcome(metric: str) -> Metric:
     return Metric(metric, "ratio", "neither", None, metric, "", total=True)
 
 
-def declared(
+def check_primary(
     primary: Sequence[str], outcomes: Iterable[str], unmeasured: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the outcomes that were declared as primary.
@@ -314,7 +312,7 @@ def declared(
     return tuple(dict.fromkeys(primary))
 
 
-def checked(names: Iterable[str], measured: Iterable[str]) -> None:
+def check_outcomes(names: Iterable[str], measured: Iterable[str]) -> None:
     """Check that metrics were measured, or could have been.
 
     Raises:

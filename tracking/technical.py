@@ -20,7 +20,6 @@ NAMES = frozenset(
         "exported_run_id",
         "features",
         "host",
-        "idle",
         "implied",
         "jit_compile.planned",
         "keras.use_cudnn",

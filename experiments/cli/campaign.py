@@ -65,14 +65,17 @@ def is_by_mlflow() -> bool:
     return "MLFLOW_RUN_ID" in os.environ
 
 
-def conclude(campaign: Campaign, display: Display, last_block: int = 0) -> int:
+def conclude(campaign: Campaign, display: Display) -> int:
     """Measure a campaign, print its result and return the exit code."""
     from experiments.run.pipeline import run
 
-    conclusion = run(campaign, display.step, last_block)
+    conclusion = run(campaign, display.step)
     display.rest()
     print_tables(conclusion, display)
-    print_findings(conclusion.sentences, campaign.recorder.warnings, display)
+    answer = conclusion.answer
+    judged = answer.comparison.warnings if answer else ()
+    warnings = [*campaign.recorder.warnings, *map(str, judged)]
+    print_findings(conclusion.sentences, list(dict.fromkeys(warnings)), display)
     if conclusion.answer and conclusion.answer.card.advice:
         display.say(str(conclusion.answer.card.advice))
     path = conclusion.answer.report if conclusion.answer else None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,82 +40,30 @@ def requested(settings: CampaignSettings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(level.device for level in variation.each(settings)))
 
 
-@dataclass(frozen=True)
-class Placement:
-    """CPUs of the cells, and of the parent with its uploads; empty: as the system places it."""
-
-    cells: tuple[int, ...]
-    parent: tuple[int, ...] = ()
-
-    @property
-    def tags(self) -> dict[str, str]:
-        cpus = {"pinned.cell": self.cells, "pinned.parent": self.parent}
-        return {name: ",".join(map(str, numbers)) for name, numbers in cpus.items() if numbers}
-
-
-def placement(
+def cpus_of_cells(
     settings: CampaignSettings, available: Sequence[int] = (), root: Path = Path("/")
-) -> Placement:
-    """Return the CPUs of a campaign's processes.
+) -> tuple[int, ...]:
+    """Return the CPUs that a cell is placed on.
 
-    With pin=auto cells get one thread of each core and, of three cores or more, the parent the
-    first. No core is shared by both.
+    With pin=auto these are one thread of each core and, of three cores or more, none of the first,
+    which is left to the parent.
 
     Args:
         settings: The settings of the campaign.
         available: Numbers of the CPUs; empty: those of this process.
         root: The file system that holds `sys`.
-
-    Raises:
-        UsageError: if the system lets no process choose its CPUs.
     """
     available = sorted(available or own_cpus())
     if settings.pin == "none":
-        return Placement(tuple(available))
+        return tuple(available)
     cores = cpus.cores(available, root)
-    parent = cores[0] if len(cores) > 2 else ()
-    cells = tuple(core[0] for core in cores if core != parent)
-    return Placement(cells, tuple(sorted(parent)))
-
-
-def cpus_of_cells(settings: CampaignSettings) -> tuple[int, ...]:
-    """Return the CPUs that a cell is placed on; none if the system lets no process choose.
-
-    All are named if nothing is pinned: the parent that starts it may be pinned for another.
-    """
-    return placement(settings).cells
-
-
-def cpus_of_parent(cells: Iterable[CampaignSettings]) -> set[int]:
-    """Return the CPUs that the parent stays on while these cells are alive; none: any."""
-    pinned = [set(placement(cell).parent) for cell in cells if cell.pin != "none"]
-    return set.intersection(*filter(None, pinned)) if any(pinned) else set()
+    return tuple(core[0] for core in (cores[1:] if len(cores) > 2 else cores))
 
 
 @cache
 def own_cpus() -> tuple[int, ...]:
-    """Return the CPUs of this process before it placed itself."""
+    """Return the CPUs of this process."""
     return tuple(sorted(os.sched_getaffinity(0)))
-
-
-@contextmanager
-def staying_on(numbers: Collection[int]) -> Iterator[None]:
-    """Keep all threads of this process on these CPUs during the block; on any if none is named.
-
-    Processes that are started inherit it, unless they are placed themselves.
-    """
-    before = os.sched_getaffinity(0) if numbers else set[int]()
-    _place(numbers)
-    try:
-        yield
-    finally:
-        _place(before)
-
-
-def _place(numbers: Collection[int]) -> None:
-    for thread in os.listdir("/proc/self/task") if numbers else ():
-        with suppress(ProcessLookupError):  # the thread has ended
-            os.sched_setaffinity(int(thread), numbers)
 
 
 def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tuple[str, ...]:
@@ -179,11 +125,8 @@ def cool_down_seconds(settings: CampaignSettings) -> float:
 
 def sensor_seconds(settings: CampaignSettings) -> float:
     """Return the period of the sensors: a GPU's counters move ten times a second."""
-    if settings.sensor_seconds:
-        return settings.sensor_seconds
-    return (
-        CUDA_SENSOR_SECONDS if resolve(settings.device, settings) == "cuda" else CPU_SENSOR_SECONDS
-    )
+    on_gpu = resolve(settings.device, settings) == "cuda"
+    return settings.sensor_seconds or (CUDA_SENSOR_SECONDS if on_gpu else CPU_SENSOR_SECONDS)
 
 
 def timing(settings: CampaignSettings) -> str:

@@ -70,15 +70,13 @@ class Campaign:
             treatment: Of the cell.
             repeats: The result because of which it runs once more.
         """
-        machine = self.recorder.machine
         tags = {
             "kind": RunKind.CELL,
             "framework": treatment.framework,
             "treatment": treatment.name,
             "block": str(cell.block),
             "order_in_block": str(cell.order_in_block),
-            "idle": str(machine),
-            **machine.tags,
+            **self.recorder.machine.tags,
             "cell": cell.key,
         }
         if treatment.control:

@@ -73,10 +73,6 @@ class MachineState:
         heat = {f"idle/{name}/temperature_celsius": value for name, value in self.celsius.items()}
         return {"idle/others_cpu_percent": self.others_percent, **heat}
 
-    def __str__(self) -> str:
-        heat = [f"{name} {value:.0f} °C" for name, value in self.celsius.items()]
-        return ", ".join([f"CPU {self.others_percent:.0f} % used by others", *heat])
-
 
 def observe(began: CpuSnapshot, device: str, workers: int = 1) -> MachineState:
     """Return the state since a moment, half a second ago at least.

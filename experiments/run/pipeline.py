@@ -135,20 +135,19 @@ def restart(
     return Campaign(prepared, records, display)
 
 
-def run(campaign: Campaign, progress: Progress, last_block: int = 0) -> Conclusion:
+def run(campaign: Campaign, progress: Progress) -> Conclusion:
     """Measure every cell, judge, and write the report; the run always ends with its reason.
 
     Args:
         campaign: Started or restarted.
         progress: Shows the progress of the report.
-        last_block: Of an extension, see `StoppingRule`.
 
     Raises:
         Interrupted: If a signal came.
     """
     recorder = campaign.recorder
     try:
-        rule = StoppingRule(campaign, question(campaign.prepared), last_block)
+        rule = StoppingRule(campaign, question(campaign.prepared))
         all_ok = _measure(campaign, rule)
         return _judge_and_report(campaign, progress, all_ok=all_ok, stopped=rule.stopped)
     except Interrupted as error:
@@ -229,7 +228,7 @@ def _judge_and_report(
         headline = f"No verdict: {error}."
         sentences = [headline]
     else:
-        sentences, headline = list(result.sentences), result.card.told
+        sentences, headline = list(result.sentences), result.card.headline
         recorder.keep_metrics({**result.extra.metrics, **result.card.figures})
         if result.report is None:
             sentences.append(f"{result.trouble}; resume writes it later.")
@@ -315,7 +314,7 @@ def _description(
     with suppress(Unreachable):
         cells = f"[here]({recorder.store.list_of(recorder.experiment, recorder.run_id)})"
     parts = [
-        rendering.description_card(result.card) if result else "",
+        rendering.markdown_card(result.card) if result else "",
         f"**{prepared.plan.title}**, preset `{settings.preset}`: {frameworks} in "
         f"{blocks} blocks on `{', '.join(campaign.devices)}`; data `{info.name}` ({counts}).",
         "\n".join(f"- ⚠ {line}" for line in recorder.warnings),

@@ -142,8 +142,6 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
             )
         # raises for a missing GPU, too
         devices.check_variables(devices.resolve_all(level), os.environ)
-        if not level.on_cluster:
-            devices.placement(level)  # raises where no CPU is left to the cells
     backends.check(settings)
     studies.primary(studies.load(study), settings)  # raises for what it does not judge
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from experiments import studies
-from experiments.comparison.report.remarks import Advice
+from experiments.comparison.report.card import Advice
 from experiments.config import settings as settings_
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings
 from experiments.run import journal_runs
@@ -185,21 +185,13 @@ def reported_looks(folder: Path, run: str, blocks: int) -> tuple[int, ...]:
     return tuple(sorted({*looks, blocks})) if reported > looked else looks
 
 
-@dataclass(frozen=True)
-class Extension:
-    """Arguments of `pipeline.restart`, and the last block to run."""
+def request(
+    run_id: str, blocks: int, budget: str, root: Path
+) -> tuple[str, str, Mapping[str, str]]:
+    """Return study, run id and overrides of `pipeline.restart` for more blocks of a campaign.
 
-    study: str
-    run_id: str
-    overrides: Mapping[str, str]
-    last_block: int
-
-
-def request(run_id: str, blocks: int, budget: str, root: Path) -> Extension:
-    """Return the extension of a campaign by a number of blocks.
-
-    Of a fixed number of blocks it gets that many on top; a campaign that goes on until it is
-    settled, on top of those that it has run.
+    Of a fixed number of blocks it gets that many on top. A campaign that goes on until it is
+    settled may go on for that many more than it has run.
 
     Args:
         run_id: Id of its run, or `last`.
@@ -230,7 +222,7 @@ def request(run_id: str, blocks: int, budget: str, root: Path) -> Extension:
     if settings.until_settled:
         overrides["max_blocks"] = str(max(last, settings.max_blocks))
         del overrides["blocks"]
-    return Extension(description["study"], folder.name, overrides, last)
+    return description["study"], folder.name, overrides
 
 
 def advice(campaign: Campaign, blocks: int, _stratum: str = "") -> Advice | None:

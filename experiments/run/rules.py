@@ -31,16 +31,12 @@ class StoppingRule:
 
     Attributes:
         question: About the runs.
-        last_block: Of an extension, which goes up to it though it was settled before; 0: as far
-            as the settings require.
         stopped: Why no further block was run, as a sentence.
     """
 
     campaign: Campaign
     question: ComparisonSpec
-    last_block: int = 0
     stopped: str = ""
-    _settled_before: bool = False
     _seconds: list[float] = field(default_factory=list)
     _began: float = field(default_factory=time.monotonic)
     _last: float = field(default_factory=time.monotonic)
@@ -57,15 +53,15 @@ class StoppingRule:
         is_planned = block in planned_looks(settings) or block in self.campaign.looks
         budget = durations.seconds("budget", settings.budget)
         is_over = ran_now and now - self._began + self._block_seconds > budget
-        if is_planned or is_over or block == self.last_block:
-            self._look(block, ran_now=ran_now, is_over=is_over)
+        if is_planned or is_over:
+            self._look(block, is_over=is_over)
         return bool(self.stopped)
 
     @property
     def _block_seconds(self) -> float:
         return statistics.median(self._seconds) if self._seconds else 0.0
 
-    def _look(self, block: int, *, ran_now: bool, is_over: bool) -> None:
+    def _look(self, block: int, *, is_over: bool) -> None:
         settings, say = self.campaign.settings, self.campaign.recorder.display.say
         self.campaign.note_look(block)
         runs = table(list(journal_runs.stored(self.campaign.recorder.folder)))
@@ -87,23 +83,16 @@ class StoppingRule:
             )
             for finding in findings:
                 say(f"  {wording.at_a_look(finding, self._block_seconds)}")
-        self._settled_before |= is_settled and bool(self.last_block) and not ran_now
         self.stopped = self._why_stop(block, is_settled=is_settled, is_over=is_over)
 
     def _why_stop(self, block: int, *, is_settled: bool, is_over: bool) -> str:
         settings, state = self.campaign.settings, "settled" if is_settled else "not settled"
-        is_newest = block == self.campaign.looks[-1]
-        if is_settled and is_newest and not self._settled_before:
+        if is_settled and block == self.campaign.looks[-1]:
             return f"Stopped after {block} blocks: settled."
         if block == settings.max_blocks:
             return f"Stopped after {block} blocks, the most allowed: {state}."
-        if block == self.last_block:
-            return f"Stopped after {block} blocks, as many as were asked for: {state}."
         if is_over:
-            return (
-                f"Stopped after {block} blocks: the budget of {settings.budget} is used, "
-                f"and it is {state}."
-            )
+            return f"Stopped after {block} blocks, the budget of {settings.budget}: {state}."
         return ""
 
 
@@ -157,7 +146,7 @@ def find_odd_block(folder: Path, campaign: str, spec: ComparisonSpec) -> OddBloc
         finding
         for finding in _to_settle(comparison)
         if len(finding.pairs) >= MINIMUM_BLOCKS
-        and busy.depends(finding.outcome)
+        and busy.depends_on_load(finding.outcome)
         and finding.row.p is not None
     ]
     odd = outliers.odd_blocks([([pair.block for pair in row.pairs], row.shifts) for row in rows])

@@ -8,9 +8,9 @@ import pkgutil
 from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.contract import Study
-from experiments.metrics import FREELY, Outcome, declared, outcome
+from experiments.metrics import FREELY, Outcome, check_primary, outcome
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 
 def available() -> list[str]:
@@ -26,7 +26,7 @@ def load(name: str) -> Study:
     """
     if name not in available():
         right = settings_.suggestion(name, available())
-        raise UsageError(f"no experiment '{plain.short(name)}'{right}")
+        raise UsageError(ErrorCode.UNKNOWN_NAME, f"no experiment '{plain.short(name)}'{right}")
     study: Study = importlib.import_module(f"{__name__}.{name}").STUDY
     return study
 
@@ -44,7 +44,7 @@ def primary(study: Study, settings: settings_.CampaignSettings) -> tuple[str, ..
         UsageError: For an outcome that the study does not judge.
     """
     metrics = [outcome.metric for outcome in outcomes(study, settings)]
-    return declared(settings.primary or study.primary, metrics)
+    return check_primary(settings.primary or study.primary, metrics)
 
 
 def outcomes(study: Study, settings: settings_.CampaignSettings) -> tuple[Outcome, ...]:

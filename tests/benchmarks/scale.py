@@ -1,7 +1,8 @@
-"""`python -m tests.benchmarks.scale`: what a cell costs in campaigns of growing size; prints Markdown.
+"""Cost of a cell in campaigns of growing size; `python -m tests.benchmarks.scale` prints Markdown.
 
-SYNTHETIC campaigns: no cell runs, every value is drawn. Their records go through the real journal, to a real tracking store and
-back, and into the real comparison. Costs are seconds of this machine: what holds elsewhere is how they grow with the size.
+SYNTHETIC campaigns: no cell runs, each value is drawn. Their records go through the real journal,
+to a real tracking store and back, and into the real comparison. Costs are seconds of this machine:
+their growth with the size holds elsewhere too.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 EXPERIMENT = "synthetic"
-FRAMEWORKS = {"a": 1.0, "b": 1.05}  # made up: how long b takes
-# What the sensors of a cell of a minute write: 12 series, twice a second, eight samples a record.
+FRAMEWORKS = {"a": 1.0, "b": 1.05}
+# Records of the sensors of a cell of a minute: 12 series, twice a second, eight samples a record.
 SERIES, SAMPLES, SAMPLES_A_RECORD = 12, 120, 8
 STAGES = ("journal", "resume", "store", "fetch", "compare", "look")
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of a campaign of so many cells: seconds a cell by stage, bytes of its journal a cell.
+    """Costs of a campaign: seconds a cell by stage, bytes of its journal a cell.
 
     look: once over the journals of as many jobs, a job each cell; it is made twice a second.
     """
@@ -56,7 +57,7 @@ class Costs:
 
 
 def records(cells: int, rng: np.random.Generator, samples: int = SAMPLES) -> Iterator[Record]:
-    """What a campaign's journal holds of so many cells, in blocks of two. samples: of the sensors in each cell."""
+    """Yield the records of a campaign, in blocks of two; samples: of the sensors in each cell."""
     campaign, now = uuid.UUID(bytes=rng.bytes(16)).hex, 1_760_000_000_000
     params = {name: text for name, text in settings_.as_text(Settings()).items() if text}
     yield RunOpened(
@@ -106,46 +107,48 @@ def records(cells: int, rng: np.random.Generator, samples: int = SAMPLES) -> Ite
         yield Metrics(
             run,
             tuple(
-                Point(one.metric, float(by), 0, began)
-                for one, by in zip(KNOWN, factors, strict=True)
+                Point(metric.metric, float(by), 0, began)
+                for metric, by in zip(KNOWN, factors, strict=True)
             ),
         )
         yield RunClosed(run, began + 60_000, RunOutcome.OK)
 
 
 def costs(cells: int, *, on_store: bool, samples: int = SAMPLES, seed: int = 0) -> Costs:
-    """Every stage once, in a folder and an SQLite store of its own. on_store: whether records go to a store too."""
-    found: dict[str, float] = {}
+    """Run each stage once, in a temporary folder; on_store: records go to an SQLite store too."""
+    stages: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        written, found["journal"] = _timed(lambda: _write(place, cells, samples, seed))
-        _, found["resume"] = _timed(lambda: cell_results(place))
+        written, stages["journal"] = _timed(lambda: _write(place, cells, samples, seed))
+        _, stages["resume"] = _timed(lambda: cell_results(place))
         if on_store:
             from tracking.store import Store  # MLflow reads its defaults when it is imported
 
             store = Store(f"sqlite:///{place}/mlflow.db")
             store.experiment_id(EXPERIMENT)
-            _, found["store"] = _timed(lambda: _deliver(store, place))
-            _, found["fetch"] = _timed(
+            _, stages["store"] = _timed(lambda: _deliver(store, place))
+            _, stages["fetch"] = _timed(
                 lambda: sum(1 for _ in store.runs(EXPERIMENT, "tags.kind = 'cell'"))
             )
         runs = table(list(journal_runs.stored(place)))
-        _, found["compare"] = _timed(lambda: judged(ComparisonSpec(), runs))
+        _, stages["compare"] = _timed(lambda: judged(ComparisonSpec(), runs))
         jobs = _journals_of_jobs(place, cells)
-        _, found["look"] = _timed(lambda: [journal.read(one) for one in jobs])
-    return Costs(cells, {name: seconds / cells for name, seconds in found.items()}, written / cells)
+        _, stages["look"] = _timed(lambda: [journal.read(job) for job in jobs])
+    return Costs(
+        cells, {name: seconds / cells for name, seconds in stages.items()}, written / cells
+    )
 
 
 def _write(folder: Path, cells: int, samples: int, seed: int) -> int:
-    kept = Journal(folder)
+    log = Journal(folder)
     for record in records(cells, np.random.default_rng(seed), samples):
-        kept.append(record)
-    kept.close()
-    return kept.size
+        log.append(record)
+    log.close()
+    return log.size
 
 
 def _deliver(store: Store, folder: Path) -> None:
-    """As the uploader does, batch by batch."""
+    """Send records batch by batch, like the uploader."""
     offset = 0
     while True:
         some, after = journal.read(folder, offset)
@@ -157,12 +160,12 @@ def _deliver(store: Store, folder: Path) -> None:
 
 
 def _journals_of_jobs(folder: Path, count: int) -> list[Path]:
-    """Journals that hold nothing new, as those of jobs at work do most of the time."""
-    found = [folder / "jobs" / str(number) for number in range(count)]
-    for one in found:
-        one.mkdir(parents=True)
-        (one / journal.RECORDS).touch()
-    return found
+    """Return journals that hold nothing new, as those of running jobs do most of the time."""
+    folders = [folder / "jobs" / str(number) for number in range(count)]
+    for job in folders:
+        job.mkdir(parents=True)
+        (job / journal.RECORDS).touch()
+    return folders
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
@@ -171,30 +174,32 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 def growth(of: Sequence[Costs], stage: str) -> list[float]:
-    """How a stage's whole cost grows from one size to the next, as the power of the size: 1 is so much a cell, 2 is quadratic."""
-    told = [(one.cells, one.seconds[stage]) for one in of if stage in one.seconds]
+    """Return the power of the size with which a stage's whole cost grows: 1 is linear."""
+    costs_by_size = [(size.cells, size.seconds[stage]) for size in of if stage in size.seconds]
     return [
-        1 + log(after / before) / log(more / few) for (few, before), (more, after) in pairwise(told)
+        1 + log(after / before) / log(more / few)
+        for (few, before), (more, after) in pairwise(costs_by_size)
     ]
 
 
-def as_markdown(found: Sequence[Costs]) -> str:
-    """A line a size, in milliseconds a cell; then how each stage grows over the last step."""
+def as_markdown(sizes: Sequence[Costs]) -> str:
+    """Return a line a size, in milliseconds a cell; then the growth over the last step."""
     lines = [
         f"| cells | journal, kB a cell | {' | '.join(f'{stage}, ms a cell' for stage in STAGES)} |",
         "|---" * 8 + "|",
     ]
-    for one in found:
-        told = [
-            f"{1_000 * one.seconds[stage]:.3f}" if stage in one.seconds else "–" for stage in STAGES
+    for size in sizes:
+        cells = [
+            f"{1_000 * size.seconds[stage]:.3f}" if stage in size.seconds else "–"
+            for stage in STAGES
         ]
-        lines.append(f"| {one.cells:,} | {one.journal_bytes / 1_000:.0f} | {' | '.join(told)} |")
-    last = [f"{steps[-1]:.2f}" if (steps := growth(found, stage)) else "–" for stage in STAGES]
+        lines.append(f"| {size.cells:,} | {size.journal_bytes / 1_000:.0f} | {' | '.join(cells)} |")
+    last = [f"{steps[-1]:.2f}" if (steps := growth(sizes, stage)) else "–" for stage in STAGES]
     return "\n".join([*lines, f"| grows as cells to the power of | 1 | {' | '.join(last)} |"])
 
 
 def main(words: list[str] | None = None) -> int:
-    """The table on standard output."""
+    """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scale", description=__doc__)
     parser.add_argument("--cells", default="100,1000,10000", help="sizes of campaigns")
     parser.add_argument(
@@ -207,21 +212,21 @@ def main(words: list[str] | None = None) -> int:
         help="of the sensors in each cell; 0 for the comparison alone",
     )
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args(words)
+    args = parser.parse_args(words)
     mlflow_defaults.apply()
     try:
-        sizes = [int(one) for one in asked.cells.split(",")]
+        sizes = [int(size) for size in args.cells.split(",")]
     except ValueError:
-        parser.error(f"--cells={asked.cells} is not a list of whole numbers; write 100,1000")
+        parser.error(f"--cells={args.cells} is not a list of whole numbers; write 100,1000")
     if min(sizes) < 12:
         parser.error("a campaign has at least 12 cells here: six blocks of two")
-    found = []
+    results = []
     for size in sizes:
         print(f"{size:,} cells", file=sys.stderr)
-        found.append(
-            costs(size, on_store=size <= asked.store_up_to, samples=asked.samples, seed=asked.seed)
+        results.append(
+            costs(size, on_store=size <= args.store_up_to, samples=args.samples, seed=args.seed)
         )
-    print(as_markdown(found))
+    print(as_markdown(results))
     return 0
 
 

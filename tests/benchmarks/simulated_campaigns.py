@@ -1,4 +1,4 @@
-"""Simulated campaigns: those that stop when they are settled, and those that repeat an odd block."""
+"""Simulated campaigns that stop when they are settled, or repeat an odd block."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def draw(
 
 @dataclass(frozen=True)
 class Stopped:
-    """How campaigns ended: the blocks, the verdict (0: none), and whether a difference was shown."""
+    """Blocks, verdict (0: none), and whether a difference was shown, of each campaign."""
 
     blocks: NDArray[np.int_]
     verdict: NDArray[np.int_]
@@ -45,7 +45,7 @@ class Stopped:
 
 
 def at_every_look(noise: Floats, looks: Sequence[Looks]) -> list[MeanDistribution]:
-    """Return the distributions of the first outcome's mean; noise: (campaigns, outcomes, blocks)."""
+    """Return distributions of the first outcome's mean; noise: (campaigns, outcomes, blocks)."""
     every = []
     for look in looks:
         means = autocorrelation.distributions(autocorrelation.fit(noise[..., : look.blocks[-1]]))
@@ -65,11 +65,12 @@ def stop(
         ratio: The true one.
     """
     campaigns = len(means[0].fits.df)
-    ended = Stopped(*(np.zeros(campaigns, dtype=int) for _ in range(3)))
+    result = Stopped(*(np.zeros(campaigns, dtype=int) for _ in range(3)))
     live = np.arange(campaigns)
     zero, low, high = ((bound - math.log(ratio)) / sd for bound in (0.0, -MARGIN, MARGIN))
     for mean, look in zip(means, looks, strict=True):
-        now, level, both = mean[live], look.level(ALPHA), look.level(2 * ALPHA)  # type: ignore[index]
+        now = mean[live]  # type: ignore[index]
+        level, both = look.level(ALPHA), look.level(2 * ALPHA)
         different = 2 * np.minimum(now.p_above(zero), now.p_below(zero)) <= level
         beyond, below = now.p_above(high) < level / 2, now.p_below(low) < level / 2
         inside = np.maximum(now.p_above(low), now.p_below(high)) < both / 2
@@ -77,12 +78,12 @@ def stop(
             [different & beyond, different & below, inside], [BEYOND, BELOW, INSIDE], 0
         )
         ends = (verdict != 0) | (look is looks[-1])
-        ended.blocks[live[ends]] = look.blocks[-1]
-        ended.verdict[live[ends]], ended.different[live[ends]] = verdict[ends], different[ends]
+        result.blocks[live[ends]] = look.blocks[-1]
+        result.verdict[live[ends]], result.different[live[ends]] = verdict[ends], different[ends]
         live = live[~ends]
         if not len(live):
             break
-    return ended
+    return result
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def slow_runs(rng: np.random.Generator, shape: Shape) -> Floats:
 
 
 def drift(rng: np.random.Generator, shape: Shape) -> Floats:
-    """Sides drift apart by three SDs, about the true mean."""
+    """Draw a drift between the sides of three SDs, about the true mean."""
     signs = rng.choice([-1.0, 1.0], (*shape[:2], 1))
     return np.asarray(rng.standard_normal(shape) + 1.5 * signs * np.linspace(-1, 1, shape[2]))
 
@@ -191,9 +191,9 @@ def power(
     every, single = noise + math.log1p(effect), noise.copy()
     single[:, 0] += math.log1p(effect)
     ours, plain = judge(every).beyond, judge_by_t(every).beyond
-    one, one_by_t = (rule(single).beyond[:, 0].mean() for rule in (judge, judge_by_t))
+    ours_single, t_single = (rule(single).beyond[:, 0].mean() for rule in (judge, judge_by_t))
     lost = (plain & ~ours).any(axis=-1).mean()
-    shares = (ours.mean() / plain.mean(), one / one_by_t, one_by_t, lost)
+    shares = (ours.mean() / plain.mean(), ours_single / t_single, t_single, lost)
     return Power(*map(float, shares))
 
 

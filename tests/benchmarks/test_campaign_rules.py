@@ -55,55 +55,59 @@ def allowed(share: float, campaigns: int) -> float:
     return share + 3 * math.sqrt(share * (1 - share) / campaigns)
 
 
-def test_simulated_campaigns_stop_as_those_of_compare() -> None:
+def test_simulated_campaigns_stop_like_compare() -> None:
     """Three spreads, so that verdicts of every kind are among them, look by look."""
     looks, noise = looks_of(most=10), draw("normal", 2, 10)
     means = at_every_look(noise, looks)
     verdicts = set()
     for sd, ratio in ((0.012, 1.0), (0.03, 1.1), (0.05, 0.8)):
-        ended = stop(means, looks, sd, ratio)
+        result = stop(means, looks, sd, ratio)
         for at, campaign in enumerate(noise):
             runs = settled(campaign * sd + math.log(ratio))
             judged = {}
             for look in looks:
                 report = compare(runs[runs["block"] < look.blocks[-1]], primary=NAMES[:1])
-                judged[look.blocks[-1]] = next(one for one in report.findings if one.primary)
+                judged[look.blocks[-1]] = next(
+                    finding for finding in report.findings if finding.primary
+                )
             codes = {
                 "slower": BEYOND,
                 "faster": BELOW,
                 "equivalent": INSIDE,
                 "different, within margin": INSIDE,
             }
-            found = {blocks: codes.get(one.row.verdict, 0) for blocks, one in judged.items()}
-            last = next((blocks for blocks, code in found.items() if code), 10)
-            assert (last, found[last]) == (ended.blocks[at], ended.verdict[at])
-            assert judged[last].different == ended.different[at]
-            verdicts.add(found[last])
+            verdict_codes = {
+                blocks: codes.get(finding.row.verdict, 0) for blocks, finding in judged.items()
+            }
+            last = next((blocks for blocks, code in verdict_codes.items() if code), 10)
+            assert (last, verdict_codes[last]) == (result.blocks[at], result.verdict[at])
+            assert judged[last].different == result.different[at]
+            verdicts.add(verdict_codes[last])
     assert verdicts == {BEYOND, BELOW, INSIDE}
 
 
 def settled(shifts: np.ndarray) -> pd.DataFrame:
-    """Runs of a campaign with until=settled."""
-    asked = {"params.until": "settled", "params.blocks": "6", "params.max_blocks": "10"}
-    return table(shifts).assign(campaign="c", **asked)
+    """Return runs of a campaign with until=settled."""
+    params = {"params.until": "settled", "params.blocks": "6", "params.max_blocks": "10"}
+    return table(shifts).assign(campaign="c", **params)
 
 
 def test_wrong_verdicts_in_the_small() -> None:
     """A hundred campaigns of at most 18 blocks."""
     looks = looks_of(most=18)
     for name in ("normal", "AR(1) .5"):
-        found = errors(draw(name, FEW, 18), looks)
-        assert max(found.different, found.equivalent, found.beyond) <= allowed(MOST_WRONG, FEW)
+        rates = errors(draw(name, FEW, 18), looks)
+        assert max(rates.different, rates.equivalent, rates.beyond) <= allowed(MOST_WRONG, FEW)
 
 
-def test_a_slow_block_in_the_small() -> None:
+def test_slow_block_in_the_small() -> None:
     slowed = slow_block(0.02 * draw("normal", FEW, 9) + math.log(1.1))
     before, after = simulated.judge(slowed[..., :8]), simulated.judge(with_repeats(slowed)[0])
     assert before.slower.mean() < 0.1
     assert after.slower.mean() >= 0.8
 
 
-def test_walds_blocks_are_those_of_his_boundaries() -> None:
+def test_walds_blocks_are_those_of_simulated_boundaries() -> None:
     """Whole blocks overshoot: a simulated test takes one to three blocks more."""
     for sd, ratio in EFFECTS:
         approximate, exact = simulated.wald_blocks(sd, ratio), simulated.sprt_blocks(sd, ratio)
@@ -121,7 +125,9 @@ def test_wrong_verdicts() -> None:
     for name in (*PROMISED, *OTHERS):
         noise = draw(name, CAMPAIGNS, simulated.MOST)
         both = (errors(noise, looks), errors(noise[:, :1], looks))
-        shares = [share for one in both for share in (one.different, one.equivalent, one.beyond)]
+        shares = [
+            share for rates in both for share in (rates.different, rates.equivalent, rates.beyond)
+        ]
         print(f"| {name} | {' | '.join(f'{100 * share:.1f}' for share in shares)} |", flush=True)
         if name in PROMISED:
             missed += [(name, share) for share in shares[:3] if share > MOST_WRONG]
@@ -137,10 +143,10 @@ def test_blocks_that_are_needed() -> None:
     for outcomes in (12, 1):
         means = at_every_look(draw("normal", 2 * CAMPAIGNS, simulated.MOST)[:, :outcomes], looks)
         for sd, ratio in EFFECTS:
-            ended = stop(means, looks, sd, ratio)
+            result = stop(means, looks, sd, ratio)
             exact, approximate = simulated.sprt_blocks(sd, ratio), simulated.wald_blocks(sd, ratio)
-            blocks = float(ended.blocks.mean())
-            settled = 100 * np.mean(ended.verdict == BEYOND)
+            blocks = float(result.blocks.mean())
+            settled = 100 * np.mean(result.verdict == BEYOND)
             print(
                 f"| {outcomes} | {ratio} | {sd} | {settled:.1f} | {blocks:.1f} "
                 f"| {exact:.1f} ({blocks / exact:.2f}) "

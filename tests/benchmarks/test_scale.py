@@ -17,7 +17,7 @@ from tracking.journal import Journal
 from tracking.records import Metrics, RunOutcome
 
 
-def test_a_synthetic_campaign_is_read_and_judged_as_a_real_one(tmp_path: Path) -> None:
+def test_synthetic_campaigns_are_judged(tmp_path: Path) -> None:
     records = Journal(tmp_path)
     for record in scale.records(24, np.random.default_rng(0)):
         records.append(record)
@@ -31,7 +31,7 @@ def test_a_synthetic_campaign_is_read_and_judged_as_a_real_one(tmp_path: Path) -
     assert ratios["train/step_seconds"] == pytest.approx(1.05, rel=4 * 0.02 * (2 / 12) ** 0.5)
 
 
-def test_the_same_seed_is_the_same_campaign_with_a_minute_of_sensors() -> None:
+def test_seed_determines_the_campaign() -> None:
     first, again = (list(scale.records(12, np.random.default_rng(7))) for _ in range(2))
     assert first == again
     points = [
@@ -44,7 +44,7 @@ def test_the_same_seed_is_the_same_campaign_with_a_minute_of_sensors() -> None:
     assert len(points) == 12 * scale.SERIES * scale.SAMPLES
 
 
-def test_growth_is_the_power_of_the_whole_cost() -> None:
+def test_growth_is_the_power_of_the_cost() -> None:
     linear = [
         Costs(cells, {"journal": 0.002, "compare": 0.002 * cells}, 1.0)
         for cells in (10, 100, 1_000)
@@ -54,12 +54,15 @@ def test_growth_is_the_power_of_the_whole_cost() -> None:
     assert scale.growth(linear, "compare") == pytest.approx([2.0, 2.0])
 
 
-def test_the_command_measures_every_stage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert scale.main(["--cells", "12,14", "--store-up-to", "12", "--samples", "16"]) == 0
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in capsys.readouterr().out.splitlines()
-    ]
+@pytest.mark.parametrize(
+    ("store", "is_sent"), [("0", False), pytest.param("12", True, marks=pytest.mark.slow)]
+)
+def test_command_measures_the_stages(
+    store: str, is_sent: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert scale.main(["--cells", "12,14", "--store-up-to", store, "--samples", "16"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert [len(row) for row in rows] == [2 + len(scale.STAGES)] * 5
-    assert float(rows[2][4]) > 0  # twelve cells went to a store
-    assert rows[3][4] == "–"  # fourteen did not
+    assert (rows[2][4] != "–") is is_sent
+    assert rows[3][4] == "–"

@@ -103,7 +103,7 @@ def test_slurm_refusal_names_the_request(
     [
         ({"partition": "main"}, ErrorCode.CONFLICT),
         ({"executor": "slurm", "time_limit": "none"}, ErrorCode.MISSING_VALUE),
-        ({"executor": "slurm"}, ErrorCode.NOT_INSTALLED),
+        ({"executor": "slurm"}, ErrorCode.UNSUPPORTED),
     ],
 )
 def test_settings_of_a_cluster_are_checked(

@@ -139,9 +139,8 @@ class KnownCampaign:
 
     note_look = Campaign.note_look
 
-    def stopping_rule(self, last_block: int = 0) -> StoppingRule:
-        spec = ComparisonSpec(baseline="a", outcomes=[STEP])
-        return StoppingRule(self, spec, last_block)  # type: ignore[arg-type]
+    def stopping_rule(self) -> StoppingRule:
+        return StoppingRule(self, ComparisonSpec(baseline="a", outcomes=[STEP]))  # type: ignore[arg-type]
 
 
 def noise(sd: float, mean: float = 0.0) -> list[float]:

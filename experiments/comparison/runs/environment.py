@@ -18,12 +18,12 @@ from experiments.metrics import TO_ACCURACY
 from tracking.records import BETWEEN_WARNINGS
 
 HUGE = 1.7e308  # MLflow stores infinities as the greatest float
-APART = (
+SEPARATE_CAMPAIGNS = (
     "the compared levels come from campaigns of their own: nothing ran side by side, "
     "so that whatever changed between them is in the difference"
 )
 # Columns of the environment, and prefixes of tags that are not part of it.
-TOLD = (
+ENVIRONMENT_COLUMNS = (
     "machine",
     "model",
     "dataset",
@@ -35,7 +35,7 @@ TOLD = (
     "params.precision",
     "params.others_limit_percent",
 )
-UNTOLD_TAGS = (
+OMITTED_TAGS = (
     "mlflow.",
     "not_available.",
     "origin",
@@ -100,10 +100,8 @@ def values(frame: pd.DataFrame, metrics: Iterable[str]) -> dict[str, tuple[Value
     return values
 
 
-def seconds_of_a_block(first: pd.DataFrame, second: pd.DataFrame) -> float | None:
+def block_seconds(first: pd.DataFrame, second: pd.DataFrame) -> float | None:
     """Return the median over blocks of the time of both runs, in which shared time counts once."""
-    if not {"start_ms", "end_ms"} <= set(first.columns):
-        return None
     starts, ends = (
         np.array([pd.to_numeric(side[name]) for side in (first, second)], float)
         for name in ("start_ms", "end_ms")
@@ -174,13 +172,13 @@ def medians(table: pd.DataFrame, *, factor: str, metric: str) -> dict[str, float
     return {str(level): float(value) for level, value in by_level.items()}
 
 
-def environment(frame: pd.DataFrame, levels: Sequence[str]) -> dict[str, dict[str, str]]:
+def describe_environment(frame: pd.DataFrame, levels: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the environment of each level's runs, with all values of each part."""
-    columns = [column for column in TOLD if column in frame.columns]
+    columns = [column for column in ENVIRONMENT_COLUMNS if column in frame.columns]
     columns += sorted(
         column
         for column in frame.columns
-        if column.startswith("tags.") and not column[5:].startswith(UNTOLD_TAGS)
+        if column.startswith("tags.") and not column[5:].startswith(OMITTED_TAGS)
     )
     environments: dict[str, dict[str, str]] = {}
     for level in levels:
@@ -198,8 +196,7 @@ def rests_on(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:
 
 
 def _distinct(frame: pd.DataFrame, column: str) -> tuple[str, ...]:
-    values = frame[column].dropna().unique() if column in frame.columns else ()
-    return tuple(sorted({str(value) for value in values} - {""}, key=natural))
+    return tuple(sorted(set(frame[column].dropna().astype(str)) - {""}, key=natural))
 
 
 def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
@@ -213,7 +210,7 @@ def missing_sensors(frame: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def not_available(frames: Iterable[pd.DataFrame], metric: str) -> str:
+def missing_reason(frames: Iterable[pd.DataFrame], metric: str) -> str:
     """Return the reason for which runs have no such metric, if they name it."""
     column = f"tags.not_available.{metric}"
     reasons = set[str]()
@@ -233,7 +230,7 @@ def warnings(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
         if line
     ]
     if frame["apart"].any():
-        lines.append(ComparisonWarning(WarningCode.SEPARATE_CAMPAIGNS, APART))
+        lines.append(ComparisonWarning(WarningCode.SEPARATE_CAMPAIGNS, SEPARATE_CAMPAIGNS))
     names = {
         "tags.environment": (
             WarningCode.MIXED_ENVIRONMENTS,

@@ -34,7 +34,7 @@ def distinguish(names: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def added(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+def add_names(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """Return the table with the names of its campaigns, unchanged if there is no name."""
     if "campaign" not in table.columns:
         return table
@@ -44,15 +44,15 @@ def added(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     )
 
 
-def in_table(table: pd.DataFrame) -> dict[str, str]:
+def names_by_run(table: pd.DataFrame) -> dict[str, str]:
     """Return the names of campaigns in the report by run id; without a name, the run id."""
     if "campaign" not in table.columns:
         return {}
-    campaigns = zip(table["campaign"], of_campaigns(table, table["campaign"]), strict=True)
+    campaigns = zip(table["campaign"], campaign_names(table, table["campaign"]), strict=True)
     return {run_id: name for run_id, name in campaigns if isinstance(run_id, str) and run_id}
 
 
-def of_campaigns(frame: pd.DataFrame, otherwise: pd.Series) -> pd.Series:
+def campaign_names(frame: pd.DataFrame, otherwise: pd.Series) -> pd.Series:
     """Return the name of each run's campaign; the value in `otherwise` if it has none."""
     if COLUMN not in frame.columns:
         return otherwise

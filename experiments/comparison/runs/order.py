@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
 from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 
-Milliseconds = NDArray[np.float64]
 HOUR_MS = 3_600_000.0
 # Shares of campaigns in random order that get a warning, and that are refused.
 UNBALANCED, ONE_SIDED = 0.05, 0.001
@@ -26,9 +24,9 @@ class Order:
     """Order in time of the pairs of a and b.
 
     Attributes:
-        known: Pairs of which it is known which run came first.
+        n_ordered: Pairs of which the first run is recorded.
         a_first: Pairs in which it was a's.
-        timed: Pairs whose times are known.
+        n_timed: Pairs with recorded times.
         apart: Blocks of the pairs that did not run side by side.
         longest_ms: Longest pause between two runs of a pair.
     """
@@ -36,31 +34,34 @@ class Order:
     a: str
     b: str
     stratum: str = ""
-    known: int = 0
+    n_ordered: int = 0
     a_first: int = 0
-    timed: int = 0
+    n_timed: int = 0
     apart: tuple[str, ...] = ()
     longest_ms: float = 0.0
 
     @property
     def p(self) -> float:
         """Chance that a fair coin is as one-sided."""
-        return float(stats.binomtest(self.a_first, self.known).pvalue) if self.known else 1.0
+        if not self.n_ordered:
+            return 1.0
+        return float(stats.binomtest(self.a_first, self.n_ordered).pvalue)
 
     @property
     def first(self) -> str:
         """Level that mostly came first, in a sentence."""
-        a_first = 2 * self.a_first >= self.known
-        level, count = (self.a, self.a_first) if a_first else (self.b, self.known - self.a_first)
-        return f"{level} ran first in {count} of {self.known} blocks"
+        level, count = self.a, self.a_first
+        if 2 * count < self.n_ordered:
+            level, count = self.b, self.n_ordered - count
+        return f"{level} ran first in {count} of {self.n_ordered} blocks"
 
     @property
     def refused(self) -> str:
         """Reason for which these pairs must not be compared; empty if there is none."""
-        if self.timed and len(self.apart) > MAX_APART * self.timed:
+        if self.n_timed and len(self.apart) > MAX_APART * self.n_timed:
             return (
                 f"{self.a} and {self.b} did not run side by side "
-                f"in {len(self.apart)} of {self.timed} blocks "
+                f"in {len(self.apart)} of {self.n_timed} blocks "
                 f"(up to {duration(self.longest_ms)} lie between the two runs): "
                 "what changed in between is in the difference"
             )
@@ -70,20 +71,22 @@ class Order:
         return ""
 
 
-def together(orders: Sequence[Order]) -> Order:
+def combine(orders: Sequence[Order]) -> Order:
     """Return the order over several strata of one pair of levels."""
-    n_known = sum(order.known for order in orders)
-    return Order(
-        orders[0].a, orders[0].b, known=n_known, a_first=sum(order.a_first for order in orders)
-    )
+    a, b = orders[0].a, orders[0].b
+    counts = [(order.n_ordered, order.a_first) for order in orders]
+    n_ordered, a_first = (sum(count) for count in zip(*counts, strict=True))
+    return Order(a, b, n_ordered=n_ordered, a_first=a_first)
 
 
-def of_pairs(first: pd.DataFrame, second: pd.DataFrame) -> Order:
+def order_of_pairs(first: pd.DataFrame, second: pd.DataFrame) -> Order:
     """Return the order of pairs of runs, row by row: by their begin, else by place in the block."""
     a, b = (str(side["level"].iloc[0]) for side in (first, second))
     stratum = str(first["stratum"].iloc[0])
-    starts, ends = _column(first, second, "start_ms"), _column(first, second, "end_ms")
-    places = _column(first, second, "order_in_block")
+    starts, ends, places = (
+        np.array([pd.to_numeric(side[name], errors="coerce") for side in (first, second)], float)
+        for name in ("start_ms", "end_ms", "order_in_block")
+    )
     timed = np.isfinite(starts).all(axis=0)
     differ = timed & (starts[0] != starts[1])
     ahead = np.where(differ, starts[1] - starts[0], places[1] - places[0])
@@ -104,23 +107,11 @@ def of_pairs(first: pd.DataFrame, second: pd.DataFrame) -> Order:
         a,
         b,
         stratum,
-        known=int(is_known.sum()),
+        n_ordered=int(is_known.sum()),
         a_first=int((ahead[is_known] > 0).sum()),
-        timed=int(timed.sum()),
+        n_timed=int(timed.sum()),
         apart=tuple(first["block_label"].to_numpy()[far].astype(str)),
         longest_ms=float(pauses[far].max()) if far.any() else 0.0,
-    )
-
-
-def _column(first: pd.DataFrame, second: pd.DataFrame, name: str) -> Milliseconds:
-    """Return a number of both sides, a row per side; NaN if it is missing."""
-    if name not in first.columns:
-        return np.full((2, len(first)), np.nan)
-    return np.array(
-        [
-            pd.to_numeric(side[name], errors="coerce").to_numpy(dtype=float)
-            for side in (first, second)
-        ]
     )
 
 
@@ -140,11 +131,11 @@ def warnings(orders: Sequence[Order]) -> list[ComparisonWarning]:
     for a, b in dict.fromkeys((order.a, order.b) for order in orders):
         strata = [order for order in orders if (order.a, order.b) == (a, b)]
         leaning = [order for order in strata if order.p < UNBALANCED / len(strata)]
-        if together(strata).p < UNBALANCED:
+        if combine(strata).p < UNBALANCED:
             leaning = strata
         if leaning:
             text = (
-                f"The order is not balanced: {together(leaning).first}; "
+                f"The order is not balanced: {combine(leaning).first}; "
                 "what the order does is in the difference."
             )
             lines.append(ComparisonWarning(WarningCode.UNBALANCED_ORDER, text))

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.comparison.runs import expected_differences
 from experiments.comparison.runs import names as names_
-from experiments.comparison.runs import nature
+from experiments.comparison.runs.query import FIRST
 from experiments.config import settings as settings_
 from tracking.errors import ErrorCode, UsageError
 from tracking.records import RepeatCause
@@ -30,7 +31,9 @@ INSIDE_A_BLOCK = {
 NAMED = 4
 REPEATS, CAUSE = "tags.repeats", "tags.repeats.cause"
 # Columns that `Runs` adds.
-OWN = frozenset({"level", "group", "stratum", "pair", "apart", "block_label", "sequence"})
+DERIVED_COLUMNS = frozenset(
+    {"level", "group", "stratum", "pair", "apart", "block_label", "sequence"}
+)
 
 
 class ExclusionCode(StrEnum):
@@ -138,7 +141,7 @@ def are_cells(frame: pd.DataFrame) -> pd.Series:
     return frame["kind"].isna() | frame["kind"].isin(["cell", ""])
 
 
-def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
+def select_usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
     """Return the finished cells with a level and a block; of a repeated cell, the last run.
 
     Campaigns are strata if several of them hold both sides: a campaign's effect on one side is
@@ -147,37 +150,18 @@ def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
     Raises:
         UsageError: There is no such run.
     """
-    if table.empty:
-        raise UsageError(
-            ErrorCode.NO_RUNS,
-            "no runs to compare: the selection is empty; widen the experiment, campaign or filter",
-        )
-    if table.columns.has_duplicates:
-        raise UsageError(
-            ErrorCode.DUPLICATE,
-            f"column {table.columns[table.columns.duplicated()][0]} is in the table twice",
-        )
-    frame = table.reset_index(drop=True)
-    frame = frame[are_cells(frame)]
-    if frame.empty:
-        raise UsageError(
-            ErrorCode.NO_RUNS,
-            "no runs to compare: none of those selected is a cell run (tag kind=cell)",
-        )
-    frame = frame.assign(**_own_columns(frame, factor, strata))
+    frame = _cells(table)
+    frame = frame.assign(**_derived_columns(frame, factor, strata))
     # the copy puts columns of one type side by side, since rows are taken many times
     texts = {name: object for name, kind in frame.dtypes.items() if kind == "str"}
     frame = (frame.astype(texts) if texts else frame).copy()
     defaults = {"status": "FINISHED", "outcome": "ok", "outcome_reason": ""}
-    columns = [
-        as_text(frame.reindex(columns=[name])[name]).replace("", default)
-        for name, default in defaults.items()
-    ]
+    columns = [as_text(frame[name]).replace("", default) for name, default in defaults.items()]
     cells = zip(*columns, frame["level"], frame["pair"], strict=True)
     causes = [_cause(cell, factor) for cell in cells]
     unusable = np.array([cause is not None for cause in causes])
     excluded = [
-        _exclusion(run, *cause)
+        exclude(run, *cause)
         for (_, run), cause in zip(frame[unusable].iterrows(), filter(None, causes), strict=True)
     ]
     runs, repeated = _latest(frame[~unusable])
@@ -193,6 +177,29 @@ def usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
     return Runs(runs, tuple(levels), tuple(excluded))
 
 
+def _cells(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells of a table, with all columns of the schema."""
+    if table.empty:
+        raise UsageError(
+            ErrorCode.NO_RUNS,
+            "no runs to compare: the selection is empty; widen the experiment, campaign or filter",
+        )
+    if table.columns.has_duplicates:
+        raise UsageError(
+            ErrorCode.DUPLICATE,
+            f"column {table.columns[table.columns.duplicated()][0]} is in the table twice",
+        )
+    columns = list(dict.fromkeys([*FIRST, *table.columns]))
+    frame = table.reset_index(drop=True).reindex(columns=columns)
+    frame = frame[are_cells(frame)]
+    if frame.empty:
+        raise UsageError(
+            ErrorCode.NO_RUNS,
+            "no runs to compare: none of those selected is a cell run (tag kind=cell)",
+        )
+    return frame
+
+
 def plain_name(name: str) -> str:
     """Return the name of a column without its kind."""
     return name.removeprefix("params.").removeprefix("tags.")
@@ -200,47 +207,44 @@ def plain_name(name: str) -> str:
 
 def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with campaigns as strata, if several of them hold more than one level."""
-    has_several = "campaign" in frame.columns and frame["campaign"].nunique(dropna=False) > 1
-    if not has_several or frame["apart"].any():
+    if frame["campaign"].nunique(dropna=False) < 2 or frame["apart"].any():
         return frame
     campaigns = as_text(frame["campaign"])
     held = frame.groupby(["stratum", campaigns])["level"].nunique() > 1
     several = held.groupby(level=0).sum() > 1
     split = frame["stratum"].map(several)
     ids = _shortened(campaigns).where(campaigns != "", "none")
-    names = "campaign=" + names_.of_campaigns(frame, ids)
+    names = "campaign=" + names_.campaign_names(frame, ids)
     before = frame["stratum"].where(frame["stratum"] == "", frame["stratum"] + ", ")
     return frame.assign(stratum=frame["stratum"].where(~split, before + names))
 
 
-def _own_columns(frame: pd.DataFrame, factor: str, strata: Sequence[str]) -> dict[str, Any]:
+def _derived_columns(frame: pd.DataFrame, factor: str, strata: Sequence[str]) -> dict[str, Any]:
     """Return the columns of `Runs`."""
     empty = pd.Series("", index=frame.index, dtype=object)
 
-    def texts(name: str, otherwise: pd.Series) -> pd.Series:
-        return as_text(frame[name]) if name in frame.columns else otherwise
-
+    columns = ("run_id", "name", "block", "campaign")
+    run_ids, names, blocks, campaigns = (as_text(frame[name]) for name in columns)
     rows = empty + frame.index.astype(str)
-    run_ids = texts("run_id", rows)
-    blocks, campaigns = texts("block", empty), texts("campaign", empty)
+    run_ids, names = (texts.where(texts != "", rows) for texts in (run_ids, names))
     stratum = empty
     for name in strata:
         separator = "" if name == strata[0] else ", "
-        value = _called(frame, column_of(frame, name))
+        value = _named_values(frame, column_of(frame, name))
         stratum = stratum + separator + f"{name.split('.')[-1]}=" + value
-    level = _called(frame, column_of(frame, factor))
+    level = _named_values(frame, column_of(frame, factor))
     pair = campaigns + "·" + blocks
     # whether no campaign holds more than one level: then no block holds both sides
     named = (campaigns != "") & (level != "")
     per_campaign = level[named].groupby(campaigns[named]).nunique()
     separate = bool(level[named].nunique() > 1 and (per_campaign == 1).all())
-    apart = nature.is_apart(factor) and separate
+    apart = expected_differences.is_apart(factor) and separate
     if apart:
         pair = _in_order_of_time(frame, pair, level, stratum)
     labels = _shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks
     return {
         "run_id": run_ids,
-        "name": texts("name", rows),
+        "name": names,
         "level": level,
         "stratum": stratum,
         "pair": pair.where(blocks != "", ""),
@@ -250,10 +254,10 @@ def _own_columns(frame: pd.DataFrame, factor: str, strata: Sequence[str]) -> dic
     }
 
 
-def _called(frame: pd.DataFrame, column: str) -> pd.Series:
+def _named_values(frame: pd.DataFrame, column: str) -> pd.Series:
     """Return a column as texts; campaigns by their names."""
     texts = as_text(frame[column])
-    return names_.of_campaigns(frame, texts) if column == "campaign" else texts
+    return names_.campaign_names(frame, texts) if column == "campaign" else texts
 
 
 def _shortened(names: pd.Series) -> pd.Series:
@@ -268,9 +272,7 @@ def _in_order_of_time(
     frame: pd.DataFrame, pair: pd.Series, level: pd.Series, stratum: pd.Series
 ) -> pd.Series:
     """Pair the first block of one level with the first of the other, and so on."""
-    began = pd.Series(0, index=frame.index)
-    if "start_ms" in frame.columns:
-        began = pd.to_numeric(frame["start_ms"], errors="coerce")
+    began = pd.to_numeric(frame["start_ms"], errors="coerce")
     first = began.groupby([stratum, level, pair]).transform("min")
     columns = {"stratum": stratum, "level": level, "first": first, "pair": pair}
     ranks = pd.DataFrame(columns).drop_duplicates().sort_values(["first", "pair"])
@@ -283,12 +285,11 @@ def _in_order_of_time(
 
 def _sequence(frame: pd.DataFrame) -> pd.Series:
     """Return the order in which runs began, from 1; without times by blocks and run ids."""
-    columns = {}
-    for name in ("start_ms", "campaign", "block", "order_in_block", "run_id"):
-        if name in frame.columns:
-            is_text = name in ("campaign", "run_id")
-            numbers = None if is_text else pd.to_numeric(frame[name], errors="coerce")
-            columns[name] = as_text(frame[name]) if is_text else numbers
+    columns = {
+        name: pd.to_numeric(frame[name], errors="coerce")
+        for name in ("start_ms", "campaign", "block", "order_in_block", "run_id")
+    }
+    columns |= {name: as_text(frame[name]) for name in ("campaign", "run_id")}
     ordered = pd.DataFrame(columns, index=frame.index).sort_values(list(columns))
     return pd.Series(range(1, len(frame) + 1), index=ordered.index).reindex(frame.index)
 
@@ -315,8 +316,7 @@ def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
     A cell is identified by stratum, block, level and all params: runs of other tools have no hash
     of the settings, and ours is the same for all levels.
     """
-    names = ("settings_hash", "model", "dataset")
-    same = ["stratum", "pair", "level", *(name for name in names if name in frame.columns)]
+    same = ["stratum", "pair", "level", "settings_hash", "model", "dataset"]
     if not frame.duplicated(same).any():
         return frame, []
     same += _settings(frame, _immaterial(frame))
@@ -334,7 +334,7 @@ def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
         why = _as_text(run.get(REPEATS if cause == RepeatCause.ODD_BLOCK else DISTURBED, ""))
         reason = "; ".join(filter(None, [why, "a later run of the same cell is used instead"]))
         code = cause or (RepeatCause.BUSY_MACHINE if why else "")
-        excluded.append(replace(_exclusion(run, ExclusionCode.REPEATED, reason), code=code))
+        excluded.append(replace(exclude(run, ExclusionCode.REPEATED, reason), code=code))
     return frame[~repeated], excluded
 
 
@@ -351,7 +351,7 @@ def find_mismatch(
     Args:
         allowed_to_differ: Settings that differ with the factor, or that a study calls immaterial.
     """
-    by_nature = nature.differs_by(factor, frame.columns)
+    by_nature = expected_differences.differs_by(factor, frame.columns)
     if differing := _varying(frame, settings_of(frame, factor, (), allowed_to_differ)):
         text = f"settings differ apart from {factor}: {differing}; select one, or name it in strata"
         return Incomparability(Mismatch.SETTINGS, text)
@@ -361,7 +361,7 @@ def find_mismatch(
     if "machine" not in by_nature and (differing := _varying(frame, ["machine"])):
         text = f"runs of several machines are not pooled: {differing}; name it in strata"
         return Incomparability(Mismatch.MACHINES, text)
-    hardware = nature.versions_and_hardware(factor, frame.columns)
+    hardware = expected_differences.versions_and_hardware(factor, frame.columns)
     rest = [column for column in hardware if plain_name(column) not in allowed_to_differ]
     differing = _varying(frame, rest)
     for _, runs in frame.groupby("level"):  # inside a level the factor does not differ
@@ -386,8 +386,7 @@ def settings_of(
 ) -> list[str]:
     """Return the columns in which pooled runs must agree: model, data set and settings."""
     named = {plain_name(factor), *map(plain_name, strata), *allowed_to_differ}
-    columns = ("framework", "model", "dataset")
-    fixed = [column for column in columns if column in frame.columns and column not in named]
+    fixed = [column for column in ("framework", "model", "dataset") if column not in named]
     return [*fixed, *sorted(_settings(frame, _immaterial(frame) | named))]
 
 
@@ -408,7 +407,7 @@ def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
     return settings_.immaterial(settings_.CampaignSettings) | {"framework", *lists}
 
 
-def pairs(
+def pair_runs(
     frame: pd.DataFrame, a: str, b: str, factor: str
 ) -> tuple[pd.DataFrame, pd.DataFrame, list[Exclusion], Incomparability | None]:
     """Pair runs of a and b by block.
@@ -433,12 +432,12 @@ def pairs(
             if label not in rows[other]:
                 run = frame.iloc[rows[level][label]]
                 reason = f"block {run['block_label']} has no usable run of {other}"
-                excluded.append(_exclusion(run, ExclusionCode.NO_PARTNER, reason))
+                excluded.append(exclude(run, ExclusionCode.NO_PARTNER, reason))
     first, second = (
         np.array([rows[level][label] for label in common], dtype=int) for level in (a, b)
     )
     alike, differing = np.ones(len(common), dtype=bool), dict[str, list[str]]()
-    by_nature = nature.differs_by(factor, frame.columns)
+    by_nature = expected_differences.differs_by(factor, frame.columns)
     for column, what in INSIDE_A_BLOCK.items():
         if column not in frame.columns or column in by_nature:
             continue
@@ -451,7 +450,7 @@ def pairs(
             reason = f"{what} differ inside the block ({', '.join(texts)})"
             differing.setdefault(what, []).append(f"{a} {texts[0]}, {b} {texts[1]}")
             excluded += [
-                _exclusion(frame.iloc[row], ExclusionCode.UNLIKE_PARTNER, reason)
+                exclude(frame.iloc[row], ExclusionCode.UNLIKE_PARTNER, reason)
                 for row in (first[block], second[block])
             ]
         alike[unlike] = False
@@ -480,9 +479,7 @@ def _unpaired(a: str, b: str, differing: Mapping[str, Sequence[str]]) -> str:
     return f"no block holds both {a} and {b} under the same conditions: {'; '.join(reasons)}"
 
 
-def inside_strata(
-    frame: pd.DataFrame, a: str, b: str
-) -> tuple[list[pd.DataFrame], list[Exclusion]]:
+def split_strata(frame: pd.DataFrame, a: str, b: str) -> tuple[list[pd.DataFrame], list[Exclusion]]:
     """Return the runs of a group by stratum, and those of campaigns without one of the levels."""
     strata = [runs for _, runs in frame.groupby("stratum", sort=False)]
     both = [runs for runs in strata if runs["level"].nunique() == 2]
@@ -493,7 +490,7 @@ def inside_strata(
         if runs["level"].nunique() < 2:
             for _, run in runs.iterrows():
                 reason = f"its campaign has no usable run of {b if run['level'] == a else a}"
-                excluded.append(_exclusion(run, ExclusionCode.ONE_SIDED_CAMPAIGN, reason))
+                excluded.append(exclude(run, ExclusionCode.ONE_SIDED_CAMPAIGN, reason))
     return both, excluded
 
 
@@ -510,14 +507,10 @@ def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
     return ", ".join(texts[:NAMED]) + more
 
 
-def without_value(run: Any, metric: str, reason: str) -> Exclusion:
-    """Return the exclusion of one value of a run that is otherwise used."""
-    return _exclusion(run, ExclusionCode.NO_VALUE, reason, metric=metric)
-
-
-def _exclusion(
+def exclude(
     run: Any, cause: ExclusionCode, reason: str, detail: str = "", *, metric: str = ""
 ) -> Exclusion:
+    """Return the exclusion of a run or, with a metric, of one of its values."""
     fields = (run["run_id"], run["name"], run["level"], run["block_label"])
     return Exclusion(*fields, metric, reason, cause=cause, detail=detail)
 

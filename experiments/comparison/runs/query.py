@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import pandas as pd
 
 from tracking.records import StoredRun
 
-OWN_COLUMNS = (
+TAG_COLUMNS = (
     *("kind", "campaign", "framework", "model", "dataset"),
     *("settings_hash", "machine", "team", "outcome", "outcome_reason"),
 )
 COUNTS = ("block", "order_in_block")
-NAMED = dict.fromkeys((*OWN_COLUMNS, *COUNTS))
-TEXTS = frozenset({"run_id", "name", "status", *OWN_COLUMNS})
-FIRST = ("run_id", "name", "status", "start_ms", "end_ms", *OWN_COLUMNS, *COUNTS)
+NAMED = dict.fromkeys((*TAG_COLUMNS, *COUNTS))
+TEXTS = frozenset({"run_id", "name", "status", *TAG_COLUMNS})
+FIRST = ("run_id", "name", "status", "start_ms", "end_ms", *TAG_COLUMNS, *COUNTS)
 
 
 def table(runs: Iterable[StoredRun]) -> pd.DataFrame:
@@ -25,27 +24,12 @@ def table(runs: Iterable[StoredRun]) -> pd.DataFrame:
     Columns: run_id, name, status, start_ms, end_ms, the schema's tags by their own names, params.X,
     tags.X, metrics. A missing value is NaN or None, never zero.
     """
-    columns: dict[str, list[object]] = {name: [] for name in FIRST}
-    count = 0
-    for run in runs:
-        for name, value in _row(run).items():
-            column = columns.setdefault(name, [])
-            column += [math.nan] * (count - len(column))  # the runs before did not have it
-            column.append(value)
-        count += 1
-    for column in columns.values():
-        column += [math.nan] * (count - len(column))
+    rows = pd.DataFrame([_row(run) for run in runs])
+    frame = rows.reindex(columns=list(dict.fromkeys((*FIRST, *rows.columns))))
     # texts are objects, not Arrow's, since rows are taken many times; so are empty columns
-    texts = {name for name in columns if name in TEXTS or name.startswith(("params.", "tags."))}
-    frame = pd.DataFrame(
-        {
-            name: pd.Series(column, dtype=object if name in texts else None)
-            for name, column in columns.items()
-        }
-    )
-    for name in COUNTS:
-        frame[name] = pd.to_numeric(frame[name], errors="coerce")
-    return frame
+    is_text = frame.columns.isin(TEXTS) | frame.columns.str.startswith(("params.", "tags."))
+    frame = frame.astype(dict.fromkeys(frame.columns[is_text], object))
+    return frame.assign(**{name: pd.to_numeric(frame[name], errors="coerce") for name in COUNTS})
 
 
 def _row(run: StoredRun) -> dict[str, object]:

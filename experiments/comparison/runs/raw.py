@@ -109,7 +109,7 @@ def shown(
     """
     from experiments.comparison.runs import pairing
 
-    runs = pairing.usable(pairing.without_controls(table), factor=factor, strata=strata)
+    runs = pairing.select_usable(pairing.without_controls(table), factor=factor, strata=strata)
     if runs.frame.empty:
         return ()
     frame = runs.frame.sort_values("sequence")
@@ -154,14 +154,14 @@ def fetch(
     """
     fetched = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
-        for run in pool.map(lambda run: _fetched(source, run, Path(folder)), runs):
+        for run in pool.map(lambda run: _fetch_run(source, run, Path(folder)), runs):
             fetched.append(run)
             if progress:
                 progress(len(fetched), len(runs))
     return fetched
 
 
-def _fetched(source: Source, run: ShownRun, folder: Path) -> RawRun:
+def _fetch_run(source: Source, run: ShownRun, folder: Path) -> RawRun:
     path = source.file(run.run_id, VALUES, folder)
     epochs = {}
     for key in run.epochs:

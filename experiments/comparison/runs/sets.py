@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from experiments.comparison.runs import nature, pairing
+from experiments.comparison.runs import expected_differences, pairing
 
 SHOWN = 3
 
@@ -30,7 +30,7 @@ class Choice:
     others: tuple[Kind, ...] = ()
 
 
-def newest(
+def choose_newest(
     table: pd.DataFrame,
     *,
     factor: str,
@@ -39,16 +39,18 @@ def newest(
 ) -> Choice:
     """Choose the newest kind of campaigns if there are several; raises as `pairing.usable` does."""
     has_several = "campaign" in table.columns and table["campaign"].nunique() > 1
-    if nature.is_apart(factor) or not has_several:
+    if expected_differences.is_apart(factor) or not has_several:
         return Choice(table)
-    frame = pairing.usable(pairing.without_controls(table), factor=factor, strata=strata).frame
+    frame = pairing.select_usable(
+        pairing.without_controls(table), factor=factor, strata=strata
+    ).frame
     if frame["campaign"].isna().any():  # runs of other tools would be left out without a choice
         return Choice(table)
     groups = [inside for _, inside in frame.groupby("group")]
     if not any(pairing.find_mismatch(inside, factor, allowed_to_differ) for inside in groups):
         return Choice(table)
     columns = pairing.settings_of(frame, factor, strata, allowed_to_differ)
-    if pairing.plain_name(factor) == "framework" and "settings_hash" in frame.columns:
+    if pairing.plain_name(factor) == "framework":
         columns.append("settings_hash")  # all else that cells were given has one hash
     kinds = _kinds(frame, columns)
     if len(kinds) < 2:
@@ -60,11 +62,10 @@ def newest(
 def _kinds(frame: pd.DataFrame, columns: Sequence[str]) -> list[Kind]:
     """Return campaigns with both sides by the values of their runs, the newest kind first."""
     groups: dict[tuple[tuple[str, ...], ...], list[tuple[float, str]]] = {}
-    has_times = "start_ms" in frame.columns
     for campaign, runs in frame.groupby("campaign"):
         if runs["level"].nunique() > 1:
             values = tuple(tuple(sorted(set(pairing.as_text(runs[column])))) for column in columns)
-            times = pd.to_numeric(runs["start_ms" if has_times else "sequence"], errors="coerce")
+            times = pd.to_numeric(runs["start_ms"], errors="coerce").fillna(runs["sequence"])
             groups.setdefault(values, []).append((float(times.max()), str(campaign)))
     differing = [at for at in range(len(columns)) if len({values[at] for values in groups}) > 1]
     kinds = []

@@ -203,7 +203,7 @@ def distributions(fits: Fits) -> MeanDistribution:
     return MeanDistribution(fits, posterior(fits.log_likelihood), skewed)
 
 
-def of_series(series: Sequence[ArrayLike]) -> MeanDistribution:
+def distributions_of(series: Sequence[ArrayLike]) -> MeanDistribution:
     """Return the same from the shifts of each outcome, whose numbers of blocks may differ."""
     fields = zip(*(vars(fit(shifts)).values() for shifts in series), strict=True)
     return distributions(Fits(*map(np.stack, fields)))

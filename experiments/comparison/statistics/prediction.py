@@ -62,7 +62,7 @@ def _likely(df: int) -> tuple[Floats, Floats, Floats]:
     )
 
 
-def of_equals(values: Floats, confidence: float = 0.95) -> tuple[float, float]:
+def equal_interval(values: Floats, confidence: float = 0.95) -> tuple[float, float]:
     """Return the textbook's prediction interval, for strata of equal weight."""
     count = len(values)
     reach = (

@@ -117,7 +117,7 @@ def random_effects(values: ArrayLike, variances: ArrayLike, confidence: float = 
         is_same = is_constant(estimates, float(np.abs(estimates).max()))
         error = 0.0 if is_same else float(stats.sem(estimates))
         tau = math.sqrt(max(0.0, n * error**2 - float(spread.mean())))
-        ahead = prediction.of_equals(estimates, confidence)
+        ahead = prediction.equal_interval(estimates, confidence)
     else:
         # tau² doubles at most with each step, hence many; a finer `atol` would return 0
         with np.errstate(divide="ignore"):  # its I² of strata that agree entirely; ours is 0

@@ -36,9 +36,9 @@ LOADS = {
 }
 
 
-def unsettled(finding: Finding, reason: str) -> Finding:
+def withhold(finding: Finding, reason: str) -> Finding:
     """Return a finding without tests, if there is a reason and its outcome depends on it."""
-    if not reason or not finding.row.n_blocks or not depends(finding.outcome):
+    if not reason or not finding.row.n_blocks or not depends_on_load(finding.outcome):
         return finding
     row = replace(
         finding.row,
@@ -67,7 +67,7 @@ def warning(findings: Iterable[Finding]) -> tuple[ComparisonWarning, ...]:
     )
 
 
-def flagged(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
+def disturbed_blocks(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
     """Return warnings with the blocks that others disturbed and that count all the same.
 
     frame: the runs that are used, after every disturbed cell was measured again where it could be.
@@ -90,7 +90,7 @@ def flagged(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
     return tuple(lines)
 
 
-def repeated(excluded: Iterable[Exclusion]) -> tuple[ComparisonWarning, ...]:
+def repeated_blocks(excluded: Iterable[Exclusion]) -> tuple[ComparisonWarning, ...]:
     """Return the warning on the block that was measured again because it was unlike the others."""
     blocks = dict.fromkeys(
         exclusion.block for exclusion in excluded if exclusion.code == RepeatCause.ODD_BLOCK
@@ -106,30 +106,26 @@ def repeated(excluded: Iterable[Exclusion]) -> tuple[ComparisonWarning, ...]:
     )
 
 
-def depends(outcome: Outcome) -> bool:
+def depends_on_load(outcome: Outcome) -> bool:
     """Return whether a busy machine can change the outcome: times, rates, energy, unknown units."""
     return not (outcome.unit in UNMOVED or (outcome.kind == "difference" and not outcome.unit))
 
 
-def reason(*sides: pd.DataFrame) -> str:
-    """Return why times may not be judged: the median cell of a side was disturbed. Else empty."""
+def busy_reason(*sides: pd.DataFrame) -> str:
+    """Return why times may not be judged: the median cell of a side was disturbed. Else empty.
+
+    Runs of others record no load and are passed over.
+    """
     loads = []
     for metric, (text, _) in LOADS.items():
-        percent = [load for side in sides if (load := _typical(side, metric)) is not None]
-        loads += [text.format(max(percent))] if percent else []
+        percents = []
+        for side in sides:
+            percent, beyond = _excess(side, metric)
+            is_finite = np.isfinite(percent)
+            if is_finite.any() and np.median(beyond[is_finite]) > 0:
+                percents.append(float(np.median(percent[is_finite])))
+        loads += [text.format(max(percents))] if percents else []
     return f"this machine was busy ({', '.join(loads)}): not settled" if loads else ""
-
-
-def _typical(side: pd.DataFrame, metric: str) -> float | None:
-    """Return the load of the median cell of a side, if that is beyond its limit; else None.
-
-    Cells that do not say are passed over: runs of others.
-    """
-    percent, beyond = _excess(side, metric)
-    is_known = np.isfinite(percent)
-    if not is_known.any() or np.median(beyond[is_known]) <= 0:
-        return None
-    return float(np.median(percent[is_known]))
 
 
 def _excess(frame: pd.DataFrame, metric: str) -> tuple[Floats, Floats]:

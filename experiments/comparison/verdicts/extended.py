@@ -15,7 +15,7 @@ from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 
 def warnings(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
     """Return a warning for each such campaign; reports of too few blocks are no looks."""
-    extensions = looks.of_extended(frame)
+    extensions = looks.extended_looks(frame)
     lines = []
     for name, reports in extensions.items():
         blocks = [report for report in reports if report >= MINIMUM_BLOCKS]

@@ -132,11 +132,11 @@ class AcrossStrata:
 
     names: tuple[str, ...]
     left_out: tuple[str, ...]
-    prediction_low: float | None
-    prediction_high: float | None
-    tau: float | None
-    i_squared_percent: float | None
-    q_p: float | None
+    prediction_low: float | None = None
+    prediction_high: float | None = None
+    tau: float | None = None
+    i_squared_percent: float | None = None
+    q_p: float | None = None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ MAX_TIMES, FEW, MAX_SECONDS = 10, 100, 24 * 3_600
 PREDICTED = f"{100 * power.PREDICTED:.0f} %"
 
 
-def of_row(finding: Finding, family: Family) -> Finding:
+def plan_row(finding: Finding, family: Family) -> Finding:
     """Return a row with its minimums among its family's tests, and a plan if it is open."""
     row = finding.row
     if row.p is None:
@@ -40,7 +40,7 @@ def of_row(finding: Finding, family: Family) -> Finding:
     if finding.decision not in OPEN:
         return replace(finding, row=row)
     planned = replace(finding, row=row, plan=_plan(finding, family.left_beside(finding)))
-    return replace(planned, outlook=_told(planned))
+    return replace(planned, outlook=_text(planned))
 
 
 def _plan(finding: Finding, tests: int) -> int | None:
@@ -85,7 +85,7 @@ def remedies(finding: Finding) -> tuple[str, ...]:
     if finding.decision not in OPEN or finding.across or payable(finding):
         return ()
     ways = ["longer cells"]
-    if busy.depends(finding.outcome):
+    if busy.depends_on_load(finding.outcome):
         ways.append("an idle machine")
         if not finding.took_turns and not outcome(finding.row.metric).alone:
             ways.append("pairing=interleaved")
@@ -105,7 +105,7 @@ def as_effect(shift: float, kind: str) -> float:
     return math.expm1(min(shift, 700.0)) if kind == "ratio" else shift
 
 
-def _told(finding: Finding) -> str:
+def _text(finding: Finding) -> str:
     blocks, seconds = payable(finding), finding.block_seconds
     if blocks:
         cost = ""

@@ -75,7 +75,7 @@ class Family:
         return self.tests - self.standing + (p is not None and p <= ALPHA)
 
 
-def decided(
+def decide(
     findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding, Family], Finding]
 ) -> list[Finding]:
     """Return findings with verdict and reason, after Holm's correction within each family.
@@ -97,7 +97,7 @@ def decided(
         for at, p in zip(places, adjusted, strict=True):
             finding = replace(findings[at], row=replace(findings[at].row, p_holm=p))
             finding = outlook(replace(finding, decision=_decision(finding)), family)
-            decided_findings[at] = _worded(finding, scope, family)
+            decided_findings[at] = _with_text(finding, scope, family)
     return [decided_findings[at] for at in range(len(findings))]
 
 
@@ -129,7 +129,7 @@ def _constant(finding: Finding) -> Decision:
     return Decision.DIFFERENT if shift > row.bound + rounding else Decision.CONSTANT
 
 
-def _worded(finding: Finding, scope: Scope, family: Family) -> Finding:
+def _with_text(finding: Finding, scope: Scope, family: Family) -> Finding:
     row, decision = finding.row, finding.decision
     verdict = VERDICTS.get(decision, INCONCLUSIVE)
     if decision is Decision.DIFFERENT:

@@ -21,7 +21,7 @@ from experiments.comparison.verdicts.findings import INCONCLUSIVE, AcrossStrata,
 MINIMUM_STRATA = 3
 
 
-def summaries(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def summarise(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return a summary of every outcome and pair of levels that two strata estimate.
 
     Holm's correction spans the summaries, a second reading of the rows, which do not pay for them.
@@ -30,7 +30,7 @@ def summaries(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     for finding in findings:
         groups.setdefault((finding.row.metric, finding.row.a, finding.row.b), []).append(finding)
     pooled = [summary for group in groups.values() if (summary := _summary(group))]
-    return tuple(reasons.decided(pooled, reasons.STRATA, _outlook))
+    return tuple(reasons.decide(pooled, reasons.STRATA, _outlook))
 
 
 def _outlook(summary: Finding, _family: reasons.Family) -> Finding:
@@ -44,8 +44,14 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
     usable = [finding for finding in group if finding.row.estimate is not None]
     if len(usable) < 2:
         return None
+    row, ratio = _blank(group[0].row, usable), group[0].row.kind == "ratio"
     if len(usable) < MINIMUM_STRATA:
-        return _of_few(group, usable)
+        # their distance is chance, and so is any interval
+        few = f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
+        reason = _busy(usable) or few
+        row = replace(row, reason=reason, no_estimate=NoEstimate.TOO_FEW_STRATA)
+        across = AcrossStrata(*_names(group, usable))
+        return Finding(row, group[0].outcome, across=across)
     shifts = [finding.shifts for finding in usable]
     values = [mean(stratum_shifts).value for stratum_shifts in shifts]
     # as the interval of a stratum has it; 0 if its blocks agree
@@ -55,12 +61,11 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
     ]
     looks = strictest(finding.looks for finding in usable)
     combined = significance.random_effects(values, variances, looks.confidence)
-    row, ratio = _blank(group[0].row, usable), group[0].row.kind == "ratio"
     tost = combined.tost_p(row.bound)
     is_equivalent = abs(combined.value) < row.bound
     if tost is not None:
         is_equivalent = bool(looks.one_sided(tost) < ALPHA)
-    withheld, reason = _cannot(usable)
+    withheld, reason = _withheld(usable)
     together = replace(
         row,
         estimate=math.exp(combined.value) if ratio else combined.value,
@@ -79,16 +84,6 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         q_p=combined.q_p,
     )
     return Finding(together, group[0].outcome, across=across, looks=looks, withheld=withheld)
-
-
-def _of_few(group: Sequence[Finding], usable: Sequence[Finding]) -> Finding:
-    """Return a summary of two strata: their distance is chance, and so is any interval."""
-    few = f"{len(usable)} strata only; a verdict across strata needs {MINIMUM_STRATA}"
-    reason = _busy(usable) or few
-    blank, names = _blank(group[0].row, usable), _names(group, usable)
-    row = replace(blank, reason=reason, no_estimate=NoEstimate.TOO_FEW_STRATA)
-    across = AcrossStrata(*names, None, None, None, None, None)
-    return Finding(row, group[0].outcome, across=across)
 
 
 def _blank(row: Row, usable: Sequence[Finding]) -> Row:
@@ -137,11 +132,11 @@ def _busy(usable: Sequence[Finding]) -> str:
     return f"the machine was busy with others' work in {names}: not settled"
 
 
-def _cannot(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:
+def _withheld(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:
     if disturbed := _busy(usable):
         return Withheld.BUSY_MACHINE, disturbed
     orders = [finding.order for finding in usable if finding.order]
-    if orders and (refused := order.together(orders).refused):
+    if orders and (refused := order.combine(orders).refused):
         return Withheld.ORDER, refused
     few = [
         f"{finding.row.stratum} has {finding.row.n_blocks}"

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 from experiments.comparison.runs import environment, looks, order, pairing, query
 from experiments.comparison.runs.order import Order
-from experiments.comparison.runs.pairing import Exclusion, Incomparability, Mismatch, natural
+from experiments.comparison.runs.pairing import (
+    Exclusion,
+    ExclusionCode,
+    Incomparability,
+    Mismatch,
+    natural,
+)
 from experiments.comparison.statistics import autocorrelation, estimates, power
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
@@ -35,9 +41,17 @@ from experiments.comparison.verdicts.findings import (
     Pair,
     Row,
 )
-from experiments.comparison.verdicts.strata import summaries
-from experiments.metrics import CHECKS, HIDDEN, PROFILED, TOTAL, Outcome, declared, place
-from experiments.metrics import checked as check_outcomes
+from experiments.comparison.verdicts.strata import summarise
+from experiments.metrics import (
+    CHECKS,
+    HIDDEN,
+    PROFILED,
+    TOTAL,
+    Outcome,
+    check_outcomes,
+    check_primary,
+    place,
+)
 from experiments.metrics import outcome as outcome_of
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
@@ -86,7 +100,7 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         raise UsageError(
             ErrorCode.INVALID_VALUE, f"margin={spec.margin} is not between 0 and 1; 0.03 means 3 %"
         )
-    runs = pairing.usable(table, factor=spec.factor, strata=spec.strata)
+    runs = pairing.select_usable(table, factor=spec.factor, strata=spec.strata)
     frame, levels = runs.frame, _levels(spec, runs.levels)
     request = _resolve(table, frame, spec)
     pairs = [(levels[0], level) for level in levels[1:]]
@@ -94,7 +108,7 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         pairs = list(itertools.combinations(levels, 2))
     groups = [frame[frame["group"] == group] for group in sorted(set(frame["group"]), key=natural)]
     parts = [part for group in groups for a, b in pairs for part in _compare(group, a, b, request)]
-    findings = _decided(
+    findings = _decide(
         [finding for part in parts for finding in part.findings], request.primary, levels
     )
     excluded = [*runs.excluded, *(exclusion for part in parts for exclusion in part.excluded)]
@@ -113,19 +127,19 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         primary=request.primary,
         findings=tuple(findings),
         excluded=tuple(dict.fromkeys(excluded)),
-        environment=environment.environment(frame, levels),
+        environment=environment.describe_environment(frame, levels),
         values=environment.values(frame, [outcome.metric for outcome in request.outcomes]),
         unmeasured=request.unmeasured,
         missing_sensors=environment.missing_sensors(frame),
         warnings=(
             *environment.warnings(frame),
             *extended.warnings(frame),
-            *busy.flagged(frame),
-            *busy.repeated(runs.excluded),
+            *busy.disturbed_blocks(frame),
+            *busy.repeated_blocks(runs.excluded),
             *order.warnings(orders),
         ),
         n_runs=len(frame),
-        summaries=summaries(findings),
+        summaries=summarise(findings),
         rests_on=environment.rests_on(frame),
         times_to_accuracy={} if _took_turns(frame) else environment.times_to_accuracy(frame),
         training_ends=environment.values(frame, [TOTAL])[TOTAL] if TOTAL in frame else (),
@@ -159,7 +173,7 @@ class _Request:
 
 def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> _Request:
     factors = {pairing.column_of(table, name) for name in (spec.factor, *spec.strata)}
-    others = {*query.FIRST, *pairing.OWN, *factors}
+    others = {*query.FIRST, *pairing.DERIVED_COLUMNS, *factors}
     metrics = [str(c) for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
     requested = sorted(metrics, key=place) if spec.outcomes is None else list(spec.outcomes)
     missing = [name for name in requested if isinstance(name, str) and name not in frame.columns]
@@ -172,14 +186,14 @@ def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> 
     ]
     outcomes = sorted(measured, key=lambda outcome: place(outcome.metric))
     unmeasured = tuple(outcome.metric for outcome in resolved if outcome not in outcomes)
-    primary = declared(spec.primary, [outcome.metric for outcome in outcomes], unmeasured)
+    primary = check_primary(spec.primary, [outcome.metric for outcome in outcomes], unmeasured)
     kinds = {metric: outcome_of(metric).kind for metric in metrics}
     kinds |= {outcome.metric: outcome.kind for outcome in outcomes}
     columns = {metric: environment.numbers(frame, metric) for metric in kinds}
     return _Request(spec, outcomes, unmeasured, primary, pd.DataFrame(columns, frame.index), kinds)
 
 
-def _decided(
+def _decide(
     findings: Iterable[Finding], primary: Sequence[str], levels: Sequence[str]
 ) -> list[Finding]:
     position = {level: number for number, level in enumerate(levels)}
@@ -195,7 +209,7 @@ def _decided(
         sides = (position[row.a], position[row.b])
         return (natural(row.stratum), not finding.primary, place(row.metric), *sides)
 
-    return sorted(reasons.decided(in_families, reasons.ROWS, outlook.of_row), key=key)
+    return sorted(reasons.decide(in_families, reasons.ROWS, outlook.plan_row), key=key)
 
 
 def _levels(spec: ComparisonSpec, levels: Sequence[str]) -> tuple[str, ...]:
@@ -253,7 +267,7 @@ def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator
     if mismatch:
         yield _Compared([_not_comparable(finding, mismatch) for finding in blank(group)], [])
         return
-    parts, excluded = pairing.inside_strata(both, a, b)
+    parts, excluded = pairing.split_strata(both, a, b)
     yield _Compared([], excluded)
     for part in parts:
         names = part["stratum"].unique()
@@ -264,10 +278,10 @@ def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator
 def _compare_stratum(
     runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], request: _Request
 ) -> _Compared:
-    first, second, excluded, mismatch = pairing.pairs(runs, a, b, request.spec.factor)
+    first, second, excluded, mismatch = pairing.pair_runs(runs, a, b, request.spec.factor)
     ran = None
     if not mismatch and not runs["apart"].any():
-        ran = order.of_pairs(first, second)
+        ran = order.order_of_pairs(first, second)
         if ran.refused:
             mismatch = Incomparability(Mismatch.ORDER, ran.refused)
     if mismatch:
@@ -277,11 +291,11 @@ def _compare_stratum(
         (first, second),
         first["block_label"].astype(str).to_numpy(),
         np.maximum(first["sequence"].to_numpy(), second["sequence"].to_numpy()),
-        looks.of_runs(runs),
+        looks.looks_of_runs(runs),
     )
-    means, disturbed = _means(paired, request), busy.reason(first, second)
+    means, disturbed = _means(paired, request), busy.busy_reason(first, second)
     took_turns = _took_turns(first, second)
-    seconds = environment.seconds_of_a_block(first, second)
+    seconds = environment.block_seconds(first, second)
     metrics = [finding.row.metric for finding in blank]
     sides = (request.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
     findings = []
@@ -290,7 +304,7 @@ def _compare_stratum(
             findings.append(_not_comparable(finding, TOOK_TURNS))
             continue
         measured, left_out = _measure(finding, paired, means.get(finding.row.metric), *values)
-        measured = busy.unsettled(measured, disturbed)
+        measured = busy.withhold(measured, disturbed)
         findings.append(replace(measured, order=ran, block_seconds=seconds, took_turns=took_turns))
         excluded += left_out
     return _Compared(findings, excluded, ran)
@@ -358,7 +372,7 @@ def _means(paired: _Paired, request: _Request) -> dict[str, MeanDistribution]:
             series[metric] = shifts
     if not series:
         return {}
-    means = autocorrelation.of_series(list(series.values()))
+    means = autocorrelation.distributions_of(list(series.values()))
     return {metric: means[position] for position, metric in enumerate(series)}
 
 
@@ -386,11 +400,13 @@ def _measure(
     if unmeasured := {level: runs for level, runs, side in sides if np.isnan(side).all()}:
         reason = _without_numbers(unmeasured, metric)
         return _without_estimate(finding, NoEstimate.NOT_MEASURED, reason), []
-    excluded = [
-        _without_value(runs.iloc[at], metric, float(side[at]))
-        for _, runs, side in sides
-        for at in np.flatnonzero(~np.isfinite(side))
-    ]
+    excluded = []
+    for _, runs, side in sides:
+        for at in np.flatnonzero(~np.isfinite(side)):
+            run = runs.iloc[at]
+            number = "no value, or not a number" if np.isnan(side[at]) else "infinite"
+            text = f"{_text([run[metric]]) or number}; its block is left out of this metric"
+            excluded.append(pairing.exclude(run, ExclusionCode.NO_VALUE, text, metric=metric))
     finite = np.isfinite(a) & np.isfinite(b)
     if not finite.any():
         reason = "no block has a finite value on both sides"
@@ -407,18 +423,12 @@ def _measure(
     return _estimate(replace(finding, pairs=pairs, looks=paired.looks), mean, a, b), excluded
 
 
-def _without_value(run: pd.Series, metric: str, value: float) -> Exclusion:
-    reason = "no value, or not a number" if math.isnan(value) else "infinite"
-    reason = _text([run[metric]]) or reason
-    return pairing.without_value(run, metric, f"{reason}; its block is left out of this metric")
-
-
 def _without_numbers(sides: Mapping[str, pd.DataFrame], metric: str) -> str:
     texts = {level: _text(frame[metric]) for level, frame in sides.items()}
     missing = [level for level, text in texts.items() if not text]
     parts = [f"{text} on {level}" for level, text in texts.items() if text]
     if missing:
-        cause = environment.not_available([sides[level] for level in missing], metric)
+        cause = environment.missing_reason([sides[level] for level in missing], metric)
         first = f"not measured on {' and '.join(missing)}"
         parts.insert(0, f"{first} ({cause})" if cause else first)
     return "; ".join(parts)

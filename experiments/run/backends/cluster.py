@@ -339,9 +339,8 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             timeout=PATIENCE_SECONDS,
             stdin=subprocess.DEVNULL,
         )
-    except subprocess.TimeoutExpired:
-        reason = f"{command[0]} got no answer for {PATIENCE_SECONDS:.0f} s"
-        return subprocess.CompletedProcess(command, 1, "", reason)
+    except (subprocess.TimeoutExpired, OSError) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
 
 
 def _tail(text: str) -> str:

@@ -81,7 +81,7 @@ class Interleaved(Sequential):
         sensors = {run.spec.run: run.sensor_seconds for run in runs}
         turns = Turns(cells, rng, TURN_STEPS, recorder.why_stop)
         trouble = ""
-        with ExitStack() as running, recorder.sparing([run.settings for run in runs]):
+        with ExitStack() as running, recorder.sparing():
             for cell in cells:
                 running.enter_context(cell)
             try:

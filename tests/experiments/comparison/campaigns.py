@@ -1,4 +1,4 @@
-"""Simulated campaigns for the comparison's tests: tables as `query.table` makes them, and the runs they come from."""
+"""Simulated campaigns for the comparison's tests: runs, and tables of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ def runs(
     tags: Mapping[str, str] | None = None,
     params: Mapping[str, str] | None = None,
 ) -> Iterator[StoredRun]:
-    """Every level once a block in random order; `factors` multiply the time of a step, `spread` is the SD of its logarithm."""
+    """Yield each level once a block in random order.
+
+    Args:
+        factors: multiply the time of a step.
+        spread: SD of its logarithm.
+    """
     rng = np.random.default_rng(seed)
     for block in range(blocks):
         drift = 0.02 * block
@@ -45,7 +50,7 @@ def runs(
                 LOSS: 3.2 + block,
                 BLEU: 0.0,
             }
-            own = {
+            defaults = {
                 "kind": "cell",
                 "campaign": campaign,
                 "framework": level,
@@ -53,7 +58,7 @@ def runs(
                 "dataset": "d",
                 "block": str(block),
             }
-            own |= {
+            defaults |= {
                 "order_in_block": str(order),
                 "settings_hash": "h",
                 "machine": "box",
@@ -69,17 +74,17 @@ def runs(
                 started + 900,
                 {"batch_size": "32", "framework": level, **(params or {})},
                 metrics,
-                {**own, **(tags or {})},
+                {**defaults, **(tags or {})},
             )
 
 
 def frame(*args: object, **kwargs: object) -> pd.DataFrame:
-    """The same as a table."""
+    """Return the runs as a table."""
     return table(runs(*args, **kwargs))  # type: ignore[arg-type]
 
 
 def paired(a: Sequence[float], b: Sequence[float], metric: str = STEP) -> pd.DataFrame:
-    """The least that can be compared: one metric of two levels, block by block."""
+    """Return the least that can be compared: a metric of two levels, block by block."""
     rows = [
         {
             "run_id": f"{level}{block}",

@@ -13,7 +13,7 @@ from experiments.comparison.runs.raw import Phase, RawRun, shown
 def phase(
     name: str, seconds: Sequence[float] | np.ndarray, examples: int = 32, warmup: int = 1
 ) -> Phase:
-    """Steps of which the first `warmup` do not count."""
+    """Return steps of which the first `warmup` do not count."""
     values = np.asarray(seconds, dtype=float)
     return Phase(
         name, values, np.full(len(values), float(examples)), np.arange(len(values)) < warmup
@@ -31,9 +31,9 @@ def raw_runs(
     seed: int = 0,
     maximum: int = 48,
 ) -> list[RawRun]:
-    """A training with a slow first step, and requests with a heavy tail."""
+    """Return a training with a slow first step, and requests with a heavy tail."""
     rng = np.random.default_rng(seed)
-    found = []
+    runs = []
     for run in shown(table, strata=strata, maximum=maximum):
         factor = (factors or {}).get(run.level, 1.0) * np.exp(rng.normal(0, 0.01))
         train = 0.03 * factor * np.exp(rng.normal(0, 0.02, steps))
@@ -44,5 +44,5 @@ def raw_runs(
             phases[f"inference_batch_{size}"] = phase(
                 f"inference_batch_{size}", seconds, examples=size
             )
-        found.append(RawRun(run.run_id, run.level, run.stratum, run.block, phases))
-    return found
+        runs.append(RawRun(run.run_id, run.level, run.stratum, run.block, phases))
+    return runs

@@ -1,4 +1,4 @@
-"""One confidence distribution for each mean, from AR(1) models whose evidence outcomes share."""
+"""Confidence distribution of each mean, from AR(1) models whose evidence outcomes share."""
 
 from __future__ import annotations
 
@@ -35,35 +35,37 @@ def test_models_are_generalised_least_squares(n: int) -> None:
     assert fits.error[0] == pytest.approx(stats.sem(shifts))
 
 
-def test_weights_come_from_the_other_outcomes_and_the_own_one() -> None:
+def test_weights_come_from_all_outcomes() -> None:
     """The same from sums written out, over shares and coefficients."""
     likelihood = np.exp(autocorrelation.fit(SERIES).log_likelihood)
     weights = autocorrelation.posterior(np.log(likelihood))
-    for own in range(len(SERIES)):
+    for outcome in range(len(SERIES)):
         expected = np.zeros(len(COEFFICIENTS))
         for share, prior in zip(SHARES, PRIOR, strict=True):
             for at in range(1, len(COEFFICIENTS)):
-                others = np.delete(likelihood[:, at], own)
+                others = np.delete(likelihood[:, at], outcome)
                 shared = prior / 9 * np.prod(1 - share + share * others)
                 expected[0] += shared * (1 - share)
-                expected[at] += shared * share * likelihood[own, at]
-        assert weights[own] == pytest.approx(expected / expected.sum())
+                expected[at] += shared * share * likelihood[outcome, at]
+        assert weights[outcome] == pytest.approx(expected / expected.sum())
 
 
 def test_outcomes_share_their_evidence() -> None:
     """Independent shifts count as autocorrelated among eleven that are, and the reverse."""
     walks = np.random.default_rng(1).standard_normal((11, 9)).cumsum(axis=1)
-    among = autocorrelation.of_series([SERIES[0], *walks])
-    assert among.autocorrelated[0] > 3 * autocorrelation.of_series(SERIES[:1]).autocorrelated[0]
+    among = autocorrelation.distributions_of([SERIES[0], *walks])
+    assert (
+        among.autocorrelated[0] > 3 * autocorrelation.distributions_of(SERIES[:1]).autocorrelated[0]
+    )
     drawn = np.random.default_rng(2).standard_normal((40, 9))
-    clean = autocorrelation.of_series([SERIES[0], *drawn])
+    clean = autocorrelation.distributions_of([SERIES[0], *drawn])
     assert clean.autocorrelated[0] < 0.05
     assert float(clean.p()[0]) == pytest.approx(stats.ttest_1samp(SERIES[0], 0).pvalue, rel=0.3)
 
 
 @pytest.mark.parametrize("blocks", [3, 6, 12])
 @pytest.mark.parametrize("skewed", [False, True])
-def test_intervals_and_p_values_of_every_level_agree(blocks: int, skewed: bool) -> None:
+def test_intervals_and_p_values_agree_at_each_level(blocks: int, skewed: bool) -> None:
     """A level is passed just where the interval of that confidence leaves the bound out."""
     rng = np.random.default_rng(blocks)
     draw = rng.standard_exponential if skewed else rng.standard_normal
@@ -80,22 +82,25 @@ def test_intervals_and_p_values_of_every_level_agree(blocks: int, skewed: bool) 
         assert np.where(means.skewed, 1.0, both) == pytest.approx(1.0)
 
 
-def test_a_skewed_tail_is_halls() -> None:
+def test_skewed_tail_is_halls() -> None:
     """No p is smaller than those of t and of its transformation, which takes the skewness out."""
     shifts = np.array([0.1, 0.2, 0.1, 0.3, 0.2, 0.1, 0.4, 0.2, 0.1, 0.3, 2.5, 0.2])
-    means = autocorrelation.of_series([shifts] * 5)
+    means = autocorrelation.distributions_of([shifts] * 5)
     assert means.skewed.all()
     n, g = len(shifts), 2 * stats.skew(shifts)
     t = shifts.mean() / shifts.std()
     hall = stats.t.sf(math.sqrt(n - 1) * (t + g * t**2 / 3 + g**2 * t**3 / 27 + g / (6 * n)), n - 1)
     assert means.p_above(0.0)[0] >= hall * (1 - 1e-9)
     assert means.p_above(0.0)[0] >= stats.t.sf(math.sqrt(n - 1) * t, n - 1)
-    assert not autocorrelation.of_series(SERIES).skewed.any()
+    assert not autocorrelation.distributions_of(SERIES).skewed.any()
 
 
-def test_time_backwards_is_the_same() -> None:
-    forth, back = autocorrelation.of_series(SERIES), autocorrelation.of_series(SERIES[:, ::-1])
+def test_time_may_run_backwards() -> None:
+    forth, back = (
+        autocorrelation.distributions_of(SERIES),
+        autocorrelation.distributions_of(SERIES[:, ::-1]),
+    )
     assert forth.p() == pytest.approx(back.p())
-    mirrored = autocorrelation.of_series(-SERIES)
+    mirrored = autocorrelation.distributions_of(-SERIES)
     assert mirrored.p_above(0.1) == pytest.approx(forth.p_below(-0.1))
     assert mirrored.interval()[0] == pytest.approx(-forth.interval()[1])

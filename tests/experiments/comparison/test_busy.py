@@ -1,4 +1,4 @@
-"""A busy machine settles nothing that was timed: simulated campaigns whose cells tell what others used."""
+"""Verdicts on a busy machine: simulated campaigns whose cells record the use by others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from experiments.comparison import compare
 from experiments.comparison.analyses import batch_sizes
 from experiments.comparison.analyses.batch_sizes import LimitReason
-from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
 from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts import busy
-from experiments.comparison.verdicts.findings import Comparison, Row
+from experiments.comparison.verdicts.decision import Withheld
+from experiments.comparison.verdicts.findings import Comparison, Finding
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, runs
 from tracking.records import OTHERS_CPU, OTHERS_GPU
 
@@ -22,91 +22,78 @@ FREE, LOADED = 2.0, 37.4
 
 
 def measured(
-    percent: Mapping[str, Sequence[float | None]], metric: str = OTHERS_CPU, **more: object
+    percent: Mapping[str, Sequence[float | None]], metric: str = OTHERS_CPU, **options: object
 ) -> pd.DataFrame:
-    """Eight blocks in which tensorflow takes ten times as long; what others used while each of its cells was timed, by level."""
-    frame = table(runs(blocks=8, factors={"tensorflow": 10.0}, **more))  # type: ignore[arg-type]
-    told = {level: list(values) * (8 // len(values)) for level, values in percent.items()}
-    return frame.assign(
-        **{metric: [told[run.framework][int(run.block)] for run in frame.itertuples()]}
-    )
+    """Return eight blocks in which tensorflow takes ten times as long.
+
+    Args:
+        percent: use by others while each cell was timed, by level.
+    """
+    frame = table(runs(blocks=8, factors={"tensorflow": 10.0}, **options))  # type: ignore[arg-type]
+    loads = {level: list(values) * (8 // len(values)) for level, values in percent.items()}
+    cells = frame.itertuples()
+    return frame.assign(**{metric: [loads[cell.framework][int(cell.block)] for cell in cells]})
 
 
-def row(comparison: Comparison, metric: str) -> Row:
-    return next(one for one in comparison.rows if one.metric == metric)
-
-
-BUSY = "this machine was busy (37 % of the CPU by others): not settled"
+def finding(comparison: Comparison, metric: str = STEP) -> Finding:
+    return next(finding for finding in comparison.findings if finding.row.metric == metric)
 
 
 @pytest.mark.parametrize("side", ["pytorch", "tensorflow"])
-def test_ten_times_slower_beside_a_neighbour_of_one_side_is_no_verdict(side: str) -> None:
+def test_neighbour_of_one_side_withholds_verdicts_on_times(side: str) -> None:
     free = compare(measured({"pytorch": [FREE], "tensorflow": [FREE]}))
-    assert row(free, STEP).verdict == "slower"
+    assert finding(free).row.verdict == "slower"
     assert free.busy == ""
     loaded = compare(measured({"pytorch": [FREE], "tensorflow": [FREE], side: [LOADED]}))
     for metric in (STEP, RATE, LATENCY):
-        found = row(loaded, metric)
-        assert (found.verdict, found.reason) == ("inconclusive", BUSY)
-        assert (found.p, found.p_holm, found.equivalent) == (None, None, None)
-        assert found.estimate == row(free, metric).estimate  # what was seen is shown
-    assert row(loaded, RSS).verdict in (
-        "equivalent",
-        "different, within margin",
-    )  # no neighbour changes it
-    assert row(loaded, LOSS).verdict == "deterministic"
-    timed = [line for line in wording.sentences(loaded) if "memory" not in line]
-    assert "slower" not in " ".join(timed).partition("seen:")[0]
-    assert f"no verdict, {BUSY}; seen: " in " ".join(wording.sentences(loaded))
+        timed = finding(loaded, metric)
+        assert (timed.row.verdict, timed.withheld) == ("inconclusive", Withheld.BUSY_MACHINE)
+        assert (timed.row.p, timed.row.p_holm, timed.row.equivalent) == (None, None, None)
+        assert timed.row.estimate == finding(free, metric).row.estimate
+        assert "37 % of the CPU" in timed.row.reason
+    # no neighbour changes what is learned or held in memory
+    assert finding(loaded, RSS).row.verdict in ("equivalent", "different, within margin")
+    assert finding(loaded, LOSS).row.verdict == "deterministic"
     (warning,) = busy.warning(loaded.findings)
     assert warning.code is WarningCode.BUSY_MACHINE
     assert "37 % of the CPU by others" in warning.text
 
 
-def test_the_median_cell_decides() -> None:
-    def verdict(*percent: float | None) -> str:
-        return row(compare(measured({"pytorch": [FREE], "tensorflow": percent})), STEP).verdict
-
-    assert verdict(*[LOADED] * 3, *[FREE] * 5) == "slower"
-    assert verdict(*[LOADED] * 5, *[FREE] * 3) == "inconclusive"
-    assert verdict(10.0) == "slower"  # the limit itself is allowed
-    assert verdict(10.1) == "inconclusive"
-    assert verdict(None) == "slower"  # a run of others, or of an earlier version, does not say
-    assert verdict(*[None] * 7, LOADED) == "inconclusive"  # the only one that says
-
-
-def test_the_limit_is_the_one_that_the_cells_were_run_with() -> None:
-    free = {"pytorch": [FREE], "tensorflow": [LOADED]}
-    assert (
-        row(compare(measured(free, params={"others_limit_percent": "50.0"})), STEP).verdict
-        == "slower"
-    )
-    assert (
-        row(compare(measured(free, params={"others_limit_percent": "30.0"})), STEP).verdict
-        == "inconclusive"
-    )
+@pytest.mark.parametrize(
+    ("percent", "is_settled"),
+    [
+        ([*[LOADED] * 3, *[FREE] * 5], True),
+        ([*[LOADED] * 5, *[FREE] * 3], False),
+        ([10.0], True),  # the limit itself is allowed
+        ([10.1], False),
+        ([None], True),  # runs of others record no load
+        ([*[None] * 7, LOADED], False),
+    ],
+)
+def test_median_cell_decides(percent: Sequence[float | None], is_settled: bool) -> None:
+    comparison = compare(measured({"pytorch": [FREE], "tensorflow": percent}))
+    assert (finding(comparison).row.verdict == "slower") is is_settled
 
 
-def test_a_busy_stratum_is_in_no_summary_and_others_keep_their_verdicts() -> None:
-    parts = [
-        measured({"pytorch": [FREE], "tensorflow": [FREE]}, campaign=name, seed=at)
-        for at, name in enumerate("abc")
-    ]
+@pytest.mark.parametrize(("limit", "verdict"), [("50.0", "slower"), ("30.0", "inconclusive")])
+def test_limit_is_that_of_the_cells(limit: str, verdict: str) -> None:
+    params = {"others_limit_percent": limit}
+    comparison = compare(measured({"pytorch": [FREE], "tensorflow": [LOADED]}, params=params))
+    assert finding(comparison).row.verdict == verdict
+
+
+def test_busy_stratum_withholds_the_summary() -> None:
+    sides = {"pytorch": [FREE], "tensorflow": [FREE]}
+    parts = [measured(sides, campaign=name, seed=at) for at, name in enumerate("abc")]
     for loaded in (None, "c"):
         frame = pd.concat(parts, ignore_index=True)
         frame.loc[frame["campaign"] == loaded, OTHERS_CPU] = LOADED
-        found = compare(frame, strata=["campaign"])
-        verdicts = {
-            one.row.stratum: one.row.verdict for one in found.findings if one.row.metric == STEP
-        }
-        assert verdicts == {
-            f"campaign={name}": "inconclusive" if name == loaded else "slower" for name in "abc"
-        }
-        together = next(one.row for one in found.summaries if one.row.metric == STEP)
-        assert (together.verdict == "slower") == (loaded is None)
-        assert together.reason.startswith(
-            "the machine was busy with others' work in campaign=c"
-        ) == (loaded == "c")
+        comparison = compare(frame, strata=["campaign"], outcomes=[STEP])
+        verdicts = {row.stratum.partition("=")[2]: row.verdict for row in comparison.rows}
+        last = "inconclusive" if loaded else "slower"
+        assert verdicts == {"a": "slower", "b": "slower", "c": last}
+        (summary,) = comparison.summaries
+        assert summary.withheld == (Withheld.BUSY_MACHINE if loaded else None)
 
 
 def test_batch_size_limit_needs_quiet_machine() -> None:
@@ -115,42 +102,40 @@ def test_batch_size_limit_needs_quiet_machine() -> None:
         frame = frame.assign(
             **{"params.batch_size": frame["framework"], "framework": "pytorch", OTHERS_CPU: percent}
         )
-        found = compare(frame, factor="batch_size")
-        curve = next(one for one in batch_sizes.curves(found) if one.what == "training")
-        assert (curve.limit.reason is LimitReason.BUSY_MACHINE) == (percent == LOADED)
+        curves = batch_sizes.curves(compare(frame, factor="batch_size"))
+        training = next(curve for curve in curves if curve.phase == "training")
+        assert (training.limit.reason is LimitReason.BUSY_MACHINE) == (percent == LOADED)
 
 
-def test_blocks_that_stay_disturbed_are_named_and_count() -> None:
+def test_disturbed_blocks_count_and_are_named() -> None:
     free = compare(measured({"pytorch": [FREE], "tensorflow": [FREE]}))
     assert not free.warnings
-    some = compare(
-        measured({"pytorch": [FREE], "tensorflow": [FREE, LOADED, *[FREE] * 4, 11.0, None]})
-    )
+    percent = [FREE, LOADED, *[FREE] * 4, 11.0, None]
+    some = compare(measured({"pytorch": [FREE], "tensorflow": percent}))
     (warning,) = some.warnings
     assert warning.code is WarningCode.DISTURBED_BLOCKS
     assert "1 (37 %), 6 (11 %)" in warning.text
-    assert row(some, STEP).n_blocks == row(free, STEP).n_blocks == 8, "none is dropped"
-    assert row(some, STEP).estimate == row(free, STEP).estimate
-    lax = measured(
-        {"pytorch": [LOADED], "tensorflow": [FREE]}, params={"others_limit_percent": "50.0"}
-    )
+    assert finding(some).row.n_blocks == 8
+    assert finding(some).row.estimate == finding(free).row.estimate
+    params = {"others_limit_percent": "50.0"}
+    lax = measured({"pytorch": [LOADED], "tensorflow": [FREE]}, params=params)
     assert not compare(lax).warnings
 
 
-def beside(gpu: Sequence[float | None], **more: object) -> Comparison:
-    """A campaign whose tensorflow cells had company on the GPU in so many percent of samples."""
-    return compare(measured({"pytorch": [0.0], "tensorflow": gpu}, OTHERS_GPU, **more))
-
-
-def test_company_on_the_gpu_that_a_repeat_had_too_is_treated_like_a_busy_cpu() -> None:
-    free, loaded = beside([0.0]), beside([80.0])
-    assert (row(free, STEP).verdict, free.busy) == ("slower", "")
-    text = "this machine was busy (others on the GPU in 80 % of samples): not settled"
-    step = row(loaded, STEP)
-    assert (step.verdict, step.reason, step.p) == ("inconclusive", text, None)
-    assert {one.busy for one in loaded.findings if busy.depends(one.outcome)} == {text}
-    assert row(loaded, LOSS).verdict == "deterministic"
-    assert row(beside([1.0]), STEP).verdict == "inconclusive", "any is too much"
-    off = beside([80.0], params={"others_limit_percent": "100.0"})
-    assert row(off, STEP).verdict == "slower"
-    assert row(beside([None]), STEP).verdict == "slower", "the driver does not say"
+@pytest.mark.parametrize(
+    ("gpu", "params", "verdict"),
+    [
+        ([0.0], {}, "slower"),
+        ([80.0], {}, "inconclusive"),
+        ([1.0], {}, "inconclusive"),
+        ([80.0], {"others_limit_percent": "100.0"}, "slower"),
+        ([None], {}, "slower"),  # the driver does not report it
+    ],
+)
+def test_other_programs_on_the_gpu_count_like_a_busy_cpu(gpu, params, verdict) -> None:
+    sides = {"pytorch": [0.0], "tensorflow": gpu}
+    comparison = compare(measured(sides, OTHERS_GPU, params=params))
+    assert finding(comparison).row.verdict == verdict
+    assert bool(comparison.busy) == (verdict == "inconclusive")
+    assert (f"GPU in {gpu[0]:.0f} %" in comparison.busy) if comparison.busy else True
+    assert finding(comparison, LOSS).row.verdict == "deterministic"

@@ -1,4 +1,4 @@
-"""The one procedure that decides, on effects whose answer is known."""
+"""Decision procedure, on effects whose answer is certain."""
 
 from __future__ import annotations
 
@@ -21,16 +21,11 @@ from tests.experiments.comparison.campaigns import paired as table_of
         (0.01, 0.05, True, True, Decision.WITHIN_MARGIN),
         (-0.05, 0.05, False, True, Decision.EQUIVALENT),
         (-0.3, 0.3, False, False, Decision.OPEN),
-        (
-            0.2,
-            0.4,
-            False,
-            False,
-            Decision.OPEN,
-        ),  # beyond the margin, but not after the correction for many tests
+        # beyond the margin, but not after the correction for many tests
+        (0.2, 0.4, False, False, Decision.OPEN),
     ],
 )
-def test_what_is_shown_decides(low, high, different, equivalent, decision):
+def test_evidence_decides(low, high, different, equivalent, decision):
     effect = Effect(
         Estimate((low + high) / 2, low, high), 0.1, different=different, equivalent=equivalent
     )
@@ -42,19 +37,20 @@ def test_what_is_shown_decides(low, high, different, equivalent, decision):
     ("shift", "decision"),
     [(0.0, Decision.EQUIVALENT), (0.5, Decision.DIFFERENT), (-0.5, Decision.DIFFERENT)],
 )
-def test_paired_shifts_without_any_spread_are_decided_by_their_size(shift, decision):
+def test_size_decides_on_constant_shifts(shift, decision):
     assert paired([shift] * 6, 0.1).decision is decision
 
 
-def test_paired_shifts_are_decided_by_interval_and_equivalence():
+def test_interval_and_equivalence_decide_on_paired_shifts():
     rng = np.random.default_rng(0)
     assert paired(rng.normal(0, 0.01, 12), 0.1).decision is Decision.EQUIVALENT
     assert paired(rng.normal(0.05, 0.01, 12), 0.1).decision is Decision.WITHIN_MARGIN
     assert paired(rng.normal(0, 1, 12), 0.1).decision is Decision.OPEN
 
 
-def test_an_interval_wider_than_floats_is_open():
+def test_interval_wider_than_floats_is_open():
     """The logarithms' interval is ±790: as ratios its ends are 0 and beyond the greatest float."""
-    found = compare(table_of([1.0] * 6, [1e300, 1e-300] * 3)).findings[0]
-    assert (found.row.verdict, found.row.ci_low, found.row.ci_high) == ("inconclusive", 0.0, None)
-    assert wording.sentence(found)
+    finding = compare(table_of([1.0] * 6, [1e300, 1e-300] * 3)).findings[0]
+    row = finding.row
+    assert (row.verdict, row.ci_low, row.ci_high) == ("inconclusive", 0.0, None)
+    assert wording.sentence(finding)

@@ -1,4 +1,4 @@
-"""What blocks can show, against simulation: plain loops over drawn campaigns, judged by SciPy's own tests."""
+"""Power of blocks, against simulated campaigns that SciPy's tests judge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ MARGIN = math.log1p(0.03)
 
 
 def shown(draws: np.ndarray, tests: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of campaigns (a row each): whether a difference stands among the tests, lies beyond ±3 %, or is inside (TOST)."""
+    """Judge campaigns, a row each.
+
+    Returns:
+        Whether a difference stands among the tests, lies beyond ±3 %, and is inside (TOST).
+    """
     n, mean, error = draws.shape[1], np.abs(draws.mean(axis=1)), stats.sem(draws, axis=1)
     stands = stats.ttest_1samp(draws, 0, axis=1).pvalue <= 0.05 / tests
     beyond = mean - stats.t.ppf(0.975, n - 1) * error > MARGIN
@@ -30,28 +34,29 @@ def shown(draws: np.ndarray, tests: int) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 @pytest.mark.parametrize("n", [2, 3, 6, 12, 100])
-def test_minimum_detectable_is_found_with_its_power(n):
-    found = power.minimum_detectable(0.02, n)
-    assert power.power_of_t(found, 0.02, n) == pytest.approx(0.8, abs=1e-6)
+def test_minimum_detectable_has_its_power(n):
+    effect = power.minimum_detectable(0.02, n)
+    assert power.power_of_t(effect, 0.02, n) == pytest.approx(0.8, abs=1e-6)
 
 
 @pytest.mark.parametrize(("n", "sd"), [(6, 0.02), (12, 0.03), (12, 0.005)])
-def test_the_least_effects_of_a_family_and_of_a_verdict_are_shown_with_their_power(n, sd):
+def test_least_effects_of_a_family_and_of_a_verdict_have_their_power(n, sd):
     """4,000 campaigns: the standard error of .8 is .6 points."""
     rng = np.random.default_rng(1)
-    one, twelve = (power.minimum_detectable(sd, n, tests=tests) for tests in (1, 12))
+    single, twelve = (power.minimum_detectable(sd, n, tests=tests) for tests in (1, 12))
     decided = power.minimum_for_verdict(MARGIN, sd, n, tests=12)
-    assert one < twelve < decided or decided > MARGIN
-    found = [shown(rng.normal(effect, sd, (4_000, n)), 12) for effect in (one, twelve, decided)]
-    assert found[0][0].mean() < 0.5  # what is found alone is mostly missed among twelve
-    assert found[1][0].mean() == pytest.approx(0.8, abs=0.025)
-    assert (found[2][0] & found[2][1]).mean() == pytest.approx(0.8, abs=0.025)
+    assert single < twelve < decided or decided > MARGIN
+    results = [
+        shown(rng.normal(effect, sd, (4_000, n)), 12) for effect in (single, twelve, decided)
+    ]
+    assert results[0][0].mean() < 0.5  # mostly missed among twelve
+    assert results[1][0].mean() == pytest.approx(0.8, abs=0.025)
+    assert (results[2][0] & results[2][1]).mean() == pytest.approx(0.8, abs=0.025)
 
 
-def test_guards():
-    assert (
-        power.minimum_detectable(0.02, 1) == power.minimum_for_verdict(MARGIN, 0.02, 1) == math.inf
-    )
+def test_limits():
+    assert power.minimum_detectable(0.02, 1) == math.inf
+    assert power.minimum_for_verdict(MARGIN, 0.02, 1) == math.inf
     assert power.minimum_detectable(0.0, 6) == 0
     assert power.minimum_for_verdict(MARGIN, 0.0, 6) == MARGIN
     assert power.power_of_t(1e6, 1e-6, 6) == 1
@@ -62,7 +67,7 @@ def test_guards():
 
 
 def is_settled(mean: np.ndarray, sd: np.ndarray, n: int, tests: int) -> np.ndarray:
-    """Whether campaigns of n blocks, given by estimated mean and SD, have any verdict."""
+    """Return whether campaigns of n blocks with these estimates have any verdict."""
     size, error = np.abs(mean), sd / math.sqrt(n)
     limits = (
         MARGIN + stats.t.ppf(0.975, n - 1) * error,
@@ -78,7 +83,7 @@ def drawn(mean: float, sd: float, n: int, campaigns: int) -> tuple[np.ndarray, n
 
 
 def blocks_needed(mean: float, sd: float, tests: int) -> float:
-    """After how many blocks 80 % of campaigns have a verdict, to within 2 %; infinite above 20,000."""
+    """Return the blocks that settle 80 % of campaigns, to within 2 %; infinite above 20,000."""
 
     def enough(n: int) -> bool:
         return bool(is_settled(*drawn(mean, sd, n, 10_000), n, tests).mean() >= 0.8)
@@ -97,7 +102,14 @@ def blocks_needed(mean: float, sd: float, tests: int) -> float:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Plans of open campaigns. numbers: share with a number; wrong: share whose number is less than the blocks needed."""
+    """Plans of open campaigns.
+
+    Attributes:
+        needed: blocks that settle 80 % of campaigns.
+        numbers: share of plans with a number.
+        wrong: share whose number is too small.
+        median: of the numbers.
+    """
 
     needed: float
     numbers: float
@@ -106,15 +118,17 @@ class Predicted:
 
 
 def predicted(ratio: float, sd: float, n: int, tests: int, plans: int) -> Predicted | None:
-    """Shares of all plans that are made where campaigns are open after n blocks; None where hardly any is."""
+    """Return the plans of campaigns that are open after n blocks; None if hardly any is."""
     means, spreads = drawn(math.log(ratio), sd, n, 100 * plans)
     still_open = ~is_settled(means, spreads, n, tests)
     cases = list(zip(means[still_open][:plans], spreads[still_open][:plans], strict=True))
     if len(cases) < plans / 4:
         return None
     needed, most = max(1, blocks_needed(math.log(ratio), sd, tests) - n), max(100, 10 * n)
-    found = [power.blocks_to_settle(*case, n, MARGIN, most=most, tests=tests) for case in cases]
-    numbers = np.array([blocks for blocks in found if blocks])
+    numbers_of_plans = [
+        power.blocks_to_settle(*case, n, MARGIN, most=most, tests=tests) for case in cases
+    ]
+    numbers = np.array([blocks for blocks in numbers_of_plans if blocks])
     # the number of blocks rises in steps of 6 %
     wrong = float((needed > 1.06 * numbers).sum()) / len(cases)
     return Predicted(
@@ -131,38 +145,37 @@ def predicted(ratio: float, sd: float, n: int, tests: int, plans: int) -> Predic
 )
 def test_hardly_any_number_of_blocks_is_too_small(ratio, sd, tests, numbers):
     """300 plans: a standard error of 2.3 points. tests/benchmarks/test_more_blocks.py has more."""
-    found = predicted(ratio, sd, 8, tests, 300)
-    assert found is not None
-    assert found.wrong <= 0.2 * found.numbers + 3 * 0.023
-    assert found.numbers >= numbers
+    plans = predicted(ratio, sd, 8, tests, 300)
+    assert plans is not None
+    assert plans.wrong <= 0.2 * plans.numbers + 3 * 0.023
+    assert plans.numbers >= numbers
 
 
 OPEN = 0.14 + 0.13 * np.array([-1, 1, -1, 1, -1, 1, -1, 1.0])
 
 
 @pytest.mark.usefixtures("often")
-def test_the_plan_is_for_this_verdict_among_the_reports_tests():
-    """The same open row: alone, and beside eleven others that show nothing, which cost Holm's correction more blocks."""
+def test_plan_is_for_a_verdict_among_the_tests_of_a_report():
+    """Eleven other outcomes that show nothing cost Holm's correction more blocks."""
     rng, table = np.random.default_rng(8), paired(np.ones(8), np.exp(OPEN), "m/x_seconds")
     others = {f"m{at}/x_seconds": np.exp(rng.normal(0, 0.01, 16)) for at in range(11)}
-    alone = compare(table).findings[0]
-    among = next(
-        one for one in compare(table.assign(**others)).findings if one.row.metric == "m/x_seconds"
-    )
-    assert alone.decision in (Decision.OPEN, Decision.SIZE_OPEN)
-    mean = float(OPEN.mean())
-    assert alone.plan == power.blocks_to_settle(mean, alone.spread, 8, MARGIN, most=100)
-    assert among.plan == power.blocks_to_settle(mean, among.spread, 8, MARGIN, most=100, tests=12)
-    single = power.blocks_to_settle(mean, among.spread, 8, MARGIN, most=100)
-    assert single < among.plan
-    assert (
-        f"at most {among.plan} more blocks settle it with a predicted probability of 95 %"
-        in among.row.reason
-    )
+    single = compare(table).findings[0]
+    findings = compare(table.assign(**others)).findings
+    among = next(finding for finding in findings if finding.row.metric == "m/x_seconds")
+
+    def blocks(spread: float, tests: int = 1) -> int | None:
+        mean = float(OPEN.mean())
+        return power.blocks_to_settle(mean, spread, 8, MARGIN, most=100, tests=tests)
+
+    assert single.decision in (Decision.OPEN, Decision.SIZE_OPEN)
+    assert single.plan == blocks(single.spread)
+    assert among.plan == blocks(among.spread, tests=12)
+    assert blocks(among.spread) < among.plan
+    assert f"at most {among.plan} more blocks" in among.row.reason
 
 
-def test_on_the_margin_no_number_of_blocks_is_told():
+def test_effect_at_the_margin_has_no_plan():
     shifts = MARGIN + 0.05 * np.array([-1, 1, -1, 1, -1, 1, -1, 1.0])
-    found = compare(paired(np.ones(8), np.exp(shifts), "m/x_seconds")).findings[0]
-    assert found.plan is None
-    assert not re.search(r"\d+ more block", found.row.reason)
+    finding = compare(paired(np.ones(8), np.exp(shifts), "m/x_seconds")).findings[0]
+    assert finding.plan is None
+    assert not re.search(r"\d+ more block", finding.row.reason)

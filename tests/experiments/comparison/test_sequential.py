@@ -40,16 +40,16 @@ def boundary(information: Sequence[float], spent: Sequence[float]) -> list[float
 
 
 def spent_by(information: Sequence[float], critical: Sequence[float]) -> list[float]:
-    """Return the chance that |z| was beyond its limit by each look, by SciPy's multivariate normal."""
-    found = []
+    """Return the chance that |z| was beyond its limit by each look (multivariate normal)."""
+    shares = []
     for count in range(1, len(critical) + 1):
         at, limits = np.asarray(information[:count], dtype=float), np.asarray(critical[:count])
         correlation = np.sqrt(np.minimum.outer(at, at) / np.maximum.outer(at, at))
         inside = stats.multivariate_normal(
             np.zeros(count), correlation, seed=0, abseps=1e-7, releps=1e-7, maxpts=400_000
         )
-        found.append(1 - float(inside.cdf(limits, lower_limit=-limits)))
-    return found
+        shares.append(1 - float(inside.cdf(limits, lower_limit=-limits)))
+    return shares
 
 
 # Jennison and Turnbull 2000, tables 2.1 (Pocock) and 2.3 (O'Brien and Fleming), two-sided 5 %,
@@ -57,7 +57,7 @@ def spent_by(information: Sequence[float], critical: Sequence[float]) -> list[fl
 @pytest.mark.parametrize(
     ("looks", "pocock", "obrien_fleming"), [(2, 2.178, 1.977), (4, 2.361, 2.024), (5, 2.413, 2.040)]
 )
-def test_published_boundaries_spend_five_percent_and_are_found_again(
+def test_published_boundaries_spend_five_percent(
     looks: int, pocock: float, obrien_fleming: float
 ) -> None:
     information = list(range(1, looks + 1))
@@ -82,15 +82,9 @@ def test_published_boundaries_spend_five_percent_and_are_found_again(
         (lambda t: 0.05 * np.log(1 + (math.e - 1) * t), [2.438, 2.427, 2.410, 2.397, 2.386]),
     ],
 )
-def test_spending_gives_the_published_boundaries(spent: object, published: list[float]) -> None:
+def test_spending_has_the_published_boundaries(spent: object, published: list[float]) -> None:
     at = np.arange(1, 6) / 5
     assert boundary(at, spent(at)) == pytest.approx(published, abs=6e-4)  # type: ignore[operator]
-
-
-def test_uneven_looks_spend_what_they_are_to() -> None:
-    looks = BATCHES[:4]
-    spent = [0.05 * blocks / 48 for blocks in looks]
-    assert spent_by(looks, boundary(looks, spent)) == pytest.approx(spent, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +97,7 @@ def test_uneven_looks_spend_what_they_are_to() -> None:
         (6, 6, (6,)),
     ],
 )
-def test_a_look_follows_every_block_and_later_every_24th_part(
+def test_looks_follow_every_block_and_later_every_24th_part(
     first: int, most: int, looks: tuple[int, ...]
 ) -> None:
     assert schedule(first, most) == looks
@@ -119,13 +113,13 @@ def test_a_look_follows_every_block_and_later_every_24th_part(
         (7, 22, (7, 11, 14, 21, 22)),
     ],
 )
-def test_blocks_that_run_side_by_side_are_looked_at_in_batches(
+def test_blocks_side_by_side_have_looks_in_batches(
     first: int, most: int, looks: tuple[int, ...]
 ) -> None:
     assert batches(first, most) == looks
 
 
-def test_an_extended_campaign_spends_only_what_is_left() -> None:
+def test_extended_campaign_spends_the_rest() -> None:
     shares = [math.log(1 + (math.e - 1) * blocks / 18) for blocks in (6, 12)]
     assert Looks((6, 12), (18, 18)).spent == pytest.approx(shares)
     extended = Looks((6, 12, 24, 36), (18, 18, 36, 36)).spent
@@ -136,24 +130,7 @@ def test_an_extended_campaign_spends_only_what_is_left() -> None:
     )
 
 
-def test_nominal_levels_are_those_of_simulated_paths() -> None:
-    """Brownian paths, independent of the integration: each look spends its share."""
-    rng, blocks, rate = np.random.default_rng(0), np.array(BATCHES), sequential.FOR_T * 0.05
-    paths = np.cumsum(
-        rng.standard_normal((200_000, 7)) * np.sqrt(np.diff(blocks, prepend=0)), axis=1
-    ) / np.sqrt(blocks)
-    left = np.ones(len(paths), dtype=bool)
-    looks = Looks(BATCHES, (48,) * 7)
-    for look, spent in enumerate(np.diff(rate * np.array(looks.spent), prepend=0)):
-        critical = np.sort(np.abs(paths[left, look]))[-round(spent * len(paths))]
-        # some hundred paths cross: a tenth of their share
-        assert looks.one_by_one()[look].level(0.05) == pytest.approx(
-            2 * stats.norm.sf(critical), rel=0.2
-        )
-        left &= np.abs(paths[:, look]) < critical
-
-
-def test_a_p_is_the_error_rate_whose_level_it_is() -> None:
+def test_p_is_the_error_rate_of_its_level() -> None:
     for looks in map(after, (1, 2, 7, 24, 43)):
         rates = sequential._RATES
         assert looks.p(sequential._states(looks).levels) == pytest.approx(rates, rel=1e-9)
@@ -170,7 +147,7 @@ def frame(
     until: str = "settled",
     campaign: str = "c",
 ) -> pd.DataFrame:
-    """A campaign of two levels with these log-ratios, block by block."""
+    """Return a campaign of two levels with these log-ratios, block by block."""
     planned = [most] * len(shifts) if isinstance(most, int) else most
     return pd.DataFrame(
         {
@@ -198,10 +175,10 @@ def judged(table: pd.DataFrame) -> Finding:
 
 
 @pytest.mark.parametrize("blocks", [6, 12, 24])
-def test_a_row_has_the_interval_and_p_of_its_look(blocks: int) -> None:
+def test_row_has_the_interval_and_p_of_its_look(blocks: int) -> None:
     shifts = np.random.default_rng(blocks).normal(0.02, 0.03, blocks)
     finding, looks = judged(frame(shifts.tolist())), after(EVERY.index(blocks) + 1)
-    mean = autocorrelation.of_series([shifts])[0]
+    mean = autocorrelation.distributions_of([shifts])[0]
     assert finding.looks == looks
     assert finding.row.p == pytest.approx(float(looks.p(mean.p())))
     interval = np.log([finding.row.ci_low, finding.row.ci_high])
@@ -214,32 +191,34 @@ def test_a_row_has_the_interval_and_p_of_its_look(blocks: int) -> None:
     assert finding.row.ci_low < fixed.row.ci_low
 
 
-def test_equivalence_asks_for_the_margin_at_the_level_of_the_look() -> None:
-    """The SD at which two one-sided tests at this look's level just lie within the margin decides."""
+def test_equivalence_has_the_level_of_the_look() -> None:
+    """The limit is the SD at which two one-sided tests just lie within the margin."""
     looks, bound = after(7), math.log1p(0.03)
     signs = np.tile([1.0, -1.0], 6)
-    limit = bound / float(autocorrelation.of_series([signs])[0].interval(1 - looks.level(0.1))[1])
+    limit = bound / float(
+        autocorrelation.distributions_of([signs])[0].interval(1 - looks.level(0.1))[1]
+    )
     for sd, equivalent in ((0.999 * limit, True), (1.001 * limit, False)):
         row = judged(frame((sd * signs).tolist())).row
         assert (row.equivalent, row.verdict == "equivalent") == (equivalent, equivalent)
 
 
-def test_looks_are_read_from_what_the_runs_were_asked_for() -> None:
+def test_looks_follow_from_the_settings_of_runs() -> None:
     extended = frame([0.0] * 14, most=[8] * 8 + [36] * 6)
-    assert looks_of.of_runs(extended) == Looks(tuple(range(6, 15)), (8,) * 3 + (36,) * 6)
-    assert looks_of.of_runs(frame([0.0] * 14, until="fixed")) == FIXED
+    assert looks_of.looks_of_runs(extended) == Looks(tuple(range(6, 15)), (8,) * 3 + (36,) * 6)
+    assert looks_of.looks_of_runs(frame([0.0] * 14, until="fixed")) == FIXED
     both = pd.concat([frame([0.0] * 12), frame([0.0] * 8, campaign="d")])
-    assert looks_of.of_runs(both) == after(3), "the looks with the widest intervals"
-    assert looks_of.of_runs(both.drop(columns="params.until")) == FIXED
+    assert looks_of.looks_of_runs(both) == after(3), "the looks with the widest intervals"
+    assert looks_of.looks_of_runs(both.drop(columns="params.until")) == FIXED
 
 
-def test_looks_that_the_runs_name_are_the_looks_there_were() -> None:
-    """A cluster's, and those of an earlier plan; a report in between is one look more."""
+def test_recorded_looks_replace_planned_ones() -> None:
+    """Looks of a cluster or of an earlier plan; a report in between is one look more."""
     runs = frame([0.0] * 14)
     runs["tags.looks"] = [
         {9: "6", 10: "6,9", 14: "6,9,12"}.get(int(block)) for block in runs["block"]
     ]
-    assert looks_of.of_runs(runs).blocks == (6, 9, 12, 14)
+    assert looks_of.looks_of_runs(runs).blocks == (6, 9, 12, 14)
 
 
 def t_campaigns(
@@ -263,7 +242,7 @@ def t_campaigns(
 
 
 @pytest.mark.parametrize("sd", [0.02, 0.04])
-def test_over_all_looks_together_the_promises_hold(sd: float) -> None:
+def test_promises_hold_over_all_looks(sd: float) -> None:
     """20,000 campaigns each, whose share of 5 % is known to 0.5 % (three standard errors)."""
     different, missed, _ = t_campaigns(0.0, sd, 0.03, 20_000)
     assert different == missed
@@ -283,20 +262,20 @@ def test_extending_by_what_was_seen_costs_little() -> None:
     def crossed(after_18: Sequence[int], most: int) -> np.ndarray:
         looks = Looks((*first, *after_18), (24,) * 4 + (most,) * len(after_18)).one_by_one()
         beyond = [
-            t[one.blocks[-1]] > stats.t.isf(one.level(0.05) / 2, one.blocks[-1] - 1)
-            for one in looks
+            t[look.blocks[-1]] > stats.t.isf(look.level(0.05) / 2, look.blocks[-1] - 1)
+            for look in looks
         ]
         return np.asarray(np.any(beyond, axis=0))
 
-    kept, extended = crossed([24], 24), crossed([24, 36, 48], 48)
+    fixed, extended = crossed([24], 24), crossed([24, 36, 48], 48)
     seen = np.digitize(t[18], np.linspace(0, 3, 13))
-    groups = [seen == one for one in np.unique(seen)]
-    worst = sum(max(kept[group].sum(), extended[group].sum()) for group in groups) / campaigns
-    assert 0.045 <= kept.mean() <= 0.055
+    groups = [seen == group for group in np.unique(seen)]
+    worst = sum(max(fixed[group].sum(), extended[group].sum()) for group in groups) / campaigns
+    assert 0.045 <= fixed.mean() <= 0.055
     assert 0.045 <= extended.mean() <= 0.055
     assert worst <= 0.058  # 5.3 % of 100,000
 
 
-def test_the_strictest_looks_have_the_widest_intervals() -> None:
+def test_strictest_looks_have_the_widest_intervals() -> None:
     assert sequential.strictest([FIXED, after(1), after(3), after(43)]) == after(3)
     assert sequential.strictest([]) == FIXED

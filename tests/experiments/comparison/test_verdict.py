@@ -61,7 +61,7 @@ def test_clear_difference_has_a_direction():
 def test_interval_is_that_of_the_mean_log_ratio():
     a, b = np.array([1.0, 2, 3, 4, 5, 6]), np.array([1.1, 2.3, 3.1, 4.6, 5.2, 6.9])
     logs = np.log(b / a)
-    low, high = autocorrelation.of_series([logs])[0].interval()
+    low, high = autocorrelation.distributions_of([logs])[0].interval()
     step = row(compare(paired(a, b)))
     expected = tuple(np.exp([logs.mean(), low, high]))
     assert (step.estimate, step.ci_low, step.ci_high) == pytest.approx(expected)

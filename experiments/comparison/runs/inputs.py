@@ -1,4 +1,4 @@
-"""Table of runs from what a notebook has: MLflow's tables, run ids, runs, or such a table."""
+"""Table of runs from the inputs of a notebook: MLflow's tables, run ids, runs, or such a table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def table(runs: Any) -> pd.DataFrame:
     """
     if isinstance(runs, pd.DataFrame):
         frame = _from_search(runs) if _is_of_mlflow(runs) else runs
-    elif isinstance(runs, str | StoredRun) or hasattr(runs, "info"):
+    elif isinstance(runs, str):
         frame = _from_each([runs])
     elif isinstance(runs, Iterable):
         frame = _from_each(list(runs))
@@ -37,7 +37,7 @@ def table(runs: Any) -> pd.DataFrame:
     if {"run_id", "name", "kind"} <= set(columns):
         campaigns = frame[frame["kind"] == RunKind.CAMPAIGN]
         names_by_id = dict(zip(campaigns["run_id"], campaigns["name"], strict=True))
-        frame = names.added(frame, names_by_id)
+        frame = names.add_names(frame, names_by_id)
     if not frame.empty and ("block" not in columns or not frame["block"].notna().any()):
         raise UsageError(
             ErrorCode.MISSING_VALUE,
@@ -93,15 +93,13 @@ def _plain(name: str) -> str:
 
 
 def _from_each(runs: list[Any]) -> pd.DataFrame:
-    """Return the table of run ids, MLflow's runs, or stored runs."""
+    """Return the table of run ids or MLflow's runs."""
     from tracking.store import stored_run
 
     stored: dict[str, StoredRun] = {}
     for run in runs:
         if isinstance(run, str):
             stored |= {cell.run_id: cell for cell in _by_id(run)}
-        elif isinstance(run, StoredRun):
-            stored[run.run_id] = run
         elif hasattr(run, "info"):
             stored[run.info.run_id] = stored_run(run)
         else:
