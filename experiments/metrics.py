@@ -145,8 +145,6 @@ KNOWN = (
         within="steps",
     ),
     _ratio("train/step_seconds_p95", "p95 training step", "s"),
-    _ratio("train/on_device_step_seconds", "median training step by the device's clock", "s"),
-    _ratio("train/on_device_step_seconds_p95", "p95 training step by the device's clock", "s"),
     _ratio("train/first_step_seconds", "first training step", "s", alone=True),
     _ratio(TOTAL, "total training time", "s", short=("time",), alone=True, total=True),
     _ratio("train/first_epoch_seconds", "first epoch", "s", alone=True, total=True),

@@ -182,21 +182,6 @@ class StepClock(Protocol):
     def end(self, *losses: SupportsFloat) -> None:
         """Read the last loss of the window, stop the clock, then read the other losses."""
 
-    def on_device(self, seconds: Sequence[float]) -> None:
-        """Record the device's seconds of each step but the first of the last window."""
-
-
-class StepEvents(Protocol):
-    """Marks on the device's time line, one after each step of a window; they wait for nothing."""
-
-    def mark(self) -> None: ...
-
-    def seconds(self) -> list[float]:
-        """Return the seconds between marks, once the device has finished.
-
-        The first step has none: its time would contain the wait for the host.
-        """
-
 
 class Framework(ABC):
     """A framework in this process. The loss is the weighted mean cross-entropy: sum(w·ce) / sum(w).
@@ -308,18 +293,11 @@ class Framework(ABC):
         """
         batches = iter(batches)
         while window := [self.place(batch) for batch in islice(batches, clock.window_steps)]:
-            events = self.step_events(len(window)) if len(window) > 1 else None
-            losses = []
             self.synchronise()
             clock.begin()
-            for placed in window:
-                losses.append(self.train_step(network, optimizer, placed))
-                if events:
-                    events.mark()
+            losses = [self.train_step(network, optimizer, placed) for placed in window]
             self.synchronise()
             clock.end(*losses)
-            if events:
-                clock.on_device(events.seconds())
             window.clear()  # the device holds the batches of one window
 
     @abstractmethod
@@ -397,10 +375,6 @@ class Framework(ABC):
 
     def jit_compile(self, network: Any) -> bool | None:
         """Return whether XLA compiles the training step; None if there is no such choice."""
-        return None
-
-    def step_events(self, steps: int) -> StepEvents | None:
-        """Return marks for so many steps; None if the framework has none on this device."""
         return None
 
     @abstractmethod

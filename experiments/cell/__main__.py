@@ -25,7 +25,7 @@ from models import frameworks
 from models.contract import Framework
 from models.errors import NoDevice
 from tracking import clock
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import (
     Artifact,
     Metrics,
@@ -161,8 +161,9 @@ def opened(spec: CellSpec) -> Framework:
     for name, text in spec.environment.items():
         if text is not None and text not in os.environ.get(name, ""):
             raise EvenhandError(
+                ErrorCode.ENVIRONMENT,
                 f"env.{name}: {spec.framework} sets it to {os.environ.get(name)!r} itself, "
-                f"not to {text!r}"
+                f"not to {text!r}",
             )
     return framework
 

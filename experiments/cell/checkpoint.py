@@ -12,7 +12,17 @@ from typing import Any
 from experiments.cell.timing import Window
 from models.contract import Framework, ModelError
 from models.weights import read_safetensors, write_safetensors
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
+
+DAMAGES = (
+    AttributeError,
+    KeyError,
+    ModelError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass
@@ -20,8 +30,7 @@ class TrainingState:
     """Progress of a training, whose lists have an entry for each step, process or epoch.
 
     Attributes:
-        seconds, ended, starts: Of the steps that were timed one by one; `windows` has all others.
-        on_device_seconds: Of the steps of windows, by the device's own clock.
+        seconds, end_times, starts: Of the steps that were timed one by one; `windows` has all others.
         held_up: Whether anything waited for the device inside of a window.
         epoch_seconds: Of training, without validation.
         input_seconds: Wait for batches outside of the steps.
@@ -29,17 +38,15 @@ class TrainingState:
     """
 
     seconds: list[float] = field(default_factory=list)
-    ended: list[float] = field(default_factory=list)
+    end_times: list[float] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
-    on_device_seconds: list[float] = field(default_factory=list)
     held_up: bool = False
     by_epoch: list[dict[str, float]] = field(default_factory=list)
     epoch_seconds: list[float] = field(default_factory=list)
     total_seconds: float = 0.0
     validation_seconds: float = 0.0
     input_seconds: float = 0.0
-    page_faults: list[int] = field(default_factory=list)
     warmups: list[int] = field(default_factory=list)
     peak_rss_bytes: float = 0.0
 
@@ -75,33 +82,20 @@ class Checkpoint:
         folder = self._folder if self._folder.exists() else self._folder.with_name("checkpoint.old")
         if not folder.exists():
             return TrainingState()
-        settings, state = _read_state(folder)
-        if settings != json.loads(json.dumps(self._settings)):
-            raise _unusable(folder, "belongs to other settings")
         try:
+            content = json.loads((folder / "past.json").read_text(encoding="utf-8"))
+            if content.pop("settings") != json.loads(json.dumps(self._settings)):
+                raise ValueError("it belongs to other settings")
+            windows = [Window(*window) for window in content.pop("windows")]
+            state = TrainingState(**content, windows=windows)
             framework.load_weights(network, read_safetensors(folder / "weights.safetensors"))
             framework.load_optimizer_state(
                 optimizer, read_safetensors(folder / "optimizer.safetensors")
             )
-        except (ModelError, OSError) as error:
-            raise _unusable(folder, f"does not fit: {error}") from None
+        except DAMAGES as error:
+            raise EvenhandError(
+                ErrorCode.UNREADABLE,
+                f"the checkpoint in {folder} cannot be used: {error}; "
+                "remove it to start this cell again",
+            ) from None
         return state
-
-
-def _read_state(folder: Path) -> tuple[Any, TrainingState]:
-    try:
-        content = json.loads((folder / "past.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _unusable(folder, f"cannot be read: {error}") from None
-    types = {name: type(value) for name, value in asdict(TrainingState()).items()}
-    types["settings"] = dict
-    is_valid = isinstance(content, dict)
-    if not is_valid or {name: type(value) for name, value in content.items()} != types:
-        raise _unusable(folder, "is damaged: past.json")
-    settings = content.pop("settings")
-    windows = [Window(*window) for window in content.pop("windows")]
-    return settings, TrainingState(**content, windows=windows)
-
-
-def _unusable(folder: Path, reason: str) -> EvenhandError:
-    return EvenhandError(f"the checkpoint in {folder} {reason}; remove it to start this cell again")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from experiments.cell.peak_memory import DevicePeaks
-from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch
+from experiments.cell.timing import EVERY_STEP, Pace, Stopwatch, inject_delay
 from experiments.cell.warm_up import WarmUp
-from experiments.config import memory
 from experiments.contract import CellSpec, Output
 from models.contract import Batch, Framework
 from models.frameworks import described
+from tracking import clock
 from tracking.records import RAN_EAGERLY, Tags
 
 MAX_LETTERS = 160
@@ -38,55 +38,94 @@ def count_step(warm_up: WarmUp | None, peaks: DevicePeaks, *, is_warm: bool = Tr
     return ends
 
 
+def time_calls(
+    calls: Iterable[Callable[[], Any]],
+    output: Output,
+    on_result: Callable[[Any], object],
+    delay: float = 0.0,
+) -> tuple[list[float], list[float]]:
+    """Return the seconds of calls, and the clock time at which each ended.
+
+    Args:
+        calls: Requests or steps. Whatever making one takes is off the clock.
+        output: Output of the cell, which may wait for its turn after a call.
+        on_result: Gets each result, off the clock.
+        delay: Share by which every call is made longer, for a control.
+    """
+    seconds, end_times = list[float](), list[float]()
+    for call in calls:
+        began = time.perf_counter()
+        result = call()
+        if delay:
+            inject_delay(began, delay)
+        seconds.append(time.perf_counter() - began)
+        end_times.append(clock.now())
+        on_result(result)
+        output.turn()
+    return seconds, end_times
+
+
 class TrainingLoop:
     """Steps of one network.
 
+    Args:
+        framework: Framework of the network.
+        network: Network.
+        optimizer: Its optimizer.
+        output: Output of the cell.
+        peaks: Peaks of the device's memory.
+        warm_up: Warm-up of a GPU, whose steps are timed one by one; None on the CPU.
+
     Attributes:
         compiling: What was compiled since the loop was made.
-        page_faults: Page faults of the last `run`.
     """
 
-    def __init__(self, framework: Framework, network: Any, optimizer: Any, output: Output) -> None:
+    def __init__(
+        self,
+        framework: Framework,
+        network: Any,
+        optimizer: Any,
+        output: Output,
+        peaks: DevicePeaks,
+        warm_up: WarmUp | None = None,
+    ) -> None:
         self._framework, self._network, self._optimizer = framework, network, optimizer
-        self._output = output
+        self._output, self._peaks, self._warm_up = output, peaks, warm_up
         self.compiling = Compiling(framework)
-        self.page_faults = 0
 
-    def clock(
+    def stopwatch(
         self,
         pace: Pace,
-        stepped: Callable[[int], bool],
         report: Callable[[int, float, float], object],
         *,
-        is_warming: bool,
+        least: int = 0,
         delay: float = 0.0,
     ) -> Stopwatch:
         """Return a clock for the steps that follow.
 
         Args:
-            pace: Pace after the warm-up of a GPU, whose steps are timed one by one.
-            stepped: Counts a step, off the clock; returns whether the warm-up ended with it.
+            pace: Pace after the warm-up of a GPU.
             report: Gets the steps so far, the last loss and its seconds, off the clock.
-            is_warming: Whether a GPU has yet to warm up.
+            least: Steps of the warm-up apart from that of a GPU.
             delay: See `Stopwatch`.
         """
 
         def on_step(step: int, loss: float, seconds: float) -> None:
             self.compiling.stepped()
-            if stepped(step):
+            if count_step(self._warm_up, self._peaks, is_warm=step >= least):
                 watch.go_on_with(pace)
             report(step, loss, seconds)
 
+        is_warming = self._warm_up is not None and not self._warm_up.is_over
         watch = Stopwatch(on_step, delay, EVERY_STEP if is_warming else pace, self._output.turn)
         return watch
 
-    def run(self, batches: Iterable[Batch], clock: Stopwatch) -> float:
+    def run(self, batches: Iterable[Batch], watch: Stopwatch) -> float:
         """Train on batches; return the seconds without the time for reports."""
-        compiled, faults = self._framework.compilations(), memory.page_faults()
-        began, reporting = time.perf_counter(), clock.telling_seconds
-        self._framework.train_epoch(self._network, self._optimizer, batches, clock)
-        seconds = time.perf_counter() - began - (clock.telling_seconds - reporting)
-        self.page_faults = memory.page_faults() - faults
+        compiled = self._framework.compilations()
+        began, reporting = time.perf_counter(), watch.telling_seconds
+        self._framework.train_epoch(self._network, self._optimizer, batches, watch)
+        seconds = time.perf_counter() - began - (watch.telling_seconds - reporting)
         self.compiling.in_steps += self._framework.compilations() - compiled
         return seconds
 

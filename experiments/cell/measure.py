@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from experiments.cell import peak_memory, timing
 from experiments.cell.checkpoint import Checkpoint, TrainingState
-from experiments.cell.loop import TrainingLoop, count_step
+from experiments.cell.loop import TrainingLoop, time_calls
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.profile import profile
 from experiments.cell.timing import PhaseValues
@@ -21,7 +22,7 @@ from experiments.contract import CellSpec, Output, Task
 from models.contract import Framework, OptimizerConfig
 from models.frameworks import described, distributions
 from tracking import clock, provenance, tables
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import JIT_COMPILE, JIT_PLANNED, Tags
 
 LIVE_SECONDS = 1.0
@@ -66,18 +67,15 @@ def _summarise(
         (rows,) * len(state.seconds),
         spec.settings["warmup_steps"],
         tuple(state.starts),
-        tuple(state.ended),
+        tuple(state.end_times),
         tuple(state.warmups),
     )
     windows = timing.of_windows(() if state.held_up else state.windows, rows)
-    on_device = timing.of_device(state.on_device_seconds, rows)
     summary = timing.summarise_training(training, state.total_seconds)
     summary |= timing.summarise_epochs(state, task.steps_per_epoch * rows)
-    summary = as_timed(spec, summary, windows, on_device, output, held_up=state.held_up)
+    summary = as_timed(spec, summary, windows, output, held_up=state.held_up)
     summary |= task.derived(summary, state)
-    faults = float(np.median(state.page_faults)) / task.steps_per_epoch
-    summary["check/page_faults_per_step"] = faults
-    return [training, windows, on_device], summary
+    return [training, windows], summary
 
 
 def record_implementation(
@@ -98,20 +96,19 @@ def as_timed(
     spec: CellSpec,
     summary: dict[str, float],
     windows: PhaseValues,
-    on_device: PhaseValues,
     output: Output,
     *,
     held_up: bool,
 ) -> dict[str, float]:
     """Return the summary of a training, with windows where `timing` asks for them.
 
-    A tag has the reason why there are no windows (held_up).
+    A tag has the reason if there are none because something waited for the device (held_up).
     """
     if spec.settings["timing"] == "step":
         return summary
     if held_up:
         output.record(Tags(spec.run, {"not_available.train/examples_per_second": timing.DELAYED}))
-    return timing.summarise_windows(summary, windows, on_device)
+    return timing.summarise_windows(summary, windows)
 
 
 def optimizer_config(settings: Mapping[str, Any]) -> OptimizerConfig:
@@ -134,8 +131,9 @@ def check_parameters(
     counts = framework.parameter_counts(network)
     if counts != expected:
         raise EvenhandError(
+            ErrorCode.NOT_EQUAL,
             f"{model} has {counts} (trainable, other) parameters in {framework.name}, "
-            f"should have {expected}"
+            f"should have {expected}",
         )
     return {"model/trainable_parameters": counts[0], "model/non_trainable_parameters": counts[1]}
 
@@ -156,18 +154,18 @@ def _train(
         output.metrics(values, step=step)
     output.begin()
     began, earlier_steps = clock.now(), state.steps
-    loop = TrainingLoop(framework, network, optimizer, output)
     pauses: list[tuple[float, float]] = []
     state.starts.append(len(state.seconds))
     state.warmups.append(warmup)
     half = (epochs * task.steps_per_epoch - state.steps) // 2
     warm_up = of_gpu(framework, output, warmup, max(warmup, half))
+    loop = TrainingLoop(framework, network, optimizer, output, peaks, warm_up)
     for epoch in range(len(state.by_epoch), epochs):
         if (rate := task.learning_rate(epoch)) is not None:
             framework.set_learning_rate(optimizer, rate)
         peak_memory.restart()
         batches = timing.TimedIterator(task.training(epoch, framework))
-        loss = _train_epoch(task, spec, loop, batches, epoch, state, peaks, output, warm_up)
+        loss = _train_epoch(task, spec, loop, batches, epoch, state, output, warm_up)
         trained, validating = clock.now(), time.perf_counter()
         values = task.validate(framework, network)
         state.validation_seconds += time.perf_counter() - validating
@@ -180,8 +178,9 @@ def _train(
         output.metrics(state.by_epoch[-1], step=epoch + 1)
         if not is_finite:
             raise EvenhandError(
+                ErrorCode.DIVERGED,
                 f"the validation loss of epoch {epoch + 1} is {values['val/loss']}; "
-                "a smaller learning_rate may help"
+                "a smaller learning_rate may help",
             )
         pauses.append((trained, clock.now()))
     examples = (state.steps - earlier_steps) * task.examples_a_step
@@ -199,7 +198,6 @@ def _train_epoch(
     batches: timing.TimedIterator,
     epoch: int,
     state: TrainingState,
-    peaks: DevicePeaks,
     output: Output,
     warm_up: WarmUp | None,
 ) -> float:
@@ -219,23 +217,15 @@ def _train_epoch(
             rounded = {name: float(f"{value:.4g}") for name, value in live.items()}
             output.metrics(rounded, step=earlier_steps + step)
 
-    watch = loop.clock(
-        pace,
-        lambda step: count_step(warm_up, peaks, is_warm=step >= warming),
-        report,
-        is_warming=warm_up is not None and not warm_up.is_over,
-        delay=spec.settings["inject_delay"],
-    )
+    watch = loop.stopwatch(pace, report, least=warming, delay=spec.settings["inject_delay"])
     seconds = loop.run(batches, watch)
     if warm_up:
         state.warmups[-1] = warm_up.steps
     state.epoch_seconds.append(seconds)
     state.total_seconds += seconds
-    state.page_faults.append(loop.page_faults)
     state.seconds.extend(watch.seconds)
-    state.ended.extend(watch.ended)
+    state.end_times.extend(watch.end_times)
     state.windows.extend(watch.windows)
-    state.on_device_seconds.extend(watch.on_device_seconds)
     state.held_up |= watch.held_up
     state.input_seconds += batches.seconds
     return float(np.mean(watch.losses))
@@ -246,7 +236,8 @@ def check_losses(losses: list[float]) -> None:
     if not np.isfinite(losses).all():
         step = int(np.argmin(np.isfinite(losses)))
         raise EvenhandError(
-            f"the loss of step {step} is not finite; a smaller learning_rate may help"
+            ErrorCode.DIVERGED,
+            f"the loss of step {step} is not finite; a smaller learning_rate may help",
         )
 
 
@@ -265,24 +256,27 @@ def _infer(
     phases: list[PhaseValues] = []
     warmup = spec.settings["warmup_requests"]
     count = warmup + spec.settings["inference_requests"]
+
+    def requests(size: int) -> Iterator[Callable[[], Any]]:
+        for index in range(count):
+            output.progress(f"inference, batch {size}", index, count)
+            request = framework.place_inputs(task.request(size, index))
+            framework.synchronise()
+            yield partial(task.answer, framework, network, request)
+        output.progress(f"inference, batch {size}", count, count)
+
     for place, size in enumerate(spec.settings["inference_batch_sizes"], start=2):
         output.begin(place)
         began = clock.now()
-        seconds: list[float] = []
-        ended: list[float] = []
-        for index in range(count):
-            request = framework.place_inputs(task.request(size, index))
-            framework.synchronise()
-            start = time.perf_counter()
-            task.answer(framework, network, request)
-            timing.inject_delay(start, spec.settings["inject_delay"])
-            seconds.append(time.perf_counter() - start)
-            ended.append(clock.now())
-            output.progress(f"inference, batch {size}", index + 1, count)
-            output.turn()
-        examples = (size,) * count
+        seconds, end_times = time_calls(
+            requests(size), output, lambda _: None, spec.settings["inject_delay"]
+        )
         values = PhaseValues(
-            f"inference_batch_{size}", tuple(seconds), examples, warmup, ended=tuple(ended)
+            f"inference_batch_{size}",
+            tuple(seconds),
+            (size,) * count,
+            warmup,
+            end_times=tuple(end_times),
         )
         prefix = f"inference/batch_{size}" if phases else "inference"
         output.metrics(timing.summarise_requests(values, prefix))
@@ -338,7 +332,7 @@ def write_values(path: Path, phases: list[PhaseValues]) -> None:
         columns["seconds"] += values.seconds
         columns["examples"] += values.examples
         columns["warmup"] += values.is_warmup
-        is_complete = len(values.ended) == count
-        ended_ms = [1_000 * ended for ended in values.ended]
+        is_complete = len(values.end_times) == count
+        ended_ms = [1_000 * seconds for seconds in values.end_times]
         columns["ended_ms"] += ended_ms if is_complete else [None] * count
     tables.write(path, columns)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from typing import Any, SupportsFloat
-
-import numpy as np
 
 from experiments.cell.timing import Stopwatch, TimedIterator, pace
 from experiments.contract import CellSpec, Output
@@ -18,23 +15,16 @@ from models.contract import Batch, Framework, Mark, ModelError, Profile, Span
 from tracking.records import Tags
 
 STEPS = 8
-# Significance level of the sign test that shows a cost of profiling.
-ALPHA = 0.05
 MAX_KINDS = 20
 NOTHING = (
     "the profiler saw no kernels: "
     "CUPTI may lack the privilege (NVreg_RestrictProfilingToAdminUsers)"
 )
 TOO_FEW = "an epoch of a single step: the first step is never counted"
-NO_COST = (
-    "{slower} of {count} profiled steps or windows are slower than without the profiler: "
-    "no cost beyond chance"
-)
 # A moment of a step belongs to the first of these that goes on then.
 PARTS = ("op", "copy", "unrecorded", "dispatch", "python")
 GAPS = ("dispatch", "python")
 COUNTS = ("ops", "launches")
-Round = tuple[Stopwatch, TimedIterator]
 
 
 class MarkedClock:
@@ -61,9 +51,6 @@ class MarkedClock:
         self._marked.__exit__(None, None, None)
         self._watch.end(*losses[:-1], last)
 
-    def on_device(self, seconds: Sequence[float]) -> None:
-        self._watch.on_device(seconds)
-
 
 def profile(
     spec: CellSpec,
@@ -73,14 +60,14 @@ def profile(
     batches: Callable[[], Iterable[Batch]],
     output: Output,
 ) -> None:
-    """Make a few more steps, plain and then under the framework's profiler, and record both.
+    """Make a few more steps under the framework's profiler, and record them.
 
     No other metric of the run contains them. `batches` returns those of a training from its
     first, the same in every call.
     """
-    rounds: list[Round] = []
+    rounds = list[tuple[Stopwatch, TimedIterator]]()
 
-    def work(mark: Mark = nullcontext) -> None:
+    def work(mark: Mark) -> None:
         timed = TimedIterator(islice(batches(), 1 + STEPS))
         watch = Stopwatch(
             lambda step, *_: output.progress("profile", step, 1 + STEPS),
@@ -92,13 +79,12 @@ def profile(
     folder = spec.path / "profile"
     folder.mkdir()
     try:
-        work()
         result = framework.profile(folder, work)
     except (ModelError, OSError, RuntimeError) as error:
         output.record(Tags(spec.run, {"not_available.profile": str(error)[:200]}))
         return
     if result.operators and result.steps:
-        _record(spec, result, rounds[0], rounds[1], output)
+        _record(spec, result, *rounds[0], output)
     else:
         reason = NOTHING if result.steps else TOO_FEW
         output.record(Tags(spec.run, {"not_available.profile": reason}))
@@ -143,9 +129,10 @@ def _inside(spans: Iterable[Span], steps: Sequence[Span]) -> Iterable[Span]:
                 yield max(start, step_start), min(end, step_end)
 
 
-def _record(spec: CellSpec, result: Profile, plain: Round, profiled: Round, output: Output) -> None:
+def _record(
+    spec: CellSpec, result: Profile, watch: Stopwatch, batches: TimedIterator, output: Output
+) -> None:
     """Record metrics by step, and `profile.json`, which also has the kinds of operators."""
-    watch, batches = profiled
     steps = len(watch.losses) - 1
     seconds = {part: value / steps for part, value in parts(result).items()}
     metrics = {f"{part}_seconds": value for part, value in seconds.items()}
@@ -153,11 +140,6 @@ def _record(spec: CellSpec, result: Profile, plain: Round, profiled: Round, outp
     metrics["gap_seconds"] = sum(seconds[part] for part in GAPS)
     metrics["input_seconds"] = batches.seconds / len(watch.losses)
     missing = {f"{name}_per_step": reason for name, reason in result.uncounted.items()}
-    cost, reason = _profiler_cost(plain[0], watch)
-    if cost is None:
-        missing["profiler_cost_ratio"] = reason
-    else:
-        metrics["profiler_cost_ratio"] = cost
     metrics |= {f"{name}_per_step": count / steps for name, count in result.counts.items()}
     output.metrics({f"profile/{name}": value for name, value in metrics.items()})
     if missing:
@@ -171,23 +153,6 @@ def _record(spec: CellSpec, result: Profile, plain: Round, profiled: Round, outp
     }
     (spec.path / "profile.json").write_text(json.dumps(content, indent=1))
     output.artifact("profile.json")
-
-
-def _profiler_cost(plain: Stopwatch, profiled: Stopwatch) -> tuple[float | None, str]:
-    """Return a step with the profiler over the same step without, or None and the reason.
-
-    It is the median of the steps, or windows, if a sign test shows that they take longer.
-    """
-    with_profiler, without = (
-        np.array([*watch.seconds[1:], *(window.seconds for window in watch.windows)])
-        for watch in (profiled, plain)
-    )
-    ratios = with_profiler / without
-    slower, count = int((ratios > 1).sum()), len(ratios)
-    p = sum(math.comb(count, k) for k in range(slower, count + 1)) / 2**count
-    if p > ALPHA:
-        return None, NO_COST.format(slower=slower, count=count)
-    return float(np.median(ratios)), ""
 
 
 def _slowest_kinds(result: Profile, steps: int) -> list[dict[str, Any]]:

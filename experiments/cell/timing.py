@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Requests that a distribution-free 95 % interval of a percentile needs: max(q, 1 - q)^n <= 0.025.
 EARNED_AT = {50: 6, 95: 72, 99: 368}
-WINDOWS, ON_DEVICE = "train_windows", "train_on_device"
+WINDOWS = "train_windows"
 DELAYED = "its way of training waits for the device inside of a window: its steps do not run freely"
 
 
@@ -27,7 +27,7 @@ class PhaseValues:
     Attributes:
         warmup: Steps after each of `starts` that are not summarised.
         starts: Steps at which a process began; a resumed training has several.
-        ended: Clock time at which each step ended, in seconds since 1970; empty if unknown.
+        end_times: Clock time at which each step ended, in seconds since 1970; empty if unknown.
         warmups: Warm-up of each start, where they differ.
     """
 
@@ -36,7 +36,7 @@ class PhaseValues:
     examples: tuple[int, ...]
     warmup: int
     starts: tuple[int, ...] = (0,)
-    ended: tuple[float, ...] = ()
+    end_times: tuple[float, ...] = ()
     warmups: tuple[int, ...] = ()
 
     @property
@@ -90,7 +90,7 @@ class Window(NamedTuple):
 
     steps: int
     seconds: float
-    ended: float
+    end_time: float
 
 
 class Stopwatch:
@@ -106,8 +106,7 @@ class Stopwatch:
 
     Attributes:
         telling_seconds: Time spent in `on_step` and `turn`.
-        seconds, ended: Of the steps that were timed one by one; `windows` has all others.
-        on_device_seconds: Of the steps of windows, by the device's clock, where it has one.
+        seconds, end_times: Of the steps that were timed one by one; `windows` has all others.
     """
 
     def __init__(
@@ -122,9 +121,8 @@ class Stopwatch:
         self._began = 0.0
         self.telling_seconds = 0.0
         self.seconds: list[float] = []
-        self.ended: list[float] = []
+        self.end_times: list[float] = []
         self.windows: list[Window] = []
-        self.on_device_seconds: list[float] = []
         self.losses: list[float] = []
 
     @property
@@ -143,14 +141,14 @@ class Stopwatch:
     def end(self, *losses: SupportsFloat) -> None:
         last = float(losses[-1])
         inject_delay(self._began, self._delay)
-        seconds, ended = time.perf_counter() - self._began, time.time()
+        seconds, end_time = time.perf_counter() - self._began, time.time()
         if self._single_steps:
             self._single_steps -= 1
             self.seconds.append(seconds)
-            self.ended.append(ended)
+            self.end_times.append(end_time)
         else:
             self._single_steps = self._pace.between
-            self.windows.append(Window(len(losses), seconds, ended))
+            self.windows.append(Window(len(losses), seconds, end_time))
         reporting = time.perf_counter()
         self.losses += [*map(float, losses[:-1]), last]
         self._on_step(len(self.losses), last, seconds / len(losses))
@@ -160,9 +158,6 @@ class Stopwatch:
     def go_on_with(self, pace: Pace) -> None:
         """Take the clock at another pace from the next step on, such as after a warm-up."""
         self._pace, self._single_steps = pace, pace.first
-
-    def on_device(self, seconds: Sequence[float]) -> None:
-        self.on_device_seconds += seconds
 
 
 class TimedIterator:
@@ -219,43 +214,34 @@ def of_windows(windows: Sequence[Window], examples_a_step: int, warmup: int = 0)
         tuple(window.seconds for window in windows),
         tuple(window.steps * examples_a_step for window in windows),
         warmup,
-        ended=tuple(window.ended for window in windows),
+        end_times=tuple(window.end_time for window in windows),
     )
-
-
-def of_device(seconds: Sequence[float], examples_a_step: int, warmup: int = 0) -> PhaseValues:
-    """Return the raw values of the steps of windows, by the device's own clock."""
-    return PhaseValues(ON_DEVICE, tuple(seconds), (examples_a_step,) * len(seconds), warmup)
 
 
 def summarise_training(values: PhaseValues, total_seconds: float) -> dict[str, float]:
     """Return the first step, median and p95 of the rest, and throughput as total over total."""
     metrics = {"train/first_step_seconds": values.seconds[0], "train/total_seconds": total_seconds}
-    metrics |= _summarise_steps(values, "train/step_seconds")
+    seconds, _ = values.steady
+    if seconds:
+        metrics["train/step_seconds"] = float(np.median(seconds))
+    metrics |= {
+        f"train/step_seconds_p{q}": value for q, value in percentiles(seconds).items() if q == 95
+    }
     return metrics | _throughput(values, "train/examples_per_second")
 
 
-def summarise_windows(
-    metrics: Mapping[str, float], windows: PhaseValues, on_device: PhaseValues
-) -> dict[str, float]:
+def summarise_windows(metrics: Mapping[str, float], windows: PhaseValues) -> dict[str, float]:
     """Return the metrics of a training that has windows, whose throughput replaces that of steps.
 
     A window has no median step and no percentile: they are of the steps that were timed one by
-    one, or by the device's clock.
+    one.
     """
     summary = {
         name: value for name, value in metrics.items() if name != "train/examples_per_second"
     }
     if "train/examples_per_second" in metrics:
         summary["train/stepped_examples_per_second"] = metrics["train/examples_per_second"]
-    summary |= _throughput(windows, "train/examples_per_second")
-    return summary | _summarise_steps(on_device, "train/on_device_step_seconds")
-
-
-def _summarise_steps(values: PhaseValues, name: str) -> dict[str, float]:
-    seconds, _ = values.steady
-    metrics = {name: float(np.median(seconds))} if seconds else {}
-    return metrics | {f"{name}_p{q}": value for q, value in percentiles(seconds).items() if q == 95}
+    return summary | _throughput(windows, "train/examples_per_second")
 
 
 def _throughput(values: PhaseValues, name: str) -> dict[str, float]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
 
 # Long against what other cells leave in the caches, short against changes of the machine's speed.
 MIN_SECONDS = 0.2
@@ -54,7 +54,7 @@ class Turns:
         self._say({"turn": turn})
         line = self._token.readline()
         if not line:
-            raise EvenhandError("the campaign gave no further turn")
+            raise EvenhandError(ErrorCode.INTERRUPTED, "the campaign gave no further turn")
         self._began = time.perf_counter()
         self.waited_seconds += self._began - passed
         self._steps, self._target = 0, int(json.loads(line)["steps"])

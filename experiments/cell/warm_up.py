@@ -36,7 +36,7 @@ class WarmUp:
     Attributes:
         steps: Steps so far.
         seconds: Their duration after the first.
-        ended_by: Reason why it is over, or an empty text.
+        end_reason: Reason why it is over, or an empty text.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class WarmUp:
         read: Callable[[], dict[str, float]],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.steps, self.seconds, self.ended_by = 0, 0.0, ""
+        self.steps, self.seconds, self.end_reason = 0, 0.0, ""
         self._least, self._most = max(1, least), most
         self._gpus, self._read, self._now = gpus, read, now
         self._began = 0.0
@@ -56,7 +56,7 @@ class WarmUp:
 
     @property
     def is_over(self) -> bool:
-        return bool(self.ended_by)
+        return bool(self.end_reason)
 
     def step(self) -> None:
         """Count a step, off the clock, and decide whether it was the last."""
@@ -69,7 +69,7 @@ class WarmUp:
         self.seconds = now - self._began
         if not self._samples or now - self._samples[-1].time_seconds >= READ_SECONDS:
             self._samples.append(Sample(now, self._read(), {}))
-        self.ended_by = self._reason_to_end()
+        self.end_reason = self._reason_to_end()
 
     def _reason_to_end(self) -> str:
         if self.steps < self._least:
@@ -86,7 +86,7 @@ class WarmUp:
     def record(self, spec: CellSpec, phase: str, output: Output) -> None:
         prefix = f"check/{phase}_warmup"
         output.metrics({f"{prefix}_steps": self.steps, f"{prefix}_seconds": self.seconds})
-        output.record(Tags(spec.run, {f"warmup.{phase}": self.ended_by or NOT_OVER}))
+        output.record(Tags(spec.run, {f"warmup.{phase}": self.end_reason or NOT_OVER}))
 
 
 def of_gpu(

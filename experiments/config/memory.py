@@ -98,11 +98,6 @@ def keep_freed() -> None:
         )
 
 
-def page_faults() -> int:
-    """Return the minor page faults of this process: thousands a step if memory is mapped anew."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
 def allocated(pid: int) -> int:
     """Return the bytes that count against the limit: private writable memory, used or not."""
     try:

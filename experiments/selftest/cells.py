@@ -57,7 +57,7 @@ def run(
     Raises:
         UsageError: for settings with which the study cannot run.
     """
-    spec = _cell_spec(folder, study, framework, device, block, values)
+    spec = cell_spec(folder, study, framework, device, block, values)
     spec.path.mkdir(parents=True)
     with (spec.path / RECORDS).open("w", encoding="utf-8") as file:
 
@@ -76,9 +76,10 @@ def run(
     return CellOutcome(RunOutcome(closed.outcome), phase, closed.reason, metrics, disturbed)
 
 
-def _cell_spec(
+def cell_spec(
     folder: Path, study: str, framework: str, device: str, block: int, values: dict[str, Any]
 ) -> CellSpec:
+    """Return a cell of a study's first treatment; arguments as those of `run`."""
     module = studies.load(study)
     settings = module.settings(
         **{"frameworks": (framework,), "device": device, "cache": str(folder / "cache")} | values

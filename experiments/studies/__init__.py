@@ -10,7 +10,7 @@ from experiments.config import settings as settings_
 from experiments.contract import Study
 from experiments.metrics import FREELY, Outcome, check_primary, outcome
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 
 def available() -> list[str]:
@@ -26,7 +26,7 @@ def load(name: str) -> Study:
     """
     if name not in available():
         right = settings_.suggestion(name, available())
-        raise UsageError(f"no experiment '{plain.short(name)}'{right}")
+        raise UsageError(ErrorCode.UNKNOWN_NAME, f"no experiment '{plain.short(name)}'{right}")
     study: Study = importlib.import_module(f"{__name__}.{name}").STUDY
     return study
 

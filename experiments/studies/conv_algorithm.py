@@ -15,7 +15,7 @@ from experiments.contract import Comparison, Progress, ReportAddition, Study, Tr
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 # Device -> what is compared on it, the baseline first.
 ALGORITHMS = {"cuda": ("fixed", "heuristic", "profiled"), "cpu": ("plain", "onednn")}
@@ -91,8 +91,9 @@ def algorithms(settings: Settings) -> tuple[str, ...]:
     for name in settings.algorithms:
         if name not in ALGORITHMS[device]:
             raise UsageError(
-                f"algorithms={name}: there is none on {device}; "
-                f"have {', '.join(ALGORITHMS[device])}"
+                ErrorCode.UNSUPPORTED,
+                f"algorithms={name}: not available on {device}; "
+                f"have {', '.join(ALGORITHMS[device])}",
             )
     return settings.algorithms or ALGORITHMS[device]
 
@@ -105,8 +106,8 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     for name in settings.frameworks:
         if name == "keras-jax" and devices.resolve(settings.device, settings) == "cpu":
             raise UsageError(
-                f"frameworks={name}: JAX's kernels on a CPU are not oneDNN's, "
-                "and cannot be chosen; leave it out"
+                ErrorCode.UNSUPPORTED,
+                f"frameworks={name}: the kernels of JAX on a CPU cannot be chosen; leave it out",
             )
     check_count(
         settings, settings.models, settings.frameworks, settings.batch_sizes, settings.shapes, names
@@ -131,8 +132,9 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
         ]
     if not cells:
         raise UsageError(
-            "shapes=varying: pictures are of one size; "
-            "take shapes=fixed, or name networks of sequences, too"
+            ErrorCode.CONFLICT,
+            "shapes=varying: pictures have one size; take shapes=fixed, or name networks of "
+            "sequences, too",
         )
     return tuple(cells)
 

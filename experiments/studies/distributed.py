@@ -27,7 +27,7 @@ from experiments.contract import Comparison, Progress, ReportAddition, Study, Tr
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count, require_single_steps
 from tracking import provenance
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 HAVE = ("pytorch", "tensorflow")
 
@@ -193,25 +193,27 @@ def _check(settings: Settings) -> None:
     for name in settings.frameworks:
         if name not in HAVE:
             raise UsageError(
-                f"frameworks={name}: it is not trained on several workers here; "
-                f"have {', '.join(HAVE)}"
+                ErrorCode.UNSUPPORTED,
+                f"frameworks={name}: it cannot be trained on several workers; "
+                f"have {', '.join(HAVE)}",
             )
     if 1 not in settings.workers or "none" not in settings.compression:
         raise UsageError(
-            "workers, compression: one worker without compression is the baseline; "
-            "name 1 and none, too"
+            ErrorCode.MISSING_VALUE,
+            "workers, compression: the baseline is one worker without compression; "
+            "name 1 and none, too",
         )
     if settings.pairing == "interleaved":
         raise UsageError(
-            "pairing=interleaved: workers that are held would be taken for frozen; "
-            "take pairing=sequential"
+            ErrorCode.CONFLICT,
+            "pairing=interleaved: suspended workers would look frozen; take pairing=sequential",
         )
     _check_machine(settings)
     for count in settings.workers:
         if settings.scaling == "strong" and settings.batch_size % count:
             raise UsageError(
-                f"batch_size={settings.batch_size} is not shared evenly among workers={count}; "
-                "take a multiple of it"
+                ErrorCode.INVALID_VALUE,
+                f"batch_size={settings.batch_size} is not a multiple of workers={count}",
             )
 
 
@@ -220,24 +222,24 @@ def _check_machine(settings: Settings) -> None:
     most = max(settings.workers)
     if settings.nodes > most:
         raise UsageError(
+            ErrorCode.TOO_LARGE,
             f"nodes={settings.nodes} are more than the workers={most} that use them; "
-            f"give at most nodes={most}"
+            f"at most nodes={most}",
         )
     if settings.on_cluster:
         return
     cpus = len(os.sched_getaffinity(0))
     if most * settings.threads > cpus:
-        right = f"at most threads={cpus}"
-        if cpus >= settings.threads:
-            right = f"at most workers={cpus // settings.threads}"
         raise UsageError(
+            ErrorCode.TOO_LARGE,
             f"workers={most} of threads={settings.threads} are more than the {cpus} CPUs "
-            f"that cells may use; {right}"
+            "that cells may use",
         )
     if settings.device == "cuda" and (gpus := len(provenance.gpus())) < most:
         raise UsageError(
-            f"device=cuda: each of workers={most} needs a GPU of its own, "
-            f"and this machine has {gpus}; take device=cpu"
+            ErrorCode.NO_DEVICE,
+            f"device=cuda: each of workers={most} needs a separate GPU, "
+            f"and this machine has {gpus}; take device=cpu",
         )
 
 

@@ -14,7 +14,7 @@ from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
 from models.frameworks import GRAPH_OPTIMIZERS, OTHER_GRAPH_OPTIMIZERS
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 BASELINE = "tensorflow"
 SINGLE = tuple(name for name in GRAPH_OPTIMIZERS if name != "all")
@@ -81,8 +81,9 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Return every framework's program and TensorFlow's with optimizers off, by network."""
     if BASELINE not in settings.frameworks:
         raise UsageError(
-            f"frameworks: {BASELINE}, whose optimizers are switched off, is the baseline; "
-            "name it, too"
+            ErrorCode.MISSING_VALUE,
+            f"frameworks: the baseline is {BASELINE}, whose optimizers are switched off; "
+            "name it, too",
         )
     without = [name for name in settings.without if name != "none"]
     check_count(settings, settings.models, (*settings.frameworks, *without, *settings.alone))
@@ -99,7 +100,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
         Treatment(
             f"{program} · {model}",
             framework,
-            "graph",
+            "measure",
             {
                 "model": model,
                 "batch_size": settings.rows(model)[0],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 from experiments.config.settings import (
     MAX_RATE,
@@ -35,8 +36,26 @@ class PointParameters(CellParameters):
 
 @dataclass(frozen=True)
 class PointSettings(CampaignSettings):
-    """Settings of a network on one batch of random images, timed to a budget."""
+    """Settings of a network on one batch of random images, timed to a budget.
 
+    side_setting: name of the setting of the images' sides.
+    """
+
+    side_setting: ClassVar[str] = "image_sizes"
+    models: tuple[str, ...] = setting(
+        ("resnet18", "mobilenet_v2"),
+        "models by folder name: python -m experiments parity --help",
+        group="grid",
+        material=False,
+    )
+    batch_sizes: tuple[int, ...] = setting(
+        (1, 8, 32),
+        "images a step and a request",
+        minimum=1,
+        maximum=MAX_ROWS,
+        group="grid",
+        material=False,
+    )
     phases: tuple[str, ...] = setting(
         ("inference", "train"),
         "what is timed, in this order, in one process a cell",
@@ -75,25 +94,15 @@ class PointSettings(CampaignSettings):
     )
     parameters = PointParameters
 
+    def sides(self, model: str) -> tuple[int, ...]:
+        """Return the sides of the images that a network gets."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class Settings(PointSettings):
     """Settings of the grid."""
 
-    models: tuple[str, ...] = setting(
-        ("resnet18", "mobilenet_v2"),
-        "models by folder name: python -m experiments parity --help",
-        group="grid",
-        material=False,
-    )
-    batch_sizes: tuple[int, ...] = setting(
-        (1, 8, 32),
-        "images a step and a request",
-        minimum=1,
-        maximum=MAX_ROWS,
-        group="grid",
-        material=False,
-    )
     image_sizes: tuple[int, ...] = setting(
         (64,),
         "sides of the square images, pixels",
@@ -111,6 +120,9 @@ class Settings(PointSettings):
     learning_rate: float = setting(
         0.001, "of the optimizer", minimum=1e-9, maximum=MAX_RATE, group="training"
     )
+
+    def sides(self, model: str) -> tuple[int, ...]:  # noqa: ARG002
+        return self.image_sizes
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:

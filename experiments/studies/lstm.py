@@ -15,7 +15,7 @@ from experiments.contract import Comparison, Progress, ReportAddition, Study, Tr
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count
 from experiments.studies import training_speed
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 if TYPE_CHECKING:
     from models.parity import Side
@@ -59,9 +59,8 @@ class Settings(training_speed.Settings):
     )
     implementations: tuple[str, ...] = setting(
         ("block", "block-v2", "layer", "scan", "scan+compiled"),
-        "what is compared with the loop of cells: "
-        + ", ".join(IMPLEMENTATIONS)
-        + ", where a framework has it",
+        "what is compared with the loop of cells, where a framework has it",
+        choices=IMPLEMENTATIONS,
         group="design",
         material=False,
     )
@@ -122,30 +121,30 @@ def _check(settings: Settings) -> None:
     from models import spec
     from models.lstms import FLOAT32_ALONE
 
-    for name in settings.implementations:
-        if name not in IMPLEMENTATIONS:
-            raise UsageError(
-                f"implementations: there is no '{name}'; have {', '.join(IMPLEMENTATIONS)}"
-            )
     for name in settings.frameworks:
         if name not in HAS:
             raise UsageError(
-                f"frameworks={name}: its LSTMs are not compared here; have {', '.join(HAS)}"
+                ErrorCode.UNSUPPORTED,
+                f"frameworks={name}: its LSTMs are not compared; have {', '.join(HAS)}",
             )
         if any("+" in implementation for implementation in settings.implementations) and (
             reason := interpreters.missing(COMPILED[name], settings.pythons)
         ):
-            raise UsageError(reason)
+            raise UsageError(ErrorCode.NOT_INSTALLED, reason)
     blocks = [name for name in settings.implementations if name in FLOAT32_ALONE]
     if settings.precision == "bfloat16" and blocks and "tensorflow" in settings.frameworks:
         raise UsageError(
-            f"precision=bfloat16: TensorFlow's {' and '.join(blocks)} take float32 alone; "
-            "leave them out"
+            ErrorCode.CONFLICT,
+            f"precision=bfloat16: TensorFlow's {' and '.join(blocks)} take only float32; "
+            "leave them out",
         )
     for name in settings.models:
         module = spec(name)
         if module.takes_images or "lstm" not in vars(module.sized("tiny")):
-            raise UsageError(f"models={name}: it has no LSTM; have {', '.join(Settings.models)}")
+            raise UsageError(
+                ErrorCode.UNSUPPORTED,
+                f"models={name}: it has no LSTM; have {', '.join(Settings.models)}",
+            )
 
 
 def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddition:

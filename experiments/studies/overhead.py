@@ -10,7 +10,8 @@ from experiments.contract import Comparison, Progress, ReportAddition, Study, Tr
 from experiments.metrics import outcome
 from experiments.planning.treatments import check_count, require_single_steps
 from experiments.studies import grid
-from tracking.errors import UsageError
+from models import frameworks
+from tracking.errors import ErrorCode, UsageError
 
 BASELINE = "plain"
 
@@ -47,7 +48,8 @@ class Settings(grid.PointSettings):
     )
     harnesses: tuple[str, ...] = setting(
         ("evenhand",),
-        "what is compared with the plain loop: " + ", ".join(HARNESSES),
+        "what is compared with the plain loop",
+        choices=tuple(HARNESSES),
         group="design",
         material=False,
     )
@@ -87,7 +89,11 @@ class Settings(grid.PointSettings):
         choices=("float32",),
         group="training",
     )
+    side_setting = "image_side"
     parameters = OverheadParameters
+
+    def sides(self, model: str) -> tuple[int, ...]:
+        return (side_of(model, self),)
 
 
 PRIMARY = ("train/step_seconds", "inference/latency_seconds_p50")
@@ -104,9 +110,13 @@ def side_of(model: str, settings: Settings) -> int:
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Return the plain loop and the harnesses of each framework, network and batch size."""
     require_single_steps(settings, "overhead")
-    for name in settings.harnesses:
-        if name not in HARNESSES:
-            raise UsageError(f"harnesses: there is no '{name}'; have {', '.join(HARNESSES)}")
+    have = frameworks.having(lambda variant: variant.has_plain_loop)
+    for name in settings.frameworks:
+        if name not in have:
+            raise UsageError(
+                ErrorCode.UNSUPPORTED,
+                f"frameworks={name}: it has no plain loop to compare with; have {', '.join(have)}",
+            )
     levels = (BASELINE, *settings.harnesses)
     check_count(settings, settings.frameworks, settings.models, settings.batch_sizes, levels)
     cells = []
@@ -146,7 +156,7 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddit
 STUDY = Study(
     name="overhead",
     title="What measuring costs: a framework's own plain loop against this harness",
-    workload="overhead",
+    workload="grid",
     settings=Settings,
     models=lambda settings: settings.models,
     factor="harness",

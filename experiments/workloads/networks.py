@@ -10,25 +10,24 @@ from models.definition import ModelDefinition
 from models.errors import choices
 from models.layers.images import ImageSpec
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 
 def of_images(name: str, framework_names: Sequence[str], setting: str) -> ModelDefinition:
     """Return the `spec` module of a model of images.
 
     Raises:
-        UsageError: If it does not exist, takes no images or is missing in a framework; with the
-            setting that names the model.
+        UsageError: If there is no such model, or it is missing in a framework; with the setting
+            that names the model.
     """
-    of_images = [model for model in models.available() if models.spec(model).takes_images]
-    if name not in models.available():
-        right = choices(name, of_images)
-        raise UsageError(f"{setting}={plain.short(name)}: no such model of images; {right}")
-    module = models.spec(name)
-    if not module.takes_images:
-        raise UsageError(f"{setting}={name}: it takes no images; have {', '.join(of_images)}")
+    names = [model for model in models.available() if models.spec(model).takes_images]
+    if name not in names:
+        raise UsageError(
+            ErrorCode.UNKNOWN_NAME,
+            f"{setting}={plain.short(name)}: no such model of images; {choices(name, names)}",
+        )
     check_siblings(name, framework_names, setting)
-    return module
+    return models.spec(name)
 
 
 def check_siblings(name: str, framework_names: Sequence[str], setting: str) -> None:
@@ -37,8 +36,9 @@ def check_siblings(name: str, framework_names: Sequence[str], setting: str) -> N
     for framework in framework_names:
         if (architecture := frameworks.described(framework).architecture) not in written:
             raise UsageError(
+                ErrorCode.UNSUPPORTED,
                 f"{setting}={name}: it has no sibling for {framework} ({architecture}.py); "
-                f"have {', '.join(written)}"
+                f"have {', '.join(written)}",
             )
 
 
@@ -54,10 +54,10 @@ def check_images(
         rows: Setting of the batch size, and its value; None: the model is not trained.
     """
     if reason := spec.refuses(side[1]):
-        raise UsageError(f"{side[0]}={side[1]}: {name} {reason}")
+        raise UsageError(ErrorCode.INVALID_VALUE, f"{side[0]}={side[1]}: {name} {reason}")
     if rows and rows[1] < (least := spec.least_rows(side[1])):
         raise UsageError(
+            ErrorCode.TOO_FEW,
             f"{rows[0]}={rows[1]}: {name} cannot train on fewer than {least} images of "
-            f"{side[1]} × {side[1]}: its last BatchNorm would see one value a channel; "
-            f"take at least {least}, or larger images"
+            f"{side[1]} × {side[1]}: its last BatchNorm would see one value a channel",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.config import devices
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 
 def check(settings: Any, examples: int, what: str, data: str) -> None:
@@ -19,23 +19,25 @@ def check(settings: Any, examples: int, what: str, data: str) -> None:
     """
     if settings.batch_size > examples:
         raise UsageError(
+            ErrorCode.TOO_LARGE,
             f"batch_size={settings.batch_size} is more than the {examples} {what} of {data}; "
-            f"at most {examples}"
+            f"at most {examples}",
         )
     possible = examples // settings.batch_size
     if settings.steps_per_epoch > possible:
         raise UsageError(
+            ErrorCode.TOO_LARGE,
             f"steps_per_epoch={settings.steps_per_epoch} is more than {data} has "
-            f"at this batch size; at most {possible}"
+            f"at this batch size; at most {possible}",
         )
     steps_per_epoch = settings.steps_per_epoch or possible
     steps = settings.epochs * steps_per_epoch
     if settings.warmup_steps >= steps:
-        fewer = f"at most {steps - 1}, or " if steps > 1 else ""
         raise UsageError(
+            ErrorCode.TOO_FEW,
             f"warmup_steps={settings.warmup_steps} leaves none of the {steps} steps to be measured "
             f"({examples} {what} in batches of {settings.batch_size}, epochs={settings.epochs}); "
-            f"{fewer}more epochs or a smaller batch_size"
+            "take fewer, more epochs or a smaller batch_size",
         )
     measured = min(steps_per_epoch, steps - settings.warmup_steps)
     check_windows(settings, measured, f"{measured} measured steps of an epoch")
@@ -46,9 +48,8 @@ def check_windows(settings: Any, steps: int, what: str) -> None:
     kind = devices.timing(settings)
     most = {"step": settings.window_steps, "free": steps, "both": steps // 2}[kind]
     if settings.window_steps > most:
-        right = f"at most {most}, or timing=step" if most else "take timing=step"
-        twice = ", with as many timed one by one," if kind == "both" else ""
         raise UsageError(
-            f"window_steps={settings.window_steps}: a window{twice} is longer than the {what}; "
-            f"{right}"
+            ErrorCode.TOO_LARGE,
+            f"window_steps={settings.window_steps} does not fit with timing={kind} into the "
+            f"{what}; at most {most}, or timing=step",
         )

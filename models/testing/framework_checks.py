@@ -79,9 +79,6 @@ class Clock:
         self.runs = False
         self.calls.append(tuple(map(float, losses)))
 
-    def on_device(self, seconds: Sequence[float]) -> None:
-        self.calls[-1] += ("on device", len(seconds))
-
 
 def check_only_its_own_framework_is_imported(framework: Framework) -> None:
     described = map(frameworks.described, frameworks.available())

@@ -1,4 +1,4 @@
-"""A child: captions/s of `sequence` over `prefix`, steps in turn in one process, at a published size."""
+"""Child process: speed of `sequence` over `prefix`, steps in turn, at a published size."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def main(name: str, vocabulary: int, length: int, cache: str) -> None:
     }
     seconds: dict[str, list[float]] = {"prefix": [], "sequence": []}
     for step in range(ROUNDS + WARMUP):
-        for kind, found in seconds.items():
+        for kind, values in seconds.items():
             began = time.perf_counter()
             float(framework.train_step(network, optimizer, batches[kind][step]))
             framework.synchronise()
-            found.append(time.perf_counter() - began)
-    prefix, sequence = (statistics.median(found[WARMUP:]) for found in seconds.values())
+            values.append(time.perf_counter() - began)
+    prefix, sequence = (statistics.median(values[WARMUP:]) for values in seconds.values())
     print(f"{name}, {vocabulary} words, length {length}, {CAPTIONS} captions a step:", end=" ")
     print(f"prefix {prefix * 1e3:.0f} ms, sequence {sequence * 1e3:.0f} ms")
     print(f"RATIO={prefix / sequence:.2f}")

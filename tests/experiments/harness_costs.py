@@ -1,15 +1,15 @@
-"""What this harness costs beside a framework's own plain loop, step by step in one process.
+"""Cost of this harness over a framework's plain loop, step by step in one process.
 
-`python -m tests.experiments.harness_costs FRAMEWORK MODEL ROWS PAIRS FIRST`: two networks with the same weights and the same
-batch, one in each loop, which take turns after every step and every request: what the machine does meanwhile falls on both.
-Where their memory lies does not, so FIRST, `ours` or `plain`, says which of the two is built first. Prints
-`{"training": ratio, "requests": ratio}`: medians over pairs, without the first quarter of them.
+`python -m tests.experiments.harness_costs FRAMEWORK MODEL ROWS PAIRS FIRST` trains two networks
+with the same weights on the same batch, one in each loop, in turns after every step and request:
+other programs slow both. FIRST, `harness` or `plain`, is built first, as the place in memory
+matters. Prints `{"training": ratio, "requests": ratio}`: medians over pairs, without the first
+quarter of them.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from models.contract import Batch, OptimizerConfig
 RATE, CLASSES = 1e-6, 10
 
 
-def measured(name: str, model: str, rows: int, pairs: int, first: str) -> dict[str, float]:
+def measure(name: str, model: str, rows: int, pairs: int, first: str) -> dict[str, float]:
     framework = frameworks.open_framework(
         name, device="cpu", threads=1, precision="float32", seed=0
     )
@@ -36,47 +36,45 @@ def measured(name: str, model: str, rows: int, pairs: int, first: str) -> dict[s
     weights = module.initial_weights(sizes, rng)
     batch = drawn_batch(sizes, side_of(model, Settings()), rows, rng)
 
-    def ours() -> Any:
+    def build_network() -> Any:
         network = framework.build(model, sizes)
         framework.load_weights(network, weights)
         return network
 
-    def plainly() -> Any:
-        other = models.load(model, framework.architecture).build(sizes)
+    def build_plain_loop() -> Any:
+        network = models.load(model, framework.architecture).build(sizes)
         return frameworks.load(name, "plain_loop").Plain(
-            other, weights, batch.inputs[0], batch.targets, framework.device
+            network, weights, batch.inputs[0], batch.targets, framework.device
         )
 
-    makers = {"ours": ours, "plain": plainly}
-    made = {one: makers[one]() for one in sorted(makers, key=lambda one: one != first)}
-    network, plain, placed = made["ours"], made["plain"], framework.place(batch)
-    requests = _requests(lambda: framework.infer(network, placed.inputs), plain.requests(), pairs)
-    return {
-        "training": _training(framework, network, placed, plain.steps(RATE), pairs),
-        "requests": requests,
-    }
+    if first == "harness":
+        network, plain = build_network(), build_plain_loop()
+    else:
+        plain, network = build_plain_loop(), build_network()
+    placed, request = framework.place(batch), plain.requests()
+    requests = [
+        (_seconds(lambda: framework.infer(network, placed.inputs)), _seconds(request))
+        for _ in range(pairs)
+    ]
+    steps = _train_in_turns(framework, network, placed, plain.steps(RATE), pairs)
+    return {"training": _ratio(steps), "requests": _ratio(requests)}
 
 
-def _requests(ours: Callable[[], Any], plain: Callable[[], Any], pairs: int) -> float:
-    return _ratio([(_seconds(ours), _seconds(plain)) for _ in range(pairs)])
-
-
-def _training(
+def _train_in_turns(
     framework: Any, network: Any, batch: Batch, plain: Callable[[], float], pairs: int
-) -> float:
-    """The plain loop's steps are made where this harness waits for its next batch, outside of its clock."""
-    beside: list[float] = []
+) -> list[tuple[float, float]]:
+    """Return the seconds of steps of both, the plain one where the harness waits for a batch."""
+    plain_seconds: list[float] = []
 
     def batches() -> Iterator[Batch]:
         for _ in range(pairs):
             yield batch
-            beside.append(_seconds(plain))
+            plain_seconds.append(_seconds(plain))
 
     watch = Stopwatch(lambda *_: None)
-    framework.train_epoch(
-        network, framework.optimizer(network, OptimizerConfig("adam-stock", RATE)), batches(), watch
-    )
-    return _ratio(list(zip(watch.seconds, beside, strict=True)))
+    optimizer = framework.optimizer(network, OptimizerConfig("adam-stock", RATE))
+    framework.train_epoch(network, optimizer, batches(), watch)
+    return list(zip(watch.seconds, plain_seconds, strict=True))
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -86,14 +84,11 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 def _ratio(pairs: list[tuple[float, float]]) -> float:
-    """The median of the ratios of steps side by side, which had the same surroundings; a ratio of medians would mix them."""
-    counted = pairs[len(pairs) // 4 :]
-    return math.exp(float(np.median([math.log(ours / plain) for ours, plain in counted])))
+    """Return the median ratio of neighbouring steps; a ratio of medians would mix surroundings."""
+    counted = np.array(pairs[len(pairs) // 4 :])
+    return float(np.exp(np.median(np.log(counted[:, 0] / counted[:, 1]))))
 
 
 if __name__ == "__main__":
-    print(
-        json.dumps(
-            measured(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
-        )
-    )
+    name, model, rows, pairs, first = sys.argv[1:]
+    print(json.dumps(measure(name, model, int(rows), int(pairs), first)))

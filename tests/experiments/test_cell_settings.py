@@ -1,12 +1,11 @@
-"""Every setting of a cell reaches its process: by what the process reports from inside, not by what its parent wrote down."""
+"""Settings of a cell in its process, by what the process reports from inside."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,15 +19,17 @@ from experiments import studies
 from experiments.config import devices, memory
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
-from experiments.contract import Prepared, Treatment
+from experiments.contract import CellSpec, Prepared, Treatment
 from experiments.run.cell_run import CellTask, cell_spec
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
+from experiments.studies import captioning
 from models import weights
 from tests import slurm
-from tests.conftest import QUICK, ROOT, Place
+from tests.conftest import QUICK, Place
 from tests.experiments.datasets.folders import picture
+from tests.experiments.small_campaigns import run as run_campaign
 from tests.slurm import Slurm
 from tracking.store import Store
 
@@ -38,33 +39,31 @@ MAPPED_ANEW = 100
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell's process has left. extraction: the report of what extracted features, if anything did."""
+    """Reports of a cell's process and of the extraction of its features, if there was one.
+
+    phases: phase → rows, rows of the warm-up.
+    """
 
     seen: Mapping[str, Any]
     phases: Mapping[str, tuple[int, int]]
-    extraction: Mapping[str, Any] = field(default_factory=dict)
+    extraction: Mapping[str, Any]
 
     def calls(self, name: str) -> int:
         return int(self.seen["calls"].get(name, 0))
 
     def answers(self, **options: int) -> dict[int, int]:
-        """Rows of a request → how many requests of so many words or beams there were."""
-        asked, found = {f"{name}={value}" for name, value in options.items()}, dict[int, int]()
+        """Return rows of a request → number of such requests with these words or beams."""
+        needed, counts = {f"{name}={value}" for name, value in options.items()}, dict[int, int]()
         for call, count in self.seen["calls"].items():
             kind, *words = call.split()
-            if kind == "answers" and asked <= set(words):
+            if kind == "answers" and needed <= set(words):
                 rows = int(words[-1].removeprefix("shape=").split("x")[0])
-                found[rows] = found.get(rows, 0) + count
-        return found
+                counts[rows] = counts.get(rows, 0) + count
+        return counts
 
 
-@dataclass(frozen=True)
-class Check:
-    """Two values of a setting, and whether a cell's process got the one that its level has."""
-
-    first: str
-    second: str
-    received: Callable[[Cell, Any], bool]
+# Two values of a setting, and whether a cell's process got the one of its level.
+Check = tuple[str, str, Callable[[Cell, Any], bool]]
 
 
 def on(name: str) -> Callable[[Cell, Any], bool]:
@@ -75,7 +74,11 @@ def of_spec(name: str) -> Callable[[Cell, Any], bool]:
     return lambda cell, settings: bool(cell.seen["spec"][name] == str(getattr(settings, name)))
 
 
-def steps_an_epoch(cell: Cell, settings: Any) -> bool:
+def of_optimizer(key: str, name: str) -> Callable[[Cell, Any], bool]:
+    return lambda cell, settings: bool(cell.seen["optimizer"][key] == getattr(settings, name))
+
+
+def has_epoch_steps(cell: Cell, settings: Any) -> bool:
     return cell.calls("steps") == settings.epochs * settings.steps_per_epoch
 
 
@@ -83,110 +86,106 @@ def is_placed(cell: Cell, settings: CampaignSettings) -> bool:
     return tuple(cell.seen["affinity"]) == devices.cpus_of_cells(settings)
 
 
-def rows_of_a_step(cell: Cell, settings: Any) -> bool:
-    """Of a prefix formulation there are rows for every word, always a multiple of 64."""
+def has_step_rows(cell: Cell, settings: Any) -> bool:
+    """Return whether a step has the rows; of prefixes they are a multiple of 64."""
     rows = cell.seen["inputs"]["shapes"][0][0]
-    return bool(
-        rows == settings.batch_size if settings.formulation == "sequence" else rows % 64 == 0
-    )
+    is_sequence = settings.formulation == "sequence"
+    return bool(rows == settings.batch_size if is_sequence else rows % 64 == 0)
 
 
-def validated(cell: Cell, settings: Any) -> bool:
-    """Batches of the held-out captions, before the first epoch and after each."""
-    return cell.calls("evaluations") == 1 + settings.epochs * (
-        settings.validation_captions // settings.batch_size
-    )
+def is_validated(cell: Cell, settings: Any) -> bool:
+    """Return whether the held-out captions were evaluated before and after each epoch."""
+    batches = settings.validation_captions // settings.batch_size
+    return cell.calls("evaluations") == 1 + settings.epochs * batches
 
 
-def requests(cell: Cell, settings: Any) -> bool:
-    size, count = (
-        settings.inference_batch_sizes[0],
-        settings.warmup_requests + settings.inference_requests,
-    )
-    in_values = cell.phases[f"inference_batch_{size}"] == (count, settings.warmup_requests)
-    return in_values and cell.answers(words=settings.inference_words, beams=1).get(size) == count
+def has_requests(cell: Cell, settings: Any) -> bool:
+    size, warmup = settings.inference_batch_sizes[0], settings.warmup_requests
+    count = warmup + settings.inference_requests
+    is_stored = cell.phases[f"inference_batch_{size}"] == (count, warmup)
+    return is_stored and cell.answers(words=settings.inference_words, beams=1).get(size) == count
 
 
-def captioned(cell: Cell, settings: Any) -> bool:
-    """The pictures of BLEU, greedily and by a search so wide; the greedy ones may be as long as a request's."""
+def is_captioned(cell: Cell, settings: Any) -> bool:
     return settings.bleu_images in cell.answers(beams=settings.beams)
 
 
-def extracted(cell: Cell, settings: Any) -> bool:
-    """Pictures of that size were looked at, so many in all, as one call holds up to 32 of them."""
-    side = settings.image_size
-    shapes = [call for call in cell.extraction["calls"] if f"x{side}x{side}x3" in call]
-    return sum(cell.extraction["calls"][one] for one in shapes) == -(-settings.images // 32)
+def is_extracted(cell: Cell, settings: Any) -> bool:
+    """Return whether so many pictures of that size were read; a call has up to 32 of them."""
+    shape = f"x{settings.image_size}x{settings.image_size}x3"
+    calls = cell.extraction["calls"].items()
+    return sum(count for call, count in calls if shape in call) == -(-settings.images // 32)
 
 
-def weighted(cell: Cell, settings: Any) -> bool:
-    """Those of a file are the same for every seed."""
+def has_weights(cell: Cell, settings: Any) -> bool:
     return (cell.extraction["weights"] == OF_FILE) == (settings.weights != "random")
 
 
-def trained(cell: Cell, settings: Any) -> bool:
-    """Half of the pictures by the data's own split, 85 % by a random one; one caption each."""
-    captions = {"own": PICTURES_OF_A_SPLIT // 2, "random": round(0.85 * PICTURES_OF_A_SPLIT)}[
-        settings.split
-    ]
-    return cell.calls("steps") == captions // settings.batch_size
+def has_split(cell: Cell, settings: Any) -> bool:
+    """Return whether half of the pictures trained, or 85 % in a random split."""
+    share = {"own": 0.5, "random": 0.85}[settings.split]
+    return cell.calls("steps") == round(share * PICTURES_OF_A_SPLIT) // settings.batch_size
 
 
-# Of the settings that belong to a cell, two values each. Those of pictures come apart: synthetic data have none.
 CHECKS: dict[str, Check] = {
-    "frameworks": Check(
-        "toy", "toy+twin", lambda cell, own: cell.seen["framework"] == own.frameworks[-1]
+    "frameworks": (
+        "toy",
+        "toy+twin",
+        lambda cell, settings: cell.seen["framework"] == settings.frameworks[-1],
     ),
-    "device": Check(
-        "cpu", "auto", lambda cell, own: cell.seen["device"] == devices.resolve(own.device, own)
+    "device": (
+        "cpu",
+        "auto",
+        lambda cell, settings: cell.seen["device"] == devices.resolve(settings.device, settings),
     ),
-    "conv_algorithm": Check("profiled", "heuristic", on("conv_algorithm")),
-    "threads": Check("2", "3", on("threads")),
-    "pin": Check("none", "auto", is_placed),
-    "malloc": Check(
+    "conv_algorithm": ("profiled", "heuristic", on("conv_algorithm")),
+    "threads": ("2", "3", on("threads")),
+    "pin": ("none", "auto", is_placed),
+    "malloc": (
         "system",
         "keep",
-        lambda cell, own: (cell.seen["faults"] < MAPPED_ANEW) == (own.malloc == "keep"),
+        lambda cell, settings: (cell.seen["faults"] < MAPPED_ANEW) == (settings.malloc == "keep"),
     ),
-    "memory_limit": Check(
-        "8GiB", "6GiB", lambda cell, own: cell.seen["memory_limit"] == memory.size(own.memory_limit)
+    "memory_limit": (
+        "8GiB",
+        "6GiB",
+        lambda cell, settings: cell.seen["memory_limit"] == memory.size(settings.memory_limit),
     ),
-    "formulation": Check("sequence", "prefix", rows_of_a_step),
-    "batch_size": Check("8", "4", rows_of_a_step),
-    "epochs": Check("2", "1", lambda cell, own: cell.calls("epochs") == own.epochs),
-    "steps_per_epoch": Check("4", "5", steps_an_epoch),
-    "warmup_steps": Check("1", "2", lambda cell, own: cell.phases["train"][1] == own.warmup_steps),
-    "optimizer": Check(
-        "adam", "adam-stock", lambda cell, own: cell.seen["optimizer"]["name"] == own.optimizer
+    "formulation": ("sequence", "prefix", has_step_rows),
+    "batch_size": ("8", "4", has_step_rows),
+    "epochs": ("2", "1", lambda cell, settings: cell.calls("epochs") == settings.epochs),
+    "steps_per_epoch": ("4", "5", has_epoch_steps),
+    "warmup_steps": (
+        "1",
+        "2",
+        lambda cell, settings: cell.phases["train"][1] == settings.warmup_steps,
     ),
-    "learning_rate": Check(
-        "0.01",
-        "0.02",
-        lambda cell, own: cell.seen["optimizer"]["learning_rate"] == own.learning_rate,
-    ),
-    "dropout": Check("0.5", "0.25", of_spec("dropout")),
-    "precision": Check("float32", "bfloat16", on("precision")),
-    "vocabulary": Check(
-        "60", "70", lambda cell, own: cell.seen["spec"]["vocabulary"] == str(own.vocabulary)
-    ),
-    "length": Check("8", "9", lambda cell, own: cell.seen["spec"]["length"] == str(own.length)),
-    "validation_captions": Check("8", "12", validated),
-    "bleu_images": Check("4", "3", captioned),
-    "beams": Check("3", "2", captioned),
-    "inference_batch_sizes": Check("2", "5", requests),
-    "inference_requests": Check("7", "6", requests),
-    "warmup_requests": Check("2", "1", requests),
-    "inference_words": Check("5", "6", requests),
+    "optimizer": ("adam", "adam-stock", of_optimizer("name", "optimizer")),
+    "learning_rate": ("0.01", "0.02", of_optimizer("learning_rate", "learning_rate")),
+    "dropout": ("0.5", "0.25", of_spec("dropout")),
+    "precision": ("float32", "bfloat16", on("precision")),
+    "vocabulary": ("60", "70", of_spec("vocabulary")),
+    "length": ("8", "9", of_spec("length")),
+    "validation_captions": ("8", "12", is_validated),
+    "bleu_images": ("4", "3", is_captioned),
+    "beams": ("3", "2", is_captioned),
+    "inference_batch_sizes": ("2", "5", has_requests),
+    "inference_requests": ("7", "6", has_requests),
+    "warmup_requests": ("2", "1", has_requests),
+    "inference_words": ("5", "6", has_requests),
 }
+# Checks that need pictures are separate: synthetic data have none.
 OF_PICTURES: dict[str, Check] = {
-    "images": Check("40", "80", extracted),
-    "image_size": Check("32", "40", extracted),
-    "weights": Check("random", "FILE", weighted),
+    "images": ("40", "80", is_extracted),
+    "image_size": ("32", "40", is_extracted),
+    "weights": ("random", "FILE", has_weights),
 }
-OF_SPLIT = {"split": Check("own", "random", trained)}
-OF_DATA = {
-    "data": Check(
-        "synthetic", "scenes", lambda cell, own: bool(cell.extraction) == (own.data == "scenes")
+OF_SPLIT: dict[str, Check] = {"split": ("own", "random", has_split)}
+OF_DATA: dict[str, Check] = {
+    "data": (
+        "synthetic",
+        "scenes",
+        lambda cell, settings: bool(cell.extraction) == (settings.data == "scenes"),
     )
 }
 DENSENET_SPEC = models.spec("densenet201")
@@ -195,16 +194,8 @@ OF_FILE = weights.digest(
         DENSENET_SPEC.Spec(classes=None), np.random.default_rng(7)
     )
 )
-
 SYNTHETIC = {**QUICK, "data": "synthetic", "blocks": "1", "save_model": "none"}
-PICTURES = {
-    **QUICK,
-    "data": "scenes",
-    "frameworks": "toy",
-    "weights": "random",
-    "blocks": "1",
-    "save_model": "none",
-}
+PICTURES = {**SYNTHETIC, "data": "scenes", "frameworks": "toy", "weights": "random"}
 PICTURES_OF_A_SPLIT = 20
 SPLIT = {**PICTURES, "data": "FOLDER", "batch_size": "2", "epochs": "1", "steps_per_epoch": "0"}
 GROUPS = {
@@ -215,12 +206,10 @@ GROUPS = {
 }
 
 
-def test_every_setting_of_a_cell_is_checked() -> None:
+def test_settings_of_a_cell_are_all_checked() -> None:
     """A new one fails here until it has two values and a way to see which of them a process got."""
-    of_cells = settings_.searchable(studies.load("captioning").settings)
-    checked = [(name, check) for _, checks in GROUPS.values() for name, check in checks.items()]
-    assert of_cells == {name for name, _ in checked}
-    assert all(check.first != check.second for _, check in checked)
+    checked = [name for _, checks in GROUPS.values() for name in checks]
+    assert settings_.searchable(captioning.Settings) == set(checked)
 
 
 def other(value: Any) -> Any:
@@ -232,152 +221,101 @@ def other(value: Any) -> Any:
     return value + ("other" if isinstance(value, str) else 1)
 
 
-REPORT = """
-import json, sys
-from experiments.contract import CellSpec
-for line in sys.stdin:
-    print(json.dumps(CellSpec.of(json.loads(line)).settings))
-"""
-
-
-def test_every_setting_of_every_study_reaches_the_process_of_a_treatment() -> None:
-    """Each setting that only some studies have, as a process reads it from what the runner sends to a cell."""
-    shared = settings_.searchable(studies.load("captioning").settings)
-    runner = SimpleNamespace(folder=Path(), experiment="", run_id="", nodes=())
-    lines, expected = list[str](), list[tuple[str, str, Any]]()
+def test_settings_of_all_studies_reach_a_cell_as_json() -> None:
+    shared = settings_.searchable(captioning.Settings)
+    recorder = cast(Recorder, SimpleNamespace(folder=Path(), experiment="", run_id="", nodes=()))
+    count = 0
     for study in studies.available():
         module = studies.load(study)
         settings = settings_.parse(module.settings, module.presets, {})
         prepared = PreparedCampaign(study, settings, cast(Plan, None), cast(Prepared, None))
         for name in sorted(settings_.searchable(module.settings) - shared):
             for value in (getattr(settings, name), other(getattr(settings, name))):
-                task = CellTask(
-                    Treatment("own", "toy", settings={name: value}), "cell", "cell", {}, {}, 1
-                )
-                lines.append(json.dumps(asdict(cell_spec(cast(Recorder, runner), prepared, task))))
-                expected.append((study, name, json.loads(json.dumps(value))))
-    sent = "\n".join(lines)
-    done = subprocess.run(
-        [sys.executable, "-c", REPORT],
-        input=sent,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    received = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [
-        (study, name, cell[name]) for (study, name, _), cell in zip(expected, received, strict=True)
-    ] == expected
-    assert len(expected) > 100
+                treatment = Treatment("cell", "toy", settings={name: value})
+                task = CellTask(treatment, "cell", "cell", {}, {}, 1)
+                message = json.loads(json.dumps(asdict(cell_spec(recorder, prepared, task))))
+                received = CellSpec.from_values(message).settings[name]
+                assert received == json.loads(json.dumps(value)), (study, name)
+                count += 1
+    assert count > 100
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_cell_has_the_settings_of_its_treatment(
-    place: Place, monkeypatch: pytest.MonkeyPatch, group: str
+@pytest.mark.parametrize("way", ["treatments", pytest.param("sweep", marks=pytest.mark.slow)])
+def test_cell_has_the_settings_of_its_level(
+    place: Place, monkeypatch: pytest.MonkeyPatch, way: str, group: str
 ) -> None:
     monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
-    base, checks = GROUPS[group]
-    check_levels(place, base, checks)
+    check_levels(place, *GROUPS[group], way)
 
 
 def check_levels(
-    place: Place, base: Mapping[str, str], checks: Mapping[str, Check], way: str = "treatments"
+    place: Place, base: Mapping[str, str], checks: Mapping[str, Check], way: str
 ) -> None:
     """Run a campaign of the first and the second values of all settings of a group."""
     weights.write_safetensors(DENSENET, place.folder / "densenet.safetensors")
     files = {
         "FILE": f"{place.folder}/densenet.safetensors",
-        "FOLDER": str(half_for_training(place.folder / "pictures")),
+        "FOLDER": str(make_half_split(place.folder / "pictures")),
     }
     cache = place.cache if base["data"] == "synthetic" else place.folder / "cache"
     first = {**base, "cache": str(cache), "journal": str(place.journal)}
-    first |= {name: check.first for name, check in checks.items()}
+    first |= {name: check[0] for name, check in checks.items()}
     first["data"] = files.get(first["data"], first["data"])
-    second = {name: files.get(check.second, check.second) for name, check in checks.items()}
+    second = {name: files.get(check[1], check[1]) for name, check in checks.items()}
     arguments = (way, "captioning", json.dumps(first), json.dumps(second))
     done = place.call(sys.executable, "-m", "tests.experiments.two_levels", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
-    levels = [levelled({}, first), levelled(first, second)]
     names = ("first", "second") if way == "treatments" else ("default", "best")
-    found = [cell_of(place, name) for name in names]
-    wrong = [
-        (level, name, getattr(settings, name), cell.seen)
-        for level, settings, cell in zip(names, levels, found, strict=True)
-        for name, check in checks.items()
-        if not check.received(cell, settings)
-    ]
-    assert wrong == []
-    logged = [cell_params(place, name) for name in names]
-    same = {name for name in checks if len({params.get(name, "") for params in logged}) == 1}
-    assert same <= {"frameworks", "device"}, "what a run logs is what its cell was measured with"
+    params = []
+    for level, values in zip(names, (first, {**first, **second}), strict=True):
+        settings = settings_.parse(captioning.Settings, captioning.STUDY.presets, values)
+        cell = cell_of(place, level, is_first=level == names[0])
+        for name, (*_, is_received) in checks.items():
+            assert is_received(cell, settings), (level, name, cell.seen)
+        (run,) = (
+            run for run in Store(place.uri).runs("captioning") if run.tags.get("treatment") == level
+        )
+        params.append(run.params)
+    same = {name for name in checks if params[0].get(name, "") == params[1].get(name, "")}
+    assert same <= {"frameworks", "device"}, "a run logs what its cell was measured with"
 
 
-def half_for_training(folder: Path) -> Path:
-    """Flickr8k in Karpathy's form: every second picture is for training, with one caption each."""
+def make_half_split(folder: Path) -> Path:
+    """Make Flickr8k in Karpathy's form: every second picture is for training."""
     rows = []
     for number in range(PICTURES_OF_A_SPLIT):
-        picture(folder / "Images" / f"{number}.png", number)
+        name = f"{number}.png"
+        picture(folder / "Images" / name, number)
         captions = [{"raw": f"a dog runs {'fast' if number % 3 else 'slowly'}"}]
-        rows.append(
-            {
-                "filename": f"{number}.png",
-                "split": ("train", "val")[number % 2],
-                "sentences": captions,
-            }
-        )
+        split = ("train", "val")[number % 2]
+        rows.append({"filename": name, "split": split, "sentences": captions})
     (folder / "dataset_flickr8k.json").write_text(json.dumps({"images": rows}))
     return folder
 
 
-def levelled(first: Mapping[str, str], own: Mapping[str, str]) -> Any:
-    module = studies.load("captioning")
-    return settings_.parse(module.settings, module.presets, {**first, **own})
-
-
-def cell_params(place: Place, treatment: str) -> Mapping[str, str]:
-    (run,) = (
-        one for one in Store(place.uri).runs("captioning") if one.tags.get("treatment") == treatment
-    )
-    return run.params
-
-
-def cell_of(place: Place, treatment: str) -> Cell:
-    """The only cell of a treatment, and the last extraction whose features it may have read."""
-    (folder,) = place.journal.glob(f"*/cells/block-001-{treatment}/*/")
+def cell_of(place: Place, level: str, *, is_first: bool) -> Cell:
+    """Return the only cell of a level, and the last extraction whose features it may have read."""
+    (folder,) = place.journal.glob(f"*/cells/block-001-{level}/*/")
     table = pyarrow.parquet.read_table(folder / "values.parquet").to_pandas()
     phases = {
         str(phase): (len(rows), int(rows["warmup"].sum())) for phase, rows in table.groupby("phase")
     }
-    return Cell(seen(folder), phases, extraction_of(place, treatment))
-
-
-def extraction_of(place: Place, treatment: str) -> Mapping[str, Any]:
-    """What was extracted for a level: the first one's comes first, where it needs any."""
-    folders = sorted(
-        place.journal.glob("*/cells/extraction-toy/*/"), key=lambda one: one.stat().st_mtime
+    extractions = sorted(
+        place.journal.glob("*/cells/extraction-toy/*/"), key=lambda folder: folder.stat().st_mtime
     )
-    is_first = treatment in ("first", "default")
-    if len(folders) == 2:
-        return seen(folders[0 if is_first else 1])
-    return seen(folders[0]) if folders and not is_first else {}
+    extraction: Mapping[str, Any] = {}
+    if len(extractions) == 2:
+        extraction = report_of(extractions[0 if is_first else 1])
+    elif extractions and not is_first:
+        extraction = report_of(extractions[0])
+    return Cell(report_of(folder), phases, extraction)
 
 
-def seen(folder: Path) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(
-        json.loads((folder / "environment.json").read_text())["framework"]["seen"]
-    )
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("group", GROUPS)
-def test_confirmed_cell_has_the_settings_of_its_level(
-    place: Place, monkeypatch: pytest.MonkeyPatch, group: str
-) -> None:
-    monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
-    base, checks = GROUPS[group]
-    check_levels(place, base, checks, "sweep")
+def report_of(folder: Path) -> Mapping[str, Any]:
+    environment = json.loads((folder / "environment.json").read_text())
+    report: Mapping[str, Any] = json.loads(environment["framework"]["seen"])
+    return report
 
 
 @pytest.fixture(scope="module")
@@ -389,44 +327,30 @@ def cluster() -> Iterator[Slurm]:
 @pytest.mark.slow
 @pytest.mark.debian(package="slurm-wlm")
 @pytest.mark.parametrize("way", ["treatments", "sweep"])
-def test_on_a_cluster_a_cell_has_the_settings_of_its_treatment(
+def test_cell_on_a_cluster_has_the_settings_of_its_level(
     on_cluster: Place, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """There the device is the node's: the toy framework reports a GPU."""
-    for name in ("EVENHAND_TOY_SEEN", "EVENHAND_TOY_GPU"):
+    for name in ("EVENHAND_TOY_SEEN", "EVENHAND_TOY_GPU"):  # the device is the node's: a GPU
         monkeypatch.setenv(name, "1")
     base = {**SYNTHETIC, "executor": "slurm", "partition": "main", "timing": "step"}
-    checks = {**CHECKS, "device": replace(CHECKS["device"], second="cuda")}
-    check_levels(on_cluster, base, checks, way)
+    device = ("cpu", "cuda", CHECKS["device"][2])
+    check_levels(on_cluster, base, {**CHECKS, "device": device}, way)
 
 
-def test_a_sweep_confirms_with_the_settings_that_it_found(
+def test_sweep_confirms_with_the_best_settings(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trials and both levels of the confirmation have the threads and memory of their params."""
     monkeypatch.setenv("EVENHAND_TOY_SEEN", "1")
-    shared = ("sensor_seconds", "others_limit_percent", "figures", "epochs", "batch_size")
-    options = {name: QUICK[name] for name in shared} | {
-        "experiment": "lenet",
-        "search": "threads=3|1,malloc=keep|system",
-        "sampler": "grid",
-        "trials": "4",
-        "frameworks": "toy",
-        "steps_per_epoch": "12",
-        "inference_requests": "4",
-        "blocks": "1",
-        "threads": "2",
-        "cache": str(place.cache),
-        "journal": str(place.journal),
-    }
-    flags = (f"--{name}={text}" for name, text in options.items())
-    done = place.call(sys.executable, "-m", "experiments", "sweep", *flags)
-    assert done.returncode in (0, 3), done.stdout + done.stderr
+    sizes = {"epochs": "1", "batch_size": "8", "steps_per_epoch": "12", "inference_requests": "4"}
+    search = {"search": "threads=3|1,malloc=keep|system", "sampler": "grid", "trials": "4"}
+    settings = {"experiment": "lenet", "frameworks": "toy", "threads": "2", **sizes, **search}
+    run_campaign(place, "sweep", **settings)
     runs = list(Store(place.uri).runs("lenet"))
     trials = [run for run in runs if run.tags["kind"] == "trial"]
     cells = {run.tags["treatment"]: run for run in runs if run.tags["kind"] == "cell"}
     reports = {
-        path.parent.name: seen(path.parent)
+        path.parent.name: report_of(path.parent)
         for path in place.journal.glob("*/cells/*/*/environment.json")
     }
     for run in (*trials, *cells.values()):

@@ -1,19 +1,23 @@
-"""Peak memory counts what lives from the first step on; CPUs can be kept from the cells."""
+"""Peaks of memory: of a process from the first step on, of a device with and without warm-up."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from experiments.cell.peak_memory import DevicePeaks
 from tests.models.children import run_python
 
 MEBIBYTE = 2**20
-# Ones are written, so that they are resident; a process of its own, since a peak belongs to the whole of it.
+# Ones are written, so that they are resident; a process alone, since a peak belongs to all of it.
 SCRIPT = f"""
 import numpy as np
 from experiments.cell import peak_memory
 def take(mebibytes):
     return np.ones(mebibytes * {MEBIBYTE} // 8)
-kept = take(100)
+data = take(100)
 before = peak_memory.rss_bytes()
 copies = [take(200), [take(1) for _ in range(200)]]
 loading = peak_memory.rss_bytes()
@@ -31,9 +35,73 @@ print(*(round((value - before) / {MEBIBYTE}) for value in (loading, settled, tra
 """
 
 
-def test_what_was_freed_before_the_first_step_and_between_epochs_is_no_peak() -> None:
+def test_memory_freed_before_steps_is_no_peak() -> None:
     loading, settled, training, again = map(int, run_python("-c", SCRIPT).stdout.split())
     assert loading == pytest.approx(400, abs=20)
     assert abs(settled) < 20
     assert training - settled == pytest.approx(50, abs=10)
     assert abs(again) < 20
+
+
+STEADY, WHOLE = "memory/peak_device_bytes", "memory/peak_device_with_warmup_bytes"
+
+
+class Device:
+    """Allocator: `take` moves the peak, a reset brings it down to what is allocated."""
+
+    name = "toy"
+
+    def __init__(self, *, resets: bool = True) -> None:
+        self._resets, self._allocated, self._peak = resets, 10, 10
+
+    def take(self, extra: int) -> None:
+        self._peak = max(self._peak, self._allocated + extra)
+
+    def peak_device_bytes(self) -> int | None:
+        return self._peak
+
+    def reset_peak(self) -> bool:
+        if self._resets:
+            self._peak = self._allocated
+        return self._resets
+
+
+def peaks_of(device: Any, *phases: tuple[int, ...]) -> DevicePeaks:
+    """Return the peaks after phases, whose first step is the warm-up."""
+    peaks = DevicePeaks(device)
+    for phase in phases:
+        peaks.begin_warmup()
+        for extra in phase:
+            device.take(extra)
+            peaks.end_warmup()
+    return peaks
+
+
+@pytest.mark.parametrize(
+    ("phases", "steady", "whole"),
+    [([(900, 30, 50, 40)], 60.0, 910.0), ([(100, 70), (500, 20)], 80.0, 510.0)],
+)
+def test_workspace_of_a_warm_up_is_in_one_peak(
+    phases: list[tuple[int, ...]], steady: float, whole: float
+) -> None:
+    peaks = peaks_of(Device(), *phases)
+    assert peaks.metrics() == {STEADY: steady, WHOLE: whole}
+    assert peaks.missing() == {}
+
+
+@pytest.mark.parametrize(
+    ("device", "phases", "whole"), [(Device(resets=False), [(900,)], 910.0), (Device(), [], 10.0)]
+)
+def test_peak_without_reset_or_warm_step_is_missing(
+    device: Device, phases: list[tuple[int, ...]], whole: float
+) -> None:
+    peaks = peaks_of(device, *phases)
+    assert peaks.metrics() == {WHOLE: whole}
+    assert peaks.missing().keys() == {f"not_available.{STEADY}"}
+
+
+def test_cpu_has_no_device_peak() -> None:
+    cpu = SimpleNamespace(name="toy", peak_device_bytes=lambda: None, reset_peak=lambda: False)
+    peaks = DevicePeaks(cpu)  # type: ignore[arg-type]
+    peaks.end_warmup()
+    assert (peaks.metrics(), peaks.missing()) == ({}, {})

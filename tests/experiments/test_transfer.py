@@ -1,4 +1,4 @@
-"""Runs move from one server to another with their histories, files, data sets and nesting; a second time changes nothing."""
+"""Export of runs from one server and import into another."""
 
 from __future__ import annotations
 
@@ -12,38 +12,26 @@ from tests.conftest import Place
 from tracking.records import Artifact, DatasetUsed, Metrics, Point, RunClosed, RunKind, RunOpened
 from tracking.store import Store
 
-PLACE = "moved"
+EXPERIMENT = "moved"
 
 
-def filled(place: Place) -> Store:
-    """A sweep with a nested trial, confirmed by a campaign that came after it and has a cell."""
+def fill(place: Place) -> Store:
+    """Store a sweep with a nested trial, confirmed by a later campaign with a cell."""
     store = Store(place.uri)
     (place.folder / "report.html").write_text("<h1>report</h1>")
     (place.folder / "deep").mkdir()
     (place.folder / "deep" / "values.parquet").write_bytes(b"\x00\x01")
+    trial = {"kind": RunKind.TRIAL, "campaign": "run:sweep", "mlflow.parentRunId": "run:sweep"}
+    campaign = {"kind": RunKind.CAMPAIGN, "sweep": "run:sweep"}
+    cell = {"kind": RunKind.CELL, "campaign": "run:campaign", "framework": "pytorch"}
     history = tuple(Point("val/loss", 2.0 / step, step, 1_000 + step) for step in range(1, 40))
     records = [
-        RunOpened("sweep", 1, PLACE, "the sweep", {"kind": RunKind.SWEEP}, {"trials": "1"}),
-        RunOpened(
-            "trial",
-            2,
-            PLACE,
-            "trial 0",
-            {"kind": RunKind.TRIAL, "campaign": "run:sweep", "mlflow.parentRunId": "run:sweep"},
-        ),
+        RunOpened("sweep", 1, EXPERIMENT, "sweep", {"kind": RunKind.SWEEP}, {"trials": "1"}),
+        RunOpened("trial", 2, EXPERIMENT, "trial", trial),
         Metrics("trial", history),
         RunClosed("trial", 3, "out_of_memory", "too large", "FINISHED"),
-        RunOpened(
-            "campaign", 4, PLACE, "the campaign", {"kind": RunKind.CAMPAIGN, "sweep": "run:sweep"}
-        ),
-        RunOpened(
-            "cell",
-            5,
-            PLACE,
-            "cell",
-            {"kind": RunKind.CELL, "campaign": "run:campaign", "framework": "pytorch"},
-            {"epochs": "3"},
-        ),
+        RunOpened("campaign", 4, EXPERIMENT, "campaign", campaign),
+        RunOpened("cell", 5, EXPERIMENT, "cell", cell, {"epochs": "3"}),
         DatasetUsed("cell", "digits", "abc", "here", "{}", "{}", "training"),
         Metrics("cell", (Point("train/examples_per_second", 12.5, 0, 6),)),
         Artifact("cell", "deep/values.parquet", "deep"),
@@ -64,69 +52,57 @@ def call(place: Place, uri: str, *arguments: str) -> tuple[int, str]:
 
 
 def test_export_and_import_are_complete_and_idempotent(place: Place) -> None:
-    source = filled(place)
-    before = {run.name: run for run in source.runs(PLACE)}
+    source = fill(place)
+    before = {run.name: run for run in source.runs(EXPERIMENT)}
     folder, target_uri = place.folder / "export", f"sqlite:///{place.folder}/target.db"
-    code, output = call(place, place.uri, "export", f"--experiment={PLACE}", f"--output={folder}")
+    words = ("export", f"--experiment={EXPERIMENT}", f"--output={folder}")
+    code, output = call(place, place.uri, *words)
     assert code == 0, output
     for _ in range(2):
         code, output = call(place, target_uri, "import", f"--journal={folder}")
         assert code == 0, output
 
     target = Store(target_uri)
-    after = {run.name: run for run in target.runs(PLACE)}
+    runs = list(target.runs(EXPERIMENT))
+    after = {run.name: run for run in runs}
     assert set(after) == set(before)
-    assert len(list(target.runs(PLACE))) == len(before)
-    new = {before[name].run_id: after[name].run_id for name in before}
+    assert len(runs) == len(before)
+    new_ids = {before[name].run_id: after[name].run_id for name in before}
     for name, old in before.items():
-        moved = after[name]
-        assert (moved.status, moved.start_ms, moved.end_ms) == (
-            old.status,
-            old.start_ms,
-            old.end_ms,
-        )
-        assert dict(moved.params) == dict(old.params)
-        assert dict(moved.metrics) == dict(old.metrics)
-        assert moved.tags["exported_run_id"] == old.run_id
+        new = after[name]
+        assert (new.status, new.start_ms, new.end_ms) == (old.status, old.start_ms, old.end_ms)
+        assert dict(new.params) == dict(old.params)
+        assert dict(new.metrics) == dict(old.metrics)
+        assert new.tags["exported_run_id"] == old.run_id
         for key in ("kind", "outcome", "outcome_reason"):
-            assert moved.tags.get(key) == old.tags.get(key)
+            assert new.tags.get(key) == old.tags.get(key)
         for key in ("campaign", "mlflow.parentRunId", "sweep", "confirmed_by"):
-            assert moved.tags.get(key) == new.get(old.tags.get(key, ""), old.tags.get(key)), (
-                name,
-                key,
-            )
+            value = old.tags.get(key)
+            assert new.tags.get(key) == new_ids.get(value or "", value), (name, key)
         for key in old.metrics:
-            assert target.points(moved.run_id, key) == source.points(old.run_id, key)
-        assert [(one.name, one.digest) for one in target.datasets(moved.run_id, "x")] == [
-            (one.name, one.digest) for one in source.datasets(old.run_id, "x")
+            assert target.points(new.run_id, key) == source.points(old.run_id, key)
+        datasets = [
+            [(data.name, data.digest) for data in store.datasets(run.run_id, "x")]
+            for store, run in ((source, old), (target, new))
         ]
-    files = {
-        name: target.download(run.run_id, place.folder / "there") for name, run in after.items()
-    }
-    assert files == {
-        "the sweep": [],
-        "trial 0": [],
-        "the campaign": ["report.html"],
-        "cell": ["deep/values.parquet"],
-    }
-    assert (
-        place.folder / "there" / after["cell"].run_id / "deep" / "values.parquet"
-    ).read_bytes() == b"\x00\x01"
+        assert datasets[0] == datasets[1]
+    downloads = place.folder / "downloads"
+    files = {name: target.download(run.run_id, downloads) for name, run in after.items()}
+    assert files["campaign"] == ["report.html"]
+    assert files["cell"] == ["deep/values.parquet"]
+    values = downloads / after["cell"].run_id / "deep" / "values.parquet"
+    assert values.read_bytes() == b"\x00\x01"
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"filter": "tags.kind = 'nothing'"}, "tags.kind = 'nothing'"),
-        ({"output": "."}, "output="),
-    ],
+    ("options", "value"),
+    [({"filter": "tags.kind = 'nothing'"}, "tags.kind = 'nothing'"), ({"output": "."}, "output=")],
 )
-def test_export_refusals_are_one_line(place: Place, given: dict[str, str], said: str) -> None:
-    filled(place)
-    asked = {"experiment": PLACE, "output": str(place.folder / "export"), **given}
-    code, output = call(
-        place, place.uri, "export", *(f"--{name}={text}" for name, text in asked.items())
-    )
+def test_impossible_export_is_one_line(place: Place, options: dict[str, str], value: str) -> None:
+    fill(place)
+    words = {"experiment": EXPERIMENT, "output": str(place.folder / "export"), **options}
+    flags = (f"--{name}={text}" for name, text in words.items())
+    code, output = call(place, place.uri, "export", *flags)
     assert code == 2
-    assert said in output
+    assert value in output.splitlines()[-1]
     assert not Path(place.folder / "export").exists()

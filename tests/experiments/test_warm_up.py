@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count, repeat
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,24 +18,25 @@ from experiments.workloads.training_speed.measure import _parts
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
 
 CLOCK, CELSIUS = "system/gpu_0_clock_megahertz", "system/gpu_0_temperature_celsius"
-IDLE = SimpleNamespace(waited_seconds=0.0)
+OUTPUT: Any = SimpleNamespace(waited_seconds=0.0)
 Readings = Callable[[], Iterator[float]]
 
 
 def warm_up_of(
-    megahertz: Iterator[float] | None,
-    celsius: Iterator[float],
+    megahertz: Iterator[float] | None = None,
+    celsius: Iterator[float] | None = None,
     *,
     least: int = 3,
     most: float = 1e9,
     steps_per_second: int = 8,
 ) -> WarmUp:
-    """Return a warm-up that reads the GPU after each step."""
+    """Return a warm-up that reads the GPU after each step; its readings are steady by default."""
     seconds = count()
+    clock = repeat(1_980.0) if megahertz is None else megahertz
+    temperature = repeat(60.0) if celsius is None else celsius
 
     def read() -> dict[str, float]:
-        clock = {CLOCK: next(megahertz)} if megahertz else {}
-        return {CELSIUS: next(celsius), **clock}
+        return {CELSIUS: next(temperature), CLOCK: next(clock)}
 
     now = lambda: next(seconds) / steps_per_second  # noqa: E731
     return WarmUp(least, most, gpus=["gpu_0"], read=read, now=now)
@@ -49,32 +51,30 @@ def finish(warm_up: WarmUp) -> WarmUp:
 @pytest.mark.parametrize(
     ("megahertz", "celsius", "seconds", "reason"),
     [
-        (lambda: repeat(1_980.0), lambda: repeat(60.0), 1.0, "steady"),
-        (lambda: iter([345, 800, 1_200, 1_600, *[1_980] * 90]), lambda: repeat(60), 1.5, "steady"),
-        (lambda: repeat(1_980.0), lambda: iter([*range(40, 60), *[60] * 90]), 3.375, "steady"),
-        (lambda: repeat(1_980.0), lambda: count(40.0, 0.2), LIMIT_SECONDS, "limit"),
-        (lambda: None, lambda: repeat(60.0), BLIND_SECONDS, "no clock"),
+        (repeat(1_980.0), repeat(60.0), 1.0, "steady"),
+        (iter([345, 800, 1_200, 1_600, *[1_980] * 90]), repeat(60), 1.5, "steady"),
+        (repeat(1_980.0), iter([*range(40, 60), *[60] * 90]), 3.375, "steady"),
+        (repeat(1_980.0), count(40.0, 0.2), LIMIT_SECONDS, "limit"),
     ],
-    ids=["at once", "rising clock", "rising temperature", "never", "no clock"],
+    ids=["at once", "rising clock", "rising temperature", "never"],
 )
 def test_warm_up_ends_when_clock_and_temperature_are_steady(
-    megahertz: Readings, celsius: Readings, seconds: float, reason: str
+    megahertz: Iterator[float], celsius: Iterator[float], seconds: float, reason: str
 ) -> None:
-    warm_up = finish(warm_up_of(megahertz(), celsius()))
-    assert (warm_up.seconds, warm_up.ended_by) == (pytest.approx(seconds), reason)
+    warm_up = finish(warm_up_of(megahertz, celsius))
+    assert (warm_up.seconds, warm_up.end_reason) == (pytest.approx(seconds), reason)
     assert warm_up.steps == 8 * seconds + 1, "the time begins after the first step"
 
 
 def test_warm_up_has_fewest_and_most_steps() -> None:
-    assert finish(warm_up_of(repeat(1_980.0), repeat(60.0), least=40)).steps == 40
-    short = finish(warm_up_of(repeat(1_980.0), repeat(60.0), most=5))
-    assert (short.steps, short.ended_by) == (5, "steps")
-    assert of_gpu(SimpleNamespace(device="cpu"), IDLE, 3) is None  # type: ignore[arg-type]
+    assert finish(warm_up_of(least=40)).steps == 40
+    short = finish(warm_up_of(most=5))
+    assert (short.steps, short.end_reason) == (5, "steps")
+    assert of_gpu(SimpleNamespace(device="cpu"), OUTPUT, 3) is None  # type: ignore[arg-type]
 
 
 def test_gpu_is_read_at_most_ten_times_a_second() -> None:
-    reads = iter([1_980.0] * 12)
-    warm_up = finish(warm_up_of(reads, repeat(60.0), steps_per_second=1_000))
+    warm_up = finish(warm_up_of(iter([1_980.0] * 12), steps_per_second=1_000))
     assert warm_up.steps == pytest.approx(1_001, abs=10)
 
 
@@ -92,7 +92,7 @@ while not warm_up.is_over:
         with open(answers, "w") as file:
             file.write(text + f"sm_megahertz {345 + 80 * warm_up.steps}\\n")
     warm_up.step()
-print(json.dumps([warm_up.ended_by, round(warm_up.seconds, 6)]))
+print(json.dumps([warm_up.end_reason, round(warm_up.seconds, 6)]))
 """
 
 
@@ -116,19 +116,21 @@ def test_clock_is_that_of_the_driver(
 
 
 def test_budget_begins_after_the_warm_up() -> None:
-    warm_up = warm_up_of(repeat(1_980.0), repeat(60.0))
-    budget = Budget(IDLE, seconds=0.0, least=4, most=99, warm_up=warm_up)  # type: ignore[arg-type]
-    ends = []
-    while budget.step():
-        ends.append(budget.stepped(SimpleNamespace(end_warmup=lambda: None)))  # type: ignore[arg-type]
-    assert (warm_up.steps, len(ends), ends.index(True)) == (9, 9 + 4, 8)
+    warm_up = warm_up_of()
+    budget = Budget(OUTPUT, seconds=0.0, least=4, warm_up=warm_up)
+    is_warming = []
+    for _ in budget:
+        is_warming.append(not warm_up.is_over)
+        if is_warming[-1]:
+            warm_up.step()
+    assert (warm_up.steps, is_warming) == (9, [True] * 9 + [False] * 4)
     values = values_of("train", [1.0] * 13, 8, budget)
     assert values.steady[0] == [1.0] * 3, "without the first counted step, as on the CPU"
 
 
 @pytest.mark.parametrize(("on_gpu", "parts"), [(False, [5, 20]), (True, [5, 4, 20])])
 def test_timed_steps_come_after_the_warm_up(on_gpu: bool, parts: list[int]) -> None:
-    warm_up = warm_up_of(repeat(1_980.0), repeat(60.0)) if on_gpu else None
+    warm_up = warm_up_of() if on_gpu else None
     settings = {"steps": 20, "warmup_steps": 5, "lengths": "fixed"}
     counts = []
     for part in _parts([object()] * 3, settings, warm_up):  # type: ignore[list-item]

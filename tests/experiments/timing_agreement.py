@@ -1,7 +1,8 @@
-"""Whether steps that run freely are as fast as those timed one by one: `python -m tests.experiments.timing_agreement CAMPAIGN`.
+"""Agreement of steps that run freely with those timed one by one.
 
-Of a campaign with `timing=both`, from its journal in the folder where it ran: each cell has both, in turns. Geometric mean over
-the cells of the ratio of the two throughputs, with its 95 % t interval. CAMPAIGN: its run id.
+`python -m tests.experiments.timing_agreement CAMPAIGN`, in the folder where a campaign with
+`timing=both` ran: each cell has both, in turns. Prints the geometric mean over the cells of the
+ratio of the two throughputs, with its 95 % t interval. CAMPAIGN: its run id.
 """
 
 from __future__ import annotations
@@ -14,20 +15,19 @@ import numpy as np
 from experiments.comparison.statistics.estimates import Estimate, exponential, log_ratios, mean
 from experiments.run.journal_runs import stored
 
-FREELY, ALONE = "train/examples_per_second", "train/stepped_examples_per_second"
+FREELY, STEPPED = "train/examples_per_second", "train/stepped_examples_per_second"
 
 
 def agreement(campaign: Path) -> dict[str, tuple[Estimate, int]]:
-    """Treatment -> throughput of windows over that of single steps, and the number of cells that have both."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    """Return by treatment the throughput of windows over that of steps, and the number of cells."""
+    pairs: dict[str, list[tuple[float, float]]] = {}
     for run in stored(campaign):
-        if FREELY in run.metrics and ALONE in run.metrics:
-            found.setdefault(run.tags["treatment"], []).append(
-                (run.metrics[ALONE], run.metrics[FREELY])
-            )
+        if FREELY in run.metrics and STEPPED in run.metrics:
+            values = (run.metrics[STEPPED], run.metrics[FREELY])
+            pairs.setdefault(run.tags["treatment"], []).append(values)
     return {
-        name: (exponential(mean(log_ratios(*np.transpose(pairs)))), len(pairs))
-        for name, pairs in sorted(found.items())
+        name: (exponential(mean(log_ratios(*np.transpose(values)))), len(values))
+        for name, values in sorted(pairs.items())
     }
 
 

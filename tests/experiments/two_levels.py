@@ -34,15 +34,17 @@ def treatments_plan(
         Treatment("first", base.frameworks[0]),
         Treatment("second", other.frameworks[0], settings=values),
     )
-    names = tuple(dict.fromkeys(treatment.framework for treatment in treatments))
-    return dataclasses.replace(base, frameworks=names), Plan(
+    frameworks = tuple(dict.fromkeys(treatment.framework for treatment in treatments))
+    differences = (*second, "dataset")
+    plan = Plan(
         "two levels",
         "treatment",
         "first",
         treatments,
-        allowed_to_differ=(*second, "dataset"),
+        allowed_to_differ=differences,
         own_inputs=True,
     )
+    return dataclasses.replace(base, frameworks=frameworks), plan
 
 
 def sweep_plan(

@@ -60,13 +60,11 @@ def save(
 
 
 def _example(data: CaptionData) -> dict[str, str]:
-    """Return a request with a held-out picture, or a grey one where none can be read."""
-    images = data.images_of("validation").tolist() if data.images else list[int]()
-    for image in images:
-        picture = opened(Path(data.source, data.images[image]))
-        if not isinstance(picture, str):
-            return served.example(picture)
-    return served.example(Image.new("RGB", (32, 32), "grey"))
+    """Return a request with a held-out picture, or a grey one if it cannot be read."""
+    picture = opened(Path(data.source, data.images[int(data.images_of("validation")[0])]))
+    return served.example(
+        Image.new("RGB", (32, 32), "grey") if isinstance(picture, str) else picture
+    )
 
 
 def _load_pyfunc(path: str) -> Captioner:
@@ -88,7 +86,7 @@ class Captioner:
         self._encoder = encoder(self._framework, weights, description["seed"])
         self._decoder = served.load_network(self._framework, folder, "caption_decoder", self._spec)
 
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002 (MLflow's signature)
+    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002
         """Return a data frame with the columns `caption` and `error`."""
         return served.answered(model_input, self._captions, {"caption": ""})
 

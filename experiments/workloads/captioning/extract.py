@@ -48,7 +48,8 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     spec.path.mkdir(parents=True, exist_ok=True)
     write_values(spec.path / "values.parquet", [values])
     write_environment(spec.path / "environment.json", framework, spec.threads)
-    broken = {data.images[image]: why for image, why in features.broken(folder).items()}
+    _, reasons = features.read_progress(folder)
+    broken = {data.images[image]: reason for image, reason in reasons.items()}
     (spec.path / "broken_images.json").write_text(json.dumps(broken, indent=1))
     for name in ("values.parquet", "environment.json", "broken_images.json"):
         output.artifact(name)
@@ -73,7 +74,7 @@ def _extract(
 ) -> PhaseValues:
     """Extract batch by batch; each is on disk before the next begins."""
     array = features.open_for_writing(folder, len(data.images))
-    broken, start = features.broken(folder), features.rows_done(folder)
+    start, broken = features.read_progress(folder)
     seconds: list[float] = []
     examples: list[int] = []
     output.begin()
@@ -96,9 +97,9 @@ def _extract(
         array[first : first + len(pixels)] = pooled
         array.flush()
         broken |= dict(unreadable)
-        features.mark_done(folder, first + len(pixels), broken)
+        features.write_progress(folder, first + len(pixels), broken)
         output.progress("features", first + len(pixels), len(data.images))
-    features.mark_done(folder, len(data.images), broken)
+    features.write_progress(folder, len(data.images), broken)
     (folder / "complete").touch()
     output.window("features", began, clock.now(), sum(examples))
     return PhaseValues("features", tuple(seconds), tuple(examples), 1)

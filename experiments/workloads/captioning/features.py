@@ -1,7 +1,7 @@
 """Pooled image features on disk, extracted once for each data, weights, size and framework.
 
-A folder has `features.npy` (images, 1920) float32, `done` (rows so far), `broken_images.json`, and
-`complete` at the end.
+A folder has `features.npy` (images, 1920) float32, `progress.json` with the rows so far and the
+pictures that cannot be read, and `complete` at the end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +17,39 @@ import numpy as np
 from experiments.datasets.captions import CaptionData
 from models import weights
 from models.contract import ModelError
-from tracking.errors import UsageError
 
 MODEL = "densenet201"
 SIZE = 1_920
 ARRAY = "features.npy"
+PROGRESS = "progress.json"
 
 
-@dataclass(frozen=True)
-class Source:
-    """Weights of the image network: text as `models.weights` takes it, digest of the content."""
+def resolve(setting: str, seed: int) -> tuple[str, str]:
+    """Return the weights as `models.weights` takes them, and the digest of their content.
 
-    text: str
-    digest: str
-
-
-def resolve(setting: str, seed: int) -> Source:
-    """Return the source of the weights; `auto` is imagenet if its checkpoint is available.
+    `auto` is imagenet if its checkpoint is available.
 
     Raises:
         UsageError: For weights that are not available.
     """
     if setting == "random":
-        return Source("random", f"random:{seed}")
+        return "random", f"random:{seed}"
     try:
         if setting in ("auto", "imagenet"):
-            return Source("imagenet", weights.imagenet(MODEL).name)
+            return "imagenet", weights.imagenet(MODEL).name
         path = weights.check_file(Path(setting).expanduser().absolute())
-    except ModelError as error:
+    except ModelError:
         if setting == "auto":
             return resolve("random", seed)
-        raise UsageError(str(error)) from None
+        raise
     with path.open("rb") as file:
-        return Source(str(path), hashlib.file_digest(file, "sha256").hexdigest())
+        return str(path), hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def folder_of(
-    cache: Path, data: CaptionData, source: Source, image_size: int, framework: str
+    cache: Path, data: CaptionData, weights_digest: str, image_size: int, framework: str
 ) -> Path:
-    text = json.dumps([data.digest, source.digest, image_size, framework])
+    text = json.dumps([data.digest, weights_digest, image_size, framework])
     return cache / "features" / hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -64,34 +57,25 @@ def is_complete(folder: Path) -> bool:
     return (folder / "complete").exists()
 
 
-def rows_done(folder: Path) -> int:
+def read_progress(folder: Path) -> tuple[int, dict[int, str]]:
+    """Return the rows on disk, and the pictures that could not be read: index -> reason."""
     try:
-        return int((folder / "done").read_text())
-    except (FileNotFoundError, ValueError):
-        return 0
+        content = json.loads((folder / PROGRESS).read_text())
+    except FileNotFoundError:
+        return 0, {}
+    return content["rows"], {int(image): reason for image, reason in content["broken"].items()}
+
+
+def write_progress(folder: Path, rows: int, broken: dict[int, str]) -> None:
+    """Record the rows that are on disk; the file is replaced as a whole."""
+    (folder / f".{PROGRESS}").write_text(json.dumps({"rows": rows, "broken": broken}, indent=1))
+    os.replace(folder / f".{PROGRESS}", folder / PROGRESS)
 
 
 def open_for_writing(folder: Path, images: int) -> np.memmap[Any, np.dtype[np.float32]]:
     """Open the array, that of an interrupted extraction if there is one."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ARRAY
-    if rows_done(folder) and path.exists():
+    if read_progress(folder)[0] and path.exists():
         return np.lib.format.open_memmap(path, mode="r+")
     return np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(images, SIZE))
-
-
-def mark_done(folder: Path, rows: int, broken: dict[int, str]) -> None:
-    """Record the rows that are on disk; each file is replaced as a whole."""
-    texts = {"broken_images.json": json.dumps(broken, indent=1), "done": str(rows)}
-    for name, text in texts.items():
-        (folder / f".{name}").write_text(text)
-        os.replace(folder / f".{name}", folder / name)
-
-
-def broken(folder: Path) -> dict[int, str]:
-    """Return the pictures that could not be read in the extraction: index -> reason."""
-    try:
-        content = json.loads((folder / "broken_images.json").read_text())
-    except FileNotFoundError:
-        return {}
-    return {int(image): reason for image, reason in content.items()}

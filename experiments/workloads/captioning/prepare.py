@@ -12,7 +12,7 @@ from experiments.studies.captioning import Settings
 from experiments.workloads import steps
 from experiments.workloads.captioning import features
 from tracking import plain
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:
@@ -24,6 +24,9 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     cache = Path(settings.cache).resolve()
     data = _data(settings, cache, progress)
     steps.check(settings, len(data.captions_of("train")), "training captions", data.name)
+    vocabulary = json.dumps(data.vocabulary.entries, ensure_ascii=False)
+    broken = json.dumps({"images": dict(data.broken), "rows": data.dropped}, indent=1)
+    files = {"vocabulary.json": vocabulary, "broken_images.json": broken}
     inputs = {"index": str(data.folder), "start": data.vocabulary.start, "end": data.vocabulary.end}
     if settings.data == "synthetic":
         warning = "synthetic features and captions: times are real, losses and BLEU mean nothing"
@@ -32,13 +35,12 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
             {**inputs, "features": str(data.folder / features.ARRAY)},
             warnings=(warning,),
             tags={"features": "synthetic"},
-            files=_files(data),
+            files=files,
         )
 
-    source, warnings = features.resolve(settings.weights, settings.seed), []
-    if source.text == "random":
-        is_requested = settings.weights == "random"
-        why = "" if is_requested else " because no ImageNet checkpoint can be had here"
+    (weights, digest), warnings = features.resolve(settings.weights, settings.seed), []
+    if weights == "random":
+        why = " because no ImageNet checkpoint is available" * (settings.weights == "auto")
         warnings.append(
             f"DenseNet-201 has RANDOM weights{why}: compare speed and memory, "
             "do not read caption quality from this"
@@ -48,10 +50,10 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
             f"{len(data.broken)} pictures cannot be read and are left out (broken_images.json)"
         )
     folders = {
-        name: features.folder_of(cache, data, source, settings.image_size, name)
+        name: features.folder_of(cache, data, digest, settings.image_size, name)
         for name in settings.frameworks
     }
-    inputs |= {"weights": source.text, "image_size": settings.image_size}
+    inputs |= {"weights": weights, "image_size": settings.image_size}
     baseline = folders[settings.frameworks[0]]
     return Prepared(
         _info(data),
@@ -62,8 +64,8 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
             if not features.is_complete(folder)
         ),
         warnings=tuple(warnings),
-        tags={"weights": source.text, "features": baseline.name},
-        files=_files(data),
+        tags={"weights": weights, "features": baseline.name},
+        files=files,
         left_out=tuple(
             plain.line(f"{data.source}/{path}: {reason}") for path, reason in data.broken
         ),
@@ -76,16 +78,17 @@ def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
     Raises:
         UsageError: If they are too many.
     """
-    broken = features.broken(Path(prepared.inputs["features"]).parent)
+    broken = features.read_progress(Path(prepared.inputs["features"]).parent)[1]
     if settings.data == "synthetic" or not broken:
         return ()
     data = CaptionData.open(Path(prepared.inputs["index"]))
     if len(broken) > settings.max_broken_images * len(data.images):
         image, reason = next(iter(broken.items()))
         raise UsageError(
+            ErrorCode.UNREADABLE,
             f"{len(broken)} of {len(data.images)} pictures in {data.source} cannot be read, "
             f"the first {data.images[image]}: {reason}; "
-            "mend them or allow more with max_broken_images"
+            "repair them or allow more with max_broken_images",
         )
     return (
         f"{len(broken)} pictures broke while they were read and were left out (broken_images.json)",
@@ -95,8 +98,9 @@ def after_extraction(settings: Settings, prepared: Prepared) -> tuple[str, ...]:
 def _data(settings: Settings, cache: Path, progress: Progress) -> CaptionData:
     if not settings.data:
         raise UsageError(
+            ErrorCode.MISSING_VALUE,
             f"preset={settings.preset} needs its data: data=FOLDER, "
-            "or data=synthetic to time its decoder alone"
+            "or data=synthetic to time only its decoder",
         )
     if settings.data == "synthetic":
         training_captions = (settings.steps_per_epoch or 200) * settings.batch_size
@@ -132,12 +136,6 @@ def _info(data: CaptionData) -> DatasetInfo:
     }
     columns = {"image": "string", "caption": "string"}
     return DatasetInfo(data.name, data.digest, data.source, counts, columns)
-
-
-def _files(data: CaptionData) -> dict[str, str]:
-    left_out = {"images": dict(data.broken), "rows": data.dropped}
-    vocabulary = json.dumps(data.vocabulary.entries, ensure_ascii=False)
-    return {"vocabulary.json": vocabulary, "broken_images.json": json.dumps(left_out, indent=1)}
 
 
 WORKLOAD = Workload(prepare=prepare, after_extraction=after_extraction)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.datasets.captions import CaptionData
@@ -23,60 +22,50 @@ STYLE = (
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """Picture with a reference caption and the captions of the decoder by name."""
+def write(
+    folder: Path,
+    data: CaptionData,
+    images: Array,
+    captions: Mapping[str, Sequence[str]],
+    title: str,
+) -> None:
+    """Write `captions.html` with the first held-out pictures.
 
-    picture: Path
-    reference: str
-    answers: Mapping[str, str]
+    Args:
+        folder: Folder of the file.
+        data: Data set.
+        images: Held-out pictures, the same in every framework and block.
+        captions: Way of decoding -> caption of each picture, maybe of fewer.
+        title: Title of the page.
+    """
+    import pandas as pd
 
-
-def rows(data: CaptionData, images: Array, answers: Mapping[str, list[str]]) -> list[Row]:
-    """Return the first held-out pictures, the same in every framework and block."""
-    count = min([COUNT, len(images), *map(len, answers.values())])
-    return [
-        Row(
-            Path(data.source, data.images[int(image)]),
-            data.references(int(image))[0],
-            {name: captions[position] for name, captions in answers.items()},
-        )
-        for position, image in enumerate(images[:count])
-    ]
-
-
-def write(folder: Path, rows: list[Row], title: str) -> None:
-    """Write `captions.html`."""
-    names = list(rows[0].answers) if rows else []
-    head = "".join(
-        f"<th>{html.escape(name)}</th>" for name in ["picture", "reference caption", *names]
-    )
-    body = []
-    for row in rows:
-        captions = (row.reference, *row.answers.values())
-        cells = "".join(f"<td>{html.escape(caption)}</td>" for caption in captions)
-        source = f"data:image/png;base64,{_png(row.picture)}"
-        body.append(f'<tr><td><img alt="" src="{source}"></td>{cells}</tr>')
+    count = min([COUNT, len(images), *map(len, captions.values())])
+    shown = [int(image) for image in images[:count]]
+    columns = {
+        "picture": [_image(Path(data.source, data.images[image])) for image in shown],
+        "reference caption": [html.escape(data.references(image)[0]) for image in shown],
+    }
+    notes = ""
+    for name, texts in captions.items():
+        columns[name] = [html.escape(text) for text in texts[:count]]
+        if count > 1 and len(set(columns[name])) == 1:
+            notes += (
+                f"<p>{name} writes the same caption under every picture: so far it follows the "
+                "words and not the picture. Train more epochs.</p>"
+            )
+    with pd.option_context("display.max_colwidth", None):
+        table = pd.DataFrame(columns).to_html(index=False, escape=False, border=0)
     heading = html.escape(title)
     (folder / "captions.html").write_text(
         f"<!doctype html><meta charset='utf-8'><title>{heading}</title><style>{STYLE}</style>"
-        f"<h1>{heading}</h1>{_note(rows)}<table><tr>{head}</tr>{''.join(body)}</table>"
+        f"<h1>{heading}</h1>{notes}{table}"
     )
 
 
-def _note(rows: list[Row]) -> str:
-    """Explain that a model writes one caption under every picture, mostly in a short training."""
-    names = rows[0].answers if len(rows) > 1 else ()
-    return "".join(
-        f"<p>{html.escape(name)} writes the same caption under every picture: so far it follows "
-        "the words and not the picture. Train more epochs.</p>"
-        for name in names
-        if len({row.answers[name] for row in rows}) == 1
-    )
-
-
-def _png(path: Path) -> str:
-    buffer = io.BytesIO()
+def _image(path: Path) -> str:
+    content = io.BytesIO()
     with Image.open(path) as picture:
-        picture.convert("RGB").resize((SIDE, SIDE)).save(buffer, "PNG")
-    return base64.b64encode(buffer.getvalue()).decode()
+        picture.convert("RGB").resize((SIDE, SIDE)).save(content, "PNG")
+    text = base64.b64encode(content.getvalue()).decode()
+    return f'<img alt="" src="data:image/png;base64,{text}">'

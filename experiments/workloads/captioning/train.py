@@ -35,7 +35,7 @@ class Captioning:
         self._cell, self._settings = spec, spec.settings
         self._data = data = CaptionData.open(Path(spec.inputs["index"]))
         path = Path(spec.inputs["features"])
-        self._broken = features.broken(path.parent)
+        self._broken = features.read_progress(path.parent)[1]
         self._features = np.load(path, mmap_mode="r")
         self.spec = CaptionDecoderSpec(
             data.vocabulary.size, data.length, dropout=self._settings["dropout"]
@@ -131,8 +131,8 @@ class Captioning:
             return
         images = self._captioned_images()
         if len(images):
-            rows = samples.rows(self._data, images, self._answers)
-            samples.write(self._cell.path, rows, f"{framework.name}, block {self._cell.block}")
+            title = f"{framework.name}, block {self._cell.block}"
+            samples.write(self._cell.path, self._data, images, self._answers, title)
             output.artifact("captions.html")
         if served.is_kept(self._cell):
             record = captioner.save(self._cell, framework, network, self.spec, self._data)

@@ -14,7 +14,7 @@ from experiments.studies.classification import Settings
 from experiments.workloads import networks, steps
 from models import frameworks
 from models.contract import OptimizerConfig
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 LEFT_OUT = "left_out.json"
 
@@ -33,13 +33,14 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     for name in settings.frameworks:
         if "native" in settings.input and name not in have:
             raise UsageError(
-                f"input=native: {name} has no input pipeline of its own here; "
-                f"have {', '.join(have)}"
+                ErrorCode.UNSUPPORTED,
+                f"input=native: {name} has no input pipeline; have {', '.join(have)}",
             )
     if not settings.data:
         raise UsageError(
+            ErrorCode.MISSING_VALUE,
             f"preset={settings.preset} needs its data: data=FOLDER, "
-            "or data=digits, which is embedded"
+            "or data=digits, which is embedded",
         )
     side = module.Spec.only_side or settings.image_size
     networks.check_images(settings.model, module.Spec(), ("image_size", side))
@@ -56,8 +57,9 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     networks.check_images(settings.model, spec, ("image_size", data.side), rows)
     if settings.augmentation == "crop+mirror" and data.name in of_numerals():
         raise UsageError(
-            f"augmentation=crop+mirror: a mirrored numeral of {data.name} is none; "
-            "take augmentation=crop"
+            ErrorCode.CONFLICT,
+            f"augmentation=crop+mirror: a mirrored numeral of {data.name} is no numeral; "
+            "take augmentation=crop",
         )
     counts = {
         "training images": len(data.training),

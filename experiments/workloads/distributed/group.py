@@ -14,17 +14,17 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+import psutil
 
 from experiments.cell.child import Child
 from experiments.contract import CellSpec
 from models import frameworks
 from tracking import provenance
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
 
 LOOPBACK = "127.0.0.1"
 # Packages may lie on a disk that has not been read yet.
@@ -32,6 +32,9 @@ START_SECONDS = 120.0
 LOOK_SECONDS = 0.1
 END_SECONDS = 5.0
 BY_SLURM = ("srun: ", "slurmstepd: ")
+# `host:port` of each worker by rank, and of the probe.
+Rendezvous = tuple[list[str], str]
+STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 SIGNALLED = 128  # and the signal's number: what srun ends with for a task that was killed
 
 
@@ -48,44 +51,29 @@ def versions(framework: str) -> dict[str, str]:
     return {**python, **provenance.versions_of(names), **project}
 
 
-@dataclass(frozen=True)
-class Rendezvous:
-    """Addresses of workers.
-
-    Attributes:
-        addresses: `host:port` of each by rank, for its framework.
-        probe: Address on the first's machine that accepts connections before any framework does.
-    """
-
-    addresses: list[str]
-    probe: str
-
-
 @contextmanager
 def reserved(spec: CellSpec, workers: int) -> Iterator[Rendezvous]:
-    """Yield addresses whose ports are reserved in the block.
+    """Yield the addresses of workers, whose ports are reserved in the block, and a probe.
 
     A reserved socket is bound and does not listen. A server that sets SO_REUSEADDR, as those of
     PyTorch and TensorFlow do, may still listen there. Other nodes get the numbers that are free on
-    this one, where they cannot be reserved.
+    this one, where they cannot be reserved. The probe is an address on the first worker's machine
+    that accepts connections before any framework does.
     """
     hosts = [node.address for node in spec.nodes] or [LOOPBACK]
     hosts[0] = spec.settings["rendezvous"] or hosts[0]
-    bound = LOOPBACK if hosts == [LOOPBACK] else ""
+    interface = LOOPBACK if hosts == [LOOPBACK] else ""
     with ExitStack() as stack:
-        ports = []
-        for _ in range(workers):
+        addresses = []
+        for rank in range(workers):
             port = stack.enter_context(socket.socket())
             port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             port.bind(("", 0))
-            ports.append(port.getsockname()[1])
-        places = [node_of(rank, workers, len(hosts)) for rank in range(workers)]
+            host = hosts[node_of(rank, workers, len(hosts))]
+            addresses.append(f"{host}:{port.getsockname()[1]}")
         # the kernel completes connections to it, and no process accepts them
-        probe = stack.enter_context(socket.create_server((bound, 0), backlog=workers))
-        yield Rendezvous(
-            [f"{hosts[place]}:{port}" for place, port in zip(places, ports, strict=True)],
-            f"{hosts[0]}:{probe.getsockname()[1]}",
-        )
+        probe = stack.enter_context(socket.create_server((interface, 0), backlog=workers))
+        yield addresses, f"{hosts[0]}:{probe.getsockname()[1]}"
 
 
 class Worker:
@@ -96,10 +84,11 @@ class Worker:
     """
 
     def __init__(self, spec: CellSpec, rank: int, rendezvous: Rendezvous, **task: Any) -> None:
-        workers = len(rendezvous.addresses)
+        addresses, probe = rendezvous
+        workers = len(addresses)
         node = spec.nodes[node_of(rank, workers, len(spec.nodes))] if spec.nodes else None
         command = node.command if node else ()
-        self.rank, self._name, self._elsewhere = rank, f"worker {rank}", bool(command)
+        self.rank, self.is_ready, self._is_remote = rank, False, bool(command)
         self.child = Child(
             [*command, sys.executable, "-P", "-m", "experiments.workloads.distributed.rank"],
             spec.path / f"worker_{rank}_of_{workers}.log",
@@ -108,38 +97,51 @@ class Worker:
         message = {
             "spec": dataclasses.asdict(spec),
             "rank": rank,
-            **vars(rendezvous),
+            "addresses": addresses,
+            "probe": probe,
             "versions": versions(spec.framework),
             "node": node.name if node else "",
-            "elsewhere": bool(command),
+            "elsewhere": self._is_remote,
             **task,
         }
         self.child.send(json.dumps(message))
 
-    @property
-    def has_ended_well(self) -> bool:
-        return self.child.poll() == 0
+    def look(self) -> bool:
+        """Return whether the process is ready to join, or has ended well.
 
-    def trouble(self) -> str:
-        """Return why it does not work any more, or an empty text."""
+        Raises:
+            EvenhandError: If it has failed, or is stopped.
+        """
+        self.is_ready |= bool(self.child.receive(0))
         code = self.child.poll()
         if code is None:
-            stat = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()[0]
-            return f"{self._name} is stopped" if stat in "Tt" else ""
-        if self._elsewhere and code > SIGNALLED:
+            if psutil.Process(self.child.pid).status() in STOPPED:
+                raise EvenhandError(ErrorCode.CHILD_FAILED, f"worker {self.rank} is stopped")
+            return self.is_ready
+        if self._is_remote and code > SIGNALLED:
             code = SIGNALLED - code
         if code < 0:
-            return f"{self._name} was killed by {signal.Signals(-code).name}"
-        lines = [line for line in self.child.last_lines() if not line.startswith(BY_SLURM)]
-        message = "\n".join(lines).split("\n\n")[-1].strip().splitlines() or ["nothing"]
-        return f"{self._name} ended with code {code}: {message[-1][:300]}" if code else ""
+            name = signal.Signals(-code).name
+            raise EvenhandError(ErrorCode.CHILD_FAILED, f"worker {self.rank} was killed by {name}")
+        if code:
+            lines = [line for line in self.child.last_lines() if not line.startswith(BY_SLURM)]
+            message = "\n".join(lines).rpartition("\n\n")[2].strip().splitlines() or [""]
+            raise EvenhandError(
+                ErrorCode.CHILD_FAILED,
+                f"worker {self.rank} ended with code {code}: {message[-1][:300]}",
+            )
+        return True
+
+    @property
+    def has_ended(self) -> bool:
+        return self.child.poll() is not None
 
     def kill(self) -> None:
         """End the process; srun kills its job step only when asked to end."""
         self.child.close_input()
-        if self._elsewhere:
+        if self._is_remote:
             self.child.stop(END_SECONDS)
-        elif self.child.poll() is None:
+        elif not self.has_ended:
             self.child.signal(signal.SIGKILL)
         self.child.wait()
 
@@ -168,37 +170,23 @@ def meet(workers: Sequence[Worker], seconds: float) -> None:
     Raises:
         EvenhandError: If one ends or is late.
     """
-    waiting, until = list(workers), time.monotonic() + seconds
-    while waiting:
-        _require_time(until, waiting, f"were not ready within {seconds:.0f} s", workers)
-        waiting = [worker for worker in waiting if not worker.child.receive(LOOK_SECONDS)]
+    _wait(workers, Worker.look, seconds, "ready to join")
     for worker in workers:
         worker.child.send("join")
 
 
 def wait_until_ended(workers: Sequence[Worker], seconds: float) -> None:
     """Wait until all have ended well, or raise EvenhandError."""
-    until = time.monotonic() + seconds
-    while running := [worker for worker in workers if not worker.has_ended_well]:
-        _require_time(until, running, f"did not end within {seconds:.0f} s", workers)
-        time.sleep(LOOK_SECONDS)
+    _wait(workers, lambda worker: worker.look() and worker.has_ended, seconds, "at their end")
 
 
-def _require_time(
-    until: float, late: Sequence[Worker], what: str, workers: Sequence[Worker]
+def _wait(
+    workers: Sequence[Worker], is_done: Callable[[Worker], bool], seconds: float, state: str
 ) -> None:
-    """Raise EvenhandError if a worker has failed or the time is over."""
-    if why := trouble(workers, 0):
-        raise EvenhandError(why)
-    if time.monotonic() > until:
-        raise EvenhandError(f"workers {', '.join(str(worker.rank) for worker in late)} {what}")
-
-
-def trouble(workers: Sequence[Worker], seconds: float) -> str:
-    """Return what has happened to the workers as soon as it is seen, or an empty text."""
     until = time.monotonic() + seconds
-    while True:
-        reasons = [reason for worker in workers if (reason := worker.trouble())]
-        if reasons or time.monotonic() > until:
-            return "; ".join(reasons)
+    while late := [worker.rank for worker in workers if not is_done(worker)]:
+        if time.monotonic() > until:
+            raise EvenhandError(
+                ErrorCode.CHILD_FAILED, f"workers {late} were not {state} within {seconds:.0f} s"
+            )
         time.sleep(LOOK_SECONDS)

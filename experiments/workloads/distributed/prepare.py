@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.studies.distributed import Settings, rows
 from experiments.workloads import networks
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 # Results of the checks, for the cells; also the name of the file.
 PROOFS = "workers_parity"
@@ -22,8 +22,9 @@ def prepare(settings: Settings, _: Progress) -> Prepared:
         sizes = module.Spec(classes=settings.classes)
         if module.parameters(sizes)[1]:
             raise UsageError(
-                f"models={name}: its BatchNorm sees a worker's own images alone, so that several "
-                "do not train as one does; take lenet or vgg16"
+                ErrorCode.UNSUPPORTED,
+                f"models={name}: its BatchNorm sees only the images of one worker, so several "
+                "workers do not train as one does; take lenet or vgg16",
             )
         side = sizes.only_side or settings.image_side
         networks.check_images(name, sizes, ("image_side", side))

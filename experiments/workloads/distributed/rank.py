@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -24,9 +23,8 @@ from experiments.cell.__main__ import opened
 from experiments.cell.lifetime import die_with_parent
 from experiments.contract import CellSpec
 from experiments.workloads.distributed import group, training
-from experiments.workloads.distributed.training import Place
 from models.contract import Framework
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
 
 GRACE_SECONDS = 10.0
 
@@ -58,26 +56,26 @@ def main() -> int:
 def work(spec: CellSpec, task: Mapping[str, Any], parent: TextIO) -> None:
     """Open the framework, join the others, and train."""
     check_versions(task["versions"], group.versions(spec.framework), task["node"])
-    place = Place(task["rank"], task["addresses"])
-    if place.rank:
+    rank, addresses = task["rank"], task["addresses"]
+    if rank:
         check_reachable(task["probe"], spec.settings["patience_seconds"], task["node"])
     framework = opened(spec)
     print("ready", file=parent, flush=True)
     if not sys.stdin.readline():
-        raise EvenhandError("the first has left before all were there")
+        raise EvenhandError(ErrorCode.INTERRUPTED, "the first worker ended before all were ready")
     if task["elsewhere"]:  # no parent on another node is seen to die
         threading.Thread(target=die_with_input, daemon=True).start()
-    worker = training.joined(framework, place, spec.settings)
-    batch = training.part(framework, place, spec.settings)
+    worker = training.joined(framework, rank, addresses, spec.settings)
+    batch = training.part(framework, rank, len(addresses), spec.settings)
     if task.get("weights"):
-        prove(framework, worker, batch, place, task, spec.settings["hook"])
+        prove(framework, worker, batch, task, spec.settings["hook"])
     else:
         worker.gathered([os.getpid()])
         steps = spec.settings["warmup_steps"] + spec.settings["steps"]
-        seconds, losses = training.timed(worker, batch, steps)
-        weights = training.fingerprint(framework.weights(worker.network))
-        alone = training.timed_alone(worker, batch, steps, float(np.median(seconds)))
-        training.gather_results(worker, weights, losses, seconds, alone)
+        seconds, losses = training.time_steps(worker, batch, steps)
+        digest = training.digest(framework.weights(worker.network))
+        training.time_without_exchange(worker, batch, steps, float(np.median(seconds)))
+        training.gather_results(worker, digest, losses)
     worker.close()
 
 
@@ -98,8 +96,9 @@ def check_versions(first: Mapping[str, str], local: Mapping[str, str], node: str
     if differences:
         where = f" on {node}" if node else ""
         raise EvenhandError(
+            ErrorCode.CONFLICT,
             f"runs different versions{where}: {'; '.join(differences)}; "
-            "install the same on all nodes"
+            "install the same on all nodes",
         )
 
 
@@ -112,32 +111,26 @@ def check_reachable(probe: str, seconds: float, node: str) -> None:
     try:
         socket.create_connection((host, int(port)), seconds).close()
     except OSError as error:
-        why = str(error) if isinstance(error, TimeoutError) else error.strerror or str(error)
         where = f", from {node}" if node else ""
         raise EvenhandError(
-            f"does not reach the first at {probe} (rendezvous=…), "
-            f"{seconds:g} s at most: {why}{where}"
+            ErrorCode.UNREACHABLE,
+            f"does not reach the first at {probe} (rendezvous=…) within {seconds:g} s: "
+            f"{error}{where}",
         ) from None
 
 
 def prove(
-    framework: Framework, worker: Any, batch: Any, place: Place, task: Mapping[str, Any], hook: str
+    framework: Framework, worker: Any, batch: Any, task: Mapping[str, Any], hook: str
 ) -> None:
-    """Train, and write the weights and, with a lossy hook, the length of single steps."""
-    steps, path = task["steps"], Path(task["weights"])
+    """Train, and write the weights; a lossy hook adds in the last step what it has left out."""
     framework.drop_nothing(worker.network)
-    is_lossy, moved = hook != "none", list[float]()
-    if is_lossy and place.workers == 1:
-        moved = training.moves(framework, worker, batch, steps)
-    elif is_lossy:
-        training.timed(worker, batch, steps - 1)
+    training.time_steps(worker, batch, task["steps"] - 1)
+    if hook != "none" and len(task["addresses"]) > 1:
         worker.settle()
-        training.timed(worker, batch, 1)
-    else:
-        training.timed(worker, batch, steps)
-    if place.rank == 0:
-        arrays: dict[str, Any] = {**framework.weights(worker.network), training.MOVED: moved}
-        np.savez(path, **arrays)
+    training.time_steps(worker, batch, 1)
+    if task["rank"] == 0:
+        arrays: dict[str, Any] = dict(framework.weights(worker.network))
+        np.savez(task["weights"], **arrays)
     worker.gathered([0.0])  # no worker leaves before all have finished
 
 

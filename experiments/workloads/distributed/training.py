@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import faulthandler
-import hashlib
-import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,27 +17,14 @@ from experiments.cell import peak_memory
 from experiments.cell.measure import optimizer_config
 from experiments.studies import distributed
 from experiments.workloads.grid.measure import drawn_batch
-from models import frameworks
+from models import frameworks, weights
 from models.contract import Batch, Framework, OptimizerConfig, Weights
 
 JOIN_SECONDS = 30.0  # in addition to the patience, which some frameworks observe themselves
 TOGETHER_SECONDS = 10.0
-MOVED = "moved by each step"  # among weights, whose names have no spaces
 
 
-@dataclass(frozen=True)
-class Place:
-    """Rank of a process in its group, and `host:port` of each process."""
-
-    rank: int
-    addresses: list[str]
-
-    @property
-    def workers(self) -> int:
-        return len(self.addresses)
-
-
-class Alone:
+class SingleWorker:
     """Single worker: the framework as it is."""
 
     def __init__(self, framework: Framework) -> None:
@@ -51,7 +35,7 @@ class Alone:
         self._framework.load_weights(self.network, weights)
         self.optimizer = self._framework.optimizer(self.network, config)
 
-    def step(self, batch: Batch, *, alone: bool = False) -> float:  # noqa: ARG002
+    def step(self, batch: Batch, *, is_local: bool = False) -> float:  # noqa: ARG002
         return float(self._framework.train_step(self.network, self.optimizer, batch))
 
     def gathered(self, values: Any) -> Any:
@@ -76,43 +60,55 @@ def ended_after(seconds: float) -> Iterator[None]:
             faulthandler.cancel_dump_traceback_later()
 
 
-def joined(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Any:
-    """Return this process as a worker, once all have joined, with the same initial weights."""
-    worker: Any = Alone(framework)
-    if place.workers > 1:
+def joined(
+    framework: Framework, rank: int, addresses: list[str], settings: Mapping[str, Any]
+) -> Any:
+    """Return this process as a worker, once all have joined, with the same initial weights.
+
+    Args:
+        framework: Framework of the process.
+        rank: Rank of the process in its group.
+        addresses: `host:port` of each process.
+        settings: Settings of the cell.
+    """
+    worker: Any = SingleWorker(framework)
+    if len(addresses) > 1:
         module = frameworks.load(framework.name, "workers")
         patience_seconds = settings["patience_seconds"]
         with ended_after(patience_seconds + JOIN_SECONDS):
-            worker = module.Workers(
-                framework, place.rank, place.addresses, patience_seconds, settings["hook"]
-            )
-    definition = models.spec(settings["model"])
-    sizes = definition.Spec(classes=settings["classes"])
-    weights = definition.initial_weights(sizes, np.random.default_rng(settings["seed"]))
-    worker.build(settings["model"], sizes, weights, optimizer_config(settings))
+            worker = module.Workers(framework, rank, addresses, patience_seconds, settings["hook"])
+    sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
+    worker.build(settings["model"], sizes, initial_weights(settings), optimizer_config(settings))
     return worker
 
 
-def part(framework: Framework, place: Place, settings: Mapping[str, Any]) -> Batch:
+def initial_weights(settings: Mapping[str, Any]) -> Weights:
+    """Return the weights with which every worker begins."""
+    module = models.spec(settings["model"])
+    sizes = module.Spec(classes=settings["classes"])
+    initial: Weights = module.initial_weights(sizes, np.random.default_rng(settings["seed"]))
+    return initial
+
+
+def part(framework: Framework, rank: int, workers: int, settings: Mapping[str, Any]) -> Batch:
     """Return this worker's images of the shared batch, on the device."""
     sizes = models.spec(settings["model"]).Spec(classes=settings["classes"])
-    rows = distributed.rows(settings["batch_size"], settings["scaling"], place.workers)
+    rows = distributed.rows(settings["batch_size"], settings["scaling"], workers)
     side = sizes.only_side or settings["image_side"]
     rng = np.random.default_rng([settings["seed"], 1])
-    whole = drawn_batch(sizes, side, rows * place.workers, rng)
-    local = slice(place.rank * rows, (place.rank + 1) * rows)
+    whole = drawn_batch(sizes, side, rows * workers, rng)
+    local = slice(rank * rows, (rank + 1) * rows)
     images, targets = whole.inputs[0][local], whole.targets[local]
     return framework.place(Batch((images,), targets, whole.weights[local]))
 
 
-def timed(
+def time_steps(
     worker: Any,
     batch: Batch,
     steps: int,
     on_step: Callable[[int], object] = lambda _: None,
     *,
-    alone: bool = False,
-    first: int = 1,
+    meet_every: int = 0,
 ) -> tuple[list[float], list[float]]:
     """Return seconds and losses of steps, each of which ends when this worker has its loss.
 
@@ -121,19 +117,21 @@ def timed(
         batch: Its part of the batch.
         steps: Number of steps.
         on_step: Gets the number of each step.
-        alone: Whether nothing is exchanged.
-        first: Number of the first step.
+        meet_every: 0: gradients are exchanged. Otherwise nothing is exchanged, and after so many
+            steps, off the clock, all workers wait for each other.
     """
     seconds, losses = list[float](), list[float]()
-    for step in range(first, first + steps):
+    for step in range(1, steps + 1):
         began = time.perf_counter()
-        losses.append(worker.step(batch, is_local=alone))
+        losses.append(worker.step(batch, is_local=meet_every > 0))
         seconds.append(time.perf_counter() - began)
         on_step(step)
+        if meet_every and step % meet_every == 0:
+            worker.gathered([0.0])
     return seconds, losses
 
 
-def timed_alone(
+def time_without_exchange(
     worker: Any,
     batch: Batch,
     steps: int,
@@ -142,44 +140,19 @@ def timed_alone(
 ) -> list[float]:
     """Return seconds of steps without any exchange.
 
-    Between them, off the clock, all workers wait for each other every `TOGETHER_SECONDS`. So a
-    frozen one holds up the others, whose patience ends the cell however many steps there are.
+    All workers wait for each other every `TOGETHER_SECONDS`. So a frozen one holds up the others,
+    whose patience ends the cell however many steps there are.
     """
     slowest = float(worker.gathered([step_seconds]).max())  # the same count for all
-    together, seconds = max(1, int(TOGETHER_SECONDS / slowest)), list[float]()
-    for done in range(0, steps, together):
-        count = min(together, steps - done)
-        part_seconds, _ = timed(worker, batch, count, on_step, alone=True, first=done + 1)
-        seconds += part_seconds
-        worker.gathered([0.0])
-    return seconds
+    meet_every = max(1, int(TOGETHER_SECONDS / slowest))
+    return time_steps(worker, batch, steps, on_step, meet_every=meet_every)[0]
 
 
-def gather_results(
-    worker: Any,
-    weights: float,
-    losses: Sequence[float],
-    seconds: Sequence[float],
-    alone: Sequence[float],
-) -> Any:
-    """Return a row for each worker: weights, memory, mean loss, seconds, seconds alone."""
-    row = [weights, peak_memory.rss_bytes(), np.mean(losses), *seconds, *alone]
-    return worker.gathered(row)
+def gather_results(worker: Any, digest: float, losses: Sequence[float]) -> Any:
+    """Return a row for each worker: digest of the weights, memory, mean loss."""
+    return worker.gathered([digest, peak_memory.rss_bytes(), np.mean(losses)])
 
 
-def moves(framework: Framework, worker: Any, batch: Batch, steps: int) -> list[float]:
-    """Train, and return the L2 norm of each step's change of all weights."""
-    norms, before = [], framework.weights(worker.network)
-    for _ in range(steps):
-        worker.step(batch)
-        after = framework.weights(worker.network)
-        squares = sum(float(np.square(after[name] - before[name]).sum()) for name in after)
-        norms.append(math.sqrt(squares))
-        before = after
-    return norms
-
-
-def fingerprint(weights: Weights) -> float:
+def digest(values: Weights) -> float:
     """Return 48 bits of a digest of the weights, which a float64 holds."""
-    digest = hashlib.sha256(b"".join(weights[name].tobytes() for name in sorted(weights))).digest()
-    return float(int.from_bytes(digest[:6], "big"))
+    return float(int(weights.digest(values)[:12], 16))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import models
 from experiments.cell import peak_memory, timing
-from experiments.cell.loop import TrainingLoop, count_step
+from experiments.cell.loop import TrainingLoop, count_step, time_calls
 from experiments.cell.measure import (
     as_timed,
     check_losses,
@@ -25,10 +26,10 @@ from experiments.cell.peak_memory import DevicePeaks
 from experiments.cell.timing import PhaseValues, Stopwatch
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import CellSpec, Output
-from models.contract import Batch, Framework
+from models.contract import Array, Batch, Framework
 from models.definition import ModelDefinition
 from tracking import clock
-from tracking.errors import EvenhandError
+from tracking.errors import ErrorCode, EvenhandError
 
 # Order of the phases, of which some cells of a block have only one.
 PLACES = {"inference": 1, "train": 2}
@@ -39,49 +40,38 @@ Measured = tuple[Sequence[PhaseValues], dict[str, float]]
 
 @dataclass
 class Budget:
-    """Steps until `seconds` have passed since the first ended, within `least` and `most`.
+    """Steps until `seconds` have passed since the first ended, at least `least`.
 
     The first step is not counted, nor are those of the warm-up of a GPU. Time in which the cell
     waits for its turn does not pass.
 
     Attributes:
-        before: Steps that are not counted.
         pauses: Time of the warm-up.
     """
 
     output: Output
     seconds: float
     least: int
-    most: int
     warm_up: WarmUp | None = None
-    done: int = 0
-    before: int | None = None
-    until: float = 0.0
     pauses: tuple[tuple[float, float], ...] = ()
     began: float = field(default_factory=clock.now)
 
     @classmethod
     def of(cls, spec: CellSpec, framework: Framework, output: Output) -> Budget:
         """Return the budget of a phase of a cell."""
-        limits = (spec.settings["seconds"], spec.settings["least_steps"], MAX_STEPS)
-        return cls(output, *limits, warm_up=of_gpu(framework, output, least=1))
+        warm_up = of_gpu(framework, output, least=1)
+        return cls(output, spec.settings["seconds"], spec.settings["least_steps"], warm_up)
 
-    def step(self) -> bool:
-        """Return whether one more step is to be made, and count it."""
-        if self.done and self.before is None and (self.warm_up is None or self.warm_up.is_over):
-            self.before, self.until = self.done, self._now() + self.seconds
-        counted = self.done - (self.before or 0)
-        in_time = counted < self.most and self._now() < self.until
-        goes_on = self.before is None or counted < self.least or in_time
-        self.done += goes_on
-        return goes_on
-
-    def stepped(self, peaks: DevicePeaks) -> bool:
-        """Count a step to the warm-up; return whether that of a GPU ended with it."""
-        ends = count_step(self.warm_up, peaks)
-        if ends:
+    def __iter__(self) -> Iterator[None]:
+        yield None
+        if self.warm_up:
+            while not self.warm_up.is_over:
+                yield None
             self.pauses = ((self.began, clock.now()),)
-        return ends
+        counted, until = 0, self._now() + self.seconds
+        while counted < self.least or (counted < MAX_STEPS and self._now() < until):
+            counted += 1
+            yield None
 
     @property
     def warm_up_steps(self) -> int:
@@ -141,6 +131,48 @@ def finish(
     write_run_files(spec, framework, values, summary, output)
 
 
+def measure_calls(
+    spec: CellSpec,
+    framework: Framework,
+    phase: str,
+    call: Callable[[], Any],
+    peaks: DevicePeaks,
+    output: Output,
+    *,
+    prepare: Callable[[], object] = lambda: None,
+    on_result: Callable[[Any], object] = lambda _: None,
+) -> PhaseValues:
+    """Time a call again and again, to the budget of a phase.
+
+    Args:
+        spec: Spec of the cell.
+        framework: Its framework.
+        phase: `train` or `inference`.
+        call: Step or request.
+        peaks: Peaks of the device's memory.
+        output: Output of the cell.
+        prepare: Made before each call, off the clock.
+        on_result: Gets each result, off the clock.
+    """
+    title = f"{'training' if phase == 'train' else phase}, batch {spec.settings['batch_size']}"
+    peaks.begin_warmup()
+    output.progress(title, 0, None)
+    output.begin(PLACES[phase])
+    budget = Budget.of(spec, framework, output)
+
+    def calls() -> Iterator[Callable[[], Any]]:
+        for _ in budget:
+            prepare()
+            yield call
+
+    def count(result: Any) -> None:
+        count_step(budget.warm_up, peaks)
+        on_result(result)
+
+    seconds, _ = time_calls(calls(), output, count)
+    return close_phase(spec, phase, seconds, budget, output)
+
+
 def _infer(
     framework: Framework,
     network: Any,
@@ -150,24 +182,29 @@ def _infer(
     output: Output,
 ) -> Measured:
     """Time requests one by one, each until its logits are in host memory."""
-    rows, seconds = spec.settings["batch_size"], list[float]()
-    output.begin(PLACES["inference"])
-    budget = Budget.of(spec, framework, output)
-    output.progress(f"inference, batch {rows}", 0, None)
-    while budget.step():
-        framework.synchronise()
-        start = time.perf_counter()
-        logits = framework.infer(network, batch.inputs)
-        seconds.append(time.perf_counter() - start)
-        budget.stepped(peaks)
-        output.progress(f"inference, batch {rows}", len(seconds), None)
-        output.turn()
-    expected = (rows, spec.settings["classes"])
-    if logits.shape != expected:  # the timed work has to be the requested work
-        raise EvenhandError(f"inference answered {logits.shape}, should be {expected}")
-    values = close_phase(spec, "inference", seconds, budget, output)
-    checks = {"check/inference_requests": len(seconds), "check/inference_warmup": values.warmup}
-    summary = timing.summarise_requests(values) | checks
+    expected = (spec.settings["batch_size"], spec.settings["classes"])
+
+    def check_logits(logits: Array) -> None:
+        if logits.shape != expected:  # the timed work has to be the requested work
+            raise EvenhandError(
+                ErrorCode.INVALID_VALUE, f"inference answered {logits.shape}, should be {expected}"
+            )
+
+    values = measure_calls(
+        spec,
+        framework,
+        "inference",
+        partial(framework.infer, network, batch.inputs),
+        peaks,
+        output,
+        prepare=framework.synchronise,
+        on_result=check_logits,
+    )
+    summary = timing.summarise_requests(values)
+    summary |= {
+        "check/inference_requests": len(values.seconds),
+        "check/inference_warmup": values.warmup,
+    }
     output.metrics(summary)
     return [values], summary
 
@@ -185,36 +222,27 @@ def _train(
     peaks.begin_warmup()
     optimizer = framework.optimizer(network, optimizer_config(spec.settings))
     output.progress(f"training, batch {rows}", 0, None)
-    loop = TrainingLoop(framework, network, optimizer, output)
     output.begin(PLACES["train"])
     budget = Budget.of(spec, framework, output)
-    watch = loop.clock(
+    loop = TrainingLoop(framework, network, optimizer, output, peaks, budget.warm_up)
+    watch = loop.stopwatch(
         timing.pace(spec.settings, first=0 if budget.warm_up else 1),
-        lambda _: budget.stepped(peaks),
         lambda step, *_: output.progress(f"training, batch {rows}", step, None),
-        is_warming=budget.warm_up is not None,
     )
-    loop.run(_repeat(batch, budget), watch)
+    loop.run((batch for _ in budget), watch)
     check_losses(watch.losses)
     loop.compiling.record(spec, spec.settings["model"], output)
     steps = len(watch.losses)
     values = close_phase(spec, "train", watch.seconds, budget, output, steps)
-    values = replace(values, ended=tuple(watch.ended))
+    values = replace(values, end_times=tuple(watch.end_times))
     windows = _windows(watch, rows)
     left_out = sum(window.steps for window in watch.windows[: windows.warmup])
-    # the device's clock has no time of a window's first step
-    on_device = timing.of_device(watch.on_device_seconds, rows, left_out - windows.warmup)
     summary = summarise(spec, values, watch.losses)
-    summary = as_timed(spec, summary, windows, on_device, output, held_up=watch.held_up)
+    summary = as_timed(spec, summary, windows, output, held_up=watch.held_up)
     summary |= {"check/train_steps": steps, "check/train_warmup": values.warmup + left_out}
     output.metrics(summary, step=steps)
     record_implementation(spec, framework, network, optimizer, output)
-    return [values, windows, on_device], summary
-
-
-def _repeat(batch: Batch, budget: Budget) -> Iterator[Batch]:
-    while budget.step():
-        yield batch
+    return [values, windows], summary
 
 
 def _windows(watch: Stopwatch, rows: int) -> PhaseValues:

@@ -63,17 +63,13 @@ def batches(
         buckets_of_lengths = [np.full(rows, round(float(np.median(lengths))))]
         if varying:
             buckets_of_lengths = np.array_split(lengths, BUCKETS)
+        # always with the longest of a bucket: all its batches have one shape
         made = [
-            module.batch(spec, _choose_lengths(bucket, rows, rng), rng)
+            module.batch(spec, np.append(rng.choice(bucket, rows - 1), bucket.max()), rng)
             for bucket in buckets_of_lengths
             for _ in range(2)
         ]
     return [made[position] for position in rng.permutation(len(made))]
-
-
-def _choose_lengths(bucket: Array, rows: int, rng: np.random.Generator) -> Array:
-    """Choose lengths of a bucket, always its longest: so all its batches have one shape."""
-    return np.append(rng.choice(bucket, rows - 1), bucket.max())
 
 
 def _from_files(

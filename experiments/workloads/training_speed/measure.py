@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice, takewhile
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 import models
 from experiments.cell import peak_memory, timing
-from experiments.cell.loop import TrainingLoop, count_step
+from experiments.cell.loop import TrainingLoop
 from experiments.cell.measure import (
     as_timed,
     check_losses,
@@ -30,8 +30,10 @@ from models.contract import Batch, Framework
 from tracking import clock
 
 
-def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any, list[Batch]]:
-    """Measure a training; return the network, its optimizer and the batches."""
+def run(spec: CellSpec, framework: Framework, output: Output) -> None:
+    """Measure a training, in the graph study with some of the graph optimizers off."""
+    if "graph_off" in spec.settings:
+        framework.leave_graphs(spec.settings["graph_off"])
     spec.path.mkdir(parents=True, exist_ok=True)
     settings, model = spec.settings, spec.settings["model"]
     rows, varying = settings["batch_size"], settings["lengths"] == "varying"
@@ -48,61 +50,71 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> tuple[Any, Any,
     output.metrics({"check/peak_memory_of_training": peak_memory.settle()})
     optimizer = framework.optimizer(network, optimizer_config(settings))
     peaks = DevicePeaks(framework)
-    loop = TrainingLoop(framework, network, optimizer, output)
-    watch, epoch_seconds = _train(spec, framework, loop, batches, peaks, output)
+    warm_up = of_gpu(framework, output, _steps_before(settings))
+    loop = TrainingLoop(framework, network, optimizer, output, peaks, warm_up)
+    watch, epoch_seconds = _train(spec, loop, batches, warm_up, output)
 
     steps = len(watch.losses)
     warmup = steps - settings["steps"]
     single_steps = watch.seconds[: _steps_before(settings)] + watch.seconds[warmup:]
     total_seconds = sum(single_steps) + sum(window.seconds for window in watch.windows)
     examples = (rows,) * len(watch.seconds)
-    values = PhaseValues("train", tuple(watch.seconds), examples, warmup, ended=tuple(watch.ended))
+    values = PhaseValues(
+        "train", tuple(watch.seconds), examples, warmup, end_times=tuple(watch.end_times)
+    )
     windows = timing.of_windows(() if watch.held_up else watch.windows, rows)
-    on_device = timing.of_device(watch.on_device_seconds, rows)
     summary = timing.summarise_training(values, total_seconds)
-    summary = as_timed(spec, summary, windows, on_device, output, held_up=watch.held_up)
+    summary = as_timed(spec, summary, windows, output, held_up=watch.held_up)
     summary |= memory_peaks(spec, peaks, peak_memory.rss_bytes(), output)
     if varying:
         summary["train/first_epoch_seconds"] = epoch_seconds[0]
         summary["train/epoch_seconds"] = epoch_seconds[-1]
     output.metrics(summary, step=_steps_before(settings) + settings["steps"])
     record_implementation(spec, framework, network, optimizer, output)
-    write_run_files(spec, framework, [values, windows, on_device], summary, output)
+    write_run_files(spec, framework, [values, windows], summary, output)
     if settings["profile"]:
         profile(spec, framework, network, optimizer, lambda: cycle(batches), output)
-    return network, optimizer, batches
+    if "graph_off" in settings:
+        output.metrics(_node_counts(framework.graph_nodes(network, optimizer, batches[0])))
+
+
+def _node_counts(nodes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+    """Return the nodes of a graph before and after its optimizers as metrics, by kind."""
+    metrics = dict[str, float]()
+    for position, when in enumerate(("before", "after") if nodes else ()):
+        counts = {kind: pair[position] for kind, pair in nodes.items()}
+        metrics[f"graph/nodes_{when}"] = sum(counts.values())
+        metrics |= {f"graph/{kind}_nodes_{when}": count for kind, count in counts.items()}
+    return metrics
 
 
 def _train(
     spec: CellSpec,
-    framework: Framework,
     loop: TrainingLoop,
     batches: Sequence[Batch],
-    peaks: DevicePeaks,
+    warm_up: WarmUp | None,
     output: Output,
 ) -> tuple[Stopwatch, list[float]]:
     """Train; return the clock, and the seconds of each part."""
     settings, before = spec.settings, _steps_before(spec.settings)
     total = before + settings["steps"]
-    warm_up = of_gpu(framework, output, before)
-    watch = loop.clock(
+    watch = loop.stopwatch(
         timing.pace(settings, 0 if warm_up else before),
-        lambda step: count_step(warm_up, peaks, is_warm=step >= before),
         lambda step, *_: output.progress("training", step, None if warm_up else total),
-        is_warming=warm_up is not None,
+        least=before,
     )
     output.begin()
     began = clock.now()
-    seconds, ended = list[float](), list[float]()
+    seconds, end_times = list[float](), list[float]()
     for part in _parts(batches, settings, warm_up):
         seconds.append(loop.run(part, watch))
-        ended.append(clock.now())
+        end_times.append(clock.now())
     check_losses(watch.losses)
     loop.compiling.record(spec, settings["model"], output)
     if warm_up:
         warm_up.record(spec, "train", output)
     # how long a GPU needed is no result
-    pauses = [(ended[0], ended[1])] if len(ended) > 2 else []
+    pauses = [(end_times[0], end_times[1])] if len(end_times) > 2 else []
     output.window("train", began, clock.now(), settings["batch_size"] * total, pauses=pauses)
     return watch, seconds
 

@@ -14,7 +14,7 @@ from experiments.datasets.sequences.data import Sequences
 from experiments.studies.training_speed import SYNTHETIC, Settings
 from experiments.workloads import networks, steps
 from experiments.workloads.training_speed import inputs
-from tracking.errors import UsageError
+from tracking.errors import ErrorCode, UsageError
 
 # Frameworks of Keras' layers that cannot take TensorFlow's losses; XLA compiles neither.
 OFF_TENSORFLOW = ("tensorflow+xla", "keras-torch", "keras-jax")
@@ -32,7 +32,9 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     others = [name for name in settings.frameworks if name in OFF_TENSORFLOW]
     if settings.ctc in ("sparse", "dense") and others and "deepspeech2" in settings.models:
         raise UsageError(
-            f"ctc={settings.ctc}: {', '.join(others)} cannot use TensorFlow's losses; take ctc=scan"
+            ErrorCode.CONFLICT,
+            f"ctc={settings.ctc}: {', '.join(others)} cannot use TensorFlow's losses; "
+            "take ctc=scan",
         )
     counts = {}
     for name in settings.models:
@@ -49,7 +51,9 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
 def _check_model(name: str, settings: Settings) -> None:
     module = models.spec(name)
     if not module.has_random_inputs:
-        raise UsageError(f"models={name}: there are no random inputs for it")
+        raise UsageError(
+            ErrorCode.UNSUPPORTED, f"models={name}: it has no random inputs and no files"
+        )
     networks.check_siblings(name, settings.frameworks, "models")
     if module.takes_images:
         spec = inputs.sizes(module, settings.size, settings.ctc)
@@ -90,7 +94,10 @@ def _read(name: str, settings: Settings, progress: Progress) -> Sequences:
     if not module.reads_files:
         have = ", ".join(model for model in settings.models if models.spec(model).reads_files)
         right = f"name others, such as models={have}" if have else f"take data={SYNTHETIC}"
-        raise UsageError(f"data={settings.data}: {name} trains on random inputs alone; {right}")
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"data={settings.data}: {name} trains only on random inputs; {right}",
+        )
     sequences = data.prepare(
         settings.data,
         module.reads(inputs.sizes(module, settings.size, settings.ctc)),
@@ -101,7 +108,8 @@ def _read(name: str, settings: Settings, progress: Progress) -> Sequences:
     )
     if (count := len(sequences.lengths)) < inputs.BUCKETS:
         raise UsageError(
-            f"data={settings.data}: {count} examples for {name}; at least {inputs.BUCKETS}"
+            ErrorCode.TOO_FEW,
+            f"data={settings.data}: {count} examples for {name}; at least {inputs.BUCKETS}",
         )
     return sequences
 

@@ -32,18 +32,11 @@ class _Epoch:
     def run_window(self, *_: Any) -> Any:
         clock, window = self._clock, self.window
         self._network.reset_metrics()  # the loss that fit reports is a running mean
-        events = self._framework.step_events(len(window)) if len(window) > 1 else None
-        logs = []
         self._framework.synchronise()
         clock.begin()
-        for batch in window:
-            logs.append(self._train([batch]))
-            if events:
-                events.mark()
+        logs = [self._train([batch]) for batch in window]
         self._framework.synchronise()
         self._finish_window(logs)
-        if events:
-            clock.on_device(events.seconds())
         return logs[-1]
 
     def _finish_window(self, logs: Sequence[Mapping[str, Any]]) -> None:

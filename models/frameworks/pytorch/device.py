@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import pairwise
 from typing import Any
 
 from models.frameworks.devices import (
@@ -14,22 +13,6 @@ from models.frameworks.devices import (
     resolve,
     verify_arithmetic,
 )
-
-
-class CudaEvents:
-    """A CUDA event after each step of a window, on the stream of the steps."""
-
-    def __init__(self, steps: int, event: type[Any]) -> None:
-        self._events = [event(enable_timing=True) for _ in range(steps)]
-        self._marked = 0
-
-    def mark(self) -> None:
-        self._events[self._marked].record()
-        self._marked += 1
-
-    def seconds(self) -> list[float]:
-        # CUDA has milliseconds
-        return [before.elapsed_time(after) / 1_000 for before, after in pairwise(self._events)]
 
 
 class TorchDevice:
@@ -61,9 +44,6 @@ class TorchDevice:
     def synchronise(self) -> None:
         if self.device == "cuda":
             self._torch.cuda.synchronize()
-
-    def step_events(self, steps: int) -> CudaEvents | None:
-        return CudaEvents(steps, self._torch.cuda.Event) if self.device == "cuda" else None
 
     def peak_device_bytes(self) -> int | None:
         return int(self._torch.cuda.max_memory_allocated()) if self.device == "cuda" else None

@@ -6,7 +6,6 @@ adapter runs while time is taken.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import models
@@ -14,12 +13,10 @@ from experiments.cell import peak_memory, timing
 from experiments.cell.peak_memory import DevicePeaks
 from experiments.contract import CellSpec, Output
 from experiments.workloads.grid.measure import (
-    PLACES,
-    Budget,
     Measured,
-    close_phase,
     drawn_batch,
     finish,
+    measure_calls,
     open_point,
     summarise,
 )
@@ -47,23 +44,10 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
 def _measure(
     loop: Any, phase: str, framework: Framework, spec: CellSpec, peaks: DevicePeaks, output: Output
 ) -> Measured:
-    is_training = phase == "train"
-    work = loop.steps(spec.settings["learning_rate"]) if is_training else loop.requests()
-    seconds, losses = list[float](), list[float]()
-    title = "training" if is_training else phase
-    output.progress(f"{title}, batch {spec.settings['batch_size']}", 0, None)
-    output.begin(PLACES[phase])
-    budget = Budget.of(spec, framework, output)
-    peaks.begin_warmup()
-    while budget.step():
-        began = time.perf_counter()
-        result = work()
-        seconds.append(time.perf_counter() - began)
-        budget.stepped(peaks)
-        if is_training:
-            losses.append(result)
-        output.turn()
-    values = close_phase(spec, phase, seconds, budget, output)
+    is_training, losses = phase == "train", list[float]()
+    call = loop.steps(spec.settings["learning_rate"]) if is_training else loop.requests()
+    on_result = losses.append if is_training else lambda _: None
+    values = measure_calls(spec, framework, phase, call, peaks, output, on_result=on_result)
     summary = summarise(spec, values, losses) if is_training else timing.summarise_requests(values)
-    output.metrics(summary, step=len(seconds) if is_training else 0)
+    output.metrics(summary, step=len(values.seconds) if is_training else 0)
     return [values], summary

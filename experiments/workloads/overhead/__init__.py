@@ -1,1 +1,0 @@
-"""Cost of this harness: one network on one batch, also by the framework's own plain loop."""

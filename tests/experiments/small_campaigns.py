@@ -1,0 +1,42 @@
+"""Campaigns of one block, which end in seconds, on a machine that need not be idle."""
+
+from __future__ import annotations
+
+import sys
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from tests.conftest import Place
+
+SMALL = {
+    "threads": "1",
+    "figures": "false",
+    "blocks": "1",
+    "others_limit_percent": "100",
+    "sensor_seconds": "0.1",
+}
+
+
+def command(place: Place, study: str, **options: str) -> list[str]:
+    settings = {"cache": str(place.cache), "journal": str(place.journal), **SMALL, **options}
+    flags = (f"--{name}={text}" for name, text in settings.items())
+    return [sys.executable, "-m", "experiments", study, *flags]
+
+
+def run(place: Place, study: str, **options: str) -> str:
+    """Run a campaign whose cells all end well; return its output."""
+    done = place.call(*command(place, study, **options))
+    assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
+    return done.stdout
+
+
+def cells(place: Place) -> list[Run]:
+    """Return the runs of cells, in the order of their start."""
+    client = MlflowClient(place.uri)
+    order = ["attributes.start_time"]
+    return list(client.search_runs(["1"], "tags.kind = 'cell'", order_by=order))
+
+
+def report(place: Place) -> str:
+    return next(place.journal.glob("*/report/report.md")).read_text()
