@@ -134,8 +134,8 @@ class Greet:
     name: str = setting("", "who is greeted", group="guest")
 
 
-def run(settings):
-    print(f"hello {settings.name}")
+def run(settings, display):
+    display.say(f"hello {settings.name}")
     return DONE
 
 

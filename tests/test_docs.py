@@ -29,8 +29,6 @@ from tests.documented import NOT_RUN, PAGES, Command, commands
 ENTRY_POINTS = yaml.safe_load((ROOT / "MLproject").read_text())["entry_points"]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 COMPOSE = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())
-# Names and data that the pages' examples have, and readers do not.
-INVENTED = {"settings": "best-settings.json"}
 
 
 def named(command: Command) -> str:
@@ -59,7 +57,6 @@ def test_commands_are_collected() -> None:
 def test_command_names_what_exists(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / INVENTED["settings"]).write_text('{"batch_size": 64}')
     monkeypatch.chdir(tmp_path)
     check(list(command.words))
 

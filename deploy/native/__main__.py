@@ -99,6 +99,7 @@ def _start(folder: Folder, args: argparse.Namespace) -> int:
 
 
 def _launch(folder: Folder, settings: Settings) -> None:
+    service.require_free_port(settings)
     secrets = folder.secrets()
     database = databases.create(folder, settings, secrets)
     database.start()

@@ -30,15 +30,19 @@ READY_SECONDS = 15
 TAIL_BYTES = 65_536
 
 
+def require_free_port(settings: Settings) -> None:
+    """Raise UsageError if another program listens at the server's address."""
+    with suppress(OSError), socket.create_connection((settings.host, settings.port), 5):
+        reason = f"another program answers at {settings.uri}; choose another --port"
+        raise UsageError(ErrorCode.IN_USE, reason)
+
+
 def start(folder: Folder, settings: Settings, secrets: Secrets, database: PostgreSQL) -> None:
     """Start the server in the background, and wait until it is ready.
 
     Raises:
         UsageError: It does not become ready.
     """
-    with suppress(OSError), socket.create_connection((settings.host, settings.port), 5):
-        reason = f"another program answers at {settings.uri}; choose another --port"
-        raise UsageError(ErrorCode.IN_USE, reason)
     authentication.write_settings(folder.auth_file, database.url)
     if owner := account.of_server():
         account.prepare_folder(owner, folder)

@@ -72,7 +72,10 @@ def conclude(campaign: Campaign, display: Display) -> int:
     conclusion = run(campaign, display.step)
     display.rest()
     print_tables(conclusion, display)
-    print_findings(conclusion.sentences, campaign.recorder.warnings, display)
+    answer = conclusion.answer
+    judged = answer.comparison.warnings if answer else ()
+    warnings = [*campaign.recorder.warnings, *map(str, judged)]
+    print_findings(conclusion.sentences, list(dict.fromkeys(warnings)), display)
     if conclusion.answer and conclusion.answer.card.advice:
         display.say(str(conclusion.answer.card.advice))
     path = conclusion.answer.report if conclusion.answer else None

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
+from experiments.cli.campaign import is_by_mlflow, print_findings
+from experiments.cli.codes import DONE, NO_VERDICT
 from experiments.cli.commands.compare import Compare
 from experiments.cli.results import log_result
 from experiments.config import settings as settings_
 from experiments.config import shell
+from experiments.config.console import Display
 from experiments.contract import Progress
 from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce
-from tracking import accounts, clock, provenance
+from tracking import accounts, clock, plain, provenance
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.records import Point, RunKind, RunOpened, RunOutcome, StoredRun
 from tracking.store import Rejected, Store, Unreachable, note, source
@@ -48,24 +51,8 @@ class Selection:
     has_campaigns: bool = False
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Result of a comparison.
-
-    Attributes:
-        page: Address of its run in the UI.
-        trouble: Reason for which the server does not have it.
-        notes: Lines about runs that it does not rest on.
-    """
-
-    answer: ComparisonResult
-    page: str
-    trouble: str = ""
-    notes: Sequence[str] = ()
-
-
-def compare(settings: Compare, progress: Progress) -> Compared:
-    """Compare runs, and log the result.
+def run(settings: Compare, display: Display) -> int:
+    """Compare runs, log and print the result. Return the exit code.
 
     Raises:
         UsageError: The call or the selection cannot be compared.
@@ -75,21 +62,48 @@ def compare(settings: Compare, progress: Progress) -> Compared:
     store = Store(to_read=True)
     store.check()
     selection = _select(store, settings)
-    runs = _read(store, selection, progress)
+    runs = _read(store, selection, display.step)
     runs, notes = _without_running(store, selection, runs)
-    answer, notes = _judge(settings, store, selection, runs, notes, progress)
+    answer, notes = _judge(settings, store, selection, runs, notes, display.step)
     if answer.report is None:
         raise EvenhandError(
             ErrorCode.UNWRITABLE, f"{answer.trouble}; choose another folder (output=DIR)"
         )
+    page = trouble = ""
     try:
-        return Compared(answer, _log(store, settings, selection, answer, began_ms), notes=notes)
+        page = _log(store, settings, selection, answer, began_ms)
     except (Unreachable, Rejected) as error:
-        return Compared(answer, "", str(error), notes)
+        trouble = str(error)
+    display.rest()
+    for line in notes:
+        display.say(line)
+    if settings.format == "table":
+        _print(answer, display)
+    else:
+        print(plain.visible(answer.text(settings.format)), end="")
+    if trouble:
+        raise EvenhandError(
+            ErrorCode.UNREACHABLE, f"the report is on disk, but not on the server: {trouble}"
+        )
+    if settings.format == "table":
+        display.say(f"MLflow UI  {page}")
+    return DONE if answer.comparison.has_verdict or is_by_mlflow() else NO_VERDICT
+
+
+def _print(answer: ComparisonResult, display: Display) -> None:
+    from experiments.comparison.report import rendering, writing
+
+    table = writing.terminal(answer.comparison)
+    display.console.print(rendering.terminal_card(answer.card), "", table)
+    print_findings(answer.sentences, [*map(str, answer.comparison.warnings)], display)
+    if answer.card.advice:
+        display.say(str(answer.card.advice))
+    display.say("")
+    display.say(f"report     {answer.report}")
 
 
 def _select(store: Store, settings: Compare) -> Selection:
-    """Return the experiments and filters of names or run ids. Raises UsageError for unknown ones."""
+    """Return the experiments and filters of names or run ids. Raises UsageError."""
     campaigns = [name for name in settings.experiment if _RUN_ID.fullmatch(name)]
     names = settings.experiment
     conditions: tuple[str, ...] = (settings.filter,)
@@ -209,7 +223,6 @@ def _judge(
 
 
 def _campaign_section(names: Mapping[str, str], link: Callable[[str], str]) -> list[Section]:
-    """Return the table of the campaigns' runs, if there are several."""
     from experiments.comparison.report.sections import Cell, Section
 
     if len(names) < 2:
@@ -274,12 +287,12 @@ def _log(
         if text and name not in ("output", "format")
     }
     place = accounts.place(account, team, accounts.COMPARISONS)
-    lines = [rendering.description_card(card), "", "### Found"]
+    lines = [rendering.markdown_card(card), "", "### Found"]
     lines += [f"- {sentence}" for sentence in answer.sentences]
     lines += ["", "The whole report: artifact `report.html`."]
     points = tuple(Point(key, value, 0, began_ms) for key, value in card.figures.items())
     result = {
-        "answer": card.told[:TEXT_CHARACTERS],
+        "answer": card.headline[:TEXT_CHARACTERS],
         "verdict": " ".join(answer.sentences)[:TEXT_CHARACTERS],
         **note("\n".join(lines)),
     }

@@ -72,7 +72,6 @@ def _completer(name: str) -> ShellComplete:
 
 
 def candidates(words: Sequence[str], incomplete: str) -> list[CompletionItem[str]]:
-    """Return what can follow the words of a call."""
     words = [word for word in words if word != "="]  # bash splits `--name=value` into three words
     completer = ShellComplete(_program(), {}, "evenhand", shell.COMPLETING)
     items = completer.get_completions(list(words), incomplete)
@@ -83,7 +82,6 @@ def candidates(words: Sequence[str], incomplete: str) -> list[CompletionItem[str
 
 
 def _program() -> click.Group:
-    """Return the command line in click's terms."""
     commands = []
     for name in entries.available():
         entry = entries.load(name)

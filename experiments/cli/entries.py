@@ -61,12 +61,17 @@ def load(name: str) -> Entry:
 
 
 def _run_command(command: commands.Command, texts: Mapping[str, str]) -> int:
-    if not command.of_experiment:
-        return command.run(settings_.parse(command.settings, {}, texts))
     names = {field.name for field in dataclasses.fields(command.settings)}
-    of_command = {name: text for name, text in texts.items() if name in names}
-    rest = {name: text for name, text in texts.items() if name not in names}
-    return command.run(settings_.parse(command.settings, {}, of_command), rest)
+    of_command, rest = dict(texts), dict[str, str]()
+    if command.of_experiment:
+        of_command = {name: text for name, text in texts.items() if name in names}
+        rest = {name: text for name, text in texts.items() if name not in names}
+    settings = settings_.parse(command.settings, {}, of_command)
+    from experiments.config.console import Display
+
+    with Display() as display:
+        others = [rest] if command.of_experiment else []
+        return command.run(settings, *others, display)
 
 
 def _run_study(name: str, texts: Mapping[str, str]) -> int:

@@ -22,7 +22,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def run() -> int:
-    """Run the console script."""
     _escape_output()
     # objects of imports and comparisons stay alive: fewer collections take a tenth of the time
     gc.set_threshold(50_000, 20, 20)

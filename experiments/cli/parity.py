@@ -7,16 +7,16 @@ import os
 import tempfile
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import models
+from experiments.cli.campaign import print_findings
+from experiments.cli.codes import DONE, FAILED
 from experiments.cli.commands.parity import Parity
 from experiments.cli.results import log_result
 from experiments.config import devices, interpreters
 from experiments.config import settings as settings_
-from experiments.config.console import Box, Table, as_text, box
-from experiments.contract import Progress
+from experiments.config.console import Box, Display, Table, as_text, box
 from experiments.run import parity_cache
 from models import frameworks
 from models.contract import ModelError
@@ -40,21 +40,8 @@ COLUMNS = ("model", "framework", "against", *HEADS, "verdict")
 TITLE = "Relative L2 error in float64, the worst tensor (–: the network has none)"
 
 
-@dataclass(frozen=True)
-class ParityResult:
-    """Rows of all models. failed: reasons of models without rows."""
-
-    rows: Sequence[Row]
-    failed: Sequence[str]
-
-    @property
-    def troubles(self) -> list[str]:
-        """Differences and failures, a line each."""
-        return [*parity_cache.differences(self.rows), *self.failed]
-
-
-def parity(settings: Parity, progress: Progress) -> tuple[ParityResult, str]:
-    """Compare every requested model, and return the result with the page of its run.
+def run(settings: Parity, display: Display) -> int:
+    """Compare every requested model, log and print the errors. Return the exit code.
 
     Raises:
         UsageError: for a model or framework that does not exist or cannot run.
@@ -85,15 +72,20 @@ def parity(settings: Parity, progress: Progress) -> tuple[ParityResult, str]:
     rules = tuple(rule for optimizer in settings.optimizer for rule in RULES[optimizer])
     rows, failed = list[Row](), list[str]()
     for done, name in enumerate(names):
-        progress(f"parity · {name}", done, len(names))
+        display.step(f"parity · {name}", done, len(names))
         request = ParityRequest(name, rules, settings.full, settings.seed, device)
         try:
             at_once = 1 if settings.full else 2
             rows += gate(request, sides, at_once=at_once, environment=environment)
         except ModelError as error:
             failed.append(str(error))
-    result = ParityResult(rows, failed)
-    return result, _log(store, settings, result, began_ms)
+    troubles = [*parity_cache.differences(rows), *failed]
+    page = _log(store, settings, rows, failed, troubles, began_ms)
+    display.rest()
+    display.console.print(table(rows))
+    print_findings([], troubles, display)
+    display.say(f"MLflow UI  {page}")
+    return FAILED if troubles else DONE
 
 
 def table(rows: Sequence[Row], style: Box = box.SIMPLE_HEAD) -> Table:
@@ -135,13 +127,20 @@ def _error(rows: Sequence[Row]) -> str:
     return "equal" if all(row.equal for row in rows) else "DIFFERENT"
 
 
-def _log(store: Store, settings: Parity, result: ParityResult, began_ms: int) -> str:
+def _log(
+    store: Store,
+    settings: Parity,
+    rows: Sequence[Row],
+    failed: Sequence[str],
+    troubles: Sequence[str],
+    began_ms: int,
+) -> str:
     """Log a run in MLflow, with errors as metrics and the table in its description."""
-    table_text = as_markdown(result.rows)
-    summary = result.troubles or ["every network computes the same in every framework"]
+    table_text = as_markdown(rows)
+    summary = troubles or ["every network computes the same in every framework"]
     tags = {
         "kind": RunKind.PARITY,
-        "parity": "unequal" if result.troubles else "equal",
+        "parity": "unequal" if troubles else "equal",
         "machine": provenance.fingerprint(),
         **provenance.environment_tags(frameworks.distributions()),
         **source("parity", provenance.commit()),
@@ -156,16 +155,16 @@ def _log(store: Store, settings: Parity, result: ParityResult, began_ms: int) ->
             0,
             clock.now_ms(),
         )
-        for row in result.rows
+        for row in rows
         if row.compared and math.isfinite(row.error)
     ]
-    outcome = RunOutcome.FAILED if result.failed else RunOutcome.OK
+    outcome = RunOutcome.FAILED if failed else RunOutcome.OK
     opened = RunOpened(uuid.uuid4().hex, began_ms, "parity", "parity", tags, params)
     verdict = {"verdict": "; ".join(summary)[:1_000], **note(text)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         (path / "parity.md").write_text(table_text, encoding="utf-8")
-        as_json = parity_cache.as_json(result.rows)
+        as_json = parity_cache.as_json(rows)
         (path / "parity.json").write_text(as_json, encoding="utf-8")
-        reason = "; ".join(result.failed)[:1_000]
+        reason = "; ".join(failed)[:1_000]
         return log_result(store, opened, points, verdict, path, outcome, reason)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import pandas as pd
 
 from experiments.comparison import analyses
-from experiments.comparison.analyses import BELOW, STUDY, Evidence, controls, memory_limits
-from experiments.comparison.report import canvas, remarks, tables, wording, writing
-from experiments.comparison.report import card as cards
-from experiments.comparison.report.card import AnswerCard
-from experiments.comparison.report.remarks import Measured
+from experiments.comparison.analyses import Evidence, controls, memory_limits
+from experiments.comparison.report import canvas, tables, wording, writing
+from experiments.comparison.report.card import AnswerCard, MoreBlocks, build_card
 from experiments.comparison.report.rendering import Document
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import environment, pairing, raw
@@ -26,7 +22,6 @@ from experiments.comparison.verdicts.verdict import ComparisonSpec, judge
 from experiments.contract import ReportAddition
 from tracking.errors import EvenhandError
 
-T = TypeVar("T")
 Steps = Callable[[Sequence[ShownRun]], list[RawRun]]
 TEXTS = {"markdown": "report.md", "csv": "comparison.csv", "json": "comparison.json"}
 
@@ -48,7 +43,7 @@ class ReportOptions:
     also: Callable[[Comparison], ReportAddition] | None = None
     figures: bool = True
     notes: Sequence[str] = ()
-    more_blocks: Measured | None = None
+    more_blocks: MoreBlocks | None = None
     link: tables.Link | None = None
 
 
@@ -85,105 +80,54 @@ def answer(
     Raises:
         UsageError: if there is nothing to compare.
     """
-    with ThreadPoolExecutor(1) as meanwhile:
-        fetching = meanwhile.submit(steps_or_why, steps, spec, runs)
+    with ThreadPoolExecutor(1) as background:
+        fetching = background.submit(steps_or_reason, steps, spec, runs)
         comparison = judged(spec, runs)
-        shown, missing = fetching.result()
-    link = options.link or tables.nowhere
+        raw_runs, missing_steps = fetching.result()
+    addition = options.also(comparison) if options.also else ReportAddition([])
     evidence = Evidence(
-        comparison, runs, shown, spec.protocol, options.published, options.source, link
+        comparison,
+        runs,
+        raw_runs,
+        spec.protocol,
+        options.published,
+        options.source,
+        options.link or tables.nowhere,
+        addition.sections,
     )
-    parts = analyses.load()
-    loud = _all(analyses.in_order([analysis.warnings for analysis in parts], evidence))
-    comparison = replace(comparison, warnings=(*loud, *comparison.warnings))
-    evidence = replace(evidence, comparison=comparison)
-    extra = options.also(comparison) if options.also else ReportAddition([])
-    advice = (
-        remarks.on_more_blocks(comparison, options.more_blocks) if options.more_blocks else None
-    )
-    card = cards.build_card(comparison, options.title, environment.span(runs), advice)
-    analysis_sentences = _all(
-        analyses.in_order([analysis.sentences for analysis in parts], evidence)
-    )
-    sentences = [
-        *map(str, loud),
-        *wording.sentences(comparison),
-        *analysis_sentences,
-        *extra.sentences,
-    ]
-    unasked = [] if options.figures else ["Without figures, as asked for (figures=false)."]
-    notes = [*options.notes, *extra.sentences, *missing, *unasked]
-    try:
-        path = write(
-            evidence, folder, card, sections=extra.sections, notes=notes, figures=options.figures
-        )
-        for name, text in extra.files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        return ComparisonResult(
-            comparison, card, sentences, None, extra, f"No report: {error.strerror}: {folder}"
-        )
-    return ComparisonResult(comparison, card, sentences, path, extra)
-
-
-def write(
-    evidence: Evidence,
-    folder: Path,
-    card: AnswerCard | str,
-    *,
-    sections: Sequence[Section] = (),
-    notes: Sequence[str] = (),
-    figures: bool = True,
-) -> Path:
-    """Write the report of a comparison: what every analysis adds, in its place.
-
-    Args:
-        card: what stands at the top, or the title of a card without dates and advice.
-        sections: tables of the study.
-        notes: lines at the end.
-
-    Returns:
-        The path of the HTML file.
-    """
-    comparison, parts = evidence.comparison, analyses.load()
-    if isinstance(card, str):
-        card = cards.build_card(comparison, card)
-    of_tables = [*(analysis.tables for analysis in parts), {STUDY: lambda _: sections}]
-
-    def placed(start: int, end: int) -> list[Section]:
-        return _all(analyses.in_order(of_tables, evidence, start, end))
-
-    def drawn(start: int, end: int) -> list[canvas.Figure]:
-        drawings = (
-            analyses.in_order([analysis.figures for analysis in parts], evidence, start, end)
-            if figures
-            else []
-        )
-        return [canvas.made(drawing) for drawing in drawings if drawing]
-
-    last = analyses.LAST
-    others = drawn(0, last)
-    heading = [Section("Figures", "", (), ())] if others else []
-    body: list[Section | canvas.Figure] = [*placed(-last, 0), *drawn(-last, 0), *placed(0, BELOW)]
-    body += [*heading, *others, *placed(BELOW, last)]
+    warnings = (*analyses.warnings(evidence), *comparison.warnings)
+    comparison = replace(comparison, warnings=warnings)
+    card = build_card(comparison, options.title, environment.span(runs), options.more_blocks)
     unread = [
         f"The steps of {run.level}, block {run.block} are not shown: {run.trouble}"
-        for run in evidence.raw
+        for run in raw_runs
         if run.trouble
     ]
+    notes = [*unread, *writing.missing(comparison), *options.notes]
+    notes += [*addition.sentences, *missing_steps]
     document = Document(
-        card,
-        writing.subtitle(comparison),
-        [warning.text for warning in comparison.warnings],
-        wording.sentences(comparison),
-        body,
-        [*unread, *writing.missing(comparison), *notes],
+        card, writing.subtitle(comparison), _body(evidence, figures=options.figures), notes
     )
-    return writing.write(comparison, document, folder)
+    lines = [*wording.sentences(comparison), *controls.sentences(evidence), *addition.sentences]
+    result = ComparisonResult(comparison, card, lines, folder / "report.html", addition)
+    try:
+        writing.write(comparison, document, folder)
+        for name, text in addition.files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        return replace(result, report=None, trouble=f"No report: {error.strerror}: {folder}")
+    return result
 
 
-def _all(several: Iterable[Sequence[T]]) -> list[T]:
-    return list(itertools.chain.from_iterable(several))
+def _body(evidence: Evidence, *, figures: bool) -> list[Section | canvas.Figure]:
+    """Return the parts of all analyses, drawn or without figures."""
+    body: list[Section | canvas.Figure] = []
+    for part in (part for make in analyses.BODY for part in make(evidence)):
+        if isinstance(part, Section):
+            body.append(part)
+        elif figures:
+            body.append(canvas.draw(part))
+    return body
 
 
 def judged(spec: ComparisonSpec, runs: pd.DataFrame) -> Comparison:
@@ -220,7 +164,7 @@ def _against_itself(
     return control_spec, runs.assign(**{pairing.CONTROL: ""})
 
 
-def steps_or_why(
+def steps_or_reason(
     steps: Steps, spec: ComparisonSpec, runs: pd.DataFrame
 ) -> tuple[list[RawRun], list[str]]:
     """Return the steps of the runs that figures show, or the line on what is missing."""
@@ -237,6 +181,5 @@ __all__ = [
     "ReportOptions",
     "answer",
     "judged",
-    "steps_or_why",
-    "write",
+    "steps_or_reason",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +17,7 @@ from experiments.comparison.report import canvas, rendering, tables, wording
 from experiments.comparison.runs import inputs, names, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
 from experiments.comparison.verdicts.findings import Comparison
-from tracking.errors import EvenhandError, UsageError
+from tracking.errors import ErrorCode, EvenhandError, UsageError
 
 if TYPE_CHECKING:
     from experiments.comparison.report.canvas import Drawing, Figure
@@ -54,10 +53,11 @@ class Result(Comparison):
             UsageError: for an unknown name.
         """
         if name not in self._drawings:
+            names = ", ".join(self._drawings) or "none"
             raise UsageError(
-                f"no figure '{name}' of this comparison; have {', '.join(self._drawings) or 'none'}"
+                ErrorCode.NOT_FOUND, f"no figure '{name}' of this comparison; have {names}"
             )
-        return canvas.made(self._drawings[name])
+        return canvas.draw(self._drawings[name])
 
     def save(
         self, folder: str | Path = "comparison", *, title: str = "Comparison", figures: bool = True
@@ -72,10 +72,10 @@ class Result(Comparison):
         """
         options = ReportOptions(title, figures=figures)
         written = judgement.answer(
-            self.spec, self.runs, Path(folder).expanduser().resolve(), options, self._fetched
+            self.spec, self.runs, Path(folder).expanduser().resolve(), options, self._fetch
         )
         if written.report is None:
-            raise EvenhandError(written.trouble)
+            raise EvenhandError(ErrorCode.UNWRITABLE, written.trouble)
         return written.report
 
     def __repr__(self) -> str:
@@ -88,14 +88,16 @@ class Result(Comparison):
         )
 
     def _repr_html_(self) -> str:
-        return rendering.fragment([*map(str, self.warnings)], self.sentences, tables.verdicts(self))
+        return rendering.fragment(
+            list(map(str, self.warnings)), self.sentences, tables.verdicts(self)
+        )
 
     @cached_property
     def _drawings(self) -> dict[str, Drawing]:
-        raw = judgement.steps_or_why(self._fetched, self.spec, self.runs)[0]
+        raw = judgement.steps_or_reason(self._fetch, self.spec, self.runs)[0]
         return {result.name: result for result in analyses.drawings(Evidence(self, self.runs, raw))}
 
-    def _fetched(self, shown: Sequence[ShownRun]) -> list[RawRun]:
+    def _fetch(self, shown: Sequence[ShownRun]) -> list[RawRun]:
         if not self.on_server:
             return []
         from tracking.store import Store
@@ -113,28 +115,11 @@ def result(spec: ComparisonSpec, runs: Any) -> Result:
     called = names.names_by_run(table)
     spec = replace(spec, baseline=called.get(spec.baseline or "", spec.baseline))
     comparison = judgement.judged(spec, table)
-    if not comparison.n_runs:
-        raise UsageError(
-            f"compare: none of the {len(table):,} runs can be used: {_reasons(comparison)}"
-        )
-    if not comparison.findings:
-        measured = (
-            f": none has {', '.join(comparison.unmeasured)}"
-            if comparison.unmeasured
-            else "; metrics are columns of numbers"
-        )
-        raise UsageError(
-            f"compare: the {comparison.n_runs:,} usable runs have no metric to compare{measured}"
-        )
+    if not comparison.n_runs or not comparison.findings:
+        (reason,) = wording.sentences(comparison)
+        raise UsageError(ErrorCode.NOT_FOUND, f"compare: {reason}")
     fields: Mapping[str, Any] = vars(comparison)
     return Result(**fields, spec=spec, runs=table, on_server=inputs.has_runs_of_mlflow(runs))
-
-
-def _reasons(comparison: Comparison) -> str:
-    counted = Counter(
-        exclusion.reason for exclusion in comparison.excluded if not exclusion.metric
-    ).most_common(3)
-    return ", ".join(f"{reason} ({count:,})" for reason, count in counted)
 
 
 __all__ = ["Result", "result"]

@@ -18,7 +18,6 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
-    track,
 )
 from rich.segment import Segment
 from rich.table import Table
@@ -26,7 +25,7 @@ from rich.text import Text
 
 from tracking import plain
 
-__all__ = ["Box", "Display", "PlainConsole", "Table", "Text", "as_text", "box", "errors", "track"]
+__all__ = ["Box", "Display", "PlainConsole", "Table", "Text", "as_text", "box"]
 QUIET_SECONDS = 15.0
 PLAIN_WIDTH = 160
 
@@ -44,11 +43,6 @@ class PlainConsole(Console):
             yield (
                 segment if segment.control else Segment(plain.visible(segment.text), segment.style)
             )
-
-
-def errors() -> Console:
-    """Return a console on standard error, if standard output is read by another program."""
-    return PlainConsole(stderr=True)
 
 
 def as_text(renderable: RenderableType) -> str:
@@ -100,11 +94,9 @@ class Display:
         self._progress.stop()
 
     def rest(self) -> None:
-        """Remove the bars."""
         self._progress.stop()
 
     def say(self, text: str, style: str = "") -> None:
-        """Print one line."""
         self.console.print(plain.line(text), style=style or None, markup=False)
 
     def expect(self, total: int) -> None:

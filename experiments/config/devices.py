@@ -125,11 +125,8 @@ def cool_down_seconds(settings: CampaignSettings) -> float:
 
 def sensor_seconds(settings: CampaignSettings) -> float:
     """Return the period of the sensors: a GPU's counters move ten times a second."""
-    if settings.sensor_seconds:
-        return settings.sensor_seconds
-    return (
-        CUDA_SENSOR_SECONDS if resolve(settings.device, settings) == "cuda" else CPU_SENSOR_SECONDS
-    )
+    on_gpu = resolve(settings.device, settings) == "cuda"
+    return settings.sensor_seconds or (CUDA_SENSOR_SECONDS if on_gpu else CPU_SENSOR_SECONDS)
 
 
 def timing(settings: CampaignSettings) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import json
 import math
 import os
 import typing
@@ -22,7 +21,6 @@ from tracking.errors import ErrorCode, UsageError
 
 T = TypeVar("T")
 S = TypeVar("S", bound="CampaignSettings")
-MAX_BYTES = 65_536
 fields: Callable[[Any], tuple[dataclasses.Field[Any], ...]] = dataclasses.fields
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -111,7 +109,6 @@ def immaterial(settings: Any) -> frozenset[str]:
 
 
 def searchable(settings: Any) -> frozenset[str]:
-    """Return the names of the settings that a sweep may search."""
     return _names(settings, lambda metadata: metadata["searchable"])
 
 
@@ -121,7 +118,6 @@ def silent(settings: Any) -> frozenset[str]:
 
 
 def of_group(settings: Any, group: str) -> frozenset[str]:
-    """Return the names of the settings of one subject."""
     return _names(settings, lambda metadata: metadata.get("group") == group)
 
 
@@ -143,14 +139,6 @@ class CampaignSettings:
         group="design",
         material=False,
         searchable=False,
-    )
-    settings: str = setting(
-        "",
-        "a JSON file of settings, such as a sweep's; other settings of the call override it",
-        path=True,
-        group="design",
-        silent=True,
-        advanced=True,
     )
     frameworks: tuple[str, ...] = setting(
         ("pytorch", "tensorflow"),
@@ -482,8 +470,6 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], options: Mapp
         UsageError: for the first mistake, in one line.
     """
     names = {field.name for field in fields(kind)}
-    if "settings" in names and options.get("settings"):
-        options = {**_read(Path(_check_text("settings", options["settings"]))), **options}
     for name in options:
         refuse_parameter(kind, name)
         if name not in names:
@@ -555,33 +541,6 @@ def of_preset(
             f"there is no preset '{plain.short(preset)}'; have {', '.join(presets)}",
         )
     return {**presets[preset], "preset": preset}
-
-
-def _read(path: Path) -> dict[str, str]:
-    """Return the settings of a JSON file: texts, numbers, truth values and flat lists."""
-    label = f"settings={plain.short(str(path))}"
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
-        if len(text) > MAX_BYTES:
-            raise UsageError(ErrorCode.TOO_LARGE, f"{label} has more than {MAX_BYTES:,} bytes")
-        values = dict(json.loads(text).items())
-    except (OSError, RecursionError, ValueError, AttributeError) as error:
-        raise UsageError(
-            ErrorCode.UNREADABLE,
-            f'{label} cannot be read: {plain.short(str(error))}; write JSON, {{"batch_size": 64}}',
-        ) from None
-    texts = {}
-    for name, value in values.items():
-        parts = value if isinstance(value, list) else [value]
-        if not all(isinstance(part, str | int | float | bool) for part in parts):
-            raise UsageError(
-                ErrorCode.INVALID_VALUE,
-                f"{label}: {plain.short(name)} is neither a text, a number, true, false, "
-                f"nor a list of them",
-            )
-        texts[name] = ",".join(map(to_text, parts))
-    return texts
 
 
 def check(settings: Any) -> None:

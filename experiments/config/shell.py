@@ -51,22 +51,19 @@ def version() -> str:
 
 
 def keep_traceback(error: BaseException) -> Path:
-    """Write an error with its traceback to a file and return the path."""
-    import tempfile
+    """Write an error with its traceback to a file, or to standard error; return the path."""
     import traceback
 
     head = f"evenhand {version()}: {' '.join(sys.argv[1:2])}\n\n"
     text = head + "".join(traceback.format_exception(error))
-    for folder in (FAULTS, Path(tempfile.gettempdir())):
-        path = folder.absolute() / f"evenhand-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8", errors="backslashreplace")
-        except OSError:
-            continue
-        return path
-    sys.stderr.write(text)
-    return Path("standard error")
+    path = FAULTS.absolute() / f"evenhand-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        sys.stderr.write(text)
+        return Path("standard error")
+    return path
 
 
 def has_password(uri: str) -> bool:

@@ -29,7 +29,7 @@ AUTOMATIC = {("device", "auto"), ("threads", "0")}
 
 @dataclass(frozen=True)
 class Level:
-    """One value, with the settings and environment variables of its cells.
+    """Value of a variation, with the settings and environment variables of its cells.
 
     text: as runs log it.
     """
@@ -40,7 +40,6 @@ class Level:
     environment: Mapping[str, str | None]
 
     def applied(self, settings: S) -> S:
-        """Return the settings with this value."""
         return dataclasses.replace(settings, **self.settings)
 
 

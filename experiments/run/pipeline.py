@@ -228,7 +228,7 @@ def _judge_and_report(
         headline = f"No verdict: {error}."
         sentences = [headline]
     else:
-        sentences, headline = list(result.sentences), result.card.told
+        sentences, headline = list(result.sentences), result.card.headline
         recorder.keep_metrics({**result.extra.metrics, **result.card.figures})
         if result.report is None:
             sentences.append(f"{result.trouble}; resume writes it later.")
@@ -314,7 +314,7 @@ def _description(
     with suppress(Unreachable):
         cells = f"[here]({recorder.store.list_of(recorder.experiment, recorder.run_id)})"
     parts = [
-        rendering.description_card(result.card) if result else "",
+        rendering.markdown_card(result.card) if result else "",
         f"**{prepared.plan.title}**, preset `{settings.preset}`: {frameworks} in "
         f"{blocks} blocks on `{', '.join(campaign.devices)}`; data `{info.name}` ({counts}).",
         "\n".join(f"- ⚠ {line}" for line in recorder.warnings),

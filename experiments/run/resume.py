@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import studies
-from experiments.comparison.report.remarks import Advice
+from experiments.comparison.report.card import Advice
 from experiments.config import settings as settings_
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings
 from experiments.run import journal_runs

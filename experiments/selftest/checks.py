@@ -54,9 +54,6 @@ class Context:
         """Add a figure that must lie in an interval, its ends included."""
         self.figures.append(Figure(name, value, f"{low:g} to {high:g}", low <= value <= high))
 
-    def at_most(self, name: str, value: float, limit: float) -> None:
-        self.figures.append(Figure(name, value, f"at most {limit:g}", value <= limit))
-
     def equal(self, name: str, value: float | str, expected: float | str, reason: str = "") -> None:
         is_equal = value == expected
         self.figures.append(Figure(name, value, f"equal to {expected}", is_equal, reason))

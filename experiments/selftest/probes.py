@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,14 +35,11 @@ def opened(framework: str, device: str, precision: str = "float32") -> Framework
 
 def raw(framework: str) -> Any:
     """Return the module with known work in a framework's library, which it imports."""
-    name = {"keras-torch": "pytorch", "keras-jax": "jax"}.get(
-        framework, framework.partition("+")[0]
-    )
-    return import_module(f"models.probes.{name}")
+    name = {"keras-torch": "pytorch", "keras-jax": "jax"}.get(framework)
+    return import_module(f"models.probes.{name or framework.partition('+')[0]}")
 
 
 def identity(_: Connection) -> Result:
-    """Return what PyTorch knows of its device."""
     facts: Result = raw("pytorch").identity()
     return facts
 
@@ -135,36 +133,27 @@ def _lstm(sequences: Array, kernel: Array, recurrent: Array) -> Array:
 def _networks(
     adapter: Framework, weights: Mapping[str, tuple[Array, ...]], inputs: Mapping[str, Array]
 ) -> dict[str, Any]:
+    shapes = {name: array.shape for name, array in inputs.items()}
     built: dict[str, Any]
     if adapter.architecture == "pytorch":
         built = raw("pytorch").networks(weights, adapter.device)
     else:
-        shapes = {name: array.shape for name, array in inputs.items()}
-        built = import_module("models.probes.keras").networks(weights, shapes)
+        built = raw("keras").networks(weights, shapes)
     return built
 
 
 def lstm_type(_: Connection, *, framework: str, device: str) -> Result:
-    """Return the types of what LSTMs return under bfloat16, or why a framework refuses them."""
+    """Return the types that an LSTM returns under bfloat16, or why a framework refuses them."""
+    weights, inputs = operands()
     try:
         adapter = opened(framework, device, "bfloat16")
-        weights, inputs = operands()
         network = _networks(adapter, weights, inputs)["lstm"]
-        if adapter.architecture == "pytorch":
-            types = raw("pytorch").output_types(
-                network, lambda: adapter.infer(network, (inputs["lstm"],))
-            )
-            module = models.spec("caption_decoder")
-            spec, batch = module.probe(np.random.default_rng(0))
-            decoder = adapter.build("caption_decoder", spec)
-            types += raw("pytorch").output_types(
-                decoder, lambda: adapter.infer(decoder, batch.inputs)
-            )
-        else:
-            types = [import_module("models.probes.keras").output_type(network, inputs["lstm"])]
+        if adapter.architecture != "pytorch":
+            return {"types": [raw("keras").output_type(network, inputs["lstm"])]}
+        infer = partial(adapter.infer, network, (inputs["lstm"],))
+        return {"types": sorted(set(raw("pytorch").output_types(network, infer)))}
     except ModelError as error:
         return {"refused": str(error)}
-    return {"types": sorted(set(types))}
 
 
 # ---- the clock
@@ -299,47 +288,32 @@ def profiler(_: Connection, *, device: str, side: int) -> Result:
     }
 
 
-def workers(_: Connection, *, device: str, hooks: Sequence[str], model: str = "lenet") -> Result:
-    """Return the difference of one DistributedDataParallel worker from none, and its limit.
-
-    By hook. The limits are those of the study's proof.
-    """
-    adapter = opened("pytorch", device, "float64")
-    return {hook: _against_no_worker(adapter, hook, model) for hook in hooks}
-
-
-def _against_no_worker(adapter: Framework, hook: str, model: str) -> dict[str, float]:
+def worker(_: Connection, *, device: str, model: str = "lenet") -> Result:
+    """Return the difference of one DistributedDataParallel worker from none, and its limit."""
     from experiments.workloads.distributed import check
 
-    module = models.spec(model)
+    adapter, module = opened("pytorch", device, "float64"), models.spec(model)
     spec, batch = module.probe(np.random.default_rng(0))
-    initial = module.initial_weights(spec, np.random.default_rng(1))
-    config = OptimizerConfig("sgd", 0.01 if hook == "none" else check.RATE)
-    batch = adapter.place(batch)
+    weights = module.initial_weights(spec, np.random.default_rng(1))
+    config, batch = OptimizerConfig("sgd", 0.01), adapter.place(batch)
     network = adapter.build(model, spec)
-    adapter.load_weights(network, initial)
+    adapter.load_weights(network, weights)
     optimizer = adapter.optimizer(network, config)
-    for _ in range(check.STEPS):
-        adapter.train_step(network, optimizer, batch)
-    single = adapter.weights(network)
     together = frameworks.load("pytorch", "workers").Workers(
-        adapter, 0, ["127.0.0.1:0"], 60.0, hook
+        adapter, 0, ["127.0.0.1:0"], 60.0, "none"
     )
     try:
-        together.build(model, spec, initial, config)
-        for _ in range(check.STEPS):
+        together.build(model, spec, weights, config)
+        for _step in range(check.STEPS):
+            adapter.train_step(network, optimizer, batch)
             together.step(batch)
-        weights = adapter.weights(together.network)
+        distributed = adapter.weights(together.network)
     finally:
         together.close()
-    apart = {name: weights[name] - array for name, array in single.items()}
-    if hook == "none":
-        largest = max(float(np.abs(array).max()) for array in single.values())
-        error = max(float(np.abs(array).max()) for array in apart.values()) / largest
-        return {"error": error, "limit": check.EXACT}
-    way = check.norm(single[name] - array for name, array in initial.items())
-    limit = check.most_lost(hook, 1, sum(array.size for array in single.values()), way)
-    return {"error": check.norm(apart.values()) / way, "limit": limit}
+    single = adapter.weights(network)
+    differences = [np.abs(distributed[name] - array).max() for name, array in single.items()]
+    largest = max(np.abs(array).max() for array in single.values())
+    return {"error": float(max(differences) / largest), "limit": check.EXACT}
 
 
 def adam_kernels(

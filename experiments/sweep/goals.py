@@ -50,7 +50,7 @@ class Constraint:
 
 
 def objectives(text: str, outcomes: Iterable[Outcome]) -> tuple[Objective, ...]:
-    """Parse `throughput:max,val/loss`; `outcomes` are those of the experiment. Raises UsageError."""
+    """Parse `throughput:max,val/loss`. Raises UsageError. outcomes: of the experiment."""
     judged = {entry.metric: entry for entry in outcomes}
     parsed: dict[str, Objective] = {}
     for part in filter(None, map(str.strip, text.split(","))):

@@ -10,7 +10,6 @@ from typing import Any
 from experiments import studies
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
-from experiments.metrics import BY_EPOCH
 from experiments.planning import length
 from experiments.run import resume
 from experiments.sweep import goals, space
@@ -29,10 +28,6 @@ class SweepRequest:
     sweep: Sweep
     base: CampaignSettings
     goal: Goal
-
-    @property
-    def study(self) -> str:
-        return self.sweep.experiment
 
     @property
     def trials(self) -> int:
@@ -77,9 +72,12 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
         base = dataclasses.replace(base, frameworks=tuple(map(str, searched["frameworks"])))
     elif "frameworks" not in texts:
         base = dataclasses.replace(base, frameworks=base.frameworks[:1])
-    request = SweepRequest(sweep, base, _goal(sweep))
-    _check(request)
-    return request
+    goal = _goal(sweep)
+    if sweep.sampler == "grid":
+        space.points(goal.dimensions)  # raises for a continuous range
+    first = {dimension.name: dimension.extremes[0] for dimension in goal.dimensions}
+    point(sweep.experiment, base, goal.dimensions, first)  # raises for several cells
+    return SweepRequest(sweep, base, goal)
 
 
 def _goal(sweep: Sweep) -> Goal:
@@ -89,27 +87,11 @@ def _goal(sweep: Sweep) -> Goal:
     return Goal(dimensions, goals.objectives(sweep.objectives, module.outcomes), bounds)
 
 
-def _check(request: SweepRequest) -> None:
-    sweep, goal = request.sweep, request.goal
-    if sweep.pruner != "none":
-        metrics = [objective.metric for objective in goal.objectives]
-        if len(metrics) != 1 or metrics[0] not in BY_EPOCH:
-            raise UsageError(
-                ErrorCode.CONFLICT,
-                f"pruner={sweep.pruner}: it needs a single objective with a value every epoch; "
-                f"take loss, accuracy or train/loss, not {', '.join(metrics)}",
-            )
-    if sweep.sampler == "grid":
-        space.points(goal.dimensions)
-    first = {dimension.name: dimension.extremes[0] for dimension in goal.dimensions}
-    point(request.study, request.base, goal.dimensions, first)  # raises for several cells
-
-
 def with_length(request: SweepRequest, counts: Mapping[str, int]) -> SweepRequest:
     """Return the request with the length of training at each batch size. counts: of its data."""
     dimensions = request.goal.dimensions
     fields = {dimension.field for dimension in dimensions}
-    trained = length.of(studies.load(request.study), request.base, counts, fields)
+    trained = length.of(studies.load(request.sweep.experiment), request.base, counts, fields)
     if not trained:
         return request
     dimensions = tuple(

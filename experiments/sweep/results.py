@@ -20,7 +20,6 @@ from experiments.metrics import outcome
 from experiments.sweep import search
 from experiments.sweep.search import Goal
 from experiments.sweep.space import Value
-from tracking import spreadsheet
 
 MIN_TRIALS = 2
 # With fewer trials a forest of random trees ranks chance: six trials ranked the batch size first
@@ -86,14 +85,6 @@ def format_point(values: Mapping[str, Value], separator: str = " ") -> str:
 
 def _format_value(value: Value) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def write_table(study: Study, folder: Path) -> None:
-    """Write `trials.csv`, which MLflow's UI shows as a table."""
-    frame = _trials_frame(study)
-    cells = frame.astype(object).where(frame.notna(), "").to_numpy().tolist()
-    text = spreadsheet.as_csv([list(frame.columns), *cells])
-    (folder / "trials.csv").write_text(text, encoding="utf-8")
 
 
 def _trials_frame(study: Study) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Storage, samplers and pruners of Optuna, and trials run by several workers."""
+"""Storage and samplers of Optuna, and trials run by several workers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,6 @@ from urllib.parse import urlsplit
 
 import optuna
 from optuna.distributions import CategoricalDistribution, IntDistribution
-from optuna.pruners import (
-    BasePruner,
-    HyperbandPruner,
-    MedianPruner,
-    NopPruner,
-    SuccessiveHalvingPruner,
-)
 from optuna.samplers import BaseSampler, GridSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.study import Study
@@ -48,12 +41,6 @@ SAMPLERS: dict[str, Callable[[Sequence[Dimension], int], BaseSampler]] = {
         {dimension.name: list(dimension.grid()) for dimension in dimensions}, seed=0
     ),
 }
-PRUNERS: dict[str, Callable[[int], BasePruner]] = {
-    "none": lambda _: NopPruner(),
-    "median": lambda _: MedianPruner(n_startup_trials=4, n_warmup_steps=1),
-    "hyperband": lambda epochs: HyperbandPruner(min_resource=1, max_resource=max(1, epochs)),
-    "halving": lambda _: SuccessiveHalvingPruner(),
-}
 
 
 class TrialFailed(EvenhandError):
@@ -62,8 +49,6 @@ class TrialFailed(EvenhandError):
 
 @dataclass(frozen=True)
 class Goal:
-    """Search space, objectives and bounds."""
-
     dimensions: tuple[Dimension, ...]
     objectives: tuple[Objective, ...]
     constraints: tuple[Constraint, ...] = ()
@@ -191,9 +176,7 @@ def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
 
 
 def answer(trial: Trial, goal: Goal, result: CellResult) -> list[float]:
-    """Return a cell's result as Optuna's values. Raises TrialPruned or TrialFailed."""
-    if result.outcome == RunOutcome.PRUNED:
-        raise optuna.TrialPruned(result.reason)
+    """Return a cell's result as Optuna's values. Raises TrialFailed."""
     is_out_of_memory = result.outcome == RunOutcome.OUT_OF_MEMORY
     if not (result.ok or is_out_of_memory):
         raise TrialFailed(ErrorCode.CHILD_FAILED, result.reason)

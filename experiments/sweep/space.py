@@ -86,7 +86,7 @@ class Dimension:
 
 
 def parse(text: str, kind: type[CampaignSettings]) -> tuple[Dimension, ...]:
-    """Parse `name=low..high[:log][:step]` and `name=a|b`, separated by commas. Raises UsageError."""
+    """Parse `name=low..high[:log][:step]` and `name=a|b`, with commas. Raises UsageError."""
     dimensions: dict[str, Dimension] = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, _, values = map(str.strip, part.partition("="))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from experiments.config.settings import CampaignSettings
+from experiments.config import shell
+from experiments.config.settings import CampaignSettings, to_text
 from experiments.contract import Treatment
 from experiments.planning.length import LENGTH
 from experiments.run.plan import Plan
@@ -41,15 +40,9 @@ def select(best: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     return [best[round(number * (len(best) - 1) / last)] for number in range(MAX_WINNERS)]
 
 
-def write(folder: Path, best: Sequence[FrozenTrial], dimensions: Sequence[Dimension]) -> list[Path]:
-    """Write a file of settings for each winner, which experiments take as `settings=FILE`."""
-    paths = []
-    for trial in best:
-        name = f"best-settings-trial-{trial.number}.json" if len(best) > 1 else "best-settings.json"
-        settings = space.point_settings(dimensions, trial.params)
-        (folder / name).write_text(json.dumps(settings, indent=1), encoding="utf-8")
-        paths.append(folder / name)
-    return paths
+def command(study: str, trial: FrozenTrial, dimensions: Sequence[Dimension]) -> str:
+    settings = space.point_settings(dimensions, trial.params).items()
+    return shell.command(study, *(f"--{name}={to_text(value)}" for name, value in settings))
 
 
 def plan(

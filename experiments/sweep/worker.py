@@ -41,11 +41,11 @@ ATTRIBUTE = "evenhand"
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Result of a sweep; `conclusion` is of the campaign that measured the best again."""
+    """Result of a sweep. commands: calls with the best settings. conclusion: of their campaign."""
 
     sentences: list[str]
     page: Path | None = None
-    settings: list[Path] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     dashboard: str = ""
     conclusion: Conclusion | None = None
     delivered: bool = True
@@ -72,9 +72,7 @@ class Worker:
         # Differs for every worker and at every resumption, so that no worker repeats draws.
         seed = request.base.seed * 10_007 + len(study.get_trials(deepcopy=False))
         seed = (seed + zlib.crc32(name.encode())) % 2**31
-        dimensions, epochs = request.goal.dimensions, getattr(request.base, "epochs", 1)
-        study.sampler = search.SAMPLERS[request.sweep.sampler](dimensions, seed)
-        study.pruner = search.PRUNERS[request.sweep.pruner](epochs)
+        study.sampler = search.SAMPLERS[request.sweep.sampler](request.goal.dimensions, seed)
 
     def run(self) -> SweepResult:
         """Run trials until there are enough; the process with the sweep's journal concludes."""
@@ -115,15 +113,14 @@ class Worker:
         folder.mkdir(exist_ok=True)
         best = search.best(self.study)
         sentences = results.sentences(self.study.get_trials(), best, request.goal)
-        files = winners.write(folder, best, dimensions)
-        results.write_table(self.study, folder)
+        commands = [winners.command(request.sweep.experiment, trial, dimensions) for trial in best]
         self.display.begin("plots")
         self.display.step("plots", 0, None)
         conclusion, link = self._confirm(best, sentences), ""
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
             link = self._link(self.study.user_attrs[self._campaign])
-        title = f"Sweep of {request.study}: {request.sweep.search}"
+        title = f"Sweep of {request.sweep.experiment}: {request.sweep.search}"
         lines = [*(f"⚠ {line}" for line in recorder.warnings), *sentences]
         results.write_page(self.study, folder, title, lines)
         recorder.keep_file(folder)
@@ -135,7 +132,7 @@ class Worker:
         url = self._storage.engine.url.render_as_string(hide_password=True)
         dashboard = f"optuna-dashboard {url}"
         page = folder / "sweep.html"
-        return SweepResult(sentences, page, files, dashboard, conclusion, delivered)
+        return SweepResult(sentences, page, commands, dashboard, conclusion, delivered)
 
     def _confirm(self, best: Sequence[FrozenTrial], sentences: list[str]) -> Conclusion | None:
         """Measure the best against the default, with fresh seeds, in blocks.
@@ -150,17 +147,19 @@ class Worker:
         begun = self.study.user_attrs.get(self._campaign, "")
         try:
             if begun and (root / begun / journal.CAMPAIGN).exists():
-                campaign = pipeline.restart(request.study, begun, {}, root, self.display)
+                campaign = pipeline.restart(request.sweep.experiment, begun, {}, root, self.display)
             else:
                 run_id, trials = self.recorder.run_id, winners.select(best)
                 dimensions = request.goal.dimensions
-                plan = winners.plan(request.study, request.base, dimensions, trials, run_id)
+                plan = winners.plan(
+                    request.sweep.experiment, request.base, dimensions, trials, run_id
+                )
                 if plan is None:
                     sentences.append("The default is the best setting: there is nothing to judge.")
                     return None
                 settings = winners.settings(request.base, plan)
                 campaign = pipeline.start(
-                    request.study, settings, self.display, plan, parent_run=run_id
+                    request.sweep.experiment, settings, self.display, plan, parent_run=run_id
                 )
         except UsageError as error:
             sentences.append(f"No verdict: the best could not be measured again: {error}.")
@@ -198,15 +197,17 @@ def start(request: SweepRequest, display: Display) -> Worker:
     """Return the worker of a new sweep. Raises UsageError for what can be known to fail."""
     sweep, base = request.sweep, request.base
     storage = search.open_storage(sweep.storage, sweep.heartbeat_seconds) if sweep.storage else None
-    counts = preparation.prepare_data(request.study, base, display).dataset.counts
+    counts = preparation.prepare_data(request.sweep.experiment, base, display).dataset.counts
     request = requests.with_length(request, counts)
     dimensions = request.goal.dimensions
     for dimension in dimensions:
         for value in dimension.extremes if dimension.field != "frameworks" else ():
             settings = space.settled(base, (dimension,), {dimension.name: value})
-            preparation.prepare_data(request.study, settings, display)
+            preparation.prepare_data(request.sweep.experiment, settings, display)
     requests.check_rates(request)
-    prepared = preparation.prepare(request.study, space.widest(base, dimensions), display)
+    prepared = preparation.prepare(
+        request.sweep.experiment, space.widest(base, dimensions), display
+    )
     resolved = {name: getattr(prepared.settings, name) for name in ("team", "device")}
     request = dataclasses.replace(request, base=dataclasses.replace(base, **resolved))
     params = {
@@ -214,7 +215,7 @@ def start(request: SweepRequest, display: Display) -> Worker:
         for name, text in settings_.as_text(sweep).items()
         if text and name not in ("storage", "heartbeat_seconds")
     }
-    name = f"sweep of {request.study}: {sweep.search}"[:200]
+    name = f"sweep of {request.sweep.experiment}: {sweep.search}"[:200]
     description = {
         "study": "sweep",
         "settings": dataclasses.asdict(request.base),
@@ -246,7 +247,7 @@ def resume(sweep: Sweep, texts: Mapping[str, str], display: Display) -> Worker:
     storage = search.open_storage(url, request.sweep.heartbeat_seconds)
     study = search.load(storage, stored["run_id"])
     widest = space.widest(request.base, request.goal.dimensions)
-    prepared = preparation.prepare(request.study, widest, display)
+    prepared = preparation.prepare(request.sweep.experiment, widest, display)
     request = requests.with_length(request, prepared.data.dataset.counts)
     records, name = None, ""
     try:

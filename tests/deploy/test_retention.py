@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.group import Group, native
+from tests.deploy.group import API, Group, native
 from tracking.records import Artifact, Metrics, Point, RunClosed, RunKind, RunOpened
 from tracking.store import Store
 
@@ -36,15 +36,12 @@ def log_cell(store: Store, folder: Path, name: str) -> str:
 
 def test_deleted_run_is_collected(group: Group, store: Store, tmp_path: Path) -> None:
     run_id = log_cell(store, tmp_path, "mistake")
-    group.ask(
-        "admin", "POST", "/api/2.0/mlflow/runs/delete", json={"run_id": run_id}
-    ).raise_for_status()
+    deleted = group.ask("admin", "POST", f"{API}/runs/delete", json={"run_id": run_id})
+    deleted.raise_for_status()
     stored = list(group.folder.glob(f"artifacts/*/{run_id}/artifacts/values.parquet"))
     assert stored
     done = native("gc", group.folder)
     assert done.returncode == 0, done.stderr
     assert not stored[0].exists()
-    assert (
-        group.ask("admin", "GET", "/api/2.0/mlflow/runs/get", params={"run_id": run_id}).status_code
-        == 404
-    )
+    answer = group.ask("admin", "GET", f"{API}/runs/get", params={"run_id": run_id})
+    assert answer.status_code == 404

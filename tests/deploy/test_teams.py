@@ -63,35 +63,20 @@ def campaign(team: str, user: str, machine: str, faster: float, seed: int) -> li
 
 
 def test_campaign_is_stored_in_its_team(group: Group, tmp_path: Path) -> None:
-    small = {
-        "data": "synthetic",
-        "vocabulary": "100",
-        "length": "6",
-        "epochs": "1",
-        "blocks": "1",
-        "frameworks": "toy",
-    }
-    small |= {
-        "bleu_images": "1",
-        "beams": "1",
-        "journal": str(tmp_path / "journal"),
-        "cache": str(tmp_path / "cache"),
-    }
+    small = {"data": "synthetic", "vocabulary": "100", "length": "6", "epochs": "1"}
+    small |= {"blocks": "1", "frameworks": "toy", "bleu_images": "1", "beams": "1"}
+    small |= {"journal": str(tmp_path / "journal"), "cache": str(tmp_path / "cache")}
     settings = {**QUICK, **small}
     options = [f"--{name}={text}" for name, text in settings.items()]
     done = group.call("alice", "captioning", *options, cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
-    results = group.ask(
-        "bob",
-        "GET",
-        f"{API}/experiments/get-by-name",
-        params={"experiment_name": "vision/captioning"},
-    )
-    expected = {
-        "experiment_ids": [results.json()["experiment"]["experiment_id"]],
+    named = {"experiment_name": "vision/captioning"}
+    answer = group.ask("bob", "GET", f"{API}/experiments/get-by-name", params=named)
+    query = {
+        "experiment_ids": [answer.json()["experiment"]["experiment_id"]],
         "filter": "tags.kind = 'cell' and params.vocabulary = '100'",
     }
-    (run,) = group.ask("bob", "POST", f"{API}/runs/search", json=expected).json()["runs"]
+    (run,) = group.ask("bob", "POST", f"{API}/runs/search", json=query).json()["runs"]
     tags = {item["key"]: item["value"] for item in run["data"]["tags"]}
     assert (tags["team"], tags["user"], tags["mlflow.user"]) == ("vision", "alice", "alice")
 

@@ -68,24 +68,6 @@ def test_other_words_are_refused(words: list[str], code: ErrorCode, part: str) -
     assert part in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("study", "word", "right"),
-    [("overhead", "harnes", "harnesses"), ("grid", "batchsize", "batch_sizes")],
-)
-def test_parameter_of_a_study_is_not_suggested(
-    study: str, word: str, right: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for words in ([f"--{word}=1"], [f"--{word}"]):
-        assert main([study, *words]) == WRONG_CALL
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"did you mean {right}?" in line
-
-
-def test_search_has_the_flags_of_its_experiments() -> None:
-    assert entries.load("sweep").flags >= {"confirm", "aa", "profile"}
-    assert entries.load("parity").flags == {"full"}
-
-
 def test_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == DONE
     assert capsys.readouterr().out == f"evenhand {PYPROJECT['version']}\n"
@@ -126,11 +108,6 @@ def test_defaults_are_those_of_the_preset(
 ) -> None:
     assert main(["captioning", *words, "--help"]) == DONE
     assert expected in capsys.readouterr().out
-
-
-def test_help_of_an_unknown_preset_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["captioning", "--preset=huge", "--help"]) == WRONG_CALL
-    assert "have demo" in capsys.readouterr().err
 
 
 def test_help_imports_nothing_that_computes() -> None:

@@ -1,34 +1,35 @@
-"""`compare` on a real tracking store: verdicts, or the reason for none, and a run with the report."""
+"""`compare` as a command and in a notebook: verdicts, exit codes, runs with the report."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
-import re
 import shlex
 import shutil
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mlflow
+import nbformat
+import pandas as pd
 import pytest
+from nbclient import NotebookClient
 
-from experiments.cli.codes import DONE, FAILED, NO_VERDICT, WRONG_CALL
+from experiments.cli.codes import DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
-from tests.conftest import Place, Server
-from tests.experiments.comparison.campaigns import RATE, STEP, runs
+from experiments.comparison import compare
+from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from tests.conftest import ROOT, Place
+from tests.experiments.comparison.campaigns import RATE, STEP, frame, runs
 from tests.tracking.fill_server import fill
+from tracking.errors import UsageError
 from tracking.records import RunOutcome, StoredRun
 from tracking.store import NOTE, Store
 
 Call = Callable[..., int]
-Change = Callable[[StoredRun], StoredRun]
 
 
 def store_runs(store: Store, stored: Iterable[StoredRun]) -> None:
@@ -106,9 +107,9 @@ def campaign_of(
     tags = {"kind": "campaign"}
     yield StoredRun(name, title, status or "FINISHED", 1 + later, end_ms, {}, {}, tags)
     for run in runs(factors={"tensorflow": factor}, campaign=name, params=params):
-        ended = None if run.end_ms is None else run.end_ms + later
+        end_ms = None if run.end_ms is None else run.end_ms + later
         tags = {**run.tags, "campaign": f"run:{name}"}
-        yield replace(run, start_ms=run.start_ms + later, end_ms=ended, tags=tags)
+        yield replace(run, start_ms=run.start_ms + later, end_ms=end_ms, tags=tags)
 
 
 def test_comparison_is_a_run_with_the_report(store: Store, call: Call) -> None:
@@ -160,41 +161,6 @@ def test_campaign_by_its_run_id(store: Store, table: Callable[..., Any]) -> None
     assert next(row for row in rows if row["metric"] == STEP)["verdict"] == "faster"
 
 
-def test_any_setting_or_tag_can_be_the_factor(store: Store, table: Callable[..., Any]) -> None:
-    for seed, (size, factor) in enumerate((("32", 1.0), ("64", 1.5))):
-        labels: dict[str, Any] = {"params": {"batch_size": size}, "tags": {"team": f"t{size}"}}
-        stored = runs(("pytorch",), seed=seed, factors={"pytorch": factor}, **labels)
-        store_runs(store, [replace(run, run_id=f"{run.run_id}-{size}") for run in stored])
-    (row,) = table(factor="batch_size", baseline="32", strata="", outcomes=STEP)["rows"]
-    assert (row["a"], row["b"], row["verdict"]) == ("32", "64", "slower")
-    (row,) = table(factor="tags.team", outcomes=STEP)["rows"]
-    assert (row["a"], row["b"]) == ("t32", "t64")
-    assert "batch_size" in row["reason"]  # differs too
-
-
-HOSTILE = "=tensor\x1b[2J\x1b]0;owned\x07\u202eflow[/]"
-UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def test_hostile_names_are_escaped_in_every_format(
-    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Framework, warnings and names of runs come from the server."""
-    levels, tags = ("pytorch", HOSTILE), {"warnings": HOSTILE, "machine": HOSTILE}
-    stored = enumerate(runs(levels, 6, factors={HOSTILE: 1.2}, tags=tags))
-    store_runs(store, (replace(run, run_id=f"c1-{at}", name=HOSTILE) for at, run in stored))
-    printed = {}
-    for form in ("table", "markdown", "csv", "json"):
-        assert call(format=form, baseline="pytorch") == DONE
-        output = capsys.readouterr()
-        printed[form] = output.out
-        assert not UNSEEN.search(output.out + output.err)
-    assert "tensor\\x1b" in printed["table"]
-    assert {row["b"] for row in json.loads(printed["json"])["rows"]} == {HOSTILE}
-    rows = csv.DictReader(io.StringIO(printed["csv"]))
-    assert all(row["b"].startswith("'=tensor\\x1b[2J") for row in rows)
-
-
 # ---- nothing to compare, or no verdict
 
 
@@ -226,51 +192,10 @@ def test_wrong_call_is_one_line(
     assert part in line
 
 
-def of_tensorflow(change: Change) -> Change:
-    """Return a change that leaves PyTorch's runs as they are."""
-    return lambda run: run if run.tags["framework"] == "pytorch" else change(run)
-
-
-def two_machines_in_a_block(run: StoredRun) -> StoredRun:
-    return replace(run, tags={**run.tags, "machine": run.tags["framework"]})
-
-
-def failed(run: StoredRun) -> StoredRun:
-    tags = {**run.tags, "outcome": "failed", "outcome_reason": "it broke"}
-    return replace(run, status="FAILED", tags=tags)
-
-
-def still_running(run: StoredRun) -> StoredRun:
-    tags = {key: text for key, text in run.tags.items() if key != "outcome"}
-    return replace(run, end_ms=None, tags=tags)
-
-
-def other_seed(run: StoredRun) -> StoredRun:
-    return replace(run, params={**run.params, "seed": "1"})
-
-
-@pytest.mark.parametrize(
-    ("blocks", "change"),
-    [
-        (1, replace),
-        (8, two_machines_in_a_block),
-        (8, of_tensorflow(failed)),
-        (8, of_tensorflow(still_running)),
-        (8, of_tensorflow(other_seed)),
-    ],
-    ids=["one block", "machines", "failed", "running", "seed"],
-)
-def test_no_verdict_has_a_separate_exit_code(
-    store: Store, call: Call, blocks: int, change: Change
-) -> None:
-    store_runs(store, map(change, runs(blocks=blocks)))
-    assert call(outcomes=STEP) == NO_VERDICT
-
-
 def test_newest_kind_of_campaigns_is_compared(
     store: Store, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its campaigns are strata; the older kind has a command, which works as printed."""
+    """Check that its campaigns are strata, and that the command for the older kind works."""
     params = {"batch_size": "64", "epochs": "1"}
     store_runs(store, campaign_of("smoke", 0, params=params, factor=0.8))
     for days, name in ((1, "monday"), (2, "tuesday")):
@@ -289,7 +214,7 @@ def test_newest_kind_of_campaigns_is_compared(
 
 
 def test_running_campaign_is_left_out_unless_it_is_named(
-    store: Store, table: Callable[..., Any]
+    store: Store, call: Call, table: Callable[..., Any]
 ) -> None:
     store_runs(store, campaign_of("done", 0))
     store_runs(store, campaign_of("now", 1, status="RUNNING", factor=0.5))
@@ -299,54 +224,119 @@ def test_running_campaign_is_left_out_unless_it_is_named(
     assert (row["n_blocks"], row["verdict"]) == (8, "slower")
     (row,) = table(experiment=running, outcomes=STEP)["rows"]
     assert row["verdict"] == "faster"
+    assert call(filter=f"tags.campaign = '{running}'") == WRONG_CALL
 
 
-def test_running_campaign_alone_is_refused(
-    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+Verdicts = dict[str, tuple[str, int, float]]
+
+
+@pytest.fixture
+def two_campaigns(store: Store) -> Store:
+    """Return a store: in the first campaign one side is slower, in the second it is not."""
+    for name, factor in (("c1", 1.2), ("c2", 1.0)):
+        store_runs(store, campaign_of(name, factor=factor))
+    return store
+
+
+def verdicts(result: Any) -> Verdicts:
+    return {row.metric: (row.verdict, row.n_blocks, row.estimate) for row in result.rows}
+
+
+SLOWER = verdicts(compare(frame(factors={"tensorflow": 1.2})))
+
+
+def test_result_of_search_runs(two_campaigns: Store) -> None:
+    """Compare it as a table and as a list, with the campaign's own run in it."""
+    search = partial(mlflow.search_runs, experiment_names=["captioning"])
+    assert SLOWER[STEP][:2] == ("slower", 8)
+    runs, campaign = search(), two_campaigns.run_id("c1")
+    of_first = (runs["tags.campaign"] == campaign) | (runs["tags.kind"] == "campaign")
+    assert verdicts(compare(runs[of_first])) == SLOWER
+    condition = f"tags.campaign = '{campaign}'"
+    assert verdicts(compare(search(filter_string=condition, output_format="list"))) == SLOWER
+
+
+def test_run_ids_of_a_campaign_or_of_its_cells(two_campaigns: Store) -> None:
+    campaign = two_campaigns.run_id("c1")
+    assert campaign is not None
+    assert verdicts(compare(campaign)) == SLOWER
+    cells = [run.run_id for run in two_campaigns.children(campaign, "captioning")]
+    assert verdicts(compare(cells)) == SLOWER
+    both = compare([campaign, str(two_campaigns.run_id("c2"))], outcomes=STEP)
+    assert [row.stratum.partition("=")[0] for row in both.rows] == ["campaign", "campaign"]
+
+
+def tidy(**columns: Any) -> pd.DataFrame:
+    return frame(blocks=2).assign(**columns)
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "part"),
+    [
+        (pd.DataFrame(), {}, "no runs"),
+        ([], {}, "no runs"),
+        (7, {}, "mlflow.search_runs()"),
+        ([7], {}, "7"),
+        (tidy().drop(columns="block"), {}, "block"),
+        (tidy(kind="campaign"), {}, "cell"),
+        (tidy(status="RUNNING"), {}, "4"),
+        (tidy()[["run_id", "framework", "block"]], {}, "metric"),
+        (tidy(), {"factor": "colour"}, "colour"),
+        (tidy(), {"outcomes": ["train/step_second"]}, f"did you mean {STEP}?"),
+        (tidy(), {"outcomes": ["energy/joules"]}, "energy/joules"),
+    ],
+    ids=lambda value: str(value)[:30] if isinstance(value, str) else "",
+)
+def test_error_of_the_function_is_one_line(runs: Any, options: dict[str, Any], part: str) -> None:
+    with pytest.raises(UsageError) as error:
+        compare(runs, **options)
+    assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_notebook_shows_sentences_and_verdicts() -> None:
+    result = compare(frame(factors={"tensorflow": 1.2}))
+    shown = result._repr_html_()
+    assert result.sentences[0] in shown
+    assert shown.count("<tr>") == 1 + len(result.rows)
+    hostile = compare(frame(("pytorch", "<script>alert()</script>"), blocks=2))
+    assert "<script" not in hostile._repr_html_()
+    assert list(result.to_frame()["metric"]) == [row.metric for row in result.rows]
+
+
+def test_figures_by_name() -> None:
+    result = compare(frame(factors={"tensorflow": 1.2}))
+    assert "blocks" in result.figures
+    figure = result.figure(result.figures[0])
+    assert figure.name == result.figures[0]
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match=result.figures[0]):
+        result.figure("forrest")
+
+
+def test_saved_files_are_those_of_the_command(tmp_path: Path) -> None:
+    table = frame(factors={"tensorflow": 1.2})
+    spec, options = (
+        ComparisonSpec(baseline="tensorflow"),
+        ReportOptions("Comparison", figures=False),
+    )
+    answer(spec, table, tmp_path / "command", options, lambda _: [])
+    path = compare(table, baseline="tensorflow").save(tmp_path / "notebook", figures=False)
+    assert path == tmp_path / "notebook" / "report.html"
+    for name in ("report.html", "report.md", "comparison.csv", "comparison.json"):
+        assert (path.parent / name).read_text() == (tmp_path / "command" / name).read_text()
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs").glob("*.ipynb")), ids=lambda page: page.name
+)
+def test_notebook_of_the_docs_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store_runs(store, campaign_of("now", status="RUNNING"))
-    running = str(store.run_id("now"))
-    store.beat(running)
-    assert call() == WRONG_CALL
-    (line,) = capsys.readouterr().err.splitlines()
-    assert running in line
-
-
-def test_excluded_runs_are_listed(store: Store, table: Callable[..., Any]) -> None:
-    changes: dict[str, Change] = {
-        "1": failed,
-        "2": still_running,
-        "3": lambda run: replace(run, metrics={**run.metrics, STEP: math.inf}),
-    }
-
-    def spoil(run: StoredRun) -> StoredRun:
-        return changes.get(run.tags["block"], replace)(run)
-
-    store_runs(store, map(of_tensorflow(spoil), slower(blocks=12)))
-    comparison = table(outcomes=STEP)
-    assert comparison["rows"][0]["n_blocks"] == 9
-    excluded = {(row["block"], row["level"]): row["reason"] for row in comparison["excluded"]}
-    assert "it broke" in excluded["1", "tensorflow"]
-    for key in (("2", "tensorflow"), ("1", "pytorch"), ("3", "tensorflow")):
-        assert excluded[key]
-
-
-@pytest.mark.slow
-def test_server_with_accounts_needs_a_password(place: Place, tmp_path: Path) -> None:
-    folder = tmp_path / "guarded"
-    folder.mkdir()
-    server = Server(folder, options=("--app-name", "basic-auth"))
-    try:
-        done = replace(place, uri=server.uri).call(sys.executable, "-m", "experiments", "compare")
-    finally:
-        server.kill()
-    assert (done.returncode, done.stderr.count("\n")) == (WRONG_CALL, 1), done.stderr
-    assert "MLFLOW_TRACKING_USERNAME" in done.stderr
-
-
-def test_unwritable_report_folder(
-    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store_runs(store, runs(blocks=2))
-    assert call(output="/proc/nowhere") == FAILED
-    assert "output=DIR" in capsys.readouterr().err
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    notebook = nbformat.read(page, as_version=4)
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    kinds = {kind for output in outputs for kind in output.get("data", ())}
+    assert {"text/html", "image/png"} <= kinds

@@ -1,9 +1,9 @@
-"""Output on a terminal: names from outside cannot move the cursor or forge a line."""
+"""Output for terminals and spreadsheets: names from outside cannot act there."""
 
 from __future__ import annotations
 
+import csv
 import io
-import json
 import re
 from pathlib import Path
 
@@ -11,10 +11,17 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
+from experiments.comparison import compare
+from experiments.comparison.analyses import hypotheses
+from experiments.comparison.analyses.hypotheses import HypothesisResult
+from experiments.comparison.report import writing
 from experiments.config.console import Display, PlainConsole
+from experiments.metrics import Hypothesis
 from tests.conftest import Place
+from tests.experiments.comparison.campaigns import STEP, frame
 from tests.experiments.datasets.folders import kaggle
 from tracking import plain
+from tracking.spreadsheet import as_csv
 
 HOSTILE = "run\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp\u2066\x00\x7f\r\x85"
 UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -35,12 +42,6 @@ def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert plain.visible(text) == shown
     assert plain.visible(shown) == shown
     assert plain.line("a\nb\tc\rd") == "a\\nb\\tc\\rd"
-
-
-def test_escaped_json_is_json() -> None:
-    text = json.dumps([HOSTILE, "\U000e0041"], ensure_ascii=False)
-    assert json.loads(plain.visible(text)) == [HOSTILE, "\U000e0041"]
-    assert not UNSEEN.search(plain.visible(text))
 
 
 def print_hostile_names(*, terminal: bool) -> str:
@@ -85,3 +86,44 @@ def test_file_of_the_data_is_named_escaped(place: Place, tmp_path: Path) -> None
     assert done.returncode == 2
     assert done.stderr.removesuffix("\n").isprintable()
     assert "dataset_\\x1b[2J\\x1b]0;owned\\x07.json" in done.stderr
+
+
+FORMULAS = (
+    "=1+1",
+    "+cmd|' /C calc'!A0",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "＝1+1",
+    '=HYPERLINK("http://a.org","b")',
+)
+
+
+def parse(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_formula_is_text(text: str) -> None:
+    assert parse(as_csv([[text, "plain"]])) == [["'" + plain.visible(text), "plain"]]
+
+
+def test_numbers_stay_numbers() -> None:
+    values = [1, -1, -0.5, 1e-300, True, None, "-0.5", "+3", "-1e-05", "1.34× faster", "x", ""]
+    (row,) = parse(as_csv([values]))
+    assert row == ["" if value is None else str(value) for value in values]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_tables_of_a_report_have_no_formula(text: str) -> None:
+    comparison = compare(
+        frame(levels=("pytorch", text), factors={text: 1.2}), baseline="pytorch", outcomes=[STEP]
+    )
+    (row,) = csv.DictReader(io.StringIO(writing.as_csv(comparison), newline=""))
+    assert row["b"] == "'" + plain.visible(text)
+    assert float(row["estimate"]) == comparison.rows[0].estimate
+    result = HypothesisResult(Hypothesis(text, text, "learning", STEP, text), None, text)
+    for line in parse(hypotheses.as_csv([result])):
+        for cell in line:
+            assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))

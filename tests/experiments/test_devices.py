@@ -1,13 +1,16 @@
-"""Devices of a campaign, and environment variables that it accepts."""
+"""Devices, CPUs, memory and setup of the machine of a campaign's processes."""
 
 from __future__ import annotations
 
+import ctypes
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from experiments import studies
-from experiments.config import devices, variation
+from experiments.config import devices, memory, variation
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -15,11 +18,17 @@ from experiments.contract import Treatment
 from experiments.metrics import FREELY
 from experiments.planning.treatments import require_single_steps
 from experiments.run import cell_run, preflight, preparation
+from experiments.run.machine_state import MachineState
 from experiments.run.plan import of_study
 from experiments.run.preparation import PreparedCampaign
 from experiments.workloads import steps
 from models.frameworks.tensorflow.workers import local_rank
+from tests.conftest import ROOT, Place
+from tests.experiments.test_until_settled import TOYS
+from tests.models.children import run_python
+from tracking import tuning
 from tracking.errors import ErrorCode, UsageError
+from tracking.store import Store
 
 
 @pytest.mark.parametrize(
@@ -37,18 +46,6 @@ def test_variables_that_change_a_gpus_figures_are_refused(variables: dict[str, s
     assert error.value.code is ErrorCode.ENVIRONMENT
     assert str(error.value).startswith(f"{next(iter(variables))}=")
     devices.check_variables(["cpu"], variables)
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {},
-        {"CUDA_LAUNCH_BLOCKING": "0"},
-        {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "GPU-a"},
-    ],
-)
-def test_other_variables_are_accepted(variables: dict[str, str]) -> None:
-    devices.check_variables(["cuda"], variables)
 
 
 def test_worker_takes_the_gpu_of_its_local_rank() -> None:
@@ -116,10 +113,6 @@ def test_every_preset_fits_the_timing_of_a_gpu(name: str) -> None:
             steps.check_windows(settings, in_a_row, "steps of a preset")
 
 
-def test_only_cells_on_the_cpu_wait_until_the_machine_is_cool() -> None:
-    assert [devices.cool_down_seconds(on(device)) for device in ("cpu", "cuda")] == [120.0, 0.0]
-
-
 @pytest.mark.usefixtures("toy_installed")
 @pytest.mark.parametrize(
     ("visible_to", "device", "warnings"),
@@ -128,7 +121,7 @@ def test_only_cells_on_the_cpu_wait_until_the_machine_is_cool() -> None:
 def test_auto_asks_the_frameworks_if_nvml_does_not_answer(
     visible_to: str, device: str, warnings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container may have CUDA without NVML: the frameworks' processes see the GPU or not."""
+    """Simulate a container with CUDA and without NVML."""
     driver = tmp_path / "nvidiactl"
     monkeypatch.setattr(devices, "DRIVER", (driver,))
     monkeypatch.setenv("EVENHAND_TOY_GPU", visible_to)
@@ -147,3 +140,145 @@ def test_auto_asks_the_frameworks_if_nvml_does_not_answer(
     with pytest.raises(UsageError) as error:
         devices.resolve("cuda", settings)
     assert error.value.code is ErrorCode.NO_DEVICE
+
+
+PINNED = CampaignSettings(pin="auto")
+
+
+def write_files(root: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def write_cores(root: Path, *cores: str) -> Path:
+    """Write which CPUs are threads of one core: `0,4`, or `0-1`."""
+    files = {}
+    for listed in cores:
+        low, dash, high = listed.partition("-")
+        numbers = range(int(low), int(high) + 1) if dash else map(int, listed.split(","))
+        for number in numbers:
+            folder = f"sys/devices/system/cpu/cpu{number}/topology"
+            files[f"{folder}/thread_siblings_list"] = f"{listed}\n"
+    return write_files(root, files)
+
+
+FOUR_CORES = ("0,4", "1,5", "2,6", "3,7")
+
+
+@pytest.mark.parametrize(
+    ("cores", "available", "expected"),
+    [
+        (FOUR_CORES, range(8), (1, 2, 3)),
+        (FOUR_CORES, (2, 3, 6), (2, 3)),
+        (("0", "1", "2"), range(3), (1, 2)),
+        (("0", "1"), range(2), (0, 1)),
+        (("0-1",), range(2), (0,)),
+    ],
+)
+def test_parent_and_cells_share_no_core(
+    cores: Sequence[str], available: Sequence[int], expected: tuple[int, ...], tmp_path: Path
+) -> None:
+    root = write_cores(tmp_path, *cores)
+    assert devices.cpus_of_cells(PINNED, available, root) == expected
+
+
+def test_pinned_campaign_records_cpus(place: Place) -> None:
+    done = place.run(**{**TOYS, "frameworks": "toy", "threads": "0"}, blocks="1", pin="auto")
+    assert done.returncode == 3, done.stdout + done.stderr
+    runs = {run.tags["kind"]: run for run in Store(place.uri).runs("captioning")}
+    cell, expected = runs["cell"], devices.cpus_of_cells(PINNED)
+    assert cell.params["pin"] == "auto"
+    assert cell.tags["pinned.cell"] == ",".join(map(str, expected))
+    (environment,) = place.journal.glob("*/cells/*/*/environment.json")
+    assert json.loads(environment.read_text())["cpus"]["affinity"] == len(expected)
+    setup, missing = tuning.look()
+    for name in {"governor", "turbo", "aslr"} & setup.keys():  # the others change any moment
+        assert cell.tags[f"machine.{name}"] == setup[name]
+    names = {f"not_available.machine_{name}" for name in missing}
+    assert names <= set(runs["campaign"].tags)
+
+
+# ---- setup of the machine
+
+PRESSURE = "avg60=0.00 avg300=0.00 total=1\n"
+LAPTOP = {
+    "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+    "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance\n",
+    "sys/devices/system/cpu/intel_pstate/no_turbo": "0\n",
+    "proc/sys/kernel/randomize_va_space": "2\n",
+    "proc/meminfo": "MemTotal: 8 kB\nSwapTotal:  2097152 kB\nSwapFree:  1572864 kB\n",
+    "proc/pressure/memory": f"some avg10=12.50 {PRESSURE}full avg10=1.00 {PRESSURE}",
+}
+
+
+def test_kernel_setup_is_read(tmp_path: Path) -> None:
+    setup, missing = tuning.look(write_files(tmp_path, LAPTOP))
+    assert setup == {
+        "governor": "performance, powersave",
+        "turbo": "on",
+        "aslr": "on",
+        "swap": "512 of 2,048 MiB used",
+        "memory_pressure": "12.5 %",
+    }
+    assert missing == {}
+    assert tuning.memory_pressure(tmp_path) == 12.5
+
+
+def test_memory_pressure_is_a_trouble() -> None:
+    (trouble,) = MachineState(memory_pressure_percent=12.5).troubles
+    assert "12 %" in trouble
+    assert MachineState(memory_pressure_percent=9.0).troubles == ()
+
+
+TOY = str(ROOT / "tests" / "toy_framework" / "installed")
+TIMES, BYTES = 20, 40_000_000
+PAGES = BYTES // 4_096
+# Blocks above 32 MiB, the largest that glibc's threshold adjusts itself to, are mapped anew.
+SCRIPT = f"""
+import resource, sys, threading
+sys.path.insert(0, sys.argv[2])
+from types import SimpleNamespace
+from experiments.cell.__main__ import opened
+
+settings = {{"malloc": sys.argv[1], "precision": "float32", "seed": 0}}
+settings["conv_algorithm"] = "profiled"
+opened(SimpleNamespace(
+    framework="toy", device="cpu", threads=1, block=1, settings=settings, environment={{}}
+))
+
+def page_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def faults():
+    bytes([1]) * {BYTES}
+    before = page_faults()
+    for _ in range({TIMES}):
+        bytes([1]) * {BYTES}
+    counts.append(page_faults() - before)
+
+counts = []
+faults()
+worker = threading.Thread(target=faults)
+worker.start()
+worker.join()
+print(*counts)
+"""
+
+
+@pytest.mark.parametrize("malloc", ["system", "keep"])
+def test_malloc_keep_retains_freed_memory(malloc: str) -> None:
+    for faults in map(int, run_python("-c", SCRIPT, malloc, TOY).stdout.split()):
+        if malloc == "keep":
+            assert faults < 0.01 * TIMES * PAGES
+        else:  # huge pages would leave a 512th of the faults
+            assert faults > TIMES * PAGES / 512
+
+
+def test_other_c_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    with pytest.raises(UsageError) as error:
+        memory.keep_freed()
+    assert error.value.code is ErrorCode.UNSUPPORTED
+    assert "malloc=keep" in str(error.value)

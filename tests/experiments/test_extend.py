@@ -184,5 +184,5 @@ def test_advice_extends_campaign(
     advice = resume.advice(campaign, 12)
     assert advice is not None
     words = ["extend", "f00d", "--blocks=12", f"--journal={tmp_path}"]
-    assert shlex.split(advice.pasted)[-4:] == words
+    assert shlex.split(str(advice))[-4:] == words
     assert resume.advice(campaign, 20_000) is None, "more than a campaign may have"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 import sys
 import time
@@ -15,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from experiments import studies
 from experiments.cli import entries
 from experiments.cli.arguments import options
 from experiments.config import memory, settings
 from experiments.datasets.synthetic import synthetic
 from experiments.studies import grid
-from experiments.sweep import goals, space
-from tests.conftest import ROOT, Place
+from experiments.sweep import goals
+from tests.conftest import Place
 from tracking.errors import ErrorCode, UsageError
 
 ENTRIES: dict[str, tuple[type[Any], Mapping[str, Any]]] = {
@@ -42,14 +40,12 @@ def settings_of(*types: type) -> list[tuple[str, dataclasses.Field[Any]]]:
 
 
 NUMBERS, TEXTS = settings_of(int, float), settings_of(str)
-HUGE = ("1e400", "-1e400", "1e999999999", "9" * 400, "-" + "9" * 400, "9" * 4_000, "9" * 100_000)
-LARGE = (str(2**63), str(2**64), str(-(2**63)), "-1", "1e19", "99999999999999999999%")
-NOT_FINITE = ("nan", "inf", "-inf")
-NO_NUMBERS = (
-    *("１２", "١٢", "²", "½", "1٫5", "0x10", "1,,x", "--1", "1 2"),
+HOSTILE_NUMBERS = (
+    *("1e400", "-1e400", "1e999999999", "9" * 400, "-" + "9" * 400, "9" * 4_000, "9" * 100_000),
+    *(str(2**63), str(2**64), str(-(2**63)), "-1", "1e19", "99999999999999999999%"),
+    *("nan", "inf", "-inf", "１２", "١٢", "²", "½", "1٫5", "0x10", "1,,x", "--1", "1 2"),
     *("true", "None", "\x1b[31m1", "1\0", "\ud800", "[1]"),
 )
-HOSTILE_NUMBERS = (*HUGE, *LARGE, *NOT_FINITE, *NO_NUMBERS)
 CONTROLS = ("a\0b", "\x1b[2J", "\x9b31m", "\u202egnp", "\u2066a", "\ud800", "\x7f")
 HOSTILE_TEXTS = (*CONTROLS, "x" * 5_000, "x" * 1_000_000)
 PATHS = ("x" * 300, "a/" * 2_040, "~nobody-here/x", "é" * 200 + ".pth", "circle/x")
@@ -87,53 +83,6 @@ def test_hostile_texts_paths_and_truth_values_are_refused(
             assert_refused(name, **{field.name: text})
 
 
-def test_every_preset_is_within_the_bounds() -> None:
-    for kind, presets in ENTRIES.values():
-        for name in presets:
-            settings.parse(kind, presets, {"preset": name})
-
-
-JSON_NUMBERS = ("1e400", "-1e400", "NaN", "Infinity", "9" * 400, "9" * 5_000, "-1", "1.5")
-JSON_VALUES = (
-    *("null", "{}", "[[1]]", "true", '"\\u0000"', '"\\ud800"', '"１２"', '"\\u001b[2J"'),
-    *("[" * 50_000, json.dumps("9" * 5_000)),
-)
-
-
-@pytest.mark.parametrize("value", [*JSON_NUMBERS, *JSON_VALUES], ids=lambda text: text[:12])
-def test_file_has_the_same_bounds(tmp_path: Path, value: str) -> None:
-    path = tmp_path / "settings.json"
-    for name, field in settings_of(int):
-        if name not in studies.available():
-            continue
-        path.write_text(f'{{"{field.name}": {value}}}')
-        with pytest.raises(UsageError) as error:
-            settings.parse(*ENTRIES[name], {"settings": str(path)})
-        assert str(error.value).isprintable()
-        assert len(str(error.value)) < 500
-
-
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (b'{"epochs": 2', ErrorCode.UNREADABLE),
-        (b'{"\\u001b[2J": 2}', ErrorCode.UNKNOWN_NAME),
-        (b'{"' + b"x" * 60_000 + b'": 2}', ErrorCode.UNKNOWN_NAME),
-        (b'{"team": "caf\xe9"}', ErrorCode.UNREADABLE),
-        (b"\xff\xfe\0", ErrorCode.UNREADABLE),
-        (b"", ErrorCode.UNREADABLE),
-        (b" " * 70_000, ErrorCode.TOO_LARGE),
-    ],
-)
-def test_damaged_file_is_one_line(tmp_path: Path, content: bytes, code: ErrorCode) -> None:
-    path = tmp_path / "settings.json"
-    path.write_bytes(content)
-    with pytest.raises(UsageError) as error:
-        settings.parse(*ENTRIES["captioning"], {"settings": str(path)})
-    assert error.value.code is code
-    assert str(error.value).isprintable()
-
-
 NINES = "9" * 400
 SIZES = (NINES, f"{NINES}GB", f"0.{'0' * 400}1GB", "0.5", "１GB", "1e5", "-1GB", "9e999GB")
 
@@ -146,27 +95,6 @@ def test_size_of_memory_has_bounds(text: str) -> None:
     with pytest.raises(UsageError) as error:
         goals.constraints(f"memory<{text.replace('-', '')}x", ())
     assert error.value.code is ErrorCode.INVALID_VALUE
-
-
-SEARCHES = (
-    f"batch_size=1..{NINES}",
-    f"batch_size=1..{2**63}:log",
-    f"batch_size=1..64:{NINES}",
-    "batch_size=１..４",
-    "dropout=0..1e400",
-    "dropout=0..0.5:1e-320",
-    "dropout=0..0.5:nan",
-    "dropout=nan..0.5",
-    f"batch_size=1|{'9' * 5_000}",
-    "learning_rate=1e-400..1:log",
-)
-
-
-@pytest.mark.parametrize("text", SEARCHES, ids=range(len(SEARCHES)))
-def test_search_has_the_same_bounds(text: str) -> None:
-    kind, presets = ENTRIES["captioning"]
-    with pytest.raises(UsageError):
-        space.check(settings.parse(kind, presets, {}), space.parse(text, kind))
 
 
 def test_memory_of_synthetic_captions_is_estimated_first(tmp_path: Path) -> None:
@@ -224,13 +152,3 @@ def test_command_line_prints_one_line_and_ends_with_2(place: Place) -> None:
             assert done.stderr.startswith("evenhand: ")
             assert done.stderr.removesuffix("\n").isprintable(), done.stderr
     assert not list((place.folder / ".evenhand" / "journal").glob("*/records.jsonl"))
-
-
-def test_output_without_unicode_is_no_traceback(place: Place) -> None:
-    environment = {**place.environment, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "experiments", "--help"]
-    done = subprocess.run(
-        command, env=environment, cwd=place.folder, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0
-    assert "Traceback" not in done.stderr

@@ -10,15 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import studies
-from experiments.cli.codes import WRONG_CALL
-from experiments.cli.main import main
 from experiments.config import interpreters
-from experiments.config import settings as settings_
-from experiments.run import plan as plan_
 from models import frameworks
-from models.errors import NoDevice
-from models.frameworks import devices
 from tests.conftest import PYTHONPATH, ROOT, Place
 from tests.experiments.test_until_settled import TOYS
 from tracking import provenance
@@ -117,20 +110,6 @@ def test_unusable_interpreter_is_refused(pythons: str, code: ErrorCode) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("command", ["lenet", "parity"])
-def test_unknown_framework_is_a_wrong_call(
-    command: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([command, "--pythons=tensorflo=/a"]) == WRONG_CALL
-    error = capsys.readouterr().err
-    assert "did you mean tensorflow" in error
-    assert error.count("\n") == 1
-
-
 def test_environment_without_the_framework_names_the_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,14 +119,6 @@ def test_environment_without_the_framework_names_the_installation(
     assert reason is not None
     assert "pip install" in reason
     assert f"{python} -m pip" in reason
-
-
-def test_interpreter_is_no_setting_of_a_cell() -> None:
-    module = studies.load("lenet")
-    settings = settings_.parse(module.settings, module.presets, {"vary": "pythons=a|b"})
-    with pytest.raises(UsageError) as error:
-        plan_.of_study(module, settings)
-    assert error.value.code is ErrorCode.UNKNOWN_NAME
 
 
 @pytest.mark.skipif(bool(provenance.gpus()), reason="this machine has a GPU")
@@ -177,10 +148,3 @@ except NoDevice as error:
     assert word in detail
     assert detail.count("\n") == 1
     assert framework != "tensorflow" or "cuda" in done.stderr, "the whole text is in the log"
-
-
-def test_reason_is_one_bounded_line() -> None:
-    with pytest.raises(NoDevice) as error:
-        devices.resolve("cuda", False, "tensorflow", "float32", "cannot load\n" + "x" * 9_000)
-    assert "cannot load xxx" in str(error.value)
-    assert len(str(error.value)) < 700

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -87,7 +86,7 @@ def test_vision_transformer_is_proven_and_measured(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_network_that_ends_its_cell_is_a_failed_cell(place: Place) -> None:
+def test_network_that_ends_its_cell_is_a_failed_cell(place: Place) -> None:
     assert run(place, "new", "model", "leaving").returncode == DONE
     file = place.folder / "leaving" / "pytorch.py"
     odd = "    import sys\n    if 'experiments.workloads.classification.train' in sys.modules:\n"
@@ -201,23 +200,3 @@ def test_ctrl_c_ends_an_endless_spec(place: Place) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (130, "evenhand: stopped by SIGINT\n")
-
-
-def test_only_files_are_sources_of_a_model(folder: Path) -> None:
-    (folder / "net").mkdir()
-    (folder / "net" / "spec.py").write_text("one")
-    before = own.digest(own.add(folder / "net"))
-    os.mkfifo(folder / "net" / "pipe.py")
-    (folder / "net" / "loop.py").symlink_to("loop.py")
-    (folder / "net" / "more.py").mkdir()
-    assert own.digest("net") == before
-
-
-def test_a_version_of_a_model_has_its_own_label(folder: Path) -> None:
-    (folder / "net").mkdir()
-    (folder / "net" / "spec.py").write_text("one")
-    assert own.add(folder / "net") == "net"
-    first = own.labelled("net")
-    (folder / "net" / "spec.py").write_text("two")
-    assert own.labelled("net") != first
-    assert own.labelled("lenet") == "lenet"

@@ -18,8 +18,8 @@ from experiments.contract import Prepared, Treatment
 from experiments.run import parity_cache, preflight
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
-from experiments.studies import captioning, classification
-from models.parity import QUANTITIES, RULES, ParityRequest, Row, Side
+from experiments.studies import classification
+from models.parity import QUANTITIES, ParityRequest, Row, Side
 from tests.conftest import Place
 from tracking import provenance
 
@@ -112,23 +112,6 @@ def test_unequal_models_are_refused_or_marked(place: Place) -> None:
     assert "Traceback" not in output
 
 
-def test_parity_has_the_rules_of_training() -> None:
-    settings = classification.Settings(
-        optimizer="sgd", momentum=0.9, weight_decay=1e-4, learning_rate=1e-9
-    )
-    adam = {"optimizer": "adam", "momentum": 0.0, "weight_decay": 0.0}
-    both = [Treatment("a", "pytorch"), Treatment("b", "pytorch", settings=adam)]
-    rules = preflight.training_rules(settings, [*both, *both])
-    assert [(rule.name, rule.momentum, rule.weight_decay) for rule in rules] == [
-        ("sgd", 0.9, 1e-4),
-        ("adam", 0.0, 0.0),
-    ]
-    # at 1e-9 no difference would show
-    assert min(rule.learning_rate for rule in rules) > 1e-4
-    default = preflight.training_rules(captioning.Settings(), [Treatment("a", "pytorch")])
-    assert default == RULES["adam"]
-
-
 def cached_rows(folder: Path, device: str = "cpu") -> list[Row]:
     request = ParityRequest("lenet", device=device)
     return parity_cache.rows(request, ["a", "b"], folder, lambda *_: None)
@@ -137,36 +120,10 @@ def cached_rows(folder: Path, device: str = "cpu") -> list[Row]:
 EQUAL = [Row("lenet", "b", "a", quantity, "x", 0.0, 0.0) for quantity in QUANTITIES]
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, *results: list[Row]) -> None:
-    remaining = iter(results)
-    monkeypatch.setattr(parity_cache, "gate", lambda *_, **__: next(remaining))
-
-
-@pytest.mark.usefixtures("toy_installed")
-def test_same_code_is_judged_once(tmp_path: Path) -> None:
-    calls: list[str] = []
-
-    def judge() -> list[Row]:
-        request, sides = ParityRequest("lenet"), ["toy", "toy+twin"]
-        return parity_cache.rows(request, sides, tmp_path, lambda *_: calls.append("judged"))
-
-    first, count = judge(), len(calls)
-    assert judge() == first
-    assert len(calls) == count > 0
-    (path,) = tmp_path.glob("parity/lenet-*.json")
-    path.write_text(path.read_text()[:40])  # a power loss
-    assert judge() == first
-    assert len(calls) > count
-
-
-def test_incomplete_result_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, EQUAL[:5], EQUAL)
-    assert [cached_rows(tmp_path) for _ in range(3)] == [EQUAL[:5], EQUAL, EQUAL]
-
-
 def test_other_code_is_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     different = [replace(row, error=row.quantity == "step", limit=1e-8) for row in EQUAL]
-    plant(monkeypatch, EQUAL, different)
+    results = iter([EQUAL, different])
+    monkeypatch.setattr(parity_cache, "gate", lambda *_, **__: next(results))
     assert [cached_rows(tmp_path) for _ in range(2)] == [EQUAL, EQUAL]
     monkeypatch.setattr(parity_cache, "_code", lambda: "changed")
     (line,) = parity_cache.differences(cached_rows(tmp_path))
@@ -250,10 +207,3 @@ def test_other_device_is_judged_again(
     for device in ("cpu", "cuda"):
         cached_rows(tmp_path, device)
     assert recording_gate.devices == ["cpu", "cuda", "cuda"]
-
-
-def test_difference_names_the_gpu() -> None:
-    row = Row("lenet", "b", "a", "loss", "mean", 1.0, 1e-10)
-    on_cpu, on_gpu = parity_cache.differences([row, replace(row, device="cuda")])
-    assert "cuda" not in on_cpu
-    assert "cuda" in on_gpu

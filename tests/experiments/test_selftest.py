@@ -1,4 +1,4 @@
-"""Acceptance kit without a GPU: checks that run on the CPU, skipped checks, and the result file."""
+"""Acceptance kit without a GPU: its checks on the CPU, and with planted results of a GPU."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from experiments.cli import main
 from experiments.selftest import catalogue, cells, children
-from experiments.selftest.catalogue import CHECKS, NO_TF32
+from experiments.selftest.catalogue import CHECKS, GIB, MIB, NO_TF32
+from experiments.selftest.cells import CellOutcome
 from experiments.selftest.checks import (
     FAILED,
     NEEDS_GPU,
@@ -31,6 +34,8 @@ from tests.conftest import ROOT
 from tracking import provenance
 from tracking.errors import ErrorCode
 from tracking.records import Metrics, RunOutcome, Tags, from_line
+from tracking.sensors import Sample
+from tracking.sensors.nvml import Card
 
 ON_THE_CPU = (2, 7, 12, 13, 14, 16)
 # Packages that a machine with a GPU may lack.
@@ -110,9 +115,9 @@ def skip(_: Context) -> None:
 @pytest.mark.parametrize(
     ("function", "status", "reason"),
     [
-        (lambda context: context.at_most("a", 1.0, 2.0), PASSED, ""),
-        (lambda context: context.at_most("a", 3.0, 2.0), FAILED, "does not hold: a"),
-        (lambda context: context.at_most("a", float("nan"), 2.0), FAILED, "does not hold: a"),
+        (lambda context: context.within("a", 1.0, 0, 2.0), PASSED, ""),
+        (lambda context: context.within("a", 3.0, 0, 2.0), FAILED, "does not hold: a"),
+        (lambda context: context.within("a", float("nan"), 0, 2.0), FAILED, "does not hold: a"),
         (lambda context: context.report("a", None, "missing"), SKIPPED, "missing"),
         (lambda _: None, SKIPPED, "nothing was measured"),
         (fail, FAILED, "RuntimeError: the driver has gone"),
@@ -122,13 +127,13 @@ def skip(_: Context) -> None:
 def test_every_end_of_a_check_is_a_result(
     function: Callable[[Context], None], status: str, reason: str, tmp_path: Path
 ) -> None:
-    check = Check(1, "a", "a", function, on_cpu=True)
-    result = run_check(check, Context("cpu", (), tmp_path))
+    definition = Check(1, "a", "a", function, on_cpu=True)
+    result = run_check(definition, Context("cpu", (), tmp_path))
     assert (result.status, result.reason) == (status, reason)
 
 
 def test_failed_check_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = replace(CHECKS[6], function=lambda context: context.at_most("a", 3.0, 2.0))
+    broken = replace(CHECKS[6], function=lambda context: context.within("a", 3.0, 0, 2.0))
     monkeypatch.setattr(catalogue, "CHECKS", (broken,))
     assert main.main(["selftest", "--device=cpu", f"--output={tmp_path}"]) == 1
     values = json.loads((tmp_path / "selftest.json").read_text())
@@ -147,13 +152,6 @@ def test_probe_error_is_passed_on(name: str, options: dict[str, str]) -> None:
         children.probe(name, **options)
     assert error.value.code is ErrorCode.CHILD_FAILED
     assert name in str(error.value)
-
-
-@pytest.mark.skipif(bool(provenance.gpus()), reason="there is a GPU")
-def test_missing_gpu_is_a_wrong_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["selftest", "--device=cuda", f"--output={tmp_path}"]) == 2
-    assert "device=cuda" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def recorded(folder: Path) -> list[Any]:
@@ -188,3 +186,139 @@ def test_every_check_of_the_cpu_passes(number: int, tmp_path: Path) -> None:
     context = Context("cpu", ("pytorch", "pytorch+compile", "keras-torch"), tmp_path)
     result = run_check(replace(CHECKS[number - 1], on_cpu=True), context)
     assert (result.status, result.reason) == (PASSED, "")
+
+
+UUID = "b4b3c0de-0000-1111-2222-333344445555"
+OK = CellOutcome(RunOutcome.OK, metrics={"memory/peak_device_process_bytes": 1e9})
+FULL = CellOutcome(RunOutcome.OUT_OF_MEMORY, "train", "train: CUDA out of memory")
+DISTURBED = CellOutcome(RunOutcome.OK, disturbed="others computed on the GPU")
+WINDOWS = {
+    "device_seconds": 0.005,
+    "host_seconds": 0.002,
+    "window_seconds": [0.0503, 0.0502],
+    "timed_seconds": 0.11,
+    "wall_seconds": 0.12,
+}
+SLEEPS = {"once": 0.005, "four times": 0.02}
+COUNTED = {"counts": {"launches": 10}, "computing": 10, "copies": 1, "traces": 1}
+KERNELS = {"adam-stock": {"a": 2}, "stock": {"a": 2}}
+# Check -> results of its probes that pass, by name.
+GOOD: dict[int, dict[str, dict[str, Any]]] = {
+    1: {"identity": {"torch": "2.11", "uuid": UUID}, "device_of": {"device": "cpu"}},
+    3: {"lstm_type": {"types": ["bfloat16"]}},
+    6: {"step_times": {"steps": {"once": 0.00505, "four times": 0.02005}, "device": SLEEPS}},
+    7: {"free_running": {"pairs": [WINDOWS]}},
+    8: {"peaks": {"rises": [GIB, 3 * GIB + MIB // 2], "before": 0, "after_reset": MIB}},
+    12: {"profiler": COUNTED},
+    14: {"worker": {"error": 0.0, "limit": 1e-12}},
+    15: {"adam_kernels": {"kernels": KERNELS, "implementation": "foreach"}},
+}
+# Check, and one fault in these.
+FAULTS: list[tuple[int, str, dict[str, Any]]] = [
+    (1, "identity", {"torch": "2.11", "uuid": "0"}),
+    (1, "device_of", {"device": "cuda"}),
+    (3, "lstm_type", {"types": ["bfloat16", "float16"]}),
+    (6, "step_times", {"steps": {"once": 0.006, "four times": 0.02}, "device": SLEEPS}),
+    (6, "step_times", {"steps": {"once": 1e-4, "four times": 4e-4}, "device": SLEEPS}),
+    (7, "free_running", {"pairs": [{**WINDOWS, "window_seconds": [0.07, 0.07]}]}),
+    (8, "peaks", {"rises": [GIB, 4 * GIB], "before": 0}),
+    (8, "peaks", {**GOOD[8]["peaks"], "after_reset": GIB}),
+    (12, "profiler", {**COUNTED, "counts": {"launches": 11}}),
+    (14, "worker", {"error": 1e-9, "limit": 1e-12}),
+    (
+        15,
+        "adam_kernels",
+        {"kernels": {**KERNELS, "adam-stock": {"b": 62}}, "implementation": "one by one"},
+    ),
+]
+
+
+@contextmanager
+def no_process(*_: object, **__: object) -> Iterator[tuple[int, str]]:
+    yield 1, "ready"
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return a function that runs a check of a GPU with planted results, by name or in turn."""
+    card = Card(f"GPU-{UUID}", 0, "a card")
+    monkeypatch.setattr(children, "running", no_process)
+    monkeypatch.setattr(catalogue.nvml, "visible", lambda: (card,))
+
+    def run(
+        number: int,
+        results: dict[str, dict[str, Any]] | None = None,
+        outcomes: Iterable[CellOutcome] = (),
+        frameworks: tuple[str, ...] = ("pytorch",),
+    ) -> str:
+        remaining = iter(outcomes)
+        monkeypatch.setattr(catalogue, "probe", lambda name, *_, **__: (results or {})[name])
+        monkeypatch.setattr(cells, "run", lambda *_, **__: next(remaining, OK))
+        result = run_check(CHECKS[number - 1], Context("cuda", frameworks, tmp_path))
+        assert "Error:" not in result.reason, result.reason
+        return result.status
+
+    return run
+
+
+@pytest.mark.parametrize("number", GOOD)
+def test_good_results_pass(number: int, check: Callable[..., str]) -> None:
+    assert check(number, GOOD[number]) == PASSED
+
+
+@pytest.mark.parametrize(("number", "name", "fault"), FAULTS)
+def test_fault_fails(
+    number: int, name: str, fault: dict[str, Any], check: Callable[..., str]
+) -> None:
+    assert check(number, {**GOOD[number], name: fault}) == FAILED
+
+
+def compiled(first_step_seconds: float) -> CellOutcome:
+    counts = {"train/compilations": 1.0, "train/recompilations": 0.0, "train/graph_breaks": 0.0}
+    return replace(OK, metrics={**counts, "train/first_step_seconds": first_step_seconds})
+
+
+def stepped(step_seconds: float) -> CellOutcome:
+    return replace(OK, metrics={"train/step_seconds": step_seconds})
+
+
+FAILED_CELL = CellOutcome(RunOutcome.FAILED, reason="CUDNN_STATUS_ALLOC_FAILED")
+
+
+@pytest.mark.parametrize(
+    ("number", "outcomes", "expected"),
+    [
+        (9, [FULL, OK, FULL, OK], PASSED),
+        (9, [OK, OK, FULL, OK], FAILED),  # it fitted
+        (9, [FULL, FULL, FULL, OK], FAILED),  # the next cell has no memory
+        (9, [FAILED_CELL, OK, FULL, OK], FAILED),
+        (11, [OK, DISTURBED], PASSED),
+        (11, [OK, OK], FAILED),
+        (13, [compiled(20.0), compiled(19.0)], PASSED),
+        (13, [compiled(20.0), compiled(4.0)], FAILED),  # a warm cache
+        (16, [OK, stepped(0.0101), stepped(0.0100)], PASSED),
+        (16, [OK, stepped(0.0101), stepped(0.0095)], FAILED),  # slower than a plain loop
+    ],
+)
+def test_outcomes_of_cells(
+    number: int, outcomes: list[CellOutcome], expected: str, check: Callable[..., str]
+) -> None:
+    frameworks = ("pytorch+compile",) if number == 13 else ("pytorch",)
+    assert check(number, outcomes=outcomes, frameworks=frameworks) == expected
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, PASSED), (0.5, FAILED)])
+def test_energy_against_power(
+    factor: float, expected: str, check: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let the counter rise by factor × power; idle 100 W, busy 600 W."""
+    card = SimpleNamespace(gpus=("gpu_0",), missing={})
+
+    def sampled(pid: int | None, _: float) -> tuple[list[Sample], SimpleNamespace]:
+        watts = 600.0 if pid else 100.0
+        power = {"system/gpu_0_power_usage_watts": watts}
+        times = [0.1 * index for index in range(51)]
+        return [Sample(time, power, {"gpu_0": factor * watts * time}) for time in times], card
+
+    monkeypatch.setattr(catalogue, "_sampled", sampled)
+    assert check(10) == expected

@@ -112,7 +112,7 @@ def test_orders_are_balanced(treatments: str) -> None:
 
 
 def test_orders_are_random_and_follow_from_the_seed() -> None:
-    """The first of a block is a fair coin, and the next block follows from it in half of cases."""
+    """Check that the first of a block is a fair coin."""
     pairs = [orders([["a", "b"]], 2, seed) for seed in range(400)]
     first = sum(order[0] == "ab" for order in pairs)
     assert 150 <= first < 250  # 400 fair coins leave it once in a million

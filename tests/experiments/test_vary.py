@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,12 +15,9 @@ from experiments.config import settings as settings_
 from experiments.config import variation
 from experiments.planning.design import Cell
 from experiments.run import plan as plan_
-from experiments.run.scheduler import MemoryFrontier
-from tests import slurm
-from tests.conftest import Place, toy_costs
+from tests.conftest import Place
 from tests.experiments.test_cell_settings import seen
-from tests.slurm import Slurm
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import UsageError
 from tracking.records import StoredRun
 from tracking.store import Store
 
@@ -34,8 +31,8 @@ TOY = {
 }
 INVALID = """
 threads · threads= · =1,2 · threads=1 · threads=1,,2 · threads=1,1 · threads=1,x · threads=1,5000
-threads=0,2 · device=auto,cpu · malloc=keep,other · tread=1,2 · blocks=1,2 · seed=1,2
-executor=local,slurm · journal=a,b · frameworks=a,b · framework=a,b · vary=a,b
+threads=0,2 · device=auto,cpu · malloc=keep,other · tread=1,2 · blocks=1,2
+seed=1,2 · executor=local,slurm · journal=a,b · frameworks=a,b · framework=a,b · vary=a,b
 threads=1,2,malloc=system,keep · threads=1,2,env.A=1 · env.=1,2 · env.a b=1,2
 env.MLFLOW_TRACKING_URI=a,b · env.PYTHONPATH=a,b · max_broken_images=0,1
 """
@@ -67,13 +64,6 @@ def test_values_have_the_type_of_the_setting(text: str, name: str, values: Seque
     assert variation.parse(settings(vary=str(varied))) == varied
 
 
-def test_environment_variable_may_be_unset() -> None:
-    varied = variation.parse(settings(vary="env.XLA_FLAGS=none|--a=1,--b=2"))
-    assert varied is not None
-    levels = [(level.text, level.environment) for level in varied.levels]
-    assert levels == [("none", {"XLA_FLAGS": None}), ("--a=1,--b=2", {"XLA_FLAGS": "--a=1,--b=2"})]
-
-
 def test_cells_of_every_value_have_separate_folders() -> None:
     for text in ("env.A=a_b,a-b", "env.A=1|2,3", "env.A=x/y,x:y", f"data={'a' * 70},{'b' * 70}"):
         treatments = plan("captioning", vary=text, frameworks="pytorch").treatments
@@ -86,17 +76,9 @@ def test_invalid_variation_is_one_line(text: str) -> None:
         variation.parse(settings(vary=text))
 
 
-def test_setting_and_variation_exclude_each_other() -> None:
-    varied = settings(vary="threads=1,2", threads="4")
-    with pytest.raises(UsageError) as error:
-        variation.based(varied, {"threads": "4"})
-    assert error.value.code is ErrorCode.CONFLICT
-    assert "threads=4" in str(error.value)
-
-
 @pytest.mark.parametrize("study", sorted(set(studies.available()) - {"calibrate"}))
 def test_every_study_can_vary_a_setting(study: str) -> None:
-    """Each treatment has both values, and the study's factor becomes a stratum."""
+    """Check that each treatment has both values, and the study's factor is a stratum."""
     plain = plan(study, threads="1")
     both = plan(study, threads="1", vary="malloc=system,keep")
     count = len(plain.treatments)
@@ -125,15 +107,6 @@ def test_factor_of_a_study_cannot_be_varied(study: str, text: str, part: str) ->
     with pytest.raises(UsageError) as error:
         plan(study, vary=text)
     assert part in str(error.value)
-
-
-def test_memory_limit_of_one_value_is_not_that_of_another() -> None:
-    sizes = {"frameworks": "pytorch", "models": "lenet", "batch_sizes": "8"}
-    unset, other = plan("grid", vary="env.A=none,b", **sizes).treatments
-    frontier = MemoryFrontier("batch_size")
-    frontier.note(unset, "train")
-    assert frontier.skip(unset)
-    assert not frontier.skip(other)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +174,7 @@ def test_two_values_share_blocks_through_extension_and_resume(place: Place) -> N
 
 
 def test_frameworks_can_be_compared_at_each_value(place: Place) -> None:
-    """The cells take turns, with a control."""
+    """Let the cells take turns, with a control."""
     frameworks = "toy,toy+twin"
     vary(place, "malloc=system,keep", frameworks=frameworks, pairing="interleaved", aa="true")
     runs = cells(place)
@@ -239,54 +212,3 @@ def test_environment_variable_reaches_cells(place: Place, monkeypatch: pytest.Mo
     }
     assert sorted(run.params[f"env.{name}"] for run in cells(place)) == ["a,b/c", "d", "none"]
     assert {row["factor"] for row in rows(place)} == {f"env.{name}"}
-
-
-@pytest.mark.slow
-def test_campaign_ends_when_its_factor_is_settled(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in toy_costs(step=0.01).items():
-        monkeypatch.setenv(name, text)
-    fast, slow = (
-        json.dumps({"toy": {"step": cost}}, separators=(",", ":")) for cost in (0.01, 0.02)
-    )
-    options = {"until": "settled", "blocks": "6", "max_blocks": "20", "steps_per_epoch": "6"}
-    vary(place, f"env.EVENHAND_TOY_COSTS={fast}|{slow}", primary=STEP, **options)
-    assert len(cells(place)) == 12
-    (row,) = (row for row in rows(place) if row["metric"] == STEP)
-    assert (row["verdict"], row["a"], row["b"]) == ("slower", fast, slow)
-
-
-@pytest.mark.slow
-def test_pytorch_has_the_threads_and_the_precision_of_its_level(place: Place) -> None:
-    small = {"frameworks": "pytorch", "steps_per_epoch": "2", "threads": "1"}
-    vary(place, "precision=float32,bfloat16", **small)
-    paths = place.journal.glob("*/cells/block-*/*/environment.json")
-    versions = [json.loads(path.read_text())["framework"] for path in paths]
-    assert [version["torch_threads"] for version in versions] == ["1", "1"]
-    losses = {run.params["precision"]: run.metrics["val/loss"] for run in cells(place)}
-    assert losses["float32"] != losses["bfloat16"]
-    assert losses["float32"] == pytest.approx(losses["bfloat16"], rel=0.05)
-
-
-@pytest.mark.slow
-def test_variable_that_a_framework_sets_is_refused(place: Place) -> None:
-    options = {"frameworks": "tensorflow", "conv_algorithm": "onednn"}
-    done = place.run(**{**TOY, **options, "vary": "env.TF_ENABLE_ONEDNN_OPTS=1,0"})
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
-    assert not cells(place)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Slurm]:
-    with slurm.running(nodes=1) as running:
-        yield running
-
-
-@pytest.mark.slow
-@pytest.mark.debian(package="slurm-wlm")
-def test_cluster_measures_both_values_in_the_blocks_of_a_job(on_cluster: Place) -> None:
-    vary(on_cluster, "threads=1,2", executor="slurm", partition="main")
-    threads = {name: report["threads"] for name, report in reports(on_cluster).items()}
-    assert threads == {"toy-threads-1": 1, "toy-threads-2": 2}
-    assert len({run.tags["slurm.job"] for run in cells(on_cluster)}) == 1

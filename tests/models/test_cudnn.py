@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from experiments.cell import measure
-from experiments.comparison.report import remarks
+from experiments.comparison.analyses import runs
+from experiments.comparison.runs.warning import WarningCode
 from models.frameworks import missing
 from tests.models.children import results_of
 from tracking.records import JIT_COMPILE, JIT_PLANNED
@@ -133,6 +134,6 @@ def test_cell_on_a_gpu_records_the_use_of_cudnn(
 def test_report_names_variants_that_were_compiled_otherwise() -> None:
     decided = {"as planned": "True", "against": "False", "in turns": "False, True"}
     levels = {level: {JIT_COMPILE: text, JIT_PLANNED: "True"} for level, text in decided.items()}
-    lines = remarks.on_eager({**levels, "pytorch": {}})
-    names = [line.split(": ")[0] for line in lines]
-    assert names == ["COMPILED OTHERWISE, against", "COMPILED OTHERWISE, in turns"]
+    warnings = runs.eager_warnings({**levels, "pytorch": {}})
+    assert [warning.code for warning in warnings] == [WarningCode.COMPILED_OTHERWISE] * 2
+    assert ["against" in warnings[0].text, "in turns" in warnings[1].text] == [True, True]

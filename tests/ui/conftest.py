@@ -35,28 +35,31 @@ class Campaign:
 def browser() -> Iterator[Browser]:
     expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
-        alone = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=debian.path_of("chromium"), args=alone)
-        yield started
-        started.close()
+        args = ["--no-sandbox"] if os.geteuid() == 0 else []
+        path = debian.path_of("chromium")
+        with playwright.chromium.launch(executable_path=path, args=args) as chromium:
+            yield chromium
 
 
 @pytest.fixture(scope="module")
 def newcomer(group: Group) -> Group:
-    """The server, and on it a team of dana's alone: other tests fill the experiments of the others."""
-    for given in (
+    """Server with a team that has dana only: other tests fill the experiments of the others."""
+    for settings in (
         {"action": "add_team", "team": "images"},
         {"action": "add_user", "user": "dana", "team": "images"},
     ):
-        done = group.admin(**given)
+        done = group.admin(**settings)
         assert done.returncode == 0, done.stdout + done.stderr
     return group
 
 
 @pytest.fixture(scope="module")
 def as_dana(browser: Browser, newcomer: Group) -> Iterator[BrowserContext]:
-    words = {"username": "dana", "password": newcomer.password("dana")}
-    context = browser.new_context(base_url=newcomer.uri, http_credentials=words, viewport=SIZE)  # type: ignore[arg-type]
+    context = browser.new_context(
+        base_url=newcomer.uri,
+        http_credentials={"username": "dana", "password": newcomer.password("dana")},
+        viewport=SIZE,  # type: ignore[arg-type]
+    )
     context.set_default_timeout(WAIT_MS)
     context.add_init_script(f"try {{ {NO_ASSISTANT} }} catch (e) {{}}")
     yield context
@@ -65,7 +68,7 @@ def as_dana(browser: Browser, newcomer: Group) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(as_dana: BrowserContext) -> Iterator[Page]:
-    """A page of dana's; the test fails if the server could not answer one of its requests."""
+    """Page of dana; the test fails if the server could not answer a request."""
     opened, failed = as_dana.new_page(), list[str]()
     opened.on(
         "response", lambda answer: failed.append(answer.url) if answer.status >= 500 else None
@@ -77,7 +80,7 @@ def page(as_dana: BrowserContext) -> Iterator[Page]:
 
 @pytest.fixture(scope="module")
 def seen(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
-    """Fails where the page shows an error; leaves a screenshot, in few colours, where those are asked for."""
+    """Function that fails on an error of the page, and saves a screenshot if requested."""
     folder: Path | None = request.config.getoption("screenshots")
 
     def look(page: Page, name: str) -> None:
@@ -96,12 +99,10 @@ def seen(request: pytest.FixtureRequest) -> Callable[[Page, str], None]:
 
 @pytest.fixture(scope="module")
 def frameworks(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Pages are filled by the toy's campaign as by any; the pictures of the documentation show one of real frameworks."""
-    return (
-        ("pytorch", "tensorflow")
-        if request.config.getoption("screenshots")
-        else ("toy", "toy+twin")
-    )
+    """Toy frameworks; real ones for the screenshots of the documentation."""
+    if request.config.getoption("screenshots"):
+        return "pytorch", "tensorflow"
+    return "toy", "toy+twin"
 
 
 @pytest.fixture(scope="module")
@@ -111,38 +112,41 @@ def campaign(
     frameworks: tuple[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Campaign:
-    """Two frameworks in two blocks: too few for a verdict, enough for every page."""
-    assert browser.is_connected()  # without one there is nothing to measure for
+    """Campaign of two frameworks and two blocks: too few for a verdict, enough for every page."""
+    assert browser.is_connected()  # else the campaign would be measured in vain
     folder = tmp_path_factory.mktemp("campaign")
-    own = {
+    settings = QUICK | {
         "frameworks": ",".join(frameworks),
         "blocks": "2",
         "journal": str(folder / "journal"),
         "cache": str(folder / "cache"),
+        "figures": "true",
     }
     done = newcomer.call(
         "dana",
         "captioning",
-        *(f"--{name}={text}" for name, text in {**QUICK, **own, "figures": "true"}.items()),
+        *(f"--{name}={text}" for name, text in settings.items()),
         cwd=folder,
     )
     assert done.returncode in (0, 3), done.stdout + done.stderr
-    named = {"experiment_name": "images/captioning"}
-    found = newcomer.ask(
-        "dana", "GET", "/api/2.0/mlflow/experiments/get-by-name", params=named
+    experiment = newcomer.ask(
+        "dana",
+        "GET",
+        "/api/2.0/mlflow/experiments/get-by-name",
+        params={"experiment_name": "images/captioning"},
     ).json()["experiment"]["experiment_id"]
     conditions = ("kind = 'campaign'", f"framework = '{frameworks[0]}' and tags.block = '1'")
-    run, cell = (newest(newcomer, found, f"tags.{condition}") for condition in conditions)
-    return Campaign(found, run, cell)
+    run, cell = (newest(newcomer, experiment, f"tags.{condition}") for condition in conditions)
+    return Campaign(experiment, run, cell)
 
 
 def newest(group: Group, experiment: str, condition: str) -> str:
-    """The id of the newest run that MLflow's filter selects."""
-    wanted = {
+    """Return the id of the newest run that MLflow's filter selects."""
+    query = {
         "experiment_ids": [experiment],
         "filter": condition,
         "order_by": ["attributes.start_time DESC"],
         "max_results": 1,
     }
-    (run,) = group.ask("dana", "POST", "/api/2.0/mlflow/runs/search", json=wanted).json()["runs"]
+    (run,) = group.ask("dana", "POST", "/api/2.0/mlflow/runs/search", json=query).json()["runs"]
     return str(run["info"]["run_id"])

@@ -1,4 +1,4 @@
-"""What a newcomer sees: names and passwords, the pages of a campaign, its report, and no script of anybody's runs."""
+"""Tests of MLflow's pages in a browser: log-in, a campaign and its report, hostile texts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Error, Page, expect
@@ -18,15 +19,18 @@ from tracking.store import MODEL_TRAINING, NOTE, Store
 
 Seen = Callable[[Page, str], None]
 TITLE = "Image captioning: DenseNet-201 features, merge LSTM decoder"
-SCRIPT = """<script>document.title='owned'; window.owned=1</script><img src=x onerror="window.owned=1">"""
+SCRIPT = (
+    "<script>document.title='owned'; window.owned=1</script>"
+    """<img src=x onerror="window.owned=1">"""
+)
 
 
 @pytest.mark.parametrize("words", [None, ("dana", "a guess"), ("nobody", "a guess")], ids=str)
-def test_without_the_right_name_and_password_nothing_is_seen(
+def test_wrong_password_shows_nothing(
     browser: Browser, nginx: tuple[str, Path], words: tuple[str, str] | None
 ) -> None:
-    given = {"http_credentials": {"username": words[0], "password": words[1]}} if words else {}
-    with browser.new_context(ignore_https_errors=True, **given) as context:  # type: ignore[arg-type]
+    credentials: Any = words and {"username": words[0], "password": words[1]}
+    with browser.new_context(ignore_https_errors=True, http_credentials=credentials) as context:
         page = context.new_page()
         try:
             answer = page.goto(nginx[0])
@@ -37,9 +41,7 @@ def test_without_the_right_name_and_password_nothing_is_seen(
         assert not {"Experiments", "images"} & set(re.findall(r"\w+", page.inner_text("body")))
 
 
-def test_a_self_signed_certificate_is_not_taken_unasked(
-    browser: Browser, nginx: tuple[str, Path]
-) -> None:
+def test_self_signed_certificate_is_refused(browser: Browser, nginx: tuple[str, Path]) -> None:
     with browser.new_context() as context, pytest.raises(Error, match="ERR_CERT_AUTHORITY_INVALID"):
         context.new_page().goto(nginx[0])
 
@@ -47,29 +49,27 @@ def test_a_self_signed_certificate_is_not_taken_unasked(
 def test_dana_logs_in_through_tls(
     browser: Browser, newcomer: Group, nginx: tuple[str, Path]
 ) -> None:
-    words = {"username": "dana", "password": newcomer.password("dana")}
-    with browser.new_context(ignore_https_errors=True, http_credentials=words) as context:  # type: ignore[arg-type]
+    words: Any = {"username": "dana", "password": newcomer.password("dana")}
+    with browser.new_context(ignore_https_errors=True, http_credentials=words) as context:
         page = context.new_page()
         page.goto(f"{nginx[0]}/#/experiments")
         expect(page.get_by_role("link", name="images/captioning", exact=True)).to_be_visible()
         expect(page.get_by_text("dana", exact=True)).to_be_visible()
 
 
-def test_experiments_are_named_and_described_and_lead_to_the_newest_result(
-    page: Page, campaign: Campaign, seen: Seen
-) -> None:
+def test_experiments_lead_to_the_newest_result(page: Page, campaign: Campaign, seen: Seen) -> None:
     page.goto("/#/experiments")
     page.get_by_placeholder("Search experiments").fill("images")
     page.keyboard.press("Enter")
     expect(page.get_by_text("speech/captioning")).to_have_count(0)
-    for name, told in {
+    for name, text in {
         "images/captioning": TITLE,
         "images/grid": "A grid on synthetic tensors",
         "images/comparisons": "Comparisons",
     }.items():
         expect(
             page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
-        ).to_contain_text(told)
+        ).to_contain_text(text)
     seen(page, "experiments")
 
     page.get_by_role("link", name="images/captioning", exact=True).click()
@@ -92,15 +92,15 @@ def unfold_description(page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_the_list_of_runs(
+def test_list_of_runs(
     page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen
 ) -> None:
     page.goto(f"/#/experiments/{campaign.experiment}/runs?{MODEL_TRAINING}")
-    one, other = frameworks
+    first, second = frameworks
     expect(
         page.get_by_role("link", name=re.compile(r"^captioning demo · .*\d{4}-\d\d-\d\d"))
     ).to_be_visible()
-    for name in (f"features · {one}", f"{one} · block 1", f"{other} · block 2"):
+    for name in (f"features · {first}", f"{first} · block 1", f"{second} · block 2"):
         expect(
             page.get_by_role("link", name=re.compile(rf"^{re.escape(name)}( · |$)"))
         ).to_be_visible()
@@ -118,18 +118,18 @@ def test_the_list_of_runs(
 
     page.get_by_text(re.compile(r"^scenes \(")).first.click()
     panel = page.get_by_role("dialog")
-    for told in ("scenes", "Training", "image", "caption"):
-        expect(panel.get_by_text(told).first).to_be_visible()
+    for text in ("scenes", "Training", "image", "caption"):
+        expect(panel.get_by_text(text).first).to_be_visible()
     seen(page, "dataset")
 
 
-def test_a_run_tells_what_it_was_and_found(
+def test_page_of_a_run(
     page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen
 ) -> None:
     page.goto(run_page(campaign.experiment, campaign.cell))
     expect(page.get_by_role("heading", name=f"{frameworks[0]} · block 1")).to_be_visible()
-    for told in ("dana", "Finished", "evenhand captioning", "captioner", "scenes ("):
-        expect(page.get_by_text(told).first).to_be_visible()
+    for text in ("dana", "Finished", "evenhand captioning", "captioner", "scenes ("):
+        expect(page.get_by_text(text).first).to_be_visible()
     for tag in (
         f"framework: {frameworks[0]}",
         "team: images",
@@ -144,7 +144,7 @@ def test_a_run_tells_what_it_was_and_found(
 
 
 @pytest.mark.slow
-def test_tabs_of_metrics_are_filled(page: Page, campaign: Campaign, seen: Seen) -> None:
+def test_tabs_of_metrics(page: Page, campaign: Campaign, seen: Seen) -> None:
     page.goto(run_page(campaign.experiment, campaign.cell, "/model-metrics"))
     page.get_by_placeholder("Search metric charts").fill("loss")
     expect(page.get_by_role("heading", name="loss", exact=True).first).to_be_visible()
@@ -158,7 +158,7 @@ def test_tabs_of_metrics_are_filled(page: Page, campaign: Campaign, seen: Seen) 
 
 
 @pytest.mark.slow
-def test_the_models_of_an_experiment(
+def test_models_of_an_experiment(
     page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen
 ) -> None:
     page.goto(f"/#/experiments/{campaign.experiment}/models?{MODEL_TRAINING}")
@@ -168,7 +168,7 @@ def test_the_models_of_an_experiment(
     seen(page, "models")
 
 
-def test_the_report_is_read_where_it_was_logged(page: Page, campaign: Campaign, seen: Seen) -> None:
+def test_report_in_the_artifact_viewer(page: Page, campaign: Campaign, seen: Seen) -> None:
     page.goto(run_page(campaign.experiment, campaign.run, "/artifacts/report.html"))
     report = page.frame_locator("iframe")
     expect(report.get_by_role("heading", name=TITLE)).to_be_visible()
@@ -182,7 +182,7 @@ def test_the_report_is_read_where_it_was_logged(page: Page, campaign: Campaign, 
     seen(page, "report")
 
 
-def test_no_script_of_a_run_executes(
+def test_script_of_a_run_does_not_execute(
     page: Page, newcomer: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialogs = list[str]()
@@ -246,7 +246,7 @@ def test_no_script_of_a_run_executes(
 
 
 def hostile(record: Record, place: str) -> Record:
-    """The record of a run whose every text is also a script."""
+    """Return the record with a script in all its texts."""
     if not isinstance(record, RunOpened):
         return record
     tags = {
@@ -265,7 +265,7 @@ def hostile(record: Record, place: str) -> Record:
 
 
 def untouched(page: Page, dialogs: list[str]) -> None:
-    """No script has run, in the page or in what it frames."""
+    """Check that no script has run, in the page or in its frames."""
     page.wait_for_timeout(500)
     for frame in page.frames:
         assert frame.evaluate("[typeof window.owned, document.title === 'owned']") == [

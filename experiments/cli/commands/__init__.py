@@ -9,15 +9,20 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from experiments.config.console import Display as Display
+else:  # Rich, which help does not need
+    Display = Any
 
 
 @dataclass(frozen=True)
 class Command:
     """Command with the name of its module.
 
-    run: gets the settings, and with `of_experiment` those of the experiment as text; returns the
-    exit code.
+    run: gets the settings, with `of_experiment` also those of the experiment as text, and the
+    display; returns the exit code.
     bare: settings whose values may be the first words of the call, without their names.
     """
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from experiments.cli.campaign import print_findings
 from experiments.cli.codes import DONE
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.server.settings import Admin
 
 
-def run(settings: Admin) -> int:
-    from experiments.config.console import Display
+def run(settings: Admin, display: Display) -> int:
     from experiments.server.admin import administer
 
     lines, table = administer(settings)
-    with Display() as display:
-        if table:
-            display.console.print(table)
-        print_findings(lines, [], display)
+    if table:
+        display.console.print(table)
+    print_findings(lines, [], display)
     return DONE
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.cli.codes import DONE
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.config import shell
 from experiments.config.settings import setting
 from tracking import plain
@@ -33,8 +33,7 @@ class Campaigns:
     )
 
 
-def run(settings: Campaigns) -> int:
-    from experiments.config.console import Display
+def run(settings: Campaigns, display: Display) -> int:
     from tracking.records import RunKind
     from tracking.store import Store
 
@@ -45,13 +44,12 @@ def run(settings: Campaigns) -> int:
     names = settings.experiment or list(store.experiment_names().values())
     runs = store.runs(names, f"tags.kind = '{RunKind.CAMPAIGN}'")
     newest = sorted(runs, key=lambda run: run.start_ms, reverse=True)[: settings.limit]
-    with Display() as display:
-        if newest:
-            display.console.print(_table(newest))
-            again = shell.command("compare", "--experiment", newest[0].run_id)
-            display.say(f"judge one again: {again}")
-        else:
-            display.say("no campaigns yet")
+    if newest:
+        display.console.print(_table(newest))
+        again = shell.command("compare", "--experiment", newest[0].run_id)
+        display.say(f"compare its runs again: {again}")
+    else:
+        display.say("no campaigns yet")
     return DONE
 
 

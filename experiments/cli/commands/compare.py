@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.cli.campaign import is_by_mlflow, print_findings
-from experiments.cli.codes import DONE, NO_VERDICT
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.config.settings import setting
-from tracking import plain
-from tracking.errors import ErrorCode, EvenhandError
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Settings of `compare`."""
-
     experiment: tuple[str, ...] = setting(
         ("captioning",),
         "experiments by name, campaigns by run id; several with commas",
@@ -84,38 +78,13 @@ class Compare:
     )
 
 
-def run(settings: Compare) -> int:
-    from experiments.cli.compare import compare
-    from experiments.config.console import Display, errors
+def run(settings: Compare, display: Display) -> int:
+    from experiments.cli import compare
+    from experiments.config import console
 
-    is_table = settings.format == "table"
-    with Display() if is_table else Display(errors()) as display:
-        compared = compare(settings, display.step)
-        from experiments.comparison.report import rendering, writing
-
-        display.rest()
-        comparison = compared.answer.comparison
-        for line in compared.notes:
-            display.say(line)
-        if is_table:
-            display.console.print(
-                rendering.terminal_card(compared.answer.card), "", writing.terminal(comparison)
-            )
-            print_findings(compared.answer.sentences, [*map(str, comparison.warnings)], display)
-            if compared.answer.card.advice:
-                display.say(str(compared.answer.card.advice))
-            display.say("")
-            display.say(f"report     {compared.answer.report}")
-        else:
-            print(plain.visible(compared.answer.text(settings.format)), end="")
-        if compared.trouble:
-            raise EvenhandError(
-                ErrorCode.UNREACHABLE,
-                f"the report is on disk, but not on the server: {compared.trouble}",
-            )
-        if is_table:
-            display.say(f"MLflow UI  {compared.page}")
-    return DONE if comparison.has_verdict or is_by_mlflow() else NO_VERDICT
+    if settings.format != "table":  # another program reads standard output
+        display = console.Display(console.PlainConsole(stderr=True))
+    return compare.run(settings, display)
 
 
 COMMAND = Command("Judge finished runs of a tracking server, whoever made them", Compare, run)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from experiments.cli.codes import DONE
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.config import shell
 from experiments.server.settings import Export
 
 
-def run(settings: Export) -> int:
-    from experiments.config.console import Display
+def run(settings: Export, display: Display) -> int:
     from experiments.server.transfer import export
 
-    with Display() as display:
-        folder, count = export(settings, display.step)
-        display.rest()
-        again = shell.command("import", "--journal", str(folder))
-        display.say(f"{count} runs are in {folder}; send them to another server: {again}")
+    folder, count = export(settings, display.step)
+    display.rest()
+    again = shell.command("import", "--journal", str(folder))
+    display.say(f"{count} runs are in {folder}; send them to another server: {again}")
     return DONE
 
 

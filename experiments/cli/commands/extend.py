@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.cli.campaign import conclude, end_in_order
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings, setting
 
 
@@ -31,15 +31,13 @@ class Extend:
     )
 
 
-def run(settings: Extend) -> int:
+def run(settings: Extend, display: Display) -> int:
     end_in_order()
-    from experiments.config.console import Display
     from experiments.run import pipeline, resume
 
     root = Path(settings.journal).resolve()
-    with Display() as display:
-        request = resume.request(settings.run, settings.blocks, settings.budget, root)
-        return conclude(pipeline.restart(*request, root, display), display)
+    request = resume.request(settings.run, settings.blocks, settings.budget, root)
+    return conclude(pipeline.restart(*request, root, display), display)
 
 
 COMMAND = Command("Measure more blocks of a campaign that has ended", Extend, run, bare=("run",))

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.cli.codes import DONE
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.config.settings import setting
-from tracking import plain
 
 
 @dataclass(frozen=True)
@@ -20,16 +19,15 @@ class Moved:
     )
 
 
-def run(settings: Moved) -> int:
+def run(settings: Moved, display: Display) -> int:
     from tracking import moved
 
     former = moved.rebase(Path(settings.database))
     for folder in former:
-        where = plain.visible(str(folder))
         copy = f"{settings.database}{moved.KEPT}"
-        print(f"paths below {where} lead here now; the database as it was: {copy}")
+        display.say(f"paths below {folder} lead here now; the database as it was: {copy}")
     if not former:
-        print("all artifacts are where the store says; nothing to change")
+        display.say("all artifacts are where the store says; nothing to change")
     return DONE
 
 

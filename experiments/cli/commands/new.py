@@ -8,10 +8,9 @@ from pathlib import Path
 from string import Template
 
 from experiments.cli.codes import DONE
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.config import shell
 from experiments.config.settings import setting
-from tracking import plain
 from tracking.errors import ErrorCode, UsageError
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -29,7 +28,7 @@ class New:
     output: str = setting(".", "folder that gets the new one", path=True, group="folder")
 
 
-def run(settings: New) -> int:
+def run(settings: New, display: Display) -> int:
     files = write(settings)
     folder = files[0].parent
     if settings.kind == "model":
@@ -39,8 +38,9 @@ def run(settings: New) -> int:
         next_step = shell.command(
             "classification", "--data", str(folder / "dataset.py"), "--model", "lenet"
         )
-    print("\n".join(plain.visible(str(path)) for path in files))
-    print(f"next: {plain.visible(next_step)}")
+    for path in files:
+        display.say(str(path))
+    display.say(f"next: {next_step}")
     return DONE
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.cli.campaign import print_findings
-from experiments.cli.codes import DONE, FAILED
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.config.settings import MAX_SEED, setting
 
 
@@ -48,17 +46,10 @@ class Parity:
     )
 
 
-def run(settings: Parity) -> int:
+def run(settings: Parity, display: Display) -> int:
     from experiments.cli import parity
-    from experiments.config.console import Display
 
-    with Display() as display:
-        result, page = parity.parity(settings, display.step)
-        display.rest()
-        display.console.print(parity.table(result.rows))
-        print_findings([], result.troubles, display)
-        display.say(f"MLflow UI  {page}")
-    return FAILED if result.troubles else DONE
+    return parity.run(settings, display)
 
 
 COMMAND = Command(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.cli.codes import DONE, FAILED
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.config.settings import setting
 
 
@@ -22,10 +22,10 @@ class Replay:
     )
 
 
-def run(settings: Replay) -> int:
-    from experiments.server.replay import replay
+def run(settings: Replay, display: Display) -> int:
+    from experiments.server.transfer import replay
 
-    return DONE if replay(Path(settings.journal)) else FAILED
+    return DONE if replay(Path(settings.journal), display) else FAILED
 
 
 COMMAND = Command("Upload the local journal to a tracking server, exactly once", Replay, run)

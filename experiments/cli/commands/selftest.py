@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.codes import DONE, FAILED
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.config.settings import require_writable, setting
 
 if TYPE_CHECKING:
-    from experiments.config.console import Display
     from experiments.selftest.checks import CheckResult
 
 FORMAT, FILE = 1, "selftest.json"
@@ -47,21 +46,19 @@ class Selftest:
     )
 
 
-def run(settings: Selftest) -> int:
+def run(settings: Selftest, display: Display) -> int:
     from experiments.config import devices
-    from experiments.config.console import Display
     from models import frameworks
 
     for name in settings.frameworks:
         frameworks.check(name)
     device, path = devices.present(settings.device), Path(settings.output, FILE)
     require_writable(path.parent, "output=DIR")
-    with Display() as display:
-        results = _run_checks(settings, device, display)
-        values = _as_values(results, device)
-        path.write_text(json.dumps(values, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        counts = ", ".join(f"{count} {status}" for status, count in values["counts"].items())
-        display.say(f"{counts}; figures and limits: {path}")
+    results = _run_checks(settings, device, display)
+    values = _as_values(results, device)
+    path.write_text(json.dumps(values, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    counts = ", ".join(f"{count} {status}" for status, count in values["counts"].items())
+    display.say(f"{counts}; figures and limits: {path}")
     return FAILED if values["counts"]["failed"] else DONE
 
 

@@ -6,36 +6,35 @@ from collections.abc import Mapping
 
 from experiments.cli import campaign
 from experiments.cli.codes import DONE
-from experiments.cli.commands import Command
+from experiments.cli.commands import Command, Display
 from experiments.config.settings import convert
 from experiments.sweep.settings import Sweep
 from tracking.errors import ErrorCode, UsageError
 
 
-def run(settings: Sweep, options: Mapping[str, str]) -> int:
+def run(settings: Sweep, options: Mapping[str, str], display: Display) -> int:
     if convert("dry_run", options.get("dry_run", "false"), bool):
         raise UsageError(
             ErrorCode.UNSUPPORTED,
             "dry_run: a search chooses its cells as it goes; take the experiment's own dry_run",
         )
     campaign.end_in_order()
-    from experiments.config.console import Display
     from experiments.sweep import worker
 
-    with Display() as display:
-        process = worker.begin(settings, options, display)
-        result = process.run()
-        display.rest()
-        if result.conclusion:
-            campaign.print_tables(result.conclusion, display)
-        campaign.print_findings(result.sentences, process.recorder.warnings, display)
-        if result.page is None:
-            return DONE
-        display.say("")
-        display.say(f"search     {result.page}")
-        display.say(f"settings   {', '.join(map(str, result.settings)) or 'none'}")
-        display.say(f"dashboard  {result.dashboard}   (it needs the extra 'dashboard')")
-        campaign.print_page(process.recorder, display, delivered=result.delivered)
+    process = worker.begin(settings, options, display)
+    result = process.run()
+    display.rest()
+    if result.conclusion:
+        campaign.print_tables(result.conclusion, display)
+    campaign.print_findings(result.sentences, process.recorder.warnings, display)
+    if result.page is None:
+        return DONE
+    display.say("")
+    display.say(f"search     {result.page}")
+    for command in result.commands:
+        display.say(f"best       {command}")
+    display.say(f"dashboard  {result.dashboard}   (it needs the extra 'dashboard')")
+    campaign.print_page(process.recorder, display, delivered=result.delivered)
     return campaign.exit_code(result.conclusion)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from experiments.comparison.analyses import Analysis, Evidence
+from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Cell, Header, Line, Section
 from experiments.comparison.report.tables import number
@@ -290,6 +290,3 @@ def nodes(evidence: Evidence) -> list[Section]:
                 rows.append((str(model), level, *cells))
     header = ("network", comparison.factor, *KINDS.values())
     return [Section("Nodes of a step’s graph", NODES, header, rows)] if rows else []
-
-
-ANALYSIS = Analysis(tables={35: nodes})  # its studies add the others

@@ -6,42 +6,31 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
 
-from experiments.comparison.analyses import Analysis, Evidence
+from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import (
-    INK,
-    Colours,
-    Drawing,
-    frame,
-    paneled,
-    plain_ticks,
-    with_errors,
-)
-from experiments.comparison.report.sections import Header, Line, Section
-from experiments.comparison.report.tables import number, under
+from experiments.comparison.report.sections import Cell, Header, Line, Section
+from experiments.comparison.report.tables import number
 from experiments.comparison.runs import raw as raw_values
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.pairing import natural, plain_name
-from experiments.comparison.statistics import estimates, significance
-from experiments.comparison.statistics.estimates import ROUNDING, Estimate, Floats
+from experiments.comparison.statistics import significance
+from experiments.comparison.statistics.estimates import ROUNDING, Floats
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import Comparison
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MARGIN = 0.02
 RATES = ("train/images_per_second", "train/examples_per_second")
 FIRST_SIZES = "params.inference_batch_sizes"
-# Octaves of batch sizes over which intervals of several levels stand side by side.
-SPREAD = 0.2
 ALL_RUNS = "all runs"
+CAPTION = (
+    "Geometric means over runs. The limit is the smallest size that is shown to lie within 2 % of "
+    "the best one; it is sought where Page’s test shows that throughput rises with the size. Sizes "
+    "are compared inside blocks, each with all others (Holm)."
+)
 _INFERENCE = re.compile(r"inference/(?:batch_(\d+)/)?examples_per_second")
 _SIZE = re.compile(r"(?:^|, )batch_size=(\d+)(?=, |$)")
 
@@ -51,7 +40,7 @@ class LimitReason(Enum):
 
     NEAR_BEST = "no other size is faster by {margin} % or more"
     BUSY_MACHINE = "the machine was busy"
-    TOO_FEW_BLOCKS = "{blocks} blocks hold every size; a limit needs {minimum}"
+    TOO_FEW_BLOCKS = "too few blocks with all sizes: {blocks}, needed: {minimum}"
     NO_TREND = "throughput is not shown to rise with the batch size"
     NONE_NEAR_BEST = "no size below {largest} is shown to be within {margin} % of the best"
 
@@ -73,21 +62,17 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Point:
-    """Geometric mean over the runs of one batch size with its 95 % t interval."""
-
-    size: int
-    examples_per_second: Estimate
-
-
-@dataclass(frozen=True)
 class Curve:
-    """Curve of a level's `training` or `inference` over batch sizes, ascending."""
+    """Curve of a level's `training` or `inference` over batch sizes.
 
-    what: str
+    Attributes:
+        rates: size → examples per second, geometric mean over the runs, ascending.
+    """
+
+    phase: str
     level: str
     stratum: str
-    points: tuple[Point, ...]
+    rates: Mapping[int, float]
     limit: Limit
 
     @property
@@ -97,7 +82,7 @@ class Curve:
             margin=f"{100 * MARGIN:g}",
             blocks=self.limit.blocks,
             minimum=MINIMUM_BLOCKS,
-            largest=self.points[-1].size,
+            largest=max(self.rates),
         )
 
 
@@ -116,13 +101,11 @@ def curves(comparison: Comparison, first_size: int | None = None) -> tuple[Curve
     for key in sorted(rates, key=lambda key: (key[0], natural(key[2]), place.get(key[1], -1))):
         by_size = rates[key]
         if len(by_size) > 1:
-            means = {size: np.log(list(by_size[size].values())) for size in sorted(by_size)}
-            points = tuple(
-                Point(size, estimates.exponential(estimates.mean(logs)))
-                for size, logs in means.items()
-            )
+            means = {
+                size: float(stats.gmean(list(by_size[size].values()))) for size in sorted(by_size)
+            }
             limit = Limit(LimitReason.BUSY_MACHINE) if comparison.busy else find_limit(by_size)
-            results.append(Curve(*key, points, limit))
+            results.append(Curve(*key, means, limit))
     return tuple(results)
 
 
@@ -193,7 +176,7 @@ def _p_within_best(table: Floats, at: int) -> float:
     return float(np.where(constant, others.mean(axis=0) >= np.log1p(MARGIN), ps).max())
 
 
-def of_evidence(evidence: Evidence) -> tuple[Curve, ...]:
+def from_evidence(evidence: Evidence) -> tuple[Curve, ...]:
     """Return the curves, with the runs' first inference batch size if all runs agree on it."""
     sizes = {next(iter(raw_values.of_inference(run)), 0) for run in evidence.raw} - {0}
     runs = evidence.runs
@@ -204,66 +187,19 @@ def of_evidence(evidence: Evidence) -> tuple[Curve, ...]:
 
 
 def table(evidence: Evidence) -> list[Section]:
-    """Return the limit of every curve with its reason."""
-    caption = (
-        "The limit is the smallest size that is shown to lie within 2 % of the best one, looked "
-        "for where Page’s test shows that throughput rises with the size at all. Sizes are "
-        "compared inside blocks, each with all others (Holm)."
-    )
+    """Return the throughput of every curve by size, and its limit with the reason."""
     rows: list[Line] = []
-    for curve in of_evidence(evidence):
-        limit, sizes = curve.limit, ", ".join(str(point.size) for point in curve.points)
-        size = wording.NONE if limit.size is None else str(limit.size)
-        labels = (curve.what, curve.stratum, curve.level or ALL_RUNS, sizes)
-        rows.append((*labels, size, curve.reason, wording.p_value(limit.trend_p)))
-    columns = ("what", under(""), evidence.comparison.factor, number("sizes"), number("limit"))
-    header: Header = (*columns, "why", number("p, trend (Page)"))
-    return [Section("Batch-size limits", caption, header, rows)] if rows else []
-
-
-def figure(evidence: Evidence) -> Drawing | None:
-    """Return throughput against batch size, a panel for every stratum."""
-    groups: dict[tuple[str, str], list[Curve]] = {}
-    for curve in of_evidence(evidence):
-        groups.setdefault((curve.what, curve.stratum), []).append(curve)
-    levels = {curve.level for group in groups.values() for curve in group}
-    colours = {level: colour for level, colour in evidence.colours.items() if level in levels}
-    if "" in levels:
-        colours[""] = INK
-    panels = [partial(_panel, curves=group, colours=colours) for group in groups.values()]
-    caption = (
-        "Geometric means over runs with 95 % t intervals. A ring marks the limit: the smallest "
-        f"size that is shown to lie within {wording.percent(MARGIN)} of the best one. The table "
-        "below says what each limit rests on."
+    for curve in from_evidence(evidence):
+        limit = wording.NONE if curve.limit.size is None else str(curve.limit.size)
+        rates = (f"{size}: {wording.number(rate)}" for size, rate in curve.rates.items())
+        rows.append(
+            (
+                *(curve.phase, curve.stratum, curve.level or ALL_RUNS, "; ".join(rates)),
+                *(Cell(limit, note=curve.reason), wording.p_value(curve.limit.trend_p)),
+            )
+        )
+    header: Header = (
+        *("phase", "stratum", evidence.comparison.factor, "batch size: examples/s"),
+        *("limit", number("p, trend (Page)")),
     )
-    title = "Throughput against batch size"
-    legend = {level or ALL_RUNS: colour for level, colour in colours.items()}
-    return paneled("batches", title, caption, legend, panels, panel_inches=2.5, a_row=2)
-
-
-def _panel(axes: Axes, curves: Sequence[Curve], colours: Colours) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    for at, curve in enumerate(curves):
-        # Side by side, so that intervals of levels that agree can be distinguished.
-        shift = 2.0 ** (SPREAD * (at / (len(curves) - 1) - 0.5)) if len(curves) > 1 else 1.0
-        places = [point.size * shift for point in curve.points]
-        rates, errors = with_errors([point.examples_per_second for point in curve.points])
-        style: Any = {
-            "color": colours[curve.level],
-            "linewidth": 1.4,
-            "marker": "o",
-            "markersize": 4,
-        }
-        axes.errorbar(places, rates, errors, elinewidth=2.4, zorder=3, **style)
-        for point, place, rate in zip(curve.points, places, rates, strict=True):
-            if point.size == curve.limit.size:
-                axes.scatter(place, rate, 90, facecolors="none", edgecolors=INK, zorder=4)
-    frame(axes, f"{curves[0].what}: throughput", curves[0].stratum, "examples/s")
-    sizes = sorted({point.size for curve in curves for point in curve.points})
-    plain_ticks(axes.xaxis, sizes[:: -(-len(sizes) // 8)])
-    plain_ticks(axes.yaxis)
-    axes.set_xlabel("batch size, examples")
-
-
-ANALYSIS = Analysis(tables={110: table}, figures={100: figure})
+    return [Section("Throughput by batch size", CAPTION, header, rows)] if rows else []

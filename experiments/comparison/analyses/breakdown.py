@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.comparison.analyses import Analysis, Evidence
+from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.sections import Column, Header, Section
+from experiments.comparison.report.sections import Header, Line, Section
 from experiments.comparison.report.tables import decimal, number
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.verdicts.findings import Comparison
@@ -24,16 +24,15 @@ PARTS = {
     "dispatch": "framework",
     "python": "Python",
 }
-GAPS = ("dispatch", "python")
 NOT_COUNTED = "not counted"
 CAPTION = (
     "Steps under each framework’s own profiler, made after everything was measured; none of them "
     "is judged. Means over the profiled runs. A moment of a step belongs to the first column that "
     "goes on then: operators on the CPU or kernels on a GPU; copies; code that runs operators "
     "which the profiler does not show one by one; other code of the framework; the rest is Python. "
-    "The last two are the gaps, in which no operator ran. Operators a step: those that compute, "
-    "and inside of which no other ran. The wait for input lies between steps. Traces are "
-    "artifacts of the runs (profile/)."
+    "In the last two no operator ran. Operators a step: those that compute, and inside of which no "
+    "other ran. The wait for input lies between steps. The profiler makes some parts longer. "
+    "Traces are artifacts of the runs (profile/)."
 )
 
 
@@ -77,12 +76,10 @@ def breakdowns(comparison: Comparison) -> list[Breakdown]:
 
 
 def _mean(comparison: Comparison, stratum: str, level: str) -> Breakdown:
-    def values(name: str) -> list[float]:
-        runs = comparison.profiled.get(f"{PROFILED}{name}", ())
-        return [run.value for run in runs if (run.stratum, run.level) == (stratum, level)]
-
     def mean(name: str) -> float | None:
-        return float(np.mean(values(name))) if values(name) else None
+        runs = comparison.profiled.get(f"{PROFILED}{name}", ())
+        values = [run.value for run in runs if (run.stratum, run.level) == (stratum, level)]
+        return float(np.mean(values)) if values else None
 
     return Breakdown(
         stratum,
@@ -96,26 +93,19 @@ def _mean(comparison: Comparison, stratum: str, level: str) -> Breakdown:
 
 def table(evidence: Evidence) -> list[Section]:
     """Return the parts of a step in the profiled runs."""
-    results, factor = breakdowns(evidence.comparison), evidence.comparison.factor
-    several = len({result.stratum for result in results}) > 1
-    stratum = (Column("stratum", once=True),) if several else ()
     counts = ("operators a step", "launches a step", "wait for input")
-    numbers = map(number, ("step", *PARTS.values(), "gaps", *counts))
-    header: Header = (*stratum, factor, *numbers)
-    rows = [_cells(result)[not several :] for result in results]
+    numbers = map(number, ("step", *PARTS.values(), *counts))
+    header: Header = ("stratum", evidence.comparison.factor, *numbers)
+    seconds, rows = outcome("train/step_seconds"), list[Line]()
+    for result in breakdowns(evidence.comparison):
+        shares = (f"{100 * result.share(part):.1f} %" for part in PARTS)
+        step = wording.quantity(result.step_seconds, seconds)
+        rows.append(
+            (
+                *(result.stratum, result.level, step, *shares),
+                NOT_COUNTED if result.ops is None else decimal(result.ops, "{:,.0f}"),
+                decimal(result.launches, "{:,.0f}"),
+                wording.quantity(result.input_seconds, seconds),
+            )
+        )
     return [Section("Where a step's time goes", CAPTION, header, rows)] if rows else []
-
-
-def _cells(breakdown: Breakdown) -> tuple[str, ...]:
-    seconds = outcome("train/step_seconds")
-    shares = [*map(breakdown.share, PARTS), sum(map(breakdown.share, GAPS))]
-    return (
-        *(breakdown.stratum, breakdown.level, wording.quantity(breakdown.step_seconds, seconds)),
-        *(f"{100 * share:.1f} %" for share in shares),
-        NOT_COUNTED if breakdown.ops is None else decimal(breakdown.ops, "{:,.0f}"),
-        decimal(breakdown.launches, "{:,.0f}"),
-        wording.quantity(breakdown.input_seconds, seconds),
-    )
-
-
-ANALYSIS = Analysis(tables={50: table})

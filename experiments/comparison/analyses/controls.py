@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from experiments.comparison.analyses import Analysis, Evidence
+from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report import tables, wording
 from experiments.comparison.report.sections import Header, Line, Section
 from experiments.comparison.report.tables import EFFECT, number
@@ -64,67 +64,49 @@ def result(control: Control) -> str:
     """Return which outcomes a control called different, and whether it should."""
     if not control.tested:
         return "nothing could be tested"
-    return _same_work(control) if control.name.startswith(SAME_WORK) else _slowed(control)
-
-
-def _same_work(control: Control) -> str:
-    wrong, count = control.flagged, len(control.tested)
-    were = "was" if len(wrong) == 1 else "were"
-    falsely = f", falsely: {_named(wrong)}" if wrong else ""
-    still_open = sum(not finding.judged for finding in control.tested)
-    inconclusive = f"; {still_open} of the {count} are inconclusive" if still_open else ""
-    called = f"{len(wrong)} of {count} tested outcomes {were} called different"
-    return f"{called}{falsely}{inconclusive}"
-
-
-def _slowed(control: Control) -> str:
+    if control.name.startswith(SAME_WORK):
+        count, named = len(control.flagged), _named(control.flagged)
+        text = f"{count} of {len(control.tested)} tested outcomes called different"
+        return f"{text}: {named}" if named else text
     if not control.delayed:
         return "no median time of steps or requests was tested, in which it must show"
-    shown = [finding for finding in control.delayed if control.shows_delay(finding)]
-    other = [finding for finding in shown if not control.as_injected(finding)]
-    missed = [finding for finding in control.delayed if finding not in shown]
-    as_injected = [finding for finding in shown if finding not in other]
-    also_different = [finding for finding in control.flagged if finding not in control.delayed]
-    injected = f"{1 + (control.injected or 0.0):.3g}×"
-    parts = (
-        ("NOT FOUND in", missed, True),
-        ("found in", as_injected, True),
-        (f"found, but not as the {injected} that was injected, in", other, True),
-        ("also called different:", also_different, False),
+    failed = missed(control)
+    count = len(control.delayed) - len(failed)
+    text = f"shown in its size in {count} of {len(control.delayed)} times"
+    return f"{text}, but not in {_named(failed)}" if failed else text
+
+
+def missed(control: Control) -> list[Finding]:
+    """Return the times in which an injected delay is not shown, or not in its size."""
+    return [
+        finding
+        for finding in control.delayed
+        if not (control.shows_delay(finding) and control.as_injected(finding))
+    ]
+
+
+def _named(findings: Sequence[Finding]) -> str:
+    return wording.joined(
+        [f"{wording.describe_outcome(finding)} ({wording.effect(finding)})" for finding in findings]
     )
-    texts = [f"{text} {_named(group, effects=effects)}" for text, group, effects in parts if group]
-    return "; ".join(texts)
-
-
-def _named(findings: Sequence[Finding], *, effects: bool = False) -> str:
-    texts = []
-    for finding in findings:
-        interval = wording.effect_interval(finding) or "always"
-        effect = f" ({wording.effect(finding)}, {interval})" if effects else ""
-        texts.append(wording.describe_outcome(finding) + effect)
-    return wording.joined(texts)
 
 
 def sections(evidence: Evidence) -> list[Section]:
     """Return a table for each control."""
-    controls = evidence.comparison.controls
-    title = Section("Controls: is the measurement to be trusted?", "", (), ())
-    return [title, *map(_section, controls)] if controls else []
-
-
-def _section(control: Control) -> Section:
-    inside = control.comparison
-    sides = (number(inside.baseline), number(inside.levels[1]))
-    header: Header = ("outcome", *sides, *EFFECT, number("p (Holm)"), number("blocks"))
-    rows: list[Line] = [
-        (
-            *(wording.describe_outcome(finding), *tables.sides(finding), *tables.effect(finding)),
-            *(wording.p_value(finding.row.p_holm), str(finding.row.n_blocks)),
-        )
-        for finding in inside.findings
-    ]
-    caption = f"Expected {control.expected}; {result(control)}."
-    return Section(f"{control.name}: {tables.versus(inside)}", caption, header, rows, level=3)
-
-
-ANALYSIS = Analysis(sentences={20: sentences}, tables={130: sections})
+    tables_of_controls = []
+    for control in evidence.comparison.controls:
+        comparison = control.comparison
+        sides = (number(comparison.baseline), number(comparison.levels[1]))
+        header: Header = ("outcome", *sides, *EFFECT, number("p (Holm)"), number("blocks"))
+        rows: list[Line] = [
+            (
+                *(wording.describe_outcome(finding), *tables.values(finding)),
+                *tables.effect(finding),
+                *(wording.p_value(finding.row.p_holm), str(finding.row.n_blocks)),
+            )
+            for finding in comparison.findings
+        ]
+        title = f"Control {control.name}: {tables.versus(comparison)}"
+        caption = f"Expected {control.expected}; {result(control)}."
+        tables_of_controls.append(Section(title, caption, header, rows))
+    return tables_of_controls

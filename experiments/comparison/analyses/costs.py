@@ -9,7 +9,6 @@ from enum import StrEnum
 
 import numpy as np
 
-from experiments.comparison.analyses import Analysis
 from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Cell, Section
 from experiments.comparison.report.tables import number
@@ -126,6 +125,3 @@ def section(costs: Sequence[Cost], margin: float) -> Section:
         rows.append((*labels, ratio, cost.interval, answer, str(cost.blocks)))
     caption = CAPTION.format(bound=1 + margin)
     return Section("Does measuring cost more than the bound?", caption, HEADER, rows)
-
-
-ANALYSIS = Analysis()  # its study adds the table

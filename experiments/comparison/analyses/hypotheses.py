@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.comparison.analyses import Analysis
 from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Section
 from experiments.comparison.verdicts.decision import Decision
@@ -81,7 +79,7 @@ def text(result: HypothesisResult) -> str:
     finding = result.finding
     if finding is None:
         return f"not testable here: {result.reason}"
-    row, margin = finding.row, wording.margin(finding)
+    row, margin = finding.row, f"±{wording.amount(finding.row.margin, finding)}"
     if finding.different:
         return f"H0 rejected: {row.b} is {finding.way}, {SIZES[finding.decision]} ({margin})"
     if not finding.judged:
@@ -115,13 +113,10 @@ def sentence(results: Sequence[HypothesisResult]) -> str:
     rejected = [finding for finding in findings if finding.different]
     equal = sum(finding.judged and not finding.different for finding in findings)
     still_open, untested = len(findings) - len(rejected) - equal, len(results) - len(findings)
-    counts = (
+    return (
         f"Of {len(results)} null hypotheses {len(rejected)} rejected, {equal} confirmed as equal, "
-        f"{still_open} open, {untested} not testable here."
+        f"{still_open} open, {untested} not testable."
     )
-    sizes = Counter(SIZES[finding.decision] for finding in rejected)
-    parts = ", ".join(f"{count} {size}" for size, count in sizes.items())
-    return f"{counts} Of those rejected: {parts}." if rejected else counts
 
 
 def section(results: Sequence[HypothesisResult], goal: str) -> Section:
@@ -133,6 +128,3 @@ def section(results: Sequence[HypothesisResult], goal: str) -> Section:
 def as_csv(results: Sequence[HypothesisResult]) -> str:
     """Return the table of hypotheses as CSV."""
     return spreadsheet.as_csv([("hypothesis", *HEADER[1:]), *map(cells, results)])
-
-
-ANALYSIS = Analysis()  # its study adds the table

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.comparison.analyses import Analysis, Evidence
+from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report import tables, wording
 from experiments.comparison.report.canvas import (
     BAD,
@@ -21,13 +21,12 @@ from experiments.comparison.report.canvas import (
     SOFT,
     Colours,
     Drawing,
+    label_of,
     plain_ticks,
     shortened,
-    where,
-    wrapped,
 )
 from experiments.comparison.report.sections import Header, Line, Section
-from experiments.comparison.report.tables import EFFECT, decimal, number, under
+from experiments.comparison.report.tables import EFFECT, decimal, number
 from experiments.comparison.statistics import sequential
 from experiments.comparison.verdicts.findings import Finding
 
@@ -63,13 +62,8 @@ def strata(evidence: Evidence) -> list[Section]:
     comparison = evidence.comparison
     rows: list[Line] = [
         (
-            *(
-                finding.outcome.label,
-                finding.row.b,
-                f"against {finding.row.a}",
-                str(len(across.names)),
-            ),
-            *tables.effect(finding),
+            *(finding.outcome.label, f"{finding.row.b} against {finding.row.a}"),
+            *(str(len(across.names)), *tables.effect(finding)),
             wording.p_value(finding.row.p_holm),
             wording.prediction(finding) or wording.NONE,
             decimal(across.i_squared_percent, "{:.0f} %"),
@@ -80,10 +74,7 @@ def strata(evidence: Evidence) -> list[Section]:
         if (across := finding.across)
     ]
     numbers = map(number, ("p (Holm)", "prediction", "I²", "tau", "p, alike (Q)"))
-    header: Header = (
-        *("outcome", comparison.factor, under(""), number("strata")),
-        *(*EFFECT, *numbers),
-    )
+    header: Header = ("outcome", comparison.factor, number("strata"), *EFFECT, *numbers)
     caption = STRATA + wording.rests_on(comparison)
     return [Section("Across strata", caption, header, rows)] if rows else []
 
@@ -105,43 +96,32 @@ def looks(evidence: Evidence) -> list[Section]:
     return [Section("Looks", LOOKS, header, rows)] if rows else []
 
 
-def forest(evidence: Evidence) -> Drawing | None:
-    """Return the interval of every ratio, beyond 40 of whole outcomes with headlines first."""
+def forest(evidence: Evidence) -> list[Drawing]:
+    """Return the interval of every ratio; of more than 40 the headlines and the first others."""
     ratios = [
         finding
         for finding in evidence.comparison.findings
         if finding.row.kind == "ratio" and finding.row.estimate is not None
     ]
-    shown = _most_telling(
-        ratios, [finding.row.metric for finding in wording.headlines(evidence.comparison)]
-    )
+    headlines = {finding.row.metric for finding in wording.headlines(evidence.comparison)}
+    ordered = sorted(ratios, key=lambda finding: finding.row.metric not in headlines)
+    chosen = set(map(id, ordered[:MAXIMUM_LINES]))
+    shown = [finding for finding in ratios if id(finding) in chosen]
     if not shown:
-        return None
+        return []
     margin = max(finding.row.margin for finding in shown)
     caption = FOREST.format(margin=wording.percent(margin))
     if len(shown) < len(ratios):
         caption += f" {len(shown)} of {len(ratios):,} lines, headlines first; the table has all."
-    labels = {(finding.row.metric, finding.row.stratum): len(_label(finding)) for finding in shown}
-    height = 0.9 + 0.28 * (len(shown) + 0.5 * len(labels)) + 0.1 * sum(labels.values())
+    labels = {_label(finding) for finding in shown}
+    letters = sum(1 + label.count("\n") for label in labels)
+    height = 0.9 + 0.28 * (len(shown) + 0.5 * len(labels)) + 0.1 * letters
     paint = partial(_paint, shown, margin, evidence.colours)
-    return Drawing("forest", "Ratios to the baseline", caption, height, paint)
+    return [Drawing("forest", "Ratios to the baseline", caption, height, paint)]
 
 
-def _most_telling(ratios: Sequence[Finding], headlines: Sequence[str]) -> Sequence[Finding]:
-    groups: dict[str, list[Finding]] = {metric: [] for metric in headlines}
-    for finding in ratios:
-        groups.setdefault(finding.row.metric, []).append(finding)
-    chosen: set[str] = set()
-    lines = 0
-    for metric, group in groups.items():
-        if lines == 0 or lines + len(group) <= MAXIMUM_LINES:
-            chosen.add(metric)
-            lines += len(group)
-    return [finding for finding in ratios if finding.row.metric in chosen][: 2 * MAXIMUM_LINES]
-
-
-def _label(finding: Finding) -> list[str]:
-    return wrapped(finding.outcome.label) + where(finding.row.stratum)
+def _label(finding: Finding) -> str:
+    return label_of(finding.outcome.label, finding.row.stratum)
 
 
 def _better_right(finding: Finding) -> Bounds:
@@ -182,7 +162,7 @@ def _intervals(axes: Axes, shown: Sequence[Finding], colours: Colours) -> None:
         row = finding.row
         if (row.metric, row.stratum) != before:
             place += 0.5 if labels and several else 0.0
-            labels[place] = "\n".join(_label(finding))
+            labels[place] = _label(finding)
         before = (row.metric, row.stratum)
         level = f"   {shortened(row.b, LABEL_WIDTH)}" if several else ""
         note, point = f"{wording.effect(finding)}{level}", (1.01, place)
@@ -191,9 +171,7 @@ def _intervals(axes: Axes, shown: Sequence[Finding], colours: Colours) -> None:
         places.append(place)
         place += 1
     values, lows, highs = np.array([_better_right(finding) for finding in shown], float).T
-    errors = [values - lows, highs - values]
-    ecolor: Any = tints  # a colour a line, which the stubs do not know
-    axes.errorbar(values, places, xerr=errors, fmt="none", ecolor=ecolor, elinewidth=2.2, zorder=2)
+    axes.hlines(places, lows, highs, colors=tints, linewidth=2.2, zorder=2)
     marks = [
         colours[finding.row.b] if several else tint
         for finding, tint in zip(shown, tints, strict=True)
@@ -207,13 +185,3 @@ def _intervals(axes: Axes, shown: Sequence[Finding], colours: Colours) -> None:
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color=GRID, linewidth=0.6, zorder=0)
     axes.spines["left"].set_visible(False)
-
-
-ANALYSIS = Analysis(
-    tables={
-        5: lambda evidence: [tables.verdicts(evidence.comparison)],
-        70: looks,
-        80: strata,
-    },
-    figures={10: forest},
-)

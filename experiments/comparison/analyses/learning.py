@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.comparison.analyses import Analysis, Evidence
+from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.canvas import Colours, Drawing, frame, paneled, unit_of
-from experiments.comparison.report.sections import Section
+from experiments.comparison.report.canvas import Colours, Drawing, frame, paneled
+from experiments.comparison.report.sections import Cell, Header, Line, Section
+from experiments.comparison.report.tables import number
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.runs.raw import BY_EPOCH, RawRun
 from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _DIFFERENT = (Decision.DIFFERENT, Decision.SIZE_OPEN)
+CAPTION = (
+    "Validation after each epoch, compared block by block. Alike: an equivalence test succeeds in "
+    "every epoch. The difference is that of the epoch in which the curves are farthest apart; its "
+    "interval allows for the number of epochs (Bonferroni). An answer needs six blocks."
+)
 # level → block → values by epoch
 Curves = dict[str, dict[str, Floats]]
 
@@ -56,16 +62,13 @@ class Agreement:
     alike: bool | None
 
     @property
-    def sides(self) -> str:
-        return f"{self.b} against {self.a}" + (f" [{self.stratum}]" if self.stratum else "")
-
-    @property
-    def distance(self) -> str:
-        """Epoch in which they are furthest apart, and the difference in it."""
+    def difference(self) -> str:
+        """Difference b - a in its epoch, with its interval."""
         shift = self.estimate
-        assert shift is not None
+        if shift is None:
+            return wording.NONE
         low, high = wording.outwards(shift.low, shift.high, decimals=3)
-        text = f"in epoch {self.epoch} by {shift.value:+.3f} ({low:+.3f} to {high:+.3f})"
+        text = f"{shift.value:+.3f} ({low:+.3f} to {high:+.3f})"
         return text.replace("-", wording.MINUS)
 
 
@@ -120,47 +123,42 @@ def warnings(evidence: Evidence) -> list[ComparisonWarning]:
     return [
         ComparisonWarning(
             WarningCode.LEARNING_DIFFERS,
-            f"LEARNING DIFFERS, {agreement.sides}: the {outcome(agreement.metric).label} differs "
-            f"{agreement.distance}: read the times with that in mind",
+            f"LEARNING DIFFERS, {agreement.b} against {agreement.a}: "
+            f"{outcome(agreement.metric).label} in epoch {agreement.epoch} by "
+            f"{agreement.difference}" + (f" [{agreement.stratum}]" if agreement.stratum else ""),
         )
         for agreement in agreements(evidence.raw, evidence.comparison.baseline)
         if agreement.alike is False
     ]
 
 
-def sentences(evidence: Evidence) -> list[str]:
-    """Return a line for each level that is not shown to learn differently."""
-    return [
-        f"Learning curves, {agreement.sides}: {_sentence(agreement)}"
-        for agreement in agreements(evidence.raw, evidence.comparison.baseline)
-        if agreement.alike is not False
-    ]
-
-
-def _sentence(agreement: Agreement) -> str:
-    shift = agreement.estimate
-    if shift is None:
-        return f"{agreement.n_blocks} blocks are too few to say whether they overlap."
-    identical = shift.low == shift.high and not shift.value
-    furthest = "identical in every epoch" if identical else f"furthest {agreement.distance}"
-    if agreement.alike:
-        return (
-            f"they overlap. In each of {agreement.n_epochs} epochs the {outcome(agreement.metric).label} is "
-            f"equivalent within ±{agreement.margin:g} (TOST, {agreement.n_blocks} blocks); {furthest}."
+def table(evidence: Evidence) -> list[Section]:
+    """Return a line for each level and stratum."""
+    rows: list[Line] = []
+    for agreement in agreements(evidence.raw, evidence.comparison.baseline):
+        answer = {
+            True: Cell("alike", "alike", f"within ±{agreement.margin:g} in every epoch"),
+            False: Cell("different", "worse"),
+            None: Cell("not shown", "open"),
+        }[agreement.alike]
+        rows.append(
+            (
+                *(agreement.b, agreement.stratum, outcome(agreement.metric).label),
+                *(str(agreement.n_epochs), str(agreement.n_blocks)),
+                wording.NONE if agreement.epoch is None else str(agreement.epoch),
+                *(agreement.difference, answer),
+            )
         )
-    result = f"do not show whether they overlap within ±{agreement.margin:g}"
-    if agreement.n_blocks < MINIMUM_BLOCKS:
-        result = "are too few to say whether they overlap"
-    return f"{agreement.n_blocks} blocks {result}; {furthest}."
+    numbers = map(number, ("epochs", "blocks", "farthest in epoch"))
+    header: Header = (
+        *(evidence.comparison.factor, "stratum", "outcome"),
+        *numbers,
+        *("difference (95 % CI)", "curves"),
+    )
+    return [Section("Do they learn alike?", CAPTION, header, rows)] if rows else []
 
 
-def heading(evidence: Evidence) -> list[Section]:
-    """Return the section over the curves, before anything on speed."""
-    lines = sentences(evidence)
-    return [Section("Do they learn alike?", " ".join(lines), (), ())] if lines else []
-
-
-def figure(evidence: Evidence) -> Drawing | None:
+def figure(evidence: Evidence) -> list[Drawing]:
     """Return learning curves with bands over blocks."""
     colours = evidence.colours
     panels = [
@@ -169,7 +167,7 @@ def figure(evidence: Evidence) -> Drawing | None:
     ]
     caption = (
         "After every epoch: the mean over blocks and, around it, from the least to the greatest "
-        f"run; {evidence.of_runs} are shown."
+        f"run; {evidence.shown_runs} are shown."
     )
     return paneled("learning", "Learning curves", caption, colours, panels, panel_inches=2.3)
 
@@ -189,12 +187,4 @@ def _panel(
         axes.plot(epochs, values.mean(0), color=colour, marker="o", markersize=2)
     axes.locator_params(axis="x", nbins=5, integer=True)
     axes.set_xlabel("epoch")
-    frame(axes, outcome(metric).label, stratum, unit_of(outcome(metric)))
-
-
-ANALYSIS = Analysis(
-    warnings={20: warnings},
-    sentences={30: sentences},
-    tables={-10: heading},
-    figures={-10: figure},
-)
+    frame(axes, outcome(metric).label, stratum, outcome(metric).unit)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from experiments.comparison.analyses import Analysis, Evidence
+from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report.sections import Cell, Header, Line, Section
-from experiments.comparison.report.tables import number, under
+from experiments.comparison.report.tables import number
 from experiments.comparison.runs.pairing import column_of, natural
 from experiments.comparison.verdicts.findings import Edge
 
@@ -64,7 +64,7 @@ def _tried(outcome: str, phases: object, failed: object) -> list[tuple[str, bool
 
     Args:
         outcome: `ok` or `out_of_memory`.
-        asked: the requested phases; may be missing.
+        phases: the requested phases; may be missing.
         failed: the phase that did not fit; may be missing.
     """
     phases = phases.split(",") if isinstance(phases, str) else [""]
@@ -82,13 +82,12 @@ def table(evidence: Evidence) -> list[Section]:
     )
     rows: list[Line] = [
         (
-            *(edge.level, ", ".join(filter(None, (edge.stratum, edge.phase)))),
-            *("none" if edge.fits is None else str(edge.fits), Cell(str(edge.too_large), "alarm")),
+            *(edge.level, edge.stratum, edge.phase),
+            "none" if edge.fits is None else str(edge.fits),
+            Cell(str(edge.too_large), "alarm"),
         )
         for edge in evidence.comparison.frontier
     ]
-    header: Header = (evidence.comparison.factor, under(""), number("fits"), number("does not fit"))
+    sizes = (number("fits"), number("does not fit"))
+    header: Header = (evidence.comparison.factor, "stratum", "phase", *sizes)
     return [Section("Where memory ends", caption, header, rows)] if rows else []
-
-
-ANALYSIS = Analysis(tables={100: table})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments.comparison.analyses import Analysis, Evidence
+from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report import wording
-from experiments.comparison.report.sections import Column, Section
-from experiments.comparison.report.tables import number, under
+from experiments.comparison.report.sections import Header, Line, Section
+from experiments.comparison.report.tables import number
 from experiments.comparison.runs.raw import Phase, RawRun, of_inference
 from experiments.comparison.statistics.significance import PaperProcedure, paper_procedure
 from experiments.comparison.verdicts.decision import ALPHA
@@ -16,18 +16,16 @@ from experiments.comparison.verdicts.findings import Comparison, grouped
 from experiments.metrics import outcome
 
 UNJUDGED = "not judged here"
-WARNING = (
-    "Not evidence, and not what the verdicts rest on: the steps of one process a side, tested as "
-    "if they were independent values."
-)
 CAPTION = (
+    "Not evidence, and not what the verdicts rest on: the steps of one process a side, tested as "
+    "if they were independent values. "
     "Steps of one process share that process’s luck, so their number says nothing about another "
     "run: in simulation (runs that vary by 3 %, steps with autocorrelation 0.5) the paired "
     "Wilcoxon test on steps calls two identical systems different in 85 % of cases where it should "
     "in 5 %. Kolmogorov-Smirnov with a mean and deviation estimated from the same values is no "
     "valid test of normality: it rejects 0 % of normal and 4 % of exponential samples of 20. "
-    "Lilliefors and Shapiro stand beside it. Of normality tests the level’s p stands above its "
-    "baseline’s. One block: the first that has steps of both sides."
+    "Normality tests have the level’s p, then its baseline’s. One block: the first that has steps "
+    "of both sides."
 )
 
 
@@ -85,27 +83,25 @@ def table(evidence: Evidence) -> list[Section]:
     """Return a line for each pair, if the protocol is that of the papers."""
     if evidence.protocol != "paper":
         return []
-    names = ("p, KS", "p, Lilliefors", "p, Shapiro")
-    header: list[str | Column] = ["outcome", under(""), "pair", under(""), "block", number("steps")]
-    for name in names:
-        header += [number(name), under("")]
-    header += [number("p, Wilcoxon on steps"), "it says", "over all blocks"]
-    lines = [_cells(row) for row in rows(evidence.comparison, evidence.raw)]
-    title = "The papers’ procedure, for comparison only"
-    return [Section(title, CAPTION, header, lines, warning=WARNING)] if lines else []
-
-
-def _cells(row: PaperRow) -> tuple[str, ...]:
-    tests = row.procedure
-    normality = (tests.ks_p, tests.lilliefors_p, tests.shapiro_p)
-    labels = (outcome(row.metric).label, row.stratum, row.b, f"against {row.a}", row.block)
-    return (
-        *(*labels, str(tests.n_steps)),
-        *(wording.p_value(p) for both in normality for p in reversed(both)),
-        wording.p_value(tests.wilcoxon_p),
-        "significant" if row.is_significant else "not significant",
-        row.verdict,
+    numbers = map(number, ("steps", "p, KS", "p, Lilliefors", "p, Shapiro"))
+    header: Header = (
+        *("outcome", "stratum", "pair", "block"),
+        *numbers,
+        *(number("p, Wilcoxon on steps"), "it says", "over all blocks"),
     )
-
-
-ANALYSIS = Analysis(tables={140: table})
+    lines: list[Line] = []
+    for row in rows(evidence.comparison, evidence.raw):
+        tests = row.procedure
+        normality = (tests.ks_p, tests.lilliefors_p, tests.shapiro_p)
+        pair = f"{row.b} against {row.a}"
+        lines.append(
+            (
+                *(outcome(row.metric).label, row.stratum, pair, row.block, str(tests.n_steps)),
+                *("; ".join(map(wording.p_value, reversed(both))) for both in normality),
+                wording.p_value(tests.wilcoxon_p),
+                "significant" if row.is_significant else "not significant",
+                row.verdict,
+            )
+        )
+    title = "The papers’ procedure, for comparison only"
+    return [Section(title, CAPTION, header, lines)] if lines else []

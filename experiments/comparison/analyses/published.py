@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from experiments.comparison.analyses import Analysis, Evidence
 from experiments.comparison.analyses.breakdown import breakdowns
+from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Line, Section
 from experiments.comparison.runs.environment import medians
@@ -120,6 +120,3 @@ def shares(
     header = ("network", "published, TensorFlow", "published, PyTorch", *comparison.levels)
     title, caption = "Published shares of kernel time, and ours", SHARES.format(source=source)
     return [Section(title, caption, header, rows)] if rows else []
-
-
-ANALYSIS = Analysis(tables={150: table})

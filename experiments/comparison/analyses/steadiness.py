@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.comparison.analyses import Analysis, Evidence
+from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report.sections import Cell, Header, Line, Section
-from experiments.comparison.report.tables import decimal, number, under
+from experiments.comparison.report.tables import decimal, number
 from experiments.comparison.runs.raw import WINDOWS, RawRun
 from experiments.comparison.statistics.steady import KINDS, Steady, classify
 
@@ -54,52 +54,39 @@ def of_runs(raw: Sequence[RawRun]) -> tuple[RunSteadiness, ...]:
 
 def tables(evidence: Evidence) -> list[Section]:
     """Return steady states by level, and the runs without one."""
-    comparison, results = evidence.comparison, of_runs(evidence.raw)
+    results, factor = of_runs(evidence.raw), evidence.comparison.factor
     if not results:
         return []
-    by_level = {
-        level: [result for result in results if result.run.level == level]
-        for level in comparison.levels
-    }
-    runs = f"{len(results):,} of {comparison.n_runs:,} runs"
-    if len(results) >= comparison.n_runs:
-        runs = f"all {len(results):,} runs"
+    counts = ("steady from step, median", "summarised before they were steady")
+    header: Header = (factor, *map(number, ("runs read", *KINDS, *counts)))
+    rows: list[Line] = []
+    for level in evidence.comparison.levels:
+        inside = [result for result in results if result.run.level == level]
+        kinds = [result.steady.kind for result in inside]
+        steps = [result.steady.first_steady_step for result in inside]
+        first = [step for step in steps if step is not None]
+        early = sum(result.measured_too_early for result in inside)
+        rows.append(
+            (
+                *(level, str(len(inside)), *(str(kinds.count(kind)) for kind in KINDS)),
+                decimal(float(np.median(first)) if first else None, "{:.0f}"),
+                Cell(str(early), "alarm" if early else ""),
+            )
+        )
     free = FREE_STEPS if any(result.phase == WINDOWS for result in results) else ""
-    counts = (
-        "steady from step, median",
-        "steps left out as warm-up",
-        "runs summarised before they were steady",
-    )
-    header: Header = (comparison.factor, *map(number, ("runs read", *KINDS, *counts)))
-    rows = [(level, *_cells(of_level)) for level, of_level in by_level.items() if of_level]
-    title, caption = "Was steady state reached?", CAPTION.format(runs=runs) + free
-    sections = [Section(title, caption, header, rows)]
-    restless: list[Line] = []
-    for result in (result for of_level in by_level.values() for result in of_level):
-        if result.steady.kind == RESTLESS:
-            run, reason = result.run, f"{result.phase}: {result.steady.reason}"
-            name = Cell(run.run_id, link=evidence.link(run.run_id))
-            restless.append((name, run.level, run.stratum, run.block, reason))
+    total = max(evidence.comparison.n_runs, len(results))
+    caption = CAPTION.format(runs=f"{len(results):,} of {total:,} runs") + free
+    sections = [Section("Was steady state reached?", caption, header, rows)]
+    restless: list[Line] = [
+        (
+            Cell(result.run.run_id, link=evidence.link(result.run.run_id)),
+            *(result.run.level, result.run.stratum, result.run.block),
+            f"{result.phase}: {result.steady.reason}",
+        )
+        for result in results
+        if result.steady.kind == RESTLESS
+    ]
     if restless:
-        columns: Header = ("run", comparison.factor, under(""), "block", "why")
-        sections.append(Section("Runs without a steady state", "", columns, restless, level=3))
+        columns = ("run", factor, "stratum", "block", "why")
+        sections.append(Section("Runs without a steady state", "", columns, restless))
     return sections
-
-
-def _cells(runs: Sequence[RunSteadiness]) -> tuple[str | Cell, ...]:
-    def count(number: int, *, alarming: bool) -> Cell:
-        return Cell(str(number or "·"), "alarm" if alarming and number else "")
-
-    kinds = [result.steady.kind for result in runs]
-    steps = [result.steady.first_steady_step for result in runs]
-    first = [step for step in steps if step is not None]
-    return (
-        str(len(runs)),
-        *(count(kinds.count(kind), alarming=kind == RESTLESS) for kind in KINDS),
-        decimal(float(np.median(first)) if first else None, "{:.0f}"),
-        ", ".join(map(str, sorted({result.warmup_steps for result in runs}))),
-        count(sum(result.measured_too_early for result in runs), alarming=True),
-    )
-
-
-ANALYSIS = Analysis(tables={120: tables})

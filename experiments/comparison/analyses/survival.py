@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.comparison.analyses import Analysis, Evidence
+from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs.pairing import natural
@@ -24,13 +24,13 @@ from experiments.comparison.verdicts.findings import Comparison
 
 CAPTION = (
     "Seconds of training, without validation, until an epoch ended with this accuracy. The median "
-    "is the time by which half of all runs had got there. A run that ended without stays among "
+    "is the time by which half of all runs had reached it. A run that ended without stays among "
     "those that have not (cumulative incidence), in the interval and in the log-rank test too, "
     "which is against the first of each group, block by block, and corrected over all rows (Holm). "
     "An interval needs six runs, the test six blocks."
 )
 HEADER = (
-    *("accuracy", "", "runs", "got there", "median time", "95 % interval"),
+    *("accuracy", "level", "runs", "reached it", "median time", "95 % CI"),
     "p, log-rank (Holm)",
 )
 
@@ -167,6 +167,3 @@ def _cells(time: MedianTime) -> tuple[str, ...]:
     arrived = f"{int(group.reached.sum())} of {count}"
     p = wording.p_value(time.log_rank_p)
     return (name, group.level, count, arrived, seconds(time.seconds), interval, p)
-
-
-ANALYSIS = Analysis(tables={40: table})

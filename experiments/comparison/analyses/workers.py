@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from experiments.comparison.analyses import Analysis
 from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Header, Line, Section
 from experiments.comparison.report.tables import number
@@ -16,7 +15,7 @@ from experiments.comparison.statistics.estimates import Estimate
 from experiments.comparison.verdicts.findings import Comparison, Finding
 
 THROUGHPUT = "train/examples_per_second"
-STEP, ALONE = "train/step_seconds", "train/alone_step_seconds"
+STEP, WITHOUT_EXCHANGE = "train/step_seconds", "train/alone_step_seconds"
 WORKERS = "check/workers"
 ERROR, LIMIT = "check/weights_error", "check/weights_error_limit"
 SHARES = {
@@ -88,8 +87,10 @@ def gains(comparison: Comparison) -> list[Gain]:
             row = finding.row
             high = math.inf if row.ci_high is None else row.ci_high
             speedup = Estimate(row.estimate or 0.0, row.ci_low or 0.0, high)
-            step, alone = (over_baseline.get((name, stratum, level)) for name in (STEP, ALONE))
-            exposed = _exposed(step, alone) if step and alone else (None, None)
+            step, without = (
+                over_baseline.get((name, stratum, level)) for name in (STEP, WITHOUT_EXCHANGE)
+            )
+            exposed = _exposed(step, without) if step and without else (None, None)
             results.append(Gain(finding, count, speedup, *exposed))
     return results
 
@@ -100,14 +101,16 @@ def last_check(comparison: Comparison, metric: str) -> list[Value]:
     return list({(value.stratum, value.level): value for value in values}.values())
 
 
-def _exposed(step: Finding, alone: Finding) -> tuple[Estimate | None, float | None]:
-    steps, without = ({pair.block: pair.b for pair in finding.pairs} for finding in (step, alone))
-    blocks = [block for block in steps if block in without]
-    if len(blocks) < estimates.MINIMUM_VALUES or step.b_value is None or alone.b_value is None:
+def _exposed(step: Finding, without: Finding) -> tuple[Estimate | None, float | None]:
+    with_exchange, others = (
+        {pair.block: pair.b for pair in finding.pairs} for finding in (step, without)
+    )
+    blocks = [block for block in with_exchange if block in others]
+    if len(blocks) < estimates.MINIMUM_VALUES or step.b_value is None or without.b_value is None:
         return None, None
-    sides = ([side[block] for block in blocks] for side in (steps, without))
+    sides = ([side[block] for block in blocks] for side in (with_exchange, others))
     ratio = estimates.exponential(estimates.mean(estimates.log_ratios(*sides)))
-    return _missing(ratio), step.b_value - alone.b_value
+    return _missing(ratio), step.b_value - without.b_value
 
 
 def _missing(share: Estimate) -> Estimate:
@@ -163,6 +166,3 @@ def _interval(share: Estimate) -> str:
     if not abs(share.low) < 10 or not abs(share.high) < 10:  # of one block: unbounded
         return wording.NONE
     return " to ".join(map(_percent, wording.outwards(share.low, share.high, decimals=3)))
-
-
-ANALYSIS = Analysis()  # its study adds the tables

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import base64
 import io
-import re
+import math
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from experiments.comparison.statistics.estimates import Estimate, Floats
-from experiments.metrics import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +95,7 @@ def colours_of(levels: Sequence[str]) -> Colours:
     return dict(zip(levels, map(to_hex, colours), strict=True))
 
 
-def made(drawing: Drawing) -> Figure:
+def draw(drawing: Drawing) -> Figure:
     """Draw a figure, in this style only: a user's file or a library may have set another."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -133,75 +129,57 @@ def paneled(
     panels: Sequence[Callable[[Axes], None]],
     *,
     panel_inches: float = 1.9,
-    a_row: int = PANELS_A_ROW,
-    maximum: int = MAXIMUM_PANELS,
-) -> Drawing | None:
-    """Return small multiples with one legend; None without a panel.
+) -> list[Drawing]:
+    """Return small multiples with one legend; no drawing without a panel.
 
     The caption states how many panels are left out.
     """
-    if not panels:
-        return None
-    shown = panels if len(panels) <= maximum else panels[: min(EXAMPLES, maximum)]
+    shown = panels if len(panels) <= MAXIMUM_PANELS else panels[:EXAMPLES]
     if len(panels) > len(shown):
         caption += f" The first {len(shown)} of {len(panels)} panels."
-    rows = -(-len(shown) // a_row)
+    columns = min(len(shown), PANELS_A_ROW)
+    rows = math.ceil(len(shown) / PANELS_A_ROW)
 
     def paint(canvas: Canvas) -> None:
         for place, panel in enumerate(shown, 1):
-            panel(canvas.add_subplot(rows, a_row, place))
+            panel(canvas.add_subplot(rows, columns, place))
         _legend(canvas, colours)
 
-    return Drawing(name, title, caption, 0.6 + panel_inches * rows, paint)
+    return [Drawing(name, title, caption, 0.6 + panel_inches * rows, paint)] if panels else []
 
 
 def _legend(canvas: Canvas, colours: Colours) -> None:
     from matplotlib.lines import Line2D
 
-    dot = partial(Line2D, [], [], marker="o", linestyle="", markersize=5)
     labels = [shortened(level, 48) for level in colours]
-    columns = max(1, min(len(labels), 140 // (6 + max(map(len, labels)))))
     canvas.legend(
-        handles=[dot(color=colour) for colour in colours.values()],
+        handles=[
+            Line2D([], [], marker="o", linestyle="", markersize=5, color=colour)
+            for colour in colours.values()
+        ],
         labels=labels,
         loc="outside upper left",
-        ncols=columns,
+        ncols=max(1, min(len(labels), 140 // (6 + max(map(len, labels))))),
         frameon=False,
         fontsize=8,
     )
 
 
-def unit_of(outcome: Outcome, unit: str | None = None) -> str:
-    """Return the title of an axis: the unit that its values are shown in, or that it has none."""
-    unitless = "share of 1" if outcome.kind == "difference" else "value without a unit"
-    return (outcome.unit if unit is None else unit) or unitless
-
-
 def frame(axes: Axes, title: str, stratum: str, unit: str) -> None:
     """Set title, grid and the label of the values of a panel."""
-    axes.set_title("\n".join(wrapped(title) + where(stratum)))
-    axes.set_ylabel(unit)
-    if axes.get_yscale() == "linear":
-        axes.locator_params(axis="y", nbins=4)
-        axes.ticklabel_format(axis="y", useOffset=False)
+    axes.set_title(label_of(title, stratum))
+    axes.set_ylabel(unit or "value")
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.margins(y=0.12)
 
 
-def where(stratum: str) -> list[str]:
-    """Return a stratum's line of a label: in full, or only its values if that is too long."""
+def label_of(title: str, stratum: str) -> str:
+    """Return a wrapped title with its stratum, or the stratum's values if that is too long."""
     if len(stratum) > LABEL_WIDTH:
         stratum = ", ".join(part.rpartition("=")[2] for part in stratum.split(", "))
-    return [f"[{shortened(stratum, LABEL_WIDTH)}]"] if stratum else []
-
-
-def wrapped(text: str) -> list[str]:
-    """Wrap a label; long metric names break at their slashes and underscores too."""
-    if len(text) <= LABEL_WIDTH:
-        return [text]
-    lines = textwrap.wrap(re.sub(r"([/_])", "\\1\u200b ", text), LABEL_WIDTH)
-    return [line.replace("\u200b ", "") for line in lines]
+    lines = textwrap.wrap(title, LABEL_WIDTH)
+    return "\n".join([*lines, *([f"[{shortened(stratum, LABEL_WIDTH)}]"] if stratum else [])])
 
 
 def shortened(text: str, width: int) -> str:
@@ -209,25 +187,15 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1].rstrip()}…"
 
 
-def plain_ticks(axis: Any, ticks: Iterable[float] | None = None, suffix: str = "") -> None:
-    """Set ticks, by default at a few round values, in plain numbers on any scale."""
+def plain_ticks(axis: Any, suffix: str = "") -> None:
+    """Set ticks at a few round values, in plain numbers on any scale."""
     from matplotlib import ticker
 
     low, high = axis.get_view_interval()
     locator: Any = ticker.MaxNLocator(4)
-    if ticks is not None:
-        locator = ticker.FixedLocator(list(ticks))
-    elif axis.get_scale() == "log" and high >= WIDE * low:
+    if axis.get_scale() == "log" and high >= WIDE * low:
         subs = (1.0, 2.0, 5.0) if high < 100 * low else (1.0,)
         locator = ticker.LogLocator(subs=subs, numticks=6)
     axis.set_major_locator(locator)
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.10g}{suffix}"))
+    axis.set_major_formatter(lambda value, _: f"{value:,.10g}{suffix}")
     axis.set_minor_locator(ticker.NullLocator())
-
-
-def with_errors(estimates: Sequence[Estimate], factor: float = 1.0) -> tuple[Floats, Floats]:
-    """Return values and the lengths of their error bars; NaN for an unbounded interval."""
-    bounds = [(estimate.value, estimate.low, estimate.high) for estimate in estimates]
-    values, lows, highs = np.array(bounds).T / factor
-    bounded = (lows > 0) & np.isfinite(highs)
-    return values, np.where(bounded, [values - lows, highs - values], np.nan)

@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from experiments.comparison.report import strata, tables, wording
-from experiments.comparison.report.remarks import Advice
+from experiments.comparison.report import tables, wording
 from experiments.comparison.runs.environment import Span
 from experiments.comparison.verdicts import outlook
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
-from experiments.config import durations
+from experiments.config import durations, shell
 
-# More than that nobody reads in ten seconds; the tables have all.
-MAX_OUTCOMES, MAX_LEVELS = 12, 4
-IN_ONE = "In this campaign"
+# More than that cannot be read in ten seconds; the tables have all.
+MAX_OUTCOMES, MAX_CLAUSES = 12, 4
 _NOT_IN_A_METRIC = re.compile(r"[^\w\-. :/]")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Command that measures more.
+
+    Attributes:
+        arguments: of the call.
+        local_arguments: arguments that only this machine needs.
+    """
+
+    what: str
+    arguments: tuple[str, ...]
+    local_arguments: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """Command without a folder or server of this machine."""
+        return shlex.join(["evenhand", *self.arguments])
+
+    def __str__(self) -> str:
+        """Return the command for the terminal that it is printed in."""
+        return f"{self.what}: {shell.from_anywhere(*self.arguments, *self.local_arguments)}"
+
+
+# Number of blocks and stratum -> how they are measured; None if they cannot be.
+MoreBlocks = Callable[[int, str], Advice | None]
 
 
 @dataclass(frozen=True)
@@ -25,7 +51,7 @@ class OutcomeLine:
     """Line of a card for one outcome.
 
     Attributes:
-        verdict: with what single strata show, if they differ.
+        verdict: with those of single strata, if they differ.
         style: as of a `Cell`.
     """
 
@@ -35,20 +61,13 @@ class OutcomeLine:
     verdict: str
     style: str
 
-    @property
-    def basis(self) -> str:
-        return " · ".join(
-            filter(None, (self.verdict, self.interval and f"95 % CI {self.interval}"))
-        )
-
 
 @dataclass(frozen=True)
 class AnswerCard:
     """Card of a comparison.
 
     Attributes:
-        answer: a sentence to be read aloud, and a second one on what would settle it.
-        caution: the number of warnings.
+        answer: what is settled, what is not, and what it costs to settle it.
         facts: name → text: model, data, machine, versions, date, duration, precision.
         outcomes: settled ones first.
         figures: `verdict/…` metrics of the campaign's run.
@@ -58,7 +77,7 @@ class AnswerCard:
     title: str
     question: str
     answer: str
-    caution: str
+    warnings: Sequence[str]
     facts: Mapping[str, str]
     outcomes: Sequence[OutcomeLine]
     left_out: int
@@ -66,243 +85,175 @@ class AnswerCard:
     advice: Advice | None = None
 
     @property
-    def told(self) -> str:
-        """Answer with its caution."""
-        return " ".join(filter(None, (self.answer, self.caution)))
+    def headline(self) -> str:
+        """Answer with the number of warnings."""
+        count = len(self.warnings)
+        return f"{self.answer} ({count} warning{'s' * (count > 1)})" if count else self.answer
 
 
 def build_card(
     comparison: Comparison,
     title: str,
     span: Span | None = None,
-    advice: Advice | None = None,
+    more_blocks: MoreBlocks | None = None,
 ) -> AnswerCard:
     """Return the card of a comparison.
 
     Args:
         span: when the runs were measured.
-        advice: how more blocks are measured.
+        more_blocks: returns how more blocks are measured.
     """
-    headlines = wording.settled_first(_headlines(comparison))
-    shown = headlines[:MAX_OUTCOMES]
+    chosen = wording.headlines(comparison)
+    headlines = wording.summaries_of(chosen, comparison) or chosen
+    headlines = sorted(headlines, key=lambda finding: not finding.judged)
     several = len(grouped(headlines)) > 1
-    count = len(comparison.warnings)
+    lines = []
+    for finding in headlines[:MAX_OUTCOMES]:
+        level = wording.level_name(finding.row.b, comparison.factor)
+        verdicts = (finding.row.verdict, wording.verdicts_of_strata(finding, comparison))
+        lines.append(
+            OutcomeLine(
+                wording.describe_outcome(finding) + (f": {level}" if several else ""),
+                wording.effect(finding),
+                wording.effect_interval(finding),
+                " · ".join(filter(None, verdicts)),
+                tables.style(finding),
+            )
+        )
     return AnswerCard(
         title,
         _question(comparison, headlines),
         " ".join(filter(None, (_answer(comparison, headlines), _quality(comparison)))),
-        f"Read it with the report’s {f'{count} warnings' if count > 1 else 'warning'}."
-        if count
-        else "",
+        [warning.text for warning in comparison.warnings],
         {name: text for name, text in _facts(comparison, span).items() if text},
-        [_line(finding, comparison, several=several) for finding in shown],
-        len(headlines) - len(shown),
+        lines,
+        len(headlines) - len(lines),
         _figures(headlines),
-        advice,
+        _advice(chosen, more_blocks) if more_blocks else None,
     )
 
 
-def _headlines(comparison: Comparison) -> list[Finding]:
-    chosen = wording.headlines(comparison)
-    keys = {(finding.row.metric, finding.row.a, finding.row.b) for finding in chosen}
-    return [
-        finding
-        for finding in comparison.summaries
-        if (finding.row.metric, finding.row.a, finding.row.b) in keys
-    ] or chosen
-
-
-def _line(finding: Finding, comparison: Comparison, *, several: bool) -> OutcomeLine:
-    label = wording.describe_outcome(finding)
-    whom = f": {wording.spoken(finding.row.b, comparison)}" if several else ""
-    verdict = " · ".join(filter(None, (finding.row.verdict, strata.counted(finding, comparison))))
-    return OutcomeLine(
-        label + whom,
-        wording.effect(finding),
-        wording.effect_interval(finding),
-        verdict,
-        tables.style(finding),
-    )
+def _advice(headlines: Sequence[Finding], more_blocks: MoreBlocks) -> Advice | None:
+    """Return how the headline that needs most blocks can be settled."""
+    needed = max(headlines, key=outlook.more_blocks, default=None)
+    if needed is None or not outlook.more_blocks(needed):
+        return None
+    advice = more_blocks(outlook.more_blocks(needed), needed.row.stratum)
+    return advice and replace(advice, what=f"{advice.what} (for {needed.outcome.label})")
 
 
 def _question(comparison: Comparison, findings: Sequence[Finding]) -> str:
-    sides = wording.joined(
-        [wording.spoken(level, comparison) for level in comparison.levels[: MAX_LEVELS + 1]]
-    )
-    more = len(comparison.levels) - MAX_LEVELS - 1
-    what = (
-        wording.joined(list(dict.fromkeys(finding.outcome.label for finding in findings)), "or")
-        or "any outcome"
-    )
-    return f"Do {sides}{f' and {more} more' if more > 0 else ''} differ in {what}?"
+    levels = [wording.level_name(level, comparison.factor) for level in comparison.levels]
+    labels = _labels(findings) or ["any outcome"]
+    sides = wording.joined(wording.shortened(levels, MAX_CLAUSES + 1))
+    return f"Do {sides} differ in {wording.joined(labels, 'or')}?"
+
+
+def _labels(findings: Iterable[Finding]) -> list[str]:
+    return list(dict.fromkeys(finding.outcome.label for finding in findings))
 
 
 def _answer(comparison: Comparison, findings: Sequence[Finding]) -> str:
-    reported = [finding for finding in findings if strata.is_told(finding, comparison)]
-    nothing = not any(finding.row.estimate is not None for finding in findings) or all(
-        finding.decision is Decision.TOO_FEW for finding in findings
-    )
-    if nothing and not reported:
+    counts = {id(finding): wording.verdicts_of_strata(finding, comparison) for finding in findings}
+    settled = [finding for finding in findings if finding.judged or counts[id(finding)]]
+    if not settled and all(finding.decision is Decision.TOO_FEW for finding in findings):
         return wording.sentences(comparison)[0]
-    if len(grouped(findings)) > 1:
-        return _of_many(comparison, findings)
-    first = reported or findings[:1]
-    clauses = [strata.clause(finding, comparison) for finding in first]
-    rest = [
-        finding.outcome.label
-        for finding in findings
-        if all(finding is not other for other in first)
+    shown = settled or findings[:1]
+    clauses = [
+        wording.clause(finding) + (f" ({counts[id(finding)]})" if counts[id(finding)] else "")
+        for finding in shown
     ]
-    clauses += [f"not settled: {wording.joined(rest)}"] if rest else []
-    sentence = "; ".join(clauses)
-    shown = bool(reported) or first[0].decision is Decision.SIZE_OPEN
-    sentence = (
-        f"{IN_ONE} {sentence}"
-        if shown and _of_one_campaign(comparison)
-        else f"{sentence[:1].upper()}{sentence[1:]}"
-    )
-    return " ".join(
-        filter(
-            None, (f"{sentence}.", _how([finding for finding in findings if not finding.judged]))
-        )
-    )
+    text = "; ".join(wording.shortened(clauses, MAX_CLAUSES))
+    # A campaign's effect on a side could be taken for the side's.
+    of_one_campaign = settled and len(comparison.rests_on.get("campaigns", ())) == 1
+    sentences = [
+        f"In this campaign {text}." if of_one_campaign else f"{wording.begin(text, shown[0])}."
+    ]
+    rest = _labels(finding for finding in findings if not any(finding is other for other in shown))
+    if rest:
+        sentences.append(f"Not settled: {wording.joined(rest)}.")
+    unsettled = [finding for finding in findings if not finding.judged]
+    return " ".join([*sentences, *_remedies(unsettled)])
 
 
-def _how(unsettled: Sequence[Finding]) -> str:
-
-    def names(findings: Sequence[Finding]) -> str:
-        return (
-            "it"
-            if len(unsettled) == 1
-            else wording.joined(list(dict.fromkeys(finding.outcome.label for finding in findings)))
-        )
-
+def _remedies(unsettled: Sequence[Finding]) -> list[str]:
+    """Return sentences on what it costs to settle an outcome, or what may help."""
     sentences = []
-    if planned := [
-        (blocks, finding) for finding in unsettled if (blocks := outlook.payable(finding))
-    ]:
-        blocks, longest = max(planned, key=lambda pair: pair[0])
-        takes = (
-            f", {durations.format_duration(blocks * longest.block_seconds)},"
-            if longest.block_seconds
-            else ""
-        )
-        each = " each" if len(planned) > 1 else ""
+    blocks = {id(finding): outlook.payable(finding) or 0 for finding in unsettled}
+    planned = [finding for finding in unsettled if blocks[id(finding)]]
+    if planned:
+        longest = max(planned, key=lambda finding: blocks[id(finding)])
+        count = blocks[id(longest)]
+        seconds = count * (longest.block_seconds or 0.0)
+        time = f", {durations.format_duration(seconds)}," if seconds else ""
         sentences.append(
-            f"At most {blocks:,} more block{'s' * (blocks > 1)}{takes} settle "
-            f"{names([finding for _, finding in planned])} "
-            f"with a predicted probability of {outlook.PREDICTED}{each}."
+            f"At most {wording.more_blocks(count)}{time} settle {wording.joined(_labels(planned))} "
+            f"with a predicted probability of {outlook.PREDICTED}"
+            f"{' each' if len(planned) > 1 else ''}."
         )
     if rest := [finding for finding in unsettled if outlook.remedies(finding)]:
-        ways = wording.joined(
-            list(dict.fromkeys(way for finding in rest for way in outlook.remedies(finding))), "or"
-        )
+        ways = dict.fromkeys(way for finding in rest for way in outlook.remedies(finding))
         sentences.append(
-            f"How many more blocks would settle {names(rest)} cannot be predicted; {ways} may help."
+            f"How many more blocks would settle {wording.joined(_labels(rest))} cannot be "
+            f"predicted; {wording.joined(list(ways), 'or')} may help."
         )
-    return " ".join(sentences)
-
-
-def _of_many(comparison: Comparison, findings: Sequence[Finding]) -> str:
-    metric = findings[0].row.metric
-    group = [finding for finding in findings if finding.row.metric == metric]
-    seen = [
-        f"{_whom(finding, comparison)} {_brief(finding, comparison)}"
-        for finding in group[:MAX_LEVELS]
-    ]
-    seen += [f"{len(group) - len(seen)} more in the report"] if len(group) > len(seen) else []
-    bases = list(dict.fromkeys(wording.spoken(finding.row.a, comparison) for finding in group))
-    against = f" against {bases[0]}" if len(bases) == 1 else ""
-    label = group[0].outcome.label
-    where = f" {IN_ONE.lower()}" if _of_one_campaign(comparison) else ""
-    return f"{label[:1].upper()}{label[1:]}{against}{where}: {'; '.join(seen)}."
-
-
-def _of_one_campaign(comparison: Comparison) -> bool:
-    """Return whether a campaign's effect on a side could be taken for the side's."""
-    return len(comparison.rests_on.get("campaigns", ())) == 1
+    return sentences
 
 
 def _quality(comparison: Comparison) -> str:
     """Return the differences in quality that are shown though no primary outcome."""
-    if not comparison.primary:
-        return ""
     clauses = []
-    for (stratum, *_), group in grouped(comparison.findings).items():
-        ranked = [
-            (finding.outcome.headline[1], at, finding)
-            for at, finding in enumerate(group)
-            if finding.outcome.headline
-            and finding.outcome.headline[0] == "quality"
+    for group in grouped(comparison.findings).values() if comparison.primary else ():
+        different = [
+            finding
+            for finding in group
+            if (finding.outcome.headline or ("", 0))[0] == "quality"
             and not finding.primary
-            if finding.decision in (Decision.DIFFERENT, Decision.SIZE_OPEN)
+            and finding.decision in (Decision.DIFFERENT, Decision.SIZE_OPEN)
         ]
-        if ranked:
-            clauses.append(
-                wording.clause(min(ranked)[2], comparison) + (f" [{stratum}]" if stratum else "")
-            )
-    rest = [f"{len(clauses) - MAX_LEVELS} more in the report"] if len(clauses) > MAX_LEVELS else []
-    return (
-        f"Quality differs (exploratory): {'; '.join([*clauses[:MAX_LEVELS], *rest])}."
-        if clauses
-        else ""
-    )
-
-
-def _brief(finding: Finding, comparison: Comparison) -> str:
-    text, counted = wording.brief(finding), strata.counted(finding, comparison)
-    if not counted:
-        return text
-    return f"{text.removesuffix(')')}; {counted})" if text.endswith(")") else f"{text} ({counted})"
-
-
-def _whom(finding: Finding, comparison: Comparison) -> str:
-    where = f" [{finding.row.stratum}]" if finding.row.stratum else ""
-    return wording.spoken(finding.row.b, comparison) + where
+        if different:
+            first = min(different, key=lambda finding: (finding.outcome.headline or ("", 0))[1])
+            clauses.append(wording.clause(first))
+    text = "; ".join(wording.shortened(clauses, MAX_CLAUSES))
+    return f"Quality differs (exploratory): {text}." if clauses else ""
 
 
 def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
-    facts = {
-        name: wording.joined(
-            list(
-                dict.fromkeys(
-                    facts[name] for facts in comparison.environment.values() if name in facts
-                )
-            )
-        )
-        for name in ("model", "dataset", "cpu", "gpu")
-    }
+    def values(name: str) -> str:
+        levels = comparison.environment.values()
+        return ", ".join(dict.fromkeys(facts[name] for facts in levels if name in facts))
+
     versions = {
         f"{name.removeprefix('version.')} {text}"
         for facts in comparison.environment.values()
         for name, text in facts.items()
         if name.startswith("version.")
     }
-    of_rows = {finding.row.n_blocks for finding in comparison.findings}
-    counted = wording.block_range(of_rows - {0} or of_rows)
+    counts = [finding.row.n_blocks for finding in comparison.findings if finding.row.n_blocks]
+    blocks = " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else "0"
     smallest = wording.smallest_detectable(comparison)
     return {
-        "Model": facts["model"],
-        "Data": facts["dataset"],
-        "CPU": facts["cpu"],
-        "GPU": facts["gpu"] or ("none recorded" if facts["cpu"] else ""),
+        "Model": values("model"),
+        "Data": values("dataset"),
+        "CPU": values("cpu"),
+        "GPU": values("gpu"),
         "Versions": ", ".join(sorted(versions)),
         "Date": span.days if span else "",
         "Duration": f"{durations.format_duration(span.seconds)}, first run to last" if span else "",
-        "Runs": ", ".join(filter(None, (f"{comparison.n_runs:,} usable", counted))),
+        "Runs": f"{comparison.n_runs:,} usable, in blocks: {blocks}",
         "Precision": f"smallest detectable effect {smallest}" if smallest else "",
     }
 
 
 def _figures(findings: Sequence[Finding]) -> dict[str, float]:
+    """Return estimates and bounds in four digits, the bounds rounded outwards."""
     several = len({(finding.row.a, finding.row.b) for finding in findings}) > 1
-    values: dict[str, float] = {}
-    for finding in findings:
-        row = finding.row
-        if row.stratum:
-            continue
+    figures: dict[str, float] = {}
+    for row in (finding.row for finding in findings if not finding.row.stratum):
         key = _NOT_IN_A_METRIC.sub("_", f"verdict/{row.metric}{f'/{row.b}' if several else ''}")
-        names = (row.kind, "low", "high")
-        named = dict(zip(names, wording.logged(row.estimate, row.ci_low, row.ci_high), strict=True))
-        values |= {f"{key}/{name}": value for name, value in named.items() if value is not None}
-    return values
+        if row.estimate is not None:
+            figures[f"{key}/{row.kind}"] = float(f"{row.estimate:.4g}")
+        for at, (name, bound) in enumerate((("low", row.ci_low), ("high", row.ci_high))):
+            if bound is not None:
+                figures[f"{key}/{name}"] = wording.outwards(bound, bound, digits=4)[at]
+    return figures

@@ -16,32 +16,31 @@ from tracking import spreadsheet
 
 SCHEMA_VERSION = 1
 SUMMARY_KEYS = (
-    *(
-        "metric",
-        "factor",
-        "a",
-        "b",
-        "kind",
-        "n_strata",
-        "n_blocks",
-        "strata",
-        "left_out",
-        "estimate",
-        "low",
-        "high",
-    ),
-    *(
-        "prediction_low",
-        "prediction_high",
-        "tau",
-        "i_squared_percent",
-        "q_p",
-        "p",
-        "p_holm",
-        "margin",
-        "equivalent",
-    ),
-    *("verdict", "reason", "family", "no_estimate"),
+    "metric",
+    "factor",
+    "a",
+    "b",
+    "kind",
+    "n_strata",
+    "n_blocks",
+    "strata",
+    "left_out",
+    "estimate",
+    "low",
+    "high",
+    "prediction_low",
+    "prediction_high",
+    "tau",
+    "i_squared_percent",
+    "q_p",
+    "p",
+    "p_holm",
+    "margin",
+    "equivalent",
+    "verdict",
+    "reason",
+    "family",
+    "no_estimate",
 )
 EXCLUSION_KEYS = ("run_id", "name", "level", "block", "metric", "reason", "code")
 MAX_TERMINAL_ROWS = 100
@@ -61,7 +60,9 @@ def write(comparison: Comparison, document: Document, folder: Path) -> Path:
             (folder / "figures" / f"{figure.name}.png").write_bytes(figure.png)
     (folder / "report.html").write_text(rendering.page(document), encoding="utf-8")
     (folder / "report.md").write_text(rendering.markdown(document), encoding="utf-8")
-    (folder / "card.md").write_text(rendering.markdown_card(document.card) + "\n", encoding="utf-8")
+    card = f"# {rendering.escape_markdown(document.card.title)}\n\n"
+    card += rendering.markdown_card(document.card)
+    (folder / "card.md").write_text(card, encoding="utf-8")
     (folder / "comparison.csv").write_text(as_csv(comparison), encoding="utf-8")
     (folder / "comparison.json").write_text(as_text, encoding="utf-8")
     return folder / "report.html"
@@ -70,8 +71,7 @@ def write(comparison: Comparison, document: Document, folder: Path) -> Path:
 def subtitle(comparison: Comparison) -> str:
     """Return what was compared, by how many runs and with which margin."""
     return (
-        f"{tables.versus(comparison)} · factor {comparison.factor} · {comparison.n_runs} usable "
-        "runs · "
+        f"{tables.versus(comparison)} by {comparison.factor} · {comparison.n_runs} usable runs · "
         f"margin ±{wording.percent(comparison.margin)} on ratios"
     )
 
@@ -91,11 +91,11 @@ def missing(comparison: Comparison) -> list[str]:
 
 def terminal(comparison: Comparison) -> Table:
     """Return the verdict table for a terminal; of very many rows the headlines."""
-    every, title = comparison.findings, tables.versus(comparison)
-    if len(every) <= MAX_TERMINAL_ROWS:
+    findings, title = comparison.findings, tables.versus(comparison)
+    if len(findings) <= MAX_TERMINAL_ROWS:
         return rendering.terminal(tables.verdicts(comparison), title)
     shown = wording.headlines(comparison)[:MAX_TERMINAL_ROWS]
-    title += f" ({len(shown):,} of {len(every):,} rows; all are in the report)"
+    title += f" ({len(shown):,} of {len(findings):,} rows; all are in the report)"
     return rendering.terminal(
         tables.verdicts(dataclasses.replace(comparison, findings=tuple(shown))), title
     )

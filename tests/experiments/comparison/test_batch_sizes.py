@@ -61,7 +61,7 @@ def test_false_limits_are_rare() -> None:
     assert sum(size is not None for size in limits) <= 3
 
 
-def _with_inference(table: pd.DataFrame, sizes: tuple[int, ...] = (1, 8, 16)) -> pd.DataFrame:
+def with_inference(table: pd.DataFrame, sizes: tuple[int, ...] = (1, 8, 16)) -> pd.DataFrame:
     rng = np.random.default_rng(1)
     for size in sizes:
         prefix = "inference/" if size == sizes[0] else f"inference/batch_{size}/"
@@ -72,28 +72,26 @@ def _with_inference(table: pd.DataFrame, sizes: tuple[int, ...] = (1, 8, 16)) ->
 
 
 def test_inference_has_curve_for_each_level() -> None:
-    table = _with_inference(frame(blocks=10))
-    results = batch_sizes.of_evidence(Evidence(compare(table), table))
-    assert [(curve.what, curve.level, curve.limit.size) for curve in results] == [
+    table = with_inference(frame(blocks=10))
+    results = batch_sizes.from_evidence(Evidence(compare(table), table))
+    assert [(curve.phase, curve.level, curve.limit.size) for curve in results] == [
         ("inference", "pytorch", 8),
         ("inference", "tensorflow", 8),
     ]
-    assert [point.size for point in results[0].points] == [1, 8, 16]
-    rate = results[0].points[0].examples_per_second
-    assert rate.value == pytest.approx(50, rel=0.01)
-    assert rate.low < rate.value < rate.high
+    assert list(results[0].rates) == [1, 8, 16]
+    assert results[0].rates[1] == pytest.approx(50, rel=0.01)
 
 
 def test_no_curve_without_first_size_or_with_one_size() -> None:
-    assert curves(compare(_with_inference(frame(), (1,))), 1) == ()
-    assert curves(compare(_with_inference(frame(), (1, 8))), None) == ()
-    mixed = _with_inference(frame())
+    assert curves(compare(with_inference(frame(), (1,))), 1) == ()
+    assert curves(compare(with_inference(frame(), (1, 8))), None) == ()
+    mixed = with_inference(frame())
     mixed.loc[0, "params.inference_batch_sizes"] = "2,8"
-    results = batch_sizes.of_evidence(Evidence(compare(mixed), mixed))
-    assert [[point.size for point in curve.points] for curve in results] == [[8, 16]] * 2
+    results = batch_sizes.from_evidence(Evidence(compare(mixed), mixed))
+    assert [list(curve.rates) for curve in results] == [[8, 16]] * 2
 
 
-def _sized() -> pd.DataFrame:
+def sized() -> pd.DataFrame:
     tables = []
     for size in (8, 16, 32):
         table = frame(blocks=8, seed=size, params={"batch_size": str(size)}, spread=0.003)
@@ -105,24 +103,13 @@ def _sized() -> pd.DataFrame:
 
 
 def test_training_has_curve_if_batch_size_is_stratum_or_factor() -> None:
-    table = _sized()
+    table = sized()
     results = curves(compare(table, strata=["batch_size"]))
-    assert [(curve.what, curve.level, curve.stratum, curve.limit.size) for curve in results] == [
+    assert [(curve.phase, curve.level, curve.stratum, curve.limit.size) for curve in results] == [
         ("training", "pytorch", "", 16),
         ("training", "tensorflow", "", 16),
     ]
     comparison = compare(table[table["framework"] == "pytorch"], factor="batch_size")
     (curve,) = curves(comparison)
     assert (curve.level, curve.limit.size) == ("", 16)
-    assert [point.size for point in curve.points] == [8, 16, 32]
-
-
-def _workloads(count: int, levels: tuple[str, ...] = ("a", "b", "c")) -> pd.DataFrame:
-    tables = []
-    for at in range(count):
-        table = frame(
-            levels=levels, seed=at, params={"workload": f"w{at}"}, factors={"b": 1.2, "c": 1.5}
-        )
-        table["run_id"] += f"-{at}"
-        tables.append(table)
-    return pd.concat(tables, ignore_index=True)
+    assert list(curve.rates) == [8, 16, 32]

@@ -103,7 +103,7 @@ def test_batch_size_limit_needs_quiet_machine() -> None:
             **{"params.batch_size": frame["framework"], "framework": "pytorch", OTHERS_CPU: percent}
         )
         curves = batch_sizes.curves(compare(frame, factor="batch_size"))
-        training = next(curve for curve in curves if curve.what == "training")
+        training = next(curve for curve in curves if curve.phase == "training")
         assert (training.limit.reason is LimitReason.BUSY_MACHINE) == (percent == LOADED)
 
 

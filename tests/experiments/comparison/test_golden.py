@@ -24,7 +24,7 @@ from experiments.comparison.judgement import (
     answer,
 )
 from experiments.comparison.report import rendering, writing
-from experiments.comparison.report.remarks import Advice
+from experiments.comparison.report.card import Advice
 from experiments.comparison.runs.raw import RawRun
 from tests.experiments.comparison import (
     test_breakdown,
@@ -35,7 +35,7 @@ from tests.experiments.comparison import (
 )
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, frame
 from tests.experiments.comparison.steps import raw_runs
-from tests.experiments.comparison.test_batch_sizes import _sized, _with_inference
+from tests.experiments.comparison.test_batch_sizes import sized, with_inference
 from tests.experiments.comparison.test_strata import machines
 from tracking.records import BETWEEN_WARNINGS
 
@@ -49,10 +49,10 @@ Case = tuple[ComparisonSpec, pd.DataFrame, list[RawRun], ReportOptions]
 
 
 def two_sides() -> Case:
-    """Settled, open and constant outcomes; a run that failed, warnings, published figures, advice."""
-    said = f"The data are synthetic.{BETWEEN_WARNINGS}RANDOM weights"
+    """Return settled and constant outcomes, a failed run, warnings and published figures."""
+    warnings = f"The data are synthetic.{BETWEEN_WARNINGS}RANDOM weights"
     tags = {
-        "warnings": said,
+        "warnings": warnings,
         "not_available.cpu_energy": "no RAPL",
         "cpu": "2 × Xeon",
         "version.torch": "2.13",
@@ -81,7 +81,7 @@ def two_sides() -> Case:
 
 
 def strata() -> Case:
-    """Three machines agree and one does not; several levels, primary outcomes."""
+    """Return four machines of which one disagrees, several levels and a primary outcome."""
     table = machines([1.2, 1.25, 1.3, 0.8])
     third = table[table["framework"] == "tensorflow"].assign(
         framework="jax", **{"params.framework": "jax"}
@@ -95,8 +95,8 @@ def strata() -> Case:
 
 
 def steps() -> Case:
-    """Steps that drift, a file that is broken, batch sizes, controls and the published procedure."""
-    table = _with_inference(test_controls.with_controls())
+    """Return drifting steps, a broken file, batch sizes, controls, the published procedure."""
+    table = with_inference(test_controls.with_controls())
     raw = raw_runs(table, factors={"tensorflow": 1.05})
     train = raw[3].phases["train"]
     drifting = replace(train, seconds=train.seconds * np.linspace(1, 1.4, len(train.seconds)))
@@ -111,12 +111,12 @@ def steps() -> Case:
 
 
 def learning() -> Case:
-    """Curves that part, and times to an accuracy that some runs never reach."""
+    """Return curves that differ, and times to an accuracy that some runs do not reach."""
     table = test_learning.with_times(3)
     names = {"a": "pytorch", "b": "tensorflow"}
     raw = [replace(run, level=names[run.level]) for run in test_learning.curves(-0.05)]
     spec = ComparisonSpec(baseline="pytorch", outcomes=["train/total_seconds", "val/loss"])
-    options = ReportOptions("Learning", also=lambda found: _hypotheses(found), figures=False)
+    options = ReportOptions("Learning", also=_hypotheses, figures=False)
     return spec, table, raw, options
 
 
@@ -147,7 +147,7 @@ def several_workers() -> Case:
 
 
 def sizes() -> Case:
-    table = _sized()
+    table = sized()
     spec = ComparisonSpec(factor="batch_size", outcomes=[RATE, STEP])
     return spec, table[table["framework"] == "pytorch"], [], ReportOptions("Sizes", figures=False)
 
@@ -184,24 +184,22 @@ def nothing_usable() -> Case:
 
 
 CASES: tuple[Callable[[], Case], ...] = (
-    *(
-        two_sides,
-        strata,
-        steps,
-        learning,
-        profiles,
-        several_workers,
-        sizes,
-        busy_machine,
-        two_blocks,
-        until_settled,
-    ),
+    two_sides,
+    strata,
+    steps,
+    learning,
+    profiles,
+    several_workers,
+    sizes,
+    busy_machine,
+    two_blocks,
+    until_settled,
     nothing_usable,
 )
 
 
-def told(result: ComparisonResult) -> str:
-    """The report as Markdown, then the terminal: sentences, the card and the table."""
+def _text(result: ComparisonResult) -> str:
+    """Return the report as Markdown, then what the terminal shows."""
     console = Console(width=150, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(rendering.terminal_card(result.card), "", writing.terminal(result.comparison))
     shown = "\n".join(line.rstrip() for line in console.export_text().splitlines())
@@ -209,9 +207,9 @@ def told(result: ComparisonResult) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_the_whole_text_is_the_golden_one(case: Callable[[], Case], tmp_path: Path) -> None:
+def test_text_equals_the_golden_file(case: Callable[[], Case], tmp_path: Path) -> None:
     spec, table, raw, options = case()
-    text = told(answer(spec, table, tmp_path, options, lambda _: raw))
+    text = _text(answer(spec, table, tmp_path, options, lambda _: raw))
     golden = FOLDER / f"{case.__name__}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Learning curves, times to an accuracy and hypotheses, from runs whose answers are known."""
+"""Tests of learning curves, times to an accuracy and hypotheses, from runs of known answers."""
 
 from __future__ import annotations
 
@@ -12,167 +12,129 @@ from experiments.comparison import compare
 from experiments.comparison.analyses import Evidence, hypotheses, learning, survival
 from experiments.comparison.analyses.survival import Reached
 from experiments.comparison.runs.raw import RawRun
-from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
+from experiments.comparison.runs.warning import WarningCode
+from experiments.comparison.verdicts.decision import Decision
 from experiments.metrics import Hypothesis
 from tests.experiments.comparison.campaigns import frame, paired
 
 EPOCHS = 5
+TOTAL = "train/total_seconds"
 
 
 def curves(
-    shift: float,
-    *,
-    blocks: int = 6,
-    noise: float = 0.004,
-    at: int = 2,
-    metric: str = "val/accuracy",
-    seed: int = 0,
+    shift: float, *, blocks: int = 6, noise: float = 0.004, metric: str = "val/accuracy"
 ) -> list[RawRun]:
-    """Two levels that learn alike, but that b lies `shift` off in one epoch."""
-    rng = np.random.default_rng(seed)
-    found = []
+    """Return two levels that learn alike, but b lies `shift` off in the third epoch."""
+    rng, runs = np.random.default_rng(0), []
     for block in map(str, range(1, blocks + 1)):
         common = np.linspace(0.5, 0.9, EPOCHS) + 0.02 * rng.standard_normal()
         for level in ("a", "b"):
             values = common + noise * rng.standard_normal(EPOCHS)
-            values[at] += shift * (level == "b")
-            found.append(RawRun(f"{level}{block}", level, "", block, {}, epochs={metric: values}))
-    return found
+            values[2] += shift * (level == "b")
+            runs.append(RawRun(f"{level}{block}", level, "", block, {}, epochs={metric: values}))
+    return runs
 
 
-def said(raw: list[RawRun]) -> tuple[list[ComparisonWarning], list[str]]:
-    """Return warnings and sentences."""
+@pytest.mark.parametrize(
+    ("raw", "alike", "epoch"),
+    [
+        (curves(0.0, noise=0.002), True, None),
+        (curves(0.006, noise=0.0005), True, 3),  # certain, but less than one point
+        (curves(-0.05), False, 3),
+        (curves(-0.5, blocks=5, metric="val/loss"), None, 3),
+        (curves(-0.5, blocks=2), None, None),
+    ],
+)
+def test_agreement_of_curves(raw: list[RawRun], alike: bool | None, epoch: int | None) -> None:
+    (agreement,) = learning.agreements(raw, "a")
+    assert (agreement.a, agreement.b, agreement.n_epochs) == ("a", "b", EPOCHS)
+    assert agreement.metric in raw[0].epochs
+    assert agreement.n_blocks == len(raw) // 2
+    assert agreement.alike is alike
+    assert epoch in (None, agreement.epoch)
     evidence = Evidence(compare(paired([1.0, 2.0], [1.0, 2.0])), raw=raw)
-    return learning.warnings(evidence), learning.sentences(evidence)
+    codes = [warning.code for warning in learning.warnings(evidence)]
+    assert codes == ([WarningCode.LEARNING_DIFFERS] if alike is False else [])
+    (section,) = learning.table(evidence)
+    assert len(section.rows) == 1
 
 
-def test_curves_that_overlap_are_told_to() -> None:
-    raw = curves(0.0, noise=0.002)
-    (one,) = learning.agreements(raw, "a")
-    assert (one.metric, one.a, one.b, one.n_blocks, one.n_epochs, one.alike) == (
-        "val/accuracy",
-        "a",
-        "b",
-        6,
-        EPOCHS,
-        True,
-    )
-    loud, plain = said(raw)
-    assert loud == []
-    assert plain[0].startswith(
-        "Learning curves, b against a: they overlap. In each of 5 epochs the validation accuracy is equivalent"
-    )
+def test_agreement_has_the_difference_of_its_epoch() -> None:
+    (agreement,) = learning.agreements(curves(-0.05), "a")
+    assert agreement.estimate is not None
+    assert agreement.estimate.value == pytest.approx(-0.05, abs=0.01)
 
 
-def test_curves_that_part_are_told_first() -> None:
-    (one,) = learning.agreements(curves(-0.05), "a")
-    assert (one.alike, one.epoch) == (False, 3)
-    assert one.estimate.value == pytest.approx(-0.05, abs=0.01)
-    loud, plain = said(curves(-0.05))
-    assert [warning.code for warning in loud] == [WarningCode.LEARNING_DIFFERS]
-    assert "differs in epoch 3 by −0.0" in loud[0].text
-    assert plain == []
-
-
-def test_a_shift_inside_the_margin_is_no_difference() -> None:
-    (one,) = learning.agreements(
-        curves(0.006, noise=0.0005), "a"
-    )  # certain, but less than one point
-    assert one.alike is True
-
-
-def test_few_blocks_say_nothing_and_loss_stands_in_for_accuracy() -> None:
-    few, two = curves(-0.5, blocks=5, metric="val/loss"), curves(-0.5, blocks=2)
-    (one,) = learning.agreements(few, "a")
-    assert (one.metric, one.alike) == ("val/loss", None)
-    assert "5 blocks are too few" in said(few)[1][0]
-    (one,) = learning.agreements(two, "a")
-    assert (one.epoch, one.estimate, one.alike) == (None, None, None)
-    assert said(two)[1][0].endswith(": 2 blocks are too few to say whether they overlap.")
-    assert learning.agreements(curves(0.0, blocks=1), "a") == []
-    assert learning.agreements([], "a") == []
+def test_agreement_needs_two_blocks() -> None:
+    assert learning.agreements(curves(0.0, blocks=1), "a") == learning.agreements([], "a") == []
 
 
 def with_times(never: int) -> pd.DataFrame:
-    """Eight blocks; tensorflow needs twice as long to 90 %, and `never` of its runs do not get there."""
+    """Return 8 blocks; tensorflow is slower to 90 %, which `never` of its runs do not reach."""
     table = frame(blocks=8, params={"thresholds": "0.9,0.95"})
-    rows = table["framework"] == "tensorflow"
-    blocks = table["block"].astype(int)
-    table["train/total_seconds"] = 100.0 + blocks
-    table["train/to_accuracy_90_percent_seconds"] = np.where(rows, 40.0 + blocks, 20.0 + blocks)
-    table.loc[rows & (blocks < never), "train/to_accuracy_90_percent_seconds"] = np.nan
-    return table
+    is_late, blocks = table["framework"] == "tensorflow", table["block"].astype(int)
+    seconds = np.where(is_late, 40.0, 20.0) + blocks
+    seconds = np.where(is_late & (blocks < never), np.nan, seconds)
+    return table.assign(**{TOTAL: 100.0 + blocks, "train/to_accuracy_90_percent_seconds": seconds})
 
 
-def test_runs_that_never_get_there_count_as_censored() -> None:
-    comparison = compare(with_times(3), baseline="pytorch", outcomes=["train/total_seconds"])
-    told = {(one.percent, one.level): one for one in survival.reached(comparison)}
-    assert set(told) == {
-        (percent, level) for percent in ("90", "95") for level in ("pytorch", "tensorflow")
-    }
-    late = told["90", "tensorflow"]
+def test_runs_that_do_not_reach_an_accuracy_stay_at_risk() -> None:
+    comparison = compare(with_times(3), baseline="pytorch", outcomes=[TOTAL])
+    by_key = {(group.percent, group.level): group for group in survival.reached(comparison)}
+    levels = ("pytorch", "tensorflow")
+    assert set(by_key) == {(percent, level) for percent in ("90", "95") for level in levels}
+    late = by_key["90", "tensorflow"]
     assert (late.reached.sum(), len(late.reached)) == (5, 8)
     assert sorted(late.seconds[~late.reached]) == [100, 101, 102]  # their whole training
-    (section,) = survival.table(Evidence(comparison))
-    rows = {row[:2]: row for row in section.rows}
-    # when the fourth of eight got there, those that never did among them
-    assert rows["90 %", "pytorch"][2:5] == ("8", "8 of 8", "23 s")
-    assert rows["90 %", "tensorflow"][2:5] == ("8", "5 of 8", "46 s")
-    assert (
-        rows["90 %", "tensorflow"][6] == "0.0078"
-    )  # 2 of 2⁸ choices of sides; that of 95 %, which none reached, does not count
-    assert rows["95 %", "tensorflow"][3:] == ("0 of 8", "never", "—", "—")
+    first, second, *_, last = survival.median_times(list(by_key.values()))
+    # The fourth of eight; runs that never reach it count.
+    assert (first.seconds, second.seconds, last.seconds) == (23, 46, np.inf)
+    # Two of 2⁸ choices of sides; that of 95 %, which no run reached, does not count.
+    assert second.log_rank_p == pytest.approx(2 / 2**8)
+    assert (first.log_rank_p, last.log_rank_p) == (None, None)
 
 
-def names(size: int) -> tuple[str, ...]:
-    """Labels of blocks."""
+def _names(size: int) -> tuple[str, ...]:
     return tuple(map(str, range(size)))
 
 
-def two_sides(rng: np.random.Generator, blocks: int, slower: float = 1.0) -> list[Reached]:
-    """Two levels and three thresholds that nearly all reach, in blocks that share most of what spreads them."""
-    shared = rng.normal(0, 0.5, blocks)
-    seconds = {
-        level: 10 * factor * np.exp(shared + rng.normal(0, 0.1, blocks))
-        for level, factor in (("a", 1), ("b", slower))
-    }
-    return [
-        Reached(percent, "", level, np.minimum(late * own, 60), late * own < 60, names(blocks))
-        for percent, late in (("80", 1.0), ("85", 1.5), ("90", 2.0))
-        for level, own in seconds.items()
+def test_log_rank_test_is_paired_by_block() -> None:
+    rng = np.random.default_rng(1)
+    shared = rng.normal(0, 0.5, 14)
+    groups = [
+        Reached("90", "", level, np.minimum(seconds, 60), seconds < 60, _names(14))
+        for level, factor in (("a", 20.0), ("b", 24.0))
+        for seconds in [factor * np.exp(shared + rng.normal(0, 0.1, 14))]
     ]
-
-
-def test_which_runs_share_a_block_counts() -> None:
-    a, b = two_sides(np.random.default_rng(1), 14, 1.2)[-2:]
+    a, b = groups
     swapped = replace(b, blocks=tuple(reversed(b.blocks)))
-    paired, unpaired = (survival.median_times([a, one])[1].log_rank_p for one in (b, swapped))
-    assert paired < unpaired
+    ps = [survival.median_times([a, side])[1].log_rank_p for side in (b, swapped)]
+    assert ps[0] < ps[1]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("sides", [(1, 1), (5, 5), (8, 5), (6, 6)])
-def test_a_log_rank_test_and_an_interval_need_six_runs_a_side(sides: tuple[int, int]) -> None:
-    found = [
-        Reached("90", "", level, start + np.arange(size), np.ones(size, bool), names(size))
+def test_log_rank_test_and_interval_need_six_runs(sides: tuple[int, int]) -> None:
+    groups = [
+        Reached("90", "", level, start + np.arange(size), np.ones(size, bool), _names(size))
         for level, start, size in zip("ab", (10.0, 100.0), sides, strict=True)
     ]
-    first, second = survival.median_times(found)
-    assert (second.log_rank_p is None) is (min(sides) < 6)
-    assert [np.isnan(one.low) for one in (first, second)] == [size < 6 for size in sides]
+    times = survival.median_times(groups)
+    assert (times[1].log_rank_p is None) is (min(sides) < 6)
+    assert [np.isnan(time.low) for time in times] == [size < 6 for size in sides]
 
 
-def test_times_need_no_total_among_the_outcomes() -> None:
-    asked, unasked = (
-        compare(with_times(3), baseline="pytorch", outcomes=[one])
-        for one in ("train/total_seconds", "val/loss")
-    )
-    assert survival.table(Evidence(unasked)) == survival.table(Evidence(asked)) != []
-    without = with_times(3).drop(columns="train/total_seconds")
+def test_times_do_not_depend_on_the_outcomes() -> None:
+    sections = [
+        survival.table(Evidence(compare(with_times(3), baseline="pytorch", outcomes=[metric])))
+        for metric in (TOTAL, "val/loss")
+    ]
+    assert sections[0] == sections[1] != []
+    without = with_times(3).drop(columns=TOTAL)
     assert survival.table(Evidence(compare(without, baseline="pytorch"))) == []
 
 
 HYPOTHESES = (
-    Hypothesis("H1", "Does one take less time?", "learning", "train/total_seconds", "3.90e-18"),
+    Hypothesis("H1", "Does one take less time?", "learning", TOTAL, "3.90e-18"),
     Hypothesis("H2", "Is one cooler?", "learning", "gpu/temperature_celsius_mean", "0.5"),
     Hypothesis(
         "H3", "Is one cooler?", "inference", "inference/cpu/temperature_celsius_mean", "0.5"
@@ -180,76 +142,45 @@ HYPOTHESES = (
 )
 
 
-def test_hypotheses_are_answered_one_by_one() -> None:
+def test_hypothesis_without_values_has_a_reason() -> None:
     table = frame(blocks=8)
-    rng = np.random.default_rng(1)
-    table["train/total_seconds"] = np.where(
-        table["framework"] == "tensorflow", 20.0, 10.0
-    ) * np.exp(0.01 * rng.standard_normal(len(table)))
-    table["tags.not_available.gpu"] = "no NVIDIA device: NVML Shared Library Not Found"
-    outcomes = [one.metric for one in HYPOTHESES]
+    noise = np.exp(0.01 * np.random.default_rng(1).standard_normal(len(table)))
+    table[TOTAL] = np.where(table["framework"] == "tensorflow", 20.0, 10.0) * noise
+    table["tags.not_available.gpu"] = "no NVIDIA device"
+    outcomes = [hypothesis.metric for hypothesis in HYPOTHESES]
     comparison = compare(table, baseline="pytorch", outcomes=outcomes)
-    time, gpu, cpu = hypotheses.answered(HYPOTHESES, comparison)
-    assert (
-        hypotheses.text(time) == "H0 rejected: tensorflow is slower, by more than the margin (±3 %)"
-    )
-    assert (
-        hypotheses.text(gpu) == "not testable here: no NVIDIA device: NVML Shared Library Not Found"
-    )
-    assert hypotheses.text(cpu) == "not testable here: no two runs of one block have it"
-    assert hypotheses.sentence([time, gpu, cpu]) == (
-        "Of 3 null hypotheses 1 rejected, 0 confirmed as equal, 0 open, 2 not testable here. "
-        "Of those rejected: 1 by more than the margin."
-    )
-    assert [row.split(",")[0] for row in hypotheses.as_csv([time, gpu, cpu]).splitlines()] == [
-        "hypothesis",
-        "H1",
-        "H2",
-        "H3",
-    ]
+    results = hypotheses.answered(HYPOTHESES, comparison)
+    time, gpu, cpu = results
+    assert time.finding is not None
+    assert (time.finding.decision, time.finding.way) == (Decision.DIFFERENT, "slower")
+    assert (gpu.finding, cpu.finding, gpu.reason) == (None, None, "no NVIDIA device")
+    lines = hypotheses.as_csv(results).splitlines()
+    assert [line.split(",")[0] for line in lines] == ["hypothesis", "H1", "H2", "H3"]
     assert hypotheses.cells(time)[-1] == "3.90e-18"
 
 
 @pytest.mark.parametrize(
-    ("ratio", "spread", "said", "counted"),
+    ("ratio", "spread", "decision"),
     [
-        (
-            1.035,
-            0.01,
-            "H0 rejected: b is slower, whether by more than the margin is open (±3 %)",
-            "1 rejected, 0 confirmed",
-        ),
-        (
-            1.01,
-            0.002,
-            "H0 rejected: b is slower, by less than the margin (±3 %)",
-            "1 rejected, 0 confirmed",
-        ),
-        (1.0, 0.01, "H0 stands: equivalent within the margin (±3 %)", "0 rejected, 1 confirmed"),
-        (1.0, 0.0, "H0 stands: identical in all 12 blocks", "0 rejected, 1 confirmed"),
-        (
-            2.0,
-            0.0,
-            "H0 rejected: b is slower, by more than the margin (±3 %)",
-            "1 rejected, 0 confirmed",
-        ),
-        (
-            1.01,
-            0.0,
-            "H0 rejected: b is slower, by less than the margin (±3 %)",
-            "1 rejected, 0 confirmed",
-        ),
+        (1.035, 0.01, Decision.SIZE_OPEN),
+        (1.01, 0.002, Decision.WITHIN_MARGIN),
+        (1.0, 0.01, Decision.EQUIVALENT),
+        (1.0, 0.0, Decision.IDENTICAL),
+        (2.0, 0.0, Decision.DIFFERENT),
+        (1.01, 0.0, Decision.CONSTANT),
     ],
 )
-def test_a_null_hypothesis_is_one_question_and_the_margin_another(
-    ratio, spread, said, counted
+def test_null_hypothesis_does_not_depend_on_the_margin(
+    ratio: float, spread: float, decision: Decision
 ) -> None:
-    """Log-ratios at exactly the stated mean and SD: what is shown of both questions is known."""
-    noise = np.random.default_rng(0).permutation(
-        np.linspace(-1, 1, 12)
-    )  # in random order: blocks know nothing of each other
+    """Log-ratios with exactly this mean and SD: the answers to both questions are known."""
+    noise = np.random.default_rng(0).permutation(np.linspace(-1, 1, 12))
     values = ratio * np.exp(spread * noise / noise.std(ddof=1))
-    comparison = compare(paired([1.0] * 12, values, "train/total_seconds"))
-    found = hypotheses.answered(HYPOTHESES[:1], comparison)
-    assert hypotheses.text(found[0]) == said
-    assert counted in hypotheses.sentence(found)
+    comparison = compare(paired([1.0] * 12, list(values), TOTAL))
+    (result,) = hypotheses.answered(HYPOTHESES[:1], comparison)
+    assert result.finding is not None
+    assert result.finding.decision is decision
+    is_rejected = ratio != 1
+    assert result.finding.different is is_rejected
+    assert f"{int(is_rejected)} rejected, {int(not is_rejected)} " in hypotheses.sentence([result])
+    assert ("rejected" in hypotheses.text(result)) is is_rejected

@@ -1,4 +1,4 @@
-"""The speed-up of several workers, and what the exchange costs: against values worked out by hand, and on paper."""
+"""Tests of the speed-up of several workers and of the cost of the exchange, on known values."""
 
 from __future__ import annotations
 

@@ -34,7 +34,6 @@ def two_objectives() -> Study:
     study.set_metric_names(["train/step_seconds", "memory/peak_rss_bytes"])
     for number in range(6):
         trial = study.ask({"batch_size": optuna.distributions.IntDistribution(8, 64)})
-        trial.set_user_attr("reason", "=1+1")
         trial.set_constraint(search.FITS, 1.0 if number == 4 else -1.0)
         if number == 2:
             study.tell(trial, state=TrialState.FAIL)
@@ -62,31 +61,12 @@ def test_importance_needs_enough_trials(trials: int, kinds: list[str]) -> None:
     assert plot_names(small_study(trials)) == kinds
 
 
-def test_contour_has_only_numbers() -> None:
-    study = small_study(6)
-    plots = dict(results._plots(study, study.trials))
-    (draw,) = (plot for name, plot in plots.items() if name.startswith("Two settings"))
-    contour = draw().layout.to_plotly_json()
-    titles = {contour[axis]["title"]["text"] for axis in ("xaxis", "yaxis")}
-    assert titles == {"batch_size", "learning_rate"}
-
-
 def test_several_objectives_have_a_front_and_all_plots_are_drawn(
     two_objectives: Study, tmp_path: Path
 ) -> None:
     assert plot_names(two_objectives) == ["Pareto front", *["History", "Each setting"] * 2]
     missing = results.write_page(two_objectives, tmp_path, "A sweep", [])
     assert [line.partition(":")[0] for line in missing] == ["Importance"]
-
-
-def test_table_marks_trials_out_of_memory(two_objectives: Study, tmp_path: Path) -> None:
-    results.write_table(two_objectives, tmp_path)
-    header, *rows = (line.split(",") for line in (tmp_path / "trials.csv").read_text().splitlines())
-    table = [dict(zip(header, row, strict=True)) for row in rows]
-    assert [row["state"] for row in table] == ["COMPLETE"] * 2 + ["FAIL"] + ["COMPLETE"] * 3
-    assert [row["number"] for row in table if row[f"constraints_{search.FITS}"] == "1.0"] == ["4"]
-    assert {row["user_attrs_reason"] for row in table} == {"'=1+1"}, "no formula"
-    assert "params_batch_size" in header
 
 
 def test_page_has_escaped_lines_and_names_missing_plots(tmp_path: Path) -> None:

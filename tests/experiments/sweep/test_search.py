@@ -82,14 +82,6 @@ def test_infeasible_trials_are_results_but_never_the_best(tmp_path: Path) -> Non
     assert [trial.params["batch_size"] for trial in search.best(study)] == [16]
 
 
-def test_pareto_front_has_equal_settings_once(tmp_path: Path) -> None:
-    goal = make_goal("batch_size=1|2|4", "throughput:max,memory:min")
-    study = make_study(tmp_path, goal, "random")
-    run = runner(goal, lambda size: result(size, memory=size if size != 2 else 100))
-    search.run_until(study, 8, run, refuse_waiting)
-    assert [trial.params["batch_size"] for trial in search.best(study)] == [4, 1]
-
-
 def test_only_failures_end_the_search(tmp_path: Path) -> None:
     goal = make_goal()
     study = make_study(tmp_path, goal)

@@ -1,16 +1,23 @@
-"""Search spaces and goals as text, and the errors of malformed ones."""
+"""Search spaces, goals and lengths of trainings, and the errors of malformed searches."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
+from experiments.config import settings as settings_
+from experiments.config.settings import CampaignSettings
+from experiments.planning import length
+from experiments.planning.length import Length
 from experiments.studies import captioning, grid
 from experiments.sweep import goals, requests, space
+from experiments.sweep.requests import SweepRequest
 from experiments.sweep.settings import Sweep
+from experiments.workloads import steps
 from tracking.errors import ErrorCode, UsageError
 
 INVALID, UNKNOWN, MISSING = (
@@ -104,8 +111,6 @@ def test_malformed_search_is_refused(text: str, code: ErrorCode) -> None:
         ({"constraints": "memory<4 apples"}, INVALID),
         ({"constraints": "loss<small"}, INVALID),
         ({"constraints": "speed<3"}, UNKNOWN),
-        ({"pruner": "median"}, ErrorCode.CONFLICT),
-        ({"pruner": "median", "objectives": "loss,throughput"}, ErrorCode.CONFLICT),
         ({"sampler": "grid", "search": "dropout=0..0.5"}, ErrorCode.TOO_LARGE),
         ({"experiment": "captoning"}, None),
         ({"experiment": "grid"}, ErrorCode.UNSUPPORTED),  # it has two models
@@ -160,3 +165,79 @@ def test_missing_metric_is_refused_with_the_available_ones() -> None:
     assert error.value.code is UNKNOWN
     assert "energy/joules" in str(error.value)
     assert "train/loss, val/loss" in str(error.value)
+
+
+CAPTIONS = {"training_captions": 1_360}  # of scenes
+SHORT = {"epochs": "2", "steps_per_epoch": "30"}  # too few steps for the largest batches
+
+
+def demo(**texts: str) -> captioning.Settings:
+    return settings_.parse(captioning.Settings, captioning.STUDY.presets, texts)
+
+
+def length_of(
+    settings: CampaignSettings,
+    searched: frozenset[str] = frozenset(),
+    counts: dict[str, int] = CAPTIONS,
+) -> Length:
+    trained = length.of(captioning.STUDY, settings, counts, searched)
+    assert trained is not None
+    return trained
+
+
+def make_request(search: str, texts: dict[str, str] | None = None, **sweep: Any) -> SweepRequest:
+    request = requests.parse(Sweep(search=search, **sweep), texts or {})
+    return requests.with_length(request, CAPTIONS)
+
+
+def test_every_batch_size_of_the_documented_search_runs_on_the_defaults() -> None:
+    request = make_request("batch_size=8..256:log,framework=pytorch|tensorflow")
+    for size in range(8, 257):
+        settings: Any = space.settled(
+            request.base, request.goal.dimensions, {"batch_size": size, "framework": "pytorch"}
+        )
+        steps.check(settings, 1_360, "training captions", "scenes")  # raises
+        seen = settings.steps_per_epoch * size
+        assert 1_280 - size < seen <= 1_280, "the examples of 40 steps of 32, whole batches of them"
+        measured = settings.epochs * settings.steps_per_epoch - settings.warmup_steps
+        assert measured >= captioning.STUDY.scaling.measured_steps
+        fewer = (settings.epochs - 1) * settings.steps_per_epoch - settings.warmup_steps
+        assert settings.epochs == 8 or fewer < captioning.STUDY.scaling.measured_steps, (
+            "no epoch more than that takes"
+        )
+
+
+def test_default_batch_size_trains_unchanged() -> None:
+    assert length_of(demo()).settings(32) == {}
+    assert length_of(demo()).steps(32) == 8 * 40
+    short = demo(epochs="1", steps_per_epoch="3", warmup_steps="2")
+    assert length_of(short).settings(32) == {}
+    assert length_of(short).settings(96) == {"steps_per_epoch": 1, "epochs": 3}, (
+        "a single step is measured by default: no more"
+    )
+
+
+def test_searched_settings_are_never_changed() -> None:
+    assert length_of(demo(), frozenset({"epochs"})).settings(256) == {"steps_per_epoch": 5}
+    assert length_of(demo(), frozenset({"steps_per_epoch"})).settings(256) == {}
+    request = make_request("batch_size=8..256:log,epochs=4..8")
+    assert (
+        space.settled(
+            request.base, request.goal.dimensions, {"batch_size": 256, "epochs": 5}
+        ).epochs
+        == 5
+    )  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "options", [{"objectives": "time"}, {"objectives": "loss"}, {"constraints": "val/loss<2.5"}]
+)
+def test_trainings_of_different_length_are_compared_by_rates_only(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError) as error:
+        requests.check_rates(make_request("batch_size=8|32|256", SHORT, **options))
+    assert error.value.code is ErrorCode.CONFLICT
+    # 8: 120 steps, 2 epochs; 256: 3 steps, 8 epochs, for 10 + 12 steps
+    assert "1,920" in str(error.value)
+    assert "6,144" in str(error.value)
+    requests.check_rates(make_request("batch_size=8|32|256", SHORT))
+    requests.check_rates(make_request("dropout=0.1|0.2", SHORT, **options))
