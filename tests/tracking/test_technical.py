@@ -15,7 +15,7 @@ from tracking.technical import pack_tags, unpack_tags
 
 SHOWN = ["block", "campaign", "commit", "cpu", "dataset", "framework", "gpu", "kind", "machine"]
 SHOWN += ["model", "order_in_block", "outcome", "parity", "settings_hash", "team", "treatment"]
-HIDDEN = ["cell", "environment", "host", "pid", "pid_started", "idle", "looks", "turns"]
+HIDDEN = ["cell", "environment", "host", "pid", "pid_started", "looks", "turns"]
 HIDDEN += ["cool_down", "energy_of", "optimizer.implementation", "keras.use_cudnn", "warmup.train"]
 HIDDEN += ["version.torch", "version.keras", "machine.governor", "pinned.cell"]
 HIDDEN += ["train.compilations", "not_available.energy/joules"]
@@ -43,7 +43,7 @@ def test_shown_tags_are_for_people_and_no_tag_is_lost(store: Store, tmp_path: Pa
 def test_values_of_any_length_and_text_are_read_back() -> None:
     """Write quotes and characters beyond ASCII, up to more than a tag holds, several times."""
     rng = random.Random(5)
-    names = ["cell", "idle", "looks", "turns", "team"]
+    names = ["cell", "cool_down", "looks", "turns", "team"]
     names += [f"version.p{number}" for number in range(40)]
     for _ in range(200):
         stored: dict[str, str] = {}
