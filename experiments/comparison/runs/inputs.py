@@ -41,7 +41,7 @@ def table(runs: Any) -> pd.DataFrame:
     if not frame.empty and ("block" not in columns or not frame["block"].notna().any()):
         raise UsageError(
             ErrorCode.MISSING_VALUE,
-            "compare: no run says its block (tag or column `block`), by which runs are paired; "
+            "compare: no run has a block (tag or column `block`), by which runs are paired; "
             f"have {', '.join(columns[:8])}, …",
         )
     return frame
