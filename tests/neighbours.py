@@ -1,4 +1,4 @@
-"""Busy processes that are no children of the test: neighbours of what is measured."""
+"""Busy processes that no process of the test has started, so that their work counts as others'."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Its parent ends at once and leaves it in a session of its own.
+# Its parent ends at once and leaves it in a separate session.
 _START = """
 import os, subprocess, sys
 os.nice(int(sys.argv[1]))
 command = [sys.executable, "-c", sys.argv[2]]
 print(subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True).pid)
 """
-
-
 WITHOUT_END = "while True: pass"
 A_TENTH = """
 import time
@@ -31,23 +29,13 @@ while True:
 
 @contextmanager
 def busy(count: int, work: str = WITHOUT_END, *, yielding: bool = False) -> Iterator[list[int]]:
-    """Run processes that compute, and yield their numbers.
-
-    Args:
-        count: Number of processes.
-        work: Program of each.
-        yielding: Whether they compute only while the CPU is free.
-    """
-    started: list[int] = []
+    """Run processes that compute and yield their ids; `yielding`: only on an otherwise free CPU."""
+    pids: list[int] = []
     try:
         for _ in range(count):
-            done = subprocess.run(
-                [sys.executable, "-c", _START, str(19 * yielding), work],
-                check=True,
-                stdout=subprocess.PIPE,
-            )
-            started.append(int(done.stdout))
-        yield started
+            command = [sys.executable, "-c", _START, str(19 * yielding), work]
+            pids.append(int(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+        yield pids
     finally:
-        for pid in started:
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)

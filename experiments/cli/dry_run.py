@@ -56,7 +56,7 @@ def _time(forecast: Forecast) -> Iterator[str]:
     if len(forecast.unknown) == len(forecast.plan.treatments):
         yield (
             "time       not known: no journal here has a cell with these settings that ended well "
-            f"on this machine ({forecast.machine})"
+            "on this machine"
         )
         return
     for blocks in forecast.looks:

@@ -67,7 +67,6 @@ class Forecast:
     cells: Sequence[Cell]
     data: str
     warnings: Sequence[str]
-    machine: str
     seconds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     detectable: Sequence[Detectable] = ()
     left_out: Sequence[str] = ()
@@ -125,7 +124,6 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         cells_of(plan, settings),
         " | ".join(dict.fromkeys(texts)),
         list(dict.fromkeys(filter(None, warnings))),
-        provenance.fingerprint(),
         seconds,
         _detectable(question, settings, cells),
         tuple(dict.fromkeys(line for data in datasets for line in data.left_out)),
@@ -194,5 +192,5 @@ def _looks(settings: CampaignSettings) -> tuple[Looks, ...]:
     if not settings.until_settled:
         return (FIXED,)
     planned = planned_looks(settings)
-    looks = Looks(planned, (settings.max_blocks,) * len(planned)).one_by_one()
+    looks = Looks(planned, (settings.max_blocks,) * len(planned)).each()
     return tuple(dict.fromkeys((looks[0], looks[-1])))

@@ -15,13 +15,12 @@ from experiments.config.stopping import STOP, Interrupted
 from experiments.contract import Node
 from experiments.run import machine_state
 from experiments.run.machine_state import MachineState
+from experiments.run.sensing import write_metrics
 from tracking import clock, journal
 from tracking.journal import Journal, JournalError
 from tracking.records import (
     BETWEEN_WARNINGS,
     Artifact,
-    Metrics,
-    Point,
     Record,
     RunClosed,
     RunOutcome,
@@ -88,10 +87,7 @@ class Recorder:
         self.write(Artifact(self.run, str(path.relative_to(self.folder))))
 
     def keep_metrics(self, values: Mapping[str, float]) -> None:
-        if values:
-            now = clock.now_ms()
-            points = tuple(Point(key, value, 0, now) for key, value in values.items())
-            self.write(Metrics(self.run, points))
+        write_metrics(self.run, values, self.write)
 
     def warn(self, warnings: Sequence[str]) -> None:
         """Show warnings, and record them on this run and on those of the cells to come."""
@@ -216,9 +212,9 @@ class Recorder:
         uploader = self._uploader
         is_delivered = uploader.finish(5.0 if uploader.trouble else 120.0)
         again = shell.command("replay", "--journal", str(self.folder))
-        lines = journal.named([f"refused: {line}" for line in uploader.refused])
+        lines = journal.first_few([f"refused: {line}" for line in uploader.refused])
         refused = bool(lines)
-        lines += journal.named(list(uploader.damaged.values()))
+        lines += journal.first_few(list(uploader.damaged.values()))
         if not is_delivered:
             reason = uploader.trouble or "it takes longer than this process waits"
             lines.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,31 +36,25 @@ class StoppingRule:
     campaign: Campaign
     question: ComparisonSpec
     stopped: str = ""
-    _seconds: list[float] = field(default_factory=list)
+    _blocks: int = 0
     _began: float = field(default_factory=time.monotonic)
-    _last: float = field(default_factory=time.monotonic)
 
     def __call__(self, block: int, *, ran_now: bool) -> bool:
         """Return True if a block was the last. ran_now: True if any cell ran in this launch."""
         settings = self.campaign.settings
         if not settings.until_settled:
             return False
-        now = time.monotonic()
-        if ran_now:
-            self._seconds.append(now - self._last)
-        self._last = now
+        self._blocks += ran_now
+        seconds = time.monotonic() - self._began
+        block_seconds = seconds / max(1, self._blocks)
         is_planned = block in planned_looks(settings) or block in self.campaign.looks
         budget = durations.seconds("budget", settings.budget)
-        is_over = ran_now and now - self._began + self._block_seconds > budget
+        is_over = ran_now and seconds + block_seconds > budget
         if is_planned or is_over:
-            self._look(block, is_over=is_over)
+            self._look(block, block_seconds, is_over=is_over)
         return bool(self.stopped)
 
-    @property
-    def _block_seconds(self) -> float:
-        return statistics.median(self._seconds) if self._seconds else 0.0
-
-    def _look(self, block: int, *, is_over: bool) -> None:
+    def _look(self, block: int, block_seconds: float, *, is_over: bool) -> None:
         settings, say = self.campaign.settings, self.campaign.recorder.display.say
         self.campaign.note_look(block)
         runs = table(list(journal_runs.stored(self.campaign.recorder.folder)))
@@ -82,7 +75,7 @@ class StoppingRule:
                 f"{settled} of {len(findings)} settled"
             )
             for finding in findings:
-                say(f"  {wording.at_a_look(finding, self._block_seconds)}")
+                say(f"  {wording.at_a_look(finding, block_seconds)}")
         self.stopped = self._why_stop(block, is_settled=is_settled, is_over=is_over)
 
     def _why_stop(self, block: int, *, is_settled: bool, is_over: bool) -> str:

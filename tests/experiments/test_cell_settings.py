@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -23,7 +22,6 @@ from experiments.contract import CellSpec, Prepared, Treatment
 from experiments.run.cell_run import CellTask, cell_spec
 from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
-from experiments.run.recorder import Recorder
 from experiments.studies import captioning
 from models import weights
 from tests import slurm
@@ -223,7 +221,6 @@ def other(value: Any) -> Any:
 
 def test_settings_of_all_studies_reach_a_cell_as_json() -> None:
     shared = settings_.searchable(captioning.Settings)
-    recorder = cast(Recorder, SimpleNamespace(folder=Path(), experiment="", run_id="", nodes=()))
     count = 0
     for study in studies.available():
         module = studies.load(study)
@@ -233,7 +230,7 @@ def test_settings_of_all_studies_reach_a_cell_as_json() -> None:
             for value in (getattr(settings, name), other(getattr(settings, name))):
                 treatment = Treatment("cell", "toy", settings={name: value})
                 task = CellTask(treatment, "cell", "cell", {}, {}, 1)
-                message = json.loads(json.dumps(asdict(cell_spec(recorder, prepared, task))))
+                message = json.loads(json.dumps(asdict(cell_spec(prepared, task, Path()))))
                 received = CellSpec.from_values(message).settings[name]
                 assert received == json.loads(json.dumps(value)), (study, name)
                 count += 1

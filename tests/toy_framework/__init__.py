@@ -1,7 +1,7 @@
-"""A framework in NumPy that starts at once and costs what it is told to: for tests whose subject is no framework.
+"""Framework in NumPy that starts at once, with set costs, for tests whose subject is no framework.
 
-It is found as any other distribution's: `installed/` on Python's path is what `pip install` would leave there.
-What everything costs, and where it writes down what it did when, is in `costs`.
+It is discovered as any distribution's: `installed/` on Python's path is what `pip install` would
+leave there. `costs` has its costs and its log.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ _TOY = Variant(
     has_pipeline=True,
     has_plain_loop=True,
 )
-# `toy+stock` is another where each framework's own Adam is asked for, as Keras is.
+# `toy+stock` differs where each framework uses its own Adam, as Keras does.
 VARIANTS = {"toy": _TOY, "toy+twin": _TOY, "toy+stock": _TOY}

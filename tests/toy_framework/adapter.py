@@ -1,4 +1,4 @@
-"""The framework's door: NumPy on a device that works behind the caller's back, as a GPU does."""
+"""Adapter of the toy framework: NumPy on a device that works asynchronously, as a GPU does."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tests.toy_framework.seen import Seen
 
 
 class OnDevice(np.ndarray):  # type: ignore[type-arg]
-    """An array that was copied already."""
+    """Array that is on the device."""
 
 
 class Loss:
-    """Read with float(), which waits for the device to have it; not for the update, which comes after."""
+    """Loss on the device: float() waits for it, but not for the update that follows."""
 
     def __init__(self, value: float, ledger: Ledger, known: float) -> None:
         self._value, self._ledger, self._known = value, ledger, known
@@ -71,8 +71,8 @@ class Adapter(Framework):
                 "device 'cuda': the toy framework sees no GPU here; use cpu or auto",
             )
         self.name, self.device, self._threads = name, device, threads
-        given = {"device": device, "threads": threads, "precision": precision, "seed": seed}
-        self._seen = Seen(framework=name, conv_algorithm=conv_algorithm, **given)
+        options = {"device": device, "threads": threads, "precision": precision, "seed": seed}
+        self._seen = Seen(framework=name, conv_algorithm=conv_algorithm, **options)
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._ledger = Ledger(name)
         with self._ledger.spend("start"):
@@ -135,15 +135,15 @@ class Adapter(Framework):
                 )
                 moves = zip(pixels, files.shifts[chosen], files.mirrored[chosen], strict=True)
                 cut = (
-                    (one[top : top + side, left : left + side], turned)
-                    for one, (top, left), turned in moves
+                    (image[top : top + side, left : left + side], turned)
+                    for image, (top, left), turned in moves
                 )
-                moved = [one[:, ::-1] if turned else one for one, turned in cut]
+                moved = [image[:, ::-1] if turned else image for image, turned in cut]
                 scaled = (np.stack(moved).astype(np.float32) / 255 - files.mean) / files.deviation
             yield Batch((scaled,), files.labels[chosen], weights)
 
     def profile(self, folder: Path, work: Callable[[Mark], object]) -> Profile:
-        """The ledger: the device's work are operators, what the host spends is the framework's own code."""
+        """Return the log: work of the device as operators, host time as the framework's code."""
         steps: list[Span] = []
         began = len(self._ledger.seen)
         work(lambda: self._ledger.step(steps))
@@ -206,7 +206,7 @@ class Adapter(Framework):
         return {}
 
     def drop_nothing(self, network: Network) -> None:
-        """It never drops anything."""
+        """Do nothing: there is no dropout."""
 
     def infer(self, network: Network, inputs: tuple[Array, ...]) -> Array:
         self._seen.answered(inputs, {})
@@ -250,7 +250,7 @@ class Adapter(Framework):
         return network(inputs)
 
     def _loss(self, network: Network, batch: Batch) -> tuple[float, Array]:
-        """The weighted mean cross-entropy, and its gradient for the array that is trained."""
+        """Return the weighted mean cross-entropy and its gradient for the trained array."""
         logits = (
             self._forward(network, self._placed(batch.inputs)).view(np.ndarray).astype(np.float64)
         )

@@ -1,8 +1,8 @@
-"""What everything costs, in seconds of sleep, and a log of what was done when: what a measurement is held against.
+"""Costs of the toy framework in seconds of sleep, and the log that measurements are compared with.
 
 EVENHAND_TOY_COSTS: `{"toy": {"step": 0.02}, "toy+twin": {"step": 0.03}}`, the fields of `Costs`.
-EVENHAND_TOY_EVENTS: a file that gets a line for everything done, `{"framework", "pid", "event", "began", "ended"}`, in seconds of
-`time.perf_counter`, which on Linux is the same clock in every process.
+EVENHAND_TOY_EVENTS: a file that gets a line for each event, `{"framework", "pid", "event", "began",
+"ended"}`, in seconds of `time.perf_counter`, on Linux the same clock in every process.
 """
 
 from __future__ import annotations
@@ -21,15 +21,23 @@ _NUMBERS = np.linspace(0.0, 1.0, 10_000)
 
 @dataclass(frozen=True)
 class Costs:
-    """start: of the process, on opening; build: a network. input: a batch by the framework's own pipeline.
+    """Costs in seconds.
 
-    copy: a batch or inputs from the host to the device, unless they were placed before. launch: the host's part of a step; the
-    device begins after it. step, evaluate, infer, apply: the device's work, which the host does not wait for until it reads a
-    result or synchronises. update: the rest of a step's, when its loss is known.
-    synchronise: the call itself, on top of that wait. read: a loss or a result from the device to the host.
-    profiler: what it adds to every marked step, on the host.
-    row_bytes: what the device needs for each row of a batch while it works on it.
-    work: no seconds: rounds of arithmetic on the host in every step and inference, which a neighbour slows, unlike sleep.
+    Attributes:
+        start: Of the process, on opening.
+        build: A network.
+        input: A batch by the framework's own pipeline.
+        copy: A batch or inputs to the device, unless they were placed before.
+        launch: The host's part of a step; the device begins after it.
+        step, evaluate, infer, apply: The device's work, for which the host does not wait until it
+            reads a result or synchronises.
+        update: The rest of a step's, when its loss is known.
+        synchronise: The call itself, on top of that wait.
+        read: A loss or a result from the device.
+        profiler: Added to every marked step, on the host.
+        row_bytes: Memory of the device for each row of a batch.
+        work: Rounds of arithmetic (no seconds) on the host in every step and inference, which a
+            neighbour slows, unlike sleep.
     """
 
     start: float = 0.0
@@ -50,7 +58,7 @@ class Costs:
 
 
 class Ledger:
-    """Spends the costs of one framework and writes down what was spent."""
+    """Log of one framework, which spends its costs."""
 
     def __init__(self, framework: str) -> None:
         self._framework = framework
@@ -63,7 +71,7 @@ class Ledger:
 
     @contextmanager
     def spend(self, event: str) -> Iterator[None]:
-        """Host time: what is done inside, and at least the event's cost."""
+        """Spend host time: that of the block, and at least the event's cost."""
         began = time.perf_counter()
         yield
         _sleep_until(began + getattr(self.costs, event))
@@ -71,7 +79,7 @@ class Ledger:
 
     @contextmanager
     def step(self, marked: list[tuple[float, float]]) -> Iterator[None]:
-        """A step under a profiler, which takes its time."""
+        """Mark a step under a profiler, which takes its time."""
         began = time.perf_counter()
         with self.spend("profiler"):
             pass
@@ -79,7 +87,7 @@ class Ledger:
         marked.append((began, time.perf_counter()))
 
     def launch(self, event: str) -> float:
-        """Device time: queued behind what the device has still to do. Returns when it will have ended."""
+        """Queue work of the device. Return when it will have ended."""
         if event in ("step", "infer", "apply"):
             for _ in range(self.costs.work):
                 np.sin(_NUMBERS)
@@ -89,7 +97,7 @@ class Ledger:
         return self._busy_until
 
     def wait(self, until: float | None = None) -> None:
-        """Until the device has done all it was given, or what ends at that moment."""
+        """Wait until the device has done all its work, or that which ends at this moment."""
         _sleep_until(self._busy_until if until is None else until)
 
     def _write(self, event: str, began: float, ended: float) -> None:

@@ -1,4 +1,4 @@
-"""Networks that have all the weights of the real ones and compute with the last of them alone."""
+"""Networks with all weights of the real ones that compute with the last of them only."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from models.contract import Array, Weights
 
 
 class Network:
-    """logits = the output layer's bias, the same for every row; what answers without one gives the mean of its inputs.
+    """Network whose logits are the bias of its output layer, the same for every row.
 
-    It is enough to learn how frequent each class is, and to be wrong in a known way. weights: all arrays, zero until loaded.
+    It can learn how frequent each class is. Without an output layer it returns the mean of its
+    inputs. weights: all arrays, zero until loaded.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class Network:
         self.parameters, self.output, self._width = parameters, output, width
 
     def __call__(self, inputs: tuple[Array, ...]) -> Array:
-        """(rows, classes); rows are those of the last input."""
+        """Return logits (rows, classes); rows are those of the last input."""
         rows = len(inputs[-1])
         if self.output:
             return np.tile(self.weights[self.output], (rows, 1))

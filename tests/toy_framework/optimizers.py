@@ -11,7 +11,7 @@ from tests.toy_framework.networks import Network
 
 
 class Optimizer:
-    """slots: by name, `exp_avg` and `exp_avg_sq` with `step`, or `momentum_buffer`."""
+    """Optimizer with its slots: `exp_avg`, `exp_avg_sq` and `step`, or `momentum_buffer`."""
 
     def __init__(self, network: Network, config: OptimizerConfig, epsilon: float) -> None:
         self._network, self._config, self._epsilon = network, config, epsilon

@@ -1,4 +1,4 @@
-"""The loop that the toy framework's tutorial would have: its costs are those of the device, and nothing on top."""
+"""Loop of the toy framework's tutorial: it costs what the device does."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What a process was given, as it looks from inside: for tests of what reaches a cell.
+"""Record of what a process has received, for tests of what reaches a cell.
 
-EVENHAND_TOY_SEEN: any text; then `Adapter.versions` has it all, and so has the run's environment.json.
+EVENHAND_TOY_SEEN: any text; then `Adapter.versions` has the record, and so has the run's
+environment.json.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _TIMES, _BYTES = 3, 40_000_000
 
 
 class Seen:
-    """given: how the framework was opened. Everything else is counted from what it is asked to do."""
+    """Record of the options with which the framework was opened, and of its calls."""
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         self.enabled = bool(os.environ.get("EVENHAND_TOY_SEEN"))
-        self._values: dict[str, Any] = dict(given)
+        self._values: dict[str, Any] = dict(options)
         self._calls: Counter[str] = Counter()
 
     def build(self, spec: Any) -> None:
@@ -83,7 +84,7 @@ class Seen:
 
 
 def _faults() -> int:
-    """Pages that are mapped anew where memory is freed and asked for again: none with malloc=keep."""
+    """Return the pages that are mapped anew when freed memory is allocated again."""
     bytes([1]) * _BYTES
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(_TIMES):

@@ -273,15 +273,15 @@ def _range(finding: Finding) -> str:
     a, b = _name(row.a, row), _name(row.b, row)
     if row.kind == "difference":
         return f"{label} of {b} differs by {effect_interval(finding)} from that of {a}"
+    if not row.ci_low or row.ci_high is None:
+        return f"{label} of {b} and {a} may differ by any amount"
     ends = f"between {_end(row.ci_low, finding)} and {_end(row.ci_high, finding, upper=True)}"
     if verb := finding.outcome.verb:
         return f"{b} {verb} {ends} than {a}"
     return f"{label} of {b} is {ends} than that of {a}"
 
 
-def _end(value: float | None, finding: Finding, *, upper: bool = False) -> str:
-    if not value:
-        return "an unknown amount different"
+def _end(value: float, finding: Finding, *, upper: bool = False) -> str:
     times = max(value, 1 / value)
     rounded = _ratio_ends(times, times, finding)[upper is (value >= 1)]
     return _directed(rounded, finding, greater=value >= 1)

@@ -1,1 +1,1 @@
-"""A module a model, each as short as its network is simple."""
+"""Networks of the toy framework, a module for each model."""

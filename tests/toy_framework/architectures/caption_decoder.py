@@ -18,6 +18,6 @@ def search(
     words: int,
     beams: int,
 ) -> Array:
-    """The most frequent word again and again, which is also what every beam finds."""
+    """Return the most frequent word again and again, which is also the result of every beam."""
     best = network.weights["words.bias"].argmax()
     return np.full((len(features), words), best, np.int32)

@@ -5,6 +5,6 @@ FEATURES = 1_920
 
 
 def build(spec: Spec) -> Network:
-    """Without a classifier: an image's mean brightness, as many times as there are features."""
+    """Return a network; without a classifier it repeats the mean brightness of an image."""
     output = "" if spec.classes is None else "classifier.bias"
     return Network(spec.shapes(), spec.shapes().parameters, output=output, width=FEATURES)
