@@ -287,7 +287,7 @@ def _log(
         if text and name not in ("output", "format")
     }
     place = accounts.experiment_path(account, team, accounts.COMPARISONS)
-    lines = [rendering.markdown_card(card), "", "### Found"]
+    lines = [rendering.render("card.md.j2", card=card), "", "### Found"]
     lines += [f"- {sentence}" for sentence in answer.sentences]
     lines += ["", "The whole report: artifact `report.html`."]
     points = tuple(Point(key, value, 0, began_ms) for key, value in card.figures.items())

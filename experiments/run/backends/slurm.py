@@ -275,9 +275,10 @@ class Slurm:
             self._collect(tail)
             if tail.job.state == "CANCELLED":
                 outcome = RunOutcome.INTERRUPTED
-            reason = self._recorder.full_disk or str(error)
+            reason = str(error)
             if not STOP.number:
                 self._recorder.warn([reason])
+            reason = self._recorder.full_disk or reason  # the warning may not have been written
         self._abandon(tail, outcome, reason)
 
     def _abandon(self, tail: JobTail, outcome: RunOutcome, reason: str) -> None:
