@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from experiments.cell.checkpoint import TrainingState
     from experiments.comparison.report.sections import Section
     from experiments.comparison.verdicts.findings import Comparison as Comparison
-    from experiments.config.console import Table
     from models.contract import Array, Batch, Framework, Weights
     from models.parity import Side
     from tracking.records import Record
@@ -59,12 +58,11 @@ class Treatment:
 class ReportAddition:
     """Results that a study adds to its verdicts.
 
-    sentences, tables: for the terminal. files: name -> text, stored with the report.
+    sentences: for the terminal and the report. files: name -> text, stored with the report.
     sections: tables of the report.
     """
 
-    sentences: list[str]
-    tables: Sequence[Table] = ()
+    sentences: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     sections: Sequence[Section] = ()

@@ -83,7 +83,7 @@ def tags(account: Account | None) -> dict[str, str]:
     return {"user": account.user, "mlflow.user": account.user} if account else {}
 
 
-def place(account: Account | None, team: str, name: str) -> str:
+def experiment_path(account: Account | None, team: str, name: str) -> str:
     """Return the experiment of that name in which an account writes."""
     return f"{team}/{name}" if account and team else name
 

@@ -15,7 +15,7 @@ _used: set[str] = set()
 
 
 @contextmanager
-def alone(uri: str) -> Iterator[None]:
+def lock_first_use(uri: str) -> Iterator[None]:
     """Keep other processes from opening a store for the first time meanwhile."""
     folder = None if uri in _used else folder_of(uri)
     if folder is None:

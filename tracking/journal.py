@@ -86,7 +86,8 @@ class Journal:
             self._pending.append(record)
             try:
                 while self._pending:
-                    line, written = _line(self._pending[0]), 0
+                    body = to_line(self._pending[0]).encode()[:-1]
+                    line, written = b'%s,"crc32":"%08x"}\n' % (body, zlib.crc32(body)), 0
                     while written < len(line):
                         written += os.pwrite(self._file, line[written:], self._size + written)
                     self._size += len(line)
@@ -140,7 +141,7 @@ def read_all(folder: Path, damaged: Damages | None = None) -> Iterator[Record]:
         yield from records
 
 
-def opened(folder: Path, damaged: Damages | None = None) -> list[RunOpened]:
+def opened_runs(folder: Path, damaged: Damages | None = None) -> list[RunOpened]:
     return [record for record in read_all(folder, damaged) if isinstance(record, RunOpened)]
 
 
@@ -150,7 +151,7 @@ def count(folder: Path, offset: int = 0) -> int:
         return sum(piece.count(b"\n") for piece in iter(lambda: file.read(2**20), b""))
 
 
-def named(troubles: list[str]) -> list[str]:
+def first_few(troubles: list[str]) -> list[str]:
     """Return the first few lines, and how many more there are."""
     rest = len(troubles) - NAMED
     return troubles[:NAMED] + ([f"and {rest:,} more"] if rest > 0 else [])
@@ -265,11 +266,6 @@ def _require_regular(descriptor: int) -> None:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file")
-
-
-def _line(record: Record) -> bytes:
-    body = to_line(record).encode()[:-1]
-    return b'%s,"crc32":"%08x"}\n' % (body, zlib.crc32(body))
 
 
 def _parsed(line: bytes) -> Record:

@@ -56,7 +56,7 @@ def is_path(text: str) -> bool:
     return is_inside and not _NOT_STORED.search(text)
 
 
-def taken(record: Record) -> tuple[Record | None, list[str]]:
+def acceptable_part(record: Record) -> tuple[Record | None, list[str]]:
     """Return the part of a record that servers take, or None, and the reasons for the rest."""
     if not is_origin(record.run):
         return None, [f"{ascii(record.run)[:60]} is no id of a run"]

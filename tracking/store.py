@@ -106,7 +106,7 @@ class Store:
         if to_read:
             first_use.require(self.uri)
         first_use.check(self.uri)
-        with first_use.alone(self.uri):
+        with first_use.lock_first_use(self.uri):
             self._client = mlflow.MlflowClient(self.uri)
         self._run_ids: dict[str, str] = {}
         # Experiment and, if it has one, user of each run of a journal.
@@ -229,8 +229,8 @@ class Store:
         """Return the runs of an origin: several if the answer to a creation was lost.
 
         They are searched in the experiment that the journal names, where only its team may write
-        on a server with accounts. `mlflow.user` is set by clients: it tells the runs of two
-        members of a team apart, and protects nobody.
+        on a server with accounts. Clients set `mlflow.user`: it distinguishes the runs of two
+        members of a team, and is no protection.
         """
         name, user = self._homes.get(origin, (self._experiment, None))
         if not (limits.is_experiment(name) and limits.is_origin(origin)):
@@ -240,7 +240,7 @@ class Store:
             if experiment is None:
                 return []
             self._experiment_ids[name] = experiment.experiment_id
-        condition = f"tags.`{technical.ALONE['origin']}` = '{origin}'"
+        condition = f"tags.`{technical.SEPARATE['origin']}` = '{origin}'"
         runs = self._ask(self._client.search_runs, [self._experiment_ids[name]], condition)
         return [run for run in runs if user is None or run.data.tags.get(MLFLOW_USER, user) == user]
 
@@ -256,7 +256,7 @@ class Store:
         refused: list[str] = []
         accepted: list[Record] = []
         for record in records:
-            acceptable, reasons = limits.taken(record)
+            acceptable, reasons = limits.acceptable_part(record)
             name = f"{type(record).__name__} of {ascii(record.run)[1:-1][:60]}"
             refused += [f"{name}: {reason}" for reason in reasons]
             if acceptable:
@@ -270,7 +270,7 @@ class Store:
         return refused
 
     def _send(self, run: str, kind: type, batch: list[Any], folder: Path) -> list[str]:
-        """Send records of one kind, halved until those that are refused stand alone.
+        """Send records of one kind, halved until each refused one is sent separately.
 
         Raises:
             Unreachable: Also if the server fails without a reason, and writes no other record.
@@ -366,7 +366,7 @@ class Store:
             self._client.create_run,
             self.experiment_id(record.experiment),
             start_time=record.time_ms,
-            tags=technical.packed(tags),
+            tags=technical.pack_tags(tags),
             run_name=record.name,
         )
         self._run_ids[record.run] = str(run.info.run_id)
@@ -382,7 +382,7 @@ class Store:
         """
         if before is None and any(map(technical.is_technical, values)):
             before = self._ask(self._client.get_run, run_id).data.tags
-        tags = [RunTag(key, value) for key, value in technical.packed(values, before).items()]
+        tags = [RunTag(key, value) for key, value in technical.pack_tags(values, before).items()]
         for chunk in _chunks(tags, ENTRIES_A_CALL):
             self._ask(self._client.log_batch, run_id, tags=chunk)
 
@@ -606,17 +606,13 @@ class Store:
         """Download an artifact to folder/run_id. Return None if the run has no such file."""
         target = folder / run_id
         try:
-            if not self.has_file(run_id, path):
+            files = self._ask(self._client.list_artifacts, run_id, path.rpartition("/")[0] or None)
+            if not any(file.path == path and not file.is_dir for file in files):
                 return None
             target.mkdir(parents=True, exist_ok=True)
             return Path(self._ask(self._client.download_artifacts, run_id, path, str(target)))
         except Rejected:
             return None
-
-    def has_file(self, run_id: str, path: str) -> bool:
-        folder = path.rpartition("/")[0] or None
-        files = self._ask(self._client.list_artifacts, run_id, folder)
-        return any(file.path == path and not file.is_dir for file in files)
 
     def run(self, run_id: str) -> StoredRun | None:
         try:
@@ -645,7 +641,7 @@ class Store:
             self._end(run.run_id, RunClosed(run.run_id, now_ms, RunOutcome.INTERRUPTED, VANISHED))
         return [run.run_id for run in stale]
 
-    def at_work(self, experiments: Sequence[str]) -> list[StoredRun]:
+    def active_runs(self, experiments: Sequence[str]) -> list[StoredRun]:
         """Return the campaigns and searches whose process is alive."""
         running = self.runs(experiments, "attributes.status = 'RUNNING'")
         kinds = (RunKind.CAMPAIGN, RunKind.SWEEP)
@@ -829,7 +825,7 @@ def stored_run(run: Any) -> StoredRun:
         info.end_time,
         data.params,
         data.metrics,
-        technical.unpacked(data.tags),
+        technical.unpack_tags(data.tags),
     )
 
 
@@ -847,7 +843,7 @@ def _from_json(run: Mapping[str, Any]) -> StoredRun:
         info.get("end_time") or None,
         params,
         metrics,
-        technical.unpacked(tags),
+        technical.unpack_tags(tags),
     )
 
 

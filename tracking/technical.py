@@ -9,7 +9,7 @@ TAG = "mlflow.evenhand"  # MLflow's pages leave out tags that begin with its nam
 # MLflow cuts values of tags after 8,000 characters, and hosted stores refuse more than 5,000.
 CHARACTERS = 5_000
 # Tags that the server searches runs by, which it cannot inside JSON.
-ALONE = {"origin": f"{TAG}.origin"}
+SEPARATE = {"origin": f"{TAG}.origin"}
 NAMES = frozenset(
     (
         "cell",
@@ -40,7 +40,7 @@ def is_technical(name: str) -> bool:
     return name in NAMES or name.startswith(PREFIXES)
 
 
-def packed(values: Mapping[str, str], before: Mapping[str, str] | None = None) -> dict[str, str]:
+def pack_tags(values: Mapping[str, str], before: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return tags as they are written to a run.
 
     The shared tag continues in `mlflow.evenhand.2` and so on. A value that is too long for it stays
@@ -51,7 +51,7 @@ def packed(values: Mapping[str, str], before: Mapping[str, str] | None = None) -
     """
     # the page of a run has this order
     tags = {
-        ALONE.get(name, name): values[name] for name in sorted(values) if not is_technical(name)
+        SEPARATE.get(name, name): values[name] for name in sorted(values) if not is_technical(name)
     }
     shared = {name: text for name, text in values.items() if is_technical(name)}
     if not shared:
@@ -72,9 +72,9 @@ def packed(values: Mapping[str, str], before: Mapping[str, str] | None = None) -
     return tags
 
 
-def unpacked(tags: Mapping[str, str]) -> dict[str, str]:
+def unpack_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return each tag by its own name. Shared tags that a user has edited are left unchanged."""
-    names = {name: short for short, name in ALONE.items()}
+    names = {name: short for short, name in SEPARATE.items()}
     plain = {
         names.get(name, name): text
         for name, text in tags.items()

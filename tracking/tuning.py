@@ -11,7 +11,7 @@ TURBO |= {"sys/devices/system/cpu/cpufreq/boost": {"0": "off", "1": "on"}}
 ASLR = {"0": "off", "1": "partly", "2": "on"}
 
 
-def look(root: Path = Path("/")) -> tuple[dict[str, str], dict[str, str]]:
+def read_setup(root: Path = Path("/")) -> tuple[dict[str, str], dict[str, str]]:
     """Return the setup by name, and the reason for each part that the kernel does not report.
 
     Args:
@@ -31,14 +31,7 @@ def look(root: Path = Path("/")) -> tuple[dict[str, str], dict[str, str]]:
         "swap": _swap(text("proc/meminfo")),
         "memory_pressure": "" if pressure is None else f"{pressure:g} %",
     }
-    reasons = {
-        "governor": "the kernel shows no cpufreq",
-        "turbo": "the kernel shows neither intel_pstate nor a boost switch",
-        "aslr": "the kernel shows no randomize_va_space",
-        "swap": "/proc/meminfo has no swap",
-        "memory_pressure": "the kernel keeps no /proc/pressure/memory",
-    }
-    missing = {name: reason for name, reason in reasons.items() if not answers[name]}
+    missing = {name: "the kernel does not report it" for name in answers if not answers[name]}
     return {name: answer for name, answer in answers.items() if answer}, missing
 
 

@@ -1,4 +1,4 @@
-"""Upload of a journal in a thread of its own: a slow server never delays a measurement."""
+"""Upload of a journal in a separate thread: a slow server never delays a measurement."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ class Uploader(threading.Thread):
                 self._store.beat(self._run_id)
             self._next_beat = self._call_began + HEARTBEAT_SECONDS
         if not self._knows_runs:
-            self._store.expect(journal.opened(folder, self.damaged), journal.experiment(folder))
+            self._store.expect(
+                journal.opened_runs(folder, self.damaged), journal.experiment(folder)
+            )
             self._knows_runs = True
         records, offset = journal.read(folder, self._offset, damaged=self.damaged)
         if offset != self._offset:

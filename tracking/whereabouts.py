@@ -17,7 +17,7 @@ STALE_SECONDS_OF_DEAD = 8 * HEARTBEAT_SECONDS
 SAME_SECONDS = 2.0
 
 
-def here() -> dict[str, str]:
+def process_tags() -> dict[str, str]:
     """Return the tags of a run that name this process: host, pid, time of its start."""
     import psutil
 

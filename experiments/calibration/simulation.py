@@ -113,8 +113,12 @@ class Rates:
 
 @dataclass(frozen=True)
 class Claim:
-    """Promise of a scenario's rate, and whether the measured interval reaches the limits."""
+    """Promise of a scenario's rate, and whether the measured interval reaches the limits.
 
+    rate: its name in `COLUMNS`.
+    """
+
+    rate: str
     claim: str
     limit: str
     measured: Proportion
@@ -291,7 +295,7 @@ def meets(rates: Sequence[Rates]) -> list[Claim]:
             measured = scenario.shares[name]
             holds = measured.high >= least and measured.low <= most
             claim = f"{scenario.noise.name}: {text.format(scenario.noise.metrics)}"
-            claims.append(Claim(claim, limit, measured, holds))
+            claims.append(Claim(name, claim, limit, measured, holds))
     return claims
 
 

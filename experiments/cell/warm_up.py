@@ -103,7 +103,7 @@ def of_gpu(
     if framework.device != "cuda":
         return None
     try:
-        gpus = nvml.opened()
+        gpus = nvml.open_devices()
     except Exception:  # NVML has an error class for each cause; the GPU works all the same
         gpus = []
 

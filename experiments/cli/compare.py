@@ -154,7 +154,7 @@ def _without_running(
     store: Store, selection: Selection, runs: Sequence[StoredRun]
 ) -> tuple[list[StoredRun], list[str]]:
     """Return the runs without those of running campaigns, which only their run ids select."""
-    running = {run.run_id: run for run in store.at_work(selection.experiments)}
+    running = {run.run_id: run for run in store.active_runs(selection.experiments)}
     affected = {run.tags["campaign"] for run in runs if run.tags.get("campaign") in running}
     if not affected:
         return list(runs), []
@@ -286,8 +286,8 @@ def _log(
         for name, text in settings_.as_text(settings).items()
         if text and name not in ("output", "format")
     }
-    place = accounts.place(account, team, accounts.COMPARISONS)
-    lines = [rendering.markdown_card(card), "", "### Found"]
+    place = accounts.experiment_path(account, team, accounts.COMPARISONS)
+    lines = [rendering.render("card.md.j2", card=card), "", "### Found"]
     lines += [f"- {sentence}" for sentence in answer.sentences]
     lines += ["", "The whole report: artifact `report.html`."]
     points = tuple(Point(key, value, 0, began_ms) for key, value in card.figures.items())

@@ -88,8 +88,11 @@ class Result(Comparison):
         )
 
     def _repr_html_(self) -> str:
-        return rendering.fragment(
-            list(map(str, self.warnings)), self.sentences, tables.verdicts(self)
+        return rendering.render(
+            "notebook.html.j2",
+            warnings=self.warnings,
+            sentences=self.sentences,
+            table=tables.verdicts(self),
         )
 
     @cached_property

@@ -78,7 +78,7 @@ def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tup
     try:
         from tracking.sensors import nvml  # help does not need it
 
-        return tuple(card.uuid for card in nvml.visible(variables))[:workers]
+        return tuple(card.uuid for card in nvml.visible_cards(variables))[:workers]
     except Exception:  # NVML has many error classes; a framework may see the GPU all the same
         return ()
 

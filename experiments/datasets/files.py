@@ -179,10 +179,10 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def alone(lock: Path) -> Iterator[None]:
+def hold_lock(lock: Path) -> Iterator[None]:
     """Hold a lock: another process that makes the same entry of the cache waits.
 
-    The lock of a process that dies is free. A file system without locks makes nobody wait.
+    The lock of a process that dies is free. On a file system without locks no process waits.
 
     Raises:
         UsageError: The file cannot be made.

@@ -27,9 +27,9 @@ __all__ = [
     "ImageBatch",
     "ImageDraw",
     "batches",
-    "decoded",
-    "normalised",
-    "opened",
+    "decode_picture",
+    "normalise",
+    "open_picture",
     "orientation_of_plain",
 ]
 
@@ -70,7 +70,7 @@ def batches(
         pixels = np.zeros((len(paths), size, size, 3), np.float32)
         broken = []
         for row, path in enumerate(paths):
-            result = _read(path, lambda picture: normalised(picture, size))
+            result = _read(path, lambda picture: normalise(picture, size))
             if isinstance(result, str):
                 broken.append((first + row, result))
             else:
@@ -78,7 +78,7 @@ def batches(
         yield ImageBatch(first, pixels, broken)
 
 
-def normalised(picture: Image.Image, size: int) -> NDArray[np.float32]:
+def normalise(picture: Image.Image, size: int) -> NDArray[np.float32]:
     """Return float32 (size, size, 3) of a picture of any mode."""
     resized = _rgb(picture).resize((size, size), Image.Resampling.BICUBIC)
     pixels: NDArray[np.float32] = np.asarray(resized, np.float32) / np.float32(255)
@@ -114,12 +114,12 @@ def _orientation_of_plain(picture: Image.Image) -> int:
     return orientation if orientation in UPRIGHT else 1
 
 
-def opened(path: Path) -> Image.Image | str:
+def open_picture(path: Path) -> Image.Image | str:
     """Return a picture upright and in RGB, or why it cannot be read."""
     return _read(path, _rgb)
 
 
-def decoded(content: bytes) -> Image.Image | str:
+def decode_picture(content: bytes) -> Image.Image | str:
     """Return the picture of a file's bytes, as `opened` does."""
     try:
         with _open(io.BytesIO(content)) as picture:

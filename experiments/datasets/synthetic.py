@@ -1,4 +1,4 @@
-"""Captions and features of given sizes, drawn from a seed: for timing at papers' sizes."""
+"""Captions and features of requested sizes, drawn from a seed: for timing at papers' sizes."""
 
 from __future__ import annotations
 

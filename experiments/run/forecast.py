@@ -192,5 +192,5 @@ def _looks(settings: CampaignSettings) -> tuple[Looks, ...]:
     if not settings.until_settled:
         return (FIXED,)
     planned = planned_looks(settings)
-    looks = Looks(planned, (settings.max_blocks,) * len(planned)).one_by_one()
+    looks = Looks(planned, (settings.max_blocks,) * len(planned)).each()
     return tuple(dict.fromkeys((looks[0], looks[-1])))

@@ -85,10 +85,10 @@ def observe(began: CpuSnapshot, device: str, workers: int = 1) -> MachineState:
         workers: Of the largest cell, which has a GPU for each.
     """
     time.sleep(max(0.0, began.at + IDLE_SECONDS - time.monotonic()))
-    others = load.between(began, load.look())
+    others = load.load_between(began, load.take_snapshot())
     sensors = Sensors(device=device, gpus=devices.gpus_of_cell(device, workers, os.environ))
     on_gpu = tuple(f"{_name(pid)} ({pid})" for pid in sensors.on_gpu())
-    setup, not_available = tuning.look()
+    setup, not_available = tuning.read_setup()
     return MachineState(
         others.others_percent,
         others.culprit(),

@@ -101,7 +101,7 @@ def _tags(prepared: PreparedCampaign) -> dict[str, str]:
         **prepared.data.tags,
         **machine.tags,
         **{f"not_available.machine_{name}": why for name, why in machine.not_available.items()},
-        **whereabouts.here(),
+        **whereabouts.process_tags(),
     }
 
 
@@ -118,7 +118,7 @@ def reopen(description: Mapping[str, Any], records: Journal) -> None:
     store, run_id = Store(), description["run_id"]
     store.adopt(run_id, description["run"])
     # first, so that a campaign that begins now does not close this one as vanished
-    store.tag(run_id, whereabouts.here())
+    store.tag(run_id, whereabouts.process_tags())
     store.reopen(run_id)
     mlflow_run.link_launch(store, description["experiment"], run_id)
     for record in journal.read_all(records.folder):

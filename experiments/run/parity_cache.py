@@ -13,7 +13,7 @@ from pathlib import Path
 
 from experiments.config import devices, interpreters
 from experiments.contract import Progress
-from experiments.datasets.files import alone, replace_text
+from experiments.datasets.files import hold_lock, replace_text
 from models import frameworks, own
 from models.parity import QUANTITIES, ParityRequest, Row, Side, gate, side_of
 from tracking import provenance
@@ -34,7 +34,7 @@ def rows(
     """
     reference, *others = map(side_of, sides)
     # of two campaigns at once, one proves and the other reads
-    with alone(cache / "parity" / f"{request.model}.lock"):
+    with hold_lock(cache / "parity" / f"{request.model}.lock"):
         files = {side: _file(request, reference, side, cache) for side in others}
         results = {side: _read(file) for side, file in files.items()}
         missing = [side for side in others if not results[side]]

@@ -314,7 +314,7 @@ def _description(
     with suppress(Unreachable):
         cells = f"[here]({recorder.store.list_of(recorder.experiment, recorder.run_id)})"
     parts = [
-        rendering.markdown_card(result.card) if result else "",
+        rendering.render("card.md.j2", card=result.card) if result else "",
         f"**{prepared.plan.title}**, preset `{settings.preset}`: {frameworks} in "
         f"{blocks} blocks on `{', '.join(campaign.devices)}`; data `{info.name}` ({counts}).",
         "\n".join(f"- ⚠ {line}" for line in recorder.warnings),

@@ -82,7 +82,7 @@ def prepare(
     """
     plan = plan or plan_.of_study(studies.load(study), settings)
     draft = PreparedCampaign(study, settings, plan)
-    began = load.look()
+    began = load.take_snapshot()
     data = prepare_data(study, draft.settings, display)
     store = Store()
     store.check()
@@ -97,7 +97,7 @@ def prepare(
         settings=replace(draft.settings, team=team),
         data=data,
         machine=machine,
-        experiment=accounts.place(account, team, study),
+        experiment=accounts.experiment_path(account, team, study),
         launches=accounts.launches(account, team),
     )
     prepared = preflight.check_devices(draft, display)

@@ -212,9 +212,9 @@ class Recorder:
         uploader = self._uploader
         is_delivered = uploader.finish(5.0 if uploader.trouble else 120.0)
         again = shell.command("replay", "--journal", str(self.folder))
-        lines = journal.named([f"refused: {line}" for line in uploader.refused])
+        lines = journal.first_few([f"refused: {line}" for line in uploader.refused])
         refused = bool(lines)
-        lines += journal.named(list(uploader.damaged.values()))
+        lines += journal.first_few(list(uploader.damaged.values()))
         if not is_delivered:
             reason = uploader.trouble or "it takes longer than this process waits"
             lines.append(

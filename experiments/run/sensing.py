@@ -145,11 +145,11 @@ class BackgroundLoad:
         self._loads: list[Load] = []
 
     def begin(self) -> None:
-        self._began = load.look()
+        self._began = load.take_snapshot()
 
     def end(self) -> None:
         if self._began:
-            self._loads.append(load.between(self._began, load.look()))
+            self._loads.append(load.load_between(self._began, load.take_snapshot()))
             self._began = None
 
     @property
@@ -157,13 +157,13 @@ class BackgroundLoad:
         """Percent of all CPUs, and of the samples of GPUs; empty if nothing was counted."""
         percent, _ = self.on_gpu
         of_gpus = {} if percent is None else {OTHERS_GPU: percent}
-        return {**load.together(self._loads).metrics, **of_gpus}
+        return {**load.combine_loads(self._loads).metrics, **of_gpus}
 
     def log(self, run: str, limit_percent: float, write: Callable[[Record], None]) -> str:
         """Record the load. Return the reason, which is a tag, if it is beyond the limit."""
         if not self._loads:
             return ""
-        total = load.together(self._loads)
+        total = load.combine_loads(self._loads)
         write_metrics(run, self.metrics, write)
         reasons = []
         if not total.trouble and total.others_percent > limit_percent:

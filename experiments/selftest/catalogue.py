@@ -44,7 +44,7 @@ ENERGY_SECONDS, SENSOR_SECONDS = 5.0, 0.1
 
 def _visible_gpu(context: Context) -> None:
     context.installed("pytorch")
-    facts, cards = probe("identity"), nvml.visible()
+    facts, cards = probe("identity"), nvml.visible_cards()
     uuid = str(facts.get("uuid", "")).removeprefix("GPU-")
     matches = [card for card in cards if card.uuid.removeprefix("GPU-") == uuid]
     for name in ("torch", "cuda", "cudnn", "device"):

@@ -158,7 +158,7 @@ def _journals(folder: Path) -> list[Path]:
 def _send(store: Store, folder: Path) -> ReplayResult:
     result, offset = ReplayResult(), 0
     try:
-        store.expect(journal.opened(folder, result.damaged), journal.experiment(folder))
+        store.expect(journal.opened_runs(folder, result.damaged), journal.experiment(folder))
         records, after = journal.read(folder)
         while after != offset:
             result.refused += store.apply(records, folder)
@@ -176,7 +176,7 @@ def _send(store: Store, folder: Path) -> ReplayResult:
 def _lines(results: Sequence[ReplayResult], folder: Path, uri: str) -> list[str]:
     damaged = [line for result in results for line in result.damaged.values()]
     refused = [f"refused: {line}" for result in results for line in result.refused]
-    lines = journal.named(damaged) + journal.named(refused)
+    lines = journal.first_few(damaged) + journal.first_few(refused)
     lines += [result.trouble for result in results if result.trouble and not result.waiting]
     again = shell.command("replay", "--journal", str(folder))
     if waiting := sum(result.waiting for result in results):

@@ -79,7 +79,7 @@ def also(settings: Settings, comparison: Comparison, progress: Progress) -> Repo
         for name in METRICS
     }
     files = {"calibration.md": calibration.as_markdown(rates)}
-    return ReportAddition(sentences, (), files, metrics)
+    return ReportAddition(sentences, files, metrics)
 
 
 def _level_sentence(settings: Settings, comparison: Comparison, level: str) -> str:

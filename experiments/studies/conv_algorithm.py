@@ -151,7 +151,7 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddit
         training_speed.SOURCE,
         size=settings.size,
     )
-    return ReportAddition([], sections=sections)
+    return ReportAddition(sections=sections)
 
 
 STUDY = Study(

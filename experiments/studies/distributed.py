@@ -250,7 +250,7 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddit
     levels = dict[str, tuple[int, str]]()
     for name in settings.frameworks:
         levels |= groups(settings.workers, settings.compression, name)
-    return ReportAddition([], sections=workers.sections(comparison, levels, settings.scaling))
+    return ReportAddition(sections=workers.sections(comparison, levels, settings.scaling))
 
 
 STUDY = Study(

@@ -122,7 +122,7 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddit
     speeds = ablations.graphs(
         comparison, settings.models, levels, TABLE, training_speed.SOURCE, size=settings.size
     )
-    return ReportAddition([], sections=(speeds, *ablations.break_even(comparison, EAGER)))
+    return ReportAddition(sections=(speeds, *ablations.break_even(comparison, EAGER)))
 
 
 STUDY = Study(

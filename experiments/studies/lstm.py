@@ -154,7 +154,7 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddit
     section = ablations.lstm(
         comparison, treatments(settings), TABLE, training_speed.SOURCE, size=settings.size
     )
-    return ReportAddition([], sections=(section,))
+    return ReportAddition(sections=(section,))
 
 
 STUDY = Study(

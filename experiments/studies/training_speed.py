@@ -171,7 +171,7 @@ def also(settings: Settings, comparison: Comparison, _: Progress) -> ReportAddit
     from experiments.comparison.analyses import published
 
     speeds = published.speeds(comparison, TABLE, SOURCE, size=settings.size, data=inputs(settings))
-    return ReportAddition([], sections=(speeds, *published.shares(comparison, SHARES, SOURCE)))
+    return ReportAddition(sections=(speeds, *published.shares(comparison, SHARES, SOURCE)))
 
 
 def inputs(settings: Settings) -> str:

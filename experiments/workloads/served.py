@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.contract import CellSpec
-from experiments.datasets.images import Image, decoded
+from experiments.datasets.images import Image, decode_picture
 from models import frameworks
 from models.contract import Framework
 from models.weights import read_safetensors, write_safetensors
@@ -75,7 +75,7 @@ def _picture(image: Any) -> Image.Image | str:
             return "image: no base64"
     if not isinstance(image, bytes | bytearray):
         return "image: no base64"
-    picture = decoded(bytes(image))
+    picture = decode_picture(bytes(image))
     return f"image: {picture}" if isinstance(picture, str) else picture
 
 

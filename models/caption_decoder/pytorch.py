@@ -32,7 +32,7 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
         self.merged_dropout = nn.Dropout(spec.dropout)
 
     def forward(self, features: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
-        image = self._image_vector(features)
+        image = torch.relu(self.image(features))
         steps = torch.cat([image.unsqueeze(1), self.embedding(tokens)], dim=1)
         states = self.lstm(steps)[:, 1:].flatten(0, 1)
         rows = positions // tokens.shape[1]
@@ -40,7 +40,7 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
 
     def begin(self, features: Tensor) -> State:
         """Return the state after the image step: (image vector, h, c), each (n, width)."""
-        image = self._image_vector(features)
+        image = torch.relu(self.image(features))
         zeros = torch.zeros_like(image)
         return image, *self._cell(image, zeros, zeros)
 
@@ -49,9 +49,6 @@ class CaptionDecoder(nn.Module):  # type: ignore[misc]
         image, h, c = state
         h, c = self._cell(self.embedding(tokens), h, c)
         return self._logits(h, image), (image, h, c)
-
-    def _image_vector(self, features: Tensor) -> Tensor:
-        return torch.relu(self.image(features))
 
     def _cell(self, step: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         weights = [getattr(self.lstm, name) for name in WEIGHTS]

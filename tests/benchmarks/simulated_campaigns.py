@@ -23,7 +23,7 @@ BEYOND, BELOW, INSIDE = 1, -1, 2
 def looks_of(first: int = FIRST, most: int = MOST) -> tuple[Looks, ...]:
     """Return the looks of a campaign, each with those before it."""
     blocks = schedule(first, most)
-    return Looks(blocks, (most,) * len(blocks)).one_by_one()
+    return Looks(blocks, (most,) * len(blocks)).each()
 
 
 def draw(

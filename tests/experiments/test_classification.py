@@ -74,7 +74,7 @@ def test_campaign_learns_and_answers_its_hypotheses(place: Place) -> None:
 
 
 def folder_of(place: Place, cell: Run) -> Path:
-    name = technical.unpacked(cell.data.tags)["cell"]
+    name = technical.unpack_tags(cell.data.tags)["cell"]
     return next(place.journal.glob(f"*/cells/{name}/*/confusion.csv")).parent
 
 

@@ -193,7 +193,7 @@ def test_pinned_campaign_records_cpus(place: Place) -> None:
     assert cell.tags["pinned.cell"] == ",".join(map(str, expected))
     (environment,) = place.journal.glob("*/cells/*/*/environment.json")
     assert json.loads(environment.read_text())["cpus"]["affinity"] == len(expected)
-    setup, missing = tuning.look()
+    setup, missing = tuning.read_setup()
     for name in {"governor", "turbo", "aslr"} & setup.keys():  # the others change any moment
         assert cell.tags[f"machine.{name}"] == setup[name]
     names = {f"not_available.machine_{name}" for name in missing}
@@ -214,7 +214,7 @@ LAPTOP = {
 
 
 def test_kernel_setup_is_read(tmp_path: Path) -> None:
-    setup, missing = tuning.look(write_files(tmp_path, LAPTOP))
+    setup, missing = tuning.read_setup(write_files(tmp_path, LAPTOP))
     assert setup == {
         "governor": "performance, powersave",
         "turbo": "on",

@@ -22,7 +22,7 @@ from tracking import tables
 from tracking.errors import UsageError
 from tracking.records import RunOutcome
 from tracking.store import Store
-from tracking.technical import unpacked
+from tracking.technical import unpack_tags
 
 POINT = {
     "models": "mobilenet_v2",
@@ -74,7 +74,7 @@ def test_out_of_memory_is_a_result_and_nothing_larger_is_tried(
     sizes = {**POINT, "batch_sizes": "2,4000,8000"}
     output = run(place, "grid", frameworks="toy", **sizes, **limits)
     outcomes = {
-        (cell.data.params["batch_size"], cell.data.tags["block"]): unpacked(cell.data.tags)
+        (cell.data.params["batch_size"], cell.data.tags["block"]): unpack_tags(cell.data.tags)
         for cell in cells(place)
     }
     assert {point: tags["outcome"] for point, tags in outcomes.items()} == {

@@ -22,7 +22,7 @@ OBSERVE = """
 import dataclasses, json
 from experiments.run.machine_state import observe
 from tracking.sensors import load
-state = observe(load.look(), "cuda", WORKERS)
+state = observe(load.take_snapshot(), "cuda", WORKERS)
 print(json.dumps([dataclasses.asdict(state), state.troubles, state.metrics]))
 """
 
@@ -34,7 +34,7 @@ def cpu_seconds() -> dict[int, float]:
 
 
 def test_load_by_others_is_named() -> None:
-    began, before = load.look(), cpu_seconds()
+    began, before = load.take_snapshot(), cpu_seconds()
     with neighbours.busy(1) as (pid,):
         until = time.monotonic() + 0.8
         while time.monotonic() < until:

@@ -16,7 +16,7 @@ from experiments.config import variation
 from experiments.planning.design import Cell
 from experiments.run import plan as plan_
 from tests.conftest import Place
-from tests.experiments.test_cell_settings import seen
+from tests.experiments.test_cell_settings import report_of
 from tracking.errors import UsageError
 from tracking.records import StoredRun
 from tracking.store import Store
@@ -134,7 +134,7 @@ def cells(place: Place) -> list[StoredRun]:
 def reports(place: Place) -> dict[str, Mapping[str, Any]]:
     """Return the toy's report of the first block's cells, by the name of their treatment."""
     folders = place.journal.glob("*/cells/block-001-*/*/")
-    return {folder.parent.name.removeprefix("block-001-"): seen(folder) for folder in folders}
+    return {folder.parent.name.removeprefix("block-001-"): report_of(folder) for folder in folders}
 
 
 def rows(place: Place) -> list[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""Readers of foreign files against thousands of damaged ones: one line each, in bounded memory and time."""
+"""Readers of foreign files on damaged copies of valid ones: each is read or refused."""

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from experiments.config import settings
-from experiments.sweep import goals, space
+from experiments.sweep import space
 from tests.experiments.test_hostile_settings import ENTRIES
 from tracking import plain
 from tracking.errors import UsageError
@@ -84,17 +84,3 @@ def test_any_text_of_a_search_is_accepted_or_refused(
         space.check(settings.parse(kind, presets, {}), dimensions)
         for dimension in dimensions:
             assert len(dimension.grid()) <= 10 * space.MAX_GRID
-
-
-@hypothesis_settings(max_examples=80, deadline=None)
-@given(
-    st.sampled_from(["memory", "loss", "latency"]),
-    st.sampled_from("<>"),
-    NUMBERS | st.text(max_size=6),
-    st.text(max_size=3),
-)
-def test_any_text_of_a_bound_is_accepted_or_refused(
-    metric: str, sign: str, text: str, unit: str
-) -> None:
-    with suppress(UsageError):
-        goals.constraints(f"{metric}{sign}{text}{unit}", ())

@@ -59,7 +59,7 @@ def request_with_fault(folder: Path, file: str, right: str, wrong: str) -> Parit
 def test_first_different_layer_is_named(
     framework: str, right: str, wrong: str, layer: str, behind: str, tmp_path: Path
 ) -> None:
-    request = request_with_fault(tmp_path / "my_net", "keras.py", right, wrong)
+    request = request_with_fault(tmp_path / EXAMPLE.name, "keras.py", right, wrong)
     rows = gate(request, ["pytorch", framework])
     (forward,) = (row for row in rows if row.quantity == "forward")
     assert (forward.equal, forward.layer, forward.behind) == (False, layer, behind)
@@ -76,7 +76,7 @@ def test_first_different_layer_is_named(
 def test_network_that_cannot_run_is_one_line(
     right: str, wrong: str, place: str, tmp_path: Path
 ) -> None:
-    request = request_with_fault(tmp_path / "my_net", "pytorch.py", right, wrong)
+    request = request_with_fault(tmp_path / EXAMPLE.name, "pytorch.py", right, wrong)
     with pytest.raises(ModelError) as refused:
         gate(request, ["pytorch"])
     assert refused.value.code is ErrorCode.CHILD_FAILED

@@ -25,7 +25,7 @@ from experiments.config.settings import as_text
 from experiments.metrics import KNOWN
 from experiments.studies.captioning import Settings
 from tracking.records import RunOutcome, StoredRun
-from tracking.technical import packed
+from tracking.technical import pack_tags
 
 EXPERIMENT = "synthetic"
 # Made up: how long a step takes against PyTorch's.
@@ -41,15 +41,6 @@ BATCHED = [
         "examples_per_second",
     )
 ]
-# By ending: a typical value, and the power of a framework's factor that it is multiplied by.
-SIZES = {
-    "_per_second": (900.0, -1),
-    "seconds": (0.03, 1),
-    "bytes": (8e8, 0),
-    "joules": (4e3, 1),
-    "loss": (3.1, 0),
-    "parameters": (5e6, 0),
-}
 FIRST_MS = 1_760_000_000_000
 FAILED_SHARE = 0.02
 RUNS_A_CALL, TAGS = 500, 30
@@ -109,7 +100,7 @@ def _cell(
     block = tags["block"]
     noise = np.exp(rng.normal(0.002 * int(block), 0.01, len(metric_names))).tolist()
     values = {
-        name: _size(name, framework) * factor
+        name: FRAMEWORKS[framework] * factor
         for name, factor in zip(metric_names, noise, strict=True)
     }
     tags = {
@@ -143,20 +134,11 @@ def _cell(
     )
 
 
-def _size(metric: str, framework: str) -> float:
-    """Return a typical value of a metric."""
-    base = metric.partition("_p9")[0].removesuffix("_p50")
-    for ending, (typical, power) in SIZES.items():
-        if base.endswith(ending):
-            return typical * FRAMEWORKS[framework] ** power
-    return 50.0
-
-
 def fill(database: str, runs: Iterable[StoredRun], experiment: str) -> int:
     """Write runs into the database of a tracking store. Return their number."""
     store = SqlAlchemyStore(database, "mlflow-artifacts:/")
-    found = store.get_experiment_by_name(experiment)
-    place = found.experiment_id if found else store.create_experiment(experiment)
+    existing = store.get_experiment_by_name(experiment)
+    place = existing.experiment_id if existing else store.create_experiment(experiment)
     root = store.get_experiment(place).artifact_location
     count, rest = 0, iter(runs)
     while some := list(islice(rest, RUNS_A_CALL)):
@@ -175,7 +157,7 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
             "key": key,
             "timestamp": run.end_ms or run.start_ms,
             "step": 0,
-            **_kept(value),
+            **_metric_columns(value),
         }
         for run in runs
         for key, value in run.metrics.items()
@@ -183,32 +165,26 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
     return {
         SqlRun.__table__: [
             {
-                **{
-                    "run_uuid": run.run_id,
-                    "name": run.name,
-                    "status": run.status,
-                    "user_id": "nobody",
-                    "source_type": "LOCAL",
-                },
-                **{
-                    "start_time": run.start_ms,
-                    "end_time": run.end_ms,
-                    "experiment_id": experiment,
-                    "lifecycle_stage": "active",
-                },
-                **{
-                    "artifact_uri": f"{root}/{run.run_id}/artifacts",
-                    "source_name": "",
-                    "entry_point_name": "",
-                    "source_version": "",
-                },
+                "run_uuid": run.run_id,
+                "name": run.name,
+                "status": run.status,
+                "user_id": "nobody",
+                "source_type": "LOCAL",
+                "start_time": run.start_ms,
+                "end_time": run.end_ms,
+                "experiment_id": experiment,
+                "lifecycle_stage": "active",
+                "artifact_uri": f"{root}/{run.run_id}/artifacts",
+                "source_name": "",
+                "entry_point_name": "",
+                "source_version": "",
             }
             for run in runs
         ],
         SqlTag.__table__: [
             {"run_uuid": run.run_id, "key": k, "value": v}
             for run in runs
-            for k, v in packed(run.tags).items()
+            for k, v in pack_tags(run.tags).items()
         ],
         SqlParam.__table__: [
             {"run_uuid": run.run_id, "key": k, "value": v}
@@ -220,7 +196,7 @@ def _rows(runs: Sequence[StoredRun], experiment: int, root: str) -> dict[Any, li
     }
 
 
-def _kept(value: float) -> dict[str, Any]:
+def _metric_columns(value: float) -> dict[str, Any]:
     """Return a value as MLflow stores it: NaN is marked, infinity is the largest number."""
     largest = np.finfo(float).max
     return {

@@ -1,4 +1,4 @@
-"""A machine with NVIDIA GPUs whose answers a test writes: nvidia-ml-py itself, on a driver library built here."""
+"""NVIDIA GPUs whose answers a test writes: nvidia-ml-py on a driver library that is built here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ANSWERS = {
 
 @dataclass(frozen=True)
 class Driver:
-    """What a process needs to see the GPU, and the file that answers."""
+    """Environment of a process that sees the GPUs, and the file of their answers."""
 
     folder: Path
 
@@ -38,21 +38,21 @@ class Driver:
     def environment(self) -> dict[str, str]:
         return {"LD_LIBRARY_PATH": str(self.folder), "NVML_ANSWERS": str(self.folder / "answers")}
 
-    def answers(self, of_cards: Mapping[str, float] | None = None, **given: float | None) -> None:
-        """Answer so from now on; None takes an answer away.
+    def answers(self, of_cards: Mapping[str, float] | None = None, **of_all: float | None) -> None:
+        """Set the answers from now on; None removes an answer.
 
         Args:
-            of_cards: what a single GPU answers, such as `1.celsius`.
-            given: what they all answer; `cards`: how many there are.
+            of_cards: Answers of single GPUs, such as `1.celsius`.
+            of_all: Answers of all GPUs; `cards`: their number.
         """
-        everything = {**ANSWERS, **given, **(of_cards or {})}
-        told = {name: value for name, value in everything.items() if value is not None}
-        written = self.folder / "answers.new"
-        written.write_text("".join(f"{name} {value:.17g}\n" for name, value in told.items()))
-        written.replace(self.folder / "answers")
+        answers = {**ANSWERS, **of_all, **(of_cards or {})}
+        lines = [f"{name} {value:.17g}\n" for name, value in answers.items() if value is not None]
+        new = self.folder / "answers.new"
+        new.write_text("".join(lines))
+        new.replace(self.folder / "answers")
 
     def loaded(self, command: Sequence[str]) -> list[str]:
-        """`python -m MODULE …` for a fork that loads the driver first: what has started already does not look for another."""
+        """Return `python -m MODULE …` as a command that loads the driver first."""
         _, _, module, *arguments = command
         load = f"import ctypes, runpy; ctypes.CDLL({str(self.folder / NAME)!r})"
         return [
@@ -63,7 +63,7 @@ class Driver:
         ]
 
     def python(self, script: str, words: Iterable[str] = (), **environment: str) -> str:
-        """Return what a script prints in a process that sees the GPU."""
+        """Return the output of a script in a process that sees the GPUs."""
         done = subprocess.run(
             [sys.executable, "-c", script, *words],
             env={**os.environ, **self.environment, **environment},
@@ -78,19 +78,8 @@ class Driver:
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("nvml") / NAME
-    subprocess.run(
-        [
-            "cc",
-            "-shared",
-            "-fPIC",
-            "-O1",
-            f"-Wl,-soname,{built.name}",
-            "-o",
-            str(built),
-            str(SOURCE),
-        ],
-        check=True,
-    )
+    options = ["-shared", "-fPIC", "-O1", f"-Wl,-soname,{built.name}"]
+    subprocess.run(["cc", *options, "-o", str(built), str(SOURCE)], check=True)
     return built
 
 
@@ -99,6 +88,6 @@ def driver(library: Path, tmp_path: Path) -> Driver:
     folder = tmp_path / "driver"
     folder.mkdir()
     (folder / library.name).symlink_to(library)
-    made = Driver(folder)
-    made.answers()
-    return made
+    driver = Driver(folder)
+    driver.answers()
+    return driver

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the test's own: Debian's binaries, a temporary folder, a free port on loopback."""
+"""PostgreSQL server for tests: Debian's binaries, a temporary folder, a free port on loopback."""
 
 from __future__ import annotations
 
@@ -18,21 +18,19 @@ from tests import debian
 
 
 def running() -> Iterator[Postgres]:
-    made = Postgres()
-    yield made
-    made.stop()
+    server = Postgres()
+    yield server
+    server.stop()
 
 
 class Postgres:
-    """Runs until `stop`, or `kill` and `start`. `database(name)` makes an empty database and returns its SQLAlchemy URI."""
+    """Server that runs until `stop`, or `kill` and `start`."""
 
     def __init__(self) -> None:
-        # PostgreSQL refuses to run as root, and the user it runs as instead cannot enter a private TMPDIR.
-        self._user: dict[str, Any] = (
-            {"user": "postgres", "group": "postgres", "extra_groups": []}
-            if os.getuid() == 0
-            else {}
-        )
+        # PostgreSQL refuses to run as root, and its user cannot enter a private TMPDIR.
+        self._user: dict[str, Any] = {}
+        if os.getuid() == 0:
+            self._user = {"user": "postgres", "group": "postgres", "extra_groups": []}
         self._folder = Path(tempfile.mkdtemp(prefix="evenhand-postgres-", dir="/tmp"))
         if self._user:
             shutil.chown(self._folder, "postgres", "postgres")
@@ -40,49 +38,35 @@ class Postgres:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self._data = f"--pgdata={self._folder}/data"
-        self._call(
-            "initdb",
-            self._data,
-            "--username=evenhand",
-            "--auth=trust",
-            "--encoding=UTF8",
-            "--locale=C.UTF-8",
-        )
+        options = ["--username=evenhand", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8"]
+        self._call("initdb", self._data, *options)
         self.start()
 
     def start(self) -> None:
-        """After a kill it may take a few tries, as long as the kernel holds what the dead had in common."""
-        options = f"-h 127.0.0.1 -p {self.port} -k {self._folder}"
-        deadline = time.monotonic() + 60
+        """Start, after a kill with a few tries, until the kernel frees the shared memory."""
+        options = f"--options=-h 127.0.0.1 -p {self.port} -k {self._folder}"
+        log, deadline = self._folder / "log", time.monotonic() + 60
         while True:
             try:
-                return self._call(
-                    "pg_ctl",
-                    self._data,
-                    f"--log={self._folder}/log",
-                    f"--options={options}",
-                    "--wait",
-                    "start",
-                )
-            except AssertionError as error:
+                self._call("pg_ctl", self._data, f"--log={log}", options, "--wait", "start")
+                return
+            except AssertionError:
                 if time.monotonic() > deadline:
-                    raise AssertionError(
-                        f"{error}\n{(self._folder / 'log').read_text()[-2_000:]}"
-                    ) from None
+                    print(log.read_text()[-2_000:])
+                    raise
                 time.sleep(1)
 
     def kill(self) -> None:
-        """All its processes at once, with SIGKILL: what was not written is for the next start to recover."""
-        main = psutil.Process(
-            int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
-        )
-        everyone = [main, *main.children(recursive=True)]
-        for one in everyone:
-            one.kill()
-        while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in everyone):
-            time.sleep(0.05)
+        """Kill all processes at once: the next start has to recover unwritten data."""
+        lines = (self._folder / "data" / "postmaster.pid").read_text().split()
+        main = psutil.Process(int(lines[0]))
+        processes = [main, *main.children(recursive=True)]
+        for process in processes:
+            process.kill()
+        psutil.wait_procs(processes, timeout=60)
 
     def database(self, name: str) -> str:
+        """Create an empty database. Return its SQLAlchemy URI."""
         self._call(
             "createdb", "--host=127.0.0.1", f"--port={self.port}", "--username=evenhand", name
         )

@@ -69,7 +69,7 @@ def test_servers_take_the_model_names_of_every_framework() -> None:
     for framework in frameworks.available():
         name = served.name("captioner", framework, 1)
         record = ModelSaved("r", name, "loader", "data", {}, "caption", ())
-        assert limits.taken(record) == (record, [])
+        assert limits.acceptable_part(record) == (record, [])
 
 
 def test_the_same_code_has_the_same_name(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -135,17 +134,6 @@ REFUSED = {
         Metrics("r1", (Point("a(b)", 1, 0, 1),)), Metrics("r1", (Point("ok", 1, 2**70, 1),))
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> str:
-    return f"sqlite:///{shutil.copy(empty_store, tmp_path_factory.mktemp('damage') / 'mlflow.db')}"
-
-
-@pytest.fixture
-def store(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.chdir(tmp_path)
-    return Store(uri)
 
 
 def write(folder: Path, experiment: str) -> Lines:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from tracking.store import Store
 
 LOADER = "experiments.workloads.captioning.captioner"
 SECRET = b"kept from others"
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Store:
-    monkeypatch.chdir(tmp_path)
-    return Store(f"sqlite:///{shutil.copy(empty_store, tmp_path / 'mlflow.db')}")
 
 
 @pytest.fixture

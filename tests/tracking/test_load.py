@@ -14,7 +14,7 @@ import pytest
 from tests import neighbours
 from tests.conftest import ROOT
 from tracking.records import OTHERS_CPU
-from tracking.sensors.load import CpuSnapshot, Load, between, look, together
+from tracking.sensors.load import CpuSnapshot, Load, combine_loads, load_between, take_snapshot
 
 BURN = "import time\nuntil = time.process_time() + {}\nwhile time.process_time() < until: pass\n"
 STEP_SECONDS = 0.01  # of the kernel's counters
@@ -22,13 +22,13 @@ STEP_SECONDS = 0.01  # of the kernel's counters
 OTHERS_SHARE = """
 import json, os, time
 import psutil
-from tracking.sensors.load import between, look
-first, before, ours = look(), psutil.cpu_times(), sum(os.times()[:4])
+from tracking.sensors.load import load_between, take_snapshot
+first, before, ours = take_snapshot(), psutil.cpu_times(), sum(os.times()[:4])
 until = time.monotonic() + 0.8
 while time.monotonic() < until:  # this process computes as well, which is no other's work
     sum(range(1_000))
-mine, after, last = sum(os.times()[:4]) - ours, psutil.cpu_times(), look()
-load = between(first, last)
+mine, after, last = sum(os.times()[:4]) - ours, psutil.cpu_times(), take_snapshot()
+load = load_between(first, last)
 idle = sum(getattr(after, name) - getattr(before, name) for name in ("idle", "iowait"))
 counted = sum(after) - sum(before)
 pids = [pid for pid, _ in load.used]
@@ -50,10 +50,10 @@ def test_others_share_is_what_psutil_counts_without_this_process() -> None:
 
 
 def test_ended_children_count_as_ours() -> None:
-    first, ours = look(), sum(os.times()[:4])
+    first, ours = take_snapshot(), sum(os.times()[:4])
     subprocess.run([sys.executable, "-c", BURN.format(0.3)], check=True)
     rise = sum(os.times()[:4]) - ours
-    assert look().ours - first.ours >= rise - 5 * STEP_SECONDS > 0.25
+    assert take_snapshot().ours - first.ours >= rise - 5 * STEP_SECONDS > 0.25
 
 
 MOMENT = CpuSnapshot(at=0.0, counted=0.0, busy=0.0, stolen=0.0, ours=0.0, others={})
@@ -61,13 +61,13 @@ MOMENT = CpuSnapshot(at=0.0, counted=0.0, busy=0.0, stolen=0.0, ours=0.0, others
 
 def load_of(seconds: float, cpus: int = 4, **counters: object) -> Load:
     last = replace(MOMENT, at=seconds, counted=seconds * cpus, **counters)  # type: ignore[arg-type]
-    return replace(between(MOMENT, last), cpus=cpus)
+    return replace(load_between(MOMENT, last), cpus=cpus)
 
 
 def test_shares_are_of_all_cpus_over_all_windows_together() -> None:
     """Use 90 s of 160 s of CPU time: 50 s by us, 8 of the others' 40 s by the host."""
     first = load_of(10.0, busy=30.0, ours=20.0, stolen=8.0)
-    both = together([first, load_of(30.0, busy=60.0, ours=30.0)])
+    both = combine_loads([first, load_of(30.0, busy=60.0, ours=30.0)])
     assert both.metrics == {
         OTHERS_CPU: pytest.approx(100 * 40 / 160),
         "machine/steal_percent": pytest.approx(100 * 8 / 160),
@@ -78,7 +78,7 @@ def test_shares_are_of_all_cpus_over_all_windows_together() -> None:
 
 
 def test_load_that_is_not_known_is_no_zero() -> None:
-    for load in (load_of(0.1, busy=0.4), replace(load_of(2.0), counted=0.0), together([])):
+    for load in (load_of(0.1, busy=0.4), replace(load_of(2.0), counted=0.0), combine_loads([])):
         assert load.metrics == {}
         assert list(load.missing) == ["machine_load"]
 

@@ -22,11 +22,10 @@ def moved(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Return a folder with a run that logged a file and a model, moved since then."""
     before, uri = tmp_path / "before", mlflow.get_tracking_uri()
     (before / "model").mkdir(parents=True)
-    (before / "file.txt").write_text("measured")
-    (before / "model" / "weights").write_text("trained")
-    shutil.copy(empty_store, before / "mlflow.db")
+    for name in ("file.txt", "model/weights"):
+        (before / name).write_text("measured")
     monkeypatch.chdir(before)
-    store = Store(f"sqlite:///{before}/mlflow.db")
+    store = Store(f"sqlite:///{shutil.copy(empty_store, before / 'mlflow.db')}")
     loader = "experiments.workloads.captioning.captioner"
     saved = ModelSaved(
         "r", "net", loader, "model", {"image": "a.png"}, "caption", ("numpy==2.0.0",)
@@ -55,7 +54,7 @@ def test_moved_folder_keeps_its_artifacts(
     assert store.download(run.run_id, tmp_path / "files") == ["file.txt"]
     (model,) = store._client.search_logged_models([store.experiment_id("captioning")])
     files = Path(mlflow.artifacts.download_artifacts(model.artifact_location))
-    assert (files / "data" / "model" / "weights").read_text() == "trained"
+    assert (files / "data" / "model" / "weights").read_text() == "measured"
     # the end of a path is no folder in it
     assert next(iter(store.runs("captioning"))).tags["text"] == f"{tmp_path}/before/mlruns"
     assert (moved / "mlflow.db.before-move").is_file()

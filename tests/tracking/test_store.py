@@ -34,7 +34,7 @@ from tracking.records import (
     Tags,
 )
 from tracking.store import NEWEST, NOTE, Store, Unreachable
-from tracking.technical import packed
+from tracking.technical import pack_tags
 from tracking.upload import IDLE_SECONDS, Uploader
 
 
@@ -62,13 +62,6 @@ def runs_by_name(store: Store) -> dict[str, StoredRun]:
         metrics = {key: "NaN" if math.isnan(value) else value for key, value in run.metrics.items()}
         runs[run.name] = dataclasses.replace(run, metrics=metrics)  # type: ignore[arg-type]
     return runs
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Store:
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return Store(f"sqlite:///{tmp_path}/mlflow.db")
 
 
 def test_applying_twice_from_two_processes_changes_nothing(store: Store, tmp_path: Path) -> None:
@@ -119,7 +112,7 @@ def test_dead_server_costs_seconds(tmp_path: Path) -> None:
 
 def dead_process() -> dict[str, str]:
     """Return the tags of a process that has ended."""
-    script = "import json; from tracking import whereabouts; print(json.dumps(whereabouts.here()))"
+    script = "import json; from tracking import whereabouts; print(json.dumps(whereabouts.process_tags()))"
     command = [sys.executable, "-c", script]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return dict(json.loads(output))
@@ -127,7 +120,7 @@ def dead_process() -> dict[str, str]:
 
 def test_runs_of_vanished_processes_are_closed(store: Store, tmp_path: Path) -> None:
     began_ms, campaign = int((time.time() - 7_200) * 1_000), {"kind": "campaign"}
-    alive, dead = {**campaign, **whereabouts.here()}, {**campaign, **dead_process()}
+    alive, dead = {**campaign, **whereabouts.process_tags()}, {**campaign, **dead_process()}
     silent, long_silent = (
         {"heartbeat": str(int(time.time() - 1.5 * seconds))}
         for seconds in (whereabouts.STALE_SECONDS_OF_DEAD, whereabouts.STALE_SECONDS)
@@ -337,7 +330,7 @@ def test_run_that_a_late_creation_left_behind_is_deleted(store: Store, tmp_path:
     assert isinstance(opened, RunOpened)
     store.apply([RunOpened("c1", 1_000, "captioning", "campaign"), opened], tmp_path)
     late = store._client.create_run(
-        store.experiment_id("captioning"), tags=packed({"origin": "r1"})
+        store.experiment_id("captioning"), tags=pack_tags({"origin": "r1"})
     ).info.run_id
     again = Store(store.uri)
     again.expect([opened])  # as an uploader does that begins in the middle of a journal

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from tracking import technical
 from tracking.records import Record, RunClosed, RunOpened, Tags
 from tracking.store import Store
-from tracking.technical import packed, unpacked
+from tracking.technical import pack_tags, unpack_tags
 
 SHOWN = ["block", "campaign", "commit", "cpu", "dataset", "framework", "gpu", "kind", "machine"]
 SHOWN += ["model", "order_in_block", "outcome", "parity", "settings_hash", "team", "treatment"]
@@ -21,13 +20,6 @@ HIDDEN += ["cool_down", "energy_of", "optimizer.implementation", "keras.use_cudn
 HIDDEN += ["version.torch", "version.keras", "machine.governor", "pinned.cell"]
 HIDDEN += ["train.compilations", "not_available.energy/joules"]
 TAGS = {name: f'{name} · "quoted" (§)' for name in (*SHOWN, *HIDDEN)} | {"outcome": "ok"}
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Store:
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return Store(f"sqlite:///{tmp_path}/mlflow.db")
 
 
 def test_shown_tags_are_for_people_and_no_tag_is_lost(store: Store, tmp_path: Path) -> None:
@@ -51,7 +43,7 @@ def test_shown_tags_are_for_people_and_no_tag_is_lost(store: Store, tmp_path: Pa
 def test_values_of_any_length_and_text_are_read_back() -> None:
     """Write quotes and characters beyond ASCII, up to more than a tag holds, several times."""
     rng = random.Random(5)
-    names = ["cell", "looks", "turns", "team"]
+    names = ["cell", "cool_down", "looks", "turns", "team"]
     names += [f"version.p{number}" for number in range(40)]
     for _ in range(200):
         stored: dict[str, str] = {}
@@ -60,9 +52,9 @@ def test_values_of_any_length_and_text_are_read_back() -> None:
             lengths = {name: rng.choice((0, 3, 300, 2_600, 4_990, 5_200)) for name in names[:12]}
             rng.shuffle(names)
             values = {n: "".join(rng.choices('ab"\\{}×·\n', k=k)) for n, k in lengths.items()}
-            stored |= packed(values, stored)
+            stored |= pack_tags(values, stored)
             expected |= values
-            assert unpacked(stored) == expected
+            assert unpack_tags(stored) == expected
         shared = [text for name, text in stored.items() if name.startswith("mlflow.evenhand")]
         assert max(map(len, shared)) <= technical.CHARACTERS < 8_000
         assert all(isinstance(json.loads(text), dict) for text in shared)
@@ -71,6 +63,6 @@ def test_values_of_any_length_and_text_are_read_back() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"cell": 1}', "mine", "[" * 100_000])
 def test_shared_tag_that_a_user_has_edited_is_left_unchanged(text: str) -> None:
     tags = {"kind": "cell", "mlflow.evenhand": text}
-    assert unpacked(tags) == tags
+    assert unpack_tags(tags) == tags
     tags = {"mlflow.evenhand.x": "mine", "mlflow.evenhand": '{"cell":"a"}'}
-    assert unpacked(tags) == {"mlflow.evenhand.x": "mine", "cell": "a"}
+    assert unpack_tags(tags) == {"mlflow.evenhand.x": "mine", "cell": "a"}

@@ -46,7 +46,7 @@ class CpuSnapshot:
     others: Mapping[Process, float]
 
 
-def look() -> CpuSnapshot:
+def take_snapshot() -> CpuSnapshot:
     processes = {
         process.pid: process.info
         for process in psutil.process_iter(["ppid", "cpu_times", "create_time"])
@@ -155,7 +155,7 @@ class Load:
         return min(100.0, 100 * seconds / (self.seconds * self.cpus)) if self.seconds else 0.0
 
 
-def between(first: CpuSnapshot, last: CpuSnapshot) -> Load:
+def load_between(first: CpuSnapshot, last: CpuSnapshot) -> Load:
     """Return the load between two moments. All use of a process that began meanwhile counts."""
     used = {process: time - first.others.get(process, 0.0) for process, time in last.others.items()}
     return Load(
@@ -168,7 +168,7 @@ def between(first: CpuSnapshot, last: CpuSnapshot) -> Load:
     )
 
 
-def together(loads: Iterable[Load]) -> Load:
+def combine_loads(loads: Iterable[Load]) -> Load:
     spans = list(loads)
     used: Counter[Process] = Counter()
     for load in spans:

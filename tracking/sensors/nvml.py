@@ -127,7 +127,7 @@ class Gpu:
 def free_share() -> float | None:
     """Return the free share of the memory of CUDA's first device; None if it is not known."""
     try:
-        memory = opened()[0].memory()
+        memory = open_devices()[0].memory()
         return float(memory.free / memory.total)
     except Exception:  # NVML has an error class for each cause
         return None
@@ -137,7 +137,7 @@ def throttles(mask: float) -> list[str]:
     return [name for bit, name in THROTTLES.items() if int(mask) & bit]
 
 
-def visible(variables: Mapping[str, str] | None = None) -> tuple[Card, ...]:
+def visible_cards(variables: Mapping[str, str] | None = None) -> tuple[Card, ...]:
     """Return the devices that CUDA shows to a process, in its order.
 
     Numbers of CUDA_VISIBLE_DEVICES follow the PCI bus, as cells are started; UUIDs may be
@@ -163,7 +163,7 @@ def visible(variables: Mapping[str, str] | None = None) -> tuple[Card, ...]:
     return tuple(chosen) if len(set(chosen)) == len(chosen) else ()
 
 
-def opened(uuids: Sequence[str] = ()) -> list[Gpu]:
+def open_devices(uuids: Sequence[str] = ()) -> list[Gpu]:
     """Return the devices with these UUIDs or, if none is named, CUDA's first.
 
     Raises:
@@ -171,7 +171,7 @@ def opened(uuids: Sequence[str] = ()) -> list[Gpu]:
         LookupError: There is no such device.
     """
     if not uuids:
-        cards = visible()[:1]
+        cards = visible_cards()[:1]
         if not cards:
             raise LookupError(f"{VISIBLE}={os.environ.get(VISIBLE, '')} names no device")
         return [Gpu(cards[0])]
@@ -182,7 +182,7 @@ def opened(uuids: Sequence[str] = ()) -> list[Gpu]:
 def names() -> list[str]:
     """Return the names of CUDA's devices, with their driver; an empty list if there is none."""
     try:
-        cards = visible()
+        cards = visible_cards()
         import pynvml
 
         driver = pynvml.nvmlSystemGetDriverVersion()

@@ -20,7 +20,7 @@ class Package:
         return int(self.path.read_text()) / 1e6
 
 
-def find(folder: Path = POWERCAP) -> tuple[list[Package], str]:
+def find_packages(folder: Path = POWERCAP) -> tuple[list[Package], str]:
     """Return the counters of all processor packages, or none and the reason.
 
     Zones are identified by their `name`: `psys` contains the packages, and the zones inside of a

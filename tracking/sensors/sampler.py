@@ -49,12 +49,12 @@ class Sensors:
         self._missing: dict[str, str] = {}
         self._gpus: list[nvml.Gpu] = []
         try:
-            self._gpus = nvml.opened(gpus)
+            self._gpus = nvml.open_devices(gpus)
         except Exception as error:  # NVML has an error class for each cause
             self._missing["gpu"] = f"no NVIDIA device: {error}"
         self.others = dict[int, str]()
         self.gpus = tuple(gpu.key for gpu in self._gpus)
-        self._packages, reason = rapl.find()
+        self._packages, reason = rapl.find_packages()
         if reason:
             self._missing["cpu_energy"] = reason
         self.ranges_joules = {package.name: package.range_joules for package in self._packages}

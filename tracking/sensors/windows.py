@@ -87,6 +87,8 @@ def summarise(
         gpus: Prefixes of the devices' keys.
     """
     inside = [sample for sample in samples if window.holds(sample.time_seconds)]
+    masks = [mask for gpu in gpus for mask in _readings(inside, f"system/{gpu}_clock_limits")]
+    counts = Counter(name for mask in masks for name in throttles(mask))
     joules, trouble = _joules(samples, window, ranges_joules)
     metrics, missing = _values(inside, gpus), dict[str, str]()
     if joules is not None:
@@ -100,7 +102,7 @@ def summarise(
     return Summary(
         {f"{window.prefix}{key}": value for key, value in metrics.items()},
         {f"{window.prefix}{name}": reason for name, reason in missing.items()},
-        _throttled(inside, gpus),
+        {name: count / len(masks) for name, count in sorted(counts.items())},
     )
 
 
@@ -161,12 +163,6 @@ def _by_sample(inside: Sequence[Sample], devices: Sequence[str], reading: str) -
     keys = [f"{device}_{reading}" for device in devices]
     values = [[sample.values[key] for key in keys if key in sample.values] for sample in inside]
     return [of_devices for of_devices in values if of_devices]
-
-
-def _throttled(inside: Sequence[Sample], gpus: Sequence[str]) -> dict[str, float]:
-    masks = [mask for gpu in gpus for mask in _readings(inside, f"system/{gpu}_clock_limits")]
-    counts = Counter(name for mask in masks for name in throttles(mask))
-    return {name: count / len(masks) for name, count in sorted(counts.items())}
 
 
 def _series(

@@ -34,7 +34,6 @@ class PaperRow:
     """Result of the published procedure for one pair of levels, from the steps of one block.
 
     Attributes:
-        is_significant: its Wilcoxon test at 5 %.
         verdict: that of all blocks.
     """
 
@@ -45,10 +44,6 @@ class PaperRow:
     block: str
     procedure: PaperProcedure
     verdict: str
-
-    @property
-    def is_significant(self) -> bool:
-        return self.procedure.wilcoxon_p < ALPHA
 
 
 def rows(comparison: Comparison, raw: Sequence[RawRun]) -> tuple[PaperRow, ...]:
@@ -99,7 +94,7 @@ def table(evidence: Evidence) -> list[Section]:
                 *(outcome(row.metric).label, row.stratum, pair, row.block, str(tests.n_steps)),
                 *("; ".join(map(wording.p_value, reversed(both))) for both in normality),
                 wording.p_value(tests.wilcoxon_p),
-                "significant" if row.is_significant else "not significant",
+                "significant" if tests.wilcoxon_p < ALPHA else "not significant",
                 row.verdict,
             )
         )

@@ -24,8 +24,6 @@ _TERMINAL_STYLE = {
     "open": "yellow",
     "none": "dim",
 }
-# All rows of a shorter table are seen at once.
-MIN_TO_FILTER = 12
 
 
 @dataclass(frozen=True)
@@ -38,27 +36,15 @@ class Document:
     notes: Sequence[str]
 
 
-def page(document: Document) -> str:
-    """Return one HTML file that needs nothing from outside."""
-    return _render("report.html.j2", document=document, least_to_filter=MIN_TO_FILTER)
+def render(template: str, **content: object) -> str:
+    """Return a filled template of this folder.
 
-
-def fragment(warnings: Sequence[str], sentences: Sequence[str], table: Section) -> str:
-    """Return what a notebook shows: an element without style or script."""
-    return _render("notebook.html.j2", warnings=warnings, sentences=sentences, table=table)
-
-
-def markdown(document: Document) -> str:
-    """Return Markdown whose figures are those in `figures/`."""
-    return _render("report.md.j2", document=document)
-
-
-def markdown_card(card: AnswerCard) -> str:
-    """Return the card without its title, for a pull request, a chat or a run's description."""
-    return _render("card.md.j2", card=card)
-
-
-def _render(template: str, **content: object) -> str:
+    Args:
+        template: `report.html.j2`, one file that needs nothing from outside; `report.md.j2`, whose
+            figures are those in `figures/`; `card.md.j2`, without its title, for a run's
+            description; `notebook.html.j2`, an element without style or script.
+        content: values that the template names.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=lambda name: str(name).endswith(".html.j2"),

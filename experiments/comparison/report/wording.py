@@ -61,7 +61,12 @@ def number(value: float, digits: int = 3) -> str:
 def outwards(
     low: float, high: float, *, digits: int = 3, decimals: int | None = None
 ) -> tuple[float, float]:
-    """Round the ends of an interval outwards to significant digits or decimals."""
+    """Round the ends of an interval outwards.
+
+    Args:
+        digits: significant digits.
+        decimals: digits after the point, instead of significant ones.
+    """
 
     def rounded(value: float, rule: str) -> float:
         if not math.isfinite(value):
@@ -105,7 +110,7 @@ def amount(value: float | None, finding: Finding) -> str:
         return f"{value:.2g} {_unit(finding)}".rstrip()
     if value < 1:
         return f"{100 * value:.2g} %"
-    return f"{_rounded(100 * value)} %" if value < MAXIMUM_SHARE else "over 10×"
+    return "over 10×" if value >= MAXIMUM_SHARE else f"{number(float(f'{100 * value:.2g}'), 2)} %"
 
 
 def smallest_detectable(comparison: Comparison) -> str:
@@ -138,7 +143,7 @@ def effect(finding: Finding) -> str:
     if finding.identical:
         return "identical"
     if turned is None:
-        return f"{_signed(value, _decimals(finding))} {_unit(finding)}".rstrip()
+        return f"{_signed(value, finding)} {_unit(finding)}".rstrip()
     return _directed(turned.value, finding, greater=value >= 1)
 
 
@@ -164,48 +169,39 @@ def _interval(finding: Finding, low: float | None, high: float | None) -> str:
         return "unbounded"
     if low == high:
         return "no spread"
+    ends = outwards(low, high, **_precision(finding))
     if row.kind == "ratio":
-        return DASH.join(_ratio(end, finding) for end in _ratio_ends(low, high, finding))
-    decimals = _decimals(finding)
-    ends = (_signed(end, decimals) for end in outwards(low, high, decimals=decimals))
-    return f"{' to '.join(ends)} {_unit(finding)}".rstrip()
-
-
-def _rounded(value: float) -> str:
-    return number(float(f"{value:.2g}"), 2)
+        return DASH.join(_ratio(end, finding) for end in ends)
+    return f"{' to '.join(_signed(end, finding) for end in ends)} {_unit(finding)}".rstrip()
 
 
 def _ratio(value: float, finding: Finding) -> str:
     if not math.isfinite(value):
         return "∞"
-    return _rounded(value) if _is_wide(finding) else f"{value:,.{_decimals(finding)}f}"
+    precision = _precision(finding)
+    if "digits" in precision:
+        return number(float(f"{value:.2g}"), 2)
+    return f"{value:,.{precision['decimals']}f}"
 
 
-def _is_wide(finding: Finding) -> bool:
-    turned = finding.times
-    return turned is not None and turned.low < turned.high and turned.high > WIDE * turned.low
-
-
-def _ratio_ends(low: float, high: float, finding: Finding) -> tuple[float, float]:
-    if _is_wide(finding):
-        return outwards(low, high, digits=2)
-    return outwards(low, high, decimals=_decimals(finding))
-
-
-def _decimals(finding: Finding) -> int:
-    """Return as many decimals as the interval carries; three digits without an interval."""
+def _precision(finding: Finding) -> dict[str, int]:
+    """Return the digits or decimals that the interval carries; three digits without one."""
     row, turned = finding.row, finding.times
     if row.ci_low is None or row.ci_high is None or row.ci_low == row.ci_high:
         size = turned.value if turned else row.estimate or 1.0
-        return max(0, 2 - math.floor(math.log10(abs(size))))
+        return {"decimals": max(0, 2 - math.floor(math.log10(abs(size))))}
     if turned is None:
-        return min(12, max(0, 1 - math.floor(math.log10(row.ci_high - row.ci_low))))
+        decimals = 1 - math.floor(math.log10(row.ci_high - row.ci_low))
+        return {"decimals": min(12, max(0, decimals))}
+    if turned.high > WIDE * turned.low:
+        return {"digits": 2}
     least = sum(turned.value < limit for limit in (2, 10))
-    return min(12, max(least, -math.floor(math.log10(turned.high - turned.low))))
+    decimals = -math.floor(math.log10(turned.high - turned.low))
+    return {"decimals": min(12, max(least, decimals))}
 
 
-def _signed(value: float, decimals: int) -> str:
-    text = f"{value:+,.{decimals}f}".replace("-", MINUS)
+def _signed(value: float, finding: Finding) -> str:
+    text = f"{value:+,.{_precision(finding)['decimals']}f}".replace("-", MINUS)
     return text if text.strip(f"+{MINUS}0.") else f"±{text[1:]}"
 
 
@@ -273,18 +269,16 @@ def _range(finding: Finding) -> str:
     a, b = _name(row.a, row), _name(row.b, row)
     if row.kind == "difference":
         return f"{label} of {b} differs by {effect_interval(finding)} from that of {a}"
-    ends = f"between {_end(row.ci_low, finding)} and {_end(row.ci_high, finding, upper=True)}"
+    if not row.ci_low or row.ci_high is None:
+        return f"{label} of {b} and {a} may differ by any amount"
+    ends = []
+    for value, is_upper in ((row.ci_low, False), (row.ci_high, True)):
+        greater, times = value >= 1, max(value, 1 / value)
+        bounds = outwards(times, times, **_precision(finding))
+        ends.append(_directed(bounds[is_upper is greater], finding, greater=greater))
     if verb := finding.outcome.verb:
-        return f"{b} {verb} {ends} than {a}"
-    return f"{label} of {b} is {ends} than that of {a}"
-
-
-def _end(value: float | None, finding: Finding, *, upper: bool = False) -> str:
-    if not value:
-        return "an unknown amount different"
-    times = max(value, 1 / value)
-    rounded = _ratio_ends(times, times, finding)[upper is (value >= 1)]
-    return _directed(rounded, finding, greater=value >= 1)
+        return f"{b} {verb} between {ends[0]} and {ends[1]} than {a}"
+    return f"{label} of {b} is between {ends[0]} and {ends[1]} than that of {a}"
 
 
 def describe_outcome(finding: Finding) -> str:

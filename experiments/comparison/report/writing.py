@@ -58,10 +58,14 @@ def write(comparison: Comparison, document: Document, folder: Path) -> Path:
         if isinstance(figure, Figure):
             (folder / "figures" / f"{figure.name}.svg").write_text(figure.svg, encoding="utf-8")
             (folder / "figures" / f"{figure.name}.png").write_bytes(figure.png)
-    (folder / "report.html").write_text(rendering.page(document), encoding="utf-8")
-    (folder / "report.md").write_text(rendering.markdown(document), encoding="utf-8")
+    (folder / "report.html").write_text(
+        rendering.render("report.html.j2", document=document), encoding="utf-8"
+    )
+    (folder / "report.md").write_text(
+        rendering.render("report.md.j2", document=document), encoding="utf-8"
+    )
     card = f"# {rendering.escape_markdown(document.card.title)}\n\n"
-    card += rendering.markdown_card(document.card)
+    card += rendering.render("card.md.j2", card=document.card)
     (folder / "card.md").write_text(card, encoding="utf-8")
     (folder / "comparison.csv").write_text(as_csv(comparison), encoding="utf-8")
     (folder / "comparison.json").write_text(as_text, encoding="utf-8")

@@ -41,7 +41,7 @@ def table(runs: Any) -> pd.DataFrame:
     if not frame.empty and ("block" not in columns or not frame["block"].notna().any()):
         raise UsageError(
             ErrorCode.MISSING_VALUE,
-            "compare: no run says its block (tag or column `block`), by which runs are paired; "
+            "compare: no run has a block (tag or column `block`), by which runs are paired; "
             f"have {', '.join(columns[:8])}, …",
         )
     return frame
@@ -80,7 +80,7 @@ def _with_technical(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for row in frame[shared].to_dict("records"):
         tags = {str(name)[5:]: text for name, text in row.items() if isinstance(text, str)}
-        rows.append(technical.unpacked(tags))
+        rows.append(technical.unpack_tags(tags))
     unpacked = pd.DataFrame(rows, index=frame.index, dtype=object).add_prefix("tags.")
     rest = frame.drop(columns=shared)
     both = rest.columns.intersection(unpacked.columns)

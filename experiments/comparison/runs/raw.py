@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments import metrics
-from experiments.comparison.statistics import estimates
 from experiments.comparison.statistics.estimates import Floats
 from tracking import tables
 from tracking.errors import ErrorCode, EvenhandError
@@ -201,16 +200,6 @@ def read_values(path: Path) -> dict[str, Phase]:
     return {
         name: Phase(name, seconds[at], examples[at], warmup[at]) for name, at in of_phase.items()
     }
-
-
-def median_percentiles(phases: Sequence[Phase], quantiles: Sequence[float]) -> dict[float, float]:
-    """Return the median over runs of each percentile, from the runs with enough requests."""
-    medians = {}
-    for q in quantiles:
-        runs = [phase.measured for phase in phases if estimates.earned(q, len(phase.measured))]
-        if runs:
-            medians[q] = float(np.median([estimates.percentile(seconds, q) for seconds in runs]))
-    return medians
 
 
 def of_inference(run: RawRun) -> dict[int, Phase]:

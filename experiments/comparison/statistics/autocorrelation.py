@@ -105,13 +105,6 @@ def posterior(log_likelihood: Floats) -> Floats:
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
-def is_skewed(fits: Fits) -> Floats:
-    """Return whether the outcomes of a campaign together are more skewed than normal shifts."""
-    n = fits.df + 1
-    squares = fits.skewness**2 * (n + 1) * (n + 3) / (6 * (n - 2))
-    return np.asarray(special.chdtrc(squares.shape[-1], squares.sum(axis=-1)) < SKEWNESS_LEVEL)
-
-
 @dataclass(frozen=True)
 class MeanDistribution:
     """Confidence distributions of means: intervals and p-values of any level, from the same tails.
@@ -199,7 +192,11 @@ class MeanDistribution:
 
 def distributions(fits: Fits) -> MeanDistribution:
     """Return the distributions of the means of all outcomes of one campaign, (…, outcomes)."""
-    skewed = np.broadcast_to(is_skewed(fits)[..., None], fits.df.shape)
+    # a test that the outcomes together are more skewed than normal shifts
+    n = fits.df + 1
+    squares = fits.skewness**2 * (n + 1) * (n + 3) / (6 * (n - 2))
+    is_skewed = special.chdtrc(squares.shape[-1], squares.sum(axis=-1)) < SKEWNESS_LEVEL
+    skewed = np.broadcast_to(is_skewed[..., None], fits.df.shape)
     return MeanDistribution(fits, posterior(fits.log_likelihood), skewed)
 
 

@@ -116,7 +116,7 @@ class Looks:
         level = np.asarray(nominal, dtype=float)
         return self.p(2 * level) / 2 if self.blocks else level
 
-    def one_by_one(self) -> tuple[Looks, ...]:
+    def each(self) -> tuple[Looks, ...]:
         """Return each look with those before it."""
         return tuple(
             Looks(self.blocks[:count], self.planned[:count])
@@ -158,7 +158,7 @@ class _State(NamedTuple):
 
 def _states(looks: Looks) -> _State:
     """Return the state at the last look; those of earlier looks are computed once."""
-    return [_state(earlier) for earlier in looks.one_by_one()][-1]
+    return [_state(earlier) for earlier in looks.each()][-1]
 
 
 @lru_cache(maxsize=256)

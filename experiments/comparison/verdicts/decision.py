@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import StrEnum
 
 from numpy.typing import ArrayLike
 
@@ -41,28 +41,22 @@ class Widening(StrEnum):
     SKEWNESS = "skewness"
 
 
-class Decision(Enum):
+class Decision(StrEnum):
     """Decision on one effect."""
 
-    NOT_COMPARABLE = "there is nothing to estimate"
-    TOO_FEW = "too few blocks or strata for a verdict, or measured on a busy machine"
-    IDENTICAL = "the same on both sides everywhere: nothing to test"
-    CONSTANT = "always different by the same, less than the margin: nothing to test"
-    DIFFERENT = "different by more than the margin"
-    WITHIN_MARGIN = "different by less than the margin"
-    EQUIVALENT = "no difference as large as the margin"
-    SIZE_OPEN = "different, but whether by more than the margin is open"
-    OPEN = "neither a difference nor equivalence is shown"
+    NOT_COMPARABLE = "not_comparable"
+    TOO_FEW = "too_few"  # blocks or strata; or the verdict is withheld
+    IDENTICAL = "identical"  # on both sides everywhere: nothing to test
+    CONSTANT = "constant"  # always different by the same, less than the margin
+    DIFFERENT = "different"  # by more than the margin
+    WITHIN_MARGIN = "within_margin"
+    EQUIVALENT = "equivalent"
+    SIZE_OPEN = "size_open"  # different, but perhaps by less than the margin
+    OPEN = "open"  # neither a difference nor equivalence is shown
 
     @property
     def is_verdict(self) -> bool:
-        open_or_none = (
-            Decision.NOT_COMPARABLE,
-            Decision.TOO_FEW,
-            Decision.SIZE_OPEN,
-            Decision.OPEN,
-        )
-        return self not in open_or_none
+        return self not in ("not_comparable", "too_few", "size_open", "open")
 
 
 @dataclass(frozen=True)

@@ -325,7 +325,7 @@ class Comparison:
                 now.confidence,
             )
             for stratum, looks in by_stratum.items()
-            for now in looks.one_by_one()
+            for now in looks.each()
         )
 
     @property

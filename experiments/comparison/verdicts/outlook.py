@@ -39,7 +39,9 @@ def plan_row(finding: Finding, family: Family) -> Finding:
     )
     if finding.decision not in OPEN:
         return replace(finding, row=row)
-    planned = replace(finding, row=row, plan=_plan(finding, family.left_beside(finding)))
+    # the tests among which the finding must stand after Holm's correction
+    tests = family.tests - family.standing + finding.different
+    planned = replace(finding, row=row, plan=_plan(finding, tests))
     return replace(planned, outlook=_text(planned))
 
 

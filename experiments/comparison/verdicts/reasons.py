@@ -69,11 +69,6 @@ class Family:
     tests: int
     standing: int
 
-    def left_beside(self, finding: Finding) -> int:
-        """Return the tests among which a finding must stand after Holm's correction."""
-        p = finding.row.p_holm
-        return self.tests - self.standing + (p is not None and p <= ALPHA)
-
 
 def decide(
     findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding, Family], Finding]

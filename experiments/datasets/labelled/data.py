@@ -9,6 +9,7 @@ import traceback
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,11 +214,6 @@ def _write(
         )
     mean, deviation = _moments(images, np.flatnonzero(use == TRAINING))
     images.flush()
-    # Each row's file and orientation, if every framework decodes that file alike.
-    files, orientations = [b""] * count, np.ones(count, np.int8)
-    for row, path in enumerate(pictures.files):
-        if use[row] != LEFT_OUT and (orientation := orientation_of_plain(path)):
-            files[row], orientations[row] = os.fsencode(path), orientation
     about = {
         "name": pictures.name,
         "source": pictures.source,
@@ -234,9 +230,17 @@ def _write(
         about,
         labels=np.asarray(pictures.labels, np.int32),
         use=use,
-        files=np.array(files, np.bytes_),
-        orientations=orientations,
+        **_common_files(pictures, use),
     )
+
+
+def _common_files(pictures: Pictures, use: NDArray[np.int8]) -> dict[str, NDArray[Any]]:
+    """Return each row's file and orientation, if every framework decodes that file alike."""
+    files, orientations = [b""] * len(use), np.ones(len(use), np.int8)
+    for row, path in enumerate(pictures.files):
+        if use[row] != LEFT_OUT and (orientation := orientation_of_plain(path)):
+            files[row], orientations[row] = os.fsencode(path), orientation
+    return {"files": np.array(files, np.bytes_), "orientations": orientations}
 
 
 def to_array(picture: Image.Image, side: int, channels: int) -> NDArray[np.uint8]:

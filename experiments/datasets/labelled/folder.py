@@ -18,7 +18,7 @@ from tracking import plain
 from tracking.errors import ErrorCode
 
 LOOKS_FOR = "folders of pictures (train/CLASS/… and val/CLASS/…, or CLASS/…)"
-GENERAL = True  # detected last, because many data sets are kept in folders
+GENERAL = True  # detected last, because many data sets consist of folders
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"})
 LEADS_OUT = "the folder of a class leads out of the data folder"
 VALIDATION = ("val", "validation", "valid", "test")
@@ -111,5 +111,5 @@ def _key(root: Path, paths: list[Path], left_out: list[str]) -> str:
 
 def _open(paths: list[Path]) -> Iterable[Image.Image | str]:
     for path in paths:
-        picture = images.opened(path)
+        picture = images.open_picture(path)
         yield plain.line(f"{path}: {picture}") if isinstance(picture, str) else picture

@@ -38,7 +38,7 @@ class SequenceSource:
     read: Callable[[np.random.Generator], Examples]
 
 
-def chosen(total: int, rng: np.random.Generator) -> list[int]:
+def draw_rows(total: int, rng: np.random.Generator) -> list[int]:
     return sorted(rng.permutation(total)[:EXAMPLES].tolist())
 
 
@@ -47,7 +47,7 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def numbered(counts: Mapping[str, int], first: int, size: int) -> dict[str, int]:
+def assign_ids(counts: Mapping[str, int], first: int, size: int) -> dict[str, int]:
     """Give the most frequent entries, ties alphabetically, the ids `first` to `size` - 1."""
     entries = sorted(counts, key=lambda entry: (-counts[entry], entry))[: max(0, size - first)]
     return {entry: first + number for number, entry in enumerate(entries)}
@@ -75,8 +75,8 @@ def word_examples(
         for part in parts:
             counts.update(part)
         total += 1
-    ids = numbered(counts, max(unknown, end) + 1, vocabulary)
-    used = set(chosen(total, rng))
+    ids = assign_ids(counts, max(unknown, end) + 1, vocabulary)
+    used = set(draw_rows(total, rng))
     return total, (
         tuple(
             np.array([*before, *(ids.get(word, unknown) for word in part), end], np.int32)
@@ -98,7 +98,7 @@ def check_length(file: Path, line: int, length: int, longest: int | None) -> Non
         )
 
 
-def looked_for(path: Path, expected: str) -> UsageError:
+def missing_data(path: Path, expected: str) -> UsageError:
     return refused(
         f"data={path}", f"no such data there; looked for {expected}", ErrorCode.NOT_FOUND
     )

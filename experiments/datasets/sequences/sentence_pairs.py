@@ -28,7 +28,7 @@ def _find(path: Path, *, longest: int | None, vocabulary: int) -> SequenceSource
     """
     files = _files(path)
     if not files:
-        raise raw.looked_for(path, LOOKS_FOR)
+        raise raw.missing_data(path, LOOKS_FOR)
 
     def pairs() -> Iterator[tuple[list[str], ...]]:
         for number, texts in enumerate(_texts(files), start=1):

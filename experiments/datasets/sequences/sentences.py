@@ -24,7 +24,7 @@ def _find(path: Path, *, longest: int | None, vocabulary: int) -> SequenceSource
     """
     file = path / "lines.txt" if path.is_dir() else path
     if not file.is_file():
-        raise raw.looked_for(path, LOOKS_FOR)
+        raise raw.missing_data(path, LOOKS_FOR)
 
     def sentences() -> Iterator[tuple[list[str], ...]]:
         for number, line in enumerate(lines(file), start=1):

@@ -25,9 +25,9 @@ from experiments.datasets.sequences.raw import (
     Examples,
     Reader,
     SequenceSource,
-    chosen,
-    looked_for,
-    numbered,
+    assign_ids,
+    draw_rows,
+    missing_data,
 )
 from models.contract import Array
 from tracking.errors import ErrorCode
@@ -102,7 +102,7 @@ def utterances(folder: Path) -> list[Utterance]:
             ErrorCode.CONFLICT,
         )
     if not metadata.is_file() and not transcripts:
-        raise looked_for(folder, LOOKS_FOR)
+        raise missing_data(folder, LOOKS_FOR)
     rows = [row for path in transcripts for row in _librispeech(path)]
     if not transcripts:
         rows = list(_ljspeech(metadata))
@@ -161,7 +161,7 @@ def _spectrograms(path: Path, *, longest: int | None, bins: int) -> SequenceSour
         key(rows, path),
         lambda rng: (
             len(rows),
-            (_symbol_example(rows[row], bins) for row in chosen(len(rows), rng)),
+            (_symbol_example(rows[row], bins) for row in draw_rows(len(rows), rng)),
         ),
     )
 
@@ -197,14 +197,14 @@ def _mel_spectrograms(
 
     def read(rng: np.random.Generator) -> Examples:
         counts = Counter(letter for row in rows for letter in row.text.lower())
-        ids = numbered(counts, UNKNOWN + 1, characters)
+        ids = assign_ids(counts, UNKNOWN + 1, characters)
 
         def example(row: Utterance) -> tuple[Array, Array]:
             rate, samples = row.samples()
             letters = np.array([ids.get(letter, UNKNOWN) for letter in row.text.lower()], np.int32)
             return features.log_mel(samples, rate, bins), letters
 
-        return len(rows), (example(rows[row]) for row in chosen(len(rows), rng))
+        return len(rows), (example(rows[row]) for row in draw_rows(len(rows), rng))
 
     return SequenceSource(path, key(rows, path), read)
 

@@ -119,7 +119,7 @@ def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
         recorder.place_tags |= {"slurm.nodes": names, "machine": machine()}
     recorder.called = f"job {recorder.place_tags['slurm.job']}"
     device, workers = devices.resolve_all(settings)[0], settings.workers_of_a_cell
-    recorder.machine = machine_state.observe(load.look(), device, workers)
+    recorder.machine = machine_state.observe(load.take_snapshot(), device, workers)
     recorder.warnings = list(dict.fromkeys([*recorder.warnings, *recorder.machine.troubles]))
 
 

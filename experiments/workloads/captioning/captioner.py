@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.contract import CellSpec
 from experiments.datasets.captions import CaptionData
-from experiments.datasets.images import Image, normalised, opened
+from experiments.datasets.images import Image, normalise, open_picture
 from experiments.datasets.tokens import Vocabulary
 from experiments.workloads import served
 from experiments.workloads.captioning.extract import encoder
@@ -61,7 +61,7 @@ def save(
 
 def _example(data: CaptionData) -> dict[str, str]:
     """Return a request with a held-out picture, or a grey one if it cannot be read."""
-    picture = opened(Path(data.source, data.images[int(data.images_of("validation")[0])]))
+    picture = open_picture(Path(data.source, data.images[int(data.images_of("validation")[0])]))
     return served.example(
         Image.new("RGB", (32, 32), "grey") if isinstance(picture, str) else picture
     )
@@ -86,12 +86,16 @@ class Captioner:
         self._encoder = encoder(self._framework, weights, description["seed"])
         self._decoder = served.load_network(self._framework, folder, "caption_decoder", self._spec)
 
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002
+    def predict(
+        self,
+        model_input: Any,
+        params: dict[str, Any] | None = None,  # noqa: ARG002
+    ) -> Any:
         """Return a data frame with the columns `caption` and `error`."""
         return served.answered(model_input, self._captions, {"caption": ""})
 
     def _captions(self, pictures: list[Image.Image]) -> list[dict[str, str]]:
-        batch = np.stack([normalised(picture, self._size) for picture in pictures])
+        batch = np.stack([normalise(picture, self._size) for picture in pictures])
         ids = decode(
             self._framework,
             self._decoder,

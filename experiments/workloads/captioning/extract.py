@@ -16,7 +16,7 @@ from experiments.cell.timing import PhaseValues
 from experiments.contract import CellSpec, Output
 from experiments.datasets import images
 from experiments.datasets.captions import CaptionData
-from experiments.datasets.files import alone
+from experiments.datasets.files import hold_lock
 from experiments.workloads.captioning import features
 from models import weights
 from models.contract import Framework
@@ -31,7 +31,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     data = CaptionData.open(Path(spec.inputs["index"]))
     folder = Path(spec.inputs["features"])
     network = encoder(framework, spec.inputs["weights"], spec.settings["seed"])
-    with alone(folder / ".lock"):  # another campaign may extract the same pictures
+    with hold_lock(folder / ".lock"):  # another campaign may extract the same pictures
         peaks = DevicePeaks(framework)
         values = _extract(spec, framework, network, data, folder, peaks, output)
     metrics = {

@@ -61,7 +61,7 @@ class KerasFramework(FrameworkOnDevice):
         if precision == "float64":
             from keras.src.backend.common import dtypes
 
-            # Off TensorFlow, Keras computes 64-bit products in 32 bits whatever the policy.
+            # Off TensorFlow, Keras computes 64-bit products in 32 bits under any policy.
             dtypes.BIT64_TO_BIT32_DTYPE["float64"] = "float64"
         keras.config.set_image_data_format("channels_last")
         keras.config.set_floatx(self._dtype.name)

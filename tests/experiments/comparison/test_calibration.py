@@ -21,8 +21,8 @@ SPREAD = BY_NAME["run-to-run spread 3 %"]
 
 
 def broken(rates: list[simulation.Rates]) -> set[str]:
-    """Return the promises that do not hold, without the scenario's name."""
-    return {claim.claim.partition(": ")[2] for claim in meets(rates) if not claim.holds}
+    """Return the rates whose promises do not hold."""
+    return {claim.rate for claim in meets(rates) if not claim.holds}
 
 
 @pytest.mark.parametrize("noise", SCENARIOS, ids=lambda noise: noise.name)
@@ -82,7 +82,7 @@ def test_missing_holm_correction_breaks_the_promise(monkeypatch):
     """Twelve unrelated tests at 5 % raise an alarm in 46 % of reports."""
     monkeypatch.setattr("experiments.comparison.statistics.significance.holm", list)
     rates = calibrate([BY_NAME["12 unrelated metrics"]], campaigns=20)
-    assert "any false alarm among 12 metrics" in broken(rates)
+    assert "false_alarms" in broken(rates)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_narrow_intervals_break_the_promise(monkeypatch):
     interval = MeanDistribution.interval
     monkeypatch.setattr(MeanDistribution, "interval", lambda mean, _: interval(mean, 0.66))
     rates = calibrate([BY_NAME["12 unrelated metrics"]], campaigns=10)
-    assert "95 % intervals hold the true ratio" in broken(rates)
+    assert "coverage" in broken(rates)
 
 
 @pytest.mark.slow
@@ -105,15 +105,15 @@ def test_unshuffled_campaigns_break_the_promise(monkeypatch):
     monkeypatch.setattr(simulation, "simulate", lambda *args: shuffle(*args, shuffled=False))
     rates = calibrate([noise], campaigns=15)
     assert rates[0].shares["false_alarms"].value > 0.8
-    assert "any false alarm among 4 metrics" in broken(rates)
+    assert "false_alarms" in broken(rates)
 
 
 @pytest.mark.slow
 def test_tests_that_never_reject_break_the_promise(monkeypatch):
     monkeypatch.setattr(MeanDistribution, "p", lambda _: np.ones(()))
     claims = broken(calibrate([replace(BY_NAME["quiet"], metrics=2)], campaigns=12))
-    assert "any false alarm among 2 metrics" not in claims
-    assert "a difference of 5 % is shown, declared alone" in claims
+    assert "false_alarms" not in claims
+    assert "power" in claims
 
 
 def test_interval_of_a_share_is_wilsons():

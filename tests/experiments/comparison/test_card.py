@@ -45,7 +45,7 @@ def test_every_format_shows_the_same_answer_and_facts(result: ComparisonResult) 
     files = ("report.html", "card.md", "report.md")
     texts = [(result.report.parent / name).read_text(encoding="utf-8") for name in files]
     assert {"Model", "Data", "CPU", "GPU", "Versions", "Runs", "Precision"} <= set(card.facts)
-    for text in (*texts, rendering.markdown_card(card), shown.get()):
+    for text in (*texts, rendering.render("card.md.j2", card=card), shown.get()):
         assert all(part in text for part in (card.answer, card.question, *card.facts.values()))
     assert all("Synthetic data." in text for text in texts)
 

@@ -12,7 +12,6 @@ from experiments.cell.timing import PhaseValues
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
 from tests.experiments.comparison.campaigns import frame
-from tests.experiments.comparison.steps import phase
 from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import Artifact, Metrics, Point, RunClosed, RunOpened
 from tracking.store import Store
@@ -95,11 +94,3 @@ def test_steps_from_files(campaign, tmp_path):
     with pytest.raises(EvenhandError, match=r"nothing\.parquet") as error:
         raw.read_values(tmp_path / "nothing.parquet")
     assert error.value.code is ErrorCode.UNREADABLE
-
-
-def test_percentiles_are_medians_over_runs_with_enough_values():
-    few, many = phase("x", np.arange(1, 74)), phase("x", np.arange(1, 402))
-    assert set(raw.median_percentiles([few], (0.5, 0.95, 0.99))) == {0.5, 0.95}
-    assert set(raw.median_percentiles([few, many], (0.5, 0.95, 0.99))) == {0.5, 0.95, 0.99}
-    # 400 values from 2 to 401: the upper tail comes from the run that earned it alone
-    assert raw.median_percentiles([few, many], (0.99,))[0.99] == pytest.approx(398, abs=1)

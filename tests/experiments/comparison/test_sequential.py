@@ -260,7 +260,7 @@ def test_extending_by_what_was_seen_costs_little() -> None:
     }
 
     def crossed(after_18: Sequence[int], most: int) -> np.ndarray:
-        looks = Looks((*first, *after_18), (24,) * 4 + (most,) * len(after_18)).one_by_one()
+        looks = Looks((*first, *after_18), (24,) * 4 + (most,) * len(after_18)).each()
         beyond = [
             t[look.blocks[-1]] > stats.t.isf(look.level(0.05) / 2, look.blocks[-1] - 1)
             for look in looks

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import json
+import struct
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from experiments.datasets import images
 from experiments.datasets.captions import CaptionData, index
-from experiments.datasets.layouts import SPLITS
+from experiments.datasets.layouts import SPLITS, SkipReason
 from tests.experiments.datasets.folders import kaggle, picture
 from tracking.errors import ErrorCode, UsageError
 
@@ -65,7 +70,7 @@ def test_split_of_the_data_set_can_be_set_aside(tmp_path: Path, cache: Path) -> 
         sentences = [{"raw": "brown dog"}]
         entries.append({"filename": f"{number}.jpg", "split": split, "sentences": sentences})
     (tmp_path / "set" / "dataset.json").write_text(json.dumps({"images": entries}))
-    named, drawn = (read(tmp_path / "set", cache, own_split=own) for own in (True, False))
+    named, drawn = (read(tmp_path / "set", cache, own_split=is_named) for is_named in (True, False))
     assert [len(named.images_of(split)) for split in SPLITS] == [10, 5, 5]
     assert [len(drawn.images_of(split)) for split in SPLITS] == [17, 3, 0]
     assert drawn.digest != named.digest
@@ -85,12 +90,11 @@ def test_digest_is_of_the_content(folder: Path, tmp_path: Path, cache: Path) -> 
 
 
 def test_broken_images_are_left_out_up_to_a_share(folder: Path, cache: Path) -> None:
-    images = folder / "Images"
-    (images / "1.jpg").unlink()
-    (images / "2.jpg").write_bytes(b"")
-    (images / "3.jpg").write_text("this is no picture")
-    content = (images / "4.jpg").read_bytes()
-    (images / "4.jpg").write_bytes(content[: len(content) // 2])
+    (folder / "Images" / "1.jpg").unlink()
+    (folder / "Images" / "2.jpg").write_bytes(b"")
+    (folder / "Images" / "3.jpg").write_text("this is no picture")
+    content = (folder / "Images" / "4.jpg").read_bytes()
+    (folder / "Images" / "4.jpg").write_bytes(content[: len(content) // 2])
     data = read(folder, cache, max_broken=0.5)
     assert [path for path, _ in data.broken] == [f"Images/{number}.jpg" for number in (1, 2, 3, 4)]
     assert all(reason for _, reason in data.broken)
@@ -129,3 +133,95 @@ def test_cache_that_cannot_be_written_is_refused(folder: Path, tmp_path: Path) -
         read(folder, tmp_path / "file")
     assert error.value.code is ErrorCode.UNWRITABLE
     assert str(tmp_path / "file") in str(error.value)
+
+
+# ---- hostile files: a good caption for each of four pictures, and a row of another author
+
+
+def write_kaggle(folder: Path, name: str, text: str) -> None:
+    rows = [f"{number}.jpg,brown dog" for number in range(4)]
+    content = "\n".join(["image,caption", *rows, f"{name},{text}"])
+    (folder / "captions.txt").write_text(content, encoding="utf-8")
+
+
+def write_karpathy(folder: Path, name: str, text: str) -> None:
+    top, _, last = name.rpartition("/")
+    names = {**{f"{number}.jpg": "brown dog" for number in range(4)}, last: text}
+    entries = [
+        {"filename": name, "split": "train", "sentences": [{"raw": caption}]}
+        for name, caption in names.items()
+    ]
+    if last != name:
+        entries[-1]["filepath"] = top or "/"
+    (folder / "dataset.json").write_text(json.dumps({"images": entries}))
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Path:
+    for number in range(4):
+        picture(tmp_path / "data" / "images" / f"{number}.jpg", number)
+    picture(tmp_path / "secret.jpg", 9)
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("../../secret.jpg", SkipReason.LEADS_OUT),
+        ("{}/secret.jpg", SkipReason.LEADS_OUT),
+        ("4\x1b[2J.jpg", SkipReason.CONTROLS),
+    ],
+)
+@pytest.mark.parametrize("write", [write_kaggle, write_karpathy])
+def test_hostile_names_are_skipped_and_counted(
+    four: Path, cache: Path, write: Callable[[Path, str, str], None], name: str, reason: SkipReason
+) -> None:
+    write(four, name.format(four.parent), "a secret place")
+    data = read(four, cache)
+    assert (len(data.images), data.dropped) == (4, {reason: 1})
+    assert "secret" not in data.vocabulary.ids
+
+
+def test_captions_of_an_ambiguous_id_are_skipped(four: Path, cache: Path) -> None:
+    (four / "images").rename(four / "val2017")
+    (four / "annotations").mkdir()
+    files = [{"id": number % 3, "file_name": f"{number}.jpg"} for number in range(4)]
+    captions = [{"image_id": number, "caption": "brown dog"} for number in range(3)]
+    path = four / "annotations" / "captions_val2017.json"
+    path.write_text(json.dumps({"images": [*files, files[-1]], "annotations": captions}))
+    data = read(four, cache)
+    assert data.dropped == {SkipReason.TWO_FILES: 1}
+    assert list(data.images) == ["val2017/1.jpg", "val2017/2.jpg"]
+
+
+def test_endless_caption_does_not_widen_all(four: Path, cache: Path) -> None:
+    write_kaggle(four, "0.jpg", "very " * 20_000 + "long dog")
+    data = read(four, cache)
+    assert data.dropped == {SkipReason.TOO_LONG: 1}
+    assert data.tokens.shape == (4, 4)
+
+
+# ---- pictures
+
+
+def test_pictures_without_pixels_and_bombs_are_left_out(folder: Path, cache: Path) -> None:
+    size = struct.pack("<HH", 5, 0)
+    gif = b"GIF89a" + size + b"\0\0\0," + b"\0\0\0\0" + size + b"\0\x02\x02\x44\x01\0;"
+    (folder / "Images" / "1.jpg").write_bytes(gif)
+    bomb = folder / "Images" / "2.jpg"
+    Image.new("1", (10_000, 10_000)).save(bomb, format="PNG")
+    assert bomb.stat().st_size < 100_000
+    (first, _), (second, reason) = read(folder, cache, max_broken=0.5).broken
+    assert (first, second) == ("Images/1.jpg", "Images/2.jpg")
+    assert f"{images.MAX_PIXELS:,}" in reason
+
+
+def test_picture_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offer an EPS file, for which Pillow starts Ghostscript."""
+    path = tmp_path / "picture.jpg"
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path, format="EPS")
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "check_call", lambda *command, **_: started.append(command))
+    assert images.problem(path, decode=True)
+    assert isinstance(images.open_picture(path), str)
+    assert started == []

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from experiments.datasets.captions import CaptionData, index
-from experiments.datasets.images import MEAN, STANDARD_DEVIATION, batches, normalised
+from experiments.datasets.images import MEAN, STANDARD_DEVIATION, batches, normalise
 from tests.experiments.datasets.folders import kaggle
 
 # A colour that came through unharmed: one step of 8 bits, in normalised units.
@@ -30,7 +30,7 @@ def test_batches_cover_the_images_in_order(data: CaptionData) -> None:
     assert [(batch.first, len(batch.pixels)) for batch in parts] == [(0, 3), (3, 3), (6, 1)]
     assert all(batch.pixels.dtype == np.float32 and batch.broken == [] for batch in parts)
     with Image.open(Path(data.source, data.images[4])) as picture:
-        np.testing.assert_array_equal(parts[1].pixels[1], normalised(picture, 24))
+        np.testing.assert_array_equal(parts[1].pixels[1], normalise(picture, 24))
 
 
 def _grey(mode: str, level: int) -> Image.Image:
@@ -55,13 +55,13 @@ def test_every_mode_is_converted_to_rgb(tmp_path: Path, mode: str, suffix: str) 
     level = 255 if mode == "1" else 128
     _grey(mode, level).save(tmp_path / f"picture{suffix}")
     with Image.open(tmp_path / f"picture{suffix}") as opened:
-        pixels = normalised(opened, 16)
+        pixels = normalise(opened, 16)
     expected = np.broadcast_to(_colour(level, level, level), (16, 16, 3))
     np.testing.assert_allclose(pixels, expected, atol=_ONE_STEP)
 
 
 def test_transparent_pixels_are_white() -> None:
-    pixels = normalised(Image.new("RGBA", (8, 8), (255, 0, 0, 0)), 8)
+    pixels = normalise(Image.new("RGBA", (8, 8), (255, 0, 0, 0)), 8)
     white = np.broadcast_to(_colour(255, 255, 255), (8, 8, 3))
     np.testing.assert_allclose(pixels, white, atol=1e-6)
 
@@ -74,6 +74,6 @@ def test_exif_orientation_is_applied(tmp_path: Path) -> None:
     exif[0x0112] = 6
     picture.save(tmp_path / "turned.jpg", exif=exif, quality=95)
     with Image.open(tmp_path / "turned.jpg") as opened:
-        pixels = normalised(opened, 32)
+        pixels = normalise(opened, 32)
     assert pixels[:12].max() < _colour(40, 40, 40).max()
     assert pixels[20:].min() > _colour(215, 215, 215).min()

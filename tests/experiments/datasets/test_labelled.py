@@ -18,7 +18,6 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits as sklearn_digits
 
-from experiments.cli.main import main
 from experiments.datasets.labelled import batches, cifar10
 from experiments.datasets.labelled.data import Labelled, prepare
 from experiments.datasets.labelled.digits import load_digits
@@ -31,8 +30,8 @@ def prepared(source: Path | str, cache: Path, side: int = 28, channels: int = 1)
     return prepare(str(source), side=side, channels=channels, cache=cache, progress=lambda *_: None)
 
 
-def write_idx(path: Path, array: np.ndarray, kind: int = 0x08) -> None:
-    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, kind, array.ndim, *array.shape)
+def write_idx(path: Path, array: np.ndarray) -> None:
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
     data = header + array.tobytes()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
@@ -274,42 +273,6 @@ def test_fewer_class_names_than_labels_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "cifar", ErrorCode.CONFLICT, ["batches.meta", "2 classes", "label 9"], 32, 3)
 
 
-def cut(folder: Path) -> None:
-    path = folder / "train-images-idx3-ubyte"
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def cut_gzip(folder: Path) -> None:
-    data = (folder / "train-images-idx3-ubyte").read_bytes()
-    (folder / "train-images-idx3-ubyte").unlink()
-    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(data)[:-20])
-
-
-def write_floats(folder: Path) -> None:
-    write_idx(folder / "train-images-idx3-ubyte", np.zeros((2, 28, 28), np.float64), 0x0E)
-
-
-def write_few_labels(folder: Path) -> None:
-    write_idx(folder / "train-labels-idx1-ubyte", np.zeros(3, np.uint8))
-
-
-@pytest.mark.parametrize(
-    ("damage", "code", "values"),
-    [
-        (cut, ErrorCode.UNREADABLE, ["train-images-idx3-ubyte", "23,515", "30 × 28 × 28"]),
-        (cut_gzip, ErrorCode.UNREADABLE, ["train-images-idx3-ubyte.gz"]),
-        (write_floats, ErrorCode.UNREADABLE, ["train-images-idx3-ubyte", "00 00 0e 03"]),
-        (write_few_labels, ErrorCode.CONFLICT, ["(30, 28, 28)", "(3,)"]),
-    ],
-)
-def test_damaged_idx_files_are_named(
-    tmp_path: Path, damage: Callable[[Path], None], code: ErrorCode, values: list[str]
-) -> None:
-    write_mnist(tmp_path, "")
-    damage(tmp_path)
-    refused(tmp_path, code, values)
-
-
 def test_small_gz_does_not_unpack_to_gigabytes(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     with gzip.open(tmp_path / "train-images-idx3-ubyte.gz", "wb", 1) as file:
@@ -323,6 +286,7 @@ def test_small_gz_does_not_unpack_to_gigabytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "code"),
     [
+        ((30, 28, 28), ErrorCode.UNREADABLE),  # cut off
         ((2**31, 2**31, 4), ErrorCode.UNREADABLE),  # 2⁶⁴ values, which is 0 in 64 bits
         ((2**32 - 1, 28, 28), ErrorCode.UNREADABLE),
         ((30, 0, 28), ErrorCode.TOO_FEW),
@@ -335,7 +299,7 @@ def test_sizes_of_idx_files_are_not_believed(
     data = struct.pack(">BBBB3I", 0, 0, 8, 3, *sizes)
     path = tmp_path / f"train-images-idx3-ubyte{ending}"
     path.write_bytes(gzip.compress(data) if ending else data)
-    if ending and code is ErrorCode.UNREADABLE:
+    if ending and max(sizes) > 30:
         code = ErrorCode.TOO_LARGE
     refused(tmp_path, code, ["train" if 0 not in sizes else "30 × 0 × 28"])
 
@@ -441,16 +405,6 @@ def test_class_folder_that_leads_out_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "some" / "zebu").unlink()
     again = prepared(tmp_path / "some", tmp_path / "cache", 8, 3)  # not the first, from the cache
     assert (again.classes, len(again.folders_left_out)) == (before.classes, 2)
-
-
-def test_command_line_prints_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_npz(tmp_path / "mnist", y_train=np.array([0, 1, 2, -1]))
-    assert main(["lenet", f"--data={tmp_path}/mnist", "--cache=cache", "--journal=journal"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"evenhand: {tmp_path}/mnist/mnist.npz: label -1 of picture 4")
 
 
 # ---- batches
