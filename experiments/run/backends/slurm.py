@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import time
@@ -59,10 +60,6 @@ class SlurmTask:
     before: tuple[Job, ...] = ()
     results: Mapping[str, CellResult] = field(default_factory=dict)
 
-    @property
-    def cells(self) -> list[Cell]:
-        return [cell for block in self.blocks for cell in block]
-
     def __call__(self) -> int:
         """Run the task. Return the bytes of its journal."""
         STOP.hold()
@@ -92,12 +89,12 @@ class SlurmTask:
         prepare_node(campaign.recorder, self.prepared.settings)
         backend = backends.local_backend(campaign)
         with campaign.recorder.signals():
-            campaign.schedule.recall(self._results(self.cells))
+            campaign.schedule.recall(self._results())
             backend.extract(self.before)
             for _ in backend.blocks(self.blocks):
                 pass
 
-    def _results(self, cells: Sequence[Cell]) -> dict[str, CellResult]:
+    def _results(self) -> dict[str, CellResult]:
         """Return results of cells, without blocks that another machine began: they begin anew."""
         results = {**self.results, **journal_runs.cell_results(self.journal_folder)}
         tags = [run.tags for run in journal_runs.read(self.journal_folder).values()]
@@ -105,7 +102,7 @@ class SlurmTask:
         machines += [(key, result.machine) for key, result in results.items()]
         this = machine()
         elsewhere = {block_of(key) for key, name in machines if name not in ("", this)}
-        for cell in cells:
+        for cell in itertools.chain(*self.blocks):
             if cell.block in elsewhere:
                 shutil.rmtree(checkpoint_of(self.campaign, cell.key), ignore_errors=True)
         return {key: result for key, result in results.items() if block_of(key) not in elsewhere}
