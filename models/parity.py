@@ -156,7 +156,15 @@ class ParityRequest:
 
 
 def rule(name: str, momentum: float = 0.0, weight_decay: float = 0.0) -> OptimizerConfig:
-    """Return a training's rule with the gate's rate: at one of 1e-9 no step shows a difference."""
+    """Return a training's rule with the gate's learning rate.
+
+    At a rate of 1e-9 no step would show a difference.
+
+    Args:
+        name: One of `OptimizerConfig.NAMES`.
+        momentum: Of SGD.
+        weight_decay: Of SGD.
+    """
     return OptimizerConfig(name, RULES[name][0].learning_rate, momentum, weight_decay)
 
 

@@ -115,10 +115,20 @@ def weight_rule(kind: type[Any], sibling: str = "") -> Callable[[Callable[[Any],
 
 
 def layer_name(path: str) -> str:
+    """Return the name of a Keras layer.
+
+    Args:
+        path: Torch module path, such as `layer1.0.conv1`.
+    """
     return path.replace(".", "-")
 
 
 def layer_path(name: str) -> str:
+    """Return the torch module path of a Keras layer.
+
+    Args:
+        name: Its name, such as `layer1-0-conv1`.
+    """
     return name.replace("-", ".")
 
 

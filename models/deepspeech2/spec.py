@@ -63,7 +63,16 @@ SIZES = {"paper": Spec(), "tiny": Spec(features=33, channels=4, width=24, layers
 
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
-    """Draw frames of utterances: around 10 s, from 1 to 17 s; `tiny`: a tenth of that."""
+    """Draw lengths of random examples.
+
+    Args:
+        size: Name in `SIZES`.
+        count: Number of examples.
+        rng: Draws them.
+
+    Returns:
+        int64 (count,). Frames: around 10 s, from 1 to 17 s; `tiny`: a tenth of that.
+    """
     seconds = log_normal(rng, count, 10, 0.5, 1, 17)
     return np.round(seconds * (100 if size == "paper" else 10)).astype(np.int64)
 

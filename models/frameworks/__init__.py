@@ -96,13 +96,21 @@ def check(name: str) -> None:
 
 
 def described(name: str) -> Variant:
-    """Return the facts about a variant without importing its framework. Raises ModelError."""
+    """Return the facts about a variant; its framework is not imported.
+
+    Raises:
+        ModelError: No framework has this name.
+    """
     check(name)
     return _variants()[name][1]
 
 
 def having(quality: Callable[[Variant], object]) -> tuple[str, ...]:
-    """Return the names of variants with a quality: `having(lambda variant: variant.compiles)`."""
+    """Return the names of variants with a quality.
+
+    Args:
+        quality: Predicate such as `lambda variant: variant.compiles`.
+    """
     return tuple(name for name in available() if quality(described(name)))
 
 
@@ -195,7 +203,12 @@ def lean_import(name: str) -> Iterator[None]:
 
 
 def load(name: str, module: str) -> ModuleType:
-    """Return `adapter`, `plain_loop` or `workers` of a framework, which this imports."""
+    """Import a module of a framework.
+
+    Args:
+        name: Name of a variant.
+        module: `adapter`, `plain_loop` or `workers`.
+    """
     check(name)
     return import_module(f"{_variants()[name][0]}.{module}")
 
