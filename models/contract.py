@@ -468,7 +468,10 @@ class Framework(ABC):
         return None
 
     def compile_anew(self) -> None:  # noqa: B027 - most keep nothing
-        """Ignore programs that another process has compiled from now on."""
+        """Ignore programs that another process has compiled.
+
+        Called once, before a network is built.
+        """
 
     def leave_graphs(self, off: Collection[str]) -> None:
         """Switch off some `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS` of later graphs."""
@@ -493,7 +496,10 @@ class Framework(ABC):
 
     @abstractmethod
     def synchronise(self) -> None:
-        """Wait until the device has finished."""
+        """Wait until the device has finished.
+
+        The clock calls this on both sides of what it times.
+        """
 
     @abstractmethod
     def peak_device_bytes(self) -> int | None:

@@ -169,6 +169,11 @@ def rule(name: str, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiz
 
 
 def side_of(side: str | Side) -> Side:
+    """Return a side.
+
+    Args:
+        side: A side, or the name of a framework without anything of its own.
+    """
     return Side(side) if isinstance(side, str) else side
 
 
@@ -265,6 +270,11 @@ def judge(
 
 
 def layers_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the fingerprints among the arrays of a side.
+
+    Returns:
+        By path of the layer, (calls, 3).
+    """
     names = (name for name in arrays if name.startswith(LAYER))
     return {name.removeprefix(LAYER): arrays[name] for name in names}
 

@@ -141,7 +141,11 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
 
 
 def reads(spec: Spec) -> DataRequirements:
-    """Return the bound of sentences: their words and two marks have positions."""
+    """Return the kind of real examples: sentences.
+
+    Returns:
+        `longest`: their words and two marks have positions.
+    """
     return DataRequirements("sentences", {"vocabulary": spec.vocabulary}, longest=spec.positions)
 
 

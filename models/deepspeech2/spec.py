@@ -78,7 +78,11 @@ def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
 
 
 def frames_left(frames: Any) -> Any:
-    """Return the number of frames behind the convolutions, in an array of any framework."""
+    """Return the lengths behind the convolutions.
+
+    Args:
+        frames: Lengths of utterances, an integer array of any framework.
+    """
     return (frames + 1) // 2
 
 
@@ -124,6 +128,11 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
 
 
 def reads(spec: Spec) -> DataRequirements:
+    """Return the kind of real examples: recorded speech with its letters.
+
+    Returns:
+        `sizes`: bins of a spectrogram.
+    """
     return DataRequirements("spectrograms", {"bins": spec.features})
 
 

@@ -84,7 +84,11 @@ class Variant:
 
 
 def available() -> tuple[str, ...]:
-    """Return the names of all variants, such as `pytorch+compile`, installed or not."""
+    """Return the names of all variants, installed or not.
+
+    Returns:
+        Names such as `pytorch+compile`, in the order of the packages.
+    """
     return tuple(_variants())
 
 
@@ -115,7 +119,11 @@ def having(quality: Callable[[Variant], object]) -> tuple[str, ...]:
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the sorted names of the files that frameworks read in a model's folder."""
+    """Return the files that frameworks read in a model's folder.
+
+    Returns:
+        Sorted names without suffix; one with a dot is a package.
+    """
     return tuple(sorted({variant.architecture for _, variant in _variants().values()}))
 
 

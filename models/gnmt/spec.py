@@ -104,7 +104,11 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
 
 
 def reads(spec: Spec) -> DataRequirements:
-    """Return the bound of pairs of sentences: attention is of length × length × width."""
+    """Return the kind of real examples: pairs of sentences.
+
+    Returns:
+        `longest`: the memory of attention grows with length × length × width.
+    """
     return DataRequirements("sentence_pairs", {"vocabulary": spec.vocabulary}, longest=LONGEST)
 
 

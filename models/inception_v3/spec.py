@@ -182,5 +182,12 @@ class Spec(MirroredSpec):
 
 
 def checkpoint_name(name: str) -> str | None:
-    """Return the name of an array here, None for the auxiliary head of torchvision's file."""
+    """Return the name of an array here.
+
+    Args:
+        name: In torchvision's published file.
+
+    Returns:
+        None for the auxiliary head.
+    """
     return None if name.startswith("AuxLogits.") else name

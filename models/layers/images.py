@@ -237,6 +237,14 @@ def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:
 
 
 def batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int) -> Batch:
+    """Return random images and classes.
+
+    Args:
+        spec: Sizes of the network.
+        side: Height and width, in pixels.
+        rng: Draws them.
+        rows: Number of images.
+    """
     images = rng.standard_normal((rows, side, side, spec.channels)).astype(np.float32)
     classes = rng.integers(0, spec.classes, rows, dtype=np.int32)
     return Batch((images,), classes, np.ones(rows, np.float32))

@@ -149,6 +149,11 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
 
 
 def reads(spec: Spec) -> DataRequirements:
+    """Return the kind of real examples: recorded speech with its characters.
+
+    Returns:
+        `sizes`: bins of a spectrogram and the number of characters.
+    """
     return DataRequirements("mel_spectrograms", {"bins": spec.bins, "characters": spec.characters})
 
 

@@ -45,6 +45,13 @@ def observe(network: Any, inputs: Any, observer: Callable[[Call], None], *, trai
 
 
 def draw(layer: Any, shape: tuple[int, ...], like: Any) -> Array:
+    """Return the outputs of a layer for ones, in training mode.
+
+    Args:
+        layer: Layer that drops.
+        shape: Of the ones.
+        like: Tensor of their type.
+    """
     return to_numpy(layer(ops.ones(shape, like.dtype), training=True))
 
 

@@ -59,6 +59,13 @@ def _first_tensor(values: Any) -> Tensor | None:
 
 
 def draw(layer: nn.Module, shape: tuple[int, ...], like: Tensor) -> Array:
+    """Return the outputs of a layer for ones.
+
+    Args:
+        layer: Layer that drops.
+        shape: Of the ones.
+        like: Tensor of their type and device.
+    """
     return to_numpy(layer(torch.ones(shape, dtype=like.dtype, device=like.device)))
 
 
