@@ -28,6 +28,12 @@ class Call(NamedTuple):
 
 
 def drop_nothing(backend: Any, network: Any) -> None:
+    """Set the rate of each layer that drops to 0.
+
+    Args:
+        backend: The framework's own module `introspection`.
+        network: Its network.
+    """
     for layer in backend.droppers(network).values():
         setattr(layer, backend.RATE, 0.0)
 

@@ -100,6 +100,11 @@ class Shapes(dict[str, tuple[int, ...]]):
 
 
 def pair(size: Size) -> tuple[int, int]:
+    """Return height and width.
+
+    Args:
+        size: Both, in pixels, or one number for both.
+    """
     return (size, size) if isinstance(size, int) else size
 
 

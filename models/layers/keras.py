@@ -17,7 +17,7 @@ from models.contract import Array
 from models.frameworks.tensorflow import operators
 from models.layers import NEVER
 from models.layers.images import MirroredSpec, Size, pair
-from models.transfer import AS_IS, Arrays, layer_name, weight_rule
+from models.transfer import AS_IS, layer_name, weight_rule
 
 add, multiply = ops.add, ops.multiply
 relu, relu6, silu, sigmoid = ops.relu, ops.relu6, ops.silu, ops.sigmoid
@@ -395,10 +395,10 @@ class Attention(layers.Layer):  # type: ignore[misc]
         return self.to_output(attend(query, key, value, self.heads, drop=drop))
 
 
-@weight_rule(Scale, "`Scale` of `models.layers.pytorch`")
-@weight_rule(PositionEmbedding, "`PositionEmbedding` of `models.layers.pytorch`")
-def _weight(layer: Any) -> Arrays:
-    yield "weight", layer.weight, AS_IS
+for _kind in (Scale, PositionEmbedding):
+    weight_rule(_kind, f"`{_kind.__name__}` of `models.layers.pytorch`")(
+        lambda layer: iter([("weight", layer.weight, AS_IS)])
+    )
 
 
 class AdaptiveAverage(layers.Layer):  # type: ignore[misc]

@@ -21,6 +21,11 @@ def _layers(network: Any) -> dict[str, Any]:
 
 
 def droppers(network: Any) -> dict[str, Any]:
+    """Return the layers that drop in training.
+
+    Returns:
+        By their paths in PyTorch.
+    """
     by_path = _layers(network).items()
     return {path: layer for path, layer in by_path if isinstance(layer, layers.Dropout)}
 

@@ -70,7 +70,11 @@ def draw(layer: nn.Module, shape: tuple[int, ...], like: Tensor) -> Array:
 
 
 def to_numpy(tensor: Tensor) -> Array:
-    """Return an array with the channels of images last."""
+    """Copy a tensor to host memory.
+
+    Returns:
+        An array; images have their channels last.
+    """
     array: Array = tensor.numpy(force=True)
     return np.moveaxis(array, 1, -1) if array.ndim > 3 else array
 
