@@ -176,13 +176,9 @@ def _classify(error: BaseException, limit_bytes: int) -> tuple[RunOutcome, str]:
     return (RunOutcome.OUT_OF_MEMORY if ran_out else RunOutcome.FAILED), text
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     die_with_parent(signal.SIGKILL)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C does
     records = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -30,7 +30,8 @@ class TrainingState:
     """Progress of a training, whose lists have an entry for each step, process or epoch.
 
     Attributes:
-        seconds, end_times, starts: Of the steps that were timed one by one; `windows` has all others.
+        seconds, end_times, starts: Of the steps that were timed one by one; `windows` has all
+            others.
         held_up: Whether anything waited for the device inside of a window.
         epoch_seconds: Of training, without validation.
         input_seconds: Wait for batches outside of the steps.

@@ -89,15 +89,12 @@ class Child:
                 self.resume()  # a suspended process gets no other signal
             deadline = time.monotonic() + grace_seconds
             while time.monotonic() < deadline:
-                self._drain()
+                # empty the pipe: a process that waits for space in it could not end
+                if self.open and self._selector.select(0):
+                    self._buffer += self._output.read() or b""
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(DRAIN_SECONDS)
                     return
-
-    def _drain(self) -> None:
-        """Empty the pipe: a process that waits for space in it could not end."""
-        if self.open and self._selector.select(0):
-            self._buffer += self._output.read() or b""
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, or to all of its session."""

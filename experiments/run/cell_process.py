@@ -114,9 +114,10 @@ class CellProcess:
             self._sensing = self._while_open.enter_context(sensing)
 
     @property
-    def pid(self) -> int:
+    def child(self) -> Child:
+        """The started process."""
         assert self._child is not None
-        return self._child.pid
+        return self._child
 
     @property
     def open(self) -> bool:
@@ -129,10 +130,9 @@ class CellProcess:
 
     def poll(self, timeout_seconds: float) -> None:
         """Process what the child has reported; returns as soon as there is something."""
-        assert self._child is not None
         if self._limit_bytes:
-            self._most_bytes = max(self._most_bytes, memory.allocated(self.pid))
-        for line in self._child.receive(timeout_seconds):
+            self._most_bytes = max(self._most_bytes, memory.allocated(self.child.pid))
+        for line in self.child.receive(timeout_seconds):
             message = json.loads(line)
             if "record" not in message:
                 self._take(message)
@@ -161,16 +161,6 @@ class CellProcess:
             self._show(message["progress"], message["done"], message["total"])
         if "turn" in message:
             self.turn_report = TurnReport(**message["turn"])
-
-    def give_turn(self, steps: int) -> None:
-        assert self._child is not None
-        self._child.resume()
-        self._child.send(json.dumps({"steps": steps}))
-
-    def suspend(self) -> None:
-        """Halt it: a cell that waits for its turn must not spin, nor read ahead."""
-        assert self._child is not None
-        self._child.suspend()
 
     def stop(self) -> None:
         """End the process, if it has not ended, and process its last reports."""
@@ -212,8 +202,7 @@ class CellProcess:
         return self.closed or by_exit
 
     def _exit(self) -> RunClosed:
-        assert self._child is not None
-        code, last = self._child.wait(), self._child.last_lines()
+        code, last = self.child.wait(), self.child.last_lines()
         exhausted = memory.ran_out("\n".join(last))
         if code == -signal.SIGKILL and memory.kernel_kills() > self._kills_before:
             exhausted = "the kernel killed the process for memory"

@@ -94,7 +94,7 @@ class CellRun:
         if closed.outcome == RunOutcome.OK:
             return closed
         if recorder.full_disk:
-            return failed(spec.run, recorder.full_disk)
+            return replace(closed, outcome=RunOutcome.FAILED, reason=recorder.full_disk)
         if STOP.number:
             reason = recorder.why_stop()
             return replace(closed, outcome=RunOutcome.INTERRUPTED, reason=reason)
@@ -143,7 +143,8 @@ def measure(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) -> C
             closed = cell.process.run(cell.sensor_seconds, recorder.why_stop)
         closed = cell.explain(closed)
     except OSError as error:
-        closed = failed(task.run, f"the cell could not be started: {error}")
+        reason = f"the cell could not be started: {error}"
+        closed = RunClosed(task.run, clock.now_ms(), RunOutcome.FAILED, reason)
     result = cell.close(closed)
     recorder.settle()
     return result
@@ -166,10 +167,6 @@ def leave_out(recorder: Recorder, prepared: PreparedCampaign, task: CellTask, sk
     recorder.write(_run_opened(recorder, prepared, spec, task))
     recorder.write(RunClosed(spec.run, clock.now_ms(), skip.outcome, skip.reason[:1_000]))
     recorder.display.finish(f"{task.name}: {skip.outcome} ({skip.reason})")
-
-
-def failed(run: str, reason: str) -> RunClosed:
-    return RunClosed(run, clock.now_ms(), RunOutcome.FAILED, reason)
 
 
 def cell_spec(

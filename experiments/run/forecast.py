@@ -167,14 +167,13 @@ def _detectable(
         findings = wording.headlines(judged(question, table(cells)))
     except UsageError:  # no cells, or those of a single side
         return []
-    findings = [finding for finding in findings if _has_spread(finding)]
-    return [effect for finding in findings for effect in _effects(finding, len(findings), settings)]
-
-
-def _has_spread(finding: Finding) -> bool:
-    has_estimate = finding.row.no_estimate in ("", NoEstimate.TOO_FEW_BLOCKS)
-    is_exact = finding.row.minimum_detectable == 0 or is_constant(finding.shifts)
-    return has_estimate and len(finding.pairs) >= MINIMUM_VALUES and not is_exact
+    varying = []
+    for finding in findings:
+        has_estimate = finding.row.no_estimate in ("", NoEstimate.TOO_FEW_BLOCKS)
+        is_exact = finding.row.minimum_detectable == 0 or is_constant(finding.shifts)
+        if has_estimate and len(finding.pairs) >= MINIMUM_VALUES and not is_exact:
+            varying.append(finding)
+    return [effect for finding in varying for effect in _effects(finding, len(varying), settings)]
 
 
 def _effects(finding: Finding, tests: int, settings: CampaignSettings) -> list[Detectable]:

@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.comparison.runs import raw
 from experiments.run.scheduler import CellResult
 from tracking import clock, journal
 from tracking.journal import Journal
 from tracking.records import (
-    Artifact,
     Metrics,
     RepeatCause,
     RunClosed,
@@ -81,11 +79,6 @@ def stored(folder: Path) -> Iterator[StoredRun]:
         yield StoredRun(
             first.run, first.name, status, first.time_ms, end_ms, first.params, metrics, tags
         )
-
-
-def step_files(folder: Path) -> dict[str, Path]:
-    files = (record for record in journal.read_all(folder) if isinstance(record, Artifact))
-    return {file.run: folder / file.path for file in files if file.path.endswith(f"/{raw.VALUES}")}
 
 
 def cell_results(folder: Path) -> dict[str, CellResult]:

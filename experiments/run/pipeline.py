@@ -40,7 +40,7 @@ from experiments.run.rules import StoppingRule
 from tracking import journal
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.journal import Journal
-from tracking.records import RunKind, RunOutcome
+from tracking.records import Artifact, RunKind, RunOutcome
 from tracking.store import Unreachable, note
 
 
@@ -286,7 +286,15 @@ def _judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
         steps, link = partial(raw.fetch, recorder.store), recorder.store.address
     else:
         runs = list(journal_runs.stored(recorder.folder))
-        steps = partial(raw.from_files, paths=journal_runs.step_files(recorder.folder))
+        artifacts = [
+            record for record in journal.read_all(recorder.folder) if isinstance(record, Artifact)
+        ]
+        paths = {
+            file.run: recorder.folder / file.path
+            for file in artifacts
+            if file.path.endswith(f"/{raw.VALUES}")
+        }
+        steps = partial(raw.from_files, paths=paths)
     options = ReportOptions(
         f"{plan.title} · {settings.preset}",
         study.published if is_own_design else (),

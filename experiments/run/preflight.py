@@ -119,26 +119,24 @@ def _check_where_cells_run(prepared: PreparedCampaign, display: Display) -> list
     settings = prepared.settings
     display.begin("check")
     if not settings.on_cluster:
-        return _check_frameworks(prepared, display.step)
+        display.step(f"check {', '.join(settings.frameworks)}", 0, None)
+        return _check_frameworks(prepared)
     from experiments.run.backends import cluster
 
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.journal) as folder:
-        task = partial(_check_on_a_node, prepared)
+        task = partial(_check_frameworks, prepared)
         results: list[CheckResult] = cluster.call(
             settings, Path(folder).resolve(), "evenhand-check", task, display.waiting
         )
     return results
 
 
-def _check_on_a_node(prepared: PreparedCampaign) -> list[CheckResult]:
-    from experiments.run.backends import cluster
+def _check_frameworks(prepared: PreparedCampaign) -> list[CheckResult]:
+    nodes: tuple[Node, ...] = ()
+    if prepared.settings.on_cluster:
+        from experiments.run.backends import cluster
 
-    return _check_frameworks(prepared, Display().step, cluster.nodes())
-
-
-def _check_frameworks(
-    prepared: PreparedCampaign, progress: Any, nodes: tuple[Node, ...] = ()
-) -> list[CheckResult]:
+        nodes = cluster.nodes()
     with tempfile.TemporaryDirectory() as folder:
         specs = []
         for number, (treatment, settings) in enumerate(_distinct(prepared)):
@@ -147,7 +145,6 @@ def _check_frameworks(
             spec = cell_spec(prepared, task, Path(folder), nodes)
             device = devices.to_open(settings.device, settings)
             specs.append(replace(spec, stage="check", device=device))
-        progress(f"check {', '.join(spec.framework for spec in specs)}", 0, len(specs))
         stop = threading.Event()
         with ThreadPoolExecutor(CONCURRENT_CHECKS) as pool:
             try:

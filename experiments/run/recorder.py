@@ -30,6 +30,8 @@ from tracking.sensors import Sensors
 from tracking.store import Store
 from tracking.upload import BufferedUploader, Uploader
 
+ALERT = "bold yellow"
+
 
 class Recorder:
     """Records of the run that cells belong to; `close` ends the run, whatever happened.
@@ -93,16 +95,13 @@ class Recorder:
         """Show warnings, and record them on this run and on those of the cells to come."""
         self.warnings += [warning for warning in warnings if warning not in self.warnings]
         for warning in warnings:
-            self._alert(warning)
+            self.display.say(f"! {warning}", style=ALERT)
         if warnings:
             self.tag(**self.warning_tags)
 
     @property
     def warning_tags(self) -> dict[str, str]:
         return {"warnings": BETWEEN_WARNINGS.join(self.warnings)} if self.warnings else {}
-
-    def _alert(self, text: str) -> None:
-        self.display.say(f"! {text}", style="bold yellow")
 
     # ---- around a cell
 
@@ -128,7 +127,8 @@ class Recorder:
         self.deliver(30.0)  # work of the uploader would be seen in the next cell's times
         trouble = self._uploader.trouble
         if trouble and not self._trouble:
-            self._alert(f"the tracking server takes no records ({trouble}); {self.folder} has them")
+            text = f"! the tracking server takes no records ({trouble}); {self.folder} has them"
+            self.display.say(text, style=ALERT)
         elif self._trouble and not trouble:
             self.display.say("  the tracking server is back and has all records")
         self._trouble = trouble
@@ -224,7 +224,7 @@ class Recorder:
         elif refused:
             lines.append(f"what was refused stays in the journal; send it again: {again}")
         for line in lines:
-            self._alert(line)
+            self.display.say(f"! {line}", style=ALERT)
         self._journal.close()
         return is_delivered
 

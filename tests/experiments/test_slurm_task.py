@@ -64,7 +64,7 @@ def test_task_restarts_blocks_of_another_machine(
     task = make_task(tmp_path, first)
     for index, machine, outcome in runs:
         write_run(task, CELLS[index], machine, outcome)
-    assert set(task._results(CELLS)) == {CELLS[index].key for index in results}
+    assert set(task._results()) == {CELLS[index].key for index in results}
     saved = [cell for cell in CELLS if checkpoint_of(tmp_path, cell.key).exists()]
     assert saved == [CELLS[index] for index in checkpoints]
 

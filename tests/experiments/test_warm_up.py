@@ -124,7 +124,7 @@ def test_budget_begins_after_the_warm_up() -> None:
         if is_warming[-1]:
             warm_up.step()
     assert (warm_up.steps, is_warming) == (9, [True] * 9 + [False] * 4)
-    values = values_of("train", [1.0] * 13, 8, budget)
+    values = values_of("train", [1.0] * 13, 8, warm_up.steps)
     assert values.steady[0] == [1.0] * 3, "without the first counted step, as on the CPU"
 
 

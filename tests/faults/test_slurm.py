@@ -93,14 +93,15 @@ def test_resume_after_killed_parent_runs_no_cell_twice(
         wait_for_ends(on_cluster, parent, 1)
     parent.kill()
     parent.wait(60)
-    assert len(cluster.jobs()) == 2, "jobs live without the campaign's process"
+    wait_for(lambda: len(cluster.jobs()) == 2, 30)  # they live without the campaign's process
     if moment == "queued":
         cluster.ask("scontrol", "update", "PartitionName=main", "State=UP")
     if moment == "over":
         wait_for(lambda: cluster.jobs() == {}, 120)
     resumed = on_cluster.resume()
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
-    expected = {"interrupted"} if moment == "running" else set()
+    # a job may begin a cell before the resumed campaign cancels it
+    expected = set() if moment == "over" else {"interrupted"}
     assert set(count_other_outcomes(on_cluster, 4)) <= expected
     wait_for(lambda: cluster.jobs() == {}, 60)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.models.children import ROOT, answer, run_in
+import json
+
+from tests.models.children import ROOT, run_in
 
 SCRIPT = """
 import os
@@ -11,7 +13,8 @@ os.environ["KERAS_TORCH_DEVICE"] = "cpu"
 import keras, numpy as np, torch
 from keras import layers
 from models.contract import ModelError
-from models.transfer import AS_IS, entries, from_keras, to_keras, weight_rule
+import json
+from models.transfer import AS_IS, RULES, entries, from_keras, to_keras, weight_rule
 
 torch.manual_seed(0)
 image, rows, tokens = torch.randn(2, 9, 9, 4), torch.randn(3, 5, 4), torch.tensor([[0, 4], [2, 2]])
@@ -153,19 +156,13 @@ told = refused(keras.Sequential([Half()]))
 assert "no rule moves 'factor' of a Half" in told, "a rule that leaves something out"
 assert "no rule moves 'token' of a Whole" in refused(Whole()), "a weight of the network itself"
 assert "resets after the product" in refused(keras.Sequential([layers.GRU(3, reset_after=False)]))
+rules = {kind.__name__: text for kind, (text, _) in RULES.items() if kind.__module__ != "__main__"}
+print(json.dumps(rules))
 """
 
 
-def test_layers_compute_the_same_after_transfer() -> None:
-    run_in("keras-torch", "-c", SCRIPT)
-
-
-def test_docs_list_the_layers_that_move() -> None:
-    rows = answer(
-        "keras-torch",
-        "import json\nfrom models.transfer import RULES\n"
-        "print(json.dumps([[kind.__name__, at[0]] for kind, at in RULES.items()]))",
-    )
-    lines = [f"| `{kind}` | {sibling} |" for kind, sibling in sorted(rows)]
+def test_layers_compute_the_same_after_transfer_and_docs_list_them() -> None:
+    rows = json.loads(run_in("keras-torch", "-c", SCRIPT).stdout)
+    lines = [f"| `{kind}` | {sibling} |" for kind, sibling in sorted(rows.items())]
     table = "\n".join(["<!-- layers that move -->", "| Keras | PyTorch |", "|---|---|", *lines])
     assert f"{table}\n<!-- end -->" in (ROOT / "docs" / "own-model.md").read_text()

@@ -43,7 +43,7 @@ def test_shown_tags_are_for_people_and_no_tag_is_lost(store: Store, tmp_path: Pa
 def test_values_of_any_length_and_text_are_read_back() -> None:
     """Write quotes and characters beyond ASCII, up to more than a tag holds, several times."""
     rng = random.Random(5)
-    names = ["cell", "looks", "turns", "team"]
+    names = ["cell", "cool_down", "looks", "turns", "team"]
     names += [f"version.p{number}" for number in range(40)]
     for _ in range(200):
         stored: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
@@ -93,7 +94,8 @@ class Interleaved(Sequential):
             if closed := run.process.end():
                 ends.append(run.explain(closed))
             else:
-                ends.append(cell_run.failed(run.spec.run, f"the cell was not started{trouble}"))
+                reason = f"the cell was not started{trouble}"
+                ends.append(RunClosed(run.spec.run, clock.now_ms(), RunOutcome.FAILED, reason))
         ends = end_together(ends, names, cells.index(turns.failed) if turns.failed else None)
         for cell, turns_of_cell in zip(cells, turns.taken, strict=True):
             if turns_of_cell:
@@ -199,7 +201,8 @@ class Turns:
             start(cell)
         if cell.turn_report:
             phase, cell.turn_report = cell.turn_report.phase, None
-            cell.give_turn(self._steps.get(phase, self._least))
+            cell.child.resume()
+            cell.child.send(json.dumps({"steps": self._steps.get(phase, self._least)}))
         while cell.open and not cell.turn_report and not self._is_over:
             cell.poll(POLL_SECONDS)
             for other in self._cells:
@@ -207,7 +210,7 @@ class Turns:
                     other.poll(0.0)
         steps, seconds = None, monotonic() - began
         if report := cell.turn_report:
-            cell.suspend()
+            cell.child.suspend()  # while it waits it must not spin, nor read ahead
             steps, seconds = report.steps, report.seconds
             self._steps[phase] = max(self._steps.get(phase, self._least), steps)
         self.taken[index].append(Turn(number, place, phase, steps, began_ms, seconds))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import time
 import uuid
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,6 @@ class SlurmTask:
     before: tuple[Job, ...] = ()
     results: Mapping[str, CellResult] = field(default_factory=dict)
 
-    @property
-    def cells(self) -> list[Cell]:
-        return [cell for block in self.blocks for cell in block]
-
     def __call__(self) -> int:
         """Run the task. Return the bytes of its journal."""
         STOP.hold()
@@ -92,12 +89,12 @@ class SlurmTask:
         prepare_node(campaign.recorder, self.prepared.settings)
         backend = backends.local_backend(campaign)
         with campaign.recorder.signals():
-            campaign.schedule.recall(self._results(self.cells))
+            campaign.schedule.recall(self._results())
             backend.extract(self.before)
             for _ in backend.blocks(self.blocks):
                 pass
 
-    def _results(self, cells: Sequence[Cell]) -> dict[str, CellResult]:
+    def _results(self) -> dict[str, CellResult]:
         """Return results of cells, without blocks that another machine began: they begin anew."""
         results = {**self.results, **journal_runs.cell_results(self.journal_folder)}
         tags = [run.tags for run in journal_runs.read(self.journal_folder).values()]
@@ -105,7 +102,7 @@ class SlurmTask:
         machines += [(key, result.machine) for key, result in results.items()]
         this = machine()
         elsewhere = {block_of(key) for key, name in machines if name not in ("", this)}
-        for cell in cells:
+        for cell in itertools.chain(*self.blocks):
             if cell.block in elsewhere:
                 shutil.rmtree(checkpoint_of(self.campaign, cell.key), ignore_errors=True)
         return {key: result for key, result in results.items() if block_of(key) not in elsewhere}
@@ -137,6 +134,7 @@ class JobTail:
     """
 
     job: SubmittedJob
+    offset: int = 0
     open: dict[str, RunOpened] = field(default_factory=dict)
     outcomes: dict[str, RunOutcome] = field(default_factory=dict)
     node: str = ""
@@ -232,7 +230,10 @@ class Slurm:
         return {key: end for tail in tails.values() for key, end in tail.outcomes.items()}
 
     def _collect(self, tail: JobTail) -> None:
-        for record in _new_records(tail.journal):
+        """Copy records to the campaign's journal; after a kill the next process repeats some."""
+        before = tail.offset
+        records, tail.offset = _read_from(tail.journal, before)
+        for record in records:
             if isinstance(record, RunOpened):
                 tags = record.tags
                 tail.open[record.run] = record
@@ -245,6 +246,9 @@ class Slurm:
                 self._close(tail, record)
             else:
                 self._recorder.write(record)
+        if tail.offset != before:
+            with suppress(OSError):  # a full disk
+                journal.mark_delivered(tail.journal, tail.offset, "")
 
     def _close(self, tail: JobTail, closed: RunClosed) -> None:
         """Write the end of a run and show it, if it is the end of a cell or extraction."""
@@ -266,7 +270,7 @@ class Slurm:
         try:
             size = tail.job.result()
             deadline = time.monotonic() + SHOWN_WITHIN_SECONDS
-            while journal.delivered(tail.journal, "") < size:
+            while tail.offset < size:
                 self._collect(tail)
                 if time.monotonic() > deadline:
                     break
@@ -275,9 +279,10 @@ class Slurm:
             self._collect(tail)
             if tail.job.state == "CANCELLED":
                 outcome = RunOutcome.INTERRUPTED
-            reason = self._recorder.full_disk or str(error)
+            reason = str(error)
             if not STOP.number:
                 self._recorder.warn([reason])
+            reason = self._recorder.full_disk or reason  # the warning may not have been written
         self._abandon(tail, outcome, reason)
 
     def _abandon(self, tail: JobTail, outcome: RunOutcome, reason: str) -> None:
@@ -303,18 +308,18 @@ def gather(records: Journal, run_id: str) -> None:
     """Cancel the jobs of an earlier process of the campaign, and collect what they have written."""
     cluster.cancel_by_name(name_of(run_id))
     for file in sorted((records.folder / JOBS).glob(f"*/{journal.RECORDS}")):
-        for record in _new_records(file.parent):
+        job_records, offset = _read_from(file.parent, journal.delivered(file.parent, ""))
+        for record in job_records:
             records.append(record)
+        journal.mark_delivered(file.parent, offset, "")
 
 
-def _new_records(folder: Path) -> Iterator[Record]:
-    """Yield records of a job since the last call; after a kill the next process repeats some."""
-    if not (folder / journal.RECORDS).exists():
-        return
-    before, after = -1, journal.delivered(folder, "")
-    while after != before:
-        before = after
-        records, after = journal.read(folder, before)
-        yield from records
-        if after != before:
-            journal.mark_delivered(folder, after, "")
+def _read_from(folder: Path, offset: int) -> tuple[list[Record], int]:
+    """Return the records of a job's journal from an offset, and the offset after them."""
+    collected = list[Record]()
+    if (folder / journal.RECORDS).exists():
+        records, after = journal.read(folder, offset)
+        while after != offset:
+            collected, offset = collected + records, after
+            records, after = journal.read(folder, offset)
+    return collected, offset

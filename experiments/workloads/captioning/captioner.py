@@ -86,7 +86,11 @@ class Captioner:
         self._encoder = encoder(self._framework, weights, description["seed"])
         self._decoder = served.load_network(self._framework, folder, "caption_decoder", self._spec)
 
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002
+    def predict(
+        self,
+        model_input: Any,
+        params: dict[str, Any] | None = None,  # noqa: ARG002
+    ) -> Any:
         """Return a data frame with the columns `caption` and `error`."""
         return served.answered(model_input, self._captions, {"caption": ""})
 

@@ -53,10 +53,6 @@ def folder_of(
     return cache / "features" / hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def is_complete(folder: Path) -> bool:
-    return (folder / "complete").exists()
-
-
 def read_progress(folder: Path) -> tuple[int, dict[int, str]]:
     """Return the rows on disk, and the pictures that could not be read: index -> reason."""
     try:

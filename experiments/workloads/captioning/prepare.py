@@ -61,7 +61,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         before=tuple(
             Job("extract", name, {**inputs, "features": str(folder)})
             for name, folder in folders.items()
-            if not features.is_complete(folder)
+            if not (folder / "complete").exists()
         ),
         warnings=tuple(warnings),
         tags={"weights": weights, "features": baseline.name},

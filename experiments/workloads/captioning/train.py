@@ -96,7 +96,11 @@ class Captioning:
     def answer(self, framework: Framework, network: Any, request: tuple[Any, ...]) -> Array:
         return self._decode(framework, network, request[0], 1, self._settings["inference_words"])
 
-    def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]:  # noqa: ARG002
+    def derived(
+        self,
+        metrics: Mapping[str, float],
+        state: TrainingState,  # noqa: ARG002
+    ) -> dict[str, float]:
         """Return pictures a second: captions a second over captions a picture."""
         if "train/examples_per_second" not in metrics:
             return {}

@@ -62,7 +62,11 @@ class Classifier:
         spec = models.spec(model).Spec(classes=len(self._classes))
         self._network = served.load_network(self._framework, folder, model, spec)
 
-    def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> Any:  # noqa: ARG002
+    def predict(
+        self,
+        model_input: Any,
+        params: dict[str, Any] | None = None,  # noqa: ARG002
+    ) -> Any:
         """Return a data frame with the columns `label`, `probability` (0…1) and `error`."""
         return served.answered(model_input, self._labels, {"label": "", "probability": 0.0})
 

@@ -101,7 +101,11 @@ class Classification:
     def answer(self, framework: Framework, network: Any, request: tuple[Any, ...]) -> Array:
         return framework.infer(network, request)
 
-    def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]:  # noqa: ARG002
+    def derived(
+        self,
+        metrics: Mapping[str, float],  # noqa: ARG002
+        state: TrainingState,
+    ) -> dict[str, float]:
         """Return the seconds of training, without validation, until each accuracy was reached."""
         elapsed = np.cumsum(state.epoch_seconds)
         times = {}

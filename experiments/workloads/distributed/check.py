@@ -100,7 +100,8 @@ def run_proof(spec: CellSpec, model: str, level: str, workers: int, hook: str) -
     differences = [together[name] - array for name, array in single.items()]
     if hook == "none":
         measure, limit = "largest weight", EXACT
-        error = max(map(_largest, differences)) / max(map(_largest, single.values()))
+        largest = max(float(np.abs(array).max()) for array in single.values())
+        error = max(float(np.abs(array).max()) for array in differences) / largest
     else:
         initial = training.initial_weights(spec.settings)
         way = norm(single[name] - array for name, array in initial.items())
@@ -113,10 +114,6 @@ def run_proof(spec: CellSpec, model: str, level: str, workers: int, hook: str) -
 def norm(arrays: Iterable[Array]) -> float:
     """Return the L2 norm of all numbers of the arrays."""
     return math.sqrt(sum(float(np.square(array).sum()) for array in arrays))
-
-
-def _largest(array: Array) -> float:
-    return float(np.abs(array).max())
 
 
 def most_lost(hook: str, workers: int, size: int, way: float) -> float:

@@ -132,16 +132,12 @@ class Worker:
             )
         return True
 
-    @property
-    def has_ended(self) -> bool:
-        return self.child.poll() is not None
-
     def kill(self) -> None:
         """End the process; srun kills its job step only when asked to end."""
         self.child.close_input()
         if self._is_remote:
             self.child.stop(END_SECONDS)
-        elif not self.has_ended:
+        elif self.child.poll() is None:
             self.child.signal(signal.SIGKILL)
         self.child.wait()
 
@@ -177,7 +173,12 @@ def meet(workers: Sequence[Worker], seconds: float) -> None:
 
 def wait_until_ended(workers: Sequence[Worker], seconds: float) -> None:
     """Wait until all have ended well, or raise EvenhandError."""
-    _wait(workers, lambda worker: worker.look() and worker.has_ended, seconds, "at their end")
+    _wait(
+        workers,
+        lambda worker: worker.look() and worker.child.poll() is not None,
+        seconds,
+        "at their end",
+    )
 
 
 def _wait(

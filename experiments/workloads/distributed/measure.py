@@ -97,7 +97,8 @@ def measure(
     on_step = _watch(workers, output, "alone", steps)
     median = float(np.median(seconds))
     seconds_alone = training.time_without_exchange(worker, batch, steps, median, on_step)
-    digests, rss_bytes, mean_losses = training.gather_results(worker, digest, losses).T
+    results = worker.gathered([digest, peak_memory.rss_bytes(), np.mean(losses)])
+    digests, rss_bytes, mean_losses = results.T
     worker.close()
     if not np.isfinite(mean_losses).all():
         raise EvenhandError(

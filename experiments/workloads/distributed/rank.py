@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from experiments.cell import peak_memory
 from experiments.cell.__main__ import opened
 from experiments.cell.lifetime import die_with_parent
 from experiments.contract import CellSpec
@@ -75,7 +76,7 @@ def work(spec: CellSpec, task: Mapping[str, Any], parent: TextIO) -> None:
         seconds, losses = training.time_steps(worker, batch, steps)
         digest = training.digest(framework.weights(worker.network))
         training.time_without_exchange(worker, batch, steps, float(np.median(seconds)))
-        training.gather_results(worker, digest, losses)
+        worker.gathered([digest, peak_memory.rss_bytes(), np.mean(losses)])
     worker.close()
 
 

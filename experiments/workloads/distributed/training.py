@@ -6,14 +6,13 @@ import faulthandler
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 import models
-from experiments.cell import peak_memory
 from experiments.cell.measure import optimizer_config
 from experiments.studies import distributed
 from experiments.workloads.grid.measure import drawn_batch
@@ -146,11 +145,6 @@ def time_without_exchange(
     slowest = float(worker.gathered([step_seconds]).max())  # the same count for all
     meet_every = max(1, int(TOGETHER_SECONDS / slowest))
     return time_steps(worker, batch, steps, on_step, meet_every=meet_every)[0]
-
-
-def gather_results(worker: Any, digest: float, losses: Sequence[float]) -> Any:
-    """Return a row for each worker: digest of the weights, memory, mean loss."""
-    return worker.gathered([digest, peak_memory.rss_bytes(), np.mean(losses)])
 
 
 def digest(values: Weights) -> float:

@@ -56,12 +56,6 @@ class Budget:
     pauses: tuple[tuple[float, float], ...] = ()
     began: float = field(default_factory=clock.now)
 
-    @classmethod
-    def of(cls, spec: CellSpec, framework: Framework, output: Output) -> Budget:
-        """Return the budget of a phase of a cell."""
-        warm_up = of_gpu(framework, output, least=1)
-        return cls(output, spec.settings["seconds"], spec.settings["least_steps"], warm_up)
-
     def __iter__(self) -> Iterator[None]:
         yield None
         if self.warm_up:
@@ -72,10 +66,6 @@ class Budget:
         while counted < self.least or (counted < MAX_STEPS and self._now() < until):
             counted += 1
             yield None
-
-    @property
-    def warm_up_steps(self) -> int:
-        return self.warm_up.steps if self.warm_up else 0
 
     def _now(self) -> float:
         return time.perf_counter() - self.output.waited_seconds
@@ -158,7 +148,8 @@ def measure_calls(
     peaks.begin_warmup()
     output.progress(title, 0, None)
     output.begin(PLACES[phase])
-    budget = Budget.of(spec, framework, output)
+    seconds, least = spec.settings["seconds"], spec.settings["least_steps"]
+    budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
 
     def calls() -> Iterator[Callable[[], Any]]:
         for _ in budget:
@@ -169,8 +160,8 @@ def measure_calls(
         count_step(budget.warm_up, peaks)
         on_result(result)
 
-    seconds, _ = time_calls(calls(), output, count)
-    return close_phase(spec, phase, seconds, budget, output)
+    call_seconds, _ = time_calls(calls(), output, count)
+    return close_phase(spec, phase, call_seconds, budget, output)
 
 
 def _infer(
@@ -223,7 +214,8 @@ def _train(
     optimizer = framework.optimizer(network, optimizer_config(spec.settings))
     output.progress(f"training, batch {rows}", 0, None)
     output.begin(PLACES["train"])
-    budget = Budget.of(spec, framework, output)
+    seconds, least = spec.settings["seconds"], spec.settings["least_steps"]
+    budget = Budget(output, seconds, least, of_gpu(framework, output, least=1))
     loop = TrainingLoop(framework, network, optimizer, output, peaks, budget.warm_up)
     watch = loop.stopwatch(
         timing.pace(spec.settings, first=0 if budget.warm_up else 1),
@@ -282,17 +274,24 @@ def close_phase(
         steps: Number of steps, where some were not timed one by one.
     """
     rows, is_training = spec.settings["batch_size"], phase == "train"
-    examples = rows * ((len(seconds) if steps is None else steps) - budget.warm_up_steps)
+    warmup = budget.warm_up.steps if budget.warm_up else 0
+    examples = rows * ((len(seconds) if steps is None else steps) - warmup)
     prefix = "" if is_training else "inference/"
     output.window(phase, budget.began, clock.now(), examples, prefix, budget.pauses)
     if budget.warm_up:
         budget.warm_up.record(spec, phase, output)
-    return values_of("train" if is_training else f"inference_batch_{rows}", seconds, rows, budget)
+    return values_of("train" if is_training else f"inference_batch_{rows}", seconds, rows, warmup)
 
 
-def values_of(phase: str, seconds: Sequence[float], rows: int, budget: Budget) -> PhaseValues:
-    """Return the times of a phase with an estimated warm-up, on a GPU after the timed one."""
-    warmup = budget.warm_up_steps
+def values_of(phase: str, seconds: Sequence[float], rows: int, warmup: int) -> PhaseValues:
+    """Return the times of a phase with an estimated warm-up, on a GPU after the timed one.
+
+    Args:
+        phase: Name of the phase.
+        seconds: Seconds of its steps or requests.
+        rows: Examples of each.
+        warmup: Steps of the warm-up of a GPU; 0 on the CPU.
+    """
     if warmup < len(seconds):
         warmup += timing.estimate_warmup(seconds[warmup:])
     return PhaseValues(phase, tuple(seconds), (rows,) * len(seconds), warmup)
