@@ -17,7 +17,8 @@ from tests.experiments.comparison.campaigns import RATE, RSS, STEP, frame, paire
 def _finding(low: float, value: float, high: float) -> Finding:
     a, b = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], [1.1, 1.3, 1.2, 1.5, 1.4, 1.9]
     (finding,) = compare(paired(a, b, STEP), baseline="a").findings
-    return replace(finding, row=replace(finding.row, estimate=value, ci_low=low, ci_high=high))
+    row = replace(finding.row, estimate=value, ci_low=low, ci_high=high)
+    return replace(finding, row=row)
 
 
 def test_better_is_right_in_every_line() -> None:
