@@ -26,7 +26,8 @@ def test_better_is_right_in_every_line() -> None:
     findings = compare(table, baseline="pytorch", outcomes=[RATE, STEP, RSS]).findings
     bounds = {finding.row.metric: intervals._better_right(finding) for finding in findings}
     assert bounds[STEP] == pytest.approx(bounds[RATE], rel=1e-6)
-    assert all(low <= value <= high for value, low, high in bounds.values())  # type: ignore[operator]
+    for value, low, high in bounds.values():
+        assert low <= value <= high  # type: ignore[operator]
     assert bounds[RATE][0] == findings[0].row.estimate < 1
 
 
