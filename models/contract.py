@@ -175,12 +175,24 @@ class StepClock(Protocol):
 
     @property
     def window_steps(self) -> int:
-        """Steps of the next window, at least 1. The last of an epoch may have fewer."""
+        """Return the steps of the next window.
 
-    def begin(self) -> None: ...
+        Returns:
+            At least 1. The last window of an epoch may have fewer.
+        """
+
+    def begin(self) -> None:
+        """Start the clock.
+
+        The window's batches are placed, and the device has nothing to do.
+        """
 
     def end(self, *losses: SupportsFloat) -> None:
-        """Read the last loss of the window, stop the clock, then read the other losses."""
+        """Read the last loss of the window, stop the clock, then read the other losses.
+
+        Args:
+            losses: Of the window's steps, in order.
+        """
 
 
 class Framework(ABC):
@@ -220,38 +232,94 @@ class Framework(ABC):
 
     @abstractmethod
     def versions(self) -> dict[str, str]:
-        """Return versions and the switches that change speed (threads, TF32, determinism)."""
+        """Return versions and the switches that change speed.
+
+        Returns:
+            Texts by name, such as threads, TF32 and determinism.
+        """
 
     @abstractmethod
     def build(self, model: str, spec: Any) -> Any:
-        """Return the network `models.<model>.<architecture>.build(spec)` on the device."""
+        """Return a network on the device.
+
+        Args:
+            model: Name of a model, whose `<architecture>.build(spec)` makes the network.
+            spec: Its sizes.
+        """
 
     @abstractmethod
     def parameter_counts(self, network: Any) -> tuple[int, int]:
-        """Return (trainable, non-trainable) parameters; running statistics are non-trainable."""
+        """Count the parameters of a network.
+
+        Returns:
+            (trainable, non-trainable); running statistics are non-trainable.
+        """
 
     @abstractmethod
-    def weights(self, network: Any) -> Weights: ...
+    def weights(self, network: Any) -> Weights:
+        """Return copies of all weights and running statistics.
+
+        Returns:
+            Arrays by PyTorch's names, in its layouts.
+        """
 
     @abstractmethod
     def load_weights(self, network: Any, weights: Mapping[str, Array]) -> None:
-        """Set all weights. Raise ModelError as `check_weights` does."""
+        """Set all weights and running statistics.
+
+        Args:
+            network: Network of this framework.
+            weights: Arrays by PyTorch's names, in its layouts.
+
+        Raises:
+            ModelError: An array is missing, superfluous or misshapen.
+        """
 
     @abstractmethod
-    def optimizer(self, network: Any, config: OptimizerConfig) -> Any: ...
+    def optimizer(self, network: Any, config: OptimizerConfig) -> Any:
+        """Return an optimizer of the network's trainable weights.
+
+        Args:
+            network: Network of this framework.
+            config: Rule of its updates.
+        """
 
     @abstractmethod
     def optimizer_implementation(self, optimizer: Any) -> str:
-        """Return the class and the kernels that update the weights, after the measurement."""
+        """Describe what updates the weights; called after the measurement.
+
+        Returns:
+            Class and kernels, such as `torch.optim.Adam: fused`.
+        """
 
     @abstractmethod
-    def set_learning_rate(self, optimizer: Any, learning_rate: float) -> None: ...
+    def set_learning_rate(self, optimizer: Any, learning_rate: float) -> None:
+        """Change the learning rate from the next step on.
+
+        Args:
+            optimizer: Optimizer of `optimizer`.
+            learning_rate: New rate; state such as momenta stays.
+        """
 
     @abstractmethod
-    def optimizer_state(self, optimizer: Any) -> Weights: ...
+    def optimizer_state(self, optimizer: Any) -> Weights:
+        """Return copies of what an optimizer has accumulated.
+
+        Returns:
+            Arrays by names of this framework's own; the learning rate is none of them.
+        """
 
     @abstractmethod
-    def load_optimizer_state(self, optimizer: Any, state: Mapping[str, Array]) -> None: ...
+    def load_optimizer_state(self, optimizer: Any, state: Mapping[str, Array]) -> None:
+        """Continue with the state of an optimizer of the same rule and network.
+
+        Args:
+            optimizer: Optimizer of `optimizer`.
+            state: Result of `optimizer_state`.
+
+        Raises:
+            ModelError: The state belongs to another network.
+        """
 
     def read(self, files: ImageFiles, workers: int) -> Iterable[Batch]:
         """Return whole batches from the framework's input pipeline, in its tensors, for `place`.
@@ -273,15 +341,30 @@ class Framework(ABC):
 
     @abstractmethod
     def place(self, batch: Batch) -> Batch:
-        """Return the batch on the device, so that a step converts and copies nothing."""
+        """Move a batch to the device, so that a step converts and copies nothing.
+
+        Returns:
+            The batch in the framework's tensors. A placed batch is not moved again.
+        """
 
     @abstractmethod
     def place_inputs(self, inputs: tuple[Array, ...]) -> tuple[Any, ...]:
-        """Return the inputs of `infer` and `apply` on the device."""
+        """Move inputs to the device.
+
+        Args:
+            inputs: As those of a `Batch`.
+
+        Returns:
+            Tensors for `infer` and `apply`.
+        """
 
     @abstractmethod
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
-        """Update once, dropout on. Return the loss, whose float() waits for the device."""
+        """Update the weights once, dropout on.
+
+        Returns:
+            The loss before the update, a number on the device; its float() waits for it.
+        """
 
     def train_epoch(
         self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock
@@ -302,11 +385,19 @@ class Framework(ABC):
 
     @abstractmethod
     def evaluate(self, network: Any, batch: Batch) -> tuple[float, float]:
-        """Return (sum of weighted cross-entropies, sum of weights), dropout off."""
+        """Evaluate a batch, dropout off.
+
+        Returns:
+            (sum of weighted cross-entropies, sum of weights).
+        """
 
     @abstractmethod
     def gradients(self, network: Any, batch: Batch) -> Weights:
-        """Return the gradient of the loss by each trainable tensor, dropout off."""
+        """Differentiate the loss of a batch, dropout off.
+
+        Returns:
+            Gradients by the names of the trainable tensors, in PyTorch's layouts.
+        """
 
     @abstractmethod
     def dropping(
@@ -326,7 +417,10 @@ class Framework(ABC):
 
     @abstractmethod
     def drop_nothing(self, network: Any) -> None:
-        """Set the rate of each layer that drops to 0: the gate's steps must not be random."""
+        """Set the rate of each layer that drops to 0.
+
+        The steps of the parity gate must not be random.
+        """
 
     def unbiased(self, network: Any, inputs: tuple[Array, ...]) -> dict[str, int]:
         """Return the values a channel, N, of layers with unbiased running variance, by path.
@@ -337,7 +431,15 @@ class Framework(ABC):
 
     @abstractmethod
     def infer(self, network: Any, inputs: tuple[Array, ...]) -> Array:
-        """Return the outputs as NumPy, dropout off, compiled if the variant compiles."""
+        """Run a network, dropout off, compiled if the variant compiles.
+
+        Args:
+            network: Network of this framework.
+            inputs: Arrays, or tensors of `place_inputs`.
+
+        Returns:
+            The outputs in host memory, float32 or float64.
+        """
 
     @abstractmethod
     def apply(
@@ -351,14 +453,25 @@ class Framework(ABC):
 
     @abstractmethod
     def compilations(self) -> int:
-        """Return how many programs this process has traced or compiled so far."""
+        """Count compilations.
+
+        Returns:
+            Programs that this process has traced or compiled so far.
+        """
 
     def graph_breaks(self) -> Mapping[str, int] | None:
-        """Return counts of graph breaks so far, by reason; None if graphs cannot break."""
+        """Count graph breaks so far.
+
+        Returns:
+            Counts by reason; None if graphs of this framework cannot break.
+        """
         return None
 
     def compile_anew(self) -> None:  # noqa: B027 - most keep nothing
-        """Ignore programs that another process has compiled from now on."""
+        """Ignore programs that another process has compiled.
+
+        Called once, before a network is built.
+        """
 
     def leave_graphs(self, off: Collection[str]) -> None:
         """Switch off some `models.frameworks.(OTHER_)GRAPH_OPTIMIZERS` of later graphs."""
@@ -374,17 +487,32 @@ class Framework(ABC):
         return {}
 
     def jit_compile(self, network: Any) -> bool | None:
-        """Return whether XLA compiles the training step; None if there is no such choice."""
+        """Return the decision on XLA.
+
+        Returns:
+            Whether XLA compiles the training step; None if there is no such choice.
+        """
         return None
 
     @abstractmethod
     def synchronise(self) -> None:
-        """Wait until the device has finished."""
+        """Wait until the device has finished.
+
+        The clock calls this on both sides of what it times.
+        """
 
     @abstractmethod
     def peak_device_bytes(self) -> int | None:
-        """Return the peak bytes on the accelerator since `reset_peak`; None on the CPU."""
+        """Return the peak of memory on the accelerator.
+
+        Returns:
+            Bytes since `reset_peak`; None on the CPU.
+        """
 
     def reset_peak(self) -> bool:
-        """Restart the peak of `peak_device_bytes`; return False if that is not possible."""
+        """Restart the peak of `peak_device_bytes`.
+
+        Returns:
+            False if that is not possible.
+        """
         return False

@@ -64,11 +64,20 @@ class ModelDefinition:
         return cls(**{name: members[name] for name in names})
 
     def parameters(self, spec: Any) -> tuple[int, int]:
-        """Return the expected (trainable, non-trainable) parameters."""
+        """Count the parameters of a network of these sizes.
+
+        Returns:
+            (trainable, non-trainable).
+        """
         return Shapes(self.shapes(spec)).parameters
 
     def sized(self, size: str, **options: str) -> Any:
-        """Return the sizes of this name, with those options that the network has."""
+        """Return the sizes of this name.
+
+        Args:
+            size: Name in `SIZES`.
+            options: Fields of several networks; those that this one lacks are ignored.
+        """
         spec = self.SIZES[size]
         return replace(spec, **{name: options[name] for name in options.keys() & vars(spec)})
 

@@ -57,7 +57,11 @@ def add(folder: Path) -> str:
 
 
 def folders() -> dict[str, Path]:
-    """Return the folders that this process or one before it has added, by name."""
+    """Return the folders of users' models.
+
+    Returns:
+        By name, those that this process or one before it has added.
+    """
     paths = [Path(text) for text in os.environ.get(FOLDERS, "").split(os.pathsep) if text]
     return {path.name: path for path in paths}
 
@@ -81,7 +85,11 @@ def sources(name: str) -> list[Path]:
 
 
 def labelled(name: str) -> str:
-    """Return a model's name in runs; an added one has its digest, since no commit has it."""
+    """Return a model's name in runs.
+
+    Returns:
+        The name; of an added model with the digest of its files, because no commit has them.
+    """
     return f"{name}@{digest(name)}" if name in folders() else name
 
 

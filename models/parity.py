@@ -156,11 +156,24 @@ class ParityRequest:
 
 
 def rule(name: str, momentum: float = 0.0, weight_decay: float = 0.0) -> OptimizerConfig:
-    """Return a training's rule with the gate's rate: at one of 1e-9 no step shows a difference."""
+    """Return a training's rule with the gate's learning rate.
+
+    At a rate of 1e-9 no step would show a difference.
+
+    Args:
+        name: One of `OptimizerConfig.NAMES`.
+        momentum: Of SGD.
+        weight_decay: Of SGD.
+    """
     return OptimizerConfig(name, RULES[name][0].learning_rate, momentum, weight_decay)
 
 
 def side_of(side: str | Side) -> Side:
+    """Return a side.
+
+    Args:
+        side: A side, or the name of a framework without anything of its own.
+    """
     return Side(side) if isinstance(side, str) else side
 
 
@@ -257,6 +270,11 @@ def judge(
 
 
 def layers_of(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the fingerprints among the arrays of a side.
+
+    Returns:
+        By path of the layer, (calls, 3).
+    """
     names = (name for name in arrays if name.startswith(LAYER))
     return {name.removeprefix(LAYER): arrays[name] for name in names}
 

@@ -115,10 +115,20 @@ def weight_rule(kind: type[Any], sibling: str = "") -> Callable[[Callable[[Any],
 
 
 def layer_name(path: str) -> str:
+    """Return the name of a Keras layer.
+
+    Args:
+        path: Torch module path, such as `layer1.0.conv1`.
+    """
     return path.replace(".", "-")
 
 
 def layer_path(name: str) -> str:
+    """Return the torch module path of a Keras layer.
+
+    Args:
+        name: Its name, such as `layer1-0-conv1`.
+    """
     return name.replace("-", ".")
 
 
@@ -193,9 +203,9 @@ for _kind, _layout, _sibling in (
     weight_rule(_kind, _sibling)(partial(_kernel, _layout))
 
 
-@weight_rule(layers.Embedding, "`nn.Embedding`")
-def _embedding(layer: Any) -> Arrays:
-    yield "weight", layer.embeddings, AS_IS
+weight_rule(layers.Embedding, "`nn.Embedding`")(
+    lambda layer: iter([("weight", layer.embeddings, AS_IS)])
+)
 
 
 @weight_rule(layers.BatchNormalization, "`nn.BatchNorm2d`, `nn.BatchNorm1d`")
@@ -238,10 +248,11 @@ def _cell(cell: Any, suffix: str = "") -> Arrays:
         yield f"bias_hh{suffix}", cell.bias, _row(1)
 
 
-@weight_rule(layers.LSTM, "`OneBiasLSTM` of `models.layers.pytorch`")
-@weight_rule(layers.GRU, "`nn.GRU` of one layer")
-def _recurrent(layer: Any) -> Arrays:
-    yield from _cell(layer.cell, "_l0")
+for _kind, _sibling in (
+    (layers.LSTM, "`OneBiasLSTM` of `models.layers.pytorch`"),
+    (layers.GRU, "`nn.GRU` of one layer"),
+):
+    weight_rule(_kind, _sibling)(lambda layer: _cell(layer.cell, "_l0"))
 
 
 @weight_rule(layers.Bidirectional, "`nn.GRU` or `OneBiasLSTM`, `bidirectional=True`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import keras
@@ -57,10 +58,7 @@ class Bert(keras.Model):  # type: ignore[misc]
 
     def _attend(self, path: str, x: Any, seen: Any, training: bool) -> Any:
         query, key, value = (self.parts[f"{path}.{name}"](x) for name in ("query", "key", "value"))
-
-        def drop(scores: Any) -> Any:
-            return self._drop(path, scores, training)
-
+        drop = partial(self._drop, path, training=training)
         return attend(query, key, value, self.spec.heads, seen=seen, drop=drop)
 
     def _output(self, path: str, x: Any, before: Any, training: bool) -> Any:

@@ -69,7 +69,16 @@ SIZES = {
 
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
-    """Draw word pieces of sentences: around 25, from 4 to 128; `tiny`: around 6, 2 to 16."""
+    """Draw lengths of random examples.
+
+    Args:
+        size: Name in `SIZES`.
+        count: Number of examples.
+        rng: Draws them.
+
+    Returns:
+        int64 (count,). Word pieces: around 25, from 4 to 128; `tiny`: around 6, from 2 to 16.
+    """
     median, least, most = (25, 4, 128) if size == "paper" else (6, 2, 16)
     return np.round(log_normal(rng, count, median, 0.6, least, most)).astype(np.int64)
 
@@ -132,7 +141,11 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
 
 
 def reads(spec: Spec) -> DataRequirements:
-    """Return the bound of sentences: their words and two marks have positions."""
+    """Return the kind of real examples: sentences.
+
+    Returns:
+        `longest`: their words and two marks have positions.
+    """
     return DataRequirements("sentences", {"vocabulary": spec.vocabulary}, longest=spec.positions)
 
 

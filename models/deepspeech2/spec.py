@@ -63,13 +63,26 @@ SIZES = {"paper": Spec(), "tiny": Spec(features=33, channels=4, width=24, layers
 
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
-    """Draw frames of utterances: around 10 s, from 1 to 17 s; `tiny`: a tenth of that."""
+    """Draw lengths of random examples.
+
+    Args:
+        size: Name in `SIZES`.
+        count: Number of examples.
+        rng: Draws them.
+
+    Returns:
+        int64 (count,). Frames: around 10 s, from 1 to 17 s; `tiny`: a tenth of that.
+    """
     seconds = log_normal(rng, count, 10, 0.5, 1, 17)
     return np.round(seconds * (100 if size == "paper" else 10)).astype(np.int64)
 
 
 def frames_left(frames: Any) -> Any:
-    """Return the number of frames behind the convolutions, in an array of any framework."""
+    """Return the lengths behind the convolutions.
+
+    Args:
+        frames: Lengths of utterances, an integer array of any framework.
+    """
     return (frames + 1) // 2
 
 
@@ -115,6 +128,11 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
 
 
 def reads(spec: Spec) -> DataRequirements:
+    """Return the kind of real examples: recorded speech with its letters.
+
+    Returns:
+        `sizes`: bins of a spectrogram.
+    """
     return DataRequirements("spectrograms", {"bins": spec.features})
 
 

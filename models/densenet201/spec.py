@@ -54,5 +54,9 @@ class Spec(MirroredSpec):
 
 
 def checkpoint_name(name: str) -> str:
-    """Return the name of an array here: torchvision's published file has `norm.1` for `norm1`."""
+    """Return the name of an array here.
+
+    Args:
+        name: In torchvision's published file, which has `norm.1` for `norm1`.
+    """
     return re.sub(r"(denselayer\d+\.(?:norm|conv))\.(\d)", r"\1\2", name)

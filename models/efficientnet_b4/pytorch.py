@@ -10,5 +10,10 @@ from models.layers.pytorch import of_images
 
 
 def build(spec: Spec) -> nn.Module:
+    """Return the network.
+
+    Returns:
+        forward(images (n, height, width, 3)) -> (n, classes).
+    """
     stages = [MBConvConfig(*stage, spec.width, spec.depth) for stage in STAGES]
     return of_images(EfficientNet(stages, spec.dropout, spec.stochastic_depth, spec.classes))

@@ -84,7 +84,11 @@ class Variant:
 
 
 def available() -> tuple[str, ...]:
-    """Return the names of all variants, such as `pytorch+compile`, installed or not."""
+    """Return the names of all variants, installed or not.
+
+    Returns:
+        Names such as `pytorch+compile`, in the order of the packages.
+    """
     return tuple(_variants())
 
 
@@ -96,18 +100,30 @@ def check(name: str) -> None:
 
 
 def described(name: str) -> Variant:
-    """Return the facts about a variant without importing its framework. Raises ModelError."""
+    """Return the facts about a variant; its framework is not imported.
+
+    Raises:
+        ModelError: No framework has this name.
+    """
     check(name)
     return _variants()[name][1]
 
 
 def having(quality: Callable[[Variant], object]) -> tuple[str, ...]:
-    """Return the names of variants with a quality: `having(lambda variant: variant.compiles)`."""
+    """Return the names of variants with a quality.
+
+    Args:
+        quality: Predicate such as `lambda variant: variant.compiles`.
+    """
     return tuple(name for name in available() if quality(described(name)))
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the sorted names of the files that frameworks read in a model's folder."""
+    """Return the files that frameworks read in a model's folder.
+
+    Returns:
+        Sorted names without suffix; one with a dot is a package.
+    """
     return tuple(sorted({variant.architecture for _, variant in _variants().values()}))
 
 
@@ -195,7 +211,12 @@ def lean_import(name: str) -> Iterator[None]:
 
 
 def load(name: str, module: str) -> ModuleType:
-    """Return `adapter`, `plain_loop` or `workers` of a framework, which this imports."""
+    """Import a module of a framework.
+
+    Args:
+        name: Name of a variant.
+        module: `adapter`, `plain_loop` or `workers`.
+    """
     check(name)
     return import_module(f"{_variants()[name][0]}.{module}")
 

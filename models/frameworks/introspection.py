@@ -28,6 +28,12 @@ class Call(NamedTuple):
 
 
 def drop_nothing(backend: Any, network: Any) -> None:
+    """Set the rate of each layer that drops to 0.
+
+    Args:
+        backend: The framework's own module `introspection`.
+        network: Its network.
+    """
     for layer in backend.droppers(network).values():
         setattr(layer, backend.RATE, 0.0)
 
@@ -70,7 +76,11 @@ def layer_values(backend: Any, network: Any, inputs: Any) -> dict[str, Array]:
 
 
 def fingerprint(array: Array) -> Array:
-    """Return size, sum and sum of squares: the same for all orders of the values."""
+    """Return figures that are the same for all orders of the values.
+
+    Returns:
+        Size, sum and sum of squares of the finite values, (3,).
+    """
     values = np.where(np.isfinite(array), array, 0).astype(np.float64)
     return np.array([values.size, values.sum(), np.square(values).sum()])
 

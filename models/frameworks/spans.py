@@ -44,7 +44,12 @@ def leaves(events: Iterable[Event]) -> list[Event]:
 
 
 def begun_in(events: Iterable[Event], steps: Sequence[Span]) -> list[Event]:
-    """Return the events that begin in a step."""
+    """Return the events that begin in a step.
+
+    Args:
+        events: On any thread.
+        steps: (start, end) of each, in seconds.
+    """
     return [event for event in events if any(start <= event.start < end for start, end in steps)]
 
 

@@ -79,7 +79,16 @@ def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
 
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
-    """Draw word pieces of sentences: around 25, from 3 to 50; `tiny`: a fifth of that."""
+    """Draw lengths of random examples.
+
+    Args:
+        size: Name in `SIZES`.
+        count: Number of examples.
+        rng: Draws them.
+
+    Returns:
+        int64 (count,). Word pieces: around 25, from 3 to 50; `tiny`: a fifth of that.
+    """
     pieces = log_normal(rng, count, 25, 0.5, 3, LONGEST) / (1 if size == "paper" else 5)
     return np.maximum(np.round(pieces), 2).astype(np.int64)
 
@@ -95,7 +104,11 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
 
 
 def reads(spec: Spec) -> DataRequirements:
-    """Return the bound of pairs of sentences: attention is of length × length × width."""
+    """Return the kind of real examples: pairs of sentences.
+
+    Returns:
+        `longest`: the memory of attention grows with length × length × width.
+    """
     return DataRequirements("sentence_pairs", {"vocabulary": spec.vocabulary}, longest=LONGEST)
 
 

@@ -99,17 +99,16 @@ D = (
 )
 
 
-def _fork(name: str) -> tuple[Unit, ...]:
-    return Unit(f"{name}a", 384, (1, 3)), Unit(f"{name}b", 384, (3, 1))
-
-
 # Figure 7: 8 × 8, 3 × 3 as 1 × 3 next to 3 × 1.
 E = (
     Branch((Unit("branch1x1", 320, 1),)),
-    Branch((Unit("branch3x3_1", 384, 1),), fork=_fork("branch3x3_2")),
+    Branch(
+        (Unit("branch3x3_1", 384, 1),),
+        fork=(Unit("branch3x3_2a", 384, (1, 3)), Unit("branch3x3_2b", 384, (3, 1))),
+    ),
     Branch(
         (Unit("branch3x3dbl_1", 448, 1), Unit("branch3x3dbl_2", 384, 3)),
-        fork=_fork("branch3x3dbl_3"),
+        fork=(Unit("branch3x3dbl_3a", 384, (1, 3)), Unit("branch3x3dbl_3b", 384, (3, 1))),
     ),
     Branch((Unit("branch_pool", 192, 1),), AVERAGE),
 )
@@ -148,7 +147,13 @@ class Spec(MirroredSpec):
     probe_side = 107
 
     def last_norm(self, side: int) -> int:
-        """Return the pixels: it pads nowhere before its first mixed layer, 299 become 8."""
+        """Return the pixels a side that the last BatchNorm gets of an image.
+
+        Nothing is padded before the first mixed layer: 299 become 8.
+
+        Args:
+            side: Height and width of an image, in pixels.
+        """
         return (side - 43) // 32
 
     def network(self, x: Any, nn: Any) -> Any:
@@ -182,5 +187,12 @@ class Spec(MirroredSpec):
 
 
 def checkpoint_name(name: str) -> str | None:
-    """Return the name of an array here, None for the auxiliary head of torchvision's file."""
+    """Return the name of an array here.
+
+    Args:
+        name: In torchvision's published file.
+
+    Returns:
+        None for the auxiliary head.
+    """
     return None if name.startswith("AuxLogits.") else name

@@ -26,23 +26,61 @@ class Shapes(dict[str, tuple[int, ...]]):
             self[f"{path}.bias"] = (outputs,)
 
     def norm(self, path: str, channels: int) -> None:
+        """Add a BatchNorm with its running statistics.
+
+        Args:
+            path: Path of the layer in PyTorch.
+            channels: Number of channels.
+        """
         for part in ("weight", "bias", "running_mean", "running_var"):
             self[f"{path}.{part}"] = (channels,)
 
     def linear(self, path: str, outputs: int, inputs: int) -> None:
+        """Add a linear layer.
+
+        Args:
+            path: Path of the layer in PyTorch.
+            outputs: Width of its outputs.
+            inputs: Width of its inputs.
+        """
         self[f"{path}.weight"] = (outputs, inputs)
         self[f"{path}.bias"] = (outputs,)
 
     def layer_norm(self, path: str, width: int) -> None:
+        """Add a LayerNorm.
+
+        Args:
+            path: Path of the layer in PyTorch.
+            width: Size of the last axis.
+        """
         self[f"{path}.weight"] = self[f"{path}.bias"] = (width,)
 
     def scale(self, path: str, width: int) -> None:
+        """Add a factor for each channel.
+
+        Args:
+            path: Path of the layer in PyTorch.
+            width: Number of channels.
+        """
         self[f"{path}.weight"] = (width,)
 
     def embedding(self, path: str, rows: int, width: int) -> None:
+        """Add an embedding, of tokens or of positions.
+
+        Args:
+            path: Path of the layer in PyTorch.
+            rows: Number of vectors.
+            width: Size of a vector.
+        """
         self[f"{path}.weight"] = (rows, width)
 
     def attention(self, path: str, width: int) -> None:
+        """Add the four projections of self-attention.
+
+        Args:
+            path: Path of the layer in PyTorch.
+            width: Width of inputs and outputs.
+        """
         for part in ("query", "key", "value", "output"):
             self.linear(f"{path}.{part}", width, width)
 
@@ -62,6 +100,11 @@ class Shapes(dict[str, tuple[int, ...]]):
 
 
 def pair(size: Size) -> tuple[int, int]:
+    """Return height and width.
+
+    Args:
+        size: Both, in pixels, or one number for both.
+    """
     return (size, size) if isinstance(size, int) else size
 
 
@@ -141,12 +184,20 @@ class ImageSpec(ABC):
         return ""
 
     def least_rows(self, side: int) -> int:
-        """Return the smallest batch of a training step: BatchNorm needs two values a channel."""
+        """Return the smallest batch of a training step: BatchNorm needs two values a channel.
+
+        Args:
+            side: Height and width of an image, in pixels.
+        """
         has_norms = self.shapes().parameters[1] > 0
         return 2 if has_norms and self.last_norm(side) <= 1 else 1
 
     def last_norm(self, side: int) -> int:
-        """Return the pixels a side that the last BatchNorm gets of an image."""
+        """Return the pixels a side that the last BatchNorm gets of an image.
+
+        Args:
+            side: Height and width of an image, in pixels.
+        """
         return -(-side // 32)
 
     @abstractmethod
@@ -191,6 +242,14 @@ def initial_weights(spec: ImageSpec, rng: np.random.Generator) -> Weights:
 
 
 def batch(spec: ImageSpec, side: int, rng: np.random.Generator, rows: int) -> Batch:
+    """Return random images and classes.
+
+    Args:
+        spec: Sizes of the network.
+        side: Height and width, in pixels.
+        rng: Draws them.
+        rows: Number of images.
+    """
     images = rng.standard_normal((rows, side, side, spec.channels)).astype(np.float32)
     classes = rng.integers(0, spec.classes, rows, dtype=np.int32)
     return Batch((images,), classes, np.ones(rows, np.float32))

@@ -17,13 +17,22 @@ from models.contract import Array
 from models.frameworks.tensorflow import operators
 from models.layers import NEVER
 from models.layers.images import MirroredSpec, Size, pair
-from models.transfer import AS_IS, Arrays, layer_name, weight_rule
+from models.transfer import AS_IS, layer_name, weight_rule
 
 add, multiply = ops.add, ops.multiply
 relu, relu6, silu, sigmoid = ops.relu, ops.relu6, ops.silu, ops.sigmoid
 
 
 def images(channels: int = 3, side: int | None = None) -> Any:
+    """Return the input of a network of images.
+
+    Args:
+        channels: Channels of an image.
+        side: Height and width; None for images of any size.
+
+    Returns:
+        (n, height, width, channels).
+    """
     return keras.Input((side, side, channels))
 
 
@@ -35,7 +44,12 @@ def build(spec: MirroredSpec) -> keras.Model:
 
 
 def built(layer: Any, *shape: int | None) -> Any:
-    """Return a layer with its weights, for inputs of a shape."""
+    """Build a layer, so that it has its weights.
+
+    Args:
+        layer: Layer of Keras.
+        shape: Of its inputs, None for an axis of any size.
+    """
     layer.build(shape)
     return layer
 
@@ -54,7 +68,15 @@ def scan(step: Callable[[Any, Any], Any], first: Any, inputs: Any) -> Any:
 
 
 def mask(lengths: Any, longest: Any) -> Any:
-    """Return which positions lie inside the lengths, (n, longest)."""
+    """Return which positions lie inside the lengths.
+
+    Args:
+        lengths: Of the rows, (n,).
+        longest: Positions of a row.
+
+    Returns:
+        bool (n, longest).
+    """
     return ops.arange(longest, dtype="int32") < ops.cast(lengths, "int32")[:, None]
 
 
@@ -86,82 +108,193 @@ def depthwise(x: Any, size: int, path: str, *, strides: int = 1, bias: bool = Fa
 
 
 def batch_norm(path: str, epsilon: float = 1e-5) -> Any:
-    """Return a layer; torch's momentum 0.1 is the share of the new value, Keras' 0.9 of the old."""
+    """Return a layer of `norm`.
+
+    PyTorch's momentum of 0.1 is the share of the new value, Keras' of 0.9 that of the old one.
+    """
     return layers.BatchNormalization(epsilon=epsilon, momentum=0.9, name=layer_name(path))
 
 
 def norm(x: Any, path: str, *, epsilon: float = 1e-5) -> Any:
+    """Normalise channels as torch.nn.BatchNorm2d does.
+
+    Args:
+        x: Images (n, height, width, channels), or (n, channels).
+        path: Path of the layer in PyTorch.
+        epsilon: Added to the variance.
+    """
     return batch_norm(path, epsilon)(x)
 
 
 def max_pool(x: Any, size: int, *, strides: int, padding: int = 0) -> Any:
-    """Pool after a ReLU: zeros are then as good as torch's padding with -inf."""
+    """Pool behind a ReLU: zeros are then as good as PyTorch's padding with -inf.
+
+    Args:
+        x: Images (n, height, width, channels).
+        size: Height and width of the window, in pixels.
+        strides: Pixels between windows.
+        padding: Zeros on each side.
+    """
     return layers.MaxPooling2D(size, strides)(_padded(x, padding))
 
 
 def average_pool(x: Any, size: int, *, strides: int, padding: int = 0) -> Any:
-    """Pool; zeros of the padding count in the mean, as in torch."""
+    """Pool; zeros of the padding count in the mean, as in PyTorch.
+
+    Args:
+        x: Images (n, height, width, channels).
+        size: Height and width of the window, in pixels.
+        strides: Pixels between windows.
+        padding: Zeros on each side.
+    """
     return layers.AveragePooling2D(size, strides)(_padded(x, padding))
 
 
 def adaptive_average(x: Any, side: int) -> Any:
+    """Average over side × side windows as torch.nn.AdaptiveAvgPool2d does.
+
+    Args:
+        x: Images (n, height, width, channels).
+        side: Windows in a row and in a column.
+    """
     return AdaptiveAverage(side)(x)
 
 
 def global_average(x: Any, *, keepdims: bool = False) -> Any:
+    """Average over all pixels.
+
+    Args:
+        x: Images (n, height, width, channels).
+        keepdims: Whether the result is (n, 1, 1, channels) and not (n, channels).
+    """
     return layers.GlobalAveragePooling2D(keepdims=keepdims)(x)
 
 
 def flatten(x: Any, pixels: int = 0) -> Any:
-    """Flatten in channel-first order, as PyTorch does."""
+    """Flatten with the channels first, as PyTorch does.
+
+    Args:
+        x: Images (n, height, width, channels).
+        pixels: Number of pixels, for a recorder of shapes.
+    """
     return layers.Flatten()(layers.Permute((3, 1, 2))(x))
 
 
 def rescale(x: Any, scales: Any, offsets: Any) -> Any:
+    """Multiply and add, channel by channel.
+
+    Args:
+        x: Images (n, height, width, channels).
+        scales: Factors, (channels,).
+        offsets: Summands, (channels,).
+    """
     return layers.Rescaling(scales, offsets)(x)
 
 
 def concatenate(*tensors: Any) -> Any:
+    """Join tensors along the channels.
+
+    Args:
+        tensors: Images of equal height and width.
+    """
     return layers.Concatenate()(list(tensors))
 
 
 def linear(x: Any, outputs: int, path: str) -> Any:
+    """Apply torch.nn.Linear.
+
+    Args:
+        x: Any shape (…, inputs).
+        outputs: Width of the result.
+        path: Path of the layer in PyTorch.
+    """
     return layers.Dense(outputs, name=layer_name(path))(x)
 
 
 def dropout(x: Any, rate: float, path: str) -> Any:
+    """Drop single values in training.
+
+    Args:
+        x: Any shape.
+        rate: Share that is dropped; 0 adds no layer.
+        path: Path of the layer in PyTorch.
+    """
     return layers.Dropout(rate, name=layer_name(path))(x) if rate else x
 
 
 def drop_images(x: Any, rate: float, path: str) -> Any:
-    """Drop whole images (stochastic depth)."""
+    """Drop whole images in training (stochastic depth).
+
+    Args:
+        x: Images (n, height, width, channels).
+        rate: Share that is dropped; 0 adds no layer.
+        path: Path of the layer in PyTorch.
+    """
     shape = (None, 1, 1, 1)
     return layers.Dropout(rate, noise_shape=shape, name=layer_name(path))(x) if rate else x
 
 
 def gelu(x: Any) -> Any:
-    """Apply the exact GELU, written out: TensorFlow's own takes the root of two in float32."""
+    """Apply the exact GELU, written out.
+
+    TensorFlow's own takes the root of two in float32: it is off by 1.6e-9 in float64.
+    """
     return 0.5 * x * (1 + ops.erf(x * sqrt(0.5)))
 
 
 def layer_norm(x: Any, path: str, *, epsilon: float = 1e-5) -> Any:
+    """Normalise the last axis as torch.nn.LayerNorm does.
+
+    Args:
+        x: Any shape (…, width).
+        path: Path of the layer in PyTorch.
+        epsilon: Added to the variance.
+    """
     return layers.LayerNormalization(epsilon=epsilon, name=layer_name(path))(x)
 
 
 def scale(x: Any, path: str) -> Any:
+    """Multiply each channel by a learned factor.
+
+    Args:
+        x: Any shape (…, channels).
+        path: Path of `Scale` in PyTorch.
+    """
     return Scale(name=layer_name(path))(x)
 
 
 def embedding(tokens: Any, rows: int, width: int, path: str) -> Any:
+    """Look up learned vectors.
+
+    Args:
+        tokens: Integers (n, length).
+        rows: Number of vectors.
+        width: Size of a vector.
+        path: Path of the layer in PyTorch.
+    """
     return layers.Embedding(rows, width, name=layer_name(path))(tokens)
 
 
 def position_embedding(x: Any, rows: int, path: str) -> Any:
+    """Add a learned vector to each position.
+
+    Args:
+        x: (n, length, width).
+        rows: Largest length.
+        path: Path of `PositionEmbedding` in PyTorch.
+    """
     return PositionEmbedding(rows, name=layer_name(path))(x)
 
 
 def attention(x: Any, heads: int, path: str, *, dropout: float = 0.0) -> Any:
-    """Apply self-attention to (n, length, width); its parts: `query`, `key`, `value`, `output`."""
+    """Apply self-attention; its parts are `query`, `key`, `value`, `output`.
+
+    Args:
+        x: (n, length, width).
+        heads: Number of heads.
+        path: Path of `Attention` in PyTorch.
+        dropout: Rate of the shares that are dropped.
+    """
     return Attention(heads, dropout, name=layer_name(path))(x)
 
 
@@ -200,6 +333,13 @@ def attend(
 
 
 def network(inputs: Any, outputs: Any, name: str) -> keras.Model:
+    """Return the network between inputs and outputs.
+
+    Args:
+        inputs: Result of `images`, or several.
+        outputs: What the layers return.
+        name: Name of the model.
+    """
     return keras.Model(inputs, outputs, name=name)
 
 
@@ -255,10 +395,10 @@ class Attention(layers.Layer):  # type: ignore[misc]
         return self.to_output(attend(query, key, value, self.heads, drop=drop))
 
 
-@weight_rule(Scale, "`Scale` of `models.layers.pytorch`")
-@weight_rule(PositionEmbedding, "`PositionEmbedding` of `models.layers.pytorch`")
-def _weight(layer: Any) -> Arrays:
-    yield "weight", layer.weight, AS_IS
+for _kind in (Scale, PositionEmbedding):
+    weight_rule(_kind, f"`{_kind.__name__}` of `models.layers.pytorch`")(
+        lambda layer: iter([("weight", layer.weight, AS_IS)])
+    )
 
 
 class AdaptiveAverage(layers.Layer):  # type: ignore[misc]

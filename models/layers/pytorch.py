@@ -83,6 +83,15 @@ def attend(
 
 
 def mask(lengths: Tensor, longest: int) -> Tensor:
+    """Return which positions lie inside the lengths.
+
+    Args:
+        lengths: Of the rows, (n,).
+        longest: Positions of a row.
+
+    Returns:
+        bool (n, longest).
+    """
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 

@@ -35,11 +35,29 @@ def check_sizes(model: str, spec: Any, **least: int) -> None:
 def log_normal(
     rng: np.random.Generator, count: int, median: float, sigma: float, least: float, most: float
 ) -> Array:
+    """Draw log-normal sizes between two bounds.
+
+    Args:
+        rng: Draws them.
+        count: Number of sizes.
+        median: Of the distribution without bounds.
+        sigma: Standard deviation of the logarithm.
+        least: Smaller ones become this.
+        most: Larger ones become this.
+    """
     return np.clip(median * np.exp(sigma * rng.standard_normal(count)), least, most)
 
 
 def is_inside(lengths: Array, longest: int | None = None) -> Array:
-    """Return which positions of padded rows lie inside their lengths, (n, longest)."""
+    """Return which positions of padded rows lie inside their lengths.
+
+    Args:
+        lengths: Of the rows, (n,).
+        longest: Positions of a row; None for the longest length.
+
+    Returns:
+        bool (n, longest).
+    """
     return np.arange(longest or int(lengths.max())) < lengths[:, None]
 
 

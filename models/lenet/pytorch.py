@@ -29,4 +29,9 @@ class LeNet(nn.Module):  # type: ignore[misc]
 
 
 def build(spec: Spec) -> nn.Module:
+    """Return the network.
+
+    Returns:
+        forward(images (n, 28, 28, 1)) -> (n, classes).
+    """
     return of_images(LeNet(spec))

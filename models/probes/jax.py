@@ -31,12 +31,22 @@ def chain_step(length: int) -> Callable[[], Any]:
 
 
 def ready_seconds(step: Callable[[], Any]) -> float:
+    """Time a step to the end of its work on the device.
+
+    Args:
+        step: Result of `chain_step`.
+    """
     began = time.perf_counter()
     step().block_until_ready()
     return time.perf_counter() - began
 
 
 def allocate(size_bytes: int) -> Any:
+    """Hold memory of the device.
+
+    Args:
+        size_bytes: Bytes that the array has.
+    """
     from jax import numpy as jnp
 
     return jnp.zeros(size_bytes, jnp.uint8).block_until_ready()

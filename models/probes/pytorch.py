@@ -107,7 +107,11 @@ def cycles_per_second() -> float:
 
 
 def sleeping_seconds(cycles: int) -> float:
-    """Return the seconds of a sleeping kernel by the device's clock."""
+    """Time a sleeping kernel by the device's clock.
+
+    Args:
+        cycles: Of the GPU's clock.
+    """
     return event_seconds(lambda: torch.cuda._sleep(cycles), 1, 0)[0]
 
 
@@ -143,10 +147,20 @@ def _spin(seconds: float) -> None:
 
 
 def allocate(size_bytes: int) -> Tensor:
+    """Hold memory of the GPU.
+
+    Args:
+        size_bytes: Bytes that the array has.
+    """
     return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
 
 
 def free_bytes() -> int:
+    """Return the free memory of the GPU.
+
+    Returns:
+        Bytes, as its driver counts them over all processes.
+    """
     return int(torch.cuda.mem_get_info()[0])
 
 
@@ -203,6 +217,12 @@ def kernels_of_step(optimizer: torch.optim.Optimizer, device: str) -> dict[str, 
 
 
 def stock_adam(network: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """Return PyTorch's Adam with its defaults.
+
+    Args:
+        network: Network whose weights it updates.
+        learning_rate: Its only setting.
+    """
     return torch.optim.Adam(network.parameters(), lr=learning_rate)
 
 

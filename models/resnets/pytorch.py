@@ -10,5 +10,10 @@ from models.resnets.sizes import ResNetSpec
 
 
 def build(spec: ResNetSpec) -> nn.Module:
+    """Return the network.
+
+    Returns:
+        forward(images (n, height, width, 3)) -> (n, classes).
+    """
     unit = Bottleneck if spec.bottleneck else BasicBlock
     return of_images(ResNet(unit, list(spec.blocks), num_classes=spec.classes))

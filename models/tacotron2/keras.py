@@ -36,7 +36,10 @@ class Tacotron2(keras.Model):  # type: ignore[misc]
             _linear(f"prenet.{index}", spec.prenet, size)
             for index, size in enumerate((spec.bins, spec.prenet))
         ]
-        self.prenet_dropouts = [_dropout(spec, f"prenet_dropouts.{index}") for index in range(2)]
+        self.prenet_dropouts = [
+            layers.Dropout(spec.dropout, name=layer_name(f"prenet_dropouts.{index}"))
+            for index in range(2)
+        ]
         self.asking, self.speaking = (
             built(layers.LSTMCell(width, name=name), None, inputs)
             for name, (inputs, width) in spec.lstms.items()
@@ -146,12 +149,8 @@ def _convolutions(
         options = {"padding": "same", "use_bias": False, "name": layer_name(f"{name}.{index}")}
         convolutions.append(built(layers.Conv1D(outputs, KERNEL, **options), None, None, inputs))
         norms.append(built(batch_norm(f"{prefix}norms.{index}"), None, None, outputs))
-        dropouts.append(_dropout(spec, f"{prefix}dropouts.{index}"))
+        dropouts.append(layers.Dropout(spec.dropout, name=layer_name(f"{prefix}dropouts.{index}")))
     return convolutions, norms, dropouts
-
-
-def _dropout(spec: Spec, path: str) -> Any:
-    return layers.Dropout(spec.dropout, name=layer_name(path))
 
 
 def _linear(path: str, outputs: int, inputs: int) -> Any:

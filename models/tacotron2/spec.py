@@ -122,7 +122,16 @@ def initial_weights(spec: Spec, rng: np.random.Generator) -> Weights:
 
 
 def lengths(size: str, count: int, rng: np.random.Generator) -> Array:
-    """Draw frames of sentences: around 6 s, from 1 to 10 s; 80 a second, `tiny`: 4."""
+    """Draw lengths of random examples.
+
+    Args:
+        size: Name in `SIZES`.
+        count: Number of examples.
+        rng: Draws them.
+
+    Returns:
+        int64 (count,). Frames: around 6 s, from 1 to 10 s; 80 a second, `tiny`: 4.
+    """
     seconds = log_normal(rng, count, 6, 0.4, 1, 10)
     return np.round(seconds * (80 if size == "paper" else 4)).astype(np.int64)
 
@@ -140,6 +149,11 @@ def batch(spec: Spec, lengths: Array, rng: np.random.Generator) -> Batch:
 
 
 def reads(spec: Spec) -> DataRequirements:
+    """Return the kind of real examples: recorded speech with its characters.
+
+    Returns:
+        `sizes`: bins of a spectrogram and the number of characters.
+    """
     return DataRequirements("mel_spectrograms", {"bins": spec.bins, "characters": spec.characters})
 
 

@@ -43,4 +43,9 @@ class VGG16Cifar(nn.Module):  # type: ignore[misc]
 
 
 def build(spec: Spec) -> nn.Module:
+    """Return the network.
+
+    Returns:
+        forward(images (n, height, width, 3)) -> (n, classes).
+    """
     return of_images(VGG16Cifar(spec))

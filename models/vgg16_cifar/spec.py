@@ -30,7 +30,11 @@ class Spec(MirroredSpec):
     probe_side = 32
 
     def last_norm(self, side: int) -> int:
-        """Return 1: the hidden layer's BatchNorm gets one value of an image."""
+        """Return 1: the hidden layer's BatchNorm gets one value of an image.
+
+        Args:
+            side: Height and width of an image, in pixels.
+        """
         return 1
 
     def network(self, x: Any, nn: Any) -> Any:

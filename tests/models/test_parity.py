@@ -59,7 +59,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("fault", CAUGHT)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_refused(fault: str, computed: Path) -> None:
     model = FAULTS[fault][0]
     with np.load(computed / f"{model}.npz") as right, np.load(computed / f"{fault}.npz") as faulty:
@@ -69,10 +69,6 @@ def test_planted_faults_are_refused(fault: str, computed: Path) -> None:
     text = "".join(parity_cache.differences(rows))
     assert where in text
     assert "first " not in where or "gradient" not in text
-
-
-def test_faults_have_expectations() -> None:
-    assert FAULTS.keys() == CAUGHT.keys()
 
 
 def test_relative_l2_of_arrays_that_differ() -> None:

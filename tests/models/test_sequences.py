@@ -248,18 +248,15 @@ def test_outputs_are_those_of_plain_loops(model: str, pytorch: dict[str, Any]) -
 TOLERANCES = {"torch": 1e-12, "scan": 1e-12, "sparse": 1e-6, "dense": 1e-5, "keras": 1e-5}
 
 
-def spelled(alignment: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the symbols of an alignment: runs of one symbol are one, blanks are nothing."""
-    return tuple(symbol for symbol, _ in itertools.groupby(alignment) if symbol)
-
-
 def by_enumeration(logits: Array, targets: Array, frames: int) -> float:
     """Minus the logarithm of the summed probability of all paths that spell the targets."""
     likely = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     paths = itertools.product(range(logits.shape[1]), repeat=frames)
     transcript = tuple(symbol for symbol in targets.tolist() if symbol)
-    matching = (path for path in paths if spelled(path) == transcript)
-    total = sum(np.prod([likely[t, s] for t, s in enumerate(path)]) for path in matching)
+    total = 0.0
+    for path in paths:  # runs of one symbol are one, blanks are nothing
+        if tuple(symbol for symbol, _ in itertools.groupby(path) if symbol) == transcript:
+            total += np.prod(likely[range(frames), path])
     return -float(np.log(total))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.models.children import ROOT, answer
+import json
+
+from tests.models.children import ROOT, run_in
 
 SCRIPT = """
 import os
@@ -160,7 +162,7 @@ print(json.dumps(rules))
 
 
 def test_layers_compute_the_same_after_transfer_and_docs_list_them() -> None:
-    rows = answer("keras-torch", SCRIPT)
+    rows = json.loads(run_in("keras-torch", "-c", SCRIPT).stdout)
     lines = [f"| `{kind}` | {sibling} |" for kind, sibling in sorted(rows.items())]
     table = "\n".join(["<!-- layers that move -->", "| Keras | PyTorch |", "|---|---|", *lines])
     assert f"{table}\n<!-- end -->" in (ROOT / "docs" / "own-model.md").read_text()

@@ -110,7 +110,7 @@ class Adapter(KerasFramework):
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         _check_compiled(network, optimizer)
         placed = batch if batch.even is not None else self.place(batch)
-        return network.train_on_batch(*self._trained_on(placed))
+        return network.train_on_batch(*self._fitted(placed)[: 2 if placed.even else 3])
 
     def train_epoch(
         self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock
@@ -123,7 +123,8 @@ class Adapter(KerasFramework):
         _check_compiled(network, optimizer)
         network.make_train_function()
         compiled = network.train_function
-        placed = (self._trained_on(self.place(batch)) for batch in batches)
+        # inputs, targets and, unless all of them are 1, weights
+        placed = (self._fitted(at)[: 2 if at.even else 3] for at in map(self.place, batches))
         epoch = self._epoch(self, network, placed, clock)
         if not epoch.window:
             return
@@ -160,10 +161,6 @@ class Adapter(KerasFramework):
             self._applied[key] = self._compile(call, network)
         outputs = self._applied[key](*map(self._array, inputs))
         return self._keras.ops.convert_to_numpy(outputs)
-
-    def _trained_on(self, batch: Batch) -> tuple[Any, ...]:
-        """Return inputs, targets and, unless all of them are 1, weights of a placed batch."""
-        return self._fitted(batch)[: 2 if batch.even else 3]
 
     def _fitted(self, batch: Batch) -> tuple[Any, Array, Array]:
         targets, weights = self._array(batch.targets), self._array(batch.weights)

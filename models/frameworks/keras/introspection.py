@@ -21,6 +21,11 @@ def _layers(network: Any) -> dict[str, Any]:
 
 
 def droppers(network: Any) -> dict[str, Any]:
+    """Return the layers that drop in training.
+
+    Returns:
+        By their paths in PyTorch.
+    """
     by_path = _layers(network).items()
     return {path: layer for path, layer in by_path if isinstance(layer, layers.Dropout)}
 
@@ -45,6 +50,13 @@ def observe(network: Any, inputs: Any, observer: Callable[[Call], None], *, trai
 
 
 def draw(layer: Any, shape: tuple[int, ...], like: Any) -> Array:
+    """Return the outputs of a layer for ones, in training mode.
+
+    Args:
+        layer: Layer that drops.
+        shape: Of the ones.
+        like: Tensor of their type.
+    """
     return to_numpy(layer(ops.ones(shape, like.dtype), training=True))
 
 

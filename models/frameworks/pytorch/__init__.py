@@ -16,7 +16,12 @@ COMPILERS = {
 
 
 def has_compiler(names: tuple[str, ...], variable: str) -> bool:
-    """Return whether one of these compilers, or the one that the variable names, is installed."""
+    """Return whether a compiler is installed.
+
+    Args:
+        names: Its usual names.
+        variable: Variable of the environment that may name another.
+    """
     return any(map(shutil.which, filter(None, (os.environ.get(variable), *names))))
 
 

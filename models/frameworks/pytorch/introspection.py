@@ -59,11 +59,22 @@ def _first_tensor(values: Any) -> Tensor | None:
 
 
 def draw(layer: nn.Module, shape: tuple[int, ...], like: Tensor) -> Array:
+    """Return the outputs of a layer for ones.
+
+    Args:
+        layer: Layer that drops.
+        shape: Of the ones.
+        like: Tensor of their type and device.
+    """
     return to_numpy(layer(torch.ones(shape, dtype=like.dtype, device=like.device)))
 
 
 def to_numpy(tensor: Tensor) -> Array:
-    """Return an array with the channels of images last."""
+    """Copy a tensor to host memory.
+
+    Returns:
+        An array; images have their channels last.
+    """
     array: Array = tensor.numpy(force=True)
     return np.moveaxis(array, 1, -1) if array.ndim > 3 else array
 

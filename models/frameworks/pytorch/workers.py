@@ -70,7 +70,15 @@ class Workers:
             self._powersgd.min_compression_rate = math.inf
 
     def step(self, batch: Batch, *, is_local: bool = False) -> float:
-        """Train on this worker's part of the batch and return its loss; local: without exchange."""
+        """Train on this worker's part of a batch.
+
+        Args:
+            batch: Its part.
+            is_local: Leave out the exchange of gradients.
+
+        Returns:
+            The loss of the part.
+        """
         with self._parallel.no_sync() if is_local else nullcontext():
             return float(self._framework.train_step(self._parallel, self.optimizer, batch))
 

@@ -17,7 +17,12 @@ from models.frameworks.tensorflow.adapter import _mean_loss
 
 
 def local_rank(rank: int, addresses: Sequence[str]) -> int:
-    """Return a worker's number among those of its machine, whose GPUs they share."""
+    """Return a worker's number among those of its machine, whose GPUs they share.
+
+    Args:
+        rank: Number of the worker in the group.
+        addresses: `host:port` of each worker.
+    """
     hosts = [address.rpartition(":")[0] for address in addresses]
     return hosts[:rank].count(hosts[rank])
 
@@ -64,6 +69,15 @@ class Workers:
         self._exchange, self._no_exchange = self._trace(is_local=False), self._trace(is_local=True)
 
     def step(self, batch: Batch, *, is_local: bool = False) -> float:
+        """Train on this worker's part of a batch.
+
+        Args:
+            batch: Its part.
+            is_local: Leave out the exchange of gradients.
+
+        Returns:
+            The loss of the part.
+        """
         step = self._no_exchange if is_local else self._exchange
         return float(step(*batch.inputs, batch.targets))
 
