@@ -111,7 +111,6 @@ def cell_results(folder: Path) -> dict[str, CellResult]:
 
 
 def block_of(key: str) -> int:
-    """Return the block of a cell by its key, see `Cell.key`."""
     return int(key.split("-")[1])
 
 

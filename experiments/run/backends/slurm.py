@@ -109,7 +109,6 @@ class SlurmTask:
 
 
 def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
-    """Set a recorder's node and machine state."""
     recorder.nodes, recorder.place_tags = cluster.nodes(), cluster.here()
     if recorder.nodes:  # together they are the machine
         names = ",".join(node.name for node in recorder.nodes)
