@@ -115,7 +115,6 @@ class CellProcess:
 
     @property
     def child(self) -> Child:
-        """The started process."""
         assert self._child is not None
         return self._child
 
