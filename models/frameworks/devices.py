@@ -46,8 +46,9 @@ class FrameworkOnDevice(Framework):
 
     The mixin has `_open_device`, which sets `device`, `_device_versions` and methods of
     `Framework`. profiler, pipeline: the framework here whose modules of these names are also this
-    one's; an empty one has none. _introspection: the framework's module of that name. _evaluated_loss(network,
-    batch): the loss, dropout off. _network_inputs(inputs): inputs as a network takes them.
+    one's; an empty one has none. _introspection: the framework's module of that name.
+    _evaluated_loss(network, batch): the loss, dropout off. _network_inputs(inputs): inputs as a
+    network takes them.
     """
 
     profiler: str
