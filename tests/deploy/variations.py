@@ -160,7 +160,8 @@ OBJECTS: dict[str, dict[str, Any]] = {
     "": {
         "username": MINE, "password": MINE, "current_password": MINE, "is_admin": True,
         "name": MINE, "role_id": 1, "description": MINE, "resource_type": MINE,
-        "resource_pattern": MINE, "resource_id": MINE, "permission": MINE, "workspace": MINE, "id": 1,
+        "resource_pattern": MINE, "resource_id": MINE, "permission": MINE, "workspace": MINE,
+        "id": 1,
     },
 }  # fmt: skip
 QUERIES = ("run_id", "run_uuid", "path", "username", "allow_deleted")
