@@ -72,7 +72,9 @@ class Worker:
         # Differs for every worker and at every resumption, so that no worker repeats draws.
         seed = request.base.seed * 10_007 + len(study.get_trials(deepcopy=False))
         seed = (seed + zlib.crc32(name.encode())) % 2**31
-        study.sampler = search.SAMPLERS[request.sweep.sampler](request.goal.dimensions, seed)
+        dimensions, epochs = request.goal.dimensions, getattr(request.base, "epochs", 1)
+        study.sampler = search.SAMPLERS[request.sweep.sampler](dimensions, seed)
+        study.pruner = search.PRUNERS[request.sweep.pruner](epochs)
 
     def run(self) -> SweepResult:
         """Run trials until there are enough; the process with the sweep's journal concludes."""
@@ -114,6 +116,7 @@ class Worker:
         best = search.best(self.study)
         sentences = results.sentences(self.study.get_trials(), best, request.goal)
         commands = [winners.command(request.sweep.experiment, trial, dimensions) for trial in best]
+        winners.write(folder, best, dimensions)
         self.display.begin("plots")
         self.display.step("plots", 0, None)
         conclusion, link = self._confirm(best, sentences), ""

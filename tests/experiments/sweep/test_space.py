@@ -111,6 +111,8 @@ def test_malformed_search_is_refused(text: str, code: ErrorCode) -> None:
         ({"constraints": "memory<4 apples"}, INVALID),
         ({"constraints": "loss<small"}, INVALID),
         ({"constraints": "speed<3"}, UNKNOWN),
+        ({"pruner": "median"}, ErrorCode.CONFLICT),
+        ({"pruner": "median", "objectives": "loss,throughput"}, ErrorCode.CONFLICT),
         ({"sampler": "grid", "search": "dropout=0..0.5"}, ErrorCode.TOO_LARGE),
         ({"experiment": "captoning"}, None),
         ({"experiment": "grid"}, ErrorCode.UNSUPPORTED),  # it has two models
