@@ -58,7 +58,7 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
         "inject_delay": base.inject_delay,
         "vary": base.vary,
         "pairing": base.pairing != "sequential",
-        "executor": base.on_cluster,
+        "nodes": base.on_cluster and base.nodes_of_a_job > 1,
     }
     for name, is_requested in unsupported.items():
         if is_requested:
@@ -66,6 +66,12 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
                 ErrorCode.UNSUPPORTED,
                 f"{name}: a trial is a single cell here; set it in a campaign of the experiment",
             )
+    if base.on_cluster and base.nodes > 1 and not sweep.storage.startswith("postgresql"):
+        raise UsageError(
+            ErrorCode.MISSING_VALUE,
+            f"executor=slurm: workers on {base.nodes} nodes share a database; "
+            f"add storage=postgresql://user@host/database",
+        )
     dimensions = space.parse(sweep.search, module.settings)
     space.check(base, dimensions)
     searched = {dimension.field: dimension.choices for dimension in dimensions}
