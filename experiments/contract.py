@@ -50,7 +50,6 @@ class Treatment:
     environment: Mapping[str, str | None] = field(default_factory=dict)
 
     def merged(self, settings: S) -> S:
-        """Return the settings of its cells."""
         return settings_.of_cell(settings, self.settings)
 
 
@@ -248,7 +247,6 @@ class CellSpec:
 
     @property
     def path(self) -> Path:
-        """Folder for the run's own files."""
         return Path(self.journal) / self.folder
 
 

@@ -119,7 +119,6 @@ class CellProcess:
 
     @property
     def child(self) -> Child:
-        """The started process."""
         assert self._child is not None
         return self._child
 

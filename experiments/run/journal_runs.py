@@ -111,7 +111,6 @@ def cell_results(folder: Path) -> dict[str, CellResult]:
 
 
 def block_of(key: str) -> int:
-    """Return the block of a cell by its key, see `Cell.key`."""
     return int(key.split("-")[1])
 
 
@@ -125,11 +124,8 @@ def looks(folder: Path, campaign: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(","))) if text else ()
 
 
-def open_runs(folder: Path) -> dict[str, RunOpened]:
-    return {name: run.opened for name, run in read(folder).items() if run.opened and not run.closed}
-
-
 def close_open_runs(records: Journal, reason: str) -> None:
     """End runs that an earlier process of this journal has left open as interrupted."""
-    for run in open_runs(records.folder):
-        records.append(RunClosed(run, clock.now_ms(), RunOutcome.INTERRUPTED, reason))
+    for name, run in read(records.folder).items():
+        if run.opened and not run.closed:
+            records.append(RunClosed(name, clock.now_ms(), RunOutcome.INTERRUPTED, reason))

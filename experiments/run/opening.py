@@ -124,9 +124,10 @@ def reopen(description: Mapping[str, Any], records: Journal) -> None:
     for record in journal.read_all(records.folder):
         if isinstance(record, RunOpened | RunClosed):
             clock.CLOCK.not_before(record.time_ms / 1_000)
-    for run, opened in journal_runs.open_runs(records.folder).items():
-        kind = opened.tags.get("kind", RunKind.CELL)
-        if kind in (RunKind.CAMPAIGN, RunKind.SWEEP):
+    for run, recorded in journal_runs.read(records.folder).items():
+        kind = recorded.tags.get("kind", RunKind.CELL)
+        is_open = recorded.opened and not recorded.closed
+        if not is_open or kind in (RunKind.CAMPAIGN, RunKind.SWEEP):
             continue
         outcome = RunOutcome.FAILED if kind == RunKind.TRIAL else RunOutcome.INTERRUPTED
         end_ms, reason = clock.now_ms(), VANISHED

@@ -70,9 +70,10 @@ def write_journal(
     return records.folder
 
 
-def append(folder: Path, record: RunOpened | Tags) -> None:
-    with (folder / journal.RECORDS).open("ab") as file:
-        file.write(journal._line(record))
+def append(folder: Path, record: Tags) -> None:
+    records = Journal(folder)
+    records.append(record)
+    records.close()
 
 
 def test_restart_locks_journal_before_preparation(

@@ -34,7 +34,7 @@ class RunSteadiness:
 
     @property
     def measured_too_early(self) -> bool:
-        """Return whether the run's summaries hold steps from before the steady state."""
+        """True if the run's summaries hold steps from before the steady state."""
         return (self.steady.first_steady_step or 0) > max(1, self.warmup_steps)
 
 

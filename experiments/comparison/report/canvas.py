@@ -192,7 +192,7 @@ def plain_ticks(axis: Any, suffix: str = "") -> None:
     from matplotlib import ticker
 
     low, high = axis.get_view_interval()
-    locator: Any = ticker.MaxNLocator(4)
+    locator: Any = ticker.MaxNLocator(4, steps=[1, 2, 5, 10])
     if axis.get_scale() == "log" and high >= WIDE * low:
         subs = (1.0, 2.0, 5.0) if high < 100 * low else (1.0,)
         locator = ticker.LogLocator(subs=subs, numticks=6)

@@ -230,7 +230,10 @@ def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
         if name.startswith("version.")
     }
     counts = [finding.row.n_blocks for finding in comparison.findings if finding.row.n_blocks]
-    blocks = " to ".join(map(str, sorted({min(counts), max(counts)}))) if counts else "0"
+    runs = f"{comparison.n_runs:,} usable"
+    if counts:
+        least = f"{min(counts)} to " if min(counts) < max(counts) else ""
+        runs += f", {least}{wording.blocks(max(counts))}"
     smallest = wording.smallest_detectable(comparison)
     return {
         "Model": values("model"),
@@ -240,7 +243,7 @@ def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
         "Versions": ", ".join(sorted(versions)),
         "Date": span.days if span else "",
         "Duration": f"{durations.format_duration(span.seconds)}, first run to last" if span else "",
-        "Runs": f"{comparison.n_runs:,} usable, in blocks: {blocks}",
+        "Runs": runs,
         "Precision": f"smallest detectable effect {smallest}" if smallest else "",
     }
 

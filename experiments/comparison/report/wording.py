@@ -358,7 +358,7 @@ def sentences(comparison: Comparison) -> list[str]:
 def _nothing_to_judge(comparison: Comparison) -> str:
     if comparison.n_runs:
         missing = ", ".join(comparison.unmeasured) or "a column of numbers"
-        return f"no usable run has an outcome to compare ({missing})"
+        return f"no usable run has a metric to compare ({missing})"
     counts = Counter(exclusion.reason for exclusion in comparison.excluded if not exclusion.metric)
     parts = [f"{reason} ({count})" for reason, count in counts.most_common(NAMED)]
     return f"no run can be used: {'; '.join(parts)}"

@@ -54,7 +54,6 @@ def select_backend(campaign: Campaign) -> Backend:
 
 
 def local_backend(campaign: Campaign) -> Backend:
-    """Return the backend that runs cells on this machine."""
     from experiments.run.backends.local import Interleaved, Sequential
 
     return (Interleaved if campaign.settings.pairing == "interleaved" else Sequential)(campaign)

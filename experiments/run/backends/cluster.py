@@ -114,12 +114,7 @@ class SubmittedJob:
 
     @property
     def is_over(self) -> bool:
-        return self.has_result or self.state in OVER
-
-    @property
-    def state(self) -> str:
-        """State in Slurm's terms: PENDING, RUNNING, COMPLETED, CANCELLED, NODE_FAIL and others."""
-        return self.queue.state(self.id).state
+        return self.has_result or self.queue.state(self.id).state in OVER
 
     @property
     def waits_for(self) -> str:

@@ -109,7 +109,6 @@ class SlurmTask:
 
 
 def prepare_node(recorder: Recorder, settings: CampaignSettings) -> None:
-    """Set a recorder's node and machine state."""
     recorder.nodes, recorder.place_tags = cluster.nodes(), cluster.here()
     if recorder.nodes:  # together they are the machine
         names = ",".join(node.name for node in recorder.nodes)
@@ -134,15 +133,11 @@ class JobTail:
     """
 
     job: SubmittedJob
+    journal: Path
     offset: int = 0
     open: dict[str, RunOpened] = field(default_factory=dict)
     outcomes: dict[str, RunOutcome] = field(default_factory=dict)
     node: str = ""
-
-    @property
-    def journal(self) -> Path:
-        folder: Path = self.job.task.journal_folder
-        return folder
 
 
 class Slurm:
@@ -207,7 +202,7 @@ class Slurm:
         more: dict[str, Any] = {"nodelist": self._node} if self._node and is_single else {}
         name, folder = name_of(self._recorder.run_id), self._folder / SUBMITTED
         jobs = cluster.submit(self._settings, folder, name, tasks, **more)
-        tails = {job.id: JobTail(job) for job in jobs}
+        tails = {job.id: JobTail(job, job.task.journal_folder) for job in jobs}
         running = dict(tails)
         self._recorder.display.begin("jobs")
         try:
@@ -277,7 +272,7 @@ class Slurm:
                 time.sleep(COLLECT_SECONDS)
         except EvenhandError as error:
             self._collect(tail)
-            if tail.job.state == "CANCELLED":
+            if tail.job.queue.state(tail.job.id).state == "CANCELLED":
                 outcome = RunOutcome.INTERRUPTED
             reason = str(error)
             if not STOP.number:

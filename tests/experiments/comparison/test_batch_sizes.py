@@ -1,4 +1,4 @@
-"""Curves over batch sizes and their limits."""
+"""Tests of throughput by batch size and of its limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.experiments.comparison.campaigns import RATE, STEP, frame
 def _rates(
     means: dict[int, float], blocks: int = 12, spread: float = 0.005, seed: int = 0
 ) -> dict[int, dict[str, float]]:
-    """Blocks drift apart from each other, which pairing must take out."""
+    """Return rates of blocks that drift, which pairing must take out."""
     rng = np.random.default_rng(seed)
     drift = rng.normal(0, 0.1, blocks)
     return {
@@ -53,7 +53,7 @@ def test_limit_needs_blocks_that_hold_every_size() -> None:
 
 
 def test_false_limits_are_rare() -> None:
-    """Every step gains 5 %: TOST passes at most 5 % of the pairs, here hardly any."""
+    """Gains of 5 % a step: TOST passes at most 5 % of the pairs, here hardly any."""
     limits = [
         find_limit(_rates({1: 100, 2: 105, 4: 110.25}, blocks=8, spread=0.01, seed=seed)).size
         for seed in range(60)

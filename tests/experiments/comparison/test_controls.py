@@ -67,8 +67,8 @@ def test_calibration_counts_tested_outcomes(blocks: int, tested: int) -> None:
     cells = paired([1.0 + at for at in range(blocks)], [1.01 + at for at in range(blocks)])
     cells["framework"] = cells["framework"].replace({"a": "toy", "b": "toy A/A"})
     comparison = compare(cells.assign(**{RATE: cells[STEP] + 1}), baseline="toy")
-    given = {"campaigns": "0"}
-    settings = settings_.parse(calibrate.Settings, calibrate.STUDY.presets, given)
+    values = {"campaigns": "0"}
+    settings = settings_.parse(calibrate.Settings, calibrate.STUDY.presets, values)
     (text,) = calibrate.also(settings, comparison, print).sentences
     assert (f"of {tested} outcomes" in text) is (tested > 0)
 

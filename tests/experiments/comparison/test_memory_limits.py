@@ -1,4 +1,4 @@
-"""Where memory ends is read from runs alone."""
+"""Tests of memory limits, which are read from runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def runs(level: str, sizes: dict[int, list[str]], **others: str) -> list[dict[st
     ]
 
 
-def test_the_largest_that_fits_and_the_smallest_that_never_did() -> None:
+def test_limit_is_between_largest_that_fits_and_smallest_that_does_not() -> None:
     ok, full = "ok", "out_of_memory"
     table = pd.DataFrame(
         [
@@ -36,6 +36,6 @@ def test_the_largest_that_fits_and_the_smallest_that_never_did() -> None:
 
 
 @pytest.mark.parametrize("outcomes", [["ok"], ["ok", "out_of_memory"], ["failed"]])
-def test_nothing_is_told_where_every_size_fitted_or_failed_otherwise(outcomes: list[str]) -> None:
+def test_no_limit_without_a_size_that_does_not_fit(outcomes: list[str]) -> None:
     assert edges(pd.DataFrame(runs("a", {8: outcomes})), factor="framework", strata=[]) == ()
     assert edges(pd.DataFrame({"framework": ["a"]}), factor="framework", strata=[]) == ()

@@ -17,7 +17,8 @@ from tests.experiments.comparison.campaigns import RATE, RSS, STEP, frame, paire
 def _finding(low: float, value: float, high: float) -> Finding:
     a, b = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], [1.1, 1.3, 1.2, 1.5, 1.4, 1.9]
     (finding,) = compare(paired(a, b, STEP), baseline="a").findings
-    return replace(finding, row=replace(finding.row, estimate=value, ci_low=low, ci_high=high))
+    row = replace(finding.row, estimate=value, ci_low=low, ci_high=high)
+    return replace(finding, row=row)
 
 
 def test_better_is_right_in_every_line() -> None:
@@ -25,7 +26,8 @@ def test_better_is_right_in_every_line() -> None:
     findings = compare(table, baseline="pytorch", outcomes=[RATE, STEP, RSS]).findings
     bounds = {finding.row.metric: intervals._better_right(finding) for finding in findings}
     assert bounds[STEP] == pytest.approx(bounds[RATE], rel=1e-6)
-    assert all(low <= value <= high for value, low, high in bounds.values())  # type: ignore[operator]
+    for value, low, high in bounds.values():
+        assert low <= value <= high  # type: ignore[operator]
     assert bounds[RATE][0] == findings[0].row.estimate < 1
 
 
