@@ -10,7 +10,6 @@ from enum import StrEnum
 class ErrorCode(StrEnum):
     """Reason of an error, for code and tests; the message is for the user."""
 
-    UNSPECIFIED = "unspecified"
     UNKNOWN_NAME = "unknown_name"  # of a setting, model, framework …; the message lists what exists
     INVALID_VALUE = "invalid_value"
     MISSING_VALUE = "missing_value"
@@ -41,14 +40,13 @@ class ErrorCode(StrEnum):
 class EvenhandError(Exception):
     """Failure that the user reads about in one line (exit code 1)."""
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-        self.code = ErrorCode.UNSPECIFIED
-        if len(args) > 1 and isinstance(args[0], ErrorCode):
-            self.code = args[0]
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
 
     def __str__(self) -> str:
-        return str(self.args[-1]) if self.args else ""
+        return self.message
 
 
 class UsageError(EvenhandError):

@@ -23,21 +23,21 @@ NOTHING_IN_IT = {
 }
 HEAD = """# Licences of the pinned packages
 
-This table shows the licence that each distribution in `constraints.txt` declares: the licence
-expression of its metadata, else its classifiers, else the licence field, else the first line of
-its licence file. `python -m tests.licences` <!-- not run: needs all extras --> wrote it on
-Linux, with every extra installed. Libraries inside a wheel (OpenBLAS, libpq, …) are described in
-the wheel's own licence files.
+The table lists the licence that each distribution in `constraints.txt` declares: the licence
+expression of its metadata, or else its classifiers, its licence field, or the first line of its
+licence file. `python -m tests.licences` <!-- not run: needs all extras --> writes this page on
+Linux with every extra installed. Libraries inside a wheel (OpenBLAS, libpq, …) are described in
+the wheel's licence files.
 
 evenhand is Apache-2.0. It imports these packages unchanged and ships none of them: pip downloads
-each from its publisher. `tests/test_dependencies.py` keeps the rule:
+each from its publisher. `tests/test_dependencies.py` checks the kinds:
 
 - *permissive*: allowed;
-- *weak copyleft*: allowed; changes to that package itself must stay open (psycopg2 is LGPL with
+- *weak copyleft*: allowed; changes to the package itself must stay open (psycopg2 is LGPL with
   exceptions);
-- *NVIDIA's own*: allowed for the CUDA libraries that PyTorch needs on Linux; NVIDIA's terms bind
-  everybody who passes them on, for example in a container image;
-- GPL, AGPL and packages without a licence are refused.
+- *NVIDIA's own*: allowed for the CUDA libraries that PyTorch needs on Linux; NVIDIA's terms apply
+  to anyone who redistributes them, for example in a container image;
+- GPL, AGPL and packages without a licence: refused.
 
 | package | version | licence | kind |
 |---|---|---|---|

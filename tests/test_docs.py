@@ -57,6 +57,7 @@ def test_commands_are_collected() -> None:
 def test_command_names_what_exists(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "best-settings.json").write_text('{"batch_size": 64}')
     monkeypatch.chdir(tmp_path)
     check(list(command.words))
 

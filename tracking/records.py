@@ -53,13 +53,14 @@ class RunOutcome(StrEnum):
     NOT_EQUAL = "not_equal"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
+    PRUNED = "pruned"
 
     @property
     def status(self) -> str:
         """MLflow's status for this outcome."""
         if self is RunOutcome.OK:
             return "FINISHED"
-        return "KILLED" if self == RunOutcome.INTERRUPTED else "FAILED"
+        return "KILLED" if self in (RunOutcome.INTERRUPTED, RunOutcome.PRUNED) else "FAILED"
 
 
 @dataclass(frozen=True)

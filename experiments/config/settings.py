@@ -8,9 +8,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import json
 import math
 import os
 import typing
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from tracking.errors import ErrorCode, UsageError
 
 T = TypeVar("T")
 S = TypeVar("S", bound="CampaignSettings")
+MAX_BYTES = 65_536
 fields: Callable[[Any], tuple[dataclasses.Field[Any], ...]] = dataclasses.fields
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -139,6 +142,14 @@ class CampaignSettings:
         group="design",
         material=False,
         searchable=False,
+    )
+    settings: str = setting(
+        "",
+        "a JSON file of settings, such as a sweep's; other settings of the call override it",
+        path=True,
+        group="design",
+        silent=True,
+        advanced=True,
     )
     frameworks: tuple[str, ...] = setting(
         ("pytorch", "tensorflow"),
@@ -470,6 +481,8 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], options: Mapp
         UsageError: for the first mistake, in one line.
     """
     names = {field.name for field in fields(kind)}
+    if "settings" in names and options.get("settings"):
+        options = {**_read(Path(_check_text("settings", options["settings"]))), **options}
     for name in options:
         refuse_parameter(kind, name)
         if name not in names:
@@ -541,6 +554,41 @@ def of_preset(
             f"there is no preset '{plain.short(preset)}'; have {', '.join(presets)}",
         )
     return {**presets[preset], "preset": preset}
+
+
+def _read(path: Path) -> dict[str, str]:
+    """Return the settings of a JSON file: texts, numbers, truth values and flat lists."""
+    label = f"settings={plain.short(str(path))}"
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise UsageError(ErrorCode.TOO_LARGE, f"{label} has more than {MAX_BYTES:,} bytes")
+        values = dict(json.loads(text, object_pairs_hook=_unique).items())
+    except (OSError, RecursionError, ValueError, AttributeError) as error:
+        raise UsageError(
+            ErrorCode.UNREADABLE,
+            f'{label} cannot be read: {plain.short(str(error))}; write JSON, {{"batch_size": 64}}',
+        ) from None
+    texts = {}
+    for name, value in values.items():
+        parts = value if isinstance(value, list) else [value]
+        if not all(isinstance(part, str | int | float | bool) for part in parts):
+            raise UsageError(
+                ErrorCode.INVALID_VALUE,
+                f"{label}: {plain.short(name)} is neither a text, a number, true, false, "
+                f"nor a list of them",
+            )
+        texts[name] = ",".join(map(to_text, parts))
+    return texts
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            label = f"settings: {plain.short(name)} is in the file {count} times"
+            raise UsageError(ErrorCode.DUPLICATE, f"{label}; keep one")
+    return dict(pairs)
 
 
 def check(settings: Any) -> None:

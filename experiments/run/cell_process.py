@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 POLL_SECONDS = 0.2
 # Native code that does not check its allocations dies of these.
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+# Called with a running cell's metrics; an answer that is not empty ends the cell, and is why.
+Watch = Callable[[Metrics], str]
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,12 @@ class CellProcess:
     Args:
         write: Takes the records of the run.
         show: Shows the progress.
+        watch: See `Watch`.
 
     Attributes:
         latest: The latest value of every metric.
         timed: The phases that are over; phase: the current one.
-        closed: Its own report of its end.
+        closed: Its own report of its end; pruned: why it was ended before.
         turn_report: Set while it waits for its turn.
         sees_device: False if its framework reported that it does not.
     """
@@ -55,6 +58,7 @@ class CellProcess:
         spec: CellSpec,
         write: Callable[[Record], None],
         show: Progress = lambda *_: None,
+        watch: Watch | None = None,
     ) -> None:
         self.spec = spec
         self.latest: dict[str, float] = {}
@@ -62,12 +66,12 @@ class CellProcess:
         self.windows: list[Window] = []
         self.background = BackgroundLoad()
         self.closed: RunClosed | None = None
-        self.phase = ""
+        self.phase = self.pruned = ""
         self.turn_report: TurnReport | None = None
         self.sees_device = True
         self.gpus: tuple[str, ...] = ()
         self._child: Child | None = None
-        self._write, self._show = write, show
+        self._write, self._show, self._watch = write, show, watch
         self._sensing: Sensing | None = None
         self._while_open = ExitStack()
         self._limit_bytes = memory.size(spec.settings.get("memory_limit", "none"))
@@ -143,6 +147,8 @@ class CellProcess:
             self._write(record)
             if isinstance(record, Metrics):
                 self.latest |= {point.key: point.value for point in record.points}
+                if self._watch and not self.pruned:
+                    self.pruned = self._watch(record)
 
     def _take(self, message: dict[str, Any]) -> None:
         if NO_DEVICE in message:
@@ -184,7 +190,7 @@ class CellProcess:
             self.start(sensor_seconds)
             while self.open:
                 self.poll(POLL_SECONDS)
-                if why_stop():
+                if why_stop() or self.pruned:
                     self.stop()
         closed = self.end()
         assert closed is not None

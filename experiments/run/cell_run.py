@@ -19,7 +19,7 @@ from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
 from experiments.contract import CellSpec, Job, Node, Treatment
-from experiments.run.cell_process import CellProcess
+from experiments.run.cell_process import CellProcess, Watch
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
 from models import frameworks
@@ -63,6 +63,7 @@ class CellRun:
         prepared: PreparedCampaign,
         task: CellTask,
         *,
+        watch: Watch | None = None,
         in_turns: bool = False,
     ) -> None:
         self.task, self._recorder, self._prepared = task, recorder, prepared
@@ -85,7 +86,7 @@ class CellRun:
         def show(phase: str, done: int, total: int | None) -> None:
             recorder.display.step(f"{prefix}{phase}", done, total)
 
-        self.process = CellProcess(self.spec, recorder.write, show)
+        self.process = CellProcess(self.spec, recorder.write, show, watch)
         self.sensor_seconds = sensor_seconds(prepared.settings, task.treatment)
 
     def explain(self, closed: RunClosed) -> RunClosed:
@@ -98,6 +99,8 @@ class CellRun:
         if STOP.number:
             reason = recorder.why_stop()
             return replace(closed, outcome=RunOutcome.INTERRUPTED, reason=reason)
+        if process.pruned:
+            return replace(closed, outcome=RunOutcome.PRUNED, reason=process.pruned)
         recorder.write(Artifact(spec.run, f"{spec.folder}/output.log"))
         if closed.outcome == RunOutcome.OUT_OF_MEMORY and process.phase:
             return replace(closed, reason=f"{process.phase}: {closed.reason}")
@@ -113,7 +116,7 @@ class CellRun:
             recorder.write(Tags(spec.run, {"phase": phase}))
         limit_percent = self.settings.others_limit_percent
         disturbed = process.background.log(spec.run, limit_percent, recorder.write)
-        is_good = closed.outcome == RunOutcome.OK
+        is_good = closed.outcome in (RunOutcome.OK, RunOutcome.PRUNED)
         if spec.stage == "train" and is_good:
             shutil.rmtree(spec.checkpoint, ignore_errors=True)
         if recorder.check_clock():
@@ -134,10 +137,12 @@ class CellRun:
         )
 
 
-def measure(recorder: Recorder, prepared: PreparedCampaign, task: CellTask) -> CellResult:
+def measure(
+    recorder: Recorder, prepared: PreparedCampaign, task: CellTask, watch: Watch | None = None
+) -> CellResult:
     """Open the run, run the process to its end, and close the run with its outcome."""
     recorder.begin(task.name)
-    cell = CellRun(recorder, prepared, task)
+    cell = CellRun(recorder, prepared, task, watch=watch)
     try:
         with recorder.sparing():
             closed = cell.process.run(cell.sensor_seconds, recorder.why_stop)

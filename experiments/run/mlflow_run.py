@@ -11,6 +11,7 @@ from pathlib import Path
 
 from experiments.contract import Study
 from tracking import accounts
+from tracking.errors import ErrorCode
 from tracking.limits import RUN_NAME_CHARACTERS
 from tracking.records import Record, RunKind, RunOpened
 from tracking.store import NEWEST, Rejected, Store, Unreachable, name_tag, note
@@ -61,7 +62,7 @@ def keep(store: Store, run: RunOpened, records: Sequence[Record], folder: Path, 
     """
     opened, run_id = open_run(store, run)
     if refused := store.apply(records, folder):
-        raise Rejected(refused[0])
+        raise Rejected(ErrorCode.DENIED, refused[0])
     link_launch(store, opened.experiment, run_id, what)
     return store.page(opened.experiment, run_id)
 

@@ -121,5 +121,6 @@ def require(metrics: Mapping[str, float], requested: Iterable[str]) -> None:
             have = sorted(name for name in metrics if not name.startswith(_INTERNAL))
             raise UsageError(
                 ErrorCode.UNKNOWN_NAME,
-                f"objectives, constraints: the first trial has no {metric}{suggestion(metric, have)}",
+                f"objectives, constraints: the first trial has no {metric}"
+                f"{suggestion(metric, have)}",
             )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from experiments import studies
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
+from experiments.metrics import BY_EPOCH
 from experiments.planning import length
 from experiments.run import resume
 from experiments.sweep import goals, space
@@ -57,7 +58,7 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
         "inject_delay": base.inject_delay,
         "vary": base.vary,
         "pairing": base.pairing != "sequential",
-        "executor": base.on_cluster,
+        "nodes": base.on_cluster and base.nodes_of_a_job > 1,
     }
     for name, is_requested in unsupported.items():
         if is_requested:
@@ -65,6 +66,12 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
                 ErrorCode.UNSUPPORTED,
                 f"{name}: a trial is a single cell here; set it in a campaign of the experiment",
             )
+    if base.on_cluster and base.nodes > 1 and not sweep.storage.startswith("postgresql"):
+        raise UsageError(
+            ErrorCode.MISSING_VALUE,
+            f"executor=slurm: workers on {base.nodes} nodes share a database; "
+            f"add storage=postgresql://user@host/database",
+        )
     dimensions = space.parse(sweep.search, module.settings)
     space.check(base, dimensions)
     searched = {dimension.field: dimension.choices for dimension in dimensions}
@@ -73,6 +80,7 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
     elif "frameworks" not in texts:
         base = dataclasses.replace(base, frameworks=base.frameworks[:1])
     goal = _goal(sweep)
+    _check_pruner(sweep.pruner, [objective.metric for objective in goal.objectives])
     if sweep.sampler == "grid":
         space.points(goal.dimensions)  # raises for a continuous range
     first = {dimension.name: dimension.extremes[0] for dimension in goal.dimensions}
@@ -85,6 +93,15 @@ def _goal(sweep: Sweep) -> Goal:
     dimensions = space.parse(sweep.search, module.settings)
     bounds = goals.constraints(sweep.constraints, module.outcomes)
     return Goal(dimensions, goals.objectives(sweep.objectives, module.outcomes), bounds)
+
+
+def _check_pruner(pruner: str, metrics: Sequence[str]) -> None:
+    if pruner != "none" and (len(metrics) != 1 or metrics[0] not in BY_EPOCH):
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"pruner={pruner}: it needs a single objective with a value every epoch; "
+            f"take loss, accuracy or train/loss, not {', '.join(metrics)}",
+        )
 
 
 def with_length(request: SweepRequest, counts: Mapping[str, int]) -> SweepRequest:

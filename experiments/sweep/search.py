@@ -1,4 +1,4 @@
-"""Storage and samplers of Optuna, and trials run by several workers."""
+"""Storage, samplers and pruners of Optuna, and trials run by several workers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import optuna
 from optuna.distributions import CategoricalDistribution, IntDistribution
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, GridSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.study import Study
@@ -40,6 +41,11 @@ SAMPLERS: dict[str, Callable[[Sequence[Dimension], int], BaseSampler]] = {
     "grid": lambda dimensions, _: GridSampler(
         {dimension.name: list(dimension.grid()) for dimension in dimensions}, seed=0
     ),
+}
+PRUNERS: dict[str, Callable[[int], BasePruner]] = {
+    "none": lambda _: NopPruner(),
+    "median": lambda _: MedianPruner(n_startup_trials=4, n_warmup_steps=1),
+    "hyperband": lambda epochs: HyperbandPruner(min_resource=1, max_resource=max(1, epochs)),
 }
 
 
@@ -176,7 +182,9 @@ def suggest(trial: Trial, dimensions: Sequence[Dimension]) -> dict[str, Value]:
 
 
 def answer(trial: Trial, goal: Goal, result: CellResult) -> list[float]:
-    """Return a cell's result as Optuna's values. Raises TrialFailed."""
+    """Return a cell's result as Optuna's values. Raises TrialPruned or TrialFailed."""
+    if result.outcome == RunOutcome.PRUNED:
+        raise optuna.TrialPruned(result.reason)
     is_out_of_memory = result.outcome == RunOutcome.OUT_OF_MEMORY
     if not (result.ok or is_out_of_memory):
         raise TrialFailed(ErrorCode.CHILD_FAILED, result.reason)

@@ -36,6 +36,13 @@ class Sweep:
         group="method",
         advanced=True,
     )
+    pruner: str = setting(
+        "none",
+        "Optuna's pruner, which stops a trial early by an objective that has a value every epoch",
+        choices=("none", "median", "hyperband"),
+        group="method",
+        advanced=True,
+    )
     storage: str = setting(
         "",
         "an Optuna database that workers share, postgresql://user@host/database; "

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from optuna.study import Study
 from optuna.trial import Trial
@@ -27,11 +27,17 @@ from experiments.sweep.search import Goal, TrialFailed
 from experiments.sweep.space import Dimension, Value
 from tracking import clock, provenance
 from tracking.errors import ErrorCode, EvenhandError, UsageError
-from tracking.records import VANISHED, RunClosed, RunKind, RunOutcome, Tags
+from tracking.records import VANISHED, Metrics, RunClosed, RunKind, RunOutcome, Tags
 from tracking.store import Unreachable
 
 # Tags that are determined once for the whole sweep.
 SHARED_TAGS = ("parity", "user", "mlflow.user")
+# Optuna's state of a trial by the outcome of its cell.
+STATES = {
+    RunOutcome.OK: "COMPLETE",
+    RunOutcome.OUT_OF_MEMORY: "COMPLETE",
+    RunOutcome.PRUNED: "PRUNED",
+}
 
 
 def point(
@@ -143,7 +149,25 @@ class Trials:
         tags |= self._recorder.cool_down(name, devices.cool_down_seconds(prepared.settings))
         key = f"trial-{trial.number:04d}"
         task = CellTask(treatment, key, name, tags, prepared.data.inputs, run=run)
-        return cell_run.measure(self._recorder, prepared, task)
+        watch = self._watch(trial, prepared.settings)
+        return cell_run.measure(self._recorder, prepared, task, watch)
+
+    def _watch(self, trial: Trial, settings: CampaignSettings) -> Callable[[Metrics], str] | None:
+        """Return the pruner's view of the only objective: its value after every epoch."""
+        if len(self._goal.objectives) != 1:
+            return None
+        metric, last = self._goal.objectives[0].metric, getattr(settings, "epochs", 0)
+
+        def watch(metrics: Metrics) -> str:
+            for point in metrics.points:
+                if point.key == metric and 0 < point.step < last:
+                    trial.report(point.value, point.step)
+                    if trial.should_prune():
+                        value = f"{metric} was {point.value:.4g}"
+                        return f"pruned after epoch {point.step} of {last}: {value}"
+            return ""
+
+        return watch
 
     def _close_previous_run(self, trial: Trial) -> None:
         origin: str = trial.user_attrs.get("run", "")
@@ -159,17 +183,17 @@ class Trials:
 
     def _record(self, run: str, result: CellResult) -> None:
         """Tag the trial's run with the state and verdict that Optuna gets."""
-        is_result = result.ok or result.outcome == RunOutcome.OUT_OF_MEMORY
-        tags = {"trial.state": "COMPLETE" if is_result else "FAIL"}
-        if is_result:
+        state = STATES.get(result.outcome, "FAIL")
+        tags = {"trial.state": state}
+        if state == "COMPLETE":
             is_feasible = result.ok and all(
                 bound.violation(result.metrics[bound.metric]) <= 0
                 for bound in self._goal.constraints
             )
             tags["trial.feasible"] = str(is_feasible).lower()
         self._recorder.write(Tags(run, tags))
-        if not result.ok:
-            status = "FINISHED" if is_result else "FAILED"
+        if state == "FAIL" or result.outcome == RunOutcome.OUT_OF_MEMORY:
+            status = "FAILED" if state == "FAIL" else "FINISHED"
             now = clock.now_ms()
             self._recorder.write(RunClosed(run, now, result.outcome, result.reason, status))
         if result.ok:

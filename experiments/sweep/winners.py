@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial
@@ -43,6 +45,14 @@ def select(best: Sequence[FrozenTrial]) -> list[FrozenTrial]:
 def command(study: str, trial: FrozenTrial, dimensions: Sequence[Dimension]) -> str:
     settings = space.point_settings(dimensions, trial.params).items()
     return shell.command(study, *(f"--{name}={to_text(value)}" for name, value in settings))
+
+
+def write(folder: Path, best: Sequence[FrozenTrial], dimensions: Sequence[Dimension]) -> None:
+    """Write a file of settings for each winner, which experiments take as `settings=FILE`."""
+    for trial in best:
+        name = f"best-settings-trial-{trial.number}.json" if len(best) > 1 else "best-settings.json"
+        settings = space.point_settings(dimensions, trial.params)
+        (folder / name).write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
 
 def plan(

@@ -72,7 +72,9 @@ class Worker:
         # Differs for every worker and at every resumption, so that no worker repeats draws.
         seed = request.base.seed * 10_007 + len(study.get_trials(deepcopy=False))
         seed = (seed + zlib.crc32(name.encode())) % 2**31
-        study.sampler = search.SAMPLERS[request.sweep.sampler](request.goal.dimensions, seed)
+        dimensions, epochs = request.goal.dimensions, getattr(request.base, "epochs", 1)
+        study.sampler = search.SAMPLERS[request.sweep.sampler](dimensions, seed)
+        study.pruner = search.PRUNERS[request.sweep.pruner](epochs)
 
     def run(self) -> SweepResult:
         """Run trials until there are enough; the process with the sweep's journal concludes."""
@@ -80,9 +82,7 @@ class Worker:
         try:
             with recorder.signals():
                 recorder.warn(tuple(recorder.warnings))
-                trials = self.request.trials
-                self.display.expect(trials - self._finished())
-                search.run_until(self.study, trials, self._trials.run, self._wait)
+                self._run_trials()
             if not self._joined:
                 return self._conclude()
             recorder.leave()
@@ -97,6 +97,16 @@ class Worker:
         except BaseException as error:
             self._leave(RunOutcome.FAILED, f"{type(error).__name__}: {error}")
             raise
+
+    def _run_trials(self) -> None:
+        base, trials = self.request.base, self.request.trials
+        self.display.expect(trials - self._finished())
+        if not base.on_cluster:
+            search.run_until(self.study, trials, self._trials.run, self._wait)
+            return
+        from experiments.sweep import jobs
+
+        jobs.run(base, self.request.sweep, self.recorder, lambda: trials - self._finished())
 
     def _finished(self) -> int:
         trials = search.counted(self.study.get_trials(deepcopy=False))
@@ -114,6 +124,7 @@ class Worker:
         best = search.best(self.study)
         sentences = results.sentences(self.study.get_trials(), best, request.goal)
         commands = [winners.command(request.sweep.experiment, trial, dimensions) for trial in best]
+        winners.write(folder, best, dimensions)
         self.display.begin("plots")
         self.display.step("plots", 0, None)
         conclusion, link = self._confirm(best, sentences), ""
@@ -234,8 +245,16 @@ def start(request: SweepRequest, display: Display) -> Worker:
     return worker
 
 
-def resume(sweep: Sweep, texts: Mapping[str, str], display: Display) -> Worker:
+def resume(
+    sweep: Sweep, texts: Mapping[str, str], display: Display, *, join: bool = False
+) -> Worker:
     """Return a worker of a sweep that was begun, here or on a machine that shares its storage.
+
+    Args:
+        sweep: Settings of the search.
+        texts: The experiment's settings as the user wrote them.
+        display: Shows the progress.
+        join: True if another process concludes the sweep.
 
     Raises:
         UsageError: There is no such sweep, or the request differs from its beginning.
@@ -251,7 +270,7 @@ def resume(sweep: Sweep, texts: Mapping[str, str], display: Display) -> Worker:
     request = requests.with_length(request, prepared.data.dataset.counts)
     records, name = None, ""
     try:
-        records = Journal(folder) if folder else None
+        records = Journal(folder) if folder and not join else None
     except UsageError:  # its first worker is running: this one joins it
         pass
     if records is None:

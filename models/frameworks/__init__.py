@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 DEVICES = ("auto", "cpu", "cuda")
 # Choice of the algorithm of a convolution by a GPU's library. `profiled`: tries all and keeps the
 # fastest. `heuristic`: by rules. `fixed`: by rules, and repeatable to the bit. On a CPU these three
-# are the same; `onednn` and `plain` are that library's kernels and the framework's, for products too.
+# are the same; `onednn` and `plain` are that library's kernels and the framework's own, also for
+# products.
 CONV_ALGORITHMS = ("profiled", "heuristic", "fixed", "onednn", "plain")
 # Of TensorFlow; `all` stands for these and every other one.
 GRAPH_OPTIMIZERS = (
@@ -66,8 +67,8 @@ class Variant:
     distributions: packages whose versions are recorded, and which a trained model needs.
     has_plain_loop: whether `plain_loop.py` is the loop of its tutorials. extra: the extra of this
     project that installs it. has_pipeline: whether it has a `Framework.read`. trouble: returns why
-    it cannot run although its packages are installed; empty if it can. compiles: whether it traces or
-    compiles its steps. by_xla: devices on which XLA compiles them.
+    it cannot run although its packages are installed; empty if it can. compiles: whether it traces
+    or compiles its steps. by_xla: devices on which XLA compiles them.
     """
 
     architecture: str

@@ -44,10 +44,11 @@ MAX_MESSAGE = 500
 class FrameworkOnDevice(Framework):
     """Framework that computes on the device of a library, with a mixin such as `TorchDevice`.
 
-    The mixin has `_open_device`, which sets `device`, `_device_versions` and methods of `Framework`.
-    profiler, pipeline: the framework here whose modules of these names are also this one's; an empty
-    one has none. _introspection: the framework's module of that name. _evaluated_loss(network,
-    batch): the loss, dropout off. _network_inputs(inputs): inputs as a network takes them.
+    The mixin has `_open_device`, which sets `device`, `_device_versions` and methods of
+    `Framework`. profiler, pipeline: the framework here whose modules of these names are also this
+    one's; an empty one has none. _introspection: the framework's module of that name.
+    _evaluated_loss(network, batch): the loss, dropout off. _network_inputs(inputs): inputs as a
+    network takes them.
     """
 
     profiler: str

@@ -154,13 +154,14 @@ def _slots(value: Any, before: str = "", behind: str = "") -> Iterator[Slot]:
 OBJECTS: dict[str, dict[str, Any]] = {
     "/graphql": {
         "operationName": "MlflowGetRunQuery",
-        "query": "query q($data: MlflowGetRunInput!) { mlflowGetRun(input: $data) { run { tag } } }",
-        "variables": {"data": {"runId": MINE, "inner": [{"name": MINE}]}},
+        "query": "query q($d: MlflowGetRunInput!) { mlflowGetRun(input: $d) { run { tag } } }",
+        "variables": {"d": {"runId": MINE, "inner": [{"name": MINE}]}},
     },
     "": {
-        "username": MINE, "password": MINE, "current_password": MINE, "is_admin": True, "name": MINE,
-        "role_id": 1, "description": MINE, "resource_type": MINE, "resource_pattern": MINE,
-        "resource_id": MINE, "permission": MINE, "workspace": MINE, "id": 1,
+        "username": MINE, "password": MINE, "current_password": MINE, "is_admin": True,
+        "name": MINE, "role_id": 1, "description": MINE, "resource_type": MINE,
+        "resource_pattern": MINE, "resource_id": MINE, "permission": MINE, "workspace": MINE,
+        "id": 1,
     },
 }  # fmt: skip
 QUERIES = ("run_id", "run_uuid", "path", "username", "allow_deleted")

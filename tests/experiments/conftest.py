@@ -9,5 +9,5 @@ from experiments.comparison.statistics import power
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of further blocks as often as at a predicted probability of 90 %: of single outcomes they are rare."""
+    """Predict further blocks at a probability of 90 %: at 95 % they are rare for one outcome."""
     monkeypatch.setattr(power, "PREDICTED", 0.9)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +26,7 @@ PARAMETERS = {
 
 @pytest.mark.parametrize(("study", "field"), PARAMETERS.values(), ids=PARAMETERS)
 def test_parameter_cannot_be_set_by_users(
-    study: str, field: dataclasses.Field[object], capsys: pytest.CaptureFixture[str]
+    study: str, field: dataclasses.Field[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = entries.load(study).fields.keys()
     assert field.metadata["instead"]
@@ -32,8 +34,10 @@ def test_parameter_cannot_be_set_by_users(
     assert field.name not in names
     assert f"--{field.name}" not in {word.value for word in completion.candidates([study], "--")}
     value = "1" if isinstance(field.default, int) else "fp16"
+    (tmp_path / "settings.json").write_text(json.dumps({field.name: value}))
     for words in (
         [study, f"--{field.name}={value}"],
+        [study, f"--settings={tmp_path / 'settings.json'}"],
         [study, f"--vary={field.name}=1,2"],
         ["sweep", f"--experiment={study}", "--search=seed=1|2", f"--{field.name}={value}"],
     ):

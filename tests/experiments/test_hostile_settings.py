@@ -83,6 +83,32 @@ def test_hostile_texts_paths_and_truth_values_are_refused(
             assert_refused(name, **{field.name: text})
 
 
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b'{"epochs": 2', ErrorCode.UNREADABLE),
+        (b'{"epochs": {"a": 1}}', ErrorCode.INVALID_VALUE),
+        (b'{"epochs": 2, "epochs": 3}', ErrorCode.DUPLICATE),
+        (b"[1]", ErrorCode.UNREADABLE),
+        (b"[" * 50_000, ErrorCode.UNREADABLE),
+        (b'{"epochs": "' + b"9" * 5_000 + b'"}', ErrorCode.TOO_LARGE),
+        (b'{"\\u001b[2J": 2}', ErrorCode.UNKNOWN_NAME),
+        (b'{"' + b"x" * 60_000 + b'": 2}', ErrorCode.UNKNOWN_NAME),
+        (b'{"team": "caf\xe9"}', ErrorCode.UNREADABLE),
+        (b"\xff\xfe\0", ErrorCode.UNREADABLE),
+        (b"", ErrorCode.UNREADABLE),
+        (b" " * 70_000, ErrorCode.TOO_LARGE),
+    ],
+)
+def test_damaged_file_is_one_line(tmp_path: Path, content: bytes, code: ErrorCode) -> None:
+    path = tmp_path / "settings.json"
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as error:
+        settings.parse(*ENTRIES["captioning"], {"settings": str(path)})
+    assert error.value.code is code
+    assert str(error.value).isprintable()
+
+
 NINES = "9" * 400
 SIZES = (NINES, f"{NINES}GB", f"0.{'0' * 400}1GB", "0.5", "１GB", "1e5", "-1GB", "9e999GB")
 

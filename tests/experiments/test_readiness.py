@@ -78,7 +78,8 @@ import json
 from experiments.run.machine_state import cool_down
 from tracking.sensors import Sensors
 warm = []
-text = cool_down({"gpu_0": 40.0}, Sensors(device="cuda"), LIMIT, lambda name, _: not warm.append(name))
+sensors = Sensors(device="cuda")
+text = cool_down({"gpu_0": 40.0}, sensors, LIMIT, lambda name, _: not warm.append(name))
 print(json.dumps([text, warm]))
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,14 @@ def test_option_replaces_preset_and_preset_replaces_default() -> None:
     assert parse(epochs="5").epochs == 5
     assert parse(preset="coco-paper").epochs == 11
     assert parse(frameworks="pytorch, tensorflow+xla").frameworks == ("pytorch", "tensorflow+xla")
+
+
+def test_option_replaces_file_and_file_replaces_preset(tmp_path: Path) -> None:
+    path = tmp_path / "best-settings.json"
+    path.write_text('{"epochs": 7, "batch_size": 4, "frameworks": ["pytorch", "tensorflow+xla"]}')
+    settings = parse(settings=str(path), preset="coco-paper", epochs="5")
+    assert (settings.epochs, settings.batch_size, settings.image_size) == (5, 4, 224)
+    assert settings.frameworks == ("pytorch", "tensorflow+xla")
 
 
 @pytest.mark.parametrize("preset", ["flickr8k-paper", "flickr30k-paper", "coco-paper"])

@@ -15,8 +15,10 @@ from tests import slurm
 from tests.conftest import Place, toy_costs, wait_for
 from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
+from tests.tracking.postgres import Postgres
 from tests.warm import Process
 from tracking.errors import ErrorCode, UsageError
+from tracking.store import Store
 
 with_slurm = pytest.mark.debian(package="slurm-wlm")
 
@@ -170,3 +172,27 @@ def test_resume_runs_cells_of_cancelled_job(
     assert resumed.returncode == 3, resumed.stdout + resumed.stderr
     outcomes = [{tags["outcome"] for tags in runs} for runs in stored_cells(on_cluster).values()]
     assert sorted(outcomes, key=len) == [{"ok"}, {"interrupted", "ok"}]
+
+
+@with_slurm
+@pytest.mark.slow
+def test_sweep_workers_run_as_jobs(on_cluster: Place, cluster: Slurm, postgres: Postgres) -> None:
+    options = {
+        **TOYS,
+        "experiment": "captioning",
+        "search": "learning_rate=0.05|0.02|0.01|0.005",
+        "objectives": "loss",
+        "frameworks": "toy",
+        "sampler": "grid",
+        "trials": "4",
+        "confirm": "false",
+        "storage": postgres.database("jobs"),
+        "nodes": "2",
+    }
+    done = on_cluster.call(*on_cluster.command("sweep", **options))
+    assert done.returncode == 3, done.stdout + done.stderr
+    trials = list(Store(on_cluster.uri).runs("captioning", "tags.kind = 'trial'"))
+    assert [run.status for run in trials] == ["FINISHED"] * 4
+    assert {run.tags["slurm.node"] for run in trials} <= set(cluster.nodes)
+    assert len(list(on_cluster.journal.glob("*/jobs/submitted/*_result.pkl"))) == 2
+    wait_for(lambda: cluster.jobs() == {}, 60)

@@ -1,4 +1,4 @@
-"""Damaged copies of valid files, drawn from a seed, and their readers in bounds of memory and time."""
+"""Damaged copies of valid files, drawn from a seed, and readers with bounded memory and time."""
 
 from __future__ import annotations
 

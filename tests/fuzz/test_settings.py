@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -13,6 +17,7 @@ from hypothesis import strategies as st
 from experiments.config import settings
 from experiments.sweep import space
 from tests.experiments.test_hostile_settings import ENTRIES
+from tests.fuzz.corpus import Format, Target, check
 from tracking import plain
 from tracking.errors import UsageError
 
@@ -33,6 +38,39 @@ def check_values(values: Any) -> None:
                 assert field.metadata["minimum"] <= item <= field.metadata["maximum"]
 
 
+def write(name: str, folder: Path) -> list[Target]:
+    """Write all settings of an experiment into a file."""
+    kind, presets = ENTRIES[name]
+    whole = dataclasses.asdict(settings.parse(kind, presets, {}))
+    names = {field.name for field in settings.for_users(kind)} - {"settings"}
+    values = {
+        key: value for key, value in whole.items() if value not in (None, "") and key in names
+    }
+    (folder / "settings.json").write_text(json.dumps(values))
+    return [Target.whole(folder / "settings.json")]
+
+
+def read(name: str, _: Path, path: Path) -> None:
+    kind, presets = ENTRIES[name]
+    check_values(settings.parse(kind, presets, {"settings": str(path)}))
+
+
+EXPERIMENTS = [name for name, (_, presets) in ENTRIES.items() if presets]
+MANY = -(-ALL // len(EXPERIMENTS))
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "seed"),
+    [
+        ("captioning", QUICK, 0),
+        ("grid", QUICK, 0),
+        *(pytest.param(name, MANY, 1, marks=pytest.mark.slow) for name in EXPERIMENTS),
+    ],
+)
+def test_damaged_files_of_settings_are_read_or_refused(name: str, count: int, seed: int) -> None:
+    check(Format(partial(write, name), partial(read, name), GROWN_BYTES), count, seed)
+
+
 # ---- properties
 
 NUMBERS = (
@@ -51,6 +89,7 @@ SETTINGS = st.sampled_from(
         (name, field.name)
         for name, (kind, _) in ENTRIES.items()
         for field in dataclasses.fields(kind)
+        if field.name != "settings"
     ]
 )
 

@@ -1,4 +1,4 @@
-"""TensorFlow's graph optimizers, switched and counted: against graphs whose nodes are graph_nodes."""
+"""TensorFlow's graph optimizers, switched and counted, against graphs with known nodes."""
 
 from __future__ import annotations
 

@@ -376,7 +376,7 @@ def test_bfloat16_logits_are_widened_on_the_host(pytorch: dict[str, Any]) -> Non
 
 
 def test_pytorchs_optimizers_are_named_by_their_kernels(pytorch: dict[str, Any]) -> None:
-    """Check the defaults: with `fused=False` PyTorch would not choose foreach on a GPU; tests/gpu compare there."""
+    """Check the defaults: with `fused=False` PyTorch would not choose foreach on a GPU."""
     fused, foreach, texts = pytorch["optimizers"]
     assert (fused, foreach) == (None, None)
     assert texts == {

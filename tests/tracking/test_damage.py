@@ -76,7 +76,7 @@ def metrics_line(**changes: object) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """Change of a journal's lines, with the parts that are lost and the number of reported lines."""
+    """Change of a journal's lines, the parts that are lost, and the number of reported lines."""
 
     change: Callable[[Lines], Lines]
     lost: frozenset[str] = frozenset()

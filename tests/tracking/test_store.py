@@ -112,7 +112,10 @@ def test_dead_server_costs_seconds(tmp_path: Path) -> None:
 
 def dead_process() -> dict[str, str]:
     """Return the tags of a process that has ended."""
-    script = "import json; from tracking import whereabouts; print(json.dumps(whereabouts.process_tags()))"
+    script = (
+        "import json; from tracking import whereabouts; "
+        "print(json.dumps(whereabouts.process_tags()))"
+    )
     command = [sys.executable, "-c", script]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return dict(json.loads(output))

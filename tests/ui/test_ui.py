@@ -134,7 +134,7 @@ def test_page_of_a_run(
     ):
         expect(page.get_by_text(re.compile(tag.replace(": ", r"\s*:\s*"))).first).to_be_visible()
     seen(page, "run")
-    expect(page.get_by_text("training throughput").first).to_be_attached()  # its description
+    expect(page.get_by_text("train/examples_per_second").first).to_be_attached()
     expect(page.get_by_text("batch_size", exact=True)).to_be_attached()
 
 

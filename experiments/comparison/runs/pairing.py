@@ -150,7 +150,7 @@ def select_usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) ->
     Raises:
         UsageError: There is no such run.
     """
-    frame = _cells(table)
+    frame = _cells(table).copy()  # side by side, so that more columns fit in
     frame = frame.assign(**_derived_columns(frame, factor, strata))
     # the copy puts columns of one type side by side, since rows are taken many times
     texts = {name: object for name, kind in frame.dtypes.items() if kind == "str"}

@@ -93,8 +93,9 @@ def blocks_to_settle(
 ) -> int | None:
     """Return how many more blocks bring a verdict with a predictive probability of 95 %.
 
-    None if no number does.     The true mean and SD have their posterior given the n blocks (Jeffreys' prior), so a mean that
-    may lie at the margin gets no number. All blocks count. The rule is the t rule of `significance`.
+    None if no number does. The true mean and SD have their posterior given the n blocks (Jeffreys'
+    prior), so a mean that may lie at the margin gets no number. All blocks count. The rule is the
+    t rule of `significance`.
 
     Args:
         mean, sd: Of the n shifts, on the scale of the test.

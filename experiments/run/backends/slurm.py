@@ -255,7 +255,7 @@ class Slurm:
         seconds = (closed.time_ms - opened.time_ms) / 1_000
         why = f" ({closed.reason})" if closed.reason else ""
         text = f"{opened.name}: {outcome}{why}, {seconds:.0f} s, {tail.node}"
-        is_good = outcome == RunOutcome.OK
+        is_good = outcome in (RunOutcome.OK, RunOutcome.PRUNED)
         self._recorder.display.finish(text, good=is_good)
 
     def _end(self, tail: JobTail) -> None:

@@ -1,4 +1,4 @@
-"""Optuna's part of a sweep: numbers of trials, trials of dead workers, the largest batch."""
+"""Optuna's part of a sweep: numbers of trials, trials of dead workers, pruners."""
 
 from __future__ import annotations
 
@@ -133,3 +133,27 @@ def test_unusable_storage_is_refused(tmp_path: Path) -> None:
         assert error.value.code is code
         assert "\n" not in str(error.value)
         assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("pruner", ["median", "hyperband"])
+def test_pruner_ends_trials_that_are_worse(pruner: str) -> None:
+    epochs = 9
+    study = optuna.create_study(
+        study_name="losses",
+        sampler=search.SAMPLERS["random"]((), 0),
+        pruner=search.PRUNERS[pruner](epochs),
+    )
+
+    def train(trial: Trial) -> float:
+        loss = trial.suggest_float("loss", 0.0, 1.0)
+        for epoch in range(1, epochs):
+            trial.report(loss, epoch)
+            if trial.should_prune():
+                outcome = CellResult(RunOutcome.PRUNED, reason=f"epoch {epoch}")
+                search.answer(trial, make_goal(objectives="loss"), outcome)
+        return loss
+
+    study.optimize(train, n_trials=30)
+    losses = [trial.params["loss"] for trial in study.trials if trial.state == TrialState.PRUNED]
+    assert losses
+    assert study.best_value < min(losses)

@@ -111,6 +111,8 @@ def test_malformed_search_is_refused(text: str, code: ErrorCode) -> None:
         ({"constraints": "memory<4 apples"}, INVALID),
         ({"constraints": "loss<small"}, INVALID),
         ({"constraints": "speed<3"}, UNKNOWN),
+        ({"pruner": "median"}, ErrorCode.CONFLICT),
+        ({"pruner": "median", "objectives": "loss,throughput"}, ErrorCode.CONFLICT),
         ({"sampler": "grid", "search": "dropout=0..0.5"}, ErrorCode.TOO_LARGE),
         ({"experiment": "captoning"}, None),
         ({"experiment": "grid"}, ErrorCode.UNSUPPORTED),  # it has two models
@@ -131,14 +133,22 @@ def test_impossible_request_is_refused(options: dict[str, str], code: ErrorCode 
         {"inject_delay": "5%"},
         {"vary": "threads=1,2"},
         {"pairing": "interleaved"},
-        {"executor": "slurm"},
     ],
 )
-def test_sweep_has_single_cells_on_this_machine(texts: dict[str, str]) -> None:
+def test_sweep_has_single_cells(texts: dict[str, str]) -> None:
     with pytest.raises(UsageError) as error:
         requests.parse(Sweep(search="batch_size=8|32"), texts)
     assert error.value.code is ErrorCode.UNSUPPORTED
     assert next(iter(texts)) in str(error.value)
+
+
+@pytest.mark.parametrize("storage", ["", "sqlite:////shared/trials.db"])
+def test_workers_on_several_nodes_share_a_server(storage: str) -> None:
+    sweep = Sweep(search="batch_size=8..16", storage=storage)
+    with pytest.raises(UsageError) as error:
+        requests.parse(sweep, {"executor": "slurm", "nodes": "2"})
+    assert error.value.code is MISSING
+    assert "storage=postgresql://" in str(error.value)
 
 
 def test_objectives_and_constraints_have_directions_and_units() -> None:

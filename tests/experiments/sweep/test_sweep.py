@@ -13,6 +13,8 @@ import psutil
 import pytest
 from optuna.trial import TrialState
 
+from experiments.config import settings as settings_
+from experiments.studies import captioning
 from experiments.sweep import search
 from tests.conftest import Place, toy_costs, wait_for
 from tests.tracking.postgres import Postgres
@@ -32,6 +34,7 @@ SMALL = {
     "inference_batch_sizes": "1",
     "steps_per_epoch": "3",
 }
+STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.FAIL: "FAILED", TrialState.PRUNED: "KILLED"}
 OVERHEAD_SECONDS = 0.5
 
 
@@ -78,12 +81,14 @@ def lifetimes(parent: Process) -> list[tuple[float, float]]:
     return sorted(seen.values())
 
 
-def test_sweep_measures_the_best_again(place: Place) -> None:
+def test_sweep_prunes_and_measures_the_best_again(place: Place) -> None:
     options = {
-        "search": "learning_rate=0.05|0.02|0.01|1e-8",
+        "search": "learning_rate=0.05|0.02|0.01|0.005|1e-8",
         "objectives": "loss",
         "constraints": "memory<8GB",
         "sampler": "grid",
+        "pruner": "median",
+        "epochs": "3",
         "frameworks": "toy",
         "blocks": "1",
         "steps_per_epoch": "20",
@@ -94,14 +99,19 @@ def test_sweep_measures_the_best_again(place: Place) -> None:
     study = optuna_study(place)
     trials = {run.tags["trial"]: run for run in runs(place, "trial")}
     (sweep,) = runs(place, "sweep")
-    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 4
-    assert study.best_params["learning_rate"] > 1e-8  # which learns nothing
+    assert len(trials) == len(study.trials) == 5
+    # 1e-8 learns nothing, and is stopped early
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE, TrialState.PRUNED}
     for trial in study.trials:
         run = trials[str(trial.number)]
-        assert (run.status, run.tags["trial.state"]) == ("FINISHED", "COMPLETE")
+        assert run.status == STATUS[trial.state]
+        assert run.tags["trial.state"] == trial.state.name
         assert run.tags["mlflow.parentRunId"] == sweep.run_id
         assert json.loads(run.tags["trial.params"]) == trial.params
         assert float(run.params["learning_rate"]) == trial.params["learning_rate"]
+        is_pruned = trial.state == TrialState.PRUNED
+        assert (run.tags["outcome"] == "pruned") == is_pruned
+        assert ("epoch" in run.tags.get("outcome_reason", "")) == is_pruned
 
     # only the campaign that measured the best afresh has a verdict
     (campaign,) = runs(place, "campaign")
@@ -112,13 +122,18 @@ def test_sweep_measures_the_best_again(place: Place) -> None:
     assert {run.params["seed"] for run in trials.values()} == {"0"}
 
     folder = place.folder / "mlruns" / "1" / sweep.run_id / "artifacts"
-    assert list(folder.rglob("sweep.html"))
+    names = {path.name for path in folder.rglob("*") if path.is_file()}
+    assert {"sweep.html", "best-settings.json"} <= names
     assert f"captioning --learning_rate={study.best_params['learning_rate']}" in parent.said
+    path = next(folder.rglob("best-settings.json"))
+    presets = captioning.STUDY.presets
+    settings = settings_.parse(captioning.Settings, presets, {"settings": str(path)})
+    assert settings.learning_rate == study.best_params["learning_rate"]
 
     again = place.call(*resume(place))
     assert again.returncode == 3, again.stdout + again.stderr
     assert [run.run_id for run in runs(place, "campaign")] == [campaign.run_id]
-    assert (len(runs(place, "cell")), len(runs(place, "trial"))) == (2, 4)
+    assert (len(runs(place, "cell")), len(runs(place, "trial"))) == (2, 5)
 
     # first the framework's check, then the trials, then the campaign's check and cells
     pauses = [later[0] - earlier[1] for earlier, later in itertools.pairwise(seen)]
@@ -198,3 +213,5 @@ def test_trial_out_of_memory_is_a_result(place: Place, monkeypatch: pytest.Monke
     assert outcomes == {"2": ("ok", "FINISHED"), "4000": ("out_of_memory", "FINISHED")}
     assert stored["4000"].tags["trial.feasible"] == "false"
     assert "grid --batch_sizes=2" in done.stdout
+    (path,) = place.journal.glob("*/found/best-settings.json")
+    assert json.loads(path.read_text())["batch_sizes"] == [2]
