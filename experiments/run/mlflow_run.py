@@ -14,7 +14,7 @@ from tracking import accounts
 from tracking.errors import ErrorCode
 from tracking.limits import RUN_NAME_CHARACTERS
 from tracking.records import Record, RunKind, RunOpened
-from tracking.store import MLFLOW_RUN_NAME, NEWEST, Rejected, Store, Unreachable, note
+from tracking.store import NEWEST, Rejected, Store, Unreachable, note
 
 ABOUT_COMPARISONS = "Comparisons\n\nOne run per comparison, with its report."
 
@@ -123,5 +123,5 @@ def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaig
     text = f"This launch's {what} is [run {run_id}]({link}) in the experiment **{experiment}**."
     run = store.run(run_id)
     name = f"launch of {run.name if run else what}"[:RUN_NAME_CHARACTERS]
-    tags = {"kind": RunKind.LAUNCH, "campaign": run_id, MLFLOW_RUN_NAME: name, **note(text)}
+    tags = {"kind": RunKind.LAUNCH, "campaign": run_id, "mlflow.runName": name, **note(text)}
     store.tag(launch, tags)
