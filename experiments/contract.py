@@ -261,14 +261,37 @@ class Output(Protocol):
 
     def record(self, record: Record) -> None: ...
 
-    def metrics(self, values: Mapping[str, float], step: int = 0) -> None: ...
+    def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Report metrics of the cell's run.
 
-    def artifact(self, name: str, folder: str = "") -> None: ...
+        Args:
+            values: Values by the name of the metric.
+            step: Training step after which they hold.
+        """
 
-    def progress(self, phase: str, done: int, total: int | None) -> None: ...
+    def artifact(self, name: str, folder: str = "") -> None:
+        """Record a file or folder as an artifact of the cell's run.
+
+        Args:
+            name: Its path below the cell's folder, where it has to exist.
+            folder: Folder of the run's artifacts that it goes to; empty: the topmost.
+        """
+
+    def progress(self, phase: str, done: int, total: int | None) -> None:
+        """Show how far a phase has come. Calls in quick succession may be dropped.
+
+        Args:
+            phase: Name of the phase, as it is displayed.
+            done: Steps, or calls, so far.
+            total: Steps of the whole phase; None if they are not known.
+        """
 
     def ranks(self, processes: Mapping[int, int]) -> None:
-        """Report the processes that train together, for their sensors: rank → process id."""
+        """Report the processes that train together, which the sensors then read too.
+
+        Args:
+            processes: Process id by rank.
+        """
 
     def begin(self, place: int = 1) -> None:
         """Begin a timed phase, which the next `window` ends.
@@ -281,7 +304,16 @@ class Output(Protocol):
         """
 
     def turn(self, steps: int = 1) -> None:
-        """Report finished steps or requests while no clock runs: another cell may be next."""
+        """Report finished steps or requests while no clock runs: another cell may be next.
+
+        If the cell's turn is over, the call returns when the next one begins.
+
+        Args:
+            steps: Steps or requests since the last call.
+
+        Raises:
+            EvenhandError: The campaign gives no further turn.
+        """
 
     def window(
         self,
@@ -313,25 +345,93 @@ class Task(Protocol):
     examples_a_step: int
     parameters: tuple[int, int]
 
-    def initial_weights(self) -> Weights: ...
+    def initial_weights(self) -> Weights:
+        """Return the weights that a training starts from.
 
-    def training(self, epoch: int, framework: Framework) -> Iterable[Batch]: ...
+        Returns:
+            Arrays by the name of the parameter, the same for every framework in a block.
+        """
 
-    def validation(self) -> Iterable[Batch]: ...
+    def training(self, epoch: int, framework: Framework) -> Iterable[Batch]:
+        """Return the batches of an epoch, in an order that depends on seed, block and epoch only.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            framework: Framework whose input pipeline reads the files, if the settings ask for it.
+
+        Returns:
+            `steps_per_epoch` batches of `examples_a_step` examples.
+        """
+
+    def validation(self) -> Iterable[Batch]:
+        """Return the batches of the held-out examples, in the same order every time.
+
+        Returns:
+            Batches in which padding has weight 0.
+        """
 
     def learning_rate(self, epoch: int) -> float | None:
-        """Return the rate of an epoch, from 0; None leaves it unchanged."""
+        """Return the learning rate of an epoch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+
+        Returns:
+            The rate from its first step on; None leaves it unchanged.
+        """
 
     def validate(self, framework: Framework, network: Any) -> dict[str, float]:
-        """Return the metrics after an epoch, with `val/loss`."""
+        """Evaluate a network on the held-out examples, after an epoch.
 
-    def request(self, batch_size: int, index: int) -> tuple[Array, ...]: ...
+        Args:
+            framework: Framework of the network.
+            network: Network as it is trained so far.
+
+        Returns:
+            Values by the name of the metric, with `val/loss`.
+        """
+
+    def request(self, batch_size: int, index: int) -> tuple[Array, ...]:
+        """Return the inputs of a request, as those of a `Batch`.
+
+        Args:
+            batch_size: Examples of the request, the first axis of each array.
+            index: Number of the request, from 0.
+        """
 
     def answer(self, framework: Framework, network: Any, request: tuple[Any, ...]) -> Any:
-        """Return the answer to a request that the framework has placed on its device."""
+        """Answer a request, which is timed as a whole.
 
-    def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]: ...
+        Args:
+            framework: Framework of the network.
+            network: Trained network.
+            request: Inputs that the framework has placed on its device.
 
-    def quality(self, framework: Framework, network: Any) -> dict[str, float]: ...
+        Returns:
+            The answer in host memory: the device has finished.
+        """
 
-    def save_artifacts(self, framework: Framework, network: Any, output: Output) -> None: ...
+    def derived(self, metrics: Mapping[str, float], state: TrainingState) -> dict[str, float]:
+        """Return further metrics of a training.
+
+        Args:
+            metrics: Summary of the training, by the name of the metric.
+            state: State after the last epoch.
+        """
+
+    def quality(self, framework: Framework, network: Any) -> dict[str, float]:
+        """Return the metrics of the trained network that no validation has after every epoch.
+
+        Args:
+            framework: Framework of the network.
+            network: Trained network.
+        """
+
+    def save_artifacts(self, framework: Framework, network: Any, output: Output) -> None:
+        """Save files about the trained network in the cell's folder.
+
+        Args:
+            framework: Framework of the network.
+            network: Trained network.
+            output: Records the files as artifacts.
+        """

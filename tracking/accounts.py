@@ -84,18 +84,22 @@ def tags(account: Account | None) -> dict[str, str]:
 
 
 def experiment_path(account: Account | None, team: str, name: str) -> str:
-    """Return the experiment of that name in which an account writes."""
+    """Return the experiment of that name in which an account writes.
+
+    Args:
+        account: Who is logged in; None on a server without accounts.
+        team: Team of the account that the work is for; empty if it is of none.
+        name: Name of the experiment without a team.
+
+    Returns:
+        `team/name`, on which the team has permissions, or only the name.
+    """
     return f"{team}/{name}" if account and team else name
 
 
 def launches(account: Account | None, team: str) -> str:
     """Return the experiment in which `mlflow run` opens an account's runs."""
     return f"{team}/{LAUNCHES}" if account and team else DEFAULT
-
-
-def holds_launches(experiment: str) -> bool:
-    """Return whether an experiment is one of launches, not of measurements."""
-    return experiment == DEFAULT or experiment.rpartition("/")[2] == LAUNCHES
 
 
 def teams(store: Store) -> list[Team]:
@@ -156,6 +160,20 @@ def grant(store: Store, team: Team, experiment_id: str, permission: str) -> None
 
 
 def call(store: Store, method: str, endpoint: str, **values: Any) -> dict[str, Any]:
+    """Call MLflow's REST API of accounts.
+
+    Args:
+        store: Server that is called.
+        method: HTTP method. GET sends the values in the query, all others as JSON.
+        endpoint: Path of the address, from the server's root.
+        values: Arguments of the endpoint.
+
+    Returns:
+        The answer's JSON; empty if it has no body.
+
+    Raises:
+        Rejected: The account may not do this, or the server does not accept the values.
+    """
     text = store.call(method, endpoint, **{"params" if method == "GET" else "json": values})
     answer: dict[str, Any] = json.loads(text) if text else {}
     return answer

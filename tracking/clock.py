@@ -30,7 +30,11 @@ class Clock:
         self.origin = origin
 
     def not_before(self, seconds: float) -> None:
-        """Continue from the last moment of an earlier process, if it is in the future."""
+        """Continue from the last moment of an earlier process, if it is in the future.
+
+        Args:
+            seconds: That moment, in seconds since 1970.
+        """
         self.origin += max(0.0, seconds - self.now())
 
     def now(self) -> float:
@@ -53,6 +57,11 @@ CLOCK = Clock()
 
 
 def now() -> float:
+    """Return the time of this process's clock.
+
+    Returns:
+        Seconds since 1970 that no correction of the system's clock moves.
+    """
     return CLOCK.now()
 
 

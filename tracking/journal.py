@@ -142,10 +142,22 @@ def read_all(folder: Path, damaged: Damages | None = None) -> Iterator[Record]:
 
 
 def opened_runs(folder: Path, damaged: Damages | None = None) -> list[RunOpened]:
+    """Return the records of all runs that a campaign opened, in their order.
+
+    Args:
+        folder: Folder of the campaign.
+        damaged: Gets the lines that are set aside.
+    """
     return [record for record in read_all(folder, damaged) if isinstance(record, RunOpened)]
 
 
 def count(folder: Path, offset: int = 0) -> int:
+    """Count the lines of a journal, damaged ones included.
+
+    Args:
+        folder: Folder of the campaign.
+        offset: Bytes to skip, which end with a whole line.
+    """
     with _open_records(folder) as file:
         file.seek(offset)
         return sum(piece.count(b"\n") for piece in iter(lambda: file.read(2**20), b""))
@@ -177,6 +189,13 @@ def delivered(folder: Path, server: str) -> int:
 
 
 def mark_delivered(folder: Path, offset: int, server: str) -> None:
+    """Save how much of the journal a server has confirmed, for `delivered`.
+
+    Args:
+        folder: Folder of the campaign.
+        offset: Bytes of the journal, up to the end of a line.
+        server: Address of the server, which is saved without its password.
+    """
     _write_atomically(folder / DELIVERED, f"{offset}\n{_public(server)}\n")
 
 

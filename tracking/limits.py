@@ -51,7 +51,15 @@ def is_experiment(text: str) -> bool:
 
 
 def is_path(text: str) -> bool:
-    """Return whether a text can name a folder of a run's artifacts."""
+    """Return whether a text can name a folder of a run's artifacts.
+
+    Args:
+        text: Path relative to the run's artifacts, with slashes.
+
+    Returns:
+        False for an absolute path, for one that leaves the artifacts or is not in its shortest
+        form, and for one with characters that a database does not store.
+    """
     is_inside = posixpath.normpath(text) == text and not text.startswith(("/", ".."))
     return is_inside and not _NOT_STORED.search(text)
 
@@ -98,6 +106,14 @@ def _opened(record: RunOpened) -> tuple[RunOpened | None, list[str]]:
 
 
 def _pairs(values: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the tags or params that servers take.
+
+    Args:
+        values: Texts by name.
+
+    Returns:
+        The pairs with an acceptable name, their texts made storable, and why others are refused.
+    """
     troubles = {key: key_trouble(key) for key in values}
     accepted = {key: _storable(text) for key, text in values.items() if not troubles[key]}
     return accepted, [trouble for trouble in troubles.values() if trouble]

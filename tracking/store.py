@@ -155,10 +155,16 @@ class Store:
         return str(experiment.experiment_id)
 
     def experiment_names(self) -> dict[str, str]:
+        """Return the names of all experiments that the account may read, by id."""
         experiments = self._ask(self._client.search_experiments)
         return {str(experiment.experiment_id): experiment.name for experiment in experiments}
 
     def experiment_name(self, run_id: str) -> str:
+        """Return the name of a run's experiment.
+
+        Raises:
+            Rejected: There is no such run, or the account may not read it.
+        """
         run = self._ask(self._client.get_run, run_id)
         return str(self._ask(self._client.get_experiment, run.info.experiment_id).name)
 
@@ -575,10 +581,28 @@ class Store:
         return verified
 
     def call(self, method: str, endpoint: str, **options: Any) -> str:
-        """Return the answer at an address that MLflow's client has no method for."""
+        """Call an address that MLflow's client has no method for.
+
+        Args:
+            method: HTTP method.
+            endpoint: Path of the address, from the server's root.
+            options: Of `requests`, such as `params` or `json`.
+
+        Returns:
+            The body of the answer.
+
+        Raises:
+            Rejected: The server does not accept the request.
+        """
         return str(self._ask(self._http, method, endpoint, **options).text)
 
     def points(self, run_id: str, key: str) -> list[Point]:
+        """Return the whole history of a run's metric, in the order in which the server has it.
+
+        Args:
+            run_id: Id of the run.
+            key: Name of the metric; one without values has no points.
+        """
         history = self._ask(self._client.get_metric_history, run_id, key)
         return [Point(key, point.value, point.step, point.timestamp) for point in history]
 
@@ -789,18 +813,17 @@ def source(entry_point: str, commit: str) -> dict[str, str]:
     return tags | ({"mlflow.source.git.commit": commit.partition("+")[0]} if commit else {})
 
 
-def name_tag(name: str) -> dict[str, str]:
-    """Return the tag that the UI shows as a run's name."""
-    return {MLFLOW_RUN_NAME: name}
-
-
 def note(text: str) -> dict[str, str]:
     """Return the tag that the UI shows as a run's description (Markdown)."""
     return {NOTE: text[:7_900]}
 
 
 def schema(columns: Mapping[str, str]) -> str:
-    """Return MLflow's JSON of a data set's columns, for the UI."""
+    """Return MLflow's JSON of a data set's columns, for the UI.
+
+    Args:
+        columns: MLflow's data type by the name of the column.
+    """
     entries = [{"type": kind, "name": name, "required": True} for name, kind in columns.items()]
     return json.dumps({"mlflow_colspec": entries})
 

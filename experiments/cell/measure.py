@@ -242,6 +242,13 @@ def check_losses(losses: list[float]) -> None:
 
 
 def mean_loss(framework: Framework, network: Any, batches: Any) -> float:
+    """Return the mean loss of all examples, dropout off; padding does not count.
+
+    Args:
+        framework: Framework of the network.
+        network: Network.
+        batches: Batches of any sizes.
+    """
     sums = np.sum([framework.evaluate(network, batch) for batch in batches], axis=0)
     return float(sums[0] / sums[1])
 

@@ -62,7 +62,11 @@ def cpus_of_cells(
 
 @cache
 def own_cpus() -> tuple[int, ...]:
-    """Return the CPUs of this process."""
+    """Return the CPUs that this process may run on.
+
+    Returns:
+        Their numbers, ascending, as they were at the first call: later pinning changes nothing.
+    """
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
@@ -113,7 +117,12 @@ def environment_on(device: str, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def changed(variables: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return environment variables with changes; None removes one."""
+    """Return environment variables with changes.
+
+    Args:
+        variables: Texts by the name of the variable.
+        changes: New texts; None removes a variable.
+    """
     unchanged = {name: text for name, text in variables.items() if name not in changes}
     return unchanged | {name: text for name, text in changes.items() if text is not None}
 
@@ -124,7 +133,11 @@ def cool_down_seconds(settings: CampaignSettings) -> float:
 
 
 def sensor_seconds(settings: CampaignSettings) -> float:
-    """Return the period of the sensors: a GPU's counters move ten times a second."""
+    """Return the period of the sensors: a GPU's counters move ten times a second.
+
+    Returns:
+        Seconds between two readings: those of the settings, or the device's default.
+    """
     on_gpu = resolve(settings.device, settings) == "cuda"
     return settings.sensor_seconds or (CUDA_SENSOR_SECONDS if on_gpu else CPU_SENSOR_SECONDS)
 
@@ -208,5 +221,9 @@ def to_open(device: str, settings: CampaignSettings) -> str:
 
 
 def may_have_gpu(variables: Mapping[str, str]) -> bool:
-    """Return whether a framework may see a GPU that NVML does not show, as in a container."""
+    """Return whether a framework may see a GPU that NVML does not show, as in a container.
+
+    Args:
+        variables: Environment variables of the framework's process.
+    """
     return variables.get(VISIBLE) != "" and any(path.exists() for path in DRIVER)

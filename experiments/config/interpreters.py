@@ -87,11 +87,6 @@ def packages(framework: str, python: str) -> Mapping[str, str]:
     return installed
 
 
-def all_packages(pythons: Sequence[str]) -> dict[str, Mapping[str, str]]:
-    """Return the versions in every separate interpreter, by its framework."""
-    return {name: packages(name, python) for name, python in parse(pythons).items()}
-
-
 @cache
 def _probe(framework: str, python: str) -> dict[str, Any]:
     """Return the packages of another interpreter, which imports no framework for it."""

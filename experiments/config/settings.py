@@ -744,6 +744,14 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def suggestion(name: str, names: Collection[str]) -> str:
-    """Return what may have been meant, as the end of a sentence."""
+    """Return what may have been meant, as the end of a sentence.
+
+    Args:
+        name: Name that does not exist.
+        names: Names that exist.
+
+    Returns:
+        The closest name, or all of them if none is close.
+    """
     close = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]}?" if close else f"; have {', '.join(names) or 'none'}"

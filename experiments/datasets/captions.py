@@ -67,14 +67,36 @@ class CaptionData:
         return cls(folder=folder, **arrays, **about)
 
     def captions_of(self, split: Split, without: Collection[int] = ()) -> NDArray[np.int64]:
-        """Return a split's captions; `without`: images that turned out unreadable later."""
+        """Return the captions of a split.
+
+        Args:
+            split: Name of the split.
+            without: Images that turned out unreadable later.
+
+        Returns:
+            Rows of `tokens`, int64, ascending.
+        """
         return np.flatnonzero(np.isin(self.caption_image, self.images_of(split, without)))
 
     def images_of(self, split: Split, without: Collection[int] = ()) -> NDArray[np.int64]:
+        """Return the images of a split.
+
+        Args:
+            split: Name of the split.
+            without: Images that turned out unreadable later.
+
+        Returns:
+            Indices into `images`, int64, ascending.
+        """
         images = np.flatnonzero(self.split == SPLITS.index(split))
         return np.setdiff1d(images, np.fromiter(without, np.int64, len(without)))
 
     def references(self, image: int) -> list[str]:
+        """Return all captions of an image as text, in words of the vocabulary.
+
+        Args:
+            image: Index into `images`.
+        """
         first, last = np.searchsorted(self.caption_image, [image, image + 1])
         return [self.vocabulary.decode(ids.tolist()) for ids in self.tokens[first:last]]
 

@@ -257,7 +257,11 @@ def origin_tags(study: str, settings: CampaignSettings, framework: str = "") -> 
 
 
 def environment_digest(settings: CampaignSettings) -> str:
-    packages = interpreters.all_packages(settings.pythons)
+    """Return the tag `environment`, which covers every separate interpreter."""
+    packages = {
+        framework: interpreters.packages(framework, python)
+        for framework, python in interpreters.parse(settings.pythons).items()
+    }
     return provenance.environment_digest(frameworks.distributions(), packages)
 
 

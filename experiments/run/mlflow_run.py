@@ -14,16 +14,20 @@ from tracking import accounts
 from tracking.errors import ErrorCode
 from tracking.limits import RUN_NAME_CHARACTERS
 from tracking.records import Record, RunKind, RunOpened
-from tracking.store import NEWEST, Rejected, Store, Unreachable, name_tag, note
+from tracking.store import NEWEST, Rejected, Store, Unreachable, note
 
 ABOUT_COMPARISONS = "Comparisons\n\nOne run per comparison, with its report."
 
 
 def chosen_experiment(store: Store, otherwise: str) -> str:
-    """Return the experiment that the user passed to `mlflow run`, if any; else `otherwise`."""
+    """Return the experiment that the user passed to `mlflow run`, if any; else `otherwise`.
+
+    One that collects launches is not meant as the place of measurements.
+    """
     launch = os.environ.get("MLFLOW_RUN_ID", "")
     chosen = store.experiment_name(launch) if launch else ""
-    return otherwise if not chosen or accounts.holds_launches(chosen) else chosen
+    is_of_launches = chosen == accounts.DEFAULT or chosen.rpartition("/")[2] == accounts.LAUNCHES
+    return chosen if chosen and not is_of_launches else otherwise
 
 
 def open_run(store: Store, run: RunOpened, *, adopt: bool = True) -> tuple[RunOpened, str]:
@@ -119,5 +123,5 @@ def link_launch(store: Store, experiment: str, run_id: str, what: str = "campaig
     text = f"This launch's {what} is [run {run_id}]({link}) in the experiment **{experiment}**."
     run = store.run(run_id)
     name = f"launch of {run.name if run else what}"[:RUN_NAME_CHARACTERS]
-    tags = {"kind": RunKind.LAUNCH, "campaign": run_id, **name_tag(name), **note(text)}
+    tags = {"kind": RunKind.LAUNCH, "campaign": run_id, "mlflow.runName": name, **note(text)}
     store.tag(launch, tags)

@@ -48,7 +48,11 @@ METRICS = (
 
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
-    """Return the first framework, itself again, and itself slowed, all of which are compared."""
+    """Return the first framework, itself again, and itself slowed, all of which are compared.
+
+    Raises:
+        UsageError: Steps are not timed one by one, as a delay of each needs.
+    """
     require_single_steps(settings, "calibrate")
     return (compared(settings)[0], *(replace(cell, control="") for cell in controls(settings)))
 

@@ -162,7 +162,13 @@ def groups(
 
 
 def rows(batch_size: int, scaling: str, workers: int) -> int:
-    """Return the images a step of each worker."""
+    """Return the images of a step of each worker.
+
+    Args:
+        batch_size: Images of a step of the whole group with strong scaling, else of each worker.
+        scaling: `strong` or `weak`.
+        workers: Number of workers.
+    """
     return batch_size // workers if scaling == "strong" else batch_size
 
 

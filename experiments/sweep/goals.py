@@ -45,7 +45,14 @@ class Constraint:
     text: str
 
     def violation(self, value: float) -> float:
-        """Return a share of the bound, above 0 if the value breaks it."""
+        """Return how far a value breaks the bound.
+
+        Args:
+            value: Value of the metric, in its unit.
+
+        Returns:
+            A share of the bound, above 0 if the value breaks it; the difference for a bound of 0.
+        """
         return self.sign * (value - self.bound) / (abs(self.bound) or 1.0)
 
 

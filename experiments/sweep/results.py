@@ -80,11 +80,11 @@ def format_quantities(values: Sequence[float], goal: Goal) -> str:
 
 
 def format_point(values: Mapping[str, Value], separator: str = " ") -> str:
-    return separator.join(f"{name}={_format_value(value)}" for name, value in values.items())
-
-
-def _format_value(value: Value) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    texts = {
+        name: f"{value:.4g}" if isinstance(value, float) else str(value)
+        for name, value in values.items()
+    }
+    return separator.join(f"{name}={text}" for name, text in texts.items())
 
 
 def _trials_frame(study: Study) -> DataFrame:

@@ -133,10 +133,6 @@ def free_share() -> float | None:
         return None
 
 
-def throttles(mask: float) -> list[str]:
-    return [name for bit, name in THROTTLES.items() if int(mask) & bit]
-
-
 def visible_cards(variables: Mapping[str, str] | None = None) -> tuple[Card, ...]:
     """Return the devices that CUDA shows to a process, in its order.
 

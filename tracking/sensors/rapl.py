@@ -17,6 +17,14 @@ class Package:
     range_joules: float
 
     def joules(self) -> float:
+        """Read the counter.
+
+        Returns:
+            Joules since an arbitrary moment: only differences have a meaning.
+
+        Raises:
+            OSError: This user may not read it.
+        """
         return int(self.path.read_text()) / 1e6
 
 

@@ -128,7 +128,11 @@ class Sensors:
         return counters
 
     def on_gpu(self) -> dict[int, int | None]:
-        """Return the bytes of GPU memory by process."""
+        """Return the memory of every process that computes on a GPU.
+
+        Returns:
+            Bytes by process id, None if the driver does not report them.
+        """
         return {pid: held for gpu in self._gpus for pid, held in gpu.processes().items()}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tracking.sensors.nvml import throttles
+from tracking.sensors.nvml import THROTTLES
 from tracking.sensors.sampler import Sample
 
 RISES = 3
@@ -52,6 +52,11 @@ class Window:
         return sum(end - start for start, end in self.spans)
 
     def holds(self, moment: float) -> bool:
+        """Return whether a moment is in the window and in none of its pauses.
+
+        Args:
+            moment: Seconds on the clock of the window.
+        """
         return any(start <= moment <= end for start, end in self.spans)
 
 
@@ -88,7 +93,7 @@ def summarise(
     """
     inside = [sample for sample in samples if window.holds(sample.time_seconds)]
     masks = [mask for gpu in gpus for mask in _readings(inside, f"system/{gpu}_clock_limits")]
-    counts = Counter(name for mask in masks for name in throttles(mask))
+    counts = Counter(name for mask in masks for bit, name in THROTTLES.items() if int(mask) & bit)
     joules, trouble = _joules(samples, window, ranges_joules)
     metrics, missing = _values(inside, gpus), dict[str, str]()
     if joules is not None:

@@ -113,15 +113,11 @@ def forest(evidence: Evidence) -> list[Drawing]:
     caption = FOREST.format(margin=wording.percent(margin))
     if len(shown) < len(ratios):
         caption += f" {len(shown)} of {len(ratios):,} lines, headlines first; the table has all."
-    labels = {_label(finding) for finding in shown}
+    labels = {label_of(finding.outcome.label, finding.row.stratum) for finding in shown}
     letters = sum(1 + label.count("\n") for label in labels)
     height = 0.9 + 0.28 * (len(shown) + 0.5 * len(labels)) + 0.1 * letters
     paint = partial(_paint, shown, margin, evidence.colours)
     return [Drawing("forest", "Ratios to the baseline", caption, height, paint)]
-
-
-def _label(finding: Finding) -> str:
-    return label_of(finding.outcome.label, finding.row.stratum)
 
 
 def _better_right(finding: Finding) -> Bounds:
@@ -162,7 +158,7 @@ def _intervals(axes: Axes, shown: Sequence[Finding], colours: Colours) -> None:
         row = finding.row
         if (row.metric, row.stratum) != before:
             place += 0.5 if labels and several else 0.0
-            labels[place] = _label(finding)
+            labels[place] = label_of(finding.outcome.label, row.stratum)
         before = (row.metric, row.stratum)
         level = f"   {shortened(row.b, LABEL_WIDTH)}" if several else ""
         note, point = f"{wording.effect(finding)}{level}", (1.01, place)

@@ -60,7 +60,14 @@ class Reached:
         return float(times[half - 1]) if len(times) >= half else math.inf
 
     def at_risk(self, end: float) -> NDArray[np.float64]:
-        """Return the seconds on the way: until the end of all for runs that never got there."""
+        """Return the seconds that each run was on its way.
+
+        Args:
+            end: Seconds until which runs that never got there count.
+
+        Returns:
+            Seconds of each run, (runs,).
+        """
         return np.where(self.reached, self.seconds, end)
 
 

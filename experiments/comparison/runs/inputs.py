@@ -24,7 +24,7 @@ def table(runs: Any) -> pd.DataFrame:
         Unreachable: Run ids cannot be looked up.
     """
     if isinstance(runs, pd.DataFrame):
-        frame = _from_search(runs) if _is_of_mlflow(runs) else runs
+        frame = _from_search(runs) if has_runs_of_mlflow(runs) else runs
     elif isinstance(runs, str):
         frame = _from_each([runs])
     elif isinstance(runs, Iterable):
@@ -48,13 +48,13 @@ def table(runs: Any) -> pd.DataFrame:
 
 
 def has_runs_of_mlflow(runs: Any) -> bool:
-    """Return whether the runs are on MLflow's tracking server, with their raw values."""
-    return _is_of_mlflow(runs) if isinstance(runs, pd.DataFrame) else True
+    """Return whether the runs are on MLflow's tracking server, with their raw values.
 
-
-def _is_of_mlflow(frame: pd.DataFrame) -> bool:
-    """Return whether a table is MLflow's; one of `query` has a column of names."""
-    named = {str(name) for name in frame.columns}
+    A table counts as MLflow's by its columns: one of `query` has a column of names.
+    """
+    if not isinstance(runs, pd.DataFrame):
+        return True
+    named = {str(name) for name in runs.columns}
     return "run_id" in named and "name" not in named and bool(named & {"artifact_uri", *OF_MLFLOW})
 
 

@@ -40,9 +40,25 @@ AT_ONCE = 8
 class Source(Protocol):
     """Store of the files and series of runs: `tracking.store.Store`."""
 
-    def file(self, run_id: str, path: str, folder: Path) -> Path | None: ...
+    def file(self, run_id: str, path: str, folder: Path) -> Path | None:
+        """Download an artifact of a run.
 
-    def points(self, run_id: str, key: str) -> list[Point]: ...
+        Args:
+            run_id: Id of the run.
+            path: Path of the artifact in the run.
+            folder: Folder that gets the file.
+
+        Returns:
+            The path of the file; None if the run has no such artifact.
+        """
+
+    def points(self, run_id: str, key: str) -> list[Point]:
+        """Return the whole history of a run's metric; empty if it has no such metric.
+
+        Args:
+            run_id: Id of the run.
+            key: Name of the metric.
+        """
 
 
 @dataclass(frozen=True)
@@ -170,7 +186,12 @@ def _fetch_run(source: Source, run: ShownRun, folder: Path) -> RawRun:
 
 
 def from_files(runs: Sequence[ShownRun], paths: Mapping[str, Path]) -> list[RawRun]:
-    """Return steps only, from files by run id, for when the server is away."""
+    """Return the steps of runs, without their epochs, for when the server is away.
+
+    Args:
+        runs: Runs that are shown.
+        paths: File `values.parquet` of a run, by its id; runs without one are left out.
+    """
     return [_raw_run(run, paths[run.run_id], {}) for run in runs if run.run_id in paths]
 
 

@@ -132,25 +132,57 @@ class MeanDistribution:
         return np.asarray(1 - self.weights[..., 0])
 
     def p_above(self, bound: float) -> Floats:
-        """Return the one-sided p that the mean lies above the bound."""
+        """Return the one-sided p that the mean lies above the bound.
+
+        Args:
+            bound: Largest mean of the hypothesis that is tested, on the scale of the shifts.
+
+        Returns:
+            A p for each outcome, (…, outcomes).
+        """
         return self._tail(bound, 1.0)
 
     def p_below(self, bound: float) -> Floats:
-        """Return the one-sided p that the mean lies below the bound."""
+        """Return the one-sided p that the mean lies below the bound.
+
+        Args:
+            bound: Smallest mean of the hypothesis that is tested, on the scale of the shifts.
+
+        Returns:
+            A p for each outcome, (…, outcomes).
+        """
         return self._tail(bound, -1.0)
 
     def p(self) -> Floats:
-        """Two-sided p that the mean is not 0."""
+        """Return the two-sided p that the mean is not 0.
+
+        Returns:
+            A p for each outcome, (…, outcomes), never below `SMALLEST_P`.
+        """
         tail = np.minimum(self.p_above(0.0), self.p_below(0.0))
         return np.asarray(np.clip(2 * tail, SMALLEST_P, 1.0))
 
     def p_within(self, bound: float) -> Floats:
-        """Larger p of two one-sided tests that the mean lies inside ±bound."""
+        """Return the larger p of two one-sided tests that the mean lies inside ±bound.
+
+        Args:
+            bound: Margin on the scale of the shifts.
+
+        Returns:
+            A p for each outcome, (…, outcomes), never below `SMALLEST_P`.
+        """
         tail = np.maximum(self.p_above(-bound), self.p_below(bound))
         return np.asarray(np.clip(tail, SMALLEST_P, 1.0))
 
     def interval(self, confidence: float = 0.95) -> tuple[Floats, Floats]:
-        """Return the bounds beyond which each one-sided p is below (1 - confidence) / 2."""
+        """Return the bounds beyond which each one-sided p is below (1 - confidence) / 2.
+
+        Args:
+            confidence: 0.95 for an interval of 95 %.
+
+        Returns:
+            Lower and upper bounds, (…, outcomes) each, on the scale of the shifts.
+        """
         return self._quantile((1 - confidence) / 2, 1.0), self._quantile((1 - confidence) / 2, -1.0)
 
     def _tail(self, bound: float, sign: float) -> Floats:
@@ -201,6 +233,13 @@ def distributions(fits: Fits) -> MeanDistribution:
 
 
 def distributions_of(series: Sequence[ArrayLike]) -> MeanDistribution:
-    """Return the same from the shifts of each outcome, whose numbers of blocks may differ."""
+    """Return the distributions of outcomes whose numbers of blocks may differ.
+
+    Args:
+        series: Shifts of each outcome, (blocks,) in the order in which they were measured.
+
+    Returns:
+        The same as of `distributions`, (outcomes,).
+    """
     fields = zip(*(vars(fit(shifts)).values() for shifts in series), strict=True)
     return distributions(Fits(*map(np.stack, fields)))

@@ -62,7 +62,12 @@ def log_ratios(a: ArrayLike, b: ArrayLike) -> Floats:
 
 
 def is_constant(values: ArrayLike, scale: float = 1.0) -> bool:
-    """Return whether values differ by no more than rounding; `scale`: of their inputs."""
+    """Return whether values differ by no more than rounding.
+
+    Args:
+        values: Values, or differences of values.
+        scale: Size of the numbers that the values were computed from, which their rounding follows.
+    """
     return bool(np.ptp(numbers(values)) <= ROUNDING * max(abs(scale), np.finfo(float).tiny))
 
 
@@ -87,6 +92,12 @@ def geometric_mean(values: Floats) -> float:
 
 @lru_cache(maxsize=1024)
 def t_quantile(chance: float, df: float) -> float:
+    """Return a quantile of Student's t distribution.
+
+    Args:
+        chance: Probability below the quantile, 0 to 1.
+        df: Degrees of freedom.
+    """
     return float(special.stdtrit(df, chance))
 
 
@@ -106,7 +117,16 @@ def minimum_values(q: float, confidence: float = 0.95) -> int:
 
 
 def earned(q: float, n: int, confidence: float = 0.95) -> bool:
-    """Return whether n values are enough to report quantile q (0.95 is p95)."""
+    """Return whether n values are enough to report a quantile with a distribution-free interval.
+
+    Args:
+        q: The quantile: 0.95 is p95.
+        n: Number of values.
+        confidence: Of the interval.
+
+    Raises:
+        UsageError: q is not between 0 and 1.
+    """
     return n >= minimum_values(q, confidence)
 
 
@@ -133,5 +153,12 @@ def a12(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def probability_within_blocks(shifts: ArrayLike) -> float:
-    """Return P(b > a) of the runs of one block, ties counted half, free of drift."""
+    """Return P(b > a) of the runs of one block, ties counted half, free of drift.
+
+    Args:
+        shifts: Values of b against a, one a block; only their signs count.
+
+    Returns:
+        0 to 1; 0.5 is no effect.
+    """
     return float((np.sign(numbers(shifts)).mean() + 1) / 2)

@@ -58,7 +58,14 @@ def batches(first: int, most: int) -> tuple[int, ...]:
 
 
 def spending(share: float) -> float:
-    """Return the share of the error rate that is spent after this share of the most blocks."""
+    """Return the share of the error rate that is spent so far, about as by Pocock's boundary.
+
+    Args:
+        share: Blocks so far over the most blocks, 0 to 1.
+
+    Returns:
+        0 to 1, rising with the share.
+    """
     return math.log1p((math.e - 1) * share)
 
 
@@ -112,7 +119,11 @@ class Looks:
         return np.asarray(np.where(level < levels[0], level / levels[0] * _RATES[0], inside))
 
     def one_sided(self, nominal: ArrayLike) -> Floats:
-        """Return the same from a one-sided p."""
+        """Return the least error rate at which this look rejects, from a one-sided nominal p.
+
+        Args:
+            nominal: p-values as of a campaign with a single look.
+        """
         level = np.asarray(nominal, dtype=float)
         return self.p(2 * level) / 2 if self.blocks else level
 
@@ -138,7 +149,14 @@ FIXED = Looks()
 
 
 def strictest(looks: Iterable[Looks]) -> Looks:
-    """Return the looks with the widest intervals among those of several campaigns."""
+    """Return the looks with the widest intervals among those of several campaigns.
+
+    Args:
+        looks: Looks of each campaign.
+
+    Returns:
+        Those with the lowest level; `FIXED` without a campaign.
+    """
     return min(looks, key=lambda of_campaign: of_campaign.level(ALPHA), default=FIXED)
 
 

@@ -34,5 +34,12 @@ def warnings(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
 
 
 def error_rate(blocks: Sequence[int]) -> float:
-    """Return how often a test at 5 % shows a difference where there is none, in any report."""
+    """Return how often a test at 5 % shows a difference where there is none, in any report.
+
+    Args:
+        blocks: Blocks after which a report was written, ascending.
+
+    Returns:
+        Share of such campaigns, 0 to 1.
+    """
     return sequential.crossed(blocks, [-float(special.ndtri(ALPHA / 2))] * len(blocks))

@@ -400,10 +400,6 @@ class Control:
             finding for finding in self.tested if without_batch(finding.row.metric) in metrics
         )
 
-    def shows_delay(self, finding: Finding) -> bool:
-        """Return whether a delayed outcome is shown to be slower."""
-        return finding.different and finding.way == "slower"
-
     def as_injected(self, finding: Finding) -> bool:
         """Return whether the interval comes within the margin of the injected delay."""
         if self.injected is None:

@@ -103,7 +103,15 @@ def narrower(finding: Finding) -> float | None:
 
 
 def as_effect(shift: float, kind: str) -> float:
-    """Return a shift as a share (0.03 is 3 %) or in the metric's unit."""
+    """Return the size of a shift as it is reported.
+
+    Args:
+        shift: On the scale of the test, which is logarithmic for ratios.
+        kind: `ratio` or `difference`.
+
+    Returns:
+        A share (0.03 is 3 %) for a ratio; else in the metric's unit.
+    """
     return math.expm1(min(shift, 700.0)) if kind == "ratio" else shift
 
 

@@ -38,7 +38,11 @@ class Pictures:
 
 
 def of_arrays(arrays: Iterable[NDArray[np.uint8]]) -> Iterable[Image.Image]:
-    """Yield the pictures of uint8 arrays (n, height, width) or (n, height, width, 3)."""
+    """Yield the pictures of arrays, in their order.
+
+    Args:
+        arrays: uint8 (n, height, width) in grey, or (n, height, width, 3) in RGB.
+    """
     for array in arrays:
         yield from (Image.fromarray(picture) for picture in array)
 

@@ -39,10 +39,24 @@ class Backend(Protocol):
     """Place where the cells of a campaign run."""
 
     def extract(self, jobs: Sequence[Job]) -> list[bool]:
-        """Run jobs that cells need, in this order. Return whether each succeeded."""
+        """Run jobs that cells need, in this order.
+
+        Args:
+            jobs: Jobs of `Prepared.before`.
+
+        Returns:
+            For each job, True if it succeeded.
+        """
 
     def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[BlockResult]:
-        """Run every missing cell by block. Closed before its end, it stops what still runs."""
+        """Run every missing cell by block. Closed before its end, it stops what still runs.
+
+        Args:
+            blocks: Cells of each block, in the order in which they run.
+
+        Yields:
+            The result of each block, as soon as its cells have ended.
+        """
 
 
 def select_backend(campaign: Campaign) -> Backend:

@@ -98,7 +98,15 @@ def _from_files(
 
 
 def buckets(lengths: Array, *, varying: bool) -> Sequence[Array]:
-    """Split rows of `lengths` (n, parts) into buckets of the same size by their first part."""
+    """Split examples into buckets of similar lengths, whose sizes differ by one at most.
+
+    Args:
+        lengths: Lengths of the parts of each example, (n, parts); the first part decides.
+        varying: False for a single bucket.
+
+    Returns:
+        Rows of `lengths`, for each bucket from the shortest to the longest.
+    """
     return np.array_split(np.argsort(lengths[:, 0], kind="stable"), BUCKETS if varying else 1)
 
 
