@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -192,18 +192,25 @@ class Place:
         )
 
     def start(self, **settings: str) -> warm.Process:
-        """Start what `run` runs."""
+        """Start the command of `run`."""
         return self.begin(*self.command("captioning", **settings))
 
     def begin(self, *command: str) -> warm.Process:
-        """Start a command of evenhand's."""
+        """Start a command of evenhand."""
         output = self.folder / f"output-{uuid.uuid4().hex[:8]}.txt"
         return warm.Process(command, self.environment, self.folder, output)
 
 
-def toy_costs(**seconds: float) -> dict[str, str]:
-    """Return the environment of durations of the toy framework's steps, inferences and copies."""
-    return {"EVENHAND_TOY_COSTS": json.dumps(dict.fromkeys(("toy", "toy+twin"), seconds))}
+def are_gone(processes: Iterable[psutil.Process]) -> bool:
+    """Return whether none runs; one may wait as a zombie for a parent that has died."""
+    running = (process for process in processes if process.is_running())
+    return all(process.status() == psutil.STATUS_ZOMBIE for process in running)
+
+
+def set_toy_costs(monkeypatch: pytest.MonkeyPatch, **costs: float) -> None:
+    """Set costs of the toy framework and its twin, in seconds, and in bytes for `row_bytes`."""
+    costs_of_both = dict.fromkeys(("toy", "toy+twin"), costs)
+    monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(costs_of_both))
 
 
 @pytest.fixture

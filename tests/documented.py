@@ -1,4 +1,4 @@
-"""Commands in the project's Markdown, and whether they can be run.
+"""Commands in the project's Markdown, and those among them that can run.
 
 A command is a line of a fenced block without a language (```text is output), or a code span that
 begins with a known program. An HTML comment before the block, or behind the span, excludes it:

@@ -1,4 +1,4 @@
-"""Import contracts of pyproject.toml, and what such contracts cannot express."""
+"""Import contracts of pyproject.toml, and rules that such contracts cannot express."""
 
 from __future__ import annotations
 

@@ -227,7 +227,18 @@ def each_once(*, quick: bool) -> list[Command]:
     return list(results.values())
 
 
-def run(command: Command, checkout: Path) -> None:
+LONG = pytest.mark.slow, pytest.mark.timeout(7_200)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *each_once(quick=True),
+        *(pytest.param(command, marks=LONG) for command in each_once(quick=False)),
+    ],
+    ids=named,
+)
+def test_command_runs(command: Command, checkout: Path) -> None:
     """Run a command, quick ones without the start of a program."""
     words = [
         sys.executable if command.words[0] == "python" else command.words[0],
@@ -260,15 +271,3 @@ def run(command: Command, checkout: Path) -> None:
         done.stdout[-2_000:] + done.stderr[-2_000:]
     )  # 3: done, but too little for a verdict
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("command", each_once(quick=True), ids=named)
-def test_quick_command_runs(command: Command, checkout: Path) -> None:
-    run(command, checkout)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7_200)
-@pytest.mark.parametrize("command", each_once(quick=False), ids=named)
-def test_command_runs(command: Command, checkout: Path) -> None:
-    run(command, checkout)

@@ -84,16 +84,16 @@ class Process:
     def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
         if self.returncode is None:
-            raise subprocess.TimeoutExpired(self._command, timeout or 0, self.said)
+            raise subprocess.TimeoutExpired(self._command, timeout or 0, self.output)
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
         self.wait(timeout)
-        return self.said, None
+        return self.output, None
 
     @property
-    def said(self) -> str:
-        """Output until now."""
+    def output(self) -> str:
+        """Output of the command until now."""
         return self._output.read_text() if self._output.exists() else ""
 
     def send_signal(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""How often the predicted number of further blocks is enough, over true ratios and SDs."""
+"""Coverage of the predicted number of further blocks, over true ratios and SDs."""
 
 from __future__ import annotations
 

@@ -46,9 +46,7 @@ def test_login_history_outlives_a_restart(answers: dict[str, Any]) -> None:
     assert answers["second"]["guesses for alice"]["429"] > 0
 
 
-def test_withdrawn_password_expires_within_a_minute(
-    answers: dict[str, Any],
-) -> None:
+def test_withdrawn_password_expires_within_a_minute(answers: dict[str, Any]) -> None:
     assert answers["withdrawn"] == [200, 401, 200, 401]
 
 

@@ -83,7 +83,7 @@ class Names:
             query, client = self._socket.recvfrom(512)
             question = query[12 : query.index(b"\0", 12) + 5]
             header = query[:2] + b"\x81\x80" + b"\0\1\0\1\0\0\0\0"
-            ten_minutes = (600).to_bytes(4, "big")  # as Docker's own name server says
+            ten_minutes = (600).to_bytes(4, "big")  # as Docker's name server sends it
             answer = b"\xc0\x0c\0\1\0\1" + ten_minutes + b"\0\4" + socket.inet_aton(self.address)
             self._socket.sendto(header + question + answer, client)
 

@@ -180,7 +180,8 @@ def hostile(experiment: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def test_hostile_searches_delay_no_other_account(group: Group, filled: str) -> None:
     main = psutil.Process(int((group.folder / "server.pid").read_text()))
-    workers, before = set(main.children(recursive=True)), log_lines(group)
+    log = group.folder / "server.log"
+    workers, before = set(main.children(recursive=True)), log.read_text()
     read = f"{API}/experiments/get?experiment_id={filled}"
     assert {group.ask("bob", "GET", read).status_code for _ in range(4)} == {200}
     # Two of the four dear ones at a time, 5 s each: 10 s of attack.
@@ -198,11 +199,7 @@ def test_hostile_searches_delay_no_other_account(group: Group, filled: str) -> N
     assert statistics.median(waits) < 0.5
     assert max(waits) < 1
     assert set(main.children(recursive=True)) == workers, "no worker died"
-    lines = log_lines(group)[len(before) :]
+    lines = log.read_text().removeprefix(before).splitlines()
     assert len(lines) - len(waits) - 4 <= 2 * len(attack), "one of each request and failure"
     assert 1 <= len([line for line in lines if "a search of alice failed" in line]) <= 4
     assert not [line for line in lines if "SELECT" in line or "Traceback" in line]
-
-
-def log_lines(group: Group) -> list[str]:
-    return (group.folder / "server.log").read_text().splitlines()

@@ -49,14 +49,6 @@ def _nul(name: str, rng: random.Random) -> str:
     return f"{name}\0{rest}" if rng.random() < 0.7 else _inserted(name, rng, "\0")
 
 
-def _space(name: str, rng: random.Random) -> str:
-    return _inserted(name, rng, rng.choice(SPACES) * rng.choice((1, 1, 2)))
-
-
-def _case(name: str, rng: random.Random) -> str:
-    return "".join(rng.choice((letter.upper(), letter)) for letter in name)
-
-
 def _look_alike(name: str, rng: random.Random) -> str:
     places = [place for place, letter in enumerate(name) if letter in LOOK_ALIKES]
     if not places or rng.random() < 0.1:
@@ -75,8 +67,10 @@ def _camel(name: str, rng: random.Random) -> str:
 
 CLASSES: dict[str, Rename] = {
     "NUL": _nul,
-    "whitespace": _space,
-    "case": _case,
+    "whitespace": lambda name, rng: _inserted(
+        name, rng, rng.choice(SPACES) * rng.choice((1, 1, 2))
+    ),
+    "case": lambda name, rng: "".join(rng.choice((letter.upper(), letter)) for letter in name),
     "escapes": lambda name, _: name,  # written in another way
     "duplicates": lambda name, _: name,
     "look-alikes": _look_alike,

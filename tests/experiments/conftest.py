@@ -1,4 +1,4 @@
-"""Of the tests of plans."""
+"""Fixtures of the tests of experiments."""
 
 from __future__ import annotations
 

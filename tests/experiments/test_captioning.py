@@ -32,7 +32,7 @@ from experiments.datasets.captions import index
 from experiments.studies import captioning
 from experiments.workloads import served
 from experiments.workloads.captioning import samples
-from tests.conftest import ROOT, Place, titled, toy_costs, wait_for
+from tests.conftest import ROOT, Place, set_toy_costs, titled, wait_for
 from tests.experiments.small_campaigns import run as run_campaign
 from tracking.records import JIT_COMPILE, JIT_PLANNED, StoredRun
 from tracking.store import Store
@@ -395,8 +395,7 @@ def test_interrupted_extraction_continues(tmp_path: Path, place: Place) -> None:
 def test_two_campaigns_at_the_same_time_extract_once(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in toy_costs(infer=1.5).items():  # long enough to meet
-        monkeypatch.setenv(name, text)
+    set_toy_costs(monkeypatch, infer=1.5)  # long enough to meet
     place = replace(place, cache=tmp_path / "cache")
     options = {"blocks": "1", "frameworks": "toy", "epochs": "1", "inference_requests": "2"}
     processes = [place.begin(*place.command("captioning", **options)) for _ in range(2)]

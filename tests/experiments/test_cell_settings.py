@@ -17,7 +17,6 @@ import models
 from experiments import studies
 from experiments.config import devices, memory
 from experiments.config import settings as settings_
-from experiments.config.settings import CampaignSettings
 from experiments.contract import CellSpec, Prepared, Treatment
 from experiments.run.cell_run import CellTask, cell_spec
 from experiments.run.plan import Plan
@@ -60,7 +59,7 @@ class Cell:
         return counts
 
 
-# Two values of a setting, and whether a cell's process got the one of its level.
+# Two values of a setting, and a check that a cell's process got the value of its level.
 Check = tuple[str, str, Callable[[Cell, Any], bool]]
 
 
@@ -70,18 +69,6 @@ def on(name: str) -> Callable[[Cell, Any], bool]:
 
 def of_spec(name: str) -> Callable[[Cell, Any], bool]:
     return lambda cell, settings: bool(cell.seen["spec"][name] == str(getattr(settings, name)))
-
-
-def of_optimizer(key: str, name: str) -> Callable[[Cell, Any], bool]:
-    return lambda cell, settings: bool(cell.seen["optimizer"][key] == getattr(settings, name))
-
-
-def has_epoch_steps(cell: Cell, settings: Any) -> bool:
-    return cell.calls("steps") == settings.epochs * settings.steps_per_epoch
-
-
-def is_placed(cell: Cell, settings: CampaignSettings) -> bool:
-    return tuple(cell.seen["affinity"]) == devices.cpus_of_cells(settings)
 
 
 def has_step_rows(cell: Cell, settings: Any) -> bool:
@@ -115,10 +102,6 @@ def is_extracted(cell: Cell, settings: Any) -> bool:
     return sum(count for call, count in calls if shape in call) == -(-settings.images // 32)
 
 
-def has_weights(cell: Cell, settings: Any) -> bool:
-    return (cell.extraction["weights"] == OF_FILE) == (settings.weights != "random")
-
-
 def has_split(cell: Cell, settings: Any) -> bool:
     """Return whether half of the pictures trained, or 85 % in a random split."""
     share = {"own": 0.5, "random": 0.85}[settings.split]
@@ -138,7 +121,11 @@ CHECKS: dict[str, Check] = {
     ),
     "conv_algorithm": ("profiled", "heuristic", on("conv_algorithm")),
     "threads": ("2", "3", on("threads")),
-    "pin": ("none", "auto", is_placed),
+    "pin": (
+        "none",
+        "auto",
+        lambda cell, settings: tuple(cell.seen["affinity"]) == devices.cpus_of_cells(settings),
+    ),
     "malloc": (
         "system",
         "keep",
@@ -152,14 +139,26 @@ CHECKS: dict[str, Check] = {
     "formulation": ("sequence", "prefix", has_step_rows),
     "batch_size": ("8", "4", has_step_rows),
     "epochs": ("2", "1", lambda cell, settings: cell.calls("epochs") == settings.epochs),
-    "steps_per_epoch": ("4", "5", has_epoch_steps),
+    "steps_per_epoch": (
+        "4",
+        "5",
+        lambda cell, settings: cell.calls("steps") == settings.epochs * settings.steps_per_epoch,
+    ),
     "warmup_steps": (
         "1",
         "2",
         lambda cell, settings: cell.phases["train"][1] == settings.warmup_steps,
     ),
-    "optimizer": ("adam", "adam-stock", of_optimizer("name", "optimizer")),
-    "learning_rate": ("0.01", "0.02", of_optimizer("learning_rate", "learning_rate")),
+    "optimizer": (
+        "adam",
+        "adam-stock",
+        lambda cell, settings: cell.seen["optimizer"]["name"] == settings.optimizer,
+    ),
+    "learning_rate": (
+        "0.01",
+        "0.02",
+        lambda cell, settings: cell.seen["optimizer"]["learning_rate"] == settings.learning_rate,
+    ),
     "dropout": ("0.5", "0.25", of_spec("dropout")),
     "precision": ("float32", "bfloat16", on("precision")),
     "vocabulary": ("60", "70", of_spec("vocabulary")),
@@ -176,7 +175,13 @@ CHECKS: dict[str, Check] = {
 OF_PICTURES: dict[str, Check] = {
     "images": ("40", "80", is_extracted),
     "image_size": ("32", "40", is_extracted),
-    "weights": ("random", "FILE", has_weights),
+    "weights": (
+        "random",
+        "FILE",
+        lambda cell, settings: (
+            (cell.extraction["weights"] == OF_FILE) == (settings.weights != "random")
+        ),
+    ),
 }
 OF_SPLIT: dict[str, Check] = {"split": ("own", "random", has_split)}
 OF_DATA: dict[str, Check] = {
@@ -205,7 +210,7 @@ GROUPS = {
 
 
 def test_settings_of_a_cell_are_all_checked() -> None:
-    """A new one fails here until it has two values and a way to see which of them a process got."""
+    """A new setting fails here until it has two values and a check of a cell's process."""
     checked = [name for _, checks in GROUPS.values() for name in checks]
     assert settings_.searchable(captioning.Settings) == set(checked)
 

@@ -34,14 +34,11 @@ Call = Callable[..., int]
 
 def store_runs(store: Store, stored: Iterable[StoredRun]) -> None:
     """Write runs into the database as a campaign would have logged them."""
-
-    def id_of(origin: str) -> str:
-        return uuid.uuid5(uuid.NAMESPACE_OID, origin).hex
-
+    id_of = partial(uuid.uuid5, uuid.NAMESPACE_OID)
     filled = []
     for run in stored:
         tags = {
-            key: id_of(text.removeprefix("run:")) if text.startswith("run:") else text
+            key: id_of(text.removeprefix("run:")).hex if text.startswith("run:") else text
             for key, text in run.tags.items()
         }
         tags |= {"mlflow.runName": run.name, "origin": run.run_id}
@@ -49,7 +46,7 @@ def store_runs(store: Store, stored: Iterable[StoredRun]) -> None:
         if run.end_ms:
             outcome = RunOutcome.OK if run.status == "FINISHED" else RunOutcome.FAILED
             tags, status = tags | {"outcome": outcome}, outcome.status
-        filled.append(replace(run, run_id=id_of(run.run_id), status=status, tags=tags))
+        filled.append(replace(run, run_id=id_of(run.run_id).hex, status=status, tags=tags))
     store.experiment_id("captioning")
     fill(store.uri, filled, "captioning")
     store.expect([], "captioning", {run.tags["origin"]: run.run_id for run in filled})

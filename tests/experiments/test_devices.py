@@ -118,7 +118,7 @@ def test_every_preset_fits_the_timing_of_a_gpu(name: str) -> None:
     ("visible_to", "device", "warnings"),
     [("1", "cuda", 1), ("toy", "cpu", 1), ("", "auto", 0)],
 )
-def test_auto_asks_the_frameworks_if_nvml_does_not_answer(
+def test_auto_queries_the_frameworks_if_nvml_does_not_answer(
     visible_to: str, device: str, warnings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulate a container with CUDA and without NVML."""

@@ -345,7 +345,7 @@ def killed(
     wait_for(lambda: any(cells("*/cells/*/*/worker_1_of_2.log")) and bool(ranks(place)), 600)
     (worker,) = ranks(place)
     worker.kill()
-    return LostWorker(place, campaign.wait(900), campaign.said, worker)
+    return LostWorker(place, campaign.wait(900), campaign.output, worker)
 
 
 @two_cpus

@@ -1,4 +1,4 @@
-"""Every setting of every command and experiment with hostile values: one line, exit code 2."""
+"""Hostile values of settings of all commands and experiments: one line, exit code 2."""
 
 from __future__ import annotations
 

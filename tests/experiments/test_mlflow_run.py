@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from models.frameworks import available, missing
-from tests.conftest import QUICK, ROOT, Place, toy_costs, wait_for
+from tests.conftest import QUICK, ROOT, Place, are_gone, set_toy_costs, wait_for
 from tracking.records import StoredRun
 from tracking.store import Store
 
@@ -48,26 +48,21 @@ def test_launch_in_the_users_experiment_is_the_campaign(place: Place) -> None:
     assert runs["campaign"].params["learning_rate"] == "0.001"
 
 
-def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
 def test_killed_runner_ends_the_campaign(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in toy_costs(step=0.2).items():
-        monkeypatch.setenv(name, text)
+    set_toy_costs(monkeypatch, step=0.2)
     store = Store(place.uri)
     list(store.runs("captioning"))  # two processes that create a database at once fail in MLflow
     runner = place.begin(*command(place, blocks="2", epochs="40"))
 
     def is_measuring() -> bool:
-        assert runner.poll() is None, runner.said
+        assert runner.poll() is None, runner.output
         return any(run.tags.get("kind") == "cell" for run in store.runs("captioning"))
 
     wait_for(is_measuring, 120)
     children = psutil.Process(runner.pid).children(recursive=True)
     runner.send_signal(signal.SIGKILL)
     runner.wait()
-    wait_for(lambda: all(map(is_gone, children)), 60)
+    wait_for(lambda: are_gone(children), 60)
     runs = {run.tags["kind"]: run for run in store.runs("captioning")}
     assert (runs["campaign"].status, runs["cell"].status) == ("KILLED", "KILLED")
     assert "SIGTERM" in runs["campaign"].tags["outcome_reason"]

@@ -12,7 +12,7 @@ import pytest
 
 from experiments.run.journal_runs import cell_results
 from tests import neighbours
-from tests.conftest import Place, titled, toy_costs, wait_for
+from tests.conftest import Place, set_toy_costs, titled, wait_for
 from tests.faults.test_campaign import records
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
 from tracking.journal import Journal
@@ -31,11 +31,6 @@ TOYS = {
 }
 
 
-def slow_down(monkeypatch: pytest.MonkeyPatch, step_seconds: float) -> None:
-    for name, text in toy_costs(step=step_seconds).items():
-        monkeypatch.setenv(name, text)
-
-
 def cells(place: Place) -> dict[str, list[StoredRun]]:
     """Return the runs of every cell, in the order in which they began."""
     runs: dict[str, list[StoredRun]] = {}
@@ -48,7 +43,7 @@ def cells(place: Place) -> dict[str, list[StoredRun]]:
 def test_disturbed_cells_are_repeated_once_and_not_judged(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow_down(monkeypatch, 0.1)
+    set_toy_costs(monkeypatch, step=0.1)
     with neighbours.busy(1, neighbours.A_TENTH):
         done = place.run(**TOYS, blocks="1", others_limit_percent="0")
     assert done.returncode == 3, done.stderr + done.stdout
@@ -73,11 +68,7 @@ def test_resume_runs_interrupted_repetition_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Take a limit of 0 %: the cell is beyond it however free the machine is."""
-    slow_down(monkeypatch, 0.1)
-
-    def is_repeating() -> bool:
-        opened = [record for record in records(place) if isinstance(record, RunOpened)]
-        return any("repeats" in run.tags for run in opened)
+    set_toy_costs(monkeypatch, step=0.1)
 
     def outcomes() -> list[tuple[str, bool]]:
         tags = [run.tags for run in cells(place)["toy · block 1"]]
@@ -86,7 +77,14 @@ def test_resume_runs_interrupted_repetition_once(
     with neighbours.busy(1, neighbours.A_TENTH):
         settings = {**TOYS, "frameworks": "toy", "blocks": "1", "others_limit_percent": "0"}
         campaign = place.start(**settings)
-        wait_for(is_repeating, 120)
+        wait_for(
+            lambda: any(
+                "repeats" in record.tags
+                for record in records(place)
+                if isinstance(record, RunOpened)
+            ),
+            120,
+        )
         campaign.send_signal(signal.SIGINT)
         campaign.communicate(timeout=120)
         interrupted = [("ok", False), ("interrupted", True)]
@@ -162,7 +160,7 @@ def test_background_load_causes_no_false_verdict(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run A/A 20 times, six blocks each: a difference beyond the margin is a false verdict."""
-    slow_down(monkeypatch, 0.02)
+    set_toy_costs(monkeypatch, step=0.02)
     settings = {**TOYS, "steps_per_epoch": "12", "blocks": "6", "others_limit_percent": "10"}
     with neighbours.busy(os.cpu_count() or 1):
         for seed in range(20):

@@ -111,7 +111,7 @@ def test_dead_worker_on_another_node_fails_cell(
         parent.wait(300)
     finally:
         parent.kill()
-    assert parent.returncode == 1, parent.said
+    assert parent.returncode == 1, parent.output
     runs = Store(on_cluster.uri).runs("distributed", "tags.kind = 'cell'")
     (tags,) = (run.tags for run in runs if run.params["group"] == "2")
     assert tags["outcome"] == "failed"

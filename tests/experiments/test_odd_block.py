@@ -44,7 +44,7 @@ CLEAN, ODD = (0.10, 0.12, 0.09, 0.11, 0.10, 0.08), (0.10, 0.12, 0.09, 0.79, 0.10
 
 
 def test_clean_campaigns_have_odd_blocks_at_the_level() -> None:
-    """Of 4,000 campaigns a share of 5 % is known to 1 % (three standard errors)."""
+    """Simulate 4,000 campaigns: three standard errors of a share of 5 % are 1 %."""
     rng = np.random.default_rng(0)
     for n in (6, 8, 12):
         samples = rng.standard_normal((4_000, n))
@@ -204,13 +204,14 @@ def test_slowed_block_is_measured_again_once(
     monkeypatch.setenv("EVENHAND_TOY_COSTS", json.dumps(costs))
     monkeypatch.setenv("EVENHAND_TOY_EVENTS", str(tmp_path / "events"))
 
-    def is_repeating() -> bool:
-        opened = [record for record in records(place) if isinstance(record, RunOpened)]
-        return any("repeats" in run.tags for run in opened)
-
     process = place.start(**TOYS, blocks="6", primary="train/examples_per_second")
     pause_twin(tmp_path / "events", process, (0.0, 0.06, 0.03, 1.0, 0.05, 0.02))
-    wait_for(is_repeating, 120)
+    wait_for(
+        lambda: any(
+            "repeats" in record.tags for record in records(place) if isinstance(record, RunOpened)
+        ),
+        120,
+    )
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     monkeypatch.delenv("EVENHAND_TOY_EVENTS")

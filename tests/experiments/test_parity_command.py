@@ -1,4 +1,4 @@
-"""The command `parity`, and the parity check of a campaign before it measures."""
+"""Command `parity`, and the parity check of a campaign before it measures."""
 
 from __future__ import annotations
 
@@ -157,11 +157,6 @@ def recording_gate(monkeypatch: pytest.MonkeyPatch) -> RecordingGate:
     return gate
 
 
-@pytest.fixture
-def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provenance, "gpus", lambda: ["NVIDIA H100 (driver 580)"])
-
-
 def prove(settings: classification.Settings) -> Prepared:
     treatments = tuple(Treatment(name, name) for name in settings.frameworks)
     plan = Plan("", "framework", "", treatments)
@@ -172,10 +167,14 @@ def prove(settings: classification.Settings) -> Prepared:
 @pytest.mark.parametrize(
     ("device", "expected"), [("auto", "cuda"), ("cuda", "cuda"), ("cpu", "cpu")]
 )
-@pytest.mark.usefixtures("one_gpu")
 def test_campaign_proves_equality_on_the_measured_device(
-    device: str, expected: str, tmp_path: Path, recording_gate: RecordingGate
+    device: str,
+    expected: str,
+    tmp_path: Path,
+    recording_gate: RecordingGate,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(provenance, "gpus", lambda: ["NVIDIA H100 (driver 580)"])
     prepared = prove(classification.Settings(device=device, cache=str(tmp_path)))
     assert recording_gate.devices == [expected]
     (variables,) = recording_gate.environments

@@ -13,7 +13,7 @@ from experiments.contract import CellSpec
 from experiments.run.cell_process import CellProcess
 from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 
-# Four times what a pipe holds, written after the request to end.
+# Four times the capacity of a pipe, written after the request to end.
 LINES = 4_000
 LAST_WORDS = f"""#!{sys.executable}
 import signal, sys, time

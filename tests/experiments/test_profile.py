@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import repeat
+from itertools import permutations, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,14 +61,16 @@ def test_leaf_has_no_other_event_inside() -> None:
             if depth:
                 yield from calls(first, last, depth - 1, thread)
 
-    def contains(outer: Event, inner: Event) -> bool:
-        is_inside = outer.start <= inner.start and inner.end <= outer.end
-        return outer is not inner and outer.thread == inner.thread and is_inside
-
     for _ in range(50):
         events = [event for thread in (0, 1) for event in calls(0.0, 1.0, 3, thread)]
         events = [events[index] for index in rng.permutation(len(events))]
-        parents = {event for event in events if any(contains(event, other) for other in events)}
+        parents = {
+            outer
+            for outer, inner in permutations(events, 2)
+            if outer.thread == inner.thread
+            and outer.start <= inner.start
+            and inner.end <= outer.end
+        }
         assert {*leaves(events)} == {*events} - parents
 
 

@@ -78,10 +78,10 @@ def test_larger_cells_are_skipped_but_fitting_phases_run() -> None:
     results = {"a 8": TOO_LARGE, "a 16": TOO_LARGE}
     is_small_first = schedule.blocks[0][0].treatment == "a 8"
     first_large = "a 16: out_of_memory" if is_small_first else "a 16"
-    alone = ["a 8 · inference alone", "a 16 · inference alone"] * 2
+    separate = ["a 8 · inference alone", "a 16 · inference alone"] * 2
     whole = ["a 8", "a 8: out_of_memory", first_large, "a 16: out_of_memory"]
     steps = [step for block in (0, 1) for step in play(schedule, results, block)]
-    assert sorted(steps) == sorted([*whole, *alone])
+    assert sorted(steps) == sorted([*whole, *separate])
 
 
 def test_unequal_treatment_is_skipped() -> None:

@@ -7,8 +7,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,17 +233,12 @@ FAULTS: list[tuple[int, str, dict[str, Any]]] = [
 ]
 
 
-@contextmanager
-def no_process(*_: object, **__: object) -> Iterator[tuple[int, str]]:
-    yield 1, "ready"
-
-
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Return a function that runs a check of a GPU with planted results, by name or in turn."""
     card = Card(f"GPU-{UUID}", 0, "a card")
-    monkeypatch.setattr(children, "running", no_process)
-    monkeypatch.setattr(catalogue.nvml, "visible", lambda: (card,))
+    monkeypatch.setattr(children, "running", lambda *_, **__: nullcontext((1, "ready")))
+    monkeypatch.setattr(catalogue.nvml, "visible_cards", lambda: (card,))
 
     def run(
         number: int,
@@ -261,16 +256,15 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
     return run
 
 
-@pytest.mark.parametrize("number", GOOD)
-def test_good_results_pass(number: int, check: Callable[..., str]) -> None:
-    assert check(number, GOOD[number]) == PASSED
-
-
-@pytest.mark.parametrize(("number", "name", "fault"), FAULTS)
-def test_fault_fails(
-    number: int, name: str, fault: dict[str, Any], check: Callable[..., str]
+@pytest.mark.parametrize(
+    ("number", "changes", "status"),
+    [(number, {}, PASSED) for number in GOOD]
+    + [(number, {name: fault}, FAILED) for number, name, fault in FAULTS],
+)
+def test_only_good_results_pass(
+    number: int, changes: dict[str, dict[str, Any]], status: str, check: Callable[..., str]
 ) -> None:
-    assert check(number, {**GOOD[number], name: fault}) == FAILED
+    assert check(number, {**GOOD[number], **changes}) == status
 
 
 def compiled(first_step_seconds: float) -> CellOutcome:

@@ -12,7 +12,7 @@ import pytest
 from experiments.config.settings import CampaignSettings
 from experiments.run import backends
 from tests import slurm
-from tests.conftest import Place, toy_costs, wait_for
+from tests.conftest import Place, set_toy_costs, wait_for
 from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
 from tests.tracking.postgres import Postgres
@@ -154,8 +154,7 @@ def test_unshared_folder_is_one_line(on_cluster: Place, cluster: Slurm) -> None:
 def test_resume_runs_cells_of_cancelled_job(
     on_cluster: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in toy_costs(step=0.1).items():
-        monkeypatch.setenv(name, text)
+    set_toy_costs(monkeypatch, step=0.1)
     parent = on_cluster.start(**{**TOYS, "blocks": "1", "steps_per_epoch": "10", "epochs": "60"})
     wait_for_epochs(on_cluster, parent, 1)
     (job,) = cluster.jobs()

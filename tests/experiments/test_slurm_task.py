@@ -1,4 +1,4 @@
-"""Task of a Slurm job that was begun before: blocks that another machine began start anew."""
+"""Task of a restarted Slurm job: blocks that another machine started begin anew."""
 
 from __future__ import annotations
 

@@ -167,12 +167,12 @@ def events_of(
     framework: str, turns: Sequence[Mapping[str, Any]], events: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the events of the only process of the framework that began with the first turn."""
-    began, ended = turns[0]["began"], turns[-1]["began"] + turns[-1]["seconds"]
+    began, end = turns[0]["began"], turns[-1]["began"] + turns[-1]["seconds"]
     firsts: dict[int, float] = {}
     for event in events:
         if event["framework"] == framework:
             firsts.setdefault(event["pid"], event["began"])
-    (pid,) = (pid for pid, first in firsts.items() if began < first < ended)
+    (pid,) = (pid for pid, first in firsts.items() if began < first < end)
     return [event for event in events if event["pid"] == pid]
 
 
@@ -181,10 +181,10 @@ def test_only_one_interleaved_cell_works_at_a_time(campaign: Campaign) -> None:
     work = sorted((event["began"], event["ended"], event["pid"]) for event in events)
     assert len({pid for *_, pid in work}) == 2
     changes, until, last = 0, work[0][1], work[0][2]
-    for began, ended, pid in work:
+    for began, end, pid in work:
         changes += pid != last
         assert pid == last or began >= until
-        until, last = max(until, ended), pid
+        until, last = max(until, end), pid
     assert changes > 8
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import Place, Server, titled, toy_costs, wait_for
+from tests.conftest import Place, Server, set_toy_costs, titled, wait_for
 from tests.warm import Process
 from tracking import journal
 from tracking.records import Metrics, Record, RunClosed, RunOpened, StoredRun
@@ -47,7 +47,7 @@ def wait_for_epochs(place: Place, parent: Process, epochs: int) -> None:
     """Wait until the campaign's newest cell has reported so many validation losses."""
 
     def has_epochs() -> bool:
-        assert parent.poll() is None, parent.said
+        assert parent.poll() is None, parent.output
         losses: dict[str, int] = {}
         for record in records(place):
             if isinstance(record, RunOpened) and record.tags["kind"] == "cell":
@@ -77,8 +77,7 @@ def history(place: Place, run: StoredRun, key: str) -> dict[int, float]:
 
 @pytest.fixture(autouse=True)
 def _slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in toy_costs(step=0.025).items():
-        monkeypatch.setenv(name, text)
+    set_toy_costs(monkeypatch, step=0.025)
 
 
 def test_resume_continues_killed_cell_from_checkpoint(place: Place) -> None:

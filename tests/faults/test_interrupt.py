@@ -10,7 +10,7 @@ import sys
 import psutil
 import pytest
 
-from tests.conftest import QUICK, ROOT, Place, toy_costs, wait_for
+from tests.conftest import QUICK, ROOT, Place, set_toy_costs, wait_for
 from tracking.store import Store
 
 # Without pictures there is nothing to extract first.
@@ -32,8 +32,7 @@ def test_printed_resume_command_works(place: Place, monkeypatch: pytest.MonkeyPa
     code = "import sys\nfrom experiments.cli.main import run\nsys.exit(run())\n"
     script.write_text(f"#!{sys.executable}\n{code}")
     script.chmod(0o755)
-    for name, text in toy_costs(step=0.05).items():
-        monkeypatch.setenv(name, text)
+    set_toy_costs(monkeypatch, step=0.05)
     settings = {**SHORT, "epochs": "10", "blocks": "1", "cache": str(place.cache)}
     options = [f"--{name}={text}" for name, text in (settings | {"journal": "my journal"}).items()]
     log = place.folder / "output.log"
@@ -94,7 +93,7 @@ def test_interrupted_mlflow_run_leaves_no_open_run(place: Place, moment: str) ->
     process = place.begin(*command, "--env-manager", "local", *parameters)
 
     def is_reached() -> bool:
-        assert process.poll() is None, process.said
+        assert process.poll() is None, process.output
         if moment == "campaign":
             return bool(list(store.runs("captioning")))
         return any(map(is_half_imported, psutil.Process(process.pid).children(recursive=True)))
@@ -104,5 +103,5 @@ def test_interrupted_mlflow_run_leaves_no_open_run(place: Place, moment: str) ->
     assert process.wait(120) != 0
     states = statuses(place, "Default", "captioning")
     assert states
-    assert "RUNNING" not in states.values(), (states, process.said)
+    assert "RUNNING" not in states.values(), (states, process.output)
     assert ("campaign" in states) == (moment == "campaign")

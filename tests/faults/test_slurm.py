@@ -10,7 +10,7 @@ import pytest
 
 from experiments.run.backends.slurm import REQUEUED
 from tests import slurm
-from tests.conftest import Place, toy_costs, wait_for
+from tests.conftest import Place, set_toy_costs, wait_for
 from tests.experiments.test_slurm import TOYS, stored_cells, wait_for_end
 from tests.faults.test_campaign import fill, history, records, stored, wait_for_epochs
 from tests.slurm import Slurm
@@ -27,19 +27,14 @@ def cluster() -> Iterator[Slurm]:
         yield cluster
 
 
-def slow_down(monkeypatch: pytest.MonkeyPatch, step_seconds: float) -> None:
-    for name, text in toy_costs(step=step_seconds).items():
-        monkeypatch.setenv(name, text)
-
-
 def wait_for_ends(place: Place, parent: Process, count: int) -> None:
     """Wait until so many cells have ended."""
 
-    def have_ended() -> bool:
-        assert parent.poll() is None, parent.said
+    def are_closed() -> bool:
+        assert parent.poll() is None, parent.output
         return sum(isinstance(record, RunClosed) for record in records(place)) >= count
 
-    wait_for(have_ended, 300)
+    wait_for(are_closed, 300)
 
 
 def count_other_outcomes(place: Place, cells: int) -> Counter[str]:
@@ -83,7 +78,7 @@ def wait_for_state(cluster: Slurm, state: str) -> None:
 def test_resume_after_killed_parent_runs_no_cell_twice(
     on_cluster: Place, cluster: Slurm, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow_down(monkeypatch, 0.1)
+    set_toy_costs(monkeypatch, step=0.1)
     parent = on_cluster.start(**{**TOYS, "blocks": "2", "nodes": "2", "steps_per_epoch": "10"})
     wait_for_state(cluster, "RUNNING")  # the check before the first cell
     if moment == "queued":
@@ -111,7 +106,7 @@ def test_requeued_job_continues_from_checkpoint(
     on_cluster: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Train for 75 s of sleep: no job of a minute does it all."""
-    slow_down(monkeypatch, 0.25)
+    set_toy_costs(monkeypatch, step=0.25)
     settings = {"frameworks": "toy", "steps_per_epoch": "10", "epochs": "30", "time_limit": "1m"}
     output = wait_for_end(on_cluster.start(**{**TOYS, **settings, "blocks": "1"}), 500)
     *earlier, last = sorted(stored(on_cluster)["toy · block 1"], key=lambda run: run.start_ms)
@@ -125,7 +120,7 @@ def test_requeued_job_continues_from_checkpoint(
 def test_resume_after_full_shared_disk(
     on_cluster: Place, cluster: Slurm, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow_down(monkeypatch, 0.1)
+    set_toy_costs(monkeypatch, step=0.1)
     place = Place(small_disk, on_cluster.cache, on_cluster.uri)
     parent = place.start(**{**TOYS, "blocks": "2", "steps_per_epoch": "10", "epochs": "20"})
     wait_for_epochs(place, parent, 1)

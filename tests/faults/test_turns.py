@@ -8,7 +8,7 @@ from collections.abc import Collection
 import psutil
 import pytest
 
-from tests.conftest import Place, toy_costs, wait_for
+from tests.conftest import Place, are_gone, set_toy_costs, wait_for
 from tests.faults.test_campaign import stored
 from tests.warm import Process
 from tracking.records import StoredRun
@@ -28,8 +28,7 @@ TOYS = {
 
 @pytest.fixture(autouse=True)
 def _slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in toy_costs(step=0.03).items():
-        monkeypatch.setenv(name, text)
+    set_toy_costs(monkeypatch, step=0.03)
 
 
 def wait_for_turns(
@@ -39,7 +38,7 @@ def wait_for_turns(
     cells: list[psutil.Process] = []
 
     def is_taking_turns() -> bool:
-        assert parent.poll() is None, parent.said
+        assert parent.poll() is None, parent.output
         try:
             children = psutil.Process(parent.pid).children()
             states = {child.status(): child for child in children if child not in earlier}
@@ -51,10 +50,6 @@ def wait_for_turns(
 
     wait_for(is_taking_turns, 120)
     return cells
-
-
-def are_gone(cells: Collection[psutil.Process]) -> bool:
-    return not any(cell.is_running() and cell.status() != psutil.STATUS_ZOMBIE for cell in cells)
 
 
 def runs_of(place: Place, block: int) -> list[StoredRun]:

@@ -1,4 +1,4 @@
-"""Campaigns that are begun, killed and resumed, one after the other, as users would do it."""
+"""Campaigns that are started, killed and resumed, one after the other, as by users."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Writer(threading.Thread):
                 time.sleep(1.0)
 
     def stop(self) -> None:
-        """Kill the running campaign and begin no other, where a test gives up."""
+        """Kill the running campaign and start no other, for a test that fails."""
         self.no_more.set()
         self.finished = self.folders | {Path()}
         if parent := self.parent():

@@ -87,7 +87,7 @@ class Target:
 
     @classmethod
     def head(cls, path: Path, size_bytes: int) -> Target:
-        """Damage the first bytes only, which say what the rest is."""
+        """Damage the first bytes only, which give the format of the rest."""
         content = path.read_bytes()
         return cls(path, content[:size_bytes], lambda head: head + content[size_bytes:])
 

@@ -169,7 +169,7 @@ def _without_cause(call: Callable[..., object], *paths: Path) -> None:
         raise UsageError(error.code, str(error)) from None
 
 
-# 64 MiB may be unpacked freely, twice, with what is made of them.
+# 64 MiB may be unpacked freely, twice, beside their results.
 FORMATS = {
     "idx": Format(idx, partial(read_data, 1)),
     "idx.gz": Format(idx_gz, partial(read_data, 1)),

@@ -1,4 +1,4 @@
-"""The caption decoder: what it computes, and its search against naive ones, on PyTorch.
+"""Caption decoder on PyTorch: its outputs, and its search against naive ones.
 
 The contract suite proves that each framework finds the same captions.
 `python -m tests.models.test_caption_decoder` runs the checks in the process that it starts.

@@ -84,7 +84,7 @@ def test_only_layers_outside_of_xla_may_use_cudnn(
 
 
 def test_cell_records_the_decision_of_keras(tensorflow: dict[str, Any]) -> None:
-    """Keras looks for a GPU, and asks each layer whether XLA can compile it."""
+    """Keras looks for a GPU, and checks that XLA can compile each layer."""
     assert tensorflow["decided"] == [["True", "True"], ["False", "True"]]
 
 

@@ -96,7 +96,7 @@ def test_hidden_modules_are_importable_afterwards(monkeypatch: pytest.MonkeyPatc
     assert import_module("colorsys").rgb_to_hsv(0, 0, 0) == (0, 0, 0)
 
 
-# Keras copies bidirectional layers, and asks whether they are TensorFlow's.
+# Keras copies bidirectional layers after a check for those of TensorFlow.
 BUILT = """
 import contextlib, sys, time
 import numpy as np, psutil
@@ -116,7 +116,7 @@ print(imported, f"{seconds:.2f} s, {mib:.0f} MiB")
     ("way", "brings"), [("lean", False), pytest.param("plain", True, marks=pytest.mark.slow)]
 )
 def test_keras_on_pytorch_brings_no_tensorflow_into_a_cell(way: str, *, brings: bool) -> None:
-    """DeepSpeech2 has bidirectional layers, whose copy Keras asks whether it is TensorFlow's."""
+    """DeepSpeech2 has bidirectional layers; Keras checks that their copies are TensorFlow's."""
     imported, _, figures = run_python("-c", BUILT, way).stdout.partition(" ")
     print(f"{way}: {figures}")
     assert imported == str(brings)

@@ -40,11 +40,11 @@ class OnDevice(np.ndarray):  # type: ignore[type-arg]
 class Loss:
     """Loss on the device: float() waits for it, but not for the update that follows."""
 
-    def __init__(self, value: float, ledger: Ledger, known: float) -> None:
-        self._value, self._ledger, self._known = value, ledger, known
+    def __init__(self, value: float, ledger: Ledger, available: float) -> None:
+        self._value, self._ledger, self._available = value, ledger, available
 
     def __float__(self) -> float:
-        self._ledger.wait(self._known)
+        self._ledger.wait(self._available)
         with self._ledger.spend("read"):
             return self._value
 
@@ -179,9 +179,9 @@ class Adapter(Framework):
         loss, gradient = self._loss(network, batch)
         with self._ledger.spend("launch"):
             optimizer.update(gradient)
-        known = self._ledger.launch("step")
+        available = self._ledger.launch("step")
         self._ledger.launch("update")
-        return Loss(loss, self._ledger, known)
+        return Loss(loss, self._ledger, available)
 
     def evaluate(self, network: Network, batch: Batch) -> tuple[float, float]:
         self._seen.evaluated(batch)

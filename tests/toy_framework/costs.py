@@ -74,7 +74,7 @@ class Ledger:
         """Spend host time: that of the block, and at least the event's cost."""
         began = time.perf_counter()
         yield
-        _sleep_until(began + getattr(self.costs, event))
+        self.wait(began + getattr(self.costs, event))
         self._write(event, began, time.perf_counter())
 
     @contextmanager
@@ -97,23 +97,20 @@ class Ledger:
         return self._busy_until
 
     def wait(self, until: float | None = None) -> None:
-        """Wait until the device has done all its work, or that which ends at this moment."""
-        _sleep_until(self._busy_until if until is None else until)
+        """Sleep until a moment, otherwise until the device has done all its work."""
+        until = self._busy_until if until is None else until
+        while (left := until - time.perf_counter()) > 0:
+            time.sleep(left)
 
-    def _write(self, event: str, began: float, ended: float) -> None:
-        self.seen.append((event, began, ended))
+    def _write(self, event: str, began: float, end: float) -> None:
+        self.seen.append((event, began, end))
         if self._path:
             line = {
                 "framework": self._framework,
                 "pid": os.getpid(),
                 "event": event,
                 "began": began,
-                "ended": ended,
+                "ended": end,
             }
             with open(self._path, "a") as file:
                 file.write(json.dumps(line) + "\n")
-
-
-def _sleep_until(moment: float) -> None:
-    while (left := moment - time.perf_counter()) > 0:
-        time.sleep(left)

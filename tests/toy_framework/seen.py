@@ -1,4 +1,4 @@
-"""Record of what a process has received, for tests of what reaches a cell.
+"""Record of the settings, weights and batches that a process has received.
 
 EVENHAND_TOY_SEEN: any text; then `Adapter.versions` has the record, and so has the run's
 environment.json.

@@ -16,7 +16,7 @@ from tracking.errors import ErrorCode, UsageError
 from tracking.store import Store
 
 PROCESSES = 2
-# Waits until all have imported what they need: the tables are then made at the same moment.
+# Waits until all have their imports: the tables are then made at the same moment.
 BEGIN = """
 import sys, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The journal keeps whole records, in order, through kills, torn writes and full disks."""
+"""Journals keep whole records, in order, through kills, torn writes and full disks."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_ten_thousand_runs_are_compared_in_one_and_a_half_times_mlflows_search(
     def ours() -> None:
         counts.append(compare(table(Store(filled.uri).runs(EXPERIMENT, CELLS))).n_runs)
 
-    # One after the other, so that what else this machine does falls on both.
+    # One after the other, so that other work of this machine affects both.
     times = [(seconds(ours), seconds(lambda: search(filled))) for _ in range(ROUNDS)]
     medians = [statistics.median(side) for side in zip(*times, strict=True)]
     print(f"read and compared in {medians[0]:.1f} s, search_runs alone {medians[1]:.1f} s")

@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 
 from experiments.cli import main as command_line
-from tests.conftest import Place, Server, titled, toy_costs, wait_for
+from tests.conftest import Place, Server, set_toy_costs, titled, wait_for
 from tests.faults.test_campaign import records as recorded
 from tests.tracking.postgres import Postgres
 from tracking import journal, limits
@@ -134,8 +134,7 @@ def test_campaign_on_a_read_only_database_names_the_command_that_completes_it(
     place: Place, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote = Place(place.folder, place.cache, server.uri)
-    for name, text in toy_costs(step=0.2).items():
-        monkeypatch.setenv(name, text)
+    set_toy_costs(monkeypatch, step=0.2)
     parent = remote.start(
         frameworks="toy", data="synthetic", vocabulary="60", length="8", epochs="6", blocks="1"
     )

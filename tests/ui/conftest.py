@@ -1,4 +1,4 @@
-"""A real browser before a group's server, on which dana has run a small campaign."""
+"""Real browser before a group's server, on which dana has run a small campaign."""
 
 from __future__ import annotations
 

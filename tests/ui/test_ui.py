@@ -36,7 +36,7 @@ def test_wrong_password_shows_nothing(
             answer = page.goto(nginx[0])
             assert answer is not None
             assert answer.status == 401
-        except Error as error:  # what Chromium says of a password that was refused
+        except Error as error:  # Chromium's answer to a refused password
             assert "ERR_INVALID_AUTH_CREDENTIALS" in str(error)  # noqa: PT017
         assert not {"Experiments", "images"} & set(re.findall(r"\w+", page.inner_text("body")))
 

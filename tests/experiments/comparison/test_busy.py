@@ -51,7 +51,7 @@ def test_neighbour_of_one_side_withholds_verdicts_on_times(side: str) -> None:
         assert (timed.row.p, timed.row.p_holm, timed.row.equivalent) == (None, None, None)
         assert timed.row.estimate == finding(free, metric).row.estimate
         assert "37 % of the CPU" in timed.row.reason
-    # no neighbour changes what is learned or held in memory
+    # neighbours change neither learning nor memory
     assert finding(loaded, RSS).row.verdict in ("equivalent", "different, within margin")
     assert finding(loaded, LOSS).row.verdict == "deterministic"
     (warning,) = busy.warning(loaded.findings)

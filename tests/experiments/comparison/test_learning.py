@@ -59,13 +59,10 @@ def test_agreement_of_curves(raw: list[RawRun], alike: bool | None, epoch: int |
     assert len(section.rows) == 1
 
 
-def test_agreement_has_the_difference_of_its_epoch() -> None:
+def test_agreement_has_the_difference_of_its_epoch_from_two_blocks_on() -> None:
     (agreement,) = learning.agreements(curves(-0.05), "a")
     assert agreement.estimate is not None
     assert agreement.estimate.value == pytest.approx(-0.05, abs=0.01)
-
-
-def test_agreement_needs_two_blocks() -> None:
     assert learning.agreements(curves(0.0, blocks=1), "a") == learning.agreements([], "a") == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -88,35 +88,24 @@ def test_spending_has_the_published_boundaries(spent: object, published: list[fl
 
 
 @pytest.mark.parametrize(
-    ("first", "most", "looks"),
+    ("spread", "first", "most", "looks"),
     [
-        (6, 48, EVERY),
-        (46, 54, (46, 47, 48, 50, 52, 54)),
-        (95, 101, (95, 98, 101)),
-        (7, 9, (7, 8, 9)),
-        (6, 6, (6,)),
+        (schedule, 6, 48, EVERY),
+        (schedule, 46, 54, (46, 47, 48, 50, 52, 54)),
+        (schedule, 95, 101, (95, 98, 101)),
+        (schedule, 7, 9, (7, 8, 9)),
+        (schedule, 6, 6, (6,)),
+        (batches, 6, 48, BATCHES),
+        (batches, 12, 40, (12, 18, 24, 36, 40)),
+        (batches, 7, 10, (7, 10)),
+        (batches, 6, 6, (6,)),
+        (batches, 7, 22, (7, 11, 14, 21, 22)),
     ],
 )
-def test_looks_follow_every_block_and_later_every_24th_part(
-    first: int, most: int, looks: tuple[int, ...]
+def test_looks_are_at_every_block_then_every_24th_part_or_in_batches(
+    spread: Callable[[int, int], tuple[int, ...]], first: int, most: int, looks: tuple[int, ...]
 ) -> None:
-    assert schedule(first, most) == looks
-
-
-@pytest.mark.parametrize(
-    ("first", "most", "looks"),
-    [
-        (6, 48, BATCHES),
-        (12, 40, (12, 18, 24, 36, 40)),
-        (7, 10, (7, 10)),
-        (6, 6, (6,)),
-        (7, 22, (7, 11, 14, 21, 22)),
-    ],
-)
-def test_blocks_side_by_side_have_looks_in_batches(
-    first: int, most: int, looks: tuple[int, ...]
-) -> None:
-    assert batches(first, most) == looks
+    assert spread(first, most) == looks
 
 
 def test_extended_campaign_spends_the_rest() -> None:

@@ -186,7 +186,7 @@ def test_strata_that_disagree_have_no_common_verdict():
 
 
 def test_stratum_of_few_blocks_allows_no_verdict():
-    """With two blocks a stratum the interval covers 91 %, not 95 %."""
+    """Two blocks a stratum give an interval that covers 91 %, not 95 %."""
     table = machines([1.2, 1.25, 1.3])
     summary = summarise(table[(table["machine"] != "m1") | (table["block"] < 5)])
     assert (summary.withheld, summary.row.n_blocks) == (Withheld.TOO_FEW_BLOCKS, 5)

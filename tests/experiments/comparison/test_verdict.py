@@ -214,15 +214,16 @@ def test_pairs_of_two_commits_are_not_comparable(other, values):
     assert values in step.row.reason
 
 
-def _on_two_machines(table: pd.DataFrame) -> pd.DataFrame:
-    table.loc[table["run_id"] == "c1-3-pytorch", "machine"] = "other"
-    return table
-
-
 @pytest.mark.parametrize(
     ("change", "code", "values"),
     [
-        (_on_two_machines, Mismatch.MACHINES, "machine (box, other)"),
+        (
+            lambda table: table.assign(
+                machine=table["machine"].mask(table["run_id"] == "c1-3-pytorch", "other")
+            ),
+            Mismatch.MACHINES,
+            "machine (box, other)",
+        ),
         (lambda table: table.assign(campaign=table["framework"]), Mismatch.NO_PAIR, "pytorch"),
         (
             lambda table: pd.concat(

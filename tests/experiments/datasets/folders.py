@@ -6,7 +6,8 @@ A writer returns the files that hold the captions.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,10 +49,6 @@ def write_kaggle(folder: Path, separator: str = ",", encoding: str = "utf-8") ->
     rows += [f'{name}{separator}"{text} , ok ."' for name in names for text in TEXTS]
     (folder / "captions.txt").write_text("\n".join(rows) + "\n", encoding=encoding)
     return [folder / "captions.txt"]
-
-
-def write_excel(folder: Path) -> list[Path]:
-    return write_kaggle(folder, "\t", "utf-16")
 
 
 def write_flickr8k(folder: Path) -> list[Path]:
@@ -113,10 +110,6 @@ def write_karpathy(folder: Path, name: str = "dataset_flickr8k.json") -> list[Pa
     return [folder / name]
 
 
-def write_karpathys_coco(folder: Path) -> list[Path]:
-    return write_karpathy(folder, "dataset_coco.json")
-
-
 def write_conceptual(folder: Path) -> list[Path]:
     rows = [
         f"{text}\thttps://a.org/{number}/{name}?size=2"
@@ -127,14 +120,14 @@ def write_conceptual(folder: Path) -> list[Path]:
     return [folder / "Train_GCC-training.tsv"]
 
 
-WRITERS = {
+WRITERS: dict[str, Callable[[Path], list[Path]]] = {
     "Kaggle's Flickr8k": write_kaggle,
-    "Kaggle's Flickr8k from Excel": write_excel,
+    "Kaggle's Flickr8k from Excel": partial(write_kaggle, separator="\t", encoding="utf-16"),
     "Flickr8k": write_flickr8k,
     "Flickr30k": write_flickr30k,
     "Flickr30k's tokens": write_flickr30k_tokens,
     "COCO": write_coco,
     "Karpathy": write_karpathy,
-    "Karpathy's COCO": write_karpathys_coco,
+    "Karpathy's COCO": partial(write_karpathy, name="dataset_coco.json"),
     "Conceptual Captions": write_conceptual,
 }

@@ -66,10 +66,13 @@ def test_published_layouts_are_read(tmp_path: Path, name: str) -> None:
         assert read(tmp_path, seed=2).digest == data.digest
 
 
-def test_images_outside_of_all_lists_are_skipped(tmp_path: Path) -> None:
-    write_flickr8k(tmp_path)
-    (tmp_path / "Flickr_8k.testImages.txt").unlink()
-    assert read_rows(tmp_path)[1] == [SkipReason.NOT_LISTED] * 2
+def test_images_of_no_split_are_skipped(tmp_path: Path) -> None:
+    write_flickr8k(tmp_path / "flickr8k")
+    (tmp_path / "flickr8k" / "Flickr_8k.testImages.txt").unlink()
+    assert read_rows(tmp_path / "flickr8k")[1] == [SkipReason.NOT_LISTED] * 2
+    (path,) = write_karpathy(tmp_path / "karpathy")
+    path.write_text(path.read_text().replace("restval", "spare"))
+    assert read(tmp_path / "karpathy").dropped == {SkipReason.UNKNOWN_SPLIT: 2}
 
 
 def test_broken_row_of_flickr30k_is_repaired(tmp_path: Path) -> None:
@@ -89,12 +92,6 @@ def test_coco_without_any_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         find(tmp_path)
     assert error.value.code is ErrorCode.NOT_FOUND
-
-
-def test_unknown_split_of_karpathy_is_skipped(tmp_path: Path) -> None:
-    (path,) = write_karpathy(tmp_path)
-    path.write_text(path.read_text().replace("restval", "spare"))
-    assert read(tmp_path).dropped == {SkipReason.UNKNOWN_SPLIT: 2}
 
 
 def test_files_of_other_kinds_are_no_caption_files(tmp_path: Path) -> None:

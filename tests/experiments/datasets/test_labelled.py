@@ -202,19 +202,14 @@ class Evil:
         return (print, ("run by a data file",))
 
 
-def doubled_tuples(depth: int = 60) -> bytes:
-    """Return a key of 2⁶⁰ tuples in 300 bytes: Python hashes a tuple again at every visit."""
-    pairs = b"".join(b"q%c0h%ch%c\x86" % (at, at, at) for at in range(depth))
-    return b"\x80\2})" + pairs + b"K\1s."
-
-
 @pytest.mark.parametrize(
     "content",
     [
         pickle.dumps({b"data": Evil()}),
         b"\x80\2r\xff\xff\xff\x7f.",
         b"\x80\2cnumpy\nndarray\n(J\0\0\0\x40J\0\x10\0\0t\x85R.",
-        doubled_tuples(),
+        # a key of 2⁶⁰ tuples: Python hashes a tuple again at every visit
+        b"\x80\2})" + b"".join(b"q%c0h%ch%c\x86" % (at, at, at) for at in range(60)) + b"K\1s.",
         b"\x80\2})" + b"\x85" * 500_000 + b"K\0s.",
         b"",
     ],

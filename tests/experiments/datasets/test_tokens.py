@@ -23,15 +23,9 @@ def test_captions_are_split_into_words(text: str, expected: list[str]) -> None:
     assert words(text) == expected
 
 
-def _vocabulary() -> Vocabulary:
-    return Vocabulary.from_counts({"dog": 3, "cat": 3, "runs": 5, START: 4, END: 4})
-
-
-def test_order_is_falling_frequency_then_alphabetical() -> None:
-    assert _vocabulary().entries == ("runs", END, START, "cat", "dog")
-    assert _vocabulary().size == 6  # the five entries and padding
-
-
-def test_decode_stops_at_the_end_mark() -> None:
-    vocabulary = _vocabulary()
+def test_vocabulary_is_ordered_and_decodes_to_the_end_mark() -> None:
+    """The order is by falling frequency, then alphabetical."""
+    vocabulary = Vocabulary.from_counts({"dog": 3, "cat": 3, "runs": 5, START: 4, END: 4})
+    assert vocabulary.entries == ("runs", END, START, "cat", "dog")
+    assert vocabulary.size == 6  # the five entries and padding
     assert vocabulary.decode([vocabulary.start, 5, 1, vocabulary.end, 4, 0, 0]) == "dog runs"

@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from experiments.config import settings as settings_
 from experiments.studies import captioning
 from experiments.sweep import search
-from tests.conftest import Place, toy_costs, wait_for
+from tests.conftest import Place, set_toy_costs, wait_for
 from tests.tracking.postgres import Postgres
 from tests.warm import Process
 from tracking import journal
@@ -95,7 +95,7 @@ def test_sweep_prunes_and_measures_the_best_again(place: Place) -> None:
     }
     parent = place.begin(*command(place, **options))
     seen = lifetimes(parent)
-    assert parent.returncode == 3, parent.said  # one block gives no verdict
+    assert parent.returncode == 3, parent.output  # one block gives no verdict
     study = optuna_study(place)
     trials = {run.tags["trial"]: run for run in runs(place, "trial")}
     (sweep,) = runs(place, "sweep")
@@ -124,7 +124,7 @@ def test_sweep_prunes_and_measures_the_best_again(place: Place) -> None:
     folder = place.folder / "mlruns" / "1" / sweep.run_id / "artifacts"
     names = {path.name for path in folder.rglob("*") if path.is_file()}
     assert {"sweep.html", "best-settings.json"} <= names
-    assert f"captioning --learning_rate={study.best_params['learning_rate']}" in parent.said
+    assert f"captioning --learning_rate={study.best_params['learning_rate']}" in parent.output
     path = next(folder.rglob("best-settings.json"))
     presets = captioning.STUDY.presets
     settings = settings_.parse(captioning.Settings, presets, {"settings": str(path)})
@@ -145,8 +145,7 @@ def test_sweep_prunes_and_measures_the_best_again(place: Place) -> None:
 def test_killed_workers_lose_and_repeat_no_trial(
     place: Place, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in toy_costs(step=0.15).items():
-        monkeypatch.setenv(name, text)
+    set_toy_costs(monkeypatch, step=0.15)
     storage = postgres.database("optuna")
     shared = {"storage": storage, "confirm": "false"}
     grid = {"search": "batch_size=2..6:2,framework=toy|toy+twin", "sampler": "grid", "trials": "6"}
@@ -189,8 +188,7 @@ def test_killed_workers_lose_and_repeat_no_trial(
 
 def test_trial_out_of_memory_is_a_result(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     # two images of 64 × 64 need a few MiB besides the program; 4,000 need 4 GB of the toy's device
-    for name, text in toy_costs(row_bytes=1_000_000).items():
-        monkeypatch.setenv(name, text)
+    set_toy_costs(monkeypatch, row_bytes=1_000_000)
     options = {
         "experiment": "grid",
         "search": "batch_size=2|4000",

@@ -1,4 +1,4 @@
-"""Sizes of vision_transformer and what is expected of them. NumPy only.
+"""Sizes of vision_transformer and their expected figures. NumPy only.
 
 Source: Dosovitskiy et al., An image is worth 16x16 words, ICLR 2021, section 3.1; the factors for
 the channels of the attention are those of Touvron et al., 2021.
