@@ -138,7 +138,7 @@ def read_data(channels: int, folder: Path, _: Path) -> None:
         data = prepare(str(folder), **options, progress=lambda *_: None)
         check_data(data)
         if data.left_out:  # one of a hundred is, or one of less
-            raise UsageError(data.left_out[0])
+            raise UsageError(ErrorCode.UNREADABLE, data.left_out[0])
 
 
 def check_data(data: Labelled) -> None:
