@@ -156,8 +156,13 @@ class Store:
 
     def experiment_names(self) -> dict[str, str]:
         """Return the names of all experiments that the account may read, by id."""
-        experiments = self._ask(self._client.search_experiments)
-        return {str(experiment.experiment_id): experiment.name for experiment in experiments}
+        names: dict[str, str] = {}
+        token = None
+        while token != "":
+            page = self._ask(self._client.search_experiments, page_token=token)
+            names |= {str(experiment.experiment_id): experiment.name for experiment in page}
+            token = page.token or ""
+        return names
 
     def experiment_name(self, run_id: str) -> str:
         """Return the name of a run's experiment.
