@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import psutil
 
@@ -43,6 +44,12 @@ class MachineState:
     setup: Mapping[str, str] = field(default_factory=dict)
     not_available: Mapping[str, str] = field(default_factory=dict)
     memory_pressure_percent: float | None = None
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> MachineState:
+        """Return a stored state; another version may have stored other fields."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names})
 
     @property
     def troubles(self) -> tuple[str, ...]:

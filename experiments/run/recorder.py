@@ -55,7 +55,7 @@ class Recorder:
         self.run_id: str = description["run_id"]
         self.experiment: str = description["experiment"]
         self.resume_command = _resume_command(description, self.folder.parent)
-        self.machine = MachineState(**description.get("idle", {}))
+        self.machine = MachineState.from_values(description.get("idle", {}))
         self.place_tags: dict[str, str] = {}
         self.called = "the campaign"
         self.nodes: tuple[Node, ...] = ()

@@ -111,3 +111,8 @@ def test_invisible_gpu_moves_campaign_to_cpu(
     (cell,) = [run for run in Store(place.uri).runs("captioning") if run.tags["kind"] == "cell"]
     assert cell.params["device"] == "cpu"
     assert "GPU" in cell.tags["warnings"]
+
+
+def test_state_of_another_version_is_read() -> None:
+    state = MachineState.from_values({"others_percent": 3.0, "watts": {"package": 9.0}})
+    assert state == MachineState(others_percent=3.0)
