@@ -69,14 +69,15 @@ class Batch:
     """NumPy arrays of one optimizer step; the same bytes go to every framework.
 
     inputs: the arguments of the network's forward pass. targets: int32 (n,) class indices, or what
-    the network's `example_losses` takes. weights: float32 (n,), 0 for padding. even: whether a step
-    may take all weights for 1, so that the loss is a plain mean; None if this is not known yet.
+    the network's `example_losses` takes. weights: float32 (n,), 0 for padding. uniform_weights:
+    whether a step may take all weights for 1, so that the loss is a plain mean; None if this is not
+    known yet.
     """
 
     inputs: tuple[Array, ...]
     targets: Array
     weights: Array
-    even: bool | None = None
+    uniform_weights: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,11 @@ class UniformWeights:
 
     def __call__(self, batch: Batch) -> bool:
         if self._so_far:
-            self._so_far = bool((batch.weights == 1).all()) if batch.even is None else batch.even
+            self._so_far = (
+                bool((batch.weights == 1).all())
+                if batch.uniform_weights is None
+                else batch.uniform_weights
+            )
         return self._so_far
 
 

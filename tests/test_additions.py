@@ -95,7 +95,7 @@ from experiments.studies import classification
 @dataclass(frozen=True)
 class Settings(classification.Settings):
     model: str = setting("tiny", "a model that takes images")
-    remark: str = setting("", "what nobody measures", material=False, searchable=False)
+    remark: str = setting("", "what nobody measures", affects_measurement=False, searchable=False)
 
 
 STUDY = replace(
@@ -228,7 +228,8 @@ def test_study_is_validated_on_import(source: Path) -> None:
 from experiments import studies
 from experiments.config import settings
 kind = studies.load("own").settings
-assert "remark" in settings.immaterial(kind) and "remark" in studies.immaterial()
+assert "remark" in settings.names_not_affecting_measurement(kind)
+assert "remark" in studies.names_not_affecting_measurement()
 assert "remark" not in settings.searchable(kind) and "batch_size" in settings.searchable(kind)
 """
     done = run(source, os.environ, "-B", "-c", script)

@@ -191,7 +191,7 @@ def _judge(
         primary=settings.primary,
         margin=settings.margin,
         strata=settings.strata,
-        allowed_to_differ=studies.immaterial(),
+        allowed_to_differ=studies.names_not_affecting_measurement(),
         all_pairs=settings.all_pairs,
         protocol=settings.protocol,
     )

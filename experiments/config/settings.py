@@ -56,9 +56,9 @@ def setting(
     choices: Sequence[str] = (),
     path: bool = False,
     group: str = "settings",
-    material: bool = True,
+    affects_measurement: bool = True,
     searchable: bool = True,
-    silent: bool = False,
+    not_logged: bool = False,
     advanced: bool = False,
 ) -> Any:
     """Return a dataclass field with its one-line help and what it accepts.
@@ -71,9 +71,10 @@ def setting(
         choices: The texts that it accepts; empty: any.
         path: Whether the text may name a file: a file system must be able to hold it.
         group: The subject in the help.
-        material: Whether it can change what a cell measures: cells that differ are not pooled.
+        affects_measurement: Whether it can change what a cell measures: cells that differ are
+            not pooled.
         searchable: Whether it belongs to a single cell, so that a sweep may search it.
-        silent: Whether it is a place on this machine: cells do not get it, runs do not log it.
+        not_logged: Whether it is a place on this machine: cells do not get it, runs do not log it.
         advanced: Whether it is listed by `--help all` only, as a setting of a single choice is.
     """
     metadata = {
@@ -84,9 +85,9 @@ def setting(
         "maximum": maximum,
         "choices": tuple(choices),
         "path": path,
-        "material": material and not silent,
-        "searchable": searchable and not silent,
-        "silent": silent,
+        "affects_measurement": affects_measurement and not not_logged,
+        "searchable": searchable and not not_logged,
+        "not_logged": not_logged,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -106,18 +107,18 @@ class CellParameters:
     """Parameters that a study sets for each cell; users cannot set them."""
 
 
-def immaterial(settings: Any) -> frozenset[str]:
+def names_not_affecting_measurement(settings: Any) -> frozenset[str]:
     """Return the names of the settings in which cells may differ and still be pooled."""
-    return _names(settings, lambda metadata: not metadata.get("material", True))
+    return _names(settings, lambda metadata: not metadata.get("affects_measurement", True))
 
 
 def searchable(settings: Any) -> frozenset[str]:
     return _names(settings, lambda metadata: metadata["searchable"])
 
 
-def silent(settings: Any) -> frozenset[str]:
+def not_logged_names(settings: Any) -> frozenset[str]:
     """Return the names of the settings that are not sent to cells and not logged."""
-    return _names(settings, lambda metadata: metadata.get("silent", False))
+    return _names(settings, lambda metadata: metadata.get("not_logged", False))
 
 
 def of_group(settings: Any, group: str) -> frozenset[str]:
@@ -140,7 +141,7 @@ class CampaignSettings:
         "demo",
         "a named set of settings; other settings of the call override it",
         group="design",
-        material=False,
+        affects_measurement=False,
         searchable=False,
     )
     settings: str = setting(
@@ -148,14 +149,14 @@ class CampaignSettings:
         "a JSON file of settings, such as a sweep's; other settings of the call override it",
         path=True,
         group="design",
-        silent=True,
+        not_logged=True,
         advanced=True,
     )
     frameworks: tuple[str, ...] = setting(
         ("pytorch", "tensorflow"),
         "what is compared, the baseline first",
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     blocks: int = setting(
         6,
@@ -163,7 +164,7 @@ class CampaignSettings:
         minimum=1,
         maximum=MAX_BLOCKS,
         group="design",
-        material=False,
+        affects_measurement=False,
         searchable=False,
     )
     until: str = setting(
@@ -171,7 +172,7 @@ class CampaignSettings:
         "fixed: exactly `blocks`; settled: more, until every primary outcome has a verdict",
         choices=("fixed", "settled"),
         group="design",
-        material=False,
+        affects_measurement=False,
         searchable=False,
     )
     max_blocks: int = setting(
@@ -180,7 +181,7 @@ class CampaignSettings:
         minimum=1,
         maximum=MAX_BLOCKS,
         group="design",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -189,14 +190,14 @@ class CampaignSettings:
         "values of one setting in the same blocks, the baseline first: threads=1,2, env.NAME=a,b "
         "or, with commas in them, a,b|c,d",
         group="design",
-        material=False,
+        affects_measurement=False,
         searchable=False,
     )
     budget: str = setting(
         "none",
         "with until=settled, longest time of a launch, such as 90s, 30m or 2h; none: no limit",
         group="design",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -265,7 +266,7 @@ class CampaignSettings:
         "where cells run: on this machine, or as jobs of a Slurm cluster (docs/cluster.md)",
         choices=("local", "slurm"),
         group="cluster",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -273,7 +274,7 @@ class CampaignSettings:
         "",
         "with executor=slurm, the partition that jobs are sent to; none: the cluster's default",
         group="cluster",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -283,7 +284,7 @@ class CampaignSettings:
         minimum=1,
         maximum=10_000,
         group="cluster",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -291,7 +292,7 @@ class CampaignSettings:
         "",
         "with executor=slurm, what each node must have, in Slurm's words: gpu:1",
         group="cluster",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -299,7 +300,7 @@ class CampaignSettings:
         "1h",
         "with executor=slurm, longest time of a job, which is then requeued and continues",
         group="cluster",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -309,7 +310,7 @@ class CampaignSettings:
         minimum=0,
         maximum=100,
         group="machine",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -317,7 +318,7 @@ class CampaignSettings:
         True,
         "with until=fixed, measure a single block that is unlike all others once more",
         group="design",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -343,7 +344,7 @@ class CampaignSettings:
         (),
         "interpreters of frameworks with separate environments: tensorflow=/PATH/bin/python,…",
         group="machine",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -364,7 +365,7 @@ class CampaignSettings:
         False,
         "the baseline twice in every block: it must be equal (A/A)",
         group="verdict",
-        material=False,
+        affects_measurement=False,
         searchable=False,
     )
     inject_delay: float = setting(
@@ -380,7 +381,7 @@ class CampaignSettings:
         False,
         "measure networks that the parity gate does not call equal, and mark the report",
         group="verdict",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -389,7 +390,7 @@ class CampaignSettings:
         "paper: the published procedure is shown beside the verdicts",
         choices=("sound", "paper"),
         group="verdict",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -399,33 +400,37 @@ class CampaignSettings:
         minimum=0.001,
         maximum=0.5,
         group="verdict",
-        material=False,
+        affects_measurement=False,
         searchable=False,
     )
     primary: tuple[str, ...] = setting(
         (),
         "one to three outcomes, tested before all others; none: the study's",
         group="verdict",
-        material=False,
+        affects_measurement=False,
         searchable=False,
     )
     figures: bool = setting(
         True,
         "draw the report's figures; without them the report is ready sooner",
         group="records",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
     team: str = setting(
-        "", "whose runs these are (tag team)", group="design", material=False, searchable=False
+        "",
+        "whose runs these are (tag team)",
+        group="design",
+        affects_measurement=False,
+        searchable=False,
     )
     journal: str = setting(
         ".evenhand/journal",
         "folder of the local journal: every record is written there before it is sent",
         path=True,
         group="records",
-        silent=True,
+        not_logged=True,
         advanced=True,
     )
     cache: str = setting(
@@ -433,17 +438,20 @@ class CampaignSettings:
         "folder for data and features, so that they are computed once",
         path=True,
         group="records",
-        silent=True,
+        not_logged=True,
         advanced=True,
     )
     dry_run: bool = setting(
         False,
         "print cells, expected time and detectable effects; measure nothing",
         group="design",
-        silent=True,
+        not_logged=True,
     )
     resume: str = setting(
-        "", "a campaign's run id, or last: run only what is missing", group="design", silent=True
+        "",
+        "a campaign's run id, or last: run only what is missing",
+        group="design",
+        not_logged=True,
     )
 
     @property
@@ -735,7 +743,7 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
         if field.name in values:
             value = values[field.name]
             recorded[field.name] = tuple(value) if isinstance(value, list) else value
-        elif field.metadata["material"]:
+        elif field.metadata["affects_measurement"]:
             raise UsageError(
                 ErrorCode.CHANGED,
                 f"resume: the campaign did not record {field.name}; start a new one",

@@ -117,7 +117,9 @@ def _joined(texts: list[str]) -> str:
 
 def _levels(name: str, texts: list[str], settings: CampaignSettings) -> list[Level]:
     settings_.refuse_parameter(type(settings), name, "vary: ")
-    of_cells = sorted(settings_.searchable(settings) - settings_.immaterial(settings))
+    of_cells = sorted(
+        settings_.searchable(settings) - settings_.names_not_affecting_measurement(settings)
+    )
     if name not in of_cells:
         several = getattr(settings, f"{name}s", None)
         right = settings_.suggestion(name, of_cells)

@@ -180,7 +180,7 @@ def cell_spec(
     treatment = task.treatment
     settings = treatment.merged(prepared.settings)
     # a checkpoint goes on wherever that is
-    not_sent = settings_.silent(settings) | settings_.of_group(settings, "cluster")
+    not_sent = settings_.not_logged_names(settings) | settings_.of_group(settings, "cluster")
     values = devices.values_of_cell(settings).items()
     return CellSpec(
         run=task.run,
@@ -208,13 +208,13 @@ def _run_opened(
     treatment = task.treatment
     settings, data = treatment.merged(prepared.settings), prepared.data_for(treatment)
     logged = logged_settings(prepared.settings, treatment)
-    immaterial = settings_.immaterial(settings)
+    not_affecting = settings_.names_not_affecting_measurement(settings)
     model = treatment.settings.get("model") or prepared.module.models(settings)[0]
     tags = {
         "campaign": f"run:{recorder.run}",
         "model": own_models.labelled(model),
         "dataset": data.dataset.name,
-        "settings_hash": settings_hash(logged, immaterial),
+        "settings_hash": settings_hash(logged, not_affecting),
         **origin_tags(prepared.study, prepared.settings, spec.framework),
         **prepared.data.tags,
         **data.tags,
@@ -225,7 +225,7 @@ def _run_opened(
     }
     name = task.name
     if tags["kind"] == RunKind.CELL:  # charts label cells of every campaign by their names
-        left_out = immaterial | treatment.settings.keys()
+        left_out = not_affecting | treatment.settings.keys()
         different = distinguishing_settings(prepared.study, prepared.settings, left_out)
         name = " · ".join(filter(None, [name, different]))
     params = {**logged, "framework": spec.framework}
@@ -296,7 +296,7 @@ def sensor_seconds(settings: CampaignSettings, treatment: Treatment) -> float:
 def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[str, str]:
     """Return the settings that the runs of a treatment's cells log, as text."""
     settings = treatment.merged(campaign)
-    not_logged = settings_.silent(settings)
+    not_logged = settings_.not_logged_names(settings)
     texts = settings_.as_text(settings).items()
     return {
         **{name: text for name, text in texts if name not in not_logged},
@@ -311,8 +311,8 @@ def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[st
     }
 
 
-def settings_hash(logged: Mapping[str, str], immaterial: Collection[str]) -> str:
+def settings_hash(logged: Mapping[str, str], not_affecting: Collection[str]) -> str:
     """Return a digest of the settings that can change a measurement, without the compared ones."""
-    left_out = {*immaterial, "inject_delay"}
-    material = sorted((name, text) for name, text in logged.items() if name not in left_out)
-    return hashlib.sha256(json.dumps(material).encode()).hexdigest()[:12]
+    left_out = {*not_affecting, "inject_delay"}
+    affecting = sorted((name, text) for name, text in logged.items() if name not in left_out)
+    return hashlib.sha256(json.dumps(affecting).encode()).hexdigest()[:12]

@@ -17,7 +17,7 @@ from experiments.comparison.statistics import power
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, is_constant
 from experiments.comparison.statistics.sequential import FIXED, Looks
 from experiments.comparison.statistics.significance import ALPHA
-from experiments.comparison.verdicts import outlook
+from experiments.comparison.verdicts import sample_size
 from experiments.comparison.verdicts.decision import NoEstimate
 from experiments.comparison.verdicts.findings import Finding
 from experiments.config import settings as settings_
@@ -132,9 +132,12 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
 
 def _last_cells(study: str, settings: CampaignSettings, plan: Plan) -> list[StoredRun]:
     """Return the cells that succeeded of the last campaign here with the same settings."""
-    immaterial, root = settings_.immaterial(settings), Path(settings.journal).resolve()
+    not_affecting, root = (
+        settings_.names_not_affecting_measurement(settings),
+        Path(settings.journal).resolve(),
+    )
     hashes = {
-        treatment.name: settings_hash(logged_settings(settings, treatment), immaterial)
+        treatment.name: settings_hash(logged_settings(settings, treatment), not_affecting)
         for treatment in plan.treatments
     }
     machine = provenance.fingerprint()
@@ -182,7 +185,7 @@ def _effects(finding: Finding, tests: int, settings: CampaignSettings) -> list[D
         after = looks.blocks[-1] if looks.blocks else settings.blocks
         alpha = looks.level(ALPHA)
         least = power.minimum_detectable(sd, after, tests=tests, alpha=alpha)
-        value = outlook.as_effect(least, finding.row.kind)
+        value = sample_size.as_effect(least, finding.row.kind)
         effects.append(Detectable(finding, sd, after, value))
     return effects
 

@@ -97,7 +97,11 @@ def start(
 
 def _name(prepared: PreparedCampaign, title: str) -> str:
     settings = prepared.settings
-    left_out = settings_.immaterial(settings) - {"frameworks", "blocks", "vary"}
+    left_out = settings_.names_not_affecting_measurement(settings) - {
+        "frameworks",
+        "blocks",
+        "vary",
+    }
     different = cell_run.distinguishing_settings(prepared.study, settings, left_out)
     now = time.strftime("%Y-%m-%d %H:%M")
     parts = [f"{prepared.study} {settings.preset}", title, different, now]
@@ -266,7 +270,10 @@ def question(prepared: PreparedCampaign) -> ComparisonSpec:
         primary=[metric for metric in studies.primary(module, settings) if metric in metrics],
         margin=settings.margin,
         strata=plan.strata,
-        allowed_to_differ=(*plan.allowed_to_differ, *settings_.immaterial(settings)),
+        allowed_to_differ=(
+            *plan.allowed_to_differ,
+            *settings_.names_not_affecting_measurement(settings),
+        ),
         protocol=settings.protocol,
     )
 

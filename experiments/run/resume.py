@@ -104,7 +104,7 @@ def same_settings(
     module = studies.load(study)
     settings = settings_.from_values(module.settings, recorded)
     requested = settings_.parse(module.settings, module.presets, overrides)
-    for name in set(overrides) - settings_.silent(settings) - open_ended(settings):
+    for name in set(overrides) - settings_.not_logged_names(settings) - open_ended(settings):
         before = getattr(settings, name)
         if before != getattr(requested, name):
             raise UsageError(

@@ -87,7 +87,7 @@ def cell_spec(
     prepared = workloads.load(module.workload).prepare(settings, lambda *_: None)
     treatment = treatments.list_treatments(module, settings)[0]
     merged = treatment.merged(settings)
-    not_sent = settings_.silent(merged) | settings_.of_group(merged, "cluster")
+    not_sent = settings_.not_logged_names(merged) | settings_.of_group(merged, "cluster")
     cell_values = devices.values_of_cell(merged).items()
     run_id = uuid.uuid4().hex
     cpus, limit = len(devices.own_cpus()), quota()

@@ -31,10 +31,14 @@ def load(name: str) -> Study:
     return study
 
 
-def immaterial() -> tuple[str, ...]:
+def names_not_affecting_measurement() -> tuple[str, ...]:
     """Return the settings in which cells of some study may differ and still be pooled."""
     types = [load(name).settings for name in available()]
-    return tuple(sorted({name for type_ in types for name in settings_.immaterial(type_)}))
+    return tuple(
+        sorted(
+            {name for type_ in types for name in settings_.names_not_affecting_measurement(type_)}
+        )
+    )
 
 
 def primary(study: Study, settings: settings_.CampaignSettings) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ class Settings(captioning.Settings):
         minimum=0,
         maximum=100_000,
         group="design",
-        material=False,
+        affects_measurement=False,
         searchable=False,
     )
 

@@ -175,7 +175,7 @@ class Settings(CampaignSettings):
         "log the captioner as an MLflow model",
         choices=("first", "all", "none"),
         group="records",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )

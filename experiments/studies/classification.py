@@ -136,7 +136,7 @@ class Settings(CampaignSettings):
         "log the classifier as an MLflow model",
         choices=("first", "all", "none"),
         group="records",
-        material=False,
+        affects_measurement=False,
         searchable=False,
         advanced=True,
     )
@@ -144,7 +144,7 @@ class Settings(CampaignSettings):
         False,
         "a few more steps under each framework's profiler, its trace kept for TensorBoard",
         group="records",
-        material=False,
+        affects_measurement=False,
         advanced=True,
     )
 

@@ -39,7 +39,7 @@ class Settings(training_speed.Settings):
         (*OF_PICTURES, "deepspeech2", "tacotron2"),
         "networks with convolutions, by folder name",
         group="networks",
-        material=False,
+        affects_measurement=False,
     )
     batch_sizes: tuple[int, ...] = setting(
         (8, 16, 32, 64, 128),
@@ -47,7 +47,7 @@ class Settings(training_speed.Settings):
         minimum=1,
         maximum=MAX_ROWS,
         group="training",
-        material=False,
+        affects_measurement=False,
     )
     shapes: tuple[str, ...] = setting(
         ("fixed", "varying"),
@@ -55,7 +55,7 @@ class Settings(training_speed.Settings):
         "Pictures are of one size",
         choices=("fixed", "varying"),
         group="training",
-        material=False,
+        affects_measurement=False,
     )
     algorithms: tuple[str, ...] = setting(
         (),
@@ -63,7 +63,7 @@ class Settings(training_speed.Settings):
         "none: fixed, heuristic, profiled on a GPU, plain, onednn on a CPU",
         choices=(*ALGORITHMS["cuda"], *ALGORITHMS["cpu"]),
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     data: str = setting("synthetic", "drawn from the seed", choices=("synthetic",), group="data")
     parameters = ConvolutionParameters

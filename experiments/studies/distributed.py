@@ -50,7 +50,7 @@ class Settings(CampaignSettings):
         ("lenet",),
         "networks of images without BatchNorm, by folder name",
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     workers: tuple[int, ...] = setting(
         (1, 2),
@@ -58,7 +58,7 @@ class Settings(CampaignSettings):
         minimum=1,
         maximum=1_024,
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     compression: tuple[str, ...] = setting(
         ("none",),
@@ -66,7 +66,7 @@ class Settings(CampaignSettings):
         "fp16 and powersgd lose something, and are PyTorch's alone",
         choices=("none", "fp16", "powersgd"),
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     scaling: str = setting(
         "strong",
@@ -110,7 +110,7 @@ class Settings(CampaignSettings):
         minimum=1,
         maximum=3_600,
         group="machine",
-        material=False,
+        affects_measurement=False,
         advanced=True,
     )
     rendezvous: str = setting(
@@ -118,7 +118,7 @@ class Settings(CampaignSettings):
         "address of the first worker's machine at which the others find it; "
         "none: what Slurm calls it, or this machine alone",
         group="machine",
-        material=False,
+        affects_measurement=False,
         advanced=True,
     )
     threads: int = setting(

@@ -38,7 +38,7 @@ class Settings(training_speed.Settings):
         ("tensorflow", "tensorflow+eager", "tensorflow+xla", "pytorch", "pytorch+compile"),
         "whose programs are compared; tensorflow, with all of its optimizers, is the baseline",
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     without: tuple[str, ...] = setting(
         GRAPH_OPTIMIZERS,
@@ -46,7 +46,7 @@ class Settings(training_speed.Settings):
         "all: every one at once",
         choices=(*GRAPH_OPTIMIZERS, "none"),
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     alone: tuple[str, ...] = setting(
         (),
@@ -54,7 +54,7 @@ class Settings(training_speed.Settings):
         "one at a time",
         choices=SINGLE,
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     ctc: str = setting(
         "scan",

@@ -46,7 +46,7 @@ class PointSettings(CampaignSettings):
         ("resnet18", "mobilenet_v2"),
         "models by folder name: python -m experiments parity --help",
         group="grid",
-        material=False,
+        affects_measurement=False,
     )
     batch_sizes: tuple[int, ...] = setting(
         (1, 8, 32),
@@ -54,14 +54,14 @@ class PointSettings(CampaignSettings):
         minimum=1,
         maximum=MAX_ROWS,
         group="grid",
-        material=False,
+        affects_measurement=False,
     )
     phases: tuple[str, ...] = setting(
         ("inference", "train"),
         "what is timed, in this order, in one process a cell",
         choices=("inference", "train"),
         group="grid",
-        material=False,
+        affects_measurement=False,
     )
     seconds: float = setting(
         1.0,
@@ -109,7 +109,7 @@ class Settings(PointSettings):
         minimum=1,
         maximum=MAX_SIDE,
         group="grid",
-        material=False,
+        affects_measurement=False,
     )
     optimizer: str = setting(
         "adam",

@@ -55,14 +55,14 @@ class Settings(training_speed.Settings):
         ("deepspeech2", "gnmt", "tacotron2", "caption_decoder"),
         "networks that have an LSTM",
         group="networks",
-        material=False,
+        affects_measurement=False,
     )
     implementations: tuple[str, ...] = setting(
         ("block", "block-v2", "layer", "scan", "scan+compiled"),
         "what is compared with the loop of cells, where a framework has it",
         choices=IMPLEMENTATIONS,
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     ctc: str = setting(
         "scan",

@@ -36,7 +36,7 @@ class Settings(grid.PointSettings):
         ("lenet", "resnet18", "mobilenet_v2"),
         "networks of images by folder name",
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     batch_sizes: tuple[int, ...] = setting(
         (1, 32),
@@ -44,14 +44,14 @@ class Settings(grid.PointSettings):
         minimum=1,
         maximum=MAX_ROWS,
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     harnesses: tuple[str, ...] = setting(
         ("evenhand",),
         "what is compared with the plain loop",
         choices=tuple(HARNESSES),
         group="design",
-        material=False,
+        affects_measurement=False,
     )
     image_side: int = setting(
         40,
@@ -80,7 +80,7 @@ class Settings(grid.PointSettings):
         minimum=0.001,
         maximum=0.5,
         group="verdict",
-        material=False,
+        affects_measurement=False,
         searchable=False,
     )
     precision: str = setting(

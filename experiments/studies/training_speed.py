@@ -49,7 +49,7 @@ class Settings(CampaignSettings):
         tuple(BATCH_SIZES),
         "models by folder name: python -m experiments parity --help",
         group="networks",
-        material=False,
+        affects_measurement=False,
     )
     size: str = setting(
         "paper", "of the networks and of their inputs", choices=("paper", "tiny"), group="networks"
@@ -112,7 +112,7 @@ class Settings(CampaignSettings):
         "a few more steps under each framework's profiler: where their time goes; "
         "the trace is kept for TensorBoard",
         group="records",
-        material=False,
+        affects_measurement=False,
         advanced=True,
     )
     parameters = SpeedParameters

@@ -92,7 +92,9 @@ def test_all_runs_finished(runs: dict[str, StoredRun]) -> None:
 
 
 def test_settings_are_params_of_every_cell(runs: dict[str, StoredRun]) -> None:
-    names = set(settings_.as_text(captioning.Settings())) - settings_.silent(captioning.Settings)
+    names = set(settings_.as_text(captioning.Settings())) - settings_.not_logged_names(
+        captioning.Settings
+    )
     # MLflow keeps no empty text
     empty = {"team", "primary", "partition", "gres", "vary", "pythons"}
     for run in runs.values():

@@ -68,12 +68,12 @@ batch, halves = (
     for weight in (1, 0.5)
 )
 clock, before = Clock(), framework.weights(network)
-even = [framework.place(batch).even]
+even = [framework.place(batch).uniform_weights]
 for trained in (batch, halves, batch):
     framework.load_weights(network, before)
     optimizer = framework.optimizer(network, OptimizerConfig("sgd", 1e-1))
     framework.train_epoch(network, optimizer, [trained], clock)
-result = [clock.losses, even + [framework.place(at).even for at in (batch, halves)]]
+result = [clock.losses, even + [framework.place(at).uniform_weights for at in (batch, halves)]]
 """
 PLAIN = """
 module, rng = models.spec("lenet"), np.random.default_rng(5)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from experiments.comparison.report import tables, wording
 from experiments.comparison.runs.environment import Span
-from experiments.comparison.verdicts import outlook
+from experiments.comparison.verdicts import sample_size
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
 from experiments.config import durations, shell
@@ -135,10 +135,10 @@ def build_card(
 
 def _advice(headlines: Sequence[Finding], more_blocks: MoreBlocks) -> Advice | None:
     """Return how the headline that needs most blocks can be settled."""
-    needed = max(headlines, key=outlook.more_blocks, default=None)
-    if needed is None or not outlook.more_blocks(needed):
+    needed = max(headlines, key=sample_size.more_blocks, default=None)
+    if needed is None or not sample_size.more_blocks(needed):
         return None
-    advice = more_blocks(outlook.more_blocks(needed), needed.row.stratum)
+    advice = more_blocks(sample_size.more_blocks(needed), needed.row.stratum)
     return advice and replace(advice, what=f"{advice.what} (for {needed.outcome.label})")
 
 
@@ -179,7 +179,7 @@ def _answer(comparison: Comparison, findings: Sequence[Finding]) -> str:
 def _remedies(unsettled: Sequence[Finding]) -> list[str]:
     """Return sentences on what it costs to settle an outcome, or what may help."""
     sentences = []
-    blocks = {id(finding): outlook.payable(finding) or 0 for finding in unsettled}
+    blocks = {id(finding): sample_size.payable(finding) or 0 for finding in unsettled}
     planned = [finding for finding in unsettled if blocks[id(finding)]]
     if planned:
         longest = max(planned, key=lambda finding: blocks[id(finding)])
@@ -188,11 +188,11 @@ def _remedies(unsettled: Sequence[Finding]) -> list[str]:
         time = f", {durations.format_duration(seconds)}," if seconds else ""
         sentences.append(
             f"At most {wording.more_blocks(count)}{time} settle {wording.joined(_labels(planned))} "
-            f"with a predicted probability of {outlook.PREDICTED}"
+            f"with a predicted probability of {sample_size.PREDICTED}"
             f"{' each' if len(planned) > 1 else ''}."
         )
-    if rest := [finding for finding in unsettled if outlook.remedies(finding)]:
-        ways = dict.fromkeys(way for finding in rest for way in outlook.remedies(finding))
+    if rest := [finding for finding in unsettled if sample_size.remedies(finding)]:
+        ways = dict.fromkeys(way for finding in rest for way in sample_size.remedies(finding))
         sentences.append(
             f"How many more blocks would settle {wording.joined(_labels(rest))} cannot be "
             f"predicted; {wording.joined(list(ways), 'or')} may help."

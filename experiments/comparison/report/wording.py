@@ -10,7 +10,7 @@ from dataclasses import replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from experiments.comparison.runs.pairing import NAMED
-from experiments.comparison.verdicts import outlook, reasons
+from experiments.comparison.verdicts import reasons, sample_size
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, Row, grouped
 from experiments.config import durations
@@ -418,11 +418,11 @@ def at_a_look(finding: Finding, block_seconds: float) -> str:
     Args:
         block_seconds: time that one more block takes.
     """
-    text, share = sentence(finding), outlook.narrower(finding)
+    text, share = sentence(finding), sample_size.narrower(finding)
     if finding.judged or finding.row.estimate is None:
         return text
     narrow = f" Settled at {share:.2g} of that width." if share else ""
-    needed = outlook.payable(finding, block_seconds)
+    needed = sample_size.payable(finding, block_seconds)
     if needed is None:
         return f"{text}{narrow}"
     time = durations.format_duration(needed * block_seconds)

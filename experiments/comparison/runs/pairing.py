@@ -319,7 +319,7 @@ def _latest(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Exclusion]]:
     same = ["stratum", "pair", "level", "settings_hash", "model", "dataset"]
     if not frame.duplicated(same).any():
         return frame, []
-    same += _settings(frame, _immaterial(frame))
+    same += _settings(frame, _not_affecting(frame))
     ordered = frame.sort_values("sequence")
     repeated = ordered[same].duplicated(keep="last").reindex(frame.index)
     groups = ordered.groupby(same, dropna=False)
@@ -349,7 +349,7 @@ def find_mismatch(
     """Return why the runs of one stratum must not be pooled; None if they may.
 
     Args:
-        allowed_to_differ: Settings that differ with the factor, or that a study calls immaterial.
+        allowed_to_differ: Settings that differ with the factor, or that do not affect measurements.
     """
     by_nature = expected_differences.differs_by(factor, frame.columns)
     if differing := _varying(frame, settings_of(frame, factor, (), allowed_to_differ)):
@@ -387,10 +387,10 @@ def settings_of(
     """Return the columns in which pooled runs must agree: model, data set and settings."""
     named = {plain_name(factor), *map(plain_name, strata), *allowed_to_differ}
     fixed = [column for column in ("framework", "model", "dataset") if column not in named]
-    return [*fixed, *sorted(_settings(frame, _immaterial(frame) | named))]
+    return [*fixed, *sorted(_settings(frame, _not_affecting(frame) | named))]
 
 
-def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
+def _not_affecting(frame: pd.DataFrame) -> frozenset[str]:
     """Return the names of settings in which runs may differ.
 
     They are those of a campaign that no cell gets, and lists of compared values (`batch_sizes`)
@@ -404,7 +404,10 @@ def _immaterial(frame: pd.DataFrame) -> frozenset[str]:
             values = runs.itertuples(index=False)
             if len(runs) and all(value in text.split(",") for text, value in values):
                 lists.add(column.removeprefix("params."))
-    return settings_.immaterial(settings_.CampaignSettings) | {"framework", *lists}
+    return settings_.names_not_affecting_measurement(settings_.CampaignSettings) | {
+        "framework",
+        *lists,
+    }
 
 
 def pair_runs(

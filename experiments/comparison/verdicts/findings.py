@@ -148,7 +148,7 @@ class Finding:
         withheld: why there is no verdict although there is an estimate.
         mismatch: why the runs are not comparable.
         busy: the text of a verdict withheld because others disturbed the cells.
-        outlook: text that the reason ends with.
+        sample_size_text: end of the reason.
         mean: distribution of the mean; None if it did not vary.
         order: which side ran first, and the time in between.
         a_value: geometric mean (ratio) or mean (difference) of a over the paired blocks.
@@ -167,7 +167,7 @@ class Finding:
     withheld: Withheld | None = None
     mismatch: Mismatch | None = None
     busy: str = ""
-    outlook: str = ""
+    sample_size_text: str = ""
     a_value: float | None = None
     b_value: float | None = None
     plan: int | None = None

@@ -71,14 +71,14 @@ class Family:
 
 
 def decide(
-    findings: Sequence[Finding], scope: Scope, outlook: Callable[[Finding, Family], Finding]
+    findings: Sequence[Finding], scope: Scope, add_sample_size: Callable[[Finding, Family], Finding]
 ) -> list[Finding]:
     """Return findings with verdict and reason, after Holm's correction within each family.
 
     A finding that comes with a reason has no verdict for that reason.
 
     Args:
-        outlook: adds the end of a reason.
+        add_sample_size: adds the end of a reason.
     """
     names = dict.fromkeys(finding.row.family for finding in findings)
     decided_findings: dict[int, Finding] = {}
@@ -91,7 +91,7 @@ def decide(
         family = Family(name if len(names) > 1 else "", tests, standing)
         for at, p in zip(places, adjusted, strict=True):
             finding = replace(findings[at], row=replace(findings[at].row, p_holm=p))
-            finding = outlook(replace(finding, decision=_decision(finding)), family)
+            finding = add_sample_size(replace(finding, decision=_decision(finding)), family)
             decided_findings[at] = _with_text(finding, scope, family)
     return [decided_findings[at] for at in range(len(findings))]
 
@@ -129,7 +129,7 @@ def _with_text(finding: Finding, scope: Scope, family: Family) -> Finding:
     verdict = VERDICTS.get(decision, INCONCLUSIVE)
     if decision is Decision.DIFFERENT:
         verdict = finding.way
-    texts = (row.reason or _reason(finding, scope, family), finding.outlook, widening(row))
+    texts = (row.reason or _reason(finding, scope, family), finding.sample_size_text, widening(row))
     reason = "; ".join(filter(None, texts))
     return replace(finding, row=replace(row, verdict=verdict, reason=reason))
 

@@ -30,14 +30,14 @@ def summarise(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     for finding in findings:
         groups.setdefault((finding.row.metric, finding.row.a, finding.row.b), []).append(finding)
     pooled = [summary for group in groups.values() if (summary := _summary(group))]
-    return tuple(reasons.decide(pooled, reasons.STRATA, _outlook))
+    return tuple(reasons.decide(pooled, reasons.STRATA, _name_left_out_strata))
 
 
-def _outlook(summary: Finding, _family: reasons.Family) -> Finding:
+def _name_left_out_strata(summary: Finding, _family: reasons.Family) -> Finding:
     if not summary.across or not summary.across.left_out:
         return summary
     names = ", ".join(summary.across.left_out)
-    return replace(summary, outlook=f"without {names}: no estimate with a variance there")
+    return replace(summary, sample_size_text=f"without {names}: no estimate with a variance there")
 
 
 def _summary(group: Sequence[Finding]) -> Finding | None:

@@ -25,7 +25,7 @@ from experiments.comparison.statistics import autocorrelation, estimates, power
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
 from experiments.comparison.statistics.sequential import Looks
-from experiments.comparison.verdicts import busy, extended, outlook, reasons
+from experiments.comparison.verdicts import busy, extended, reasons, sample_size
 from experiments.comparison.verdicts.decision import (
     ALPHA,
     MINIMUM_BLOCKS,
@@ -209,7 +209,7 @@ def _decide(
         sides = (position[row.a], position[row.b])
         return (natural(row.stratum), not finding.primary, place(row.metric), *sides)
 
-    return sorted(reasons.decide(in_families, reasons.ROWS, outlook.plan_row), key=key)
+    return sorted(reasons.decide(in_families, reasons.ROWS, sample_size.plan_row), key=key)
 
 
 def _levels(spec: ComparisonSpec, levels: Sequence[str]) -> tuple[str, ...]:
@@ -462,7 +462,7 @@ def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Flo
     if mean:
         spread = float(shifts.std(ddof=1)) * (row.widening or 1.0)
         least = power.minimum_detectable(spread, count, alpha=schedule.level(ALPHA))
-        detectable = outlook.as_effect(least, row.kind)
+        detectable = sample_size.as_effect(least, row.kind)
     interval = estimates.exponential(interval) if ratio else interval
     row = replace(
         row,

@@ -109,8 +109,8 @@ class Adapter(KerasFramework):
 
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
         _check_compiled(network, optimizer)
-        placed = batch if batch.even is not None else self.place(batch)
-        return network.train_on_batch(*self._fitted(placed)[: 2 if placed.even else 3])
+        placed = batch if batch.uniform_weights is not None else self.place(batch)
+        return network.train_on_batch(*self._fitted(placed)[: 2 if placed.uniform_weights else 3])
 
     def train_epoch(
         self, network: Any, optimizer: Any, batches: Iterable[Batch], clock: StepClock
@@ -124,7 +124,9 @@ class Adapter(KerasFramework):
         network.make_train_function()
         compiled = network.train_function
         # inputs, targets and, unless all of them are 1, weights
-        placed = (self._fitted(at)[: 2 if at.even else 3] for at in map(self.place, batches))
+        placed = (
+            self._fitted(at)[: 2 if at.uniform_weights else 3] for at in map(self.place, batches)
+        )
         epoch = self._epoch(self, network, placed, clock)
         if not epoch.window:
             return

@@ -134,10 +134,10 @@ class Adapter(TorchDevice, FrameworkOnDevice):
         self, network: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch
     ) -> Tensor:
         _set_mode(network, training=True)
-        if batch.even is None:
+        if batch.uniform_weights is None:
             batch = self.place(batch)
         optimizer.zero_grad(set_to_none=True)
-        weights = None if batch.even else batch.weights
+        weights = None if batch.uniform_weights else batch.weights
         loss = self._forward(_mean_loss)(network, batch.inputs, batch.targets, weights)
         loss.backward()
         optimizer.step()

@@ -56,7 +56,7 @@ class Reader:
             except RuntimeError:
                 self._name_damaged(batch)
                 raise
-            yield Batch((images,), labels, self._weights, even=True)
+            yield Batch((images,), labels, self._weights, uniform_weights=True)
 
     def _collate(self, pictures: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
         images, labels = zip(*pictures, strict=True)

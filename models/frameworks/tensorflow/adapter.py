@@ -56,12 +56,12 @@ class Adapter(TensorFlowDevice, KerasFramework):
         return profiled(folder, self.device, work, forget=self._functions.clear)
 
     def train_step(self, network: Any, optimizer: Any, batch: Batch) -> Any:
-        if batch.even is None:
+        if batch.uniform_weights is None:
             batch = self.place(batch)
         arrays = (*batch.inputs, batch.targets)
-        if not batch.even:
+        if not batch.uniform_weights:
             arrays = (*arrays, batch.weights)
-        return self._call(_update, (network, optimizer, batch.even), arrays)
+        return self._call(_update, (network, optimizer, batch.uniform_weights), arrays)
 
     def _evaluated_loss(self, network: Any, batch: Batch) -> Any:
         return self._call(_mean_loss, (network, False, False), self._flat(batch))
@@ -169,29 +169,29 @@ def _outputs(network: Any, training: bool, *inputs: Any) -> Any:
     return network(inputs if len(inputs) > 1 else inputs[0], training=training)
 
 
-def _mean_loss(network: Any, training: bool, even: bool, *arrays: Any) -> Any:
+def _mean_loss(network: Any, training: bool, uniform_weights: bool, *arrays: Any) -> Any:
     """Return the loss. arrays: inputs, targets and, unless all of them are 1, weights."""
     import keras
     import tensorflow as tf
 
-    *inputs, targets = arrays if even else arrays[:-1]
+    *inputs, targets = arrays if uniform_weights else arrays[:-1]
     logits = tf.cast(_outputs(network, training, *inputs), keras.config.floatx())
     if hasattr(network, "example_losses"):
         losses = network.example_losses(tuple(inputs), logits, targets)
     else:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-    if even:
+    if uniform_weights:
         return tf.reduce_mean(losses)
     weights = arrays[-1]
     return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
 
 
-def _update(network: Any, optimizer: Any, even: bool, *arrays: Any) -> Any:
+def _update(network: Any, optimizer: Any, uniform_weights: bool, *arrays: Any) -> Any:
     import tensorflow as tf
 
     variables = network.trainable_variables
     with tf.GradientTape() as tape:
-        loss = _mean_loss(network, True, even, *arrays)
+        loss = _mean_loss(network, True, uniform_weights, *arrays)
     optimizer.apply(tape.gradient(loss, variables), variables)
     return loss
 

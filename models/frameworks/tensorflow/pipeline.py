@@ -41,7 +41,7 @@ class Reader:
             except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError):
                 _name_damaged(files.files[number * files.batch_size :][: files.batch_size])
                 raise
-            yield Batch((pixels,), labels, self._weights, even=True)
+            yield Batch((pixels,), labels, self._weights, uniform_weights=True)
 
     def dataset(self, files: ImageFiles) -> Any:
         """Return a data set of batches (pixels, labels)."""

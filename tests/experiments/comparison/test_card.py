@@ -14,7 +14,7 @@ from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, R
 from experiments.comparison.report import card as cards
 from experiments.comparison.report import rendering, wording
 from experiments.comparison.runs import environment
-from experiments.comparison.verdicts import outlook
+from experiments.comparison.verdicts import sample_size
 from tests.experiments.comparison.campaigns import LATENCY, RATE, STEP, frame, paired
 
 TAGS = {"cpu": "2 × Xeon", "gpu": "H100", "version.torch": "2.13", "warnings": "Synthetic data."}
@@ -87,10 +87,10 @@ def test_unaffordable_blocks_are_not_advised(hours: float, spread: float) -> Non
     table = table.assign(start_ms=start, end_ms=start + 1_800_000 * hours)
     comparison = compare(table, outcomes=[LATENCY], primary=[LATENCY])
     (finding,) = comparison.findings
-    assert (finding.plan, outlook.more_blocks(finding)) == (None, 0)
+    assert (finding.plan, sample_size.more_blocks(finding)) == (None, 0)
     text = cards.build_card(comparison, "A study").answer
     assert "more block " not in text
-    assert all(way in text for way in outlook.remedies(finding))
+    assert all(way in text for way in sample_size.remedies(finding))
 
 
 def test_duration_leaves_out_the_time_between_campaigns() -> None:

@@ -42,7 +42,7 @@ def plan_row(finding: Finding, family: Family) -> Finding:
     # the tests among which the finding must stand after Holm's correction
     tests = family.tests - family.standing + finding.different
     planned = replace(finding, row=row, plan=_plan(finding, tests))
-    return replace(planned, outlook=_text(planned))
+    return replace(planned, sample_size_text=_text(planned))
 
 
 def _plan(finding: Finding, tests: int) -> int | None:
