@@ -307,7 +307,7 @@ def test_damaged_description_is_one_line_and_its_records_arrive(
     assert journal.read_campaign(root / "newest") == CAMPAIGN
     path = root / "newest" / journal.CAMPAIGN
     path.write_bytes(change(path.read_bytes()))
-    gc.collect()  # objects of earlier tests would be finalised at the recursion limit, with a message
+    gc.collect()  # finalisers of earlier objects print messages at the recursion limit
     code, output = call(capsys, "captioning", "--resume=last", f"--journal={root}")
     assert code == 2
     assert re.fullmatch(rf"evenhand: {path} .* replay --journal {root}/newest\n", output)
