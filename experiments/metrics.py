@@ -59,7 +59,7 @@ class Metric:
         within: the values that it summarises.
         by_epoch: whether it is a series with a value after every epoch.
         total: whether it depends on how much is trained: sums, and what was learned.
-        alone: whether it is valid only in a process that has the machine for itself from its
+        exclusive: whether it is valid only in a process that has the machine for itself from its
             start: times of what happens once, and sums over the whole process.
     """
 
@@ -74,7 +74,7 @@ class Metric:
     short: tuple[str, ...] = ()
     within: Within = ""
     by_epoch: bool = False
-    alone: bool = False
+    exclusive: bool = False
     total: bool = False
 
     @property
@@ -145,9 +145,9 @@ KNOWN = (
         within="steps",
     ),
     _ratio("train/step_seconds_p95", "p95 training step", "s"),
-    _ratio("train/first_step_seconds", "first training step", "s", alone=True),
-    _ratio(TOTAL, "total training time", "s", short=("time",), alone=True, total=True),
-    _ratio("train/first_epoch_seconds", "first epoch", "s", alone=True, total=True),
+    _ratio("train/first_step_seconds", "first training step", "s", exclusive=True),
+    _ratio(TOTAL, "total training time", "s", short=("time",), exclusive=True, total=True),
+    _ratio("train/first_epoch_seconds", "first epoch", "s", exclusive=True, total=True),
     _ratio("train/epoch_seconds", "median later epoch", "s", total=True),
     _ratio("train/epoch_examples_per_second", "throughput of whole epochs", "examples/s", "higher"),
     _ratio("val/total_seconds", "total validation time", "s", total=True),
@@ -163,7 +163,7 @@ KNOWN = (
     ),
     _ratio("inference/latency_seconds_p95", "p95 inference latency", "s"),
     _ratio("inference/latency_seconds_p99", "p99 inference latency", "s"),
-    _ratio("inference/first_call_seconds", "first inference call", "s", alone=True),
+    _ratio("inference/first_call_seconds", "first inference call", "s", exclusive=True),
     _ratio(
         *("inference/examples_per_second", "inference throughput", "examples/s", "higher"),
         headline=("inference", 2),

@@ -27,7 +27,7 @@ class GraphParameters(training_speed.SpeedParameters):
     """Parameters of a cell: a program, and the graph optimizers that are off in it."""
 
     program: str = parameter("", "frameworks")
-    graph_off: tuple[str, ...] = parameter((), "without", "alone")
+    graph_off: tuple[str, ...] = parameter((), "without", "only")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Settings(training_speed.Settings):
         group="design",
         affects_measurement=False,
     )
-    alone: tuple[str, ...] = setting(
+    only: tuple[str, ...] = setting(
         (),
         "graph optimizers of tensorflow that are on while all others with a switch are off, "
         "one at a time",
@@ -86,7 +86,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
             "name it, too",
         )
     without = [name for name in settings.without if name != "none"]
-    check_count(settings, settings.models, (*settings.frameworks, *without, *settings.alone))
+    check_count(settings, settings.models, (*settings.frameworks, *without, *settings.only))
     programs: list[tuple[str, str, tuple[str, ...]]] = [
         (name, name, ()) for name in settings.frameworks
     ]
@@ -94,7 +94,7 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     switches = (*SINGLE, *OTHER_GRAPH_OPTIMIZERS)
     programs += [
         (f"only {name}", BASELINE, tuple(switch for switch in switches if switch != name))
-        for name in settings.alone
+        for name in settings.only
     ]
     return tuple(
         Treatment(
@@ -146,7 +146,7 @@ STUDY = Study(
             "warmup_steps": 3,
             "blocks": 6,
         },
-        "paper": {"blocks": 6, "alone": SINGLE},
+        "paper": {"blocks": 6, "only": SINGLE},
     },
     outcomes=(
         outcome("train/examples_per_second"),

@@ -6,6 +6,7 @@ published findings below.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
@@ -35,7 +36,7 @@ class PointParameters(CellParameters):
 
 
 @dataclass(frozen=True)
-class PointSettings(CampaignSettings):
+class PointSettings(CampaignSettings, ABC):
     """Settings of a network on one batch of random images, timed to a budget.
 
     side_setting: name of the setting of the images' sides.
@@ -94,9 +95,9 @@ class PointSettings(CampaignSettings):
     )
     parameters = PointParameters
 
+    @abstractmethod
     def sides(self, model: str) -> tuple[int, ...]:
         """Return the sides of the images that a network gets."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

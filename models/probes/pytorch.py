@@ -112,7 +112,12 @@ def sleeping_seconds(cycles: int) -> float:
     Args:
         cycles: Of the GPU's clock.
     """
-    return event_seconds(lambda: torch.cuda._sleep(cycles), 1, 0)[0]
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    torch.cuda._sleep(cycles)
+    after.record()
+    after.synchronize()
+    return float(before.elapsed_time(after)) / 1_000
 
 
 def sleeping_step(cycles: int, host_seconds: float = 0.0) -> Callable[[], Tensor]:
@@ -224,16 +229,3 @@ def stock_adam(network: nn.Module, learning_rate: float) -> torch.optim.Optimize
         learning_rate: Its only setting.
     """
     return torch.optim.Adam(network.parameters(), lr=learning_rate)
-
-
-def event_seconds(step: Callable[[], object], count: int, warmup: int) -> list[float]:
-    """Return the seconds of each step after the warm-up, by CUDA events."""
-    seconds = []
-    for _ in range(warmup + count):
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        step()
-        after.record()
-        after.synchronize()
-        seconds.append(float(before.elapsed_time(after)) / 1_000)
-    return seconds[warmup:]

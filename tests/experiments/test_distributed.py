@@ -144,9 +144,9 @@ def test_limit_of_fp16_is_the_error_of_rounding(workers: int, size: float) -> No
         ("training", signal.SIGKILL, 1, "worker 1 was killed by SIGKILL"),
         ("training", signal.SIGSTOP, 1, "worker 1 is stopped"),
         ("training", signal.SIGSTOP, 0, "killed by SIGKILL"),
-        ("alone", signal.SIGKILL, 1, "worker 1 was killed by SIGKILL"),
-        ("alone", signal.SIGSTOP, 1, "worker 1 is stopped"),
-        ("alone", signal.SIGSTOP, 0, "killed by SIGKILL"),
+        ("training without exchange", signal.SIGKILL, 1, "worker 1 was killed by SIGKILL"),
+        ("training without exchange", signal.SIGSTOP, 1, "worker 1 is stopped"),
+        ("training without exchange", signal.SIGSTOP, 0, "killed by SIGKILL"),
     ],
 )
 @pytest.mark.slow

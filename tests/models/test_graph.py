@@ -34,7 +34,7 @@ result = [tf.config.optimizer.get_experimental_options(), *nodes]
 
 
 def switches_without(name: str) -> list[str]:
-    settings = replace(graph.Settings(), alone=(name,), models=("bert",))
+    settings = replace(graph.Settings(), only=(name,), models=("bert",))
     treatments = graph.treatments(settings)
     (only,) = (treatment for treatment in treatments if treatment.name.startswith(f"only {name}"))
     return list(only.settings["graph_off"])

@@ -126,7 +126,7 @@ def median_times(groups: Sequence[Reached], *, tested: bool = True) -> list[Medi
     results = []
     for group, p in zip(groups, significance.holm(ps), strict=True):
         low, high = np.nan, np.inf
-        if group.reached.any() and estimates.earned(0.5, len(group.seconds)):
+        if group.reached.any() and len(group.seconds) >= estimates.minimum_values(0.5):
             at_risk = group.at_risk(float(group.seconds.max()))
             with np.errstate(all="ignore"):  # no width if all or no run is on its way
                 low, high = SurvfuncRight(at_risk, group.reached.astype(int)).quantile_ci(0.5)

@@ -116,35 +116,6 @@ def minimum_values(q: float, confidence: float = 0.95) -> int:
     return math.ceil(math.log((1 - confidence) / 2) / math.log(max(q, 1 - q)) - ROUNDING)
 
 
-def earned(q: float, n: int, confidence: float = 0.95) -> bool:
-    """Return whether n values are enough to report a quantile with a distribution-free interval.
-
-    Args:
-        q: The quantile: 0.95 is p95.
-        n: Number of values.
-        confidence: Of the interval.
-
-    Raises:
-        UsageError: q is not between 0 and 1.
-    """
-    return n >= minimum_values(q, confidence)
-
-
-def percentile(values: ArrayLike, q: float) -> float:
-    """Return the median-unbiased quantile (Hyndman & Fan 1996, definition 8).
-
-    Raises:
-        UsageError: There are too few values.
-    """
-    sample = numbers(values)
-    if not earned(q, len(sample)):
-        needed = minimum_values(q)
-        raise UsageError(
-            ErrorCode.TOO_FEW, f"n too small: {len(sample)} values, p{100 * q:g} needs {needed}"
-        )
-    return float(np.quantile(sample, q, method="median_unbiased"))
-
-
 def a12(a: ArrayLike, b: ArrayLike) -> float:
     """Return P(b > a), ties counted half: 0.5 is no effect. Source: Vargha & Delaney 2000."""
     first, second = np.sort(numbers(a)), numbers(b)

@@ -56,7 +56,12 @@ class Decision(StrEnum):
 
     @property
     def is_verdict(self) -> bool:
-        return self not in ("not_comparable", "too_few", "size_open", "open")
+        return self not in (
+            Decision.NOT_COMPARABLE,
+            Decision.TOO_FEW,
+            Decision.SIZE_OPEN,
+            Decision.OPEN,
+        )
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def remedies(finding: Finding) -> tuple[str, ...]:
     ways = ["longer cells"]
     if busy.depends_on_load(finding.outcome):
         ways.append("an idle machine")
-        if not finding.took_turns and not outcome(finding.row.metric).alone:
+        if not finding.took_turns and not outcome(finding.row.metric).exclusive:
             ways.append("pairing=interleaved")
     return tuple(ways)
 

@@ -300,7 +300,7 @@ def _compare_stratum(
     sides = (request.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
     findings = []
     for finding, *values in zip(blank, *sides, strict=True):
-        if took_turns and outcome_of(finding.row.metric).alone:
+        if took_turns and outcome_of(finding.row.metric).exclusive:
             findings.append(_not_comparable(finding, TOOK_TURNS))
             continue
         measured, left_out = _measure(finding, paired, means.get(finding.row.metric), *values)

@@ -94,7 +94,7 @@ def measure(
     output.window("train", began, clock.now(), rows * steps)
     digest = training.digest(framework.weights(worker.network))
     record_implementation(spec, framework, worker.network, worker.optimizer, output)
-    on_step = _watch(workers, output, "alone", steps)
+    on_step = _watch(workers, output, "training without exchange", steps)
     median = float(np.median(seconds))
     seconds_alone = training.time_without_exchange(worker, batch, steps, median, on_step)
     results = worker.gathered([digest, peak_memory.rss_bytes(), np.mean(losses)])

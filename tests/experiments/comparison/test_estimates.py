@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from experiments.cell import timing
 from experiments.comparison.statistics import estimates
 from tracking.errors import ErrorCode, UsageError
 
@@ -50,13 +51,13 @@ def test_few_values_bound_nothing(values):
     ("q", "least"), [(0.5, 6), (0.95, 72), (0.99, 368), (0.999, 3_688), (0.05, 72)]
 )
 def test_percentiles_need_enough_values(q, least):
-    assert estimates.earned(q, least)
-    assert not estimates.earned(q, least - 1)
-    values = np.arange(float(least))
-    assert estimates.percentile(values, q) == np.quantile(values, q, method="median_unbiased")
-    with pytest.raises(UsageError, match=f"5 values, p{100 * q:g} needs {least}") as error:
-        estimates.percentile(np.arange(5.0), q)
-    assert error.value.code is ErrorCode.TOO_FEW
+    assert estimates.minimum_values(q) == least
+    # the interval from the least to the greatest value misses the quantile on one side
+    assert max(q, 1 - q) ** least <= 0.025 < max(q, 1 - q) ** (least - 1)
+
+
+def test_cells_report_percentiles_from_the_same_number_of_values():
+    assert {q: estimates.minimum_values(q / 100) for q in timing.EARNED_AT} == timing.EARNED_AT
 
 
 @pytest.mark.parametrize(
