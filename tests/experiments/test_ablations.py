@@ -230,7 +230,7 @@ def test_cells_that_cannot_be_are_refused(
 
 def test_optimizers_are_off_once_and_programs_stand_next_to_them() -> None:
     options = {"models": "bert", "frameworks": "tensorflow,pytorch"}
-    options |= {"without": "pruning,all", "alone": "pruning"}
+    options |= {"without": "pruning,all", "only": "pruning"}
     treatments = graph.treatments(settings_of(graph, **options))
     off = {cell.settings["program"]: cell.settings["graph_off"] for cell in treatments}
     others = off.pop("only pruning")
