@@ -10,6 +10,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -529,6 +530,8 @@ class Store:
     ) -> Iterator[StoredRun]:
         """Yield the runs of experiments that MLflow's filter language selects, the newest first.
 
+        The next page is fetched while the caller works on one.
+
         Args:
             experiments: Names; one that does not exist has no runs.
             progress: Called after each page with the number of runs so far, and None.
@@ -539,15 +542,19 @@ class Store:
         names = [experiments] if isinstance(experiments, str) else experiments
         ids = [id_ for name in names if (id_ := self._active_experiment(name))]
         seen: set[str] = set()
-        token: str | None = "" if ids else None
-        while token is not None:
-            runs, token = self._page(ids, condition, page, token)
-            # a run that begins in between moves the others to later pages
-            new = [run for run in runs if run.run_id not in seen]
-            seen.update(run.run_id for run in new)
-            if progress:
-                progress(len(seen), None)
-            yield from new
+        with ThreadPoolExecutor(1) as background:
+            ahead = background.submit(self._page, ids, condition, page, "") if ids else None
+            while ahead:
+                runs, token = ahead.result()
+                ahead = (
+                    background.submit(self._page, ids, condition, page, token) if token else None
+                )
+                # a run that begins in between moves the others to later pages
+                new = [run for run in runs if run.run_id not in seen]
+                seen.update(run.run_id for run in new)
+                if progress:
+                    progress(len(seen), None)
+                yield from new
 
     def _page(
         self, ids: Sequence[str], condition: str, size: int, token: str
