@@ -18,6 +18,8 @@ from typing import Any
 from tracking.cpus import cpus
 
 PACKAGES = ("numpy", "mlflow", "scipy", "statsmodels", "sacrebleu")
+# Packages of which each release is made for one release of the other.
+RELEASED_TOGETHER = (frozenset({"torch", "torchvision"}), frozenset({"jax", "jaxlib"}))
 # Environment variables that change the speed or the results of frameworks.
 VARIABLES = re.compile(
     r"(CUBLAS|CUDA|CUDNN|DNNL|GOMP|JAX|KERAS|KMP|MALLOC|MKL|NCCL|NVIDIA|OMP|ONEDNN|OPENBLAS"

@@ -12,13 +12,19 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
+from experiments.config import variation
+from experiments.config.settings import CampaignSettings
+from experiments.config.variation import canonical, check_pins
 from models import frameworks
 from tracking import plain, provenance
 from tracking.errors import ErrorCode, UsageError
 
+S = TypeVar("S", bound=CampaignSettings)
 FOLDER = "environments"  # in the project's cache
 CONSTRAINTS = provenance.ROOT / "constraints.txt"
 # Packages that cells import besides their framework's.
@@ -31,8 +37,6 @@ OF_CELLS = (
     "sacrebleu",
     "safetensors",
 )
-# Packages of which each release is made for one release of the other.
-RELEASED_TOGETHER = (frozenset({"torch", "torchvision"}), frozenset({"jax", "jaxlib"}))
 # Lines of requirements that name a file of more lines.
 FILES = re.compile(r"(?:-r|-c|--requirements?|--constraints?)[ =]?\s*(?P<path>\S.*)")
 EDITABLE = re.compile(r"(-e|--editable)\b")
@@ -126,29 +130,61 @@ def differing(packages: Iterable[Mapping[str, str]]) -> frozenset[str]:
     )
 
 
-def canonical(name: str) -> str:
-    """Return the name of a package as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+def is_version(installed: str, version: str) -> bool:
+    """Return whether an installed version is a pinned one, such as 2.14.0 for 2.14."""
+    from packaging.specifiers import SpecifierSet
+
+    return bool(installed) and SpecifierSet(f"=={version}").contains(installed, prereleases=True)
 
 
-def of_level(framework: str, pins: Sequence[str]) -> VirtualEnvironment:
-    """Return the environment of a framework's cells in which some packages are pinned.
+def interpreters_of(settings: CampaignSettings, version: str) -> tuple[str, ...]:
+    """Return the setting `pythons` of the cells of one of `levels`."""
+    made_for = {name: of_level(name, version) for name in settings.frameworks}
+    places = {name: made_for[name].place(Path(settings.cache)) for name in made_for}
+    return tuple(f"{name}={python_of(place)}" for name, place in places.items())
+
+
+def interpreters_by_version(settings: CampaignSettings) -> dict[str, tuple[str, ...]]:
+    """Return the setting `pythons` of each of `levels`; without levels the user's, of ""."""
+    varied = variation.parse(settings) if settings.levels else None
+    if not varied:
+        return {"": settings.pythons}
+    return {level.text: interpreters_of(settings, level.text) for level in varied.levels}
+
+
+def with_baseline(settings: S) -> S:
+    """Return the settings with the interpreters of the first level, which makes the features."""
+    return replace(settings, pythons=next(iter(interpreters_by_version(settings).values())))
+
+
+def frameworks_of_levels(settings: CampaignSettings) -> tuple[str, ...]:
+    """Return the compared frameworks that consist of a package in `levels`; all if none does."""
+    pinned = {name for level in settings.levels for name in check_pins(level)}
+    having = [
+        name
+        for name in settings.frameworks
+        if pinned.intersection(frameworks.described(name).distributions)
+    ]
+    return tuple(having) or settings.frameworks
+
+
+@cache
+def of_level(framework: str, version: str) -> VirtualEnvironment:
+    """Return the environment of a framework's cells at one of `levels`.
 
     The project's constraints hold for all others, except for what depends on the pinned versions:
     their own dependencies that no other package of a cell needs, and packages that are released
     together with them.
     """
-    from packaging.requirements import Requirement  # a tenth of what --help may take
-
-    pinned = {canonical(Requirement(pin).name) for pin in pins}
+    pinned = check_pins(version).keys()
     base = dict.fromkeys(
         map(canonical, (*frameworks.described(framework).distributions, *OF_CELLS))
     )
-    free = pinned.union(*(group for group in RELEASED_TOGETHER if group & pinned))
+    free = set(pinned).union(*(group for group in provenance.RELEASED_TOGETHER if group & pinned))
     free |= _closure(free) - _closure(base.keys() - free, without=free)
     constraints = CONSTRAINTS.read_text(encoding="utf-8") if CONSTRAINTS.exists() else ""
     return VirtualEnvironment(
-        (*pins, *(name for name in base if name not in pinned)),
+        (*version.split(), *(name for name in base if name not in pinned)),
         tuple(
             line
             for line in constraints.splitlines()
@@ -159,7 +195,7 @@ def of_level(framework: str, pins: Sequence[str]) -> VirtualEnvironment:
 
 def _needs(name: str) -> Iterator[str]:
     """Yield the packages that an installed one requires; one that is missing here, none."""
-    from packaging.requirements import Requirement
+    from packaging.requirements import Requirement  # a tenth of what --help may take
 
     with suppress(importlib.metadata.PackageNotFoundError):
         for requirement in map(Requirement, importlib.metadata.requires(name) or ()):

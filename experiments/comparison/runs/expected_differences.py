@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from experiments.config.virtual_environments import RELEASED_TOGETHER
+from tracking.provenance import RELEASED_TOGETHER
 
 ENVIRONMENT, VERSION = "tags.environment", "tags.version."
 HARDWARE = ("tags.cpu", "tags.gpu")
