@@ -40,6 +40,7 @@ class Treatment:
     control: label of a cell without a verdict ("A/A"), or empty.
     sensed: whether the sensors are read while it runs.
     environment: variables of its cells' processes; None removes one.
+    version: level of `levels`, whose packages its cells' interpreter has.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Treatment:
     control: str = ""
     sensed: bool = True
     environment: Mapping[str, str | None] = field(default_factory=dict)
+    version: str = ""
 
     def merged(self, settings: S) -> S:
         return settings_.of_cell(settings, self.settings)

@@ -199,6 +199,14 @@ class CampaignSettings:
         affects_measurement=False,
         searchable=False,
     )
+    levels: tuple[str, ...] = setting(
+        (),
+        "versions of a package in the same blocks, an environment each, the baseline first: "
+        "torch==2.14,torch==2.15",
+        group="design",
+        affects_measurement=False,
+        searchable=False,
+    )
     budget: str = setting(
         "none",
         "with until=settled, longest time of a launch, such as 90s, 30m or 2h; none: no limit",

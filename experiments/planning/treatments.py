@@ -38,8 +38,15 @@ def list_treatments(study: Study, settings: CampaignSettings) -> tuple[Treatment
                     f"vary: {study.name} sets {varied.name} itself, cell by cell",
                 )
             name = f"{treatment.name} · {level.label}"
+            version = level.text if varied.name == variation.VERSION else ""
             treatments.append(
-                replace(treatment, name=name, settings=values, environment=level.environment)
+                replace(
+                    treatment,
+                    name=name,
+                    settings=values,
+                    environment=level.environment,
+                    version=version,
+                )
             )
     check_count(settings, treatments)
     return tuple(treatments)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import studies, workloads
-from experiments.config import devices, interpreters, variation
+from experiments.config import devices, interpreters, variation, virtual_environments
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
@@ -235,7 +235,7 @@ def _run_opened(
         "model": own_models.labelled(model),
         "dataset": data.dataset.name,
         "settings_hash": settings_hash(logged, not_affecting),
-        **origin_tags(prepared.study, prepared.settings, spec.framework),
+        **origin_tags(prepared.study, prepared.settings, treatment),
         **prepared.data.tags,
         **data.tags,
         **recorder.place_tags,
@@ -256,18 +256,26 @@ def checkpoint_of(folder: Path, key: str) -> Path:
     return (folder / "cells" / key / "checkpoint").resolve()
 
 
-def origin_tags(study: str, settings: CampaignSettings, framework: str = "") -> dict[str, str]:
+def origin_tags(
+    study: str, settings: CampaignSettings, treatment: Treatment | None = None
+) -> dict[str, str]:
     """Return tags of machine, packages, code and team, for a campaign's run and its cells' runs.
 
     Args:
         study: Name of the experiment.
         settings: Of the campaign.
-        framework: Of a cell, whose packages may be those of another interpreter.
+        treatment: Of a cell, whose packages may be those of another interpreter.
     """
-    commit, python = provenance.commit(), interpreters.separate(framework, settings.pythons)
+    commit, python, packages = provenance.commit(), "", interpreters.packages("", "")
+    if treatment:
+        framework = treatment.framework
+        python = interpreters.separate(framework, treatment.merged(settings).pythons)
+        packages = interpreters.packages(framework, python)
+        if not framework:  # a command may run in any environment; its workload records which
+            packages = {}
+        if treatment.version:
+            packages = {**packages, **_packages_of_level(settings, framework, python)}
     optional = {"commit": commit, "team": settings.team, "interpreter": python}
-    # commands may run in any environment; those of a race record their own
-    packages = interpreters.packages(framework, python) if settings.frameworks else {}
     return {
         "machine": provenance.fingerprint(),
         "environment": environment_digest(settings),
@@ -279,11 +287,26 @@ def origin_tags(study: str, settings: CampaignSettings, framework: str = "") -> 
 
 def environment_digest(settings: CampaignSettings) -> str:
     """Return the tag `environment`, which covers every separate interpreter."""
+    of_versions = interpreters.installed if settings.levels else interpreters.packages
     packages = {
-        framework: interpreters.packages(framework, python)
-        for framework, python in interpreters.parse(settings.pythons).items()
+        " ".join(filter(None, [framework, version])): of_versions(framework, python)
+        for version, pythons in virtual_environments.interpreters_by_version(settings).items()
+        for framework, python in interpreters.parse(pythons).items()
     }
     return provenance.environment_digest(frameworks.distributions(), packages)
+
+
+def _packages_of_level(
+    settings: CampaignSettings, framework: str, python: str
+) -> Mapping[str, str]:
+    """Return the versions of the packages that differ between the levels of `levels`."""
+    installed = [
+        interpreters.installed(framework, interpreters.separate(framework, pythons))
+        for pythons in virtual_environments.interpreters_by_version(settings).values()
+    ]
+    different = virtual_environments.differing(installed)
+    versions = interpreters.installed(framework, python)
+    return {name: version for name, version in versions.items() if name in different}
 
 
 def distinguishing_settings(
@@ -325,6 +348,7 @@ def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[st
             f"{variation.ENVIRONMENT}{name}": text or variation.UNSET
             for name, text in treatment.environment.items()
         },
+        **({variation.VERSION: treatment.version} if treatment.version else {}),
         "device": devices.resolve(settings.device, settings),
         "threads": str(_threads(settings)),
         "sensor_seconds": settings_.to_text(devices.sensor_seconds(settings)),

@@ -101,6 +101,7 @@ def _name(prepared: PreparedCampaign, title: str) -> str:
         "frameworks",
         "blocks",
         "vary",
+        "levels",
     }
     different = cell_run.distinguishing_settings(prepared.study, settings, left_out)
     now = time.strftime("%Y-%m-%d %H:%M")
@@ -127,7 +128,7 @@ def restart(
     records = Journal(folder)  # locked before minutes of preparation
     try:
         description = journal.read_campaign(folder)
-        settings = resume.settings_of(description, folder, overrides)
+        settings = resume.settings_of(description, folder, overrides, display.step)
         plan = plan_.from_values(description["plan"]) if "plan" in description else None
         prepared = preparation.prepare(study, settings, display, plan)
         resume.require_same_data(description, prepared)

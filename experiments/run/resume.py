@@ -11,7 +11,8 @@ from experiments import studies
 from experiments.comparison.report.card import Advice
 from experiments.config import settings as settings_
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings
-from experiments.run import journal_runs
+from experiments.contract import Progress
+from experiments.run import journal_runs, preparation
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import environment_digest
 from experiments.run.preparation import PreparedCampaign
@@ -27,7 +28,10 @@ OTHERS = ("sweep", "export")
 
 
 def settings_of(
-    description: Mapping[str, Any], folder: Path, overrides: Mapping[str, str]
+    description: Mapping[str, Any],
+    folder: Path,
+    overrides: Mapping[str, str],
+    progress: Progress,
 ) -> CampaignSettings:
     """Return a campaign's settings with those of this call that may change.
 
@@ -35,6 +39,7 @@ def settings_of(
         description: Of the campaign, as its journal has it.
         folder: Of the journal.
         overrides: Settings of this call, as text.
+        progress: Shows what is made again.
 
     Raises:
         UsageError: If others would change, or if its runs could not be judged together.
@@ -47,6 +52,8 @@ def settings_of(
                 f"resume: the model in {path} has changed since the campaign began; start anew",
             )
     settings = same_settings(description["study"], before, overrides)
+    if settings.levels:
+        preparation.make_environments(settings, progress)
     require_extendable(settings, before, folder, description["run"])
     return settings
 

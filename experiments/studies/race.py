@@ -34,6 +34,7 @@ class Settings(CampaignSettings):
         {
             "frameworks",
             "vary",
+            "levels",
             "conv_algorithm",
             "threads",
             "timing",

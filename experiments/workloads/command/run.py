@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.cell import timing
 from experiments.cell.lifetime import die_with_parent
-from experiments.config import memory
+from experiments.config import devices, memory
 from experiments.config.race_file import masked
 from experiments.contract import CellSpec, Output
 from experiments.workloads.command import process_tree, reported
@@ -134,7 +134,8 @@ def environment_of(inputs: Mapping[str, Any], folder: Path) -> dict[str, str]:
         del path[0]
     if any(path):
         variables["PYTHONPATH"] = os.pathsep.join(path)
-    return {**variables, **inputs["variables"], METRICS_VARIABLE: str(folder / METRICS)}
+    changes = {**inputs["variables"], METRICS_VARIABLE: str(folder / METRICS)}
+    return devices.changed(variables, changes)
 
 
 def _default_signals() -> None:
