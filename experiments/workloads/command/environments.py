@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.config import devices, virtual_environments
 from experiments.config import settings as settings_
-from experiments.config import virtual_environments
 from experiments.config.virtual_environments import VirtualEnvironment, python_of
 from experiments.datasets.files import hold_lock, replace_text
 from tracking import plain, provenance, whereabouts
@@ -92,7 +92,7 @@ def make_virtual(
             shutil.rmtree(place, ignore_errors=True)
             progress(f"environment: {', '.join(environment.requirements) or environment.python}")
             _install(environment, place)
-            packages = virtual_environments.installed(python_of(place))
+            packages = virtual_environments.installed(python_of(place), _isolated())
             replace_text(place / COMPLETE, json.dumps(packages))
     return place
 
@@ -124,7 +124,8 @@ def _complete(
         "VIRTUAL_ENV": str(place),
         "PYTHONHOME": None,
     }
-    packages = virtual_environments.installed(python_of(place))
+    seen = devices.changed(os.environ, variables)
+    packages = virtual_environments.installed(python_of(place), seen)
     return Environment(cwd, variables, packages, commit)
 
 
@@ -132,7 +133,7 @@ def _is_complete(place: Path) -> bool:
     """Return whether an environment is as it was made: nobody installed more into it."""
     with suppress(OSError, ValueError, UsageError):
         made: object = json.loads((place / COMPLETE).read_text(encoding="utf-8"))
-        return made == virtual_environments.installed(python_of(place))
+        return made == virtual_environments.installed(python_of(place), _isolated())
     return False
 
 
@@ -168,12 +169,11 @@ def _run(command: Sequence[str], environment: VirtualEnvironment, label: str) ->
     Raises:
         UsageError: If it fails, with the reason in its output.
     """
-    of_shell = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1", "PYTHONHOME": ""}
     try:
         done = subprocess.run(
             command,
             cwd=environment.folder,
-            env={**os.environ, **of_shell},
+            env=_isolated() | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -190,6 +190,11 @@ def _run(command: Sequence[str], environment: VirtualEnvironment, label: str) ->
         ErrorCode.NOT_INSTALLED,
         PASSWORD.sub("***", f"{label}: the environment cannot be made: {reason}"),
     )
+
+
+def _isolated() -> dict[str, str]:
+    """Return the variables of processes to which only the environment's packages are installed."""
+    return devices.changed(os.environ, dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")))
 
 
 def _reason(output: str) -> str:
@@ -214,11 +219,12 @@ def _worktree(
     label = f"commit={plain.short(commit)}"
     try:
         root = Path(provenance.git("rev-parse", "--show-toplevel", folder=cwd))
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = (getattr(error, "stderr", "") or str(error)).partition("\n")[0]
         raise UsageError(
             ErrorCode.NOT_FOUND,
-            f"{label}: {cwd.resolve()} is in no git repository; "
-            "set cwd to a folder of one, or leave commit out",
+            f"{label}: git in {cwd.resolve()}: {plain.short(reason)}; "
+            "set cwd to a folder of a repository, or leave commit out",
         ) from None
     try:
         target = ("--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")

@@ -135,6 +135,22 @@ print(made.packages["tiny"])
     assert {lines[-1] for lines in outputs} == {"1.0"}
 
 
+def test_packages_on_pythonpath_are_neither_installed_nor_hidden(
+    tmp_path: Path, wheels: Path, program: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shadow = tmp_path / "shadow"
+    shutil.unpack_archive(make_tiny(tmp_path / "others", "9.0"), shadow, "zip")
+    monkeypatch.setenv("PYTHONPATH", str(shadow))
+    environment = make(tmp_path, "tiny==1.0")
+    assert (run(environment, PRINT), environment.packages["tiny"]) == ("9.0", "9.0")
+    monkeypatch.delenv("PYTHONPATH")
+    (place,) = digest_folders(tmp_path)
+    made = (place / environments.COMPLETE).stat().st_mtime_ns
+    environment = make(tmp_path, "tiny==1.0")
+    assert (run(environment, PRINT), environment.packages["tiny"]) == ("1.0", "1.0")
+    assert (place / environments.COMPLETE).stat().st_mtime_ns == made
+
+
 def test_local_project_is_installed_again_if_its_files_change(tmp_path: Path, wheels: Path) -> None:
     environment = VirtualEnvironment(("./wheels/tiny-1.0-py3-none-any.whl",), folder=tmp_path)
     project = VirtualEnvironment(("./project",), folder=tmp_path)
