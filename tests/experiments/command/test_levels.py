@@ -50,6 +50,9 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_versions_share_blocks_through_extension(place: Place, wheels: Path) -> None:
     local = Place(place.folder, place.folder / "cache", place.uri)  # its environments
+    dry = local.run(**TOY, levels=LEVELS, dry_run="true")
+    assert dry.returncode == 0, dry.stdout + dry.stderr
+    assert not local.cache.exists()
     done = local.run(**TOY, levels=LEVELS)
     assert done.returncode == 3, done.stdout + done.stderr
     places = list((local.cache / virtual_environments.FOLDER).glob("*/evenhand.json"))
@@ -129,6 +132,14 @@ def test_treatments_have_versions_and_a_control_the_baseline() -> None:
         "pytorch A/A · tiny==1.0": "tiny==1.0",
         "pytorch · tiny==2.0": "tiny==2.0",
     }
+
+
+def test_extra_of_a_package_is_part_of_its_level() -> None:
+    text = "tensorflow[and-cuda]==2.21.0 keras==3.15.1"
+    assert variation.check_pins(text) == {"tensorflow": "2.21.0", "keras": "3.15.1"}
+    environment = virtual_environments.of_level("tensorflow", text)
+    assert environment.requirements[:2] == ("tensorflow[and-cuda]==2.21.0", "keras==3.15.1")
+    assert "tensorflow" not in environment.requirements
 
 
 def test_constraints_hold_for_what_does_not_depend_on_the_version() -> None:
