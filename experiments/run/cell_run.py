@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import studies
+from experiments import studies, workloads
 from experiments.config import devices, interpreters, variation, virtual_environments
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
@@ -22,12 +22,13 @@ from experiments.contract import CellSpec, Job, Node, Treatment
 from experiments.run.cell_process import CellProcess, Watch
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
+from experiments.run.sensing import write_metrics
 from models import frameworks
 from models import own as own_models
 from tracking import clock, provenance
 from tracking.cpus import quota
 from tracking.records import Artifact, DatasetUsed, RunClosed, RunKind, RunOpened, RunOutcome, Tags
-from tracking.store import schema, source
+from tracking.store import Unreachable, schema, source
 
 if TYPE_CHECKING:
     from experiments.run.preparation import PreparedCampaign
@@ -71,6 +72,10 @@ class CellRun:
         self._data = prepared.data_for(task.treatment)
         self._began = time.monotonic()
         spec = cell_spec(prepared, task, recorder.folder, recorder.nodes)
+        self._after_cell = workloads.load(spec.workload).after_cell
+        if self._after_cell:
+            environment = {**spec.environment, **recorder.variables_of_scripts(spec.run)}
+            spec = replace(spec, environment=environment)
         self.spec = replace(spec, in_turns=in_turns)
         recorder.write(_run_opened(recorder, prepared, self.spec, task))
         info = self._data.dataset
@@ -106,9 +111,23 @@ class CellRun:
             return replace(closed, reason=f"{process.phase}: {closed.reason}")
         return closed
 
+    def _collect(self) -> None:
+        """Record what the cell's program has logged in MLflow by itself."""
+        assert self._after_cell
+        try:
+            metrics, tags = self._after_cell(self.spec, self._recorder.store)
+        except Unreachable as error:
+            metrics, tags = {}, {"not_available.script_runs": str(error)[:200]}
+        write_metrics(self.spec.run, metrics, self._recorder.write)
+        self.process.latest |= metrics
+        if tags:
+            self._recorder.write(Tags(self.spec.run, dict(tags)))
+
     def close(self, closed: RunClosed) -> CellResult:
         """Record the load by others and the run's end; show it."""
         recorder, spec, process = self._recorder, self.spec, self.process
+        if self._after_cell and closed.outcome == RunOutcome.OK:
+            self._collect()
         phase = ""
         if closed.outcome == RunOutcome.OUT_OF_MEMORY:
             phases = self.task.treatment.settings.get("phases", ())
@@ -157,10 +176,11 @@ def measure(
 
 def extract(recorder: Recorder, prepared: PreparedCampaign, job: Job) -> bool:
     """Run a job that cells need, in a separate process. Return True if it succeeded."""
-    name = job.framework
-    tags = {"kind": RunKind.EXTRACTION, "framework": name}
-    treatment = Treatment(name, name, job.stage)
-    task = CellTask(treatment, f"extraction-{name}", f"features · {name}", tags, job.inputs)
+    name = job.name or job.framework
+    tags = {"kind": job.kind, "framework": job.framework}
+    treatment = Treatment(name, job.framework, job.stage)
+    title = "features" if job.kind == RunKind.EXTRACTION else job.kind.replace("_", "-")
+    task = CellTask(treatment, f"{job.kind}-{name}", f"{title} · {name}", tags, job.inputs)
     return measure(recorder, prepared, task).ok
 
 
@@ -209,7 +229,7 @@ def _run_opened(
     settings, data = treatment.merged(prepared.settings), prepared.data_for(treatment)
     logged = logged_settings(prepared.settings, treatment)
     not_affecting = settings_.names_not_affecting_measurement(settings)
-    model = treatment.settings.get("model") or prepared.module.models(settings)[0]
+    model = treatment.settings.get("model") or next(iter(prepared.module.models(settings)), "")
     tags = {
         "campaign": f"run:{recorder.run}",
         "model": own_models.labelled(model),
@@ -251,6 +271,8 @@ def origin_tags(
         framework = treatment.framework
         python = interpreters.separate(framework, treatment.merged(settings).pythons)
         packages = interpreters.packages(framework, python)
+        if not framework:  # a command may run in any environment; its workload records which
+            packages = {}
         if treatment.version:
             packages = {**packages, **_packages_of_level(settings, framework, python)}
     optional = {"commit": commit, "team": settings.team, "interpreter": python}

@@ -43,7 +43,7 @@ class Plan:
         name = self.treatments[0].name
         return (
             f"nothing to compare: {name} is measured alone, without a verdict; "
-            "name two frameworks, or add aa=true"
+            f"name two {self.factor}s, or add aa=true"
         )
 
 

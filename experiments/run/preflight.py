@@ -117,6 +117,8 @@ def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
 
 def _check_where_cells_run(prepared: PreparedCampaign, display: Display) -> list[CheckResult]:
     settings = prepared.settings
+    if not settings.frameworks:
+        return []
     display.begin("check")
     if not settings.on_cluster:
         display.step(f"check {', '.join(settings.frameworks)}", 0, None)

@@ -15,6 +15,7 @@ from experiments.contract import Progress
 from experiments.run import journal_runs, preparation
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import environment_digest
+from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import journal_option
 from models import own as own_models
 from tracking import journal, provenance
@@ -55,6 +56,16 @@ def settings_of(
         preparation.make_environments(settings, progress)
     require_extendable(settings, before, folder, description["run"])
     return settings
+
+
+def require_same_data(description: Mapping[str, Any], prepared: PreparedCampaign) -> None:
+    """Raise UsageError if a campaign's data, or a race's commands, have changed since it began."""
+    dataset = prepared.data.dataset
+    if description.get("data", dataset.digest) != dataset.digest:
+        raise UsageError(
+            ErrorCode.CHANGED,
+            f"resume: {dataset.name} changed since the campaign began; start anew",
+        )
 
 
 def record_length(

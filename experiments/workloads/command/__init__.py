@@ -1,1 +1,1 @@
-"""Commands of users, measured from outside."""
+"""Commands of the user, timed as a whole with all the processes that they start."""
