@@ -17,6 +17,7 @@ from experiments.workloads.command import environments
 from experiments.workloads.command.environments import Environment, EnvironmentRequest
 from tests.conftest import ROOT, wait_for
 from tests.experiments.command.packages import install_only_from, make_tiny
+from tests.experiments.command.repository import git, worktrees
 from tracking.errors import ErrorCode, UsageError
 
 PRINT = "import tiny; print(tiny.VERSION)"
@@ -205,14 +206,6 @@ def test_level_without_requirements_records_the_inherited_packages(tmp_path: Pat
 # ---- commits
 
 
-def git(folder: Path, *arguments: str) -> str:
-    name = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    done = subprocess.run(
-        ["git", *name, *arguments], cwd=folder, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
-
-
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """Return a repository with two commits, tagged `v1` and `v2`, of `sub/work.py`."""
@@ -227,10 +220,6 @@ def repository(tmp_path: Path) -> Path:
         git(folder, "tag", f"v{number}")
     (folder / "sub" / "data").write_text("ignored")
     return folder
-
-
-def worktrees(repository: Path) -> list[str]:
-    return git(repository, "worktree", "list").splitlines()[1:]
 
 
 WORK = "exec(open('work.py').read())"
