@@ -77,9 +77,8 @@ def test_vision_transformer_is_proven_and_measured(place: Place, other: str) -> 
     """It has a layer of its own, and a rule for its weights, which test_own_networks.py compares."""
     folder = ROOT / "tests" / "models" / "own" / "vision_transformer"
     few = (*ONE_BLOCK, "--steps_per_epoch=8", "--batch_size=16", "--threads=1")
-    done = run(
-        place, "classification", f"--model={folder}/", *few, f"--frameworks=pytorch,{other}"
-    )
+    frameworks = f"--frameworks=pytorch,{other}"
+    done = run(place, "classification", f"--model={folder}/", *few, frameworks)
     assert done.returncode == NO_VERDICT, done.stdout + done.stderr
     (campaign,) = runs_of(place, "campaign")
     assert campaign.tags["parity"] == "equal"

@@ -11,8 +11,8 @@ import pytest
 from experiments.comparison import compare
 from experiments.comparison.analyses import Evidence, breakdown, published
 from experiments.comparison.analyses.breakdown import PARTS, breakdowns
-from experiments.comparison.report.sections import Cell
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from experiments.comparison.report.sections import Cell
 from experiments.comparison.runs.warning import WarningCode
 from experiments.studies.training_speed import SHARES, SOURCE
 from tests.experiments.comparison.campaigns import frame
