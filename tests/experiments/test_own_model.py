@@ -74,7 +74,7 @@ def test_tutorial_can_be_followed(place: Place) -> None:
     "other", ["pytorch+channels_last", pytest.param("keras-torch", marks=pytest.mark.slow)]
 )
 def test_vision_transformer_is_proven_and_measured(place: Place, other: str) -> None:
-    """It has a layer of its own, and a rule for its weights, which test_own_networks.py compares."""
+    """It has a layer of its own, and a rule for its weights (test_own_networks.py)."""
     folder = ROOT / "tests" / "models" / "own" / "vision_transformer"
     few = (*ONE_BLOCK, "--steps_per_epoch=8", "--batch_size=16", "--threads=1")
     frameworks = f"--frameworks=pytorch,{other}"
