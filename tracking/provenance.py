@@ -33,6 +33,7 @@ IMMATERIAL = re.compile(
 # Devices that a CUDA program sees.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ROOT = Path(__file__).resolve().parent.parent
+_DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 
 
 @cache
@@ -147,11 +148,17 @@ def commit() -> str:
     If tracked files differ from it, `+changes.` and a digest of the differences follow.
     """
     try:
-        head = _git("rev-parse", "HEAD")
-        options = ("--binary", "--no-ext-diff", "--no-textconv", "--no-color")
-        changes = _git("diff", *options, "HEAD")
-        digest = hashlib.sha256(changes.encode()).hexdigest()[:8]
-        return f"{head}+changes.{digest}" if changes else head
+        head, differences = _git("rev-parse", "HEAD"), _git(*_DIFF, "--binary", "HEAD")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    digest = hashlib.sha256(differences.encode()).hexdigest()[:8]
+    return f"{head}+changes.{digest}" if differences else head
+
+
+def changes() -> str:
+    """Return how tracked files differ from the commit, as git prints it; empty outside of git."""
+    try:
+        return _git(*_DIFF, "HEAD")
     except (OSError, subprocess.SubprocessError):
         return ""
 

@@ -93,8 +93,11 @@ class Tags:
 
 @dataclass(frozen=True)
 class Metrics:
+    """Values of metrics. `detail`: for programs only, which find the last ones in a hidden tag."""
+
     run: str
     points: tuple[Point, ...]
+    detail: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ class DatasetUsed:
     """Data set of a run.
 
     Attributes:
+        source: Absolute path of a file or folder, or a description of generated data; MLflow's
+            JSON if there is a `source_type`.
         schema: MLflow's JSON for the UI's dataset panel.
         context: `training` or `evaluation`.
     """
@@ -122,6 +127,7 @@ class DatasetUsed:
     schema: str
     profile: str
     context: str
+    source_type: str = ""
 
 
 @dataclass(frozen=True)
@@ -210,7 +216,10 @@ _FIELD_TYPES = {kind: typing.get_type_hints(kind) for kind in (*_TYPES.values(),
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Run as a tracking store or a journal has it, with the last value of each metric."""
+    """Run as a tracking store or a journal has it, with the last value of each metric.
+
+    details: the keys of `metrics` that MLflow does not show.
+    """
 
     run_id: str
     name: str
@@ -220,3 +229,4 @@ class StoredRun:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
+    details: frozenset[str] = frozenset()

@@ -18,7 +18,7 @@ from experiments.config import devices, interpreters, variation
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
-from experiments.contract import CellSpec, Job, Node, Treatment
+from experiments.contract import CellSpec, DatasetInfo, Job, Node, Treatment
 from experiments.run.cell_process import CellProcess, Watch
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
@@ -27,7 +27,7 @@ from models import own as own_models
 from tracking import clock, provenance
 from tracking.cpus import quota
 from tracking.records import Artifact, DatasetUsed, RunClosed, RunKind, RunOpened, RunOutcome, Tags
-from tracking.store import schema, source
+from tracking.store import note, schema, source
 
 if TYPE_CHECKING:
     from experiments.run.preparation import PreparedCampaign
@@ -73,13 +73,7 @@ class CellRun:
         spec = cell_spec(prepared, task, recorder.folder, recorder.nodes)
         self.spec = replace(spec, in_turns=in_turns)
         recorder.write(_run_opened(recorder, prepared, self.spec, task))
-        info = self._data.dataset
-        columns, counts = schema(info.columns), json.dumps(dict(info.counts))
-        recorder.write(
-            DatasetUsed(
-                self.spec.run, info.name, info.digest[:36], info.source, columns, counts, "training"
-            )
-        )
+        recorder.write(dataset_used(self.spec.run, self._data.dataset))
         recorder.wake()
         prefix = f"{task.treatment.name}: " if in_turns else ""
 
@@ -174,6 +168,11 @@ def leave_out(recorder: Recorder, prepared: PreparedCampaign, task: CellTask, sk
     recorder.display.finish(f"{task.name}: {skip.outcome} ({skip.reason})")
 
 
+def dataset_used(run: str, info: DatasetInfo) -> DatasetUsed:
+    columns, counts = schema(info.columns), json.dumps(dict(info.counts))
+    return DatasetUsed(run, info.name, info.digest[:36], info.source, columns, counts, "training")
+
+
 def cell_spec(
     prepared: PreparedCampaign, task: CellTask, journal: Path, nodes: tuple[Node, ...] = ()
 ) -> CellSpec:
@@ -199,6 +198,7 @@ def cell_spec(
         nodes=nodes,
         environment=dict(treatment.environment),
         clock=clock.CLOCK.origin,
+        study=prepared.study,
     )
 
 
@@ -212,6 +212,8 @@ def _run_opened(
     model = treatment.settings.get("model") or prepared.module.models(settings)[0]
     tags = {
         "campaign": f"run:{recorder.run}",
+        "mlflow.parentRunId": f"run:{recorder.run}",
+        **_description(recorder, task, f"`{model}` on `{data.dataset.name}`"),
         "model": own_models.labelled(model),
         "dataset": data.dataset.name,
         "settings_hash": settings_hash(logged, not_affecting),
@@ -230,6 +232,15 @@ def _run_opened(
         name = " · ".join(filter(None, [name, different]))
     params = {**logged, "framework": spec.framework}
     return RunOpened(spec.run, clock.now_ms(), recorder.experiment, name, tags, params)
+
+
+def _description(recorder: Recorder, task: CellTask, work: str) -> dict[str, str]:
+    """Return the description that the page of a run shows."""
+    place = f" in block {task.block}" if task.block else ""
+    return note(
+        f"`{task.treatment.name}`{place}: {work}, run once in a separate process. "
+        f"It is part of [this run](#/runs/{recorder.run_id}), which has the result."
+    )
 
 
 def checkpoint_of(folder: Path, key: str) -> Path:
@@ -252,7 +263,7 @@ def origin_tags(study: str, settings: CampaignSettings, framework: str = "") -> 
         "environment": environment_digest(settings),
         **provenance.environment_tags(frameworks.distributions(), packages),
         **{name: text for name, text in optional.items() if text},
-        **source(study, commit),
+        **source(study, commit, "" if framework else provenance.changes()),
     }
 
 
