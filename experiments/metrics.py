@@ -57,7 +57,7 @@ class Metric:
         exclusive: whether it is valid only in a process that has the machine for itself from its
             start: times of what happens once, and sums over the whole process.
         shown: how MLflow shows it. What it does not show is in the run's hidden tag, from which
-            comparisons read it, and in `record.json`.
+            comparisons read it, and in `metrics.json`.
     """
 
     metric: str

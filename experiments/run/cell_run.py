@@ -9,6 +9,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from tracking.store import note, schema, source
 if TYPE_CHECKING:
     from experiments.run.preparation import PreparedCampaign
 
+METRICS = "metrics.json"
 MAX_NAMED_SETTINGS = 3  # in the name of a run
 
 
@@ -115,6 +117,9 @@ class CellRun:
             shutil.rmtree(spec.checkpoint, ignore_errors=True)
         if recorder.check_clock():
             recorder.write(Tags(spec.run, recorder.warning_tags))
+        metrics = process.latest | process.background.metrics
+        if metrics:
+            self._keep_metrics(metrics)
         recorder.write(closed)
         reasons = "; ".join(filter(None, (closed.reason, disturbed)))
         why = f" ({reasons})" if reasons else ""
@@ -125,10 +130,21 @@ class CellRun:
             RunOutcome(closed.outcome),
             phase,
             closed.reason,
-            process.latest | process.background.metrics,
+            metrics,
             disturbed,
             "repeats" in self.task.tags,
         )
+
+    def _keep_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Record the file of all metrics, for persons: MLflow does not show each."""
+        values = {
+            key: value if math.isfinite(value) else str(value)
+            for key, value in sorted(metrics.items())
+        }
+        with suppress(OSError):  # a full disk, which the journal reports
+            path = self.spec.path / METRICS
+            path.write_text(json.dumps(values, indent=1), encoding="utf-8")
+            self._recorder.write(Artifact(self.spec.run, f"{self.spec.folder}/{METRICS}"))
 
 
 def measure(

@@ -74,12 +74,9 @@ def keep(store: Store, run: RunOpened, records: Sequence[Record], folder: Path, 
 
 def describe(store: Store, experiment: str, study: Study) -> None:
     """Describe an experiment that may have no result yet."""
-    columns = []
-    for phase in ("train", "inference"):
-        names = [shown_name(outcome.metric) for outcome in study.outcomes]
-        columns += [f"metrics.{name}" for name in names if name.startswith(f"{phase}/")][:1]
-    columns += ["tags.framework", "tags.block", "tags.outcome"]
     primary = [shown_name(metric) for metric in study.primary]
+    columns = [f"metrics.{name}" for name in primary]
+    columns += ["tags.framework", "tags.block", "tags.outcome"]
     is_greater_better = outcome(study.primary[0]).better == "higher"
     store.set_primary_metric(experiment, primary[0], greater_is_better=is_greater_better)
     runs = store.share_view(experiment, columns, primary, RunKind.CELL)
