@@ -71,8 +71,8 @@ from tracking.records import (
 
 POINTS_A_CALL = 1_000
 ENTRIES_A_CALL = 100
-# Metrics of a run that describe its network, and so the model.
-OF_MODELS = ("val/", "train/loss", "model/")
+# Metrics of a run that describe its network, and so the model. MLflow shows them in both.
+OF_MODELS = ("val/", "train/loss")
 NOTE = "mlflow.note.content"  # the tag that the UI shows as a description (Markdown)
 # Beginning of the paragraph of an experiment's description that names its newest result.
 NEWEST = "Newest result"
@@ -222,6 +222,8 @@ class Store:
         """
         parts = [column.split(".", 1) for column in columns]
         chart = {"type": "BAR", "metricSectionId": OUR_VIEW, "runsCountToCompare": 20}
+        prefixes = dict.fromkeys(key.rpartition("/")[0] for key in charts)
+        sections = [(OUR_VIEW, "primary outcomes"), *zip(prefixes, prefixes, strict=True)]
         state = {
             "searchFilter": f"tags.kind = '{kind}'",
             "orderByKey": FLAT,
@@ -230,7 +232,9 @@ class Store:
             "compareRunCharts": [
                 {**chart, "uuid": key, "metricKey": key, "displayName": key} for key in charts
             ],
-            "compareRunSections": [{"uuid": OUR_VIEW, "name": "primary outcomes", "display": True}],
+            "compareRunSections": [
+                {"uuid": key, "name": title, "display": True} for key, title in sections
+            ],
             "isAccordionReordered": True,
         }
         self._tag_experiment(name, {f"{VIEWS}{OUR_VIEW}": json.dumps(state)})
@@ -519,11 +523,8 @@ class Store:
         of = {}
         if datasets:
             of = {"dataset_name": datasets[0].name, "dataset_digest": datasets[0].digest}
-        stored = stored_run(run)
-        for key in sorted(key for key in stored.metrics if key.startswith(OF_MODELS)):
-            detail = Point(key, stored.metrics[key], 0, stored.start_ms)
-            history = [detail] if key in stored.details else self.points(run_id, key)
-            last = max(history, key=lambda point: point.step)
+        for key in sorted(key for key in run.data.metrics if key.startswith(OF_MODELS)):
+            last = max(self.points(run_id, key), key=lambda point: point.step)
             point = Metric(
                 key, last.value, last.time_ms, last.step, model_id=model_id, run_id=run_id, **of
             )

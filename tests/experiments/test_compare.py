@@ -139,7 +139,7 @@ def test_comparison_is_a_run_with_the_report(store: Store, call: Call) -> None:
     answer = comparison.tags["answer"].partition(" Read it")[0]
     assert row.data.tags["mlflow.note.content"].startswith(f"**{answer}")
     assert row.data.metrics[f"{faster}_low"] <= row.data.metrics[faster]
-    table = mlflow.load_table("verdicts.json", run_ids=[comparison.run_id])
+    table = client.load_table(experiment.experiment_id, "verdicts.json", [comparison.run_id])
     assert dict(zip(table["metric"], table["verdict"], strict=True))[RATE] == "slower"
     (shown,) = json.loads(row.data.tags["mlflow.loggedArtifacts"])
     assert shown == {"path": "verdicts.json", "type": "table"}

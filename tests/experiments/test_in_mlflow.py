@@ -69,4 +69,5 @@ def test_data_set_and_charts_of_every_study(place: Place) -> None:
         assert tags["mlflow.experiment.primaryMetric.greaterIsBetter"] == str(is_rate)
         view = json.loads(tags[f"{VIEWS}{OUR_VIEW}"])
         assert view["compareRunCharts"][0]["metricKey"] == primary
+        assert view["compareRunSections"][0]["uuid"] == OUR_VIEW
         assert f"metrics.`{primary}`" in view["selectedColumns"]
