@@ -113,6 +113,9 @@ def _difference(
 
 # The order is that of the report.
 KNOWN = (
+    _ratio("wall_seconds", "wall time", "s", headline=("time", 1), verb="runs", exclusive=True),
+    _ratio("cpu/user_seconds", "user CPU time", "s", exclusive=True),
+    _ratio("cpu/system_seconds", "system CPU time", "s", exclusive=True),
     _ratio(
         *(FREELY, "training throughput", "examples/s", "higher"),
         headline=("training", 1),
@@ -134,7 +137,6 @@ KNOWN = (
         "higher",
         headline=("training", 2),
         within="windows",
-        shown="no",
     ),
     _ratio(
         "train/step_seconds",
@@ -200,6 +202,13 @@ KNOWN = (
         shown="no",
     ),
     _ratio(
+        "memory/peak_tree_bytes",
+        "peak memory of all processes",
+        "bytes",
+        headline=("memory", 3),
+    ),
+    _ratio("memory/peak_device_process_bytes", "peak device memory of all processes", "bytes"),
+    _ratio(
         "energy/joules_per_example",
         "energy per example",
         "J",
@@ -262,7 +271,9 @@ KNOWN = (
     _difference(
         "cpu/utilization_percent_mean", "mean CPU utilisation", "%", "neither", 3.0, shown="no"
     ),
-    _difference("gpu/utilization_percent_mean", "mean GPU utilisation", "%", "neither", 3.0),
+    _difference(
+        "gpu/utilization_percent_mean", "mean GPU utilisation", "%", "neither", 3.0, shown="no"
+    ),
     _difference(
         "input/share_percent",
         "share of training time spent waiting for batches",
@@ -288,8 +299,11 @@ BY_SUFFIX = (
 _PLACE = {metric.metric: place for place, metric in enumerate(KNOWN)}
 SHORT = {short: metric.metric for metric in KNOWN for short in metric.short}
 BY_EPOCH = tuple(metric.metric for metric in KNOWN if metric.by_epoch)
-# Times of which an injected delay is a share: medians of steps and requests.
-DELAYED = tuple(metric.metric for metric in KNOWN if metric.within and metric.unit == "s")
+# Times of which an injected delay is a share: medians of steps and requests, and whole commands.
+DELAYED = (
+    *(metric.metric for metric in KNOWN if metric.within and metric.unit == "s"),
+    "wall_seconds",
+)
 
 
 def outcome(metric: str) -> Metric:

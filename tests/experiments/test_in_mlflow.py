@@ -16,6 +16,8 @@ from tests.conftest import Place
 from tracking.records import Metrics, Point, RunOpened
 from tracking.store import OUR_VIEW, VIEWS, Store
 
+NEEDED = {"captioning": {"images": "20"}, "race": {"level": "a=true"}}
+
 
 def test_metrics_are_split_into_shown_ones_and_details() -> None:
     values = {
@@ -52,7 +54,7 @@ def test_data_set_and_charts_of_every_study(place: Place) -> None:
     for name in studies.available():
         study = studies.load(name)
         texts = {"cache": str(place.cache), "journal": str(place.journal)}
-        texts |= {"images": "20"} if name == "captioning" else {}
+        texts |= NEEDED.get(name, {})
         settings = settings_.parse(study.settings, study.presets, texts)
         data = workloads.load(study.workload).prepare(settings, lambda *_: None).dataset
         records = [RunOpened(name, 1, name, name), cell_run.dataset_used(name, data)]
