@@ -136,8 +136,8 @@ def _summary_as_json(summary: Finding) -> dict[str, Any]:
 def as_table(comparison: Comparison) -> str:
     """Return the verdicts as JSON of `mlflow.log_table`, which MLflow's pages sort and filter."""
     names = [
-        *("metric", "stratum", "a", "b", "family", "verdict"),
-        *("kind", "estimate", "ci_low", "ci_high", "n_blocks", "p_holm", "reason"),
+        *("metric", "verdict", "a", "b", "kind", "estimate", "ci_low", "ci_high"),
+        *("n_blocks", "family", "stratum", "p_holm", "reason"),
     ]
     rows = [[getattr(row, name) for name in names] for row in comparison.rows]
     return json.dumps({"columns": names, "data": rows}, allow_nan=False, ensure_ascii=False)
