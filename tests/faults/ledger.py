@@ -56,6 +56,8 @@ def in_journal(folder: Path) -> dict[str, Run]:
                 run.params |= record["params"]
             case "Tags":
                 run.tags |= record["values"]
+            case "Metrics" if record["detail"]:
+                run.tags |= {f"metric.{p['key']}": repr(p["value"]) for p in record["points"]}
             case "Metrics":
                 points = record["points"]
                 run.points |= {
