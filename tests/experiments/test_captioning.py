@@ -170,6 +170,7 @@ def test_mlflow_shows_the_metrics_that_a_person_reads(
     campaign = runs["captioning demo"].run_id
     assert campaign in run.data.tags["mlflow.note.content"]
     assert run.data.tags["mlflow.parentRunId"] == campaign
+    assert run.data.tags["mlflow.source.type"] == "LOCAL"
 
 
 def test_extraction_is_a_separate_run_with_equal_features(
