@@ -20,6 +20,11 @@ SMALL = {
 }
 
 
+def required(study: str) -> dict[str, str]:
+    """Return the settings without which an experiment has nothing to measure."""
+    return {"level": '["a=true", "b=false"]'} if study == "race" else {}
+
+
 def command(place: Place, study: str, **options: str) -> list[str]:
     settings = {"cache": str(place.cache), "journal": str(place.journal), **SMALL, **options}
     flags = (f"--{name}={text}" for name, text in settings.items())
