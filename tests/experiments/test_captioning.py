@@ -92,7 +92,7 @@ def test_settings_are_params_of_every_cell(runs: dict[str, StoredRun]) -> None:
         captioning.Settings
     )
     # MLflow keeps no empty text
-    empty = {"team", "primary", "partition", "gres", "vary", "pythons"}
+    empty = {"team", "primary", "partition", "gres", "vary", "levels", "pythons"}
     for run in runs.values():
         assert names - set(run.params) <= empty
     assert runs["tensorflow · block 1"].params["framework"] == "tensorflow"
