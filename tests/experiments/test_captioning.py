@@ -17,7 +17,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,15 +38,6 @@ from tracking.records import JIT_COMPILE, JIT_PLANNED, StoredRun
 from tracking.store import Store
 
 
-def without_features(place: Place) -> Place:
-    """Return the place with a cache that has only the proofs of parity of the shared one."""
-    proofs, cache = place.cache / "parity", place.folder / "cache"
-    proofs.mkdir(exist_ok=True)
-    cache.mkdir()
-    (cache / "parity").symlink_to(proofs)
-    return replace(place, cache=cache)
-
-
 @pytest.fixture(scope="module")
 def finished(
     tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path
@@ -55,8 +45,8 @@ def finished(
     """Return the place of a campaign that extracted its features; parity was proven before."""
     folder = tmp_path_factory.mktemp("campaign")
     shutil.copy(empty_store, folder / "mlflow.db")
-    place = without_features(Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db"))
-    done = place.run(blocks="1", inference_requests="80", team="vision")
+    place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db").without_features()
+    done = place.run(blocks="1", inference_requests="80", team="vision", save_model="first")
     assert done.returncode == 3, done.stdout + done.stderr
     (folder / "output.txt").write_text(done.stdout + done.stderr)
     return place
@@ -407,7 +397,7 @@ def test_captions_of_the_demo_follow_the_pictures(place: Place, seed: int) -> No
 
 
 def test_interrupted_extraction_continues(place: Place) -> None:
-    place = without_features(place)
+    place = place.without_features()
 
     def extract() -> list[StoredRun]:
         """Run a campaign; return all extractions, the newest first."""
@@ -433,7 +423,7 @@ def test_two_campaigns_at_the_same_time_extract_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_toy_costs(monkeypatch, infer=1.5)  # long enough to meet
-    place = without_features(place)
+    place = place.without_features()
     options = {"blocks": "1", "frameworks": "toy", "epochs": "1", "inference_requests": "2"}
     processes = [place.begin(*place.command("captioning", **options)) for _ in range(2)]
     outputs = [process.communicate(timeout=240)[0] for process in processes]
