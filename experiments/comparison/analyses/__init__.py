@@ -47,6 +47,12 @@ BODY: tuple[Part, ...] = (
     lambda evidence: [tables.excluded(evidence.comparison, evidence.link)],
     runs.table,
 )
+# Parts that show measured values only.
+SMOKE: tuple[Part, ...] = (
+    lambda evidence: [tables.verdicts(evidence.comparison)],
+    lambda evidence: [tables.environment(evidence.comparison)],
+    lambda evidence: [tables.excluded(evidence.comparison, evidence.link)],
+)
 
 
 def drawings(evidence: Evidence) -> list[Drawing]:
@@ -64,4 +70,4 @@ def warnings(evidence: Evidence) -> list[ComparisonWarning]:
     ]
 
 
-__all__ = ["BODY", "Evidence", "drawings", "warnings"]
+__all__ = ["BODY", "SMOKE", "Evidence", "drawings", "warnings"]

@@ -56,6 +56,8 @@ def versus(comparison: Comparison) -> str:
 
 def verdicts(comparison: Comparison) -> Section:
     """Return a row for each finding, with headings for strata and families."""
+    if comparison.smoke:
+        return _measured(comparison)
     findings = comparison.findings
     bases = {finding.row.a for finding in findings} or {comparison.baseline}
     several = len({(finding.row.a, finding.row.b) for finding in findings}) > 1
@@ -91,6 +93,17 @@ def verdicts(comparison: Comparison) -> Section:
         baseline=wording.level_name(comparison.baseline, comparison.factor), families=families
     )
     return Section("Verdicts", caption, header, rows)
+
+
+def _measured(comparison: Comparison) -> Section:
+    """Return the values of both sides, without verdicts."""
+    header: Header = ("outcome", comparison.factor, *map(number, ("baseline", "value")))
+    rows = [
+        (wording.describe_outcome(finding), finding.row.b, *values(finding))
+        for finding in comparison.findings
+        if finding.a_value is not None
+    ]
+    return Section("Measured values", wording.NO_VERDICT_OF_SMOKE, header, rows)
 
 
 def effect(finding: Finding, *, with_reason: bool = True) -> tuple[str | Cell, ...]:
