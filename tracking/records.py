@@ -22,6 +22,8 @@ OTHERS_GPU = "machine/others_gpu_percent"
 RAN_EAGERLY = "ran_eagerly"
 # Tags: whether XLA compiled the training step, and whether the framework's variant is to be.
 JIT_COMPILE, JIT_PLANNED = "jit_compile", "jit_compile.planned"
+# Tag of a run that a script made in MLflow: the cell whose command it was.
+SCRIPT_OF = "evenhand.cell"
 VANISHED = "its process ended without a message (killed, or the machine went down)"
 
 
@@ -33,6 +35,7 @@ class RunKind(StrEnum):
     SWEEP = "sweep"
     TRIAL = "trial"
     EXTRACTION = "extraction"
+    WARM_UP = "warm_up"
     CELL = "cell"
     COMPARISON = "comparison"
     PARITY = "parity"
@@ -93,8 +96,11 @@ class Tags:
 
 @dataclass(frozen=True)
 class Metrics:
+    """Values of metrics. `detail`: for programs only, which find the last ones in a hidden tag."""
+
     run: str
     points: tuple[Point, ...]
+    detail: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,8 @@ class DatasetUsed:
     """Data set of a run.
 
     Attributes:
+        source: Absolute path of a file or folder, or a description of generated data; MLflow's
+            JSON if there is a `source_type`.
         schema: MLflow's JSON for the UI's dataset panel.
         context: `training` or `evaluation`.
     """
@@ -122,6 +130,7 @@ class DatasetUsed:
     schema: str
     profile: str
     context: str
+    source_type: str = ""
 
 
 @dataclass(frozen=True)
@@ -210,7 +219,10 @@ _FIELD_TYPES = {kind: typing.get_type_hints(kind) for kind in (*_TYPES.values(),
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Run as a tracking store or a journal has it, with the last value of each metric."""
+    """Run as a tracking store or a journal has it, with the last value of each metric.
+
+    details: the keys of `metrics` that MLflow does not show.
+    """
 
     run_id: str
     name: str
@@ -220,3 +232,4 @@ class StoredRun:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
+    details: frozenset[str] = frozenset()

@@ -12,6 +12,7 @@ from pathlib import Path
 from experiments import studies, workloads
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import rendering
+from experiments.comparison.report.writing import VERDICTS
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
 from experiments.config import settings as settings_
@@ -41,7 +42,7 @@ from tracking import journal
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.journal import Journal
 from tracking.records import Artifact, RunKind, RunOutcome
-from tracking.store import Unreachable, note
+from tracking.store import Unreachable, note, table_tag
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def _name(prepared: PreparedCampaign, title: str) -> str:
         "frameworks",
         "blocks",
         "vary",
+        "levels",
     }
     different = cell_run.distinguishing_settings(prepared.study, settings, left_out)
     now = time.strftime("%Y-%m-%d %H:%M")
@@ -127,9 +129,10 @@ def restart(
     records = Journal(folder)  # locked before minutes of preparation
     try:
         description = journal.read_campaign(folder)
-        settings = resume.settings_of(description, folder, overrides)
+        settings = resume.settings_of(description, folder, overrides, display.step)
         plan = plan_.from_values(description["plan"]) if "plan" in description else None
         prepared = preparation.prepare(study, settings, display, plan)
+        resume.require_same_data(description, prepared)
         backends.gather(records, description["run_id"])
         opening.reopen(description, records)
         resume.record_length(records, description, settings)
@@ -175,12 +178,13 @@ def _measure(campaign: Campaign, rule: StoppingRule) -> bool:
         backend = backends.select_backend(campaign)
         results = backend.extract(data.before)
         for job, ok in zip(data.before, results, strict=True):
-            if job.framework == campaign.settings.frameworks[0] and not ok:
+            if job.is_needed and job.framework == campaign.settings.frameworks[0] and not ok:
                 raise EvenhandError(
                     ErrorCode.CHILD_FAILED,
                     f"{job.framework}: the feature extraction failed, which all cells need",
                 )
         recorder.warn(_warnings_after_extraction(campaign.prepared))
+        results = [ok for job, ok in zip(data.before, results, strict=True) if job.is_needed]
         results += _run_blocks(backend, schedule.blocks, rule)
         if odd := rules.find_odd_block(recorder.folder, recorder.run, rule.question):
             recorder.tag(**odd.tags)  # one record: from here on it is owed, after a kill too
@@ -243,6 +247,7 @@ def _judge_and_report(
         "answer": headline[:1_000],
         "verdict": " ".join(sentences)[:1_000],
         **_description(campaign, sentences, result),
+        **(table_tag(VERDICTS) if result and result.report else {}),
     }
     outcome, reason = RunOutcome.OK, ""
     if not all_ok:
@@ -275,6 +280,7 @@ def question(prepared: PreparedCampaign) -> ComparisonSpec:
             *settings_.names_not_affecting_measurement(settings),
         ),
         protocol=settings.protocol,
+        and_others=module.reported is not None,
     )
 
 
@@ -324,7 +330,8 @@ def _description(
     blocks = str(settings.blocks)
     if settings.until_settled:
         blocks = f"{settings.blocks} to {settings.max_blocks}"
-    frameworks = ", ".join(f"`{name}`" for name in settings.frameworks)
+    compared = [each.name for each in prepared.plan.treatments if not each.control]
+    frameworks = ", ".join(f"`{name}`" for name in settings.frameworks or compared)
     cells = f"tag `campaign = {recorder.run_id}`"
     with suppress(Unreachable):
         cells = f"[here]({recorder.store.list_of(recorder.experiment, recorder.run_id)})"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments import metrics
 from experiments.config import durations, shell
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -20,7 +24,9 @@ from tracking import clock, journal
 from tracking.journal import Journal, JournalError
 from tracking.records import (
     BETWEEN_WARNINGS,
+    SCRIPT_OF,
     Artifact,
+    Metrics,
     Record,
     RunClosed,
     RunOutcome,
@@ -76,8 +82,10 @@ class Recorder:
 
     def write(self, record: Record) -> None:
         """Append to the journal. A full disk is remembered: it ends the cell, not the campaign."""
+        records = shown_and_details(record) if isinstance(record, Metrics) else [record]
         try:
-            self._journal.append(record)
+            for part in records:
+                self._journal.append(part)
         except JournalError as error:
             self.full_disk = str(error)
 
@@ -102,6 +110,20 @@ class Recorder:
     @property
     def warning_tags(self) -> dict[str, str]:
         return {"warnings": BETWEEN_WARNINGS.join(self.warnings)} if self.warnings else {}
+
+    def variables_of_scripts(self, run: str) -> dict[str, str | None]:
+        """Return the environment variables by which a script logs next to a cell's run.
+
+        Its runs carry a tag, and are never that of the cell: a script that sets an experiment or
+        a server crashes in a run that it has not opened.
+        """
+        experiment = self.store.experiment_id(self.experiment)
+        context = {**_run_context(), SCRIPT_OF: run}
+        return {
+            "MLFLOW_TRACKING_URI": self.store.absolute_uri,
+            "MLFLOW_EXPERIMENT_ID": experiment,
+            "MLFLOW_RUN_CONTEXT": json.dumps(context),
+        }
 
     # ---- around a cell
 
@@ -227,6 +249,31 @@ class Recorder:
             self.display.say(f"! {line}", style=ALERT)
         self._journal.close()
         return is_delivered
+
+
+def shown_and_details(record: Metrics) -> list[Record]:
+    """Return the metrics that MLflow shows, and those that only programs read, as two records.
+
+    What is shown in milliseconds is in both: comparisons read the measured seconds.
+    """
+    names = {point.key: metrics.shown_name(point.key) for point in record.points}
+    shown = tuple(
+        point
+        if names[point.key] == point.key
+        else replace(point, key=names[point.key], value=1e3 * point.value)
+        for point in record.points
+        if names[point.key]
+    )
+    details = tuple(point for point in record.points if names[point.key] != point.key)
+    records = [Metrics(record.run, shown), Metrics(record.run, details, detail=True)]
+    return [part for part in records if part.points]
+
+
+def _run_context() -> dict[str, str]:
+    """Return the tags that the user wants on every run."""
+    with suppress(ValueError):
+        return dict(json.loads(os.environ.get("MLFLOW_RUN_CONTEXT", "{}")))
+    return {}
 
 
 def _resume_command(description: Mapping[str, Any], root: Path) -> str:
