@@ -8,7 +8,7 @@ import math
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -249,7 +249,7 @@ def _run_opened(
     tags = {
         "campaign": f"run:{recorder.run}",
         "mlflow.parentRunId": f"run:{recorder.run}",
-        **_description(recorder, task, " on ".join(filter(None, [model, data.dataset.name]))),
+        **_description(recorder, task, [model, data.dataset.name]),
         "model": own_models.labelled(model),
         "dataset": data.dataset.name,
         "settings_hash": settings_hash(logged, not_affecting),
@@ -270,11 +270,16 @@ def _run_opened(
     return RunOpened(spec.run, clock.now_ms(), recorder.experiment, name, tags, params)
 
 
-def _description(recorder: Recorder, task: CellTask, work: str) -> dict[str, str]:
-    """Return the description that the page of a run shows."""
+def _description(recorder: Recorder, task: CellTask, work: Sequence[str]) -> dict[str, str]:
+    """Return the description that the page of a run shows.
+
+    Args:
+        work: Names of network and data, as far as there are any.
+    """
     place = f" in block {task.block}" if task.block else ""
+    what = " on ".join(f"`{name}`" for name in work if name)
     return note(
-        f"`{task.treatment.name}`{place}: `{work}`, run once in a separate process. "
+        f"`{task.treatment.name}`{place}: {what}, run once in a separate process. "
         f"It is part of [this run](#/runs/{recorder.run_id}), which has the result."
     )
 
@@ -308,7 +313,7 @@ def origin_tags(
         "environment": environment_digest(settings),
         **provenance.environment_tags(frameworks.distributions(), packages),
         **{name: text for name, text in optional.items() if text},
-        **source(study, commit, "" if framework else provenance.changes()),
+        **source(study, commit, "" if treatment else provenance.changes()),
     }
 
 
