@@ -26,6 +26,7 @@ from tracking.errors import ErrorCode, UsageError
 from tracking.sensors import load
 from tracking.store import Store
 
+MAX_NAME_CHARACTERS = 100  # as the header of a column
 NO_DATA = Prepared(DatasetInfo("", "", "", {}, {}), {})
 
 
@@ -131,6 +132,11 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
         frameworks.check(name)
         if missing := interpreters.missing(name, settings.pythons):
             raise UsageError(ErrorCode.NOT_INSTALLED, missing)
+    if len(settings.name) > MAX_NAME_CHARACTERS:
+        raise UsageError(
+            ErrorCode.TOO_LARGE,
+            f"name has {len(settings.name):,} characters; at most {MAX_NAME_CHARACTERS}",
+        )
     scheduler.check_stopping(settings)
     for level in variation.each(settings):
         memory.size(level.memory_limit)

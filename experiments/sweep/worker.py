@@ -226,7 +226,7 @@ def start(request: SweepRequest, display: Display) -> Worker:
         for name, text in settings_.as_text(sweep).items()
         if text and name not in ("storage", "heartbeat_seconds")
     }
-    name = f"sweep of {request.sweep.experiment}: {sweep.search}"[:200]
+    name = base.name or f"sweep of {request.sweep.experiment}: {sweep.search}"[:200]
     description = {
         "study": "sweep",
         "settings": dataclasses.asdict(request.base),
