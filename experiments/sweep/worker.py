@@ -131,9 +131,10 @@ class Worker:
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
             link = self._link(self.study.user_attrs[self._campaign])
-        title = f"Sweep of {request.sweep.experiment}: {request.sweep.search}"
-        lines = [*(f"⚠ {line}" for line in recorder.warnings), *sentences]
-        results.write_page(self.study, folder, title, lines)
+        sweep = request.sweep
+        results.write_page(
+            self.study, folder, sweep.experiment, sweep.search, sentences, recorder.warnings
+        )
         recorder.keep_file(folder)
         if len(objectives) == 1 and best:
             recorder.keep_metrics({f"sweep/best/{objectives[0].metric}": best[0].values[0]})
