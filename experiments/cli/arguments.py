@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,6 +52,9 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
                     ErrorCode.MISSING_VALUE, f"{label} has no value; write {label} value"
                 )
             value = rest.pop(0)
+        if entry and name in entry.repeatable and not value.startswith("["):  # else a list in JSON
+            earlier = settings.convert(name, texts.pop(name, "[]"), tuple[str, ...])
+            value = json.dumps([*earlier, value])
         if name in texts:
             raise UsageError(ErrorCode.DUPLICATE, f"{label} is given twice")
         texts[name] = value

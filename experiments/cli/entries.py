@@ -36,6 +36,10 @@ class Entry:
         return {field.name: field for kind in kinds for field in settings_.for_users(kind)}
 
     @property
+    def repeatable(self) -> set[str]:
+        return {name for name, field in self.fields.items() if field.metadata.get("repeatable")}
+
+    @property
     def flags(self) -> set[str]:
         return {name for name, field in self.fields.items() if field.type in ("bool", bool)}
 

@@ -197,7 +197,8 @@ def _importance(study: Study, axes: Sequence[Axis]) -> list[Drawing]:
         "Shares of the variation between trials that a forest of random trees explains by each "
         "setting (fANOVA)."
     )
-    return paneled("sweep-importance", "Importance of settings", caption, {}, panels)
+    colours = {"share of the variation": LEVELS[0]}
+    return paneled("sweep-importance", "Importance of settings", caption, colours, panels)
 
 
 def _colours(trials: Sequence[FrozenTrial]) -> Colours:

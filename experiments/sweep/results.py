@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from experiments.sweep.space import Value
 
 if TYPE_CHECKING:
     from experiments.comparison.report.canvas import Figure
-    from experiments.comparison.report.sections import Header, Section
+    from experiments.comparison.report.sections import Cell, Header, Section
 
 MAX_FRONT = 3  # trials of a Pareto front in a sentence
 
@@ -64,38 +65,46 @@ def format_point(values: Mapping[str, Value], separator: str = " ") -> str:
     return separator.join(f"{name}={format_value(value)}" for name, value in values.items())
 
 
-def write_page(
-    study: Study,
-    folder: Path,
-    experiment: str,
-    search_space: str,
-    lines: Sequence[str],
-    warnings: Sequence[str] = (),
-) -> list[str]:
-    """Write `sweep.html`; return a line for every figure that is not drawn."""
+@dataclass(frozen=True)
+class Head:
+    """Head of the page of a search. space: the setting `search`."""
+
+    experiment: str
+    space: str
+    sentences: Sequence[str]
+    warnings: Sequence[str] = ()
+
+
+def write_page(study: Study, folder: Path, head: Head, runs: Mapping[int, Cell]) -> list[str]:
+    """Write `sweep.html`; return a line for every figure that is not drawn.
+
+    Args:
+        study: The search.
+        folder: That gets the page.
+        head: Of the page.
+        runs: Run id in MLflow by number of the trial; a missing one is shown as the journal's.
+    """
     from experiments.comparison.report import canvas, rendering
 
     drawings, missing = plots.drawings(study)
     notes = [f"Not drawn: {'; '.join(missing)}."] if missing else []
-    body: list[Section | Figure] = [*map(canvas.draw, drawings), _trials(study)]
-    searched = search_space.replace(",", ", ")
-    document = rendering.SweepDocument(
-        f"Sweep of {experiment}", f"Searched: {searched}", warnings, lines, body, notes
-    )
+    body: list[Section | Figure] = [*map(canvas.draw, drawings), _trials(study, runs)]
+    title, question = f"Sweep of {head.experiment}", f"Searched: {head.space.replace(',', ', ')}"
+    document = rendering.SweepDocument(title, question, head.warnings, head.sentences, body, notes)
     page = rendering.render("sweep.html.j2", document=document)
     (folder / "sweep.html").write_text(page, encoding="utf-8")
     return missing
 
 
-def _trials(study: Study) -> Section:
+def _trials(study: Study, runs: Mapping[int, Cell]) -> Section:
     """Return the table of all trials."""
     from experiments.comparison.report import wording
-    from experiments.comparison.report.sections import Column, Section
+    from experiments.comparison.report.sections import Column, Line, Section
 
     trials = study.get_trials()
     settings = list(dict.fromkeys(name for trial in trials for name in trial.params))
     metrics = [outcome(name) for name in study.metric_names or ["objective"]]
-    rows = []
+    rows: list[Line] = []
     for trial in trials:
         values = trial.values or [math.nan] * len(metrics)
         took = f"{trial.duration.total_seconds():.1f} s" if trial.duration else ""
@@ -112,7 +121,7 @@ def _trials(study: Study) -> Section:
                     for value, metric in zip(values, metrics, strict=True)
                 ),
                 took,
-                str(trial.user_attrs.get("run", "")),
+                runs.get(trial.number, str(trial.user_attrs.get("run", ""))),
                 str(trial.user_attrs.get("reason", "")),
             )
         )

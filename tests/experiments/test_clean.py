@@ -14,6 +14,7 @@ import pytest
 from experiments.cli.codes import DONE, WRONG_CALL
 from experiments.cli.commands import clean
 from experiments.cli.main import main
+from experiments.config import virtual_environments
 from tests.conftest import ROOT
 from tests.documented import commands
 from tracking import journal
@@ -129,6 +130,12 @@ def test_other_folders_of_a_cache_are_not_listed(place: Path) -> None:
     (place / "photographs").mkdir()
     names = {entry.path.name for entry in clean.entries(clean.Clean(cache=str(place)))}
     assert "photographs" not in names
+
+
+def test_every_folder_that_the_code_makes_in_a_cache_is_listed() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "experiments").rglob("*.py"))
+    made = re.findall(r'cache(?:\.\w+\(\))? / "(\w+)"', code)
+    assert {*made, virtual_environments.FOLDER, "worktrees"} == set(clean.CACHES)
 
 
 def test_question_in_a_terminal(place: Path) -> None:

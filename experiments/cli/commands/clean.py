@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 FOLDER = Path(".evenhand")
 # Folders of the cache, each made anew when a campaign needs it; others are not ours.
-CACHES = ("caption_arrays", "features", "labelled", "parity", "scenes", "sequences")
+CACHES = (
+    *("caption_arrays", "environments", "features", "labelled"),
+    *("parity", "scenes", "sequences", "worktrees"),
+)
 # Files that nothing makes again: passwords of a server's users.
 KEPT = ("accounts",)
 MLFLOW = ("mlflow.db", "mlruns")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tracking.provenance import RELEASED_TOGETHER
+
 ENVIRONMENT, VERSION = "tags.environment", "tags.version."
 HARDWARE = ("tags.cpu", "tags.gpu")
 # Levels that cannot run side by side in one campaign, as frameworks can.
 APART = frozenset({"team", "user", "campaign", "machine", "cpu", "gpu", "environment", "commit"})
-# Packages of which each release is made for one release of the other.
-RELEASED_TOGETHER = (frozenset({"torch", "torchvision"}), frozenset({"jax", "jaxlib"}))
 
 
 def is_apart(factor: str) -> bool:

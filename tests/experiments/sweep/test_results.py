@@ -10,7 +10,10 @@ import pytest
 from optuna.study import Study
 from optuna.trial import TrialState
 
+from experiments.comparison.report.sections import Cell
 from experiments.sweep import plots, results, search
+
+HEAD = results.Head("lenet", "batch_size=8..64", ["3 trials."], ["RANDOM <weights>"])
 
 
 def small_study(trials: int) -> Study:
@@ -76,10 +79,12 @@ def test_page_shows_every_trial_with_its_whole_run_id(
     trial = two_objectives.ask({"batch_size": optuna.distributions.IntDistribution(8, 64)})
     trial.set_user_attr("run", run)
     two_objectives.tell(trial, [0.02, 8e8])
-    missing = results.write_page(two_objectives, tmp_path, "lenet", "batch_size=8..64", [])
+    runs = {0: Cell("f" * 32, link="http://mlflow/run")}
+    missing = results.write_page(two_objectives, tmp_path, HEAD, runs)
     assert [line.partition(":")[0] for line in missing] == ["Importance of settings"]
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert f">{run}<" in page
+    assert f'<a href="http://mlflow/run" target="_blank">{"f" * 32}</a>' in page
     assert re.findall(r'data-label="state"[^>]*>([\w ]+)<', page) == [
         *("complete", "complete", "fail", "complete", "out of memory", "complete", "complete")
     ]
@@ -108,9 +113,7 @@ def test_no_point_of_a_figure_is_cut(trials: int) -> None:
 
 
 def test_page_has_escaped_lines_and_names_missing_plots(tmp_path: Path) -> None:
-    missing = results.write_page(
-        small_study(3), tmp_path, "lenet", "batch_size=8..64", ["RANDOM <weights>"]
-    )
+    missing = results.write_page(small_study(3), tmp_path, HEAD, {})
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert "RANDOM &lt;weights&gt;" in page
     assert len(missing) == 1
