@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from experiments.run.preparation import PreparedCampaign
 
 METRICS = "metrics.json"
-MAX_NAMED_SETTINGS = 3  # in the name of a run
+# Of the name of a run: settings, characters of a value, and what stands between its parts.
+MAX_NAMED_SETTINGS, MAX_VALUE_CHARACTERS = 3, 40
+PARTS = " · "
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,7 @@ def _run_opened(
     if tags["kind"] == RunKind.CELL:  # charts label cells of every campaign by their names
         left_out = not_affecting | treatment.settings.keys()
         different = distinguishing_settings(prepared.study, prepared.settings, left_out)
-        name = " · ".join(filter(None, [name, different]))
+        name = PARTS.join(filter(None, [name, different]))
     params = {**logged, "framework": spec.framework}
     return RunOpened(spec.run, clock.now_ms(), recorder.experiment, name, tags, params)
 
@@ -350,13 +352,21 @@ def distinguishing_settings(
     shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
     before, now = settings_.as_text(preset), settings_.as_text(settings)
     texts = [
-        f"{name}={now[name] or 'none'}"
+        _short_setting(name, now[name])
         for name in sorted(now, key=lambda name: name in shared)
         if now[name] != before[name] and name not in left_out
     ]
     if (more := len(texts) - MAX_NAMED_SETTINGS) > 0:
         texts[MAX_NAMED_SETTINGS:] = [f"{more} more"]
-    return ", ".join(texts)
+    return PARTS.join(texts)
+
+
+def _short_setting(name: str, text: str) -> str:
+    if name == "vary":
+        name, _, text = text.partition("=")
+    if len(text) > MAX_VALUE_CHARACTERS:  # the end of a path says more than its beginning
+        text = f"…{text[-MAX_VALUE_CHARACTERS:]}"
+    return f"{name}={text or 'none'}"
 
 
 def _threads(settings: CampaignSettings) -> int:
