@@ -174,7 +174,8 @@ def test_a_killed_race_leaves_no_process_and_goes_on(place: Place) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.debian("hyperfine")
+@pytest.mark.debian(package="hyperfine")
+@pytest.mark.debian(package="time")
 def test_wall_time_and_memory_agree_with_hyperfine_and_gnu_time(
     place: Place, tmp_path: Path
 ) -> None:
