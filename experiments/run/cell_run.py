@@ -301,8 +301,8 @@ def origin_tags(
         treatment: Of a cell, whose packages may be those of another interpreter.
     """
     commit, python, packages = provenance.commit(), "", interpreters.packages("", "")
+    framework = treatment.framework if treatment else ""
     if treatment:
-        framework = treatment.framework
         python = interpreters.separate(framework, treatment.merged(settings).pythons)
         packages = interpreters.packages(framework, python)
         if not framework:  # a command may run in any environment; its workload records which
