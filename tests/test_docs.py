@@ -58,6 +58,9 @@ def test_command_names_what_exists(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "best-settings.json").write_text('{"batch_size": 64}')
+    (tmp_path / "race.toml").write_text(
+        "[levels.old]\ncommand = 'true'\n[levels.new]\ncommand = 'true'"
+    )
     monkeypatch.chdir(tmp_path)
     check(list(command.words))
 

@@ -26,6 +26,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from experiments import metrics
 from experiments.config import settings as settings_
 from experiments.datasets.captions import index
 from experiments.studies import captioning
@@ -138,6 +139,30 @@ def test_both_frameworks_log_the_same_keys(runs: dict[str, StoredRun]) -> None:
     assert b.metrics["check/initial_loss"] == loss, "both start from the same function"
 
 
+def test_mlflow_shows_the_metrics_that_a_person_reads(
+    finished: Place, runs: dict[str, StoredRun]
+) -> None:
+    stored = runs["pytorch · block 1"]
+    run = Store(finished.uri)._client.get_run(stored.run_id)
+    shown = {name for name in run.data.metrics if not name.startswith("system/")}
+    assert len(shown) <= 20
+    assert {"train/examples_per_second", "train/loss", "val/bleu4", "val/loss"} <= shown
+    assert not any(name.startswith(("check/", "model/", "machine/", "cpu/")) for name in shown)
+    for key in ("train/step", "inference/latency"):
+        end = "_p95" if key == "inference/latency" else ""
+        milliseconds = run.data.metrics[f"{key}_milliseconds{end}"]
+        assert milliseconds == pytest.approx(1e3 * stored.metrics[f"{key}_seconds{end}"])
+    everything = json.loads(artifact(finished, stored, "metrics.json").read_text())
+    assert everything.keys() == {
+        name for name in stored.metrics if not name.startswith("system/")
+    } - {metrics.shown_name(name) for name in stored.details}
+    assert all(everything[name] == stored.metrics[name] for name in stored.details)
+    campaign = runs["captioning demo"].run_id
+    assert campaign in run.data.tags["mlflow.note.content"]
+    assert run.data.tags["mlflow.parentRunId"] == campaign
+    assert run.data.tags["mlflow.source.type"] == "LOCAL"
+
+
 def test_extraction_is_a_separate_run_with_equal_features(
     finished: Place, runs: dict[str, StoredRun]
 ) -> None:
@@ -164,7 +189,11 @@ def test_raw_values_environment_and_data_set_are_stored(
     environment = json.loads(artifact(finished, run, "environment.json").read_text())
     assert environment["packages"]["torch"].startswith("2.")
     assert environment["machine"]["cores"] >= 1
-    (used,) = Store(finished.uri)._client.get_run(run.run_id).inputs.dataset_inputs
+    client = Store(finished.uri)._client
+    (used,) = client.get_run(run.run_id).inputs.dataset_inputs
+    (of_campaign,) = client.get_run(runs["captioning demo"].run_id).inputs.dataset_inputs
+    assert of_campaign.dataset == used.dataset
+    assert "handwritten digits" in mlflow.data.get_source(used).to_dict()["tags"]["description"]
     assert used.dataset.name == "scenes"
     assert json.loads(used.dataset.schema)["mlflow_colspec"]
     assert used.tags[0].value == "training"
@@ -180,12 +209,12 @@ def test_logged_captioner_has_the_settings_and_quality_of_its_run(
     client = Store(finished.uri)._client
     run = client.get_run(runs[f"{framework} · block 1"].run_id)
     model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
-    assert model.name == f"captioner-{framework}-block1"
+    assert re.fullmatch(rf"captioning-demo-{framework}-\d{{4}}-\d\d-\d\d", model.name)
     assert model.params == run.data.params
     quality = {
         key: value
         for key, value in run.data.metrics.items()
-        if key.startswith(("val/", "train/loss", "model/"))
+        if key.startswith(("val/", "train/loss"))
     }
     assert {metric.key: metric.value for metric in model.metrics} == quality
     assert {metric.dataset_name for metric in model.metrics} == {"scenes"}

@@ -15,6 +15,7 @@ from experiments.config.console import Table
 from tracking import spreadsheet
 
 SCHEMA_VERSION = 1
+VERDICTS = "verdicts.json"
 SUMMARY_KEYS = (
     "metric",
     "factor",
@@ -47,7 +48,7 @@ MAX_TERMINAL_ROWS = 100
 
 
 def write(comparison: Comparison, document: Document, folder: Path) -> Path:
-    """Write report.html, report.md, card.md, comparison.csv, comparison.json and figures/.
+    """Write report.html, report.md, card.md, comparison.csv and .json, verdicts.json, figures/.
 
     Returns:
         The path of the HTML file.
@@ -69,6 +70,7 @@ def write(comparison: Comparison, document: Document, folder: Path) -> Path:
     (folder / "card.md").write_text(card, encoding="utf-8")
     (folder / "comparison.csv").write_text(as_csv(comparison), encoding="utf-8")
     (folder / "comparison.json").write_text(as_text, encoding="utf-8")
+    (folder / VERDICTS).write_text(as_table(comparison), encoding="utf-8")
     return folder / "report.html"
 
 
@@ -129,6 +131,16 @@ def _summary_as_json(summary: Finding) -> dict[str, Any]:
     }
     values = {**vars(row), **vars(across), **fields}
     return {name: values[name] for name in SUMMARY_KEYS}
+
+
+def as_table(comparison: Comparison) -> str:
+    """Return the verdicts as JSON of `mlflow.log_table`, which MLflow's pages sort and filter."""
+    names = [
+        *("metric", "verdict", "a", "b", "kind", "estimate", "ci_low", "ci_high"),
+        *("n_blocks", "family", "stratum", "p_holm", "reason"),
+    ]
+    rows = [[getattr(row, name) for name in names] for row in comparison.rows]
+    return json.dumps({"columns": names, "data": rows}, allow_nan=False, ensure_ascii=False)
 
 
 def as_csv(comparison: Comparison) -> str:
