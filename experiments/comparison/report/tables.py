@@ -68,6 +68,8 @@ def versus(comparison: Comparison) -> str:
 
 def verdicts(comparison: Comparison) -> Section:
     """Return a row for each finding, with headings for strata and families."""
+    if comparison.smoke:
+        return _measured(comparison)
     findings = [
         finding
         for finding in comparison.findings
@@ -127,6 +129,17 @@ def all_verdicts(comparison: Comparison) -> list[Section]:
     section = verdicts(comparison)
     count = len([line for line in section.rows if not isinstance(line, str)])
     return [replace(section, title="All verdicts", folded=True, hint=f"{count:,} rows")]
+
+
+def _measured(comparison: Comparison) -> Section:
+    """Return the values of both sides, without verdicts."""
+    header: Header = ("outcome", comparison.factor, *map(number, ("baseline", "value")))
+    rows = [
+        (wording.describe_outcome(finding), finding.row.b, *values(finding))
+        for finding in comparison.findings
+        if finding.a_value is not None
+    ]
+    return Section("Measured values", wording.NO_VERDICT_OF_SMOKE, header, rows)
 
 
 def effect(finding: Finding, *, with_reason: bool = True) -> tuple[str | Cell, ...]:
