@@ -285,21 +285,22 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
         if finding.outcome.better != "neither":
             by_question.setdefault(finding.outcome.question, []).append(finding)
     choices: dict[str, list[str]] = {}
-    either, margins, to_do = [], list[str](), list[str]()
+    either, margins, to_do = [], list[str](), dict[str, list[str]]()
     for question, group in by_question.items():
         if any(wording.verdicts_of_strata(finding, comparison) for finding in group):
-            to_do.append(f"{question}: it depends on the stratum")
+            to_do.setdefault("the choice depends on the stratum", []).append(question)
         elif choice := _choice(group, comparison):
             choices.setdefault(choice, []).append(question)
         elif all(finding.judged for finding in group):
             either.append(question)
             margins += [wording.amount(finding.row.margin, finding) for finding in group]
         elif count := max(map(sample_size.more_blocks, group)):
-            to_do.append(f"{question}: run {_blocks_with_time(count, group, 'more ')}")
+            action = f"run {_blocks_with_time(count, group, 'more ')}"
+            to_do.setdefault(action, []).append(question)
         elif any(finding.busy for finding in group):
-            to_do.append(f"{question}: measure again on an idle machine")
+            to_do.setdefault("measure again on an idle machine", []).append(question)
         else:
-            to_do.append(f"{question}: no choice yet")
+            to_do.setdefault("no choice yet", []).append(question)
     parts = [f"{choice} for {wording.joined(questions)}" for choice, questions in choices.items()]
     texts = [f"choose {wording.joined(parts, 'but')}"] if parts else []
     if either:
@@ -308,7 +309,8 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
         if len(either) < len(by_question):
             where = f"{wording.joined(either)}: either,"
         texts.append(f"{where} no difference of {sizes} or more")
-    return " ".join(map(wording.capitalised, [*texts, *to_do]))
+    texts += [f"{wording.joined(questions)}: {action}" for action, questions in to_do.items()]
+    return " ".join(map(wording.capitalised, texts))
 
 
 def _choice(findings: Sequence[Finding], comparison: Comparison) -> str:

@@ -302,7 +302,7 @@ def sentence(finding: Finding) -> str:
         basis.append(f"{len(across.names)} strata")
         share = across.i_squared_percent
         basis += [] if share is None else [f"heterogeneity I² {share:.0f} %"]
-    elif row.n_blocks and not finding.missing_blocks:
+    elif row.n_blocks and not (across or finding.missing_blocks):
         basis.append(blocks(row.n_blocks))
     details = f" ({', '.join(basis)})" if basis else ""
     return f"{begin(clause(finding), finding)}{details}."
@@ -334,7 +334,8 @@ def clauses(findings: Sequence[Finding]) -> list[str]:
             key = "verb" if finding.outcome.verb and effect(finding) != "about equal" else ""
         if finding.decision in (Decision.SIZE_OPEN, Decision.OPEN):
             key = ""
-        pair = (row.a, row.b, row.stratum, key, row.reason if finding.withheld else row.margin)
+        same = row.reason if finding.decision is Decision.TOO_FEW else row.margin
+        pair = (row.a, row.b, row.stratum, key, same)
         groups.setdefault(pair if key else id(finding), []).append(finding)
     return [_merged(group) for group in groups.values()]
 

@@ -162,7 +162,7 @@ def test_sentences_of_analyses_agree_in_number(count: int) -> None:
     for reason in LimitReason:
         curve = batch_sizes.Curve("training", "a", "", {8: 1.0}, Limit(reason, blocks=count))
         check(wording.capitalised(curve.reason))
-    order = Order("a", "b", n_ordered=8, a_first=8, n_timed=8, apart=("1",) * count)
+    order = Order("a", "b", n_ordered=20, a_first=20, n_timed=8, apart=("1",) * count)
     for warning in warnings([replace(order, longest_ms=9e6)]):
         check(str(warning))
     check(wording.capitalised(order.refused))
