@@ -287,7 +287,8 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
     choices: dict[str, list[str]] = {}
     either, margins, to_do = [], list[str](), dict[str, list[str]]()
     for question, group in by_question.items():
-        if any(wording.verdicts_of_strata(finding, comparison) for finding in group):
+        group = [part for finding in group for part in _of_strata(finding, comparison)]
+        if not _strata_agree(group):
             to_do.setdefault("the choice depends on the stratum", []).append(question)
         elif choice := _choice(group, comparison):
             choices.setdefault(choice, []).append(question)
@@ -311,6 +312,19 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
         texts.append(f"{where} no difference of {sizes} or more")
     texts += [f"{wording.joined(questions)}: {action}" for action, questions in to_do.items()]
     return " ".join(map(wording.capitalised, texts))
+
+
+def _of_strata(finding: Finding, comparison: Comparison) -> list[Finding]:
+    """Return the findings of the strata that a summary without a verdict leaves to them."""
+    if finding.judged or not wording.verdicts_of_strata(finding, comparison):
+        return [finding]
+    return [part for part in comparison.findings if wording.key_of(part) == wording.key_of(finding)]
+
+
+def _strata_agree(findings: Sequence[Finding]) -> bool:
+    """Return whether all strata of a pair of levels have the same better level, or none has."""
+    pairs = {(wording.key_of(finding), finding.good) for finding in findings}
+    return len(pairs) == len({key for key, _ in pairs})
 
 
 def _choice(findings: Sequence[Finding], comparison: Comparison) -> str:

@@ -512,11 +512,11 @@ def _nothing_to_judge(comparison: Comparison) -> str:
 
 def summaries_of(findings: Sequence[Finding], comparison: Comparison) -> list[Finding]:
     """Return the summaries over strata of the metrics and pairs of levels of findings."""
-    keys = set(map(_key, findings))
-    return [summary for summary in comparison.summaries if _key(summary) in keys]
+    keys = set(map(key_of, findings))
+    return [summary for summary in comparison.summaries if key_of(summary) in keys]
 
 
-def _key(finding: Finding) -> tuple[str, str, str]:
+def key_of(finding: Finding) -> tuple[str, str, str]:
     return finding.row.metric, finding.row.a, finding.row.b
 
 
@@ -525,7 +525,7 @@ def verdicts_of_strata(summary: Finding, comparison: Comparison) -> str:
     if not summary.across:
         return ""
     counts = Counter(
-        finding.row.verdict for finding in comparison.findings if _key(finding) == _key(summary)
+        finding.row.verdict for finding in comparison.findings if key_of(finding) == key_of(summary)
     )
     if set(counts) == {summary.row.verdict}:
         return ""

@@ -214,3 +214,21 @@ def test_busy_machine_is_said_in_one_sentence() -> None:
     )
     (warning,) = busy.warning([finding])
     check(str(warning))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ((0.8, 0.82), "Choose PyTorch for training."),
+        ((0.8, 1.25), "Training: the choice depends on the stratum."),
+    ],
+)
+def test_two_strata_are_chosen_by_if_they_agree(sizes: tuple[float, float], text: str) -> None:
+    parts = [
+        table(8, size, "framework").assign(machine=f"m{at}", campaign=f"c{at}")
+        for at, size in enumerate(sizes)
+    ]
+    runs = pd.concat(parts, ignore_index=True)
+    runs["run_id"] = runs["campaign"] + runs["run_id"]
+    comparison = compare(runs, outcomes=[RATE], strata="machine")
+    assert cards.build_card(comparison, "A study").recommendation == text
