@@ -207,7 +207,7 @@ def _judge(
     frame = choice.table
     if "campaign" in frame.columns and frame["campaign"].nunique() > 1:
         parents = store.runs(selection.experiments, f"tags.kind = '{RunKind.CAMPAIGN}'")
-        frame = names.add_names(frame, {run.run_id: run.name for run in parents})
+        frame = names.add_names(frame, ((run.run_id, run.name, run.start_ms) for run in parents))
     campaigns = names.names_by_run(frame)
     spec = replace(spec, baseline=campaigns.get(settings.baseline, settings.baseline) or None)
     options = ReportOptions(

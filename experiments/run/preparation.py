@@ -27,6 +27,7 @@ from tracking.errors import ErrorCode, UsageError
 from tracking.sensors import load
 from tracking.store import Store
 
+MAX_NAME_CHARACTERS = 100  # as the header of a column
 NO_DATA = Prepared(DatasetInfo("", "", "", {}, {}), {})
 
 
@@ -167,6 +168,11 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
             is_unmade = settings.levels and not Path(interpreters.separate(name, pythons)).exists()
             if not is_unmade and (missing := interpreters.missing(name, pythons)):
                 raise UsageError(ErrorCode.NOT_INSTALLED, missing)
+    if len(settings.name) > MAX_NAME_CHARACTERS:
+        raise UsageError(
+            ErrorCode.TOO_LARGE,
+            f"name has {len(settings.name):,} characters; at most {MAX_NAME_CHARACTERS}",
+        )
     scheduler.check_stopping(settings)
     for level in variation.each(settings):
         memory.size(level.memory_limit)

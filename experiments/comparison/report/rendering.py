@@ -36,13 +36,25 @@ class Document:
     notes: Sequence[str]
 
 
+@dataclass(frozen=True)
+class SweepDocument:
+    """The page of a search; it has no card, since no verdict rests on a search."""
+
+    title: str
+    question: str
+    warnings: Sequence[str]
+    sentences: Sequence[str]
+    body: Sequence[Section | Figure]
+    notes: Sequence[str]
+
+
 def render(template: str, **content: object) -> str:
     """Return a filled template of this folder.
 
     Args:
-        template: `report.html.j2`, one file that needs nothing from outside; `report.md.j2`, whose
-            figures are those in `figures/`; `card.md.j2`, without its title, for a run's
-            description; `notebook.html.j2`, an element without style or script.
+        template: `report.html.j2` and `sweep.html.j2`, one file that needs nothing from outside;
+            `report.md.j2`, whose figures are those in `figures/`; `card.md.j2`, without its title,
+            for a run's description; `notebook.html.j2`, an element without style or script.
         content: values that the template names.
     """
     environment = Environment(
