@@ -15,6 +15,7 @@ POSTGRESQL = sorted(
 PROGRAMS = {
     "chromium": ("chromium",),
     "g++": ("cc", "g++"),
+    "hyperfine": ("hyperfine",),
     "nginx-light": ("nginx", "openssl"),
     "postgresql": ("initdb",),
     "slurm-wlm": (
@@ -28,6 +29,7 @@ PROGRAMS = {
         "scancel",
         "scontrol",
     ),
+    "time": ("time",),
     "systemd": ("systemd-analyze", "systemd-sysusers"),
 }
 # Fixtures that start programs of a package.

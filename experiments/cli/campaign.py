@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,13 +77,12 @@ def conclude(campaign: Campaign, display: Display) -> int:
 
     conclusion = run(campaign, display.step)
     display.rest()
-    print_tables(conclusion, display)
     answer = conclusion.answer
     judged = answer.comparison.warnings if answer else ()
-    warnings = [*campaign.recorder.warnings, *map(str, judged)]
-    print_findings(conclusion.sentences, list(dict.fromkeys(warnings)), display)
-    if conclusion.answer and conclusion.answer.card.advice:
-        display.say(str(conclusion.answer.card.advice))
+    print_warnings(dict.fromkeys([*campaign.recorder.warnings, *map(str, judged)]), display)
+    print_tables(conclusion, display)
+    for line in conclusion.sentences:
+        display.say(line)
     path = conclusion.answer.report if conclusion.answer else None
     display.say("")
     display.say(f"report     {path or 'none: nothing to compare'}")
@@ -96,7 +95,9 @@ def conclude(campaign: Campaign, display: Display) -> int:
 def exit_code(conclusion: Conclusion | None) -> int:
     if conclusion and not conclusion.all_ok:
         return FAILED
-    return DONE if (conclusion and conclusion.has_verdict) or is_by_mlflow() else NO_VERDICT
+    is_smoke = bool(conclusion and conclusion.answer and conclusion.answer.comparison.smoke)
+    is_done = is_smoke or bool(conclusion and conclusion.has_verdict)
+    return DONE if is_done or is_by_mlflow() else NO_VERDICT
 
 
 def print_tables(conclusion: Conclusion, display: Display) -> None:
@@ -112,8 +113,6 @@ def print_page(recorder: Recorder, display: Display, *, delivered: bool) -> None
         display.say(f"MLflow UI  {recorder.store.page(recorder.experiment, recorder.run_id)}")
 
 
-def print_findings(sentences: Sequence[str], warnings: Sequence[str], display: Display) -> None:
+def print_warnings(warnings: Iterable[str], display: Display) -> None:
     for line in warnings:
         display.say(f"! {line}", style="bold yellow")
-    for line in sentences:
-        display.say(line)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
-from experiments.cli.campaign import is_by_mlflow, print_findings
+from experiments.cli.campaign import is_by_mlflow, print_warnings
 from experiments.cli.codes import DONE, NO_VERDICT
 from experiments.cli.commands.compare import Compare
 from experiments.cli.results import log_result
@@ -93,11 +93,11 @@ def run(settings: Compare, display: Display) -> int:
 def _print(answer: ComparisonResult, display: Display) -> None:
     from experiments.comparison.report import rendering, writing
 
+    print_warnings(map(str, answer.comparison.warnings), display)
     table = writing.terminal(answer.comparison)
     display.console.print(rendering.terminal_card(answer.card), "", table)
-    print_findings(answer.sentences, [*map(str, answer.comparison.warnings)], display)
-    if answer.card.advice:
-        display.say(str(answer.card.advice))
+    for line in answer.sentences:
+        display.say(line)
     display.say("")
     display.say(f"report     {answer.report}")
 

@@ -44,6 +44,8 @@ MAX_RATE = 1_000
 # single thread may not notice it.
 OTHERS_LIMIT_PERCENT = 10.0
 NO_OTHERS_LIMIT = 100.0
+# Preset of every study: the smallest run that shows that everything works.
+SMOKE, MAX_SMOKE_BLOCKS = "smoke", 2
 MAX_BLOCKS = 10_000
 MAX_LISTED = 16  # names in an error
 DEFAULT_MAX_BLOCKS = 48

@@ -8,7 +8,7 @@ import math
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -251,7 +251,7 @@ def _run_opened(
     tags = {
         "campaign": f"run:{recorder.run}",
         "mlflow.parentRunId": f"run:{recorder.run}",
-        **_description(recorder, task, " on ".join(filter(None, [model, data.dataset.name]))),
+        **_description(recorder, task, [model, data.dataset.name]),
         "model": own_models.labelled(model),
         "dataset": data.dataset.name,
         "settings_hash": settings_hash(logged, not_affecting),
@@ -272,11 +272,16 @@ def _run_opened(
     return RunOpened(spec.run, clock.now_ms(), recorder.experiment, name, tags, params)
 
 
-def _description(recorder: Recorder, task: CellTask, work: str) -> dict[str, str]:
-    """Return the description that the page of a run shows."""
+def _description(recorder: Recorder, task: CellTask, work: Sequence[str]) -> dict[str, str]:
+    """Return the description that the page of a run shows.
+
+    Args:
+        work: Names of network and data, as far as there are any.
+    """
     place = f" in block {task.block}" if task.block else ""
+    what = " on ".join(f"`{name}`" for name in work if name)
     return note(
-        f"`{task.treatment.name}`{place}: `{work}`, run once in a separate process. "
+        f"`{task.treatment.name}`{place}: {what}, run once in a separate process. "
         f"It is part of [this run](#/runs/{recorder.run_id}), which has the result."
     )
 
@@ -296,8 +301,8 @@ def origin_tags(
         treatment: Of a cell, whose packages may be those of another interpreter.
     """
     commit, python, packages = provenance.commit(), "", interpreters.packages("", "")
+    framework = treatment.framework if treatment else ""
     if treatment:
-        framework = treatment.framework
         python = interpreters.separate(framework, treatment.merged(settings).pythons)
         packages = interpreters.packages(framework, python)
         if not framework:  # a command may run in any environment; its workload records which
@@ -310,7 +315,7 @@ def origin_tags(
         "environment": environment_digest(settings),
         **provenance.environment_tags(frameworks.distributions(), packages),
         **{name: text for name, text in optional.items() if text},
-        **source(study, commit, "" if framework else provenance.changes()),
+        **source(study, commit, "" if treatment else provenance.changes()),
     }
 
 

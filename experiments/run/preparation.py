@@ -12,7 +12,7 @@ from experiments import studies, workloads
 from experiments.config import devices, interpreters, memory, variation, virtual_environments
 from experiments.config import settings as settings_
 from experiments.config.console import Display
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import MAX_SMOKE_BLOCKS, SMOKE, CampaignSettings
 from experiments.contract import DatasetInfo, Prepared, Progress, Study, Treatment
 from experiments.planning import treatments
 from experiments.run import backends, machine_state, preflight, scheduler
@@ -156,6 +156,12 @@ def read_data(study: str, settings: CampaignSettings, display: Display) -> Prepa
 
 def check_settings(study: str, settings: CampaignSettings) -> None:
     """Raise UsageError for all that can be wrong with the settings only; write nothing."""
+    if settings.preset == SMOKE and (settings.blocks > MAX_SMOKE_BLOCKS or settings.until_settled):
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"preset=smoke gives no verdict; choose at most {MAX_SMOKE_BLOCKS} blocks, "
+            "or another preset",
+        )
     for name in settings.frameworks:
         frameworks.check(name)
         for pythons in virtual_environments.interpreters_by_version(settings).values():

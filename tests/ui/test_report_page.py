@@ -81,6 +81,7 @@ def _pixels(picture: bytes) -> np.ndarray:
 @pytest.mark.parametrize("width", [1400, 390])
 def test_content_fits_the_width(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
+    page.locator("details").evaluate_all("all => all.forEach(part => { part.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert _cut_off(page, ".answer, .card, .warning, .scroll:has(table)") == []
     edge = _pixels(page.screenshot(full_page=True))[:, -6:]

@@ -82,8 +82,14 @@ def terminal_card(card: AnswerCard) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("Question", Text(card.question))
-    table.add_row("Answer", Text(card.answer, style="bold"))
+    name = "Answer"
+    for text in filter(None, (card.settled, card.unsettled)):
+        table.add_row(name, Text(text, style="bold"))
+        name = ""
+    if to_do := " ".join(filter(None, (card.recommendation, str(card.advice or "")))):
+        table.add_row("To do", Text(to_do, style="bold"))
+    if card.conditions:
+        table.add_row("Conditions", Text(card.conditions))
     for name, text in card.facts.items():
         table.add_row(name, Text(text))
     return table
