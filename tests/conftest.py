@@ -80,7 +80,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--screenshots",
         type=Path,
         metavar="FOLDER",
-        help="where tests/ui leaves pictures of what it saw",
+        help="where tests/ui leaves pictures of what it saw, and tests of notebooks their outputs",
+    )
+    parser.addoption(
+        "--report",
+        type=Path,
+        metavar="report.html",
+        help="with --screenshots: the report of the demo of captioning, as the README shows it",
     )
 
 

@@ -117,7 +117,7 @@ class Store:
             to_read: An SQLite store has to exist already.
 
         Raises:
-            UsageError: It does not exist, or no file can hold it.
+            UsageError: It does not exist, no file can hold it, or MLflow cannot use it.
         """
         if uri:
             mlflow.set_tracking_uri(uri)
@@ -125,8 +125,16 @@ class Store:
         if to_read:
             first_use.require(self.uri)
         first_use.check(self.uri)
-        with first_use.lock_first_use(self.uri):
-            self._client = mlflow.MlflowClient(self.uri)
+        try:
+            with first_use.lock_first_use(self.uri):
+                self._client = mlflow.MlflowClient(self.uri)
+        except (MlflowException, ImportError) as error:  # a folder; a database without its driver
+            raise UsageError(
+                ErrorCode.UNREACHABLE,
+                f"tracking store {self.uri} cannot be used: {_one_line(error)[:120]}; set "
+                "MLFLOW_TRACKING_URI to a server's address, or to a file such as "
+                "sqlite:///mlflow.db",
+            ) from None
         self._run_ids: dict[str, str] = {}
         # Experiment and, if it has one, user of each run of a journal.
         self._homes: dict[str, tuple[str, str | None]] = {}

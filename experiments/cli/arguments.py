@@ -31,9 +31,9 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
     while rest:
         word = rest.pop(0)
         if not word.startswith("--") or word == "--":
+            right = f"--{plain.short(word)}" if "=" in word else "--name value"
             raise UsageError(
-                ErrorCode.INVALID_VALUE,
-                f"'{plain.short(word)}' is not a setting; write --name value",
+                ErrorCode.INVALID_VALUE, f"'{plain.short(word)}' is not a setting; write {right}"
             )
         option, equals, value = word.partition("=")
         name, label = option[2:].replace("-", "_"), plain.short(option)

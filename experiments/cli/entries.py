@@ -11,6 +11,8 @@ from typing import Any
 from experiments import studies
 from experiments.cli import commands
 from experiments.config import settings as settings_
+from tracking import plain
+from tracking.errors import ErrorCode, UsageError
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ def load(name: str) -> Entry:
     Raises:
         UsageError: for an unknown name, with those that exist.
     """
+    if name not in available():
+        right = settings_.suggestion(name, available(), "evenhand --help")
+        raise UsageError(
+            ErrorCode.UNKNOWN_NAME, f"no experiment or command '{plain.short(name)}'{right}"
+        )
     if name not in commands.available():
         study = studies.load(name)
         return Entry(name, study.title, study.settings, partial(_run_study, name), study.presets)

@@ -53,7 +53,7 @@ def _dispatch(words: Sequence[str]) -> int:
         print(completion.answer(os.environ[shell.COMPLETING]))
         return DONE
     name, *rest = words or ["--help"]
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "help"):
         print(help.overview())
     elif name == "--version":
         print(f"evenhand {shell.version()}")

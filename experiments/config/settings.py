@@ -47,6 +47,7 @@ NO_OTHERS_LIMIT = 100.0
 # Preset of every study: the smallest run that shows that everything works.
 SMOKE, MAX_SMOKE_BLOCKS = "smoke", 2
 MAX_BLOCKS = 10_000
+MAX_LISTED = 16  # names in an error
 DEFAULT_MAX_BLOCKS = 48
 
 
@@ -440,6 +441,7 @@ class CampaignSettings:
         "the campaign's name in MLflow and in comparisons; none: study, preset and what differs",
         group="design",
         not_logged=True,
+        advanced=True,
     )
     team: str = setting(
         "",
@@ -786,15 +788,21 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
     return kind(**recorded)
 
 
-def suggestion(name: str, names: Collection[str]) -> str:
+def suggestion(name: str, names: Collection[str], help: str = "--help all") -> str:
     """Return what may have been meant, as the end of a sentence.
 
     Args:
         name: Name that does not exist.
         names: Names that exist.
+        help: What lists them.
 
     Returns:
-        The closest name, or all of them if none is close.
+        The closest name, or all of them if none is close; of many the three closest.
     """
     close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; have {', '.join(names) or 'none'}"
+    if close:
+        return f"; did you mean {close[0]}?"
+    if len(names) <= MAX_LISTED:
+        return f"; have {', '.join(names) or 'none'}"
+    closest = difflib.get_close_matches(name, names, n=3, cutoff=0)
+    return f"; the closest of {len(names)} are {', '.join(closest)}; {help} lists them"

@@ -350,8 +350,12 @@ def test_saved_files_are_those_of_the_command(tmp_path: Path) -> None:
     "page", sorted((ROOT / "docs").glob("*.ipynb")), ids=lambda page: page.name
 )
 def test_notebook_of_the_docs_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    """Run a notebook; `--screenshots=docs` writes it there with its outputs."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     notebook = nbformat.read(page, as_version=4)
@@ -359,3 +363,7 @@ def test_notebook_of_the_docs_runs(
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     kinds = {kind for output in outputs for kind in output.get("data", ())}
     assert {"text/html", "image/png"} <= kinds
+    if folder := request.config.getoption("screenshots"):
+        for cell in notebook.cells:
+            cell.metadata.pop("execution", None)  # times of the start and end
+        nbformat.write(notebook, folder / page.name)

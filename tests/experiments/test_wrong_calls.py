@@ -173,6 +173,11 @@ def test_unreachable_server(place: Place) -> None:
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.parametrize("uri", ["mlruns", "mysql://user@localhost/name"])
+def test_store_that_mlflow_cannot_use(place: Place, uri: str) -> None:
+    assert_refused(Place(place.folder, place.cache, uri), uri, "sqlite:///mlflow.db")
+
+
 def test_imagenet_weights_without_a_network(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(place.folder))
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ from typing import Literal
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from playwright.sync_api import Browser, Page
 
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
 from experiments.sweep import results
+from tests.conftest import ROOT
 from tests.experiments.comparison.campaigns import LATENCY, RATE, frame
 from tests.experiments.comparison.steps import raw_runs
 from tests.experiments.sweep.test_results import HEAD, small_study
@@ -48,6 +51,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = answer(spec, table, folder, options, lambda _: raw_runs(table, maximum=8))
     assert result.report is not None
     return result.report
+
+
+# Picture of the README, and the text in it that names the structure of the page that it shows.
+PICTURE, SHOWN, STRUCTURE = "report.png", {"width": 1100, "height": 1180}, "evenhand:report"
 
 
 @pytest.fixture
@@ -222,3 +229,36 @@ def test_paper_shows_everything_without_blank_pages(page: Page) -> None:
     assert pages <= 1 + 1.4 * height / PAPER["height"], (
         "figures kept whole leave at most a third of the paper empty"
     )
+
+
+def _structure(page: Page) -> str:
+    """Return a digest of the head of a page: its elements, and the names of its parts."""
+    parts: list[str] = page.locator("main").evaluate(
+        """main => [...main.querySelectorAll("section.answer, section.answer *, h2, summary, th")]
+        .map(part => [part.tagName, part.className,
+            part.matches("dt, h2, summary, th") ? part.textContent.trim() : ""].join(" "))"""
+    )
+    return hashlib.sha256("\n".join(dict.fromkeys(parts)).encode()).hexdigest()[:16]
+
+
+def test_picture_of_the_readme_has_the_structure_of_a_report(
+    page: Page, browser: Browser, request: pytest.FixtureRequest
+) -> None:
+    """Fail if reports look otherwise than the README's picture.
+
+    With `--screenshots=docs --report=PATH` it is retaken first, from the report of a demo. The
+    structure that it carries is that of this module's report, which is the same on every machine.
+    """
+    structure, path = _structure(page), ROOT / "docs" / PICTURE
+    folder, report = (request.config.getoption(name) for name in ("screenshots", "report"))
+    if folder and report:
+        demo, path = browser.new_page(viewport=SHOWN), folder / PICTURE  # type: ignore[arg-type]
+        demo.goto(report.resolve().as_uri())
+        picture = Image.open(io.BytesIO(demo.screenshot())).convert("RGB").quantize(128)
+        demo.close()
+        texts = PngInfo()
+        texts.add_text(STRUCTURE, structure)
+        picture.save(path, optimize=True, pnginfo=texts)
+    with Image.open(path) as picture:
+        assert picture.size == tuple(SHOWN.values())
+        assert picture.info.get(STRUCTURE) == structure, "retake it as CONTRIBUTING.md says"
