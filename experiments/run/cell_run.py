@@ -308,7 +308,7 @@ def origin_tags(
         "environment": environment_digest(settings),
         **provenance.environment_tags(frameworks.distributions(), packages),
         **{name: text for name, text in optional.items() if text},
-        **source(study, commit, "" if framework else provenance.changes()),
+        **source(study, commit, "" if treatment else provenance.changes()),
     }
 
 
