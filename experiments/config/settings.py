@@ -45,6 +45,7 @@ OTHERS_LIMIT_PERCENT = 10.0
 NO_OTHERS_LIMIT = 100.0
 MAX_BLOCKS = 10_000
 DEFAULT_MAX_BLOCKS = 48
+FAIL_IF = "verdicts that make the exit code 4: worse, slower:throughput; several with commas"
 
 
 def setting(
@@ -409,6 +410,14 @@ class CampaignSettings:
         group="verdict",
         affects_measurement=False,
         searchable=False,
+    )
+    fail_if: tuple[str, ...] = setting(
+        (),
+        FAIL_IF,
+        group="verdict",
+        affects_measurement=False,
+        searchable=False,
+        advanced=True,
     )
     figures: bool = setting(
         True,

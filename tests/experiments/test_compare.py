@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 from nbclient import NotebookClient
 
-from experiments.cli.codes import DONE, NO_VERDICT, WRONG_CALL
+from experiments.cli.codes import CONDITION_HOLDS, DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
@@ -120,7 +120,8 @@ def test_comparison_is_a_run_with_the_report(store: Store, call: Call) -> None:
     client = mlflow.MlflowClient(store.uri)
     files = {file.path for file in client.list_artifacts(comparison.run_id)}
     report = {"report.html", "report.md", "card.md", "figures"}
-    assert report | {"comparison.csv", "comparison.json"} <= files
+    assert report | {f"comparison.{kind}" for kind in ("csv", "json", "parquet")} <= files
+    assert "benchmark.json" in files
     experiment = client.get_experiment_by_name("comparisons")
     condition = f"metrics.`verdict/{RATE}/high` < 1 and tags.answer LIKE '%TensorFlow%'"
     (row,) = client.search_runs([experiment.experiment_id], condition)
@@ -128,6 +129,19 @@ def test_comparison_is_a_run_with_the_report(store: Store, call: Call) -> None:
     answer = comparison.tags["answer"].partition(" Read it")[0]
     assert row.data.tags["mlflow.note.content"].startswith(f"**{answer}")
     assert row.data.metrics[f"verdict/{RATE}/low"] <= row.data.metrics[f"verdict/{RATE}/ratio"]
+
+
+def test_condition_that_holds_is_the_exit_code(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_runs(store, slower())
+    assert call(fail_if=f"faster,slower:{STEP}") == CONDITION_HOLDS
+    output = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in output if line.startswith("fail_if=")]
+    assert line.startswith(f"fail_if=slower:{STEP} holds: ")
+    assert call(fail_if="faster") == DONE
+    assert call(fail_if="slow") == WRONG_CALL
+    assert call(fail_if="slower:throughputs") == WRONG_CALL
 
 
 def description(store: Store, experiment: str) -> str:

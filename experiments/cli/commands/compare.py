@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments.cli.commands import Command, Display
-from experiments.config.settings import setting
+from experiments.config.settings import FAIL_IF, setting
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Compare:
         choices=("sound", "paper"),
         group="verdict",
     )
+    fail_if: tuple[str, ...] = setting((), FAIL_IF, group="verdict")
     format: str = setting(
         "table",
         "what is printed; the report has all of them",

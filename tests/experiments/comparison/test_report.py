@@ -91,6 +91,22 @@ def test_json_and_csv_have_the_published_keys(report: tuple[ComparisonResult, Pa
     assert [float(row["estimate"]) for row in rows] == estimates
 
 
+def test_parquet_and_dashboard_have_the_rows(report: tuple[ComparisonResult, Path]) -> None:
+    result, folder = report
+    table = pd.read_parquet(folder / "comparison.parquet")
+    assert list(table.columns) == KEYS.split()
+    assert table["estimate"].tolist() == [row.estimate for row in result.comparison.rows]
+    benchmarks = json.loads((folder / "benchmark.json").read_text(encoding="utf-8"))
+    assert set(benchmarks) == {"pytorch", "tensorflow", "tensorflow vs pytorch"}
+    finding = result.comparison.findings[0]
+    row = finding.row
+    bounds = {"value": row.estimate, "lower_value": row.ci_low, "upper_value": row.ci_high}
+    assert benchmarks["tensorflow vs pytorch"][f"{row.metric}/ratio"] == bounds
+    assert benchmarks["pytorch"][row.metric] == {"value": finding.a_value}
+    measures = [measure for levels in benchmarks.values() for measure in levels.values()]
+    assert all(isinstance(value, float) for measure in measures for value in measure.values())
+
+
 def test_figures_are_files(report: tuple[ComparisonResult, Path]) -> None:
     folder = report[1] / "figures"
     names = {path.name for path in folder.iterdir()}
