@@ -185,7 +185,7 @@ def _judge(
 ) -> tuple[ComparisonResult, list[str]]:
     """Return the answer, and the notes about runs that it does not rest on."""
     from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
-    from experiments.comparison.runs import names, raw, sets
+    from experiments.comparison.runs import missing, names, raw, sets
     from experiments.comparison.runs.query import table
     from experiments.contract import ReportAddition
 
@@ -198,14 +198,18 @@ def _judge(
         allowed_to_differ=studies.names_not_affecting_measurement(),
         all_pairs=settings.all_pairs,
         protocol=settings.protocol,
+        pair_by=settings.pair_by,
+        ignore=settings.ignore,
     )
     choice = sets.Choice(table(runs))
+    missing.check(choice.table, spec.factor, spec.pair_by)
     if not selection.has_campaigns:
         choice = sets.choose_newest(
             choice.table,
             factor=spec.factor,
             strata=spec.strata,
-            allowed_to_differ=spec.allowed_to_differ,
+            allowed_to_differ=spec.may_differ,
+            pair_by=spec.pair_by,
         )
     notes = [*notes, *_other_kinds(settings, choice)]
     frame = choice.table

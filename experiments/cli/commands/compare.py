@@ -51,6 +51,14 @@ class Compare:
         "columns whose values are judged separately, then summarised: machine,model,batch_size",
         group="verdict",
     )
+    pair_by: str = setting(
+        "",
+        "what pairs runs that have no block: a setting or tag, such as a seed, or time",
+        group="runs",
+    )
+    ignore: tuple[str, ...] = setting(
+        (), "patterns of params that may differ, such as opt_*; the report lists them", group="runs"
+    )
     all_pairs: bool = setting(
         False, "judge every pair of levels, not only against the baseline", group="verdict"
     )

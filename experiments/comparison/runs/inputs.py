@@ -20,7 +20,7 @@ def table(runs: Any) -> pd.DataFrame:
     """Return the table of runs in any form.
 
     Raises:
-        UsageError: The argument holds no runs, or no run has a block.
+        UsageError: The argument holds no runs.
         Unreachable: Run ids cannot be looked up.
     """
     if isinstance(runs, pd.DataFrame):
@@ -38,12 +38,6 @@ def table(runs: Any) -> pd.DataFrame:
         campaigns = frame[frame["kind"] == RunKind.CAMPAIGN]
         names_by_id = dict(zip(campaigns["run_id"], campaigns["name"], strict=True))
         frame = names.add_names(frame, names_by_id)
-    if not frame.empty and ("block" not in columns or not frame["block"].notna().any()):
-        raise UsageError(
-            ErrorCode.MISSING_VALUE,
-            "compare: no run has a block (tag or column `block`), by which runs are paired; "
-            f"have {', '.join(columns[:8])}, …",
-        )
     return frame
 
 
@@ -68,7 +62,7 @@ def _from_search(frame: pd.DataFrame) -> pd.DataFrame:
             table[name] = since_1970 / pd.Timedelta(milliseconds=1)
     for name in query.COUNTS:
         if name in table.columns:
-            table[name] = pd.to_numeric(table[name], errors="coerce")
+            table[name] = query.counts(table[name])
     return table
 
 
