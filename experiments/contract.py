@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.metrics import Outcome
+from tracking.records import RunKind
 
 if TYPE_CHECKING:
     from experiments.cell.checkpoint import TrainingState
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from experiments.comparison.verdicts.findings import Comparison as Comparison
     from models.contract import Array, Batch, Framework, Weights
     from models.parity import Side
-    from tracking.records import Record
+    from tracking.records import Point, Record, StoredRun
 else:  # studies annotate with it; importing it would import pandas
     Comparison = Any
 
@@ -33,11 +34,13 @@ S = TypeVar("S", bound=CampaignSettings)
 class Treatment:
     """Combination of levels that every block measures once.
 
+    framework: empty for cells that open none.
     settings: levels of the user's settings, and the parameters that the study sets.
     group: compared with each other; cells of a group run one after the other.
     control: label of a cell without a verdict ("A/A"), or empty.
     sensed: whether the sensors are read while it runs.
     environment: variables of its cells' processes; None removes one.
+    version: level of `levels`, whose packages its cells' interpreter has.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Treatment:
     control: str = ""
     sensed: bool = True
     environment: Mapping[str, str | None] = field(default_factory=dict)
+    version: str = ""
 
     def merged(self, settings: S) -> S:
         return settings_.of_cell(settings, self.settings)
@@ -94,7 +98,10 @@ class Study:
     scaling: length of a training at other batch sizes; None: trainings have no length.
     grows_with: the setting that memory grows with, if running out of it is a result.
     warnings: shown before the first cell.
-    also: parts of the report besides verdicts. published, source: figures that it quotes.
+    also: parts of the report besides verdicts.
+    reported: outcomes that the user's code reports; every other metric of a run is judged, too.
+    primary_of: the user's primary outcomes, if settings contain them otherwise than as `primary`.
+    published, source: figures that it quotes.
     """
 
     name: str
@@ -115,6 +122,8 @@ class Study:
     grows_with: str = ""
     warnings: Callable[[Any], tuple[str, ...]] = lambda _: ()
     also: Callable[[Any, Comparison, Progress], ReportAddition] | None = None
+    reported: Callable[[Any], tuple[Outcome, ...]] | None = None
+    primary_of: Callable[[Any], tuple[str, ...]] = lambda _: ()
     published: tuple[Mapping[str, str], ...] = ()
     source: str = ""
 
@@ -144,20 +153,31 @@ class Workload:
 
     prepare: checks settings and data, and makes the inputs of the cells; raises UsageError.
     after_checks: adds the results of the frameworks' checks. after_extraction: returns warnings.
+    after_cell: returns metrics and tags of a cell that has ended, from runs that its program made
+    in MLflow; that program then finds the campaign's server and experiment.
     """
 
     prepare: Callable[[Any, Progress], Prepared]
     after_checks: Callable[[Prepared, Sequence[Mapping[str, str]]], Prepared] | None = None
     after_extraction: Callable[[Any, Prepared], tuple[str, ...]] | None = None
+    after_cell: (
+        Callable[[CellSpec, RunStore], tuple[Mapping[str, float], Mapping[str, str]]] | None
+    ) = None
 
 
 @dataclass(frozen=True)
 class Job:
-    """Stage that runs in a separate process before the cells, with its inputs."""
+    """Stage that runs in a separate process before the cells, with its inputs.
+
+    name: of its run, next to the kind of that run. is_needed: whether cells need its result.
+    """
 
     stage: str
     framework: str
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    kind: RunKind = RunKind.EXTRACTION
+    is_needed: bool = True
 
 
 @dataclass(frozen=True)
@@ -248,6 +268,26 @@ class CellSpec:
     @property
     def path(self) -> Path:
         return Path(self.journal) / self.folder
+
+
+class RunStore(Protocol):
+    """Tracking server, as far as a workload reads it after a cell."""
+
+    def tagged(self, key: str, value: str) -> list[StoredRun]:
+        """Return the runs of all experiments with this tag.
+
+        Args:
+            key: Name of the tag.
+            value: Its text.
+        """
+
+    def points(self, run_id: str, key: str) -> list[Point]:
+        """Return the whole history of a metric.
+
+        Args:
+            run_id: Id of a run.
+            key: Name of the metric.
+        """
 
 
 class Output(Protocol):

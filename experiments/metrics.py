@@ -120,6 +120,9 @@ def _difference(
 
 # The order is that of the report.
 KNOWN = (
+    _ratio("wall_seconds", "wall time", "s", headline=("time", 1), verb="runs", exclusive=True),
+    _ratio("cpu/user_seconds", "user CPU time", "s", exclusive=True),
+    _ratio("cpu/system_seconds", "system CPU time", "s", exclusive=True),
     _ratio(
         *(FREELY, "training throughput", "examples/s", "higher"),
         headline=("training", 1),
@@ -194,6 +197,13 @@ KNOWN = (
         "bytes",
     ),
     _ratio(
+        "memory/peak_tree_bytes",
+        "peak memory of all processes",
+        "bytes",
+        headline=("memory", 3),
+    ),
+    _ratio("memory/peak_device_process_bytes", "peak device memory of all processes", "bytes"),
+    _ratio(
         "energy/joules_per_example",
         "energy per example",
         "J",
@@ -265,8 +275,11 @@ BY_SUFFIX = (
 _PLACE = {metric.metric: place for place, metric in enumerate(KNOWN)}
 SHORT = {short: metric.metric for metric in KNOWN for short in metric.short}
 BY_EPOCH = tuple(metric.metric for metric in KNOWN if metric.by_epoch)
-# Times of which an injected delay is a share: medians of steps and requests.
-DELAYED = tuple(metric.metric for metric in KNOWN if metric.within and metric.unit == "s")
+# Times of which an injected delay is a share: medians of steps and requests, and whole commands.
+DELAYED = (
+    *(metric.metric for metric in KNOWN if metric.within and metric.unit == "s"),
+    "wall_seconds",
+)
 
 
 def outcome(metric: str) -> Metric:

@@ -127,17 +127,20 @@ class Side:
     """Framework, with fields of the network's spec that only this side has.
 
     precision: float32 if there is no other. python: its interpreter; empty for this one.
+    version: packages that tell this side from others of the same framework.
     """
 
     framework: str
     spec_fields: tuple[tuple[str, str], ...] = ()
     precision: str = "float64"
     python: str = ""
+    version: str = ""
 
     def __str__(self) -> str:
         precision = [] if self.precision == "float64" else [self.precision]
         fields = [f"{name}={value}" for name, value in self.spec_fields]
-        return ", ".join([self.framework, *fields, *precision])
+        version = [self.version] if self.version else []
+        return ", ".join([self.framework, *version, *fields, *precision])
 
 
 @dataclass(frozen=True)

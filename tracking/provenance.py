@@ -18,6 +18,8 @@ from typing import Any
 from tracking.cpus import cpus
 
 PACKAGES = ("numpy", "mlflow", "scipy", "statsmodels", "sacrebleu")
+# Packages of which each release is made for one release of the other.
+RELEASED_TOGETHER = (frozenset({"torch", "torchvision"}), frozenset({"jax", "jaxlib"}))
 # Environment variables that change the speed or the results of frameworks.
 VARIABLES = re.compile(
     r"(CUBLAS|CUDA|CUDNN|DNNL|GOMP|JAX|KERAS|KMP|MALLOC|MKL|NCCL|NVIDIA|OMP|ONEDNN|OPENBLAS"
@@ -141,15 +143,15 @@ def environment_tags(
     return {name: text for name, text in tags.items() if text}
 
 
-def commit() -> str:
-    """Return the commit of this checkout; empty outside of git.
+def commit(folder: Path | None = None) -> str:
+    """Return the commit of a checkout, by default this one; empty outside of git.
 
     If tracked files differ from it, `+changes.` and a digest of the differences follow.
     """
     try:
-        head = _git("rev-parse", "HEAD")
+        head = git("rev-parse", "HEAD", folder=folder)
         options = ("--binary", "--no-ext-diff", "--no-textconv", "--no-color")
-        changes = _git("diff", *options, "HEAD")
+        changes = git("diff", *options, "HEAD", folder=folder)
         digest = hashlib.sha256(changes.encode()).hexdigest()[:8]
         return f"{head}+changes.{digest}" if changes else head
     except (OSError, subprocess.SubprocessError):
@@ -163,10 +165,21 @@ def gpus() -> list[str]:
     return nvml.names()
 
 
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(ROOT), *arguments]
+def git(*arguments: str, folder: Path | None = None, timeout_seconds: float = 10) -> str:
+    """Return what git prints in a folder, by default in this checkout.
+
+    Raises:
+        OSError: if there is no git.
+        subprocess.SubprocessError: if it fails.
+    """
+    command = ["git", "-C", str(folder or ROOT), *arguments]
     run = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", check=True, timeout=10
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=True,
+        timeout=timeout_seconds,
     )
     return run.stdout.strip()
 

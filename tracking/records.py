@@ -22,6 +22,8 @@ OTHERS_GPU = "machine/others_gpu_percent"
 RAN_EAGERLY = "ran_eagerly"
 # Tags: whether XLA compiled the training step, and whether the framework's variant is to be.
 JIT_COMPILE, JIT_PLANNED = "jit_compile", "jit_compile.planned"
+# Tag of a run that a script made in MLflow: the cell whose command it was.
+SCRIPT_OF = "evenhand.cell"
 VANISHED = "its process ended without a message (killed, or the machine went down)"
 
 
@@ -33,6 +35,7 @@ class RunKind(StrEnum):
     SWEEP = "sweep"
     TRIAL = "trial"
     EXTRACTION = "extraction"
+    WARM_UP = "warm_up"
     CELL = "cell"
     COMPARISON = "comparison"
     PARITY = "parity"

@@ -137,6 +137,14 @@ class Store:
     def _is_remote(self) -> bool:
         return str(self.uri).startswith(("http://", "https://"))
 
+    @property
+    def absolute_uri(self) -> str:
+        """Address that is the same store in any folder."""
+        uri = str(self.uri)
+        if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+            return f"sqlite:///{Path(uri.removeprefix('sqlite:///')).resolve()}"
+        return uri if ":" in uri else str(Path(uri).resolve())
+
     def experiment_id(self, name: str) -> str:
         """Return the id of an experiment, which is created if it does not exist."""
         experiment = self._ask(self._client.get_experiment_by_name, name)
@@ -658,6 +666,15 @@ class Store:
 
     def children(self, run_id: str, experiment: str) -> Iterator[StoredRun]:
         return self.runs(experiment, f"tags.campaign = '{run_id}'")
+
+    def tagged(self, key: str, value: str) -> list[StoredRun]:
+        """Return the runs of all experiments with a tag of this value, the newest first."""
+        ids, condition = list(self.experiment_names()), f"tags.`{key}` = '{value}'"
+        runs, token = self._page(ids, condition, 500, "")
+        while token:
+            page, token = self._page(ids, condition, 500, token)
+            runs += page
+        return runs
 
     def close_stale(self, experiment: str) -> list[str]:
         """End the runs whose process is gone (kill -9, power loss). Return their ids."""

@@ -118,10 +118,12 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
     outcome, reason = RunOutcome.FAILED, ""
     try:
         memory.bound(limit_bytes)
-        framework = opened(spec)
-        if spec.device == "auto":  # a check that reports which device the framework sees
+        framework = opened(spec) if spec.framework else None
+        if (
+            framework and spec.device == "auto"
+        ):  # a check that reports which device the framework sees
             output.record(Tags(spec.run, {DEVICE: framework.device}))
-        if spec.stage == "check":
+        if framework and spec.stage == "check":
             output.progress("check", 0, None)
             spec.path.mkdir(parents=True, exist_ok=True)
             versions = json.dumps(framework.versions(), indent=1)

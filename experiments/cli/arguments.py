@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,11 +25,15 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     rest = list(words)
-    for name in entry.bare if entry else ():
-        if rest and not rest[0].startswith("-"):
-            texts[name] = rest.pop(0)
+    bare = list(entry.bare) if entry else []
+    while bare and rest and not rest[0].startswith("-"):
+        texts[bare.pop(0)] = rest.pop(0)
     while rest:
         word = rest.pop(0)
+        if entry and entry.takes_several and not word.startswith("-"):
+            name = entry.bare[-1]
+            texts[name] = ",".join(filter(None, (texts.get(name, ""), word)))
+            continue
         if not word.startswith("--") or word == "--":
             raise UsageError(
                 ErrorCode.INVALID_VALUE,
@@ -51,6 +56,9 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
                     ErrorCode.MISSING_VALUE, f"{label} has no value; write {label} value"
                 )
             value = rest.pop(0)
+        if entry and name in entry.repeatable and not value.startswith("["):  # else a list in JSON
+            earlier = settings.convert(name, texts.pop(name, "[]"), tuple[str, ...])
+            value = json.dumps([*earlier, value])
         if name in texts:
             raise UsageError(ErrorCode.DUPLICATE, f"{label} is given twice")
         texts[name] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,11 @@ def run_study(name: str, options: Mapping[str, str]) -> int:
 
     study = studies.load(name)
     settings = variation.based(settings_.parse(study.settings, study.presets, options), options)
+    if settings.levels and "frameworks" not in options:
+        from experiments.config import virtual_environments
+
+        frameworks = virtual_environments.frameworks_of_levels(settings)
+        settings = dataclasses.replace(settings, frameworks=frameworks)
     with Display() as display:
         if settings.dry_run:
             from experiments.cli import dry_run

@@ -15,16 +15,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from experiments.config.variation import canonical
 from models import frameworks
 from tracking import plain, provenance
 from tracking.errors import ErrorCode, UsageError
 
 PROBE = """
-import json, sys
+import importlib.metadata, json, sys
 from models import frameworks
 from tracking import provenance
 packages = provenance.packages(frameworks.distributions())
-print(json.dumps({"missing": frameworks.missing(sys.argv[1]), "packages": packages}))
+installed = provenance.versions_of(item.name for item in importlib.metadata.distributions())
+answer = {"missing": frameworks.missing(sys.argv[1]), "packages": packages, "installed": installed}
+print(json.dumps(answer))
 """
 PROBE_SECONDS = 60
 
@@ -87,6 +90,12 @@ def packages(framework: str, python: str) -> Mapping[str, str]:
     return installed
 
 
+def installed(framework: str, python: str) -> Mapping[str, str]:
+    """Return the versions of all packages that the cells of another interpreter see."""
+    versions: Mapping[str, str] = _probe(framework, python)["installed"]
+    return {canonical(name): version for name, version in versions.items()}
+
+
 @cache
 def _probe(framework: str, python: str) -> dict[str, Any]:
     """Return the packages of another interpreter, which imports no framework for it."""
@@ -105,7 +114,7 @@ def _probe(framework: str, python: str) -> dict[str, Any]:
         )
         reason = (done.stderr.strip().splitlines() or [reason])[-1]
         answer: dict[str, Any] = json.loads(done.stdout)
-        _ = answer["missing"], answer["packages"]
+        _ = answer["missing"], answer["packages"], answer["installed"]
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(
             ErrorCode.NOT_FOUND,

@@ -5,6 +5,7 @@ One definition gives the options, the checks, the help and the logged params.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -61,6 +62,7 @@ def setting(
     searchable: bool = True,
     not_logged: bool = False,
     advanced: bool = False,
+    repeatable: bool = False,
 ) -> Any:
     """Return a dataclass field with its one-line help and what it accepts.
 
@@ -77,6 +79,7 @@ def setting(
         searchable: Whether it belongs to a single cell, so that a sweep may search it.
         not_logged: Whether it is a place on this machine: cells do not get it, runs do not log it.
         advanced: Whether it is listed by `--help all` only, as a setting of a single choice is.
+        repeatable: Whether a call may have it several times, with a value of the list each time.
     """
     metadata = {
         "help": help,
@@ -89,6 +92,7 @@ def setting(
         "affects_measurement": affects_measurement and not not_logged,
         "searchable": searchable and not not_logged,
         "not_logged": not_logged,
+        "repeatable": repeatable,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -137,6 +141,8 @@ class CampaignSettings:
 
     # Type of what the study sets for each cell.
     parameters: ClassVar[type[CellParameters]] = CellParameters
+    # Settings that have no meaning in this study, and that users cannot set.
+    not_offered: ClassVar[frozenset[str]] = frozenset()
 
     preset: str = setting(
         "demo",
@@ -190,6 +196,14 @@ class CampaignSettings:
         "",
         "values of one setting in the same blocks, the baseline first: threads=1,2, env.NAME=a,b "
         "or, with commas in them, a,b|c,d",
+        group="design",
+        affects_measurement=False,
+        searchable=False,
+    )
+    levels: tuple[str, ...] = setting(
+        (),
+        "versions of a package in the same blocks, an environment each, the baseline first: "
+        "torch==2.14,torch==2.15",
         group="design",
         affects_measurement=False,
         searchable=False,
@@ -497,7 +511,7 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], options: Mapp
     Raises:
         UsageError: for the first mistake, in one line.
     """
-    names = {field.name for field in fields(kind)}
+    names = {field.name for field in for_users(kind)}
     if "settings" in names and options.get("settings"):
         options = {**_read(Path(_check_text("settings", options["settings"]))), **options}
     for name in options:
@@ -516,8 +530,8 @@ def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], options: Mapp
 
 def for_users(kind: type[Any]) -> list[dataclasses.Field[Any]]:
     """Return the settings that a caller can set: all but the parameters of cells."""
-    parameters = _parameters(kind)
-    return [field for field in fields(kind) if field.name not in parameters]
+    hidden = {*_parameters(kind), *getattr(kind, "not_offered", ())}
+    return [field for field in fields(kind) if field.name not in hidden]
 
 
 def refuse_parameter(kind: type[Any], name: str, where: str = "") -> None:
@@ -697,7 +711,7 @@ def convert(name: str, text: str, kind: Any) -> Any:
     text = _check_text(name, text)
     if typing.get_origin(kind) is tuple:
         (item,) = set(typing.get_args(kind)) - {Ellipsis}
-        parts = map(str.strip, text.split(","))
+        parts = _listed(name, text) if text.startswith("[") else map(str.strip, text.split(","))
         return tuple(convert(name, part, item) for part in parts if part)
     if kind is str:
         return text
@@ -710,6 +724,18 @@ def convert(name: str, text: str, kind: Any) -> Any:
         raise UsageError(
             ErrorCode.INVALID_VALUE, f"{name}={plain.short(text)} is not {KINDS[kind]}"
         ) from None
+
+
+def _listed(name: str, text: str) -> list[str]:
+    """Return the values of a list in JSON, which may contain commas."""
+    with contextlib.suppress(ValueError, RecursionError):
+        values = json.loads(text)
+        if all(isinstance(value, str) for value in values):
+            return list(values)
+    raise UsageError(
+        ErrorCode.INVALID_VALUE,
+        f'{name}={plain.short(text)} is no list of texts in JSON; write ["a", "b"] or a,b',
+    )
 
 
 def _check_text(name: str, text: str) -> str:

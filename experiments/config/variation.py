@@ -1,4 +1,7 @@
-"""Setting with several values in one campaign: `vary=threads=1,2` or `vary=env.NAME=a,b`."""
+"""Setting with several values in one campaign: `vary=threads=1,2` or `vary=env.NAME=a,b`.
+
+`levels=torch==2.14,torch==2.15` varies the version of a package: every value has an environment.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from tracking.errors import ErrorCode, UsageError
 
 S = TypeVar("S", bound=CampaignSettings)
 ENVIRONMENT = "env."
+# Factor of `levels`, and the param that cells log.
+VERSION = "version"
 # Value of an environment variable that is removed.
 UNSET = "none"
 # Variables with which the parent leads a cell to code and server.
@@ -50,6 +55,11 @@ class Variation:
     name: str
     levels: tuple[Level, ...]
 
+    @property
+    def setting(self) -> str:
+        """Setting of the call that names it."""
+        return "levels" if self.name == VERSION else f"vary={self.name}"
+
     def __str__(self) -> str:
         return f"{self.name}={_joined([level.text for level in self.levels])}"
 
@@ -60,6 +70,8 @@ def parse(settings: CampaignSettings) -> Variation | None:
     Raises:
         UsageError: for a name that is not a setting of a cell, and for values that it cannot have.
     """
+    if settings.levels:
+        return _versions(settings)
     if not settings.vary:
         return None
     name, _, values = map(str.strip, settings.vary.partition("="))
@@ -96,6 +108,12 @@ def based(settings: S, options: Mapping[str, str]) -> S:
     variation = parse(settings)
     if not variation:
         return settings
+    if settings.levels and settings.pythons:
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"pythons={plain.short(','.join(settings.pythons))} and levels exclude each other: "
+            "every level gets environments of its own; leave one of them out",
+        )
     name, first = variation.name, variation.levels[0]
     if name in options and getattr(settings, name) != first.settings[name]:
         raise UsageError(
@@ -106,9 +124,49 @@ def based(settings: S, options: Mapping[str, str]) -> S:
     return first.applied(settings)
 
 
+def check_pins(text: str) -> dict[str, str]:
+    """Return the packages and versions of a level, such as `torch==2.14 torchvision==0.28`.
+
+    Raises:
+        UsageError: for anything but packages with exact versions.
+    """
+    pins = [re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!]+)", part) for part in text.split()]
+    if not all(pins) or not pins:
+        raise UsageError(
+            ErrorCode.INVALID_VALUE,
+            f"levels: {plain.short(text)} is not a package with its version; write torch==2.14",
+        )
+    return {canonical(pin[1]): pin[2] for pin in pins if pin}
+
+
+def canonical(name: str) -> str:
+    """Return the name of a package as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def arguments(name: str, values: Iterable[str]) -> str:
     """Return the option that measures these values of a setting in one campaign."""
     return f"vary={name}={_joined(list(values))}"
+
+
+def _versions(settings: CampaignSettings) -> Variation:
+    if settings.vary:
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"vary={plain.short(settings.vary)} and levels exclude each other: a campaign has one "
+            "factor; leave one of them out",
+        )
+    texts = [" ".join(pins.split()) for pins in settings.levels]
+    if len({tuple(sorted(check_pins(text).items())) for text in texts}) < max(2, len(texts)):
+        raise UsageError(
+            ErrorCode.TOO_FEW,
+            f"levels={plain.short(','.join(texts))} does not name two or more different versions; "
+            "write torch==2.14,torch==2.15",
+        )
+    is_short = all(len(text) <= MAX_CHARACTERS for text in texts)
+    labels = texts if is_short else _labels(VERSION, texts)
+    rows = zip(labels, texts, strict=True)
+    return Variation(VERSION, tuple(Level(label, text, {}, {}) for label, text in rows))
 
 
 def _joined(texts: list[str]) -> str:

@@ -38,18 +38,28 @@ def list_treatments(study: Study, settings: CampaignSettings) -> tuple[Treatment
                     f"vary: {study.name} sets {varied.name} itself, cell by cell",
                 )
             name = f"{treatment.name} · {level.label}"
+            version = level.text if varied.name == variation.VERSION else ""
             treatments.append(
-                replace(treatment, name=name, settings=values, environment=level.environment)
+                replace(
+                    treatment,
+                    name=name,
+                    settings=values,
+                    environment=level.environment,
+                    version=version,
+                )
             )
     check_count(settings, treatments)
     return tuple(treatments)
 
 
 def _of_study(study: Study, settings: CampaignSettings) -> tuple[Treatment, ...]:
-    of_controls = controls(settings)
-    treatments = (*compared(settings), *of_controls)
     if study.treatments:
         treatments = study.treatments(settings)
+        of_controls = controls(settings, treatments[0])
+    else:
+        frameworks = compared(settings)
+        of_controls = controls(settings, frameworks[0])
+        treatments = (*frameworks, *of_controls)
     check_count(settings, treatments)
     names = {treatment.name for treatment in treatments}
     has_groups = any(treatment.group for treatment in treatments)
@@ -101,14 +111,14 @@ def compared(settings: CampaignSettings) -> tuple[Treatment, ...]:
     )
 
 
-def controls(settings: CampaignSettings) -> tuple[Treatment, ...]:
+def controls(settings: CampaignSettings, baseline: Treatment) -> tuple[Treatment, ...]:
     """Return the baseline once more: unchanged, and with a known delay that must be detected."""
-    baseline, treatments = settings.frameworks[0], list[Treatment]()
+    treatments = list[Treatment]()
     if settings.aa:
-        name = f"{baseline} A/A"
-        treatments.append(Treatment(name, baseline, settings={"inject_delay": 0.0}, control="A/A"))
+        treatments.append(replace(baseline, name=f"{baseline.name} A/A", control="A/A"))
     if settings.inject_delay:
         share = f"{100 * settings.inject_delay:g} %"
-        name = f"{baseline} +{share}"
-        treatments.append(Treatment(name, baseline, control=f"injected {share}"))
+        delayed = {**baseline.settings, "inject_delay": settings.inject_delay}
+        name, control = f"{baseline.name} +{share}", f"injected {share}"
+        treatments.append(replace(baseline, name=name, control=control, settings=delayed))
     return tuple(treatments)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import studies
-from experiments.config import devices, interpreters, variation
+from experiments import studies, workloads
+from experiments.config import devices, interpreters, variation, virtual_environments
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
@@ -22,12 +22,13 @@ from experiments.contract import CellSpec, Job, Node, Treatment
 from experiments.run.cell_process import CellProcess, Watch
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
+from experiments.run.sensing import write_metrics
 from models import frameworks
 from models import own as own_models
 from tracking import clock, provenance
 from tracking.cpus import quota
 from tracking.records import Artifact, DatasetUsed, RunClosed, RunKind, RunOpened, RunOutcome, Tags
-from tracking.store import schema, source
+from tracking.store import Unreachable, schema, source
 
 if TYPE_CHECKING:
     from experiments.run.preparation import PreparedCampaign
@@ -71,6 +72,10 @@ class CellRun:
         self._data = prepared.data_for(task.treatment)
         self._began = time.monotonic()
         spec = cell_spec(prepared, task, recorder.folder, recorder.nodes)
+        self._after_cell = workloads.load(spec.workload).after_cell
+        if self._after_cell:
+            environment = {**spec.environment, **recorder.variables_of_scripts(spec.run)}
+            spec = replace(spec, environment=environment)
         self.spec = replace(spec, in_turns=in_turns)
         recorder.write(_run_opened(recorder, prepared, self.spec, task))
         info = self._data.dataset
@@ -106,9 +111,23 @@ class CellRun:
             return replace(closed, reason=f"{process.phase}: {closed.reason}")
         return closed
 
+    def _collect(self) -> None:
+        """Record what the cell's program has logged in MLflow by itself."""
+        assert self._after_cell
+        try:
+            metrics, tags = self._after_cell(self.spec, self._recorder.store)
+        except Unreachable as error:
+            metrics, tags = {}, {"not_available.script_runs": str(error)[:200]}
+        write_metrics(self.spec.run, metrics, self._recorder.write)
+        self.process.latest |= metrics
+        if tags:
+            self._recorder.write(Tags(self.spec.run, dict(tags)))
+
     def close(self, closed: RunClosed) -> CellResult:
         """Record the load by others and the run's end; show it."""
         recorder, spec, process = self._recorder, self.spec, self.process
+        if self._after_cell and closed.outcome == RunOutcome.OK:
+            self._collect()
         phase = ""
         if closed.outcome == RunOutcome.OUT_OF_MEMORY:
             phases = self.task.treatment.settings.get("phases", ())
@@ -157,10 +176,11 @@ def measure(
 
 def extract(recorder: Recorder, prepared: PreparedCampaign, job: Job) -> bool:
     """Run a job that cells need, in a separate process. Return True if it succeeded."""
-    name = job.framework
-    tags = {"kind": RunKind.EXTRACTION, "framework": name}
-    treatment = Treatment(name, name, job.stage)
-    task = CellTask(treatment, f"extraction-{name}", f"features · {name}", tags, job.inputs)
+    name = job.name or job.framework
+    tags = {"kind": job.kind, "framework": job.framework}
+    treatment = Treatment(name, job.framework, job.stage)
+    title = "features" if job.kind == RunKind.EXTRACTION else job.kind.replace("_", "-")
+    task = CellTask(treatment, f"{job.kind}-{name}", f"{title} · {name}", tags, job.inputs)
     return measure(recorder, prepared, task).ok
 
 
@@ -209,13 +229,13 @@ def _run_opened(
     settings, data = treatment.merged(prepared.settings), prepared.data_for(treatment)
     logged = logged_settings(prepared.settings, treatment)
     not_affecting = settings_.names_not_affecting_measurement(settings)
-    model = treatment.settings.get("model") or prepared.module.models(settings)[0]
+    model = treatment.settings.get("model") or next(iter(prepared.module.models(settings)), "")
     tags = {
         "campaign": f"run:{recorder.run}",
         "model": own_models.labelled(model),
         "dataset": data.dataset.name,
         "settings_hash": settings_hash(logged, not_affecting),
-        **origin_tags(prepared.study, prepared.settings, spec.framework),
+        **origin_tags(prepared.study, prepared.settings, treatment),
         **prepared.data.tags,
         **data.tags,
         **recorder.place_tags,
@@ -236,17 +256,26 @@ def checkpoint_of(folder: Path, key: str) -> Path:
     return (folder / "cells" / key / "checkpoint").resolve()
 
 
-def origin_tags(study: str, settings: CampaignSettings, framework: str = "") -> dict[str, str]:
+def origin_tags(
+    study: str, settings: CampaignSettings, treatment: Treatment | None = None
+) -> dict[str, str]:
     """Return tags of machine, packages, code and team, for a campaign's run and its cells' runs.
 
     Args:
         study: Name of the experiment.
         settings: Of the campaign.
-        framework: Of a cell, whose packages may be those of another interpreter.
+        treatment: Of a cell, whose packages may be those of another interpreter.
     """
-    commit, python = provenance.commit(), interpreters.separate(framework, settings.pythons)
+    commit, python, packages = provenance.commit(), "", interpreters.packages("", "")
+    if treatment:
+        framework = treatment.framework
+        python = interpreters.separate(framework, treatment.merged(settings).pythons)
+        packages = interpreters.packages(framework, python)
+        if not framework:  # a command may run in any environment; its workload records which
+            packages = {}
+        if treatment.version:
+            packages = {**packages, **_packages_of_level(settings, framework, python)}
     optional = {"commit": commit, "team": settings.team, "interpreter": python}
-    packages = interpreters.packages(framework, python)
     return {
         "machine": provenance.fingerprint(),
         "environment": environment_digest(settings),
@@ -258,11 +287,26 @@ def origin_tags(study: str, settings: CampaignSettings, framework: str = "") -> 
 
 def environment_digest(settings: CampaignSettings) -> str:
     """Return the tag `environment`, which covers every separate interpreter."""
+    of_versions = interpreters.installed if settings.levels else interpreters.packages
     packages = {
-        framework: interpreters.packages(framework, python)
-        for framework, python in interpreters.parse(settings.pythons).items()
+        " ".join(filter(None, [framework, version])): of_versions(framework, python)
+        for version, pythons in virtual_environments.interpreters_by_version(settings).items()
+        for framework, python in interpreters.parse(pythons).items()
     }
     return provenance.environment_digest(frameworks.distributions(), packages)
+
+
+def _packages_of_level(
+    settings: CampaignSettings, framework: str, python: str
+) -> Mapping[str, str]:
+    """Return the versions of the packages that differ between the levels of `levels`."""
+    installed = [
+        interpreters.installed(framework, interpreters.separate(framework, pythons))
+        for pythons in virtual_environments.interpreters_by_version(settings).values()
+    ]
+    different = virtual_environments.differing(installed)
+    versions = interpreters.installed(framework, python)
+    return {name: version for name, version in versions.items() if name in different}
 
 
 def distinguishing_settings(
@@ -304,6 +348,7 @@ def logged_settings(campaign: CampaignSettings, treatment: Treatment) -> dict[st
             f"{variation.ENVIRONMENT}{name}": text or variation.UNSET
             for name, text in treatment.environment.items()
         },
+        **({variation.VERSION: treatment.version} if treatment.version else {}),
         "device": devices.resolve(settings.device, settings),
         "threads": str(_threads(settings)),
         "sensor_seconds": settings_.to_text(devices.sensor_seconds(settings)),

@@ -74,6 +74,7 @@ def open_journal(
         "experiment": opened.experiment,
         "settings": asdict(settings),
         "idle": asdict(prepared.machine),
+        "data": prepared.data.dataset.digest,
         "own_models": {name: [str(path), own_models.digest(name)] for name, path in folders},
         **description,
     }

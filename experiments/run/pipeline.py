@@ -105,6 +105,7 @@ def _name(prepared: PreparedCampaign, title: str) -> str:
         "frameworks",
         "blocks",
         "vary",
+        "levels",
     }
     different = cell_run.distinguishing_settings(prepared.study, settings, left_out)
     now = time.strftime("%Y-%m-%d %H:%M")
@@ -131,9 +132,10 @@ def restart(
     records = Journal(folder)  # locked before minutes of preparation
     try:
         description = journal.read_campaign(folder)
-        settings = resume.settings_of(description, folder, overrides)
+        settings = resume.settings_of(description, folder, overrides, display.step)
         plan = plan_.from_values(description["plan"]) if "plan" in description else None
         prepared = preparation.prepare(study, settings, display, plan)
+        resume.require_same_data(description, prepared)
         backends.gather(records, description["run_id"])
         opening.reopen(description, records)
         resume.record_length(records, description, settings)
@@ -179,12 +181,13 @@ def _measure(campaign: Campaign, rule: StoppingRule) -> bool:
         backend = backends.select_backend(campaign)
         results = backend.extract(data.before)
         for job, ok in zip(data.before, results, strict=True):
-            if job.framework == campaign.settings.frameworks[0] and not ok:
+            if job.is_needed and job.framework == campaign.settings.frameworks[0] and not ok:
                 raise EvenhandError(
                     ErrorCode.CHILD_FAILED,
                     f"{job.framework}: the feature extraction failed, which all cells need",
                 )
         recorder.warn(_warnings_after_extraction(campaign.prepared))
+        results = [ok for job, ok in zip(data.before, results, strict=True) if job.is_needed]
         results += _run_blocks(backend, schedule.blocks, rule)
         if odd := rules.find_odd_block(recorder.folder, recorder.run, rule.question):
             recorder.tag(**odd.tags)  # one record: from here on it is owed, after a kill too
@@ -280,6 +283,7 @@ def question(prepared: PreparedCampaign) -> ComparisonSpec:
             *settings_.names_not_affecting_measurement(settings),
         ),
         protocol=settings.protocol,
+        and_others=module.reported is not None,
     )
 
 
@@ -329,7 +333,8 @@ def _description(
     blocks = str(settings.blocks)
     if settings.until_settled:
         blocks = f"{settings.blocks} to {settings.max_blocks}"
-    frameworks = ", ".join(f"`{name}`" for name in settings.frameworks)
+    compared = [each.name for each in prepared.plan.treatments if not each.control]
+    frameworks = ", ".join(f"`{name}`" for name in settings.frameworks or compared)
     cells = f"tag `campaign = {recorder.run_id}`"
     with suppress(Unreachable):
         cells = f"[here]({recorder.store.list_of(recorder.experiment, recorder.run_id)})"

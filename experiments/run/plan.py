@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from experiments.config import variation
+from experiments.config import variation, virtual_environments
 from experiments.config.settings import CampaignSettings
 from experiments.config.variation import Variation
 from experiments.contract import Study, Treatment
@@ -43,7 +43,7 @@ class Plan:
         name = self.treatments[0].name
         return (
             f"nothing to compare: {name} is measured alone, without a verdict; "
-            "name two frameworks, or add aa=true"
+            f"name two {self.factor}s, or add aa=true"
         )
 
 
@@ -54,6 +54,7 @@ def of_study(study: Study, settings: CampaignSettings) -> Plan:
     """
     compared = treatments.list_treatments(study, settings)
     if varied := variation.parse(settings):
+        compared = tuple(_with_interpreters(treatment, settings) for treatment in compared)
         return _of_levels(study, settings, varied, compared)
     first = compared[0].framework if compared[0].group else compared[0].name
     return Plan(
@@ -67,6 +68,14 @@ def of_study(study: Study, settings: CampaignSettings) -> Plan:
     )
 
 
+def _with_interpreters(treatment: Treatment, settings: CampaignSettings) -> Treatment:
+    """Return a treatment of `levels` with the interpreters of its environments."""
+    if not treatment.version:
+        return treatment
+    pythons = virtual_environments.interpreters_of(settings, treatment.version)
+    return replace(treatment, settings={**treatment.settings, "pythons": pythons})
+
+
 def _of_levels(
     study: Study,
     settings: CampaignSettings,
@@ -78,7 +87,7 @@ def _of_levels(
     if factor == "treatment":
         raise UsageError(
             ErrorCode.UNSUPPORTED,
-            f"vary={varied.name}: this experiment compares a framework with itself; "
+            f"{varied.setting}: this experiment compares a framework with itself; "
             "choose another experiment",
         )
     levels = {

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from experiments.run.preparation import PreparedCampaign
 
 # Settings that decide how a framework opens; every study has them.
-OPENING = ("device", "conv_algorithm", "precision", "malloc", "memory_limit")
+OPENING = ("device", "conv_algorithm", "precision", "malloc", "memory_limit", "pythons")
 CONCURRENT_CHECKS = 2  # nothing is measured yet
 NO_NVML = (
     "NVML shows no GPU but the frameworks do: cells run on it, without its sensors, "
@@ -117,6 +117,8 @@ def _on_device(prepared: PreparedCampaign, device: str) -> PreparedCampaign:
 
 def _check_where_cells_run(prepared: PreparedCampaign, display: Display) -> list[CheckResult]:
     settings = prepared.settings
+    if not settings.frameworks:
+        return []
     display.begin("check")
     if not settings.on_cluster:
         display.step(f"check {', '.join(settings.frameworks)}", 0, None)
@@ -244,7 +246,8 @@ def models_to_prove(study: str, settings: CampaignSettings) -> tuple[str, ...]:
     """Return the models that go through the gate; none where all cells compute by the same code."""
     module = studies.load(study)
     is_single = len(settings.frameworks) < 2 or "framework" in module.strata(settings)
-    return () if is_single and not module.side else treatments.models_of(module, settings)
+    is_same_code = is_single and not module.side and not settings.levels
+    return () if is_same_code else treatments.models_of(module, settings)
 
 
 def _sides(
@@ -252,9 +255,15 @@ def _sides(
 ) -> dict[str, Side]:
     """Return the sides that have to compute a model alike, each with its interpreter.
 
-    These are the treatments of a study that defines sides, or the frameworks.
+    These are the treatments of a study that defines sides, or the frameworks in each version.
     """
     sides = {name: Side(name) for name in settings.frameworks}
+    if settings.levels:
+        sides = {
+            treatment.name: Side(treatment.framework, version=treatment.version)
+            for treatment in compared
+            if not treatment.control
+        }
     if module.side:
         of_study = {
             treatment.name: module.side(treatment)
@@ -262,9 +271,12 @@ def _sides(
             if treatment.settings.get("model") == model
         }
         sides = of_study or sides
-    pythons = settings.pythons
+    pythons = {treatment.name: treatment.merged(settings).pythons for treatment in compared}
     return {
-        name: replace(side, python=interpreters.separate(side.framework, pythons))
+        name: replace(
+            side,
+            python=interpreters.separate(side.framework, pythons.get(name, settings.pythons)),
+        )
         for name, side in sides.items()
     }
 

@@ -10,16 +10,17 @@ from typing import Any
 
 from experiments import studies, workloads
 from experiments.comparison.verdicts import conditions
-from experiments.config import devices, interpreters, memory, variation
+from experiments.config import devices, interpreters, memory, variation, virtual_environments
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
-from experiments.contract import DatasetInfo, Prepared, Study, Treatment
+from experiments.contract import DatasetInfo, Prepared, Progress, Study, Treatment
 from experiments.planning import treatments
 from experiments.run import backends, machine_state, preflight, scheduler
 from experiments.run import plan as plan_
 from experiments.run.machine_state import MachineState
 from experiments.run.plan import Plan
+from experiments.workloads.command import environments
 from models import frameworks
 from models import own as own_models
 from tracking import accounts
@@ -81,6 +82,9 @@ def prepare(
     Raises:
         UsageError: For what is wrong, with what would be right.
     """
+    if settings.levels:
+        make_environments(settings, display.step)
+        settings = virtual_environments.with_baseline(settings)
     plan = plan or plan_.of_study(studies.load(study), settings)
     draft = PreparedCampaign(study, settings, plan)
     began = load.take_snapshot()
@@ -110,6 +114,30 @@ def prepare(
     )
 
 
+def make_environments(settings: CampaignSettings, progress: Progress) -> None:
+    """Make the environments of `levels`, and check that their cells see these versions.
+
+    Raises:
+        UsageError: If one cannot be made, or if other packages come before its own.
+    """
+    cache = Path(settings.cache)
+    for version in settings.levels:
+        for framework in settings.frameworks:
+            environment = virtual_environments.of_level(framework, version)
+            place = environments.make_virtual(
+                environment, cache, lambda text: progress(text, 0, None)
+            )
+            python = virtual_environments.python_of(place)
+            installed = interpreters.installed(framework, python)
+            for name, pin in variation.check_pins(version).items():
+                if not virtual_environments.is_version(installed.get(name, ""), pin):
+                    raise UsageError(
+                        ErrorCode.CONFLICT,
+                        f"levels: cells of {framework} would see {installed.get(name, 'no')} "
+                        f"{name} instead of {pin}; remove it from PYTHONPATH",
+                    )
+
+
 def prepare_data(study: str, settings: CampaignSettings, display: Display) -> Prepared:
     """Return the data of these settings, made in folders that can be written. Raises UsageError."""
     check_settings(study, settings)
@@ -130,8 +158,10 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
     """Raise UsageError for all that can be wrong with the settings only; write nothing."""
     for name in settings.frameworks:
         frameworks.check(name)
-        if missing := interpreters.missing(name, settings.pythons):
-            raise UsageError(ErrorCode.NOT_INSTALLED, missing)
+        for pythons in virtual_environments.interpreters_by_version(settings).values():
+            is_unmade = settings.levels and not Path(interpreters.separate(name, pythons)).exists()
+            if not is_unmade and (missing := interpreters.missing(name, pythons)):
+                raise UsageError(ErrorCode.NOT_INSTALLED, missing)
     scheduler.check_stopping(settings)
     for level in variation.each(settings):
         memory.size(level.memory_limit)
@@ -147,7 +177,9 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
     module = studies.load(study)
     studies.primary(module, settings)  # raises for what it does not judge
     metrics = [outcome.metric for outcome in studies.outcomes(module, settings)]
-    conditions.check(conditions.parse(settings.fail_if), metrics)
+    failing = conditions.parse(settings.fail_if)
+    if module.reported is None:  # else programs report further metrics, known only afterwards
+        conditions.check(failing, metrics)
 
 
 def _with_data_of_treatments(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tracking import clock, journal
 from tracking.journal import Journal, JournalError
 from tracking.records import (
     BETWEEN_WARNINGS,
+    SCRIPT_OF,
     Artifact,
     Record,
     RunClosed,
@@ -102,6 +105,20 @@ class Recorder:
     @property
     def warning_tags(self) -> dict[str, str]:
         return {"warnings": BETWEEN_WARNINGS.join(self.warnings)} if self.warnings else {}
+
+    def variables_of_scripts(self, run: str) -> dict[str, str | None]:
+        """Return the environment variables by which a script logs next to a cell's run.
+
+        Its runs carry a tag, and are never that of the cell: a script that sets an experiment or
+        a server crashes in a run that it has not opened.
+        """
+        experiment = self.store.experiment_id(self.experiment)
+        context = {**_run_context(), SCRIPT_OF: run}
+        return {
+            "MLFLOW_TRACKING_URI": self.store.absolute_uri,
+            "MLFLOW_EXPERIMENT_ID": experiment,
+            "MLFLOW_RUN_CONTEXT": json.dumps(context),
+        }
 
     # ---- around a cell
 
@@ -227,6 +244,13 @@ class Recorder:
             self.display.say(f"! {line}", style=ALERT)
         self._journal.close()
         return is_delivered
+
+
+def _run_context() -> dict[str, str]:
+    """Return the tags that the user wants on every run."""
+    with suppress(ValueError):
+        return dict(json.loads(os.environ.get("MLFLOW_RUN_CONTEXT", "{}")))
+    return {}
 
 
 def _resume_command(description: Mapping[str, Any], root: Path) -> str:

@@ -11,9 +11,11 @@ from experiments import studies
 from experiments.comparison.report.card import Advice
 from experiments.config import settings as settings_
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings
-from experiments.run import journal_runs
+from experiments.contract import Progress
+from experiments.run import journal_runs, preparation
 from experiments.run.campaign import Campaign
 from experiments.run.cell_run import environment_digest
+from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import journal_option
 from models import own as own_models
 from tracking import journal, provenance
@@ -26,7 +28,10 @@ OTHERS = ("sweep", "export")
 
 
 def settings_of(
-    description: Mapping[str, Any], folder: Path, overrides: Mapping[str, str]
+    description: Mapping[str, Any],
+    folder: Path,
+    overrides: Mapping[str, str],
+    progress: Progress,
 ) -> CampaignSettings:
     """Return a campaign's settings with those of this call that may change.
 
@@ -34,6 +39,7 @@ def settings_of(
         description: Of the campaign, as its journal has it.
         folder: Of the journal.
         overrides: Settings of this call, as text.
+        progress: Shows what is made again.
 
     Raises:
         UsageError: If others would change, or if its runs could not be judged together.
@@ -46,8 +52,20 @@ def settings_of(
                 f"resume: the model in {path} has changed since the campaign began; start anew",
             )
     settings = same_settings(description["study"], before, overrides)
+    if settings.levels:
+        preparation.make_environments(settings, progress)
     require_extendable(settings, before, folder, description["run"])
     return settings
+
+
+def require_same_data(description: Mapping[str, Any], prepared: PreparedCampaign) -> None:
+    """Raise UsageError if a campaign's data, or a race's commands, have changed since it began."""
+    dataset = prepared.data.dataset
+    if description.get("data", dataset.digest) != dataset.digest:
+        raise UsageError(
+            ErrorCode.CHANGED,
+            f"resume: {dataset.name} changed since the campaign began; start anew",
+        )
 
 
 def record_length(

@@ -48,7 +48,7 @@ def primary(study: Study, settings: settings_.CampaignSettings) -> tuple[str, ..
         UsageError: For an outcome that the study does not judge.
     """
     metrics = [outcome.metric for outcome in outcomes(study, settings)]
-    return check_primary(settings.primary or study.primary, metrics)
+    return check_primary(settings.primary or study.primary_of(settings) or study.primary, metrics)
 
 
 def outcomes(study: Study, settings: settings_.CampaignSettings) -> tuple[Outcome, ...]:
@@ -57,6 +57,7 @@ def outcomes(study: Study, settings: settings_.CampaignSettings) -> tuple[Outcom
     If steps run freely, their throughput is one of them in every study.
     """
     metrics = [outcome.metric for outcome in study.outcomes]
+    reported = study.reported(settings) if study.reported else ()
     if devices.timing(settings) == "step" or FREELY in metrics:
-        return study.outcomes
-    return (outcome(FREELY), *study.outcomes)
+        return (*study.outcomes, *reported)
+    return (outcome(FREELY), *study.outcomes, *reported)

@@ -54,7 +54,8 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
         UsageError: Steps are not timed one by one, as a delay of each needs.
     """
     require_single_steps(settings, "calibrate")
-    return (compared(settings)[0], *(replace(cell, control="") for cell in controls(settings)))
+    baseline = compared(settings)[0]
+    return (baseline, *(replace(cell, control="") for cell in controls(settings, baseline)))
 
 
 def also(settings: Settings, comparison: Comparison, progress: Progress) -> ReportAddition:

@@ -151,7 +151,8 @@ class Settings(CampaignSettings):
 
 def treatments(settings: Settings) -> tuple[Treatment, ...]:
     """Return every framework, and the controls, with every input; several inputs are groups."""
-    base = (*compared(settings), *controls(settings))
+    frameworks = compared(settings)
+    base = (*frameworks, *controls(settings, frameworks[0]))
     if len(settings.input) == 1:
         (kind,) = settings.input
         return tuple(replace(cell, settings={**cell.settings, "input": kind}) for cell in base)

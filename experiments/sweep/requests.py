@@ -57,6 +57,7 @@ def parse(sweep: Sweep, texts: Mapping[str, str]) -> SweepRequest:
         "aa": base.aa,
         "inject_delay": base.inject_delay,
         "vary": base.vary,
+        "levels": base.levels,
         "pairing": base.pairing != "sequential",
         "nodes": base.on_cluster and base.nodes_of_a_job > 1,
     }

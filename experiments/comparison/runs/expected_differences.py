@@ -10,12 +10,12 @@ from typing import Any
 
 import pandas as pd
 
+from tracking.provenance import RELEASED_TOGETHER
+
 ENVIRONMENT, VERSION = "tags.environment", "tags.version."
 HARDWARE = ("tags.cpu", "tags.gpu")
 # Levels that cannot run side by side in one campaign, as frameworks can.
 APART = frozenset({"team", "user", "campaign", "machine", "cpu", "gpu", "environment", "commit"})
-# Packages of which each release is made for one release of the other.
-RELEASED_TOGETHER = (frozenset({"torch", "torchvision"}), frozenset({"jax", "jaxlib"}))
 
 # Params of MLflow's autologging: of Keras and TensorFlow, and of Lightning with PyTorch's
 # optimizers. A level that another library trains lacks them.

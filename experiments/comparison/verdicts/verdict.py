@@ -83,6 +83,7 @@ class ComparisonSpec:
         protocol: `paper` shows the published procedure too.
         pair_by: What pairs runs instead of blocks; empty: their blocks.
         ignore: Patterns of params that may differ.
+        and_others: Whether metrics that are not among the outcomes are judged, too.
     """
 
     factor: str = "framework"
@@ -94,6 +95,7 @@ class ComparisonSpec:
     allowed_to_differ: Sequence[str] = ()
     all_pairs: bool = False
     protocol: str = "sound"
+    and_others: bool = False
     pair_by: str = ""
     ignore: Sequence[str] = ()
 
@@ -224,6 +226,9 @@ def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> 
     others = {*query.FIRST, *pairing.DERIVED_COLUMNS, *factors}
     metrics = [str(c) for c in frame.columns if c not in others and _is_metric(frame[c], str(c))]
     requested = sorted(metrics, key=place) if spec.outcomes is None else list(spec.outcomes)
+    if spec.and_others:
+        keys = {name if isinstance(name, str) else name.metric for name in requested}
+        requested += [name for name in sorted(metrics, key=place) if name not in keys]
     missing = [name for name in requested if isinstance(name, str) and name not in frame.columns]
     check_outcomes(missing, metrics)
     resolved = [outcome_of(name) if isinstance(name, str) else name for name in requested]

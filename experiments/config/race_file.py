@@ -1,0 +1,245 @@
+"""Levels and outcomes of a race: from a file `race.toml`, or from `--level NAME=COMMAND`."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from experiments.config import durations
+from experiments.config.settings import suggestion
+from tracking import plain
+from tracking.errors import ErrorCode, UsageError
+
+# Names of environment variables whose values are never recorded.
+SECRET = re.compile(r"TOKEN|PASSW|SECRET|KEY|CREDENTIAL", re.IGNORECASE)
+MASK = "***"
+# A shorter value of such a variable is a switch or a number, which other texts contain too.
+SECRET_CHARACTERS = 4
+_INLINE = re.compile(r"(?:^|[\s;&|(])(\w+)=(?=\S)")
+_LEVEL = r"[A-Za-z0-9][\w.+-]{0,59}"
+_EXAMPLE = "write --level old='python train.py' --level new='python train.py --fast'"
+
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+LevelName = Annotated[str, StringConstraints(pattern=f"^{_LEVEL}$")]
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+
+
+class _Table(BaseModel):
+    """Table of the file, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Conditions(_Table):
+    """Conditions under which a command runs.
+
+    cwd: relative to the file. requirements: arguments of an installer, one each.
+    """
+
+    cwd: Text = "."
+    env: dict[Variable, str] = {}
+    timeout: str = "none"
+    commit: Text | None = None
+    requirements: tuple[Text, ...] = ()
+    python: Text | None = None
+
+
+class Level(Conditions):
+    """Command with its conditions."""
+
+    command: Text
+
+    @property
+    def needs_environment(self) -> bool:
+        return bool(self.requirements or self.python or self.commit)
+
+    @property
+    def secrets(self) -> list[str]:
+        """Values that are never recorded, those that the command inherits included."""
+        return secrets({**os.environ, **self.env})
+
+    @property
+    def variables(self) -> str:
+        """Variables as they are recorded, with masks."""
+        return " ".join(
+            f"{name}={MASK if SECRET.search(name) else text}" for name, text in self.env.items()
+        )
+
+
+class ReportedOutcome(_Table):
+    """Outcome that a script reports.
+
+    margin: as a share for a ratio, in the unit for a difference. regex: its first group is the
+    value in the script's output. summary: which of several values counts: `step:N` is that of a
+    step.
+    """
+
+    better: Literal["lower", "higher"]
+    margin: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    unit: str = ""
+    regex: str = ""
+    summary: Annotated[str, StringConstraints(pattern=r"^(last|best|step:[0-9]+)$")] = "last"
+
+
+class _Outcomes(BaseModel):
+    """Table `[outcomes]`: names of primary outcomes, and a table for each that scripts report."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, ReportedOutcome] = Field(init=False)
+
+    primary: tuple[Text, ...] = ()
+
+
+class _File(_Table):
+    defaults: Conditions = Conditions()
+    levels: dict[LevelName, Level] = Field(min_length=1)
+    outcomes: _Outcomes = _Outcomes()
+
+
+class Race(_Table):
+    """Levels of a race, the baseline first, and what their scripts report.
+
+    folder: the one that relative paths begin at.
+    """
+
+    folder: Path
+    levels: dict[str, Level]
+    outcomes: dict[str, ReportedOutcome] = {}
+    primary: tuple[str, ...] = ()
+
+
+def secrets(variables: Mapping[str, str]) -> list[str]:
+    """Return the values of variables with the name of a secret, the longest first."""
+    values = {
+        text
+        for name, text in variables.items()
+        if SECRET.search(name) and len(text) >= SECRET_CHARACTERS
+    }
+    return sorted(values, key=len, reverse=True)
+
+
+def masked(text: str, secret_values: Iterable[str]) -> str:
+    for value in secret_values:
+        text = text.replace(value, MASK)
+    return text
+
+
+def load(file: str, levels: Sequence[str], timeout: str) -> Race:
+    """Return a race.
+
+    Args:
+        file: Path of the file; empty if there is none.
+        levels: Texts `NAME=COMMAND`, if there is no file.
+        timeout: Of commands for which the file has none.
+
+    Raises:
+        UsageError: For the first mistake, with the path of its key.
+    """
+    if file and levels:
+        raise UsageError(
+            ErrorCode.CONFLICT, f"file={file} and level both name commands; leave one of them out"
+        )
+    race = _from_file(Path(file).expanduser(), timeout) if file else _from_texts(levels, timeout)
+    for name, level in race.levels.items():
+        durations.seconds(f"timeout of level {name}", level.timeout)
+        _refuse_inline_secrets(name, level)
+    return race
+
+
+def _from_file(path: Path, timeout: str) -> Race:
+    label = f"file={plain.short(str(path))}"
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            ErrorCode.UNREADABLE,
+            f"{label} cannot be read: {plain.short(str(error))}; write TOML as in "
+            "docs/tutorials/your-script.md",
+        ) from None
+    file = _validated(_File, values, label)
+    outcomes = file.outcomes.__pydantic_extra__
+    for name, outcome in outcomes.items():
+        _check_regex(f"{label}: outcomes.{name}.regex", outcome.regex)
+    defaults = {"timeout": timeout, **_set_values(file.defaults)}
+    merged = {
+        name: Level(
+            **{**defaults, **_set_values(level), "env": {**file.defaults.env, **level.env}},
+        )
+        for name, level in file.levels.items()
+    }
+    return Race(
+        folder=path.resolve().parent,
+        levels=merged,
+        outcomes=outcomes,
+        primary=file.outcomes.primary,
+    )
+
+
+def _set_values(table: Conditions) -> dict[str, Any]:
+    return {name: getattr(table, name) for name in table.model_fields_set}
+
+
+def _from_texts(texts: Sequence[str], timeout: str) -> Race:
+    if not texts:
+        raise UsageError(ErrorCode.MISSING_VALUE, f"a race needs commands; {_EXAMPLE}")
+    levels = dict[str, Level]()
+    for text in texts:
+        name, equals, command = text.partition("=")
+        if not (equals and command.strip() and re.fullmatch(_LEVEL, name)):
+            raise UsageError(
+                ErrorCode.INVALID_VALUE,
+                f"level={plain.short(text)} is no NAME=COMMAND with a name of letters, digits and "
+                f"_.+-; {_EXAMPLE}",
+            )
+        if name in levels:
+            raise UsageError(ErrorCode.DUPLICATE, f"level {name} is named twice; keep one")
+        levels[name] = Level(command=command, timeout=timeout)
+    return Race(folder=Path.cwd(), levels=levels)
+
+
+def _validated(kind: type[_File], values: Mapping[str, Any], label: str) -> _File:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+    *parents, key = (str(part) for part in first["loc"] if part != "[key]")
+    right, reason = "", first["msg"]
+    if first["type"] == "extra_forbidden":
+        table = Level if parents[:1] == ["levels"] else Conditions
+        if parents[:1] == ["outcomes"]:
+            table = ReportedOutcome  # type: ignore[assignment]
+        fields = table.model_fields if parents else kind.model_fields
+        reason, right = "is not known", suggestion(key, list(fields))
+    raise UsageError(
+        ErrorCode.UNKNOWN_NAME if right else ErrorCode.INVALID_VALUE,
+        f"{label}: {plain.short('.'.join([*parents, key]))}: {reason}{right}",
+    )
+
+
+def _check_regex(label: str, text: str) -> None:
+    try:
+        groups = re.compile(text).groups
+    except re.error as error:
+        raise UsageError(ErrorCode.INVALID_VALUE, f"{label} does not compile: {error}") from None
+    if text and groups != 1:
+        raise UsageError(
+            ErrorCode.INVALID_VALUE,
+            f"{label} has {groups} groups; write one around the number: 'loss: ([0-9.e+-]+)'",
+        )
+
+
+def _refuse_inline_secrets(name: str, level: Level) -> None:
+    """Raise UsageError for a command that sets a secret: commands are recorded as they are."""
+    for variable in _INLINE.findall(level.command):
+        if SECRET.search(variable):
+            raise UsageError(
+                ErrorCode.CONFLICT,
+                f"level {name}: {variable} in a command would be recorded; export it, or set it "
+                f"in [levels.{name}.env] of a file",
+            )

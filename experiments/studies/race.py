@@ -1,0 +1,158 @@
+"""Race: any command against any other. The levels are the user's own commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from experiments.config.settings import CampaignSettings, CellParameters, parameter, setting
+from experiments.contract import Study, Treatment
+from experiments.metrics import Outcome, outcome
+from experiments.planning.treatments import controls
+from tracking.errors import ErrorCode, UsageError
+
+if TYPE_CHECKING:
+    from experiments.config.race_file import Race
+else:  # it imports pydantic, which help does not need
+    Race = object
+
+
+@dataclass(frozen=True)
+class RaceParameters(CellParameters):
+    """Parameters of a cell: its command and that command's variables, with secrets masked."""
+
+    command: str = parameter("", "level", "file")
+    variables: str = parameter("", "file")
+
+
+@dataclass(frozen=True)
+class Settings(CampaignSettings):
+    """Settings of a race."""
+
+    parameters = RaceParameters
+    not_offered = frozenset(
+        {
+            "frameworks",
+            "vary",
+            "levels",
+            "conv_algorithm",
+            "threads",
+            "timing",
+            "window_steps",
+            "pythons",
+            "malloc",
+            "allow_unequal",
+            "protocol",
+            "partition",
+            "nodes",
+            "gres",
+            "time_limit",
+        }
+    )
+
+    level: tuple[str, ...] = setting(
+        (),
+        "NAME='COMMAND', once for each command; the first is the baseline",
+        group="race",
+        affects_measurement=False,
+        searchable=False,
+        repeatable=True,
+    )
+    file: str = setting(
+        "",
+        "race.toml: commands with their conditions, and outcomes that they report",
+        path=True,
+        group="race",
+        affects_measurement=False,
+        searchable=False,
+    )
+    timeout: str = setting(
+        "none",
+        "longest time of a command, such as 90s, 30m or 2h; none: no limit",
+        group="race",
+        affects_measurement=False,
+        searchable=False,
+    )
+    cold: bool = setting(
+        False,
+        "leave out the run of every command before block 1, which warms caches",
+        group="race",
+    )
+    frameworks: tuple[str, ...] = setting((), "none: commands are compared", group="race")
+    timing: str = setting("step", "commands have no steps", choices=("step",), group="race")
+
+
+def race_of(settings: Settings) -> Race:
+    """Return the commands and outcomes of a race. Raises UsageError."""
+    from experiments.config import race_file
+
+    return race_file.load(settings.file, settings.level, settings.timeout)
+
+
+def treatments(settings: Settings) -> tuple[Treatment, ...]:
+    """Return every command, then the controls of the first.
+
+    Raises:
+        UsageError: For what a race cannot do, and for mistakes in its commands.
+    """
+    if settings.pairing == "interleaved":
+        raise UsageError(
+            ErrorCode.UNSUPPORTED,
+            "pairing=interleaved: a command runs as a whole and takes no turns; leave it out",
+        )
+    if settings.on_cluster:
+        raise UsageError(
+            ErrorCode.UNSUPPORTED,
+            f"executor={settings.executor}: a race runs on this machine only; "
+            "call it inside of a job, srun evenhand race …",
+        )
+    levels = []
+    for name, level in race_of(settings).levels.items():
+        values = {
+            "level": (name,),
+            "command": level.command,
+            "variables": level.variables,
+            "inject_delay": 0.0,
+        }
+        levels.append(Treatment(name, "", "run", values))
+    return (*levels, *controls(settings, levels[0]))
+
+
+def reported_outcomes(settings: Settings) -> tuple[Outcome, ...]:
+    """Return the outcomes that the file declares, by the catalogue's rules for their names."""
+    return tuple(
+        replace(
+            outcome(name),
+            better=declared.better,
+            margin=outcome(name).margin if declared.margin is None else declared.margin,
+            unit=declared.unit or outcome(name).unit,
+        )
+        for name, declared in race_of(settings).outcomes.items()
+    )
+
+
+STUDY = Study(
+    name="race",
+    title="Any command against any other",
+    workload="command",
+    settings=Settings,
+    models=lambda _: (),
+    factor="level",
+    treatments=treatments,
+    allowed_to_differ=("command", "variables"),
+    reported=reported_outcomes,
+    primary_of=lambda settings: race_of(settings).primary,
+    presets={"demo": {}},
+    outcomes=(
+        outcome("wall_seconds"),
+        outcome("cpu/user_seconds"),
+        outcome("cpu/system_seconds"),
+        outcome("memory/peak_tree_bytes"),
+        outcome("energy/joules"),
+        outcome("power/watts_mean"),
+        outcome("cpu/utilization_percent_mean"),
+        outcome("gpu/utilization_percent_mean"),
+        outcome("memory/peak_device_process_bytes"),
+    ),
+    primary=("wall_seconds",),
+)

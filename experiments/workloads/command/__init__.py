@@ -1,0 +1,1 @@
+"""Commands of the user, timed as a whole with all the processes that they start."""

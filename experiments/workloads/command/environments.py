@@ -1,0 +1,300 @@
+"""Virtual environments and git worktrees of levels, made before the first block."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.config import settings as settings_
+from experiments.config import virtual_environments
+from experiments.config.virtual_environments import VirtualEnvironment, python_of
+from experiments.datasets.files import hold_lock, replace_text
+from tracking import plain, provenance, whereabouts
+from tracking.errors import ErrorCode, UsageError
+
+# Written last into an environment: without it the creation was killed.
+COMPLETE = "evenhand.json"
+INSTALLATION_SECONDS, CHECKOUT_SECONDS = 3_600, 600
+PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+MAX_REASON_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class EnvironmentRequest:
+    """What a level runs in.
+
+    requirements: lines as in a requirements file; their paths are relative to the level's folder.
+    python: version or path of an interpreter. commit: tag, branch or hash of a git repository.
+    """
+
+    requirements: tuple[str, ...] = ()
+    python: str | None = None
+    commit: str | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a level's processes get.
+
+    cwd: their working folder. variables: of their environment; None removes one.
+    packages: versions that their `python` sees. commit: full hash, with a digest of uncommitted
+    changes; None outside of a repository.
+    """
+
+    cwd: Path
+    variables: Mapping[str, str | None]
+    packages: Mapping[str, str]
+    commit: str | None
+
+
+def make(
+    request: EnvironmentRequest, *, cwd: Path, cache: Path, progress: Callable[[str], None]
+) -> Environment:
+    """Return the environment of a level, made where it is missing.
+
+    Args:
+        request: From the user.
+        cwd: Working folder of the level's command; that of a commit is the same folder in it.
+        cache: Folder of the project's cache.
+        progress: Shows what is made.
+
+    Raises:
+        UsageError: If it cannot be made.
+    """
+    if request.commit is None:
+        return _complete(request, cwd, cache, progress)
+    with _worktree(request.commit, cwd, cache, progress) as folder:
+        return _complete(request, folder, cache, progress)
+
+
+def make_virtual(
+    environment: VirtualEnvironment, cache: Path, progress: Callable[[str], None]
+) -> Path:
+    """Return the folder of a virtual environment, made where it is missing or has been changed.
+
+    Of two processes that need the same environment, one makes it and the other waits.
+
+    Raises:
+        UsageError: If it cannot be made.
+    """
+    place = environment.place(cache)
+    with hold_lock(place.with_suffix(".lock")):
+        if not _is_complete(place):
+            shutil.rmtree(place, ignore_errors=True)
+            progress(f"environment: {', '.join(environment.requirements) or environment.python}")
+            _install(environment, place)
+            packages = virtual_environments.installed(python_of(place))
+            replace_text(place / COMPLETE, json.dumps(packages))
+    return place
+
+
+def remove_worktrees(cwd: Path) -> None:
+    """Remove this process's worktrees of the repository at a folder, with all files in them."""
+    ours = str(os.getpid())
+    _remove_worktrees(
+        cwd, lambda owner: owner.get("pid") == ours and whereabouts.is_alive(owner) is True
+    )
+
+
+def _complete(
+    request: EnvironmentRequest, cwd: Path, cache: Path, progress: Callable[[str], None]
+) -> Environment:
+    """Return the environment in a folder that exists."""
+    commit = provenance.commit(cwd) or None
+    if not request.requirements and request.python is None:
+        packages: Mapping[str, str] = {}
+        with suppress(UsageError):  # the command need not be Python
+            packages = virtual_environments.installed(shutil.which("python") or "python3")
+        return Environment(cwd, {}, packages, commit)
+    environment = VirtualEnvironment(
+        request.requirements, python=request.python or "", folder=cwd.resolve()
+    )
+    place = make_virtual(environment, cache, progress)
+    variables = {
+        "PATH": os.pathsep.join([str(place / "bin"), os.environ.get("PATH", os.defpath)]),
+        "VIRTUAL_ENV": str(place),
+        "PYTHONHOME": None,
+    }
+    packages = virtual_environments.installed(python_of(place))
+    return Environment(cwd, variables, packages, commit)
+
+
+def _is_complete(place: Path) -> bool:
+    """Return whether an environment is as it was made: nobody installed more into it."""
+    with suppress(OSError, ValueError, UsageError):
+        made: object = json.loads((place / COMPLETE).read_text(encoding="utf-8"))
+        return made == virtual_environments.installed(python_of(place))
+    return False
+
+
+def _install(environment: VirtualEnvironment, place: Path) -> None:
+    """Make a virtual environment with compiled bytecode, by uv where it is installed."""
+    python, uv = environment.python or sys.executable, shutil.which("uv")
+    arguments = [
+        part
+        for line in environment.requirements
+        for part in (re.split(r"[ =]+", line, maxsplit=1) if line.startswith("-") else [line])
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        if environment.constraints:
+            constraints = Path(folder) / "constraints.txt"
+            constraints.write_text("\n".join(environment.constraints), encoding="utf-8")
+            arguments += ["-c", str(constraints)]
+        interpreter = python_of(place)
+        if uv:
+            create = [uv, "venv", "--no-project", "--python", python, str(place)]
+            install = [uv, "pip", "install", "--python", interpreter, "--compile-bytecode"]
+        else:
+            create = [sys.executable, "-m", "virtualenv", "--python", python, str(place)]
+            install = [interpreter, "-m", "pip", "install", "--no-input", "--compile"]
+        _run(create, environment, f"python={python}")
+        if environment.requirements:
+            label = f"requirements {plain.short(', '.join(environment.requirements))}"
+            _run([*install, *arguments], environment, label)
+
+
+def _run(command: Sequence[str], environment: VirtualEnvironment, label: str) -> None:
+    """Run a program that makes environments.
+
+    Raises:
+        UsageError: If it fails, with the reason in its output.
+    """
+    of_shell = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1", "PYTHONHOME": ""}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=environment.folder,
+            env={**os.environ, **of_shell},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=INSTALLATION_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    else:
+        if not done.returncode:
+            return
+        reason = _reason(done.stderr or done.stdout)
+    raise UsageError(
+        ErrorCode.NOT_INSTALLED,
+        PASSWORD.sub("***", f"{label}: the environment cannot be made: {reason}"),
+    )
+
+
+def _reason(output: str) -> str:
+    """Return the errors in the output of pip, uv or virtualenv in one line."""
+    lines = [line.strip(" ×╰─▶│├") for line in output.splitlines()]
+    errors = [line for line in lines if line.startswith(("ERROR:", "error:"))] or lines
+    text = " ".join(filter(None, errors))
+    return plain.line(text if len(text) <= MAX_REASON_CHARACTERS else text[:MAX_REASON_CHARACTERS])
+
+
+@contextmanager
+def _worktree(
+    commit: str, cwd: Path, cache: Path, progress: Callable[[str], None]
+) -> Iterator[Path]:
+    """Yield the counterpart of a folder in a new worktree, which an exception removes.
+
+    Its lock names this process: whatever ends it, a later one recognizes the worktree.
+
+    Raises:
+        UsageError: If there is no such commit, repository or folder.
+    """
+    label = f"commit={plain.short(commit)}"
+    try:
+        root = Path(provenance.git("rev-parse", "--show-toplevel", folder=cwd))
+    except (OSError, subprocess.SubprocessError):
+        raise UsageError(
+            ErrorCode.NOT_FOUND,
+            f"{label}: {cwd.resolve()} is in no git repository; "
+            "set cwd to a folder of one, or leave commit out",
+        ) from None
+    try:
+        target = ("--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+        digest = provenance.git("rev-parse", *target, folder=cwd).splitlines()[-1]
+    except subprocess.SubprocessError:
+        raise UsageError(
+            ErrorCode.NOT_FOUND,
+            f"{label} is not in {root}; name one of its tags, branches or hashes "
+            "(git fetch --tags brings those of the server)",
+        ) from None
+    _remove_worktrees(cwd, lambda owner: whereabouts.is_alive(owner) is False)
+    progress(f"commit {commit}: {digest[:12]}")
+    place = _new_folder(root, cache, digest)
+    owner = json.dumps(whereabouts.process_tags())
+    try:
+        add = ("worktree", "add", "--detach", "--lock", "--reason", owner, str(place), digest)
+        provenance.git(*add, folder=cwd, timeout_seconds=CHECKOUT_SECONDS)
+        folder = place / cwd.resolve().relative_to(root.resolve())
+        if not folder.is_dir():
+            raise UsageError(
+                ErrorCode.NOT_FOUND,
+                f"{label} has no folder {folder.relative_to(place)}; choose another cwd or commit",
+            )
+        yield folder
+    except subprocess.SubprocessError as error:
+        _remove(place, cwd)
+        reason = plain.short(str(getattr(error, "stderr", None) or error).strip())
+        raise UsageError(
+            ErrorCode.UNWRITABLE, f"{label} cannot be checked out in {place}: {reason}"
+        ) from None
+    except BaseException:
+        _remove(place, cwd)
+        raise
+
+
+def _remove_worktrees(cwd: Path, is_over: Callable[[Mapping[str, str]], bool]) -> None:
+    """Remove the worktrees whose owners are over, and git's records of removed folders."""
+    with suppress(OSError, subprocess.SubprocessError):
+        for path, owner in list(_worktrees(cwd)):
+            if is_over(owner):
+                _remove(path, cwd)
+        provenance.git("worktree", "prune", folder=cwd)
+
+
+def _new_folder(root: Path, cache: Path, digest: str) -> Path:
+    """Return a new folder in the cache or, if that is inside the repository, in the user's cache.
+
+    Inside the repository, programs would find its settings in the folders above.
+    """
+    parent = cache.resolve()
+    if parent.is_relative_to(root.resolve()):
+        parent = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "evenhand"
+    settings_.require_writable(parent / "worktrees", "cache=DIR")
+    return Path(tempfile.mkdtemp(prefix=f"{root.name}-{digest[:12]}-", dir=parent / "worktrees"))
+
+
+def _worktrees(cwd: Path) -> Iterator[tuple[Path, Mapping[str, str]]]:
+    """Yield the worktrees of a repository that processes of this project made, and their owners."""
+    path = Path()
+    for line in provenance.git("worktree", "list", "--porcelain", folder=cwd).splitlines():
+        name, _, text = line.partition(" ")
+        if name == "worktree":
+            path = Path(text)
+        elif name == "locked":
+            with suppress(ValueError):  # somebody else's reason
+                owner = json.loads(json.loads(text) if text.startswith('"') else text)
+                if isinstance(owner, dict) and whereabouts.STARTED in owner:
+                    yield path, owner
+
+
+def _remove(path: Path, cwd: Path) -> None:
+    with suppress(OSError, subprocess.SubprocessError):
+        force = ("--force", "--force")  # files in it may have changed, and it is locked
+        provenance.git(
+            "worktree", "remove", *force, str(path), folder=cwd, timeout_seconds=CHECKOUT_SECONDS
+        )
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError, subprocess.SubprocessError):  # where the folder was removed by hand
+        provenance.git("worktree", "unlock", str(path), folder=cwd)

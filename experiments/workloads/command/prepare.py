@@ -1,0 +1,110 @@
+"""Preparation of a race: the environments of its levels, and what its cells are sent."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from experiments.config import durations
+from experiments.config.race_file import Level, Race
+from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
+from experiments.studies import race as study
+from experiments.studies.race import Settings
+from experiments.workloads.command import environments, script_runs
+from experiments.workloads.command.environments import Environment, EnvironmentRequest
+from models import frameworks
+from tracking import provenance
+from tracking.errors import ErrorCode, UsageError
+from tracking.records import RunKind
+
+
+def prepare(settings: Settings, progress: Progress) -> Prepared:
+    """Return what every cell is sent. Raises UsageError for conditions that cannot be met."""
+    race = study.race_of(settings)
+    made = {name: _environment(name, race, settings, progress) for name in race.levels}
+    definition = _definition(race, made)
+    digest = hashlib.sha256(definition.encode()).hexdigest()
+    info = DatasetInfo("commands", digest, "race", {"levels": len(race.levels)}, {})
+    inputs = {name: _inputs(name, race, environment) for name, environment in made.items()}
+    before = [
+        Job("warm_up", "", values, name, RunKind.WARM_UP, is_needed=False)
+        for name, values in inputs.items()
+        if not settings.cold
+    ]
+    prepared = Prepared(info, {}, tuple(before), files={"race.json": definition})
+    differing = _differing([environment.packages for environment in made.values()])
+    of_treatment = {}
+    for treatment in study.treatments(settings):
+        (name,) = treatment.settings["level"]
+        tags = _tags(made[name], differing)
+        of_treatment[treatment.name] = replace(prepared, inputs=inputs[name], tags=tags)
+    return replace(prepared, of_treatment=of_treatment)
+
+
+def _environment(name: str, race: Race, settings: Settings, progress: Progress) -> Environment:
+    level = race.levels[name]
+    cwd = (race.folder / Path(level.cwd).expanduser()).resolve()
+    if not cwd.is_dir():
+        raise UsageError(
+            ErrorCode.NOT_FOUND, f"level {name}: there is no folder cwd={cwd}; name one that exists"
+        )
+    if settings.dry_run:  # it makes nothing
+        return Environment(cwd, {}, {}, level.commit)
+    if level.commit:
+        atexit.register(environments.remove_worktrees, cwd)
+    request = EnvironmentRequest(level.requirements, level.python, level.commit)
+    cache = Path(settings.cache)
+    return environments.make(
+        request, cwd=cwd, cache=cache, progress=lambda text: progress(text, 0, None)
+    )
+
+
+def _inputs(name: str, race: Race, environment: Environment) -> dict[str, Any]:
+    """Return what the cells of a level are sent; it is not recorded, as it contains secrets."""
+    level = race.levels[name]
+    return {
+        "name": name,
+        "command": level.command,
+        "cwd": str(environment.cwd),
+        "variables": {**environment.variables, **level.env},
+        "secrets": level.secrets,
+        "timeout_seconds": durations.seconds("timeout", level.timeout),
+        "outcomes": {key: outcome.model_dump() for key, outcome in race.outcomes.items()},
+    }
+
+
+def _definition(race: Race, made: Mapping[str, Environment]) -> str:
+    """Return the race as JSON, with secrets masked; equal for races that can be continued."""
+    levels = {name: _recorded(level, made[name]) for name, level in race.levels.items()}
+    values = race.model_dump(mode="json", exclude={"levels", "folder"})
+    return json.dumps({"levels": levels, **values}, indent=1)
+
+
+def _recorded(level: Level, environment: Environment) -> dict[str, Any]:
+    values = level.model_dump(mode="json", exclude={"env", "commit"})
+    made = {"commit": environment.commit, "packages": dict(environment.packages)}
+    return {**values, "variables": level.variables, **made}
+
+
+def _differing(packages: Collection[Mapping[str, str]]) -> set[str]:
+    """Return the names of packages whose versions differ, or that some environments lack."""
+    names = {name for installed in packages for name in installed}
+    return {name for name in names if len({installed.get(name) for installed in packages}) > 1}
+
+
+def _tags(environment: Environment, differing: Collection[str]) -> dict[str, str]:
+    recorded = {*differing, "python", *frameworks.distributions(), *provenance.PACKAGES}
+    tags = {
+        f"version.{name}": version
+        for name, version in environment.packages.items()
+        if name in recorded
+    }
+    return {**tags, "level.commit": environment.commit} if environment.commit else tags
+
+
+WORKLOAD = Workload(prepare=prepare, after_cell=script_runs.collect)

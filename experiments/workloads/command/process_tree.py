@@ -1,0 +1,176 @@
+"""Processes that descend from this one: their memory, their CPU time and their end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+PR_SET_CHILD_SUBREAPER = 36
+PROC = Path("/proc")
+FIRST_SAMPLE_SECONDS, SAMPLE_SECONDS = 0.005, 0.05
+# A sample of large processes takes long: at most this share of the time is spent on samples.
+SAMPLING_SHARE = 0.02
+POLL_SECONDS = 0.02
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose parent ends: prctl(2)."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants() -> list[int]:
+    """Return the ids of all processes that descend from this one, zombies included."""
+    try:
+        return list(_children(os.getpid()))
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [process.pid for process in psutil.Process().children(recursive=True)]
+
+
+def _children(pid: int) -> Iterator[int]:
+    for thread in _threads(pid):
+        path = PROC / f"{pid}/task/{thread}/children"
+        try:
+            children = path.read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            if pid == os.getpid() and int(thread) == pid:
+                raise
+            continue  # it has just ended
+        for child in map(int, children):
+            yield child
+            yield from _children(child)
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(PROC / f"{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+@dataclass
+class Usage:
+    """Use of the processor by descendants that have ended, in seconds."""
+
+    user_seconds: float
+    system_seconds: float
+    peak_bytes: int
+
+    @classmethod
+    def of_children(cls) -> Usage:
+        """Return the use so far, and the peak of the largest single process."""
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return cls(usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1_024)
+
+
+class MemorySampler(threading.Thread):
+    """Thread that samples the memory of all descendants together.
+
+    Memory that processes share is counted once where the kernel reports proportional shares (PSS).
+
+    Attributes:
+        peak_bytes: Greatest sum so far, at least the peak of the largest single process.
+        method: `pss` or, where the kernel does not report it, `rss`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="memory of the process tree", daemon=True)
+        self.peak_bytes, self.method = 0, "pss"
+        self._is_over = threading.Event()
+        # a child has the peak of the process that it was forked from: only a greater one is its own
+        self._inherited_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
+
+    def run(self) -> None:
+        wait = FIRST_SAMPLE_SECONDS
+        while not self._is_over.wait(wait):
+            began = time.perf_counter()
+            self._sample()
+            took = time.perf_counter() - began
+            wait = max(min(2 * wait, SAMPLE_SECONDS), took / SAMPLING_SHARE)
+
+    def stop(self) -> int:
+        """Return the peak in bytes, after the descendants have been waited for."""
+        self._is_over.set()
+        self.join()
+        of_single = Usage.of_children().peak_bytes
+        if of_single > self._inherited_bytes:
+            self.peak_bytes = max(self.peak_bytes, of_single)
+        return self.peak_bytes
+
+    def _sample(self) -> None:
+        total = 0
+        for pid in descendants():
+            with suppress(OSError, ValueError):  # it has just ended
+                self.peak_bytes = max(self.peak_bytes, _kilobytes(pid, "status", "VmHWM:"))
+                total += self._bytes(pid)
+        self.peak_bytes = max(self.peak_bytes, total)
+
+    def _bytes(self, pid: int) -> int:
+        if self.method == "pss":
+            try:
+                return _kilobytes(pid, "smaps_rollup", "Pss:")
+            except (FileNotFoundError, PermissionError):
+                if (PROC / f"{pid}").exists():
+                    self.method = "rss"
+        return _kilobytes(pid, "status", "VmRSS:")
+
+
+def _kilobytes(pid: int, file: str, name: str) -> int:
+    """Return an entry of a process in bytes; 0 if it has none, as a zombie."""
+    with (PROC / f"{pid}/{file}").open() as lines:
+        return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0) * 1_024
+
+
+def reap() -> None:
+    """Wait for the descendants that have ended."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def wait_for_rest(seconds: float) -> list[str]:
+    """Wait for all descendants to end.
+
+    Args:
+        seconds: The longest wait.
+
+    Returns:
+        Names of those that still run, with their ids.
+    """
+    deadline = time.monotonic() + seconds
+    reap()
+    while (rest := descendants()) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        reap()
+    names = []
+    for pid in rest:
+        with suppress(psutil.Error):
+            names.append(f"{psutil.Process(pid).name()} ({pid})")
+    return names
+
+
+def end(grace_seconds: float) -> None:
+    """End all descendants: they are asked first, and killed after some time."""
+    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 1.0)):
+        deadline = time.monotonic() + seconds
+        is_first = True
+        while rest := descendants():
+            if is_first or number == signal.SIGKILL:  # new ones may have been started
+                for pid in rest:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, number)
+                        os.kill(pid, signal.SIGCONT)
+            is_first = False
+            reap()
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_SECONDS)

@@ -1,0 +1,200 @@
+"""Run of a command: its wall time, CPU time, memory and exit, with all that it started."""
+
+from __future__ import annotations
+
+import math
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.cell import timing
+from experiments.cell.lifetime import die_with_parent
+from experiments.config import devices, memory
+from experiments.config.race_file import masked
+from experiments.contract import CellSpec, Output
+from experiments.workloads.command import process_tree, reported
+from experiments.workloads.command.process_tree import MemorySampler, Usage
+from tracking import clock, mlflow_defaults, plain, provenance
+from tracking.errors import ErrorCode, EvenhandError
+from tracking.records import Tags
+
+SHELL = "/bin/sh"
+METRICS_VARIABLE = "EVENHAND_METRICS"
+STDOUT, STDERR, METRICS = "stdout.txt", "stderr.txt", "metrics.jsonl"
+# Time for helpers of a command that has ended, and for a command that is asked to end.
+REST_SECONDS, GRACE_SECONDS = 0.5, 2.0
+LAST_LINES, TAIL_BYTES = 5, 2**20
+MAX_NAMES = 5
+
+
+@dataclass(frozen=True)
+class Finished:
+    """End of a command.
+
+    exit_code: below 0 for a signal; None if it ran past its timeout. left: names of processes that
+    outlived it.
+    """
+
+    exit_code: int | None
+    wall_seconds: float
+    user_seconds: float
+    system_seconds: float
+    peak_bytes: int
+    memory_method: str
+    left: Sequence[str]
+    kernel_killed: bool
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {
+            "wall_seconds": self.wall_seconds,
+            "cpu/user_seconds": self.user_seconds,
+            "cpu/system_seconds": self.system_seconds,
+            "memory/peak_tree_bytes": float(self.peak_bytes),
+        }
+
+
+def run(spec: CellSpec, _: object, output: Output) -> None:
+    """Run the command once, and report what it took and what it printed."""
+    die_with_parent(signal.SIGTERM)  # to end the command first
+    spec.path.mkdir(parents=True, exist_ok=True)
+    output.progress(spec.inputs["name"], 0, None)
+    output.begin()
+    began = clock.now()
+    finished = execute(spec.inputs, spec.path, spec.settings["inject_delay"])
+    output.window("command", began, clock.now(), 0)
+    secrets = spec.inputs["secrets"]
+    text = "".join(_mask_file(spec.path / name, secrets, output) for name in (STDERR, STDOUT))
+    output.record(Tags(spec.run, _tags(finished, spec.inputs)))
+    if reason := _failure(finished, spec):
+        raise _error(finished, reason)
+    metrics = reported.collect(spec.path / METRICS, text, spec.inputs["outcomes"])
+    output.metrics({**metrics, **finished.metrics})
+
+
+def execute(inputs: Mapping[str, Any], folder: Path, delay: float = 0.0) -> Finished:
+    """Run a command to its end, or to its timeout.
+
+    Args:
+        inputs: Of the level.
+        folder: For its output.
+        delay: Share by which it is made longer, for a control.
+    """
+    process_tree.adopt_orphans()
+    kills_before, environment = memory.kernel_kills(), environment_of(inputs, folder)
+    sampler, before = MemorySampler(), Usage.of_children()
+    with (folder / STDOUT).open("wb") as stdout, (folder / STDERR).open("wb") as stderr:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [SHELL, "-c", inputs["command"]],
+            cwd=inputs["cwd"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            preexec_fn=_default_signals,
+        )
+    left = list[str]()
+    sampler.start()
+    try:
+        is_over = _wait(process.pid, inputs["timeout_seconds"])
+        timing.inject_delay(began, delay)
+        wall_seconds = time.perf_counter() - began
+        if is_over:
+            process.wait()
+            left = process_tree.wait_for_rest(REST_SECONDS)
+    finally:
+        process_tree.end(GRACE_SECONDS)
+    peak_bytes, usage = sampler.stop(), Usage.of_children()
+    return Finished(
+        exit_code=process.returncode if is_over else None,
+        wall_seconds=wall_seconds,
+        user_seconds=usage.user_seconds - before.user_seconds,
+        system_seconds=usage.system_seconds - before.system_seconds,
+        peak_bytes=peak_bytes,
+        memory_method=sampler.method,
+        left=left,
+        kernel_killed=memory.kernel_kills() > kills_before,
+    )
+
+
+def environment_of(inputs: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """Return the variables of a command: the user's own, without those that evenhand needs."""
+    defaults = mlflow_defaults.VARIABLES
+    variables = {name: text for name, text in os.environ.items() if defaults.get(name) != text}
+    path = variables.pop("PYTHONPATH", "").split(os.pathsep)
+    if path[0] == str(provenance.ROOT):  # the parent puts it there
+        del path[0]
+    if any(path):
+        variables["PYTHONPATH"] = os.pathsep.join(path)
+    changes = {**inputs["variables"], METRICS_VARIABLE: str(folder / METRICS)}
+    return devices.changed(variables, changes)
+
+
+def _default_signals() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a cell ignores it
+    die_with_parent(signal.SIGKILL)
+
+
+def _wait(pid: int, timeout_seconds: float) -> bool:
+    """Wait for a process to end. Return False if it runs longer."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            limit = None if math.isinf(timeout_seconds) else timeout_seconds
+            return bool(selector.select(limit))
+    finally:
+        os.close(descriptor)
+
+
+def _mask_file(path: Path, secrets: Sequence[str], output: Output) -> str:
+    """Keep the end of a file as an artifact, with secrets masked, and return it."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        text = masked(file.read().decode(errors="replace"), secrets)
+    path.write_text(text)
+    if text:
+        output.artifact(path.name)
+    return text
+
+
+def _tags(finished: Finished, inputs: Mapping[str, Any]) -> dict[str, str]:
+    tags = {"memory.method": finished.memory_method, "cwd": inputs["cwd"]}
+    if finished.exit_code is not None:
+        tags["exit_code"] = str(finished.exit_code)
+    if finished.left:
+        names = ", ".join(finished.left[:MAX_NAMES])
+        tags["outlived"] = f"{len(finished.left)} processes outlived the command: {names}"
+    return tags
+
+
+def _failure(finished: Finished, spec: CellSpec) -> str:
+    """Return why the command failed, with the end of its standard error; empty if it did not."""
+    code, signal_number = finished.exit_code, 0
+    if code == 0:
+        return ""
+    if code is None:
+        reason = f"it ran past its timeout of {spec.inputs['timeout_seconds']:g} s and was ended"
+    else:
+        signal_number = -code if code < 0 else code - 128  # a shell reports its child's signal so
+        try:
+            reason = f"it was killed by {signal.Signals(signal_number).name}"
+        except ValueError:
+            reason = f"it ended with code {code}"
+    lines = (spec.path / STDERR).read_text().splitlines()
+    end = plain.line(reported.tail(lines, LAST_LINES))[-600:]
+    return f"{reason}: {end}" if end else reason
+
+
+def _error(finished: Finished, reason: str) -> Exception:
+    if finished.kernel_killed:
+        return MemoryError(f"the kernel killed a process for memory; {reason}")
+    return EvenhandError(ErrorCode.CHILD_FAILED, reason)

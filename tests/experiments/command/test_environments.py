@@ -1,0 +1,340 @@
+"""Virtual environments and worktrees of levels, with packages and repositories of the test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.config import virtual_environments
+from experiments.config.virtual_environments import VirtualEnvironment
+from experiments.workloads.command import environments
+from experiments.workloads.command.environments import Environment, EnvironmentRequest
+from tests.conftest import ROOT, wait_for
+from tests.experiments.command.packages import install_only_from, make_tiny
+from tracking.errors import ErrorCode, UsageError
+
+PRINT = "import tiny; print(tiny.VERSION)"
+
+
+@pytest.fixture(params=["installed", pytest.param("pip", marks=pytest.mark.slow)])
+def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the product use uv where it is installed, or find none."""
+    if request.param == "pip" and (uv := shutil.which("uv")):
+        folders = os.environ["PATH"].split(os.pathsep)
+        others = [folder for folder in folders if Path(folder) != Path(uv).parent]
+        monkeypatch.setenv("PATH", os.pathsep.join(others))
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with two versions of a package, which is all that can be installed."""
+    folder = tmp_path / "wheels"
+    for version in ("1.0", "2.0"):
+        make_tiny(folder, version)
+    install_only_from(folder, monkeypatch)
+    return folder
+
+
+def make(tmp_path: Path, *requirements: str, **fields: str) -> Environment:
+    cwd = Path(fields.pop("cwd", str(tmp_path)))
+    request = EnvironmentRequest(requirements, fields.get("python"), fields.get("commit"))
+    return environments.make(request, cwd=cwd, cache=tmp_path / "cache", progress=lambda _: None)
+
+
+def run(environment: Environment, code: str, **options: str) -> str:
+    """Return what a Python program prints in an environment, started by its name."""
+    variables = {**os.environ, **options, **environment.variables}
+    done = subprocess.run(
+        ["python", "-c", code],
+        cwd=environment.cwd,
+        env={name: text for name, text in variables.items() if text is not None},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def digest_folders(tmp_path: Path) -> list[Path]:
+    folder = tmp_path / "cache" / virtual_environments.FOLDER
+    return sorted(path for path in folder.iterdir() if path.is_dir())
+
+
+def test_two_versions_of_a_package_in_two_environments(
+    tmp_path: Path, wheels: Path, program: None
+) -> None:
+    old, new = make(tmp_path, "tiny==1.0"), make(tmp_path, "tiny==2.0")
+    assert (run(old, PRINT), run(new, PRINT, PYTHONHOME="/nowhere")) == ("1.0", "2.0")
+    assert (old.packages["tiny"], new.packages["tiny"]) == ("1.0", "2.0")
+    assert virtual_environments.differing([old.packages, new.packages]) == {"tiny"}
+    assert old.variables["PYTHONHOME"] is None
+    # compiled: the first import writes nothing
+    for environment in (old, new):
+        (compiled,) = Path(str(environment.variables["VIRTUAL_ENV"])).rglob("tiny.*.pyc")
+        before = compiled.stat().st_mtime_ns
+        run(environment, PRINT)
+        assert compiled.stat().st_mtime_ns == before
+
+
+def test_environment_is_made_once_and_again_if_its_content_or_it_changes(
+    tmp_path: Path, wheels: Path, program: None
+) -> None:
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("-r more.txt\n")
+    (tmp_path / "more.txt").write_text("tiny<2  # the old one\n")
+    lines = ("tiny", "-c constraints.txt")
+    made = list[str]()
+
+    def again() -> Environment:
+        request = EnvironmentRequest(lines)
+        cache = tmp_path / "cache"
+        return environments.make(request, cwd=tmp_path, cache=cache, progress=made.append)
+
+    first = again()
+    assert (first.packages["tiny"], len(made)) == ("1.0", 1)
+    assert (again(), len(made)) == (first, 1)
+    (tmp_path / "more.txt").write_text("tiny>=2\n")  # named by a file that is named
+    assert (again().packages["tiny"], len(made)) == ("2.0", 2)
+    assert len(digest_folders(tmp_path)) == 2
+    place = Path(str(again().variables["VIRTUAL_ENV"]))
+    for path in (*place.rglob("tiny-2.0.dist-info/METADATA"),):  # as an installation by hand
+        path.write_text(path.read_text().replace("2.0", "3.0"))
+    assert (again().packages["tiny"], len(made)) == ("2.0", 3)
+
+
+def test_killed_creation_is_not_used_and_a_second_process_waits(
+    tmp_path: Path, wheels: Path
+) -> None:
+    script = """
+import sys
+from pathlib import Path
+from experiments.workloads.command import environments
+request = environments.EnvironmentRequest(("tiny==1.0",))
+made = environments.make(request, cwd=Path(), cache=Path("cache"), progress=print)
+print(made.packages["tiny"])
+"""
+    command = [sys.executable, "-c", script]
+    options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    killed = subprocess.Popen(command, start_new_session=True, **options)
+    wait_for(lambda: any((tmp_path / "cache").glob("environments/*/pyvenv.cfg")), 60)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    (place,) = digest_folders(tmp_path)
+    assert not (place / environments.COMPLETE).exists()
+    both = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) for _ in range(2)
+    ]
+    outputs = [process.communicate()[0].splitlines() for process in both]
+    assert sorted(map(len, outputs)) == [1, 2], "one of them made it"
+    assert {lines[-1] for lines in outputs} == {"1.0"}
+
+
+def test_local_project_is_installed_again_if_its_files_change(tmp_path: Path, wheels: Path) -> None:
+    environment = VirtualEnvironment(("./wheels/tiny-1.0-py3-none-any.whl",), folder=tmp_path)
+    project = VirtualEnvironment(("./project",), folder=tmp_path)
+    (tmp_path / "project" / "__pycache__").mkdir(parents=True)
+    source = tmp_path / "project" / "a.py"
+    source.write_text("x = 1\n")
+    before = environment.place(tmp_path), project.place(tmp_path)
+    (tmp_path / "project" / "__pycache__" / "a.pyc").write_bytes(b"")
+    assert (environment.place(tmp_path), project.place(tmp_path)) == before
+    make_tiny(wheels, "1.0", pth="import sys\n")
+    source.write_text("x = 2\n")
+    assert environment.place(tmp_path) != before[0]
+    assert project.place(tmp_path) != before[1]
+
+
+@pytest.mark.parametrize(
+    ("requirements", "python", "code", "parts"),
+    [
+        (("-r missing.txt",), None, ErrorCode.UNREADABLE, ("missing.txt",)),
+        (("-e .",), None, ErrorCode.UNSUPPORTED, ("-e .",)),
+        ((), "3.99", ErrorCode.NOT_INSTALLED, ("python=3.99",)),
+        ((), "/nowhere/python", ErrorCode.NOT_INSTALLED, ("/nowhere/python",)),
+        (
+            ("--index-url https://me:secret@127.0.0.1:9/simple", "tiny==9"),
+            None,
+            ErrorCode.NOT_INSTALLED,
+            ("***@127.0.0.1", "tiny==9"),
+        ),
+    ],
+)
+def test_environment_that_cannot_be_made_is_refused_in_a_line(
+    requirements: tuple[str, ...],
+    python: str | None,
+    code: ErrorCode,
+    parts: tuple[str, ...],
+    tmp_path: Path,
+    wheels: Path,
+    program: None,
+) -> None:
+    with pytest.raises(UsageError) as error:
+        make(tmp_path, *requirements, **({"python": python} if python else {}))
+    assert error.value.code is code
+    assert all(part in str(error.value) for part in parts), str(error.value)
+    assert "secret" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_level_without_requirements_records_the_inherited_packages(tmp_path: Path) -> None:
+    environment = make(tmp_path)
+    assert dict(environment.variables) == {}
+    assert environment.packages == virtual_environments.installed(str(shutil.which("python")))
+    assert (environment.commit, environment.cwd) == (None, tmp_path)
+
+
+# ---- commits
+
+
+def git(folder: Path, *arguments: str) -> str:
+    name = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", *name, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Return a repository with two commits, tagged `v1` and `v2`, of `sub/work.py`."""
+    folder = tmp_path / "repository"
+    (folder / "sub").mkdir(parents=True)
+    git(folder, "init", "-q")
+    (folder / ".gitignore").write_text("data\n")
+    for number in (1, 2):
+        (folder / "sub" / "work.py").write_text(f"print({number})\n")
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", f"number {number}")
+        git(folder, "tag", f"v{number}")
+    (folder / "sub" / "data").write_text("ignored")
+    return folder
+
+
+def worktrees(repository: Path) -> list[str]:
+    return git(repository, "worktree", "list").splitlines()[1:]
+
+
+WORK = "exec(open('work.py').read())"
+
+
+def test_commits_run_in_worktrees_that_are_removed(tmp_path: Path, repository: Path) -> None:
+    sub = repository / "sub"
+    old, new = (make(tmp_path, cwd=str(sub), commit=name) for name in ("v1", "HEAD"))
+    assert (run(old, WORK), run(new, WORK)) == ("1", "2")
+    assert old.commit == git(repository, "rev-parse", "v1")
+    assert old.cwd.name == "sub"
+    assert old.cwd.is_relative_to(tmp_path / "cache")
+    assert not (old.cwd / "data").exists(), "ignored files are missing"
+    (old.cwd / "result").write_text("of the level")
+    assert len(worktrees(repository)) == 2
+    environments.remove_worktrees(sub)
+    assert worktrees(repository) == []
+    assert not old.cwd.exists()
+    assert git(repository, "status", "--porcelain") == ""
+
+
+def test_cache_inside_the_repository_has_no_worktrees(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    environment = environments.make(
+        EnvironmentRequest((), commit="v1"),
+        cwd=repository,
+        cache=repository / ".evenhand" / "cache",
+        progress=lambda _: None,
+    )
+    assert environment.cwd.is_relative_to(tmp_path / "user" / "evenhand")
+    environments.remove_worktrees(repository)
+    assert not environment.cwd.exists()
+
+
+def test_uncommitted_changes_are_recorded(tmp_path: Path, repository: Path) -> None:
+    head = git(repository, "rev-parse", "HEAD")
+    assert make(tmp_path, cwd=str(repository)).commit == head
+    (repository / "sub" / "work.py").write_text("print(3)\n")
+    commit = str(make(tmp_path, cwd=str(repository / "sub")).commit)
+    assert commit.startswith(f"{head}+changes.")
+    assert make(tmp_path, cwd=str(repository), commit="HEAD").commit == head
+    environments.remove_worktrees(repository)
+
+
+@pytest.mark.parametrize("removed_by_hand", [False, True])
+def test_worktree_of_a_killed_process_is_removed_by_the_next(
+    tmp_path: Path, repository: Path, *, removed_by_hand: bool
+) -> None:
+    script = """
+import os, signal
+from pathlib import Path
+from experiments.workloads.command import environments
+request = environments.EnvironmentRequest(commit="v1")
+environments.make(request, cwd=Path(), cache=Path("../cache"), progress=print)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=repository,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (left,) = worktrees(repository)
+    if removed_by_hand:
+        shutil.rmtree(left.split()[0])
+    environment = make(tmp_path, cwd=str(repository), commit="v2")
+    (now,) = worktrees(repository)
+    assert now != left
+    assert not Path(left.split()[0]).exists()
+    environments.remove_worktrees(repository)
+    assert (worktrees(repository), environment.cwd.exists()) == ([], False)
+
+
+def test_worktrees_of_others_stay(tmp_path: Path, repository: Path) -> None:
+    other = tmp_path / "other"
+    git(repository, "worktree", "add", "-q", "--detach", "--lock", "--reason=mine", str(other))
+    make(tmp_path, cwd=str(repository), commit="v1")
+    environments.remove_worktrees(repository)
+    assert [line.split()[0] for line in worktrees(repository)] == [str(other)]
+
+
+@pytest.mark.parametrize("commit", ["v9", "-v", "v1:sub", "", "--all"])
+def test_unknown_commit_is_refused(commit: str, tmp_path: Path, repository: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        make(tmp_path, cwd=str(repository), commit=commit)
+    assert error.value.code is ErrorCode.NOT_FOUND
+    assert str(repository) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_commit_without_repository_or_folder_is_refused(tmp_path: Path, repository: Path) -> None:
+    later = repository / "later"
+    later.mkdir()
+    for cwd in (tmp_path, later):
+        with pytest.raises(UsageError) as error:
+            make(tmp_path, cwd=str(cwd), commit="v1")
+        assert error.value.code is ErrorCode.NOT_FOUND
+        assert "\n" not in str(error.value)
+    assert worktrees(repository) == []
+
+
+def test_requirements_of_a_commit_are_read_in_it(
+    tmp_path: Path, repository: Path, wheels: Path
+) -> None:
+    for number in (1, 2):
+        git(repository, "checkout", "-q", f"v{number}")
+        (repository / "requirements.txt").write_text(f"tiny=={number}.0\n")
+        git(repository, "add", ".")
+        git(repository, "commit", "-qm", f"requirements {number}")
+        git(repository, "tag", f"w{number}")
+    levels = [
+        make(tmp_path, "-r requirements.txt", cwd=str(repository), commit=name)
+        for name in ("w1", "w2")
+    ]
+    assert [run(level, PRINT) for level in levels] == ["1.0", "2.0"]
+    environments.remove_worktrees(repository)

@@ -1,0 +1,49 @@
+"""Races from the command line to the report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import Place
+from tests.experiments.race import races
+
+PRINTS = """python -c 'print("{\\"speed\\": 7.5}")'"""
+
+
+def test_two_commands_are_measured_in_fresh_processes_and_reported(place: Place) -> None:
+    done = place.call(*races.command(place, "nap=sleep 0.1", f"prints={PRINTS}; exit 0"))
+    assert done.returncode == 3, done.stdout + done.stderr  # one block: no verdict
+    runs = races.by_level(place)
+    assert set(runs) == {"nap", "prints"}
+    nap, prints = runs["nap"], runs["prints"]
+    assert 0.1 <= nap.data.metrics["wall_seconds"] < 5
+    assert nap.data.params["level"] == "nap"
+    assert nap.data.params["command"] == "sleep 0.1"
+    assert races.tags(nap)["exit_code"] == "0"
+    assert prints.data.metrics["speed"] == 7.5
+    assert prints.data.metrics["cpu/user_seconds"] > 0
+    assert prints.data.metrics["memory/peak_tree_bytes"] > 5e6
+    result = json.loads(next(place.journal.glob("*/report/comparison.json")).read_text())
+    rows = {row["metric"]: row for row in result["rows"]}
+    assert {"wall_seconds", "cpu/user_seconds", "memory/peak_tree_bytes", "speed"} <= set(rows)
+    assert (rows["wall_seconds"]["factor"], rows["wall_seconds"]["a"]) == ("level", "nap")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({}, "needs commands"),
+        ({"level": "a"}, "NAME=COMMAND"),
+        ({"level": "a=true", "pairing": "interleaved"}, "takes no turns"),
+        ({"level": "a=true", "executor": "slurm"}, "this machine"),
+        ({"level": "a=true", "frameworks": "pytorch"}, "no setting"),
+        ({"level": "a=true", "command": "x"}, "set level or file instead"),
+    ],
+)
+def test_wrong_calls_end_in_one_line(place: Place, options: dict[str, str], code: str) -> None:
+    done = place.call(*races.command(place, **options))
+    assert done.returncode == 2
+    assert code in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
