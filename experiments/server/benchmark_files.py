@@ -31,6 +31,10 @@ MAX_BYTES = 64 * 2**20
 BENCHMARK = "benchmark"
 UNITS = {"second": "value_seconds", "byte": "value_bytes", "integer": "value"}
 NO_TIMES = "{} records no times; the order of its runs is that of the files in the call"
+UNPAIRED = (
+    "! These runs have no blocks. A verdict on times needs the levels in turn, six times or more: "
+    "one file each time, all of them in one import, in the order in which they were measured."
+)
 SUMMARISED = "the value is the median over the processes of a file, which are no blocks"
 EXPECTED = {
     "pyperf": "write it with pyperf -o FILE",
@@ -124,9 +128,11 @@ def import_files(format: str, files: Sequence[str], experiment: str, display: Di
     benchmarks = {run.params[BENCHMARK] for run, _, _ in runs if BENCHMARK in run.params}
     words = ["--experiment", place, "--factor", "level"]
     words += ["--strata", BENCHMARK] if len(benchmarks) > 1 else []
-    words += [] if any(run.block or block for run, block, _ in runs) else ["--pair_by", "time"]
     display.rest()
     display.say(f"{len(runs)} runs are in {place} on {store.uri}")
+    if not any(run.block or block for run, block, _ in runs):
+        words += ["--pair_by", "time"]
+        display.say(UNPAIRED, style="bold yellow")
     return shell.command("compare", *words)
 
 

@@ -46,8 +46,9 @@ def check(table: pd.DataFrame, factor: str, pair_by: str) -> None:
 
 
 def _has(frame: pd.DataFrame, name: str) -> bool:
-    column = pairing.column_of(frame, name) if name != "block" or name in frame else ""
-    return bool(column) and bool((pairing.as_text(frame[column]) != "").any())
+    if name in ("framework", "block") and name not in frame:
+        return False
+    return bool((pairing.as_text(frame[pairing.column_of(frame, name)]) != "").any())
 
 
 def _factors(frame: pd.DataFrame) -> Iterator[str]:
