@@ -15,6 +15,7 @@ POSTGRESQL = sorted(
 PROGRAMS = {
     "chromium": ("chromium",),
     "g++": ("cc", "g++"),
+    "hyperfine": ("hyperfine",),
     "nginx-light": ("nginx", "openssl"),
     "postgresql": ("initdb",),
     "slurm-wlm": (
