@@ -130,7 +130,8 @@ def check_pins(text: str) -> dict[str, str]:
     Raises:
         UsageError: for anything but packages with exact versions.
     """
-    pins = [re.fullmatch(r"([A-Za-z0-9][\w.-]*)==([\w.+!]+)", part) for part in text.split()]
+    form = r"([A-Za-z0-9][\w.-]*)(?:\[[\w.-]+\])?==([\w.+!]+)"
+    pins = [re.fullmatch(form, part) for part in text.split()]
     if not all(pins) or not pins:
         raise UsageError(
             ErrorCode.INVALID_VALUE,

@@ -13,14 +13,18 @@ from deploy.guard import routes
 from tests.conftest import PYTHONPATH
 
 CLASSES = ("NUL", "whitespace", "case", "escapes", "duplicates", "look-alikes", "camelCase")
-OF_EACH_CLASS = 1_000
+
+
+@pytest.fixture(scope="module", params=[200, pytest.param(1_000, marks=pytest.mark.slow)])
+def of_each_class(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def report(of_each_class: int, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return the output of `variations.py`; importing MLflow's server fixes its settings."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.deploy.variations", str(OF_EACH_CLASS)],
+        [sys.executable, "-W", "ignore", "-m", "tests.deploy.variations", str(of_each_class)],
         cwd=tmp_path_factory.mktemp("variations"),
         env={"PATH": "", "PYTHONPATH": PYTHONPATH},
         capture_output=True,
@@ -31,15 +35,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(done.stdout)
 
 
-def test_handlers_read_the_authorised_message(report: Any) -> None:
+def test_handlers_read_the_authorised_message(report: Any, of_each_class: int) -> None:
     """For every offered route, in MLflow's own functions; all else is refused."""
     assert report["wrong"] == []
     counts = report["counts"]
     assert report["routes"] > 90
-    assert sum(counts.values()) == report["routes"] * len(CLASSES) * OF_EACH_CLASS
+    assert sum(counts.values()) == report["routes"] * len(CLASSES) * of_each_class
     assert {name.rpartition(": ")[2] for name in counts} == {"400", "equal"}
     for kind in ("NUL", "whitespace"):
-        assert counts[f"{kind}: 400"] == report["routes"] * OF_EACH_CLASS, "no field's name"
+        assert counts[f"{kind}: 400"] == report["routes"] * of_each_class, "no field's name"
     for kind in ("escapes", "camelCase"):
         assert counts[f"{kind}: equal"] > report["routes"], "other spellings of a field's name"
 

@@ -38,6 +38,15 @@ from tracking.records import JIT_COMPILE, JIT_PLANNED, StoredRun
 from tracking.store import Store
 
 
+def without_features(place: Place) -> Place:
+    """Return the place with a cache that has only the proofs of parity of the shared one."""
+    proofs, cache = place.cache / "parity", place.folder / "cache"
+    proofs.mkdir(exist_ok=True)
+    cache.mkdir()
+    (cache / "parity").symlink_to(proofs)
+    return replace(place, cache=cache)
+
+
 @pytest.fixture(scope="module")
 def finished(
     tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path
@@ -45,10 +54,7 @@ def finished(
     """Return the place of a campaign that extracted its features; parity was proven before."""
     folder = tmp_path_factory.mktemp("campaign")
     shutil.copy(empty_store, folder / "mlflow.db")
-    (shared_cache / "parity").mkdir(exist_ok=True)
-    (folder / "cache").mkdir()
-    (folder / "cache" / "parity").symlink_to(shared_cache / "parity")
-    place = Place(folder, folder / "cache", f"sqlite:///{folder}/mlflow.db")
+    place = without_features(Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db"))
     done = place.run(blocks="1", inference_requests="80", team="vision")
     assert done.returncode == 3, done.stdout + done.stderr
     (folder / "output.txt").write_text(done.stdout + done.stderr)
@@ -96,7 +102,7 @@ def test_settings_are_params_of_every_cell(runs: dict[str, StoredRun]) -> None:
         captioning.Settings
     )
     # MLflow keeps no empty text
-    empty = {"team", "primary", "partition", "gres", "vary", "pythons"}
+    empty = {"team", "primary", "partition", "gres", "vary", "levels", "pythons"}
     for run in runs.values():
         assert names - set(run.params) <= empty
     assert runs["tensorflow · block 1"].params["framework"] == "tensorflow"
@@ -371,8 +377,8 @@ def test_captions_of_the_demo_follow_the_pictures(place: Place, seed: int) -> No
     assert min(right for _, right in counts.values()) >= RIGHT
 
 
-def test_interrupted_extraction_continues(tmp_path: Path, place: Place) -> None:
-    place = replace(place, cache=tmp_path / "cache")
+def test_interrupted_extraction_continues(place: Place) -> None:
+    place = without_features(place)
 
     def extract() -> list[StoredRun]:
         """Run a campaign; return all extractions, the newest first."""
@@ -395,10 +401,10 @@ def test_interrupted_extraction_continues(tmp_path: Path, place: Place) -> None:
 
 
 def test_two_campaigns_at_the_same_time_extract_once(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_toy_costs(monkeypatch, infer=1.5)  # long enough to meet
-    place = replace(place, cache=tmp_path / "cache")
+    place = without_features(place)
     options = {"blocks": "1", "frameworks": "toy", "epochs": "1", "inference_requests": "2"}
     processes = [place.begin(*place.command("captioning", **options)) for _ in range(2)]
     outputs = [process.communicate(timeout=240)[0] for process in processes]

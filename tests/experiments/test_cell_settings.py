@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from experiments.run.plan import Plan
 from experiments.run.preparation import PreparedCampaign
 from experiments.studies import captioning
 from models import weights
+from models.contract import Weights
 from tests import slurm
 from tests.conftest import QUICK, Place
 from tests.experiments.datasets.folders import picture
@@ -102,6 +104,13 @@ def is_extracted(cell: Cell, settings: Any) -> bool:
     return sum(count for call, count in calls if shape in call) == -(-settings.images // 32)
 
 
+@cache
+def densenet() -> Weights:
+    """Return the weights of `FILE`."""
+    module = models.spec("densenet201")
+    return module.initial_weights(module.Spec(classes=None), np.random.default_rng(7))
+
+
 def has_split(cell: Cell, settings: Any) -> bool:
     """Return whether half of the pictures trained, or 85 % in a random split."""
     share = {"own": 0.5, "random": 0.85}[settings.split]
@@ -179,7 +188,8 @@ OF_PICTURES: dict[str, Check] = {
         "random",
         "FILE",
         lambda cell, settings: (
-            (cell.extraction["weights"] == OF_FILE) == (settings.weights != "random")
+            (cell.extraction["weights"] == weights.digest(densenet()))
+            == (settings.weights != "random")
         ),
     ),
 }
@@ -191,12 +201,6 @@ OF_DATA: dict[str, Check] = {
         lambda cell, settings: bool(cell.extraction) == (settings.data == "scenes"),
     )
 }
-DENSENET_SPEC = models.spec("densenet201")
-OF_FILE = weights.digest(
-    DENSENET := DENSENET_SPEC.initial_weights(
-        DENSENET_SPEC.Spec(classes=None), np.random.default_rng(7)
-    )
-)
 SYNTHETIC = {**QUICK, "data": "synthetic", "blocks": "1", "save_model": "none"}
 PICTURES = {**SYNTHETIC, "data": "scenes", "frameworks": "toy", "weights": "random"}
 PICTURES_OF_A_SPLIT = 20
@@ -255,11 +259,12 @@ def check_levels(
     place: Place, base: Mapping[str, str], checks: Mapping[str, Check], way: str
 ) -> None:
     """Run a campaign of the first and the second values of all settings of a group."""
-    weights.write_safetensors(DENSENET, place.folder / "densenet.safetensors")
     files = {
         "FILE": f"{place.folder}/densenet.safetensors",
         "FOLDER": str(make_half_split(place.folder / "pictures")),
     }
+    if "weights" in checks:
+        weights.write_safetensors(densenet(), Path(files["FILE"]))
     cache = place.cache if base["data"] == "synthetic" else place.folder / "cache"
     first = {**base, "cache": str(cache), "journal": str(place.journal)}
     first |= {name: check[0] for name, check in checks.items()}

@@ -12,14 +12,17 @@ from typing import Any
 from models import frameworks
 
 ROOT = Path(__file__).parents[2]
-# Runs scripts one after the other, each of which sets `result`.
+# Runs scripts one after the other, each of which sets `result`, with a cell's imports.
 RUN_ALL = """
 import json, sys
+from models.frameworks import lean_import
+framework, scripts = json.loads(sys.stdin.read())
 results = {}
-for name, script in json.loads(sys.stdin.read()).items():
-    namespace = {"__name__": name}
-    exec(compile(script, name, "exec"), namespace)
-    results[name] = namespace["result"]
+with lean_import(framework):
+    for name, script in scripts.items():
+        namespace = {"__name__": name}
+        exec(compile(script, name, "exec"), namespace)
+        results[name] = namespace["result"]
 print(json.dumps(results))
 """
 
@@ -57,6 +60,6 @@ def run_in(
 
 def results_of(framework: str, scripts: dict[str, str]) -> dict[str, Any]:
     """Return the `result` of each script, run in one process."""
-    done = run_in(framework, "-c", RUN_ALL, stdin=json.dumps(scripts))
+    done = run_in(framework, "-c", RUN_ALL, stdin=json.dumps([framework, scripts]))
     results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return results

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
-from tests.models.children import ROOT, run_in
+from tests.models.children import ROOT, results_of
 
 SCRIPT = """
-import os
-os.environ["KERAS_BACKEND"] = "torch"
-os.environ["KERAS_TORCH_DEVICE"] = "cpu"
 import keras, numpy as np, torch
 from keras import layers
 from models.contract import ModelError
-import json
 from models.transfer import AS_IS, RULES, entries, from_keras, to_keras, weight_rule
 
 torch.manual_seed(0)
@@ -156,13 +150,12 @@ told = refused(keras.Sequential([Half()]))
 assert "no rule moves 'factor' of a Half" in told, "a rule that leaves something out"
 assert "no rule moves 'token' of a Whole" in refused(Whole()), "a weight of the network itself"
 assert "resets after the product" in refused(keras.Sequential([layers.GRU(3, reset_after=False)]))
-rules = {kind.__name__: text for kind, (text, _) in RULES.items() if kind.__module__ != "__main__"}
-print(json.dumps(rules))
+result = {kind.__name__: text for kind, (text, _) in RULES.items() if kind.__module__ != __name__}
 """
 
 
 def test_layers_compute_the_same_after_transfer_and_docs_list_them() -> None:
-    rows = json.loads(run_in("keras-torch", "-c", SCRIPT).stdout)
+    rows = results_of("keras-torch", {"transfer": SCRIPT})["transfer"]
     lines = [f"| `{kind}` | {sibling} |" for kind, sibling in sorted(rows.items())]
     table = "\n".join(["<!-- layers that move -->", "| Keras | PyTorch |", "|---|---|", *lines])
     assert f"{table}\n<!-- end -->" in (ROOT / "docs" / "own-model.md").read_text()

@@ -212,15 +212,3 @@ def test_damaged_files_are_one_line(tmp_path: Path) -> None:
     for _, text in results["checkpoint"]:
         assert f"{tmp_path}/checkpoint" in text
         assert "\n" not in text
-
-
-def test_imagenet_without_a_connection_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    # no process listens on discard: the connection is refused at once
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    with pytest.raises(ModelError, match=r"c1103571\.pth") as refused:
-        weights.load("imagenet", "densenet201", spec("densenet201").Spec())
-    assert refused.value.code is ErrorCode.NOT_FOUND
-    assert "\n" not in str(refused.value)

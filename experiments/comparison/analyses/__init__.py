@@ -23,24 +23,26 @@ from experiments.comparison.report.canvas import Drawing
 from experiments.comparison.runs.warning import ComparisonWarning
 from experiments.comparison.verdicts import busy
 
-# Parts of a report in their order.
+# Parts of a report in their order: the summary, figures, analyses, then what the reader opens.
 BODY: tuple[Part, ...] = (
-    learning.table,
-    learning.figure,
-    lambda evidence: [tables.verdicts(evidence.comparison)],
+    lambda evidence: [tables.headline_verdicts(evidence.comparison)],
+    intervals.strata,
     intervals.forest,
+    latencies.figure,
+    runs.by_level,
+    learning.figure,
+    learning.table,
     lambda evidence: evidence.study_sections,
     ablations.nodes,
     survival.table,
     breakdown.table,
-    runs.by_level,
-    latencies.figure,
     memory_limits.table,
     batch_sizes.table,
-    steadiness.tables,
+    lambda evidence: tables.all_verdicts(evidence.comparison),
+    lambda evidence: tables.not_measured(evidence.comparison),
     controls.sections,
+    steadiness.tables,
     intervals.looks,
-    intervals.strata,
     papers.table,
     published.table,
     lambda evidence: [tables.environment(evidence.comparison)],

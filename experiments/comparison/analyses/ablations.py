@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats
 
 from experiments.comparison.analyses.evidence import Evidence
+from experiments.comparison.analyses.published import PUBLISHED
 from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Cell, Header, Line, Section
 from experiments.comparison.report.tables import number
@@ -33,7 +34,7 @@ KINDS = {
     "products_": "products",
 }
 NOT_EQUAL = "not equal"
-RATIO = ("95 % interval", "blocks", "published")
+RATIO = ("95 % interval", "blocks", PUBLISHED)
 OTHERS = (
     "Source of the published figures: {source}; TensorFlow 1.15 and PyTorch 1.4 on a P100: another "
     "machine, other versions."

@@ -109,5 +109,7 @@ def sections(evidence: Evidence) -> list[Section]:
         ]
         title = f"Control {control.name}: {tables.versus(comparison)}"
         caption = f"Expected {control.expected}; {result(control)}."
-        tables_of_controls.append(Section(title, caption, header, rows))
+        notes = tables.reason_notes(comparison.findings)
+        section = Section(title, caption, header, rows, True, result(control), notes=notes)
+        tables_of_controls.append(section)
     return tables_of_controls

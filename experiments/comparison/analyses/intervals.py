@@ -18,6 +18,7 @@ from experiments.comparison.report.canvas import (
     INK,
     LABEL_WIDTH,
     NEUTRAL,
+    PAGE_INCHES,
     SOFT,
     Colours,
     Drawing,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 Bounds = tuple[float | None, float | None, float | None]
 MAXIMUM_LINES = 40
+HIGH_INCHES = 4.0
 FOREST = (
     "A dot is the geometric mean ratio over paired blocks, a line its 95 % interval, the band the "
     "margin (±{margin}). Right of 1 is better in every line: where less is better, the ratio is "
@@ -76,7 +78,8 @@ def strata(evidence: Evidence) -> list[Section]:
     numbers = map(number, ("p (Holm)", "prediction", "I²", "tau", "p, alike (Q)"))
     header: Header = ("outcome", comparison.factor, number("strata"), *EFFECT, *numbers)
     caption = STRATA + wording.rests_on(comparison)
-    return [Section("Across strata", caption, header, rows)] if rows else []
+    notes = tables.reason_notes(comparison.summaries)
+    return [Section("Across strata", caption, header, rows, notes=notes)] if rows else []
 
 
 def looks(evidence: Evidence) -> list[Section]:
@@ -93,7 +96,8 @@ def looks(evidence: Evidence) -> list[Section]:
         "level of its interval",
     )
     header: Header = ("stratum", *map(number, names))
-    return [Section("Looks", LOOKS, header, rows)] if rows else []
+    hint = f"{len(rows)} looks, one error rate"
+    return [Section("Looks", LOOKS, header, rows, True, hint)] if rows else []
 
 
 def forest(evidence: Evidence) -> list[Drawing]:
@@ -114,10 +118,12 @@ def forest(evidence: Evidence) -> list[Drawing]:
     if len(shown) < len(ratios):
         caption += f" {len(shown)} of {len(ratios):,} lines, headlines first; the table has all."
     labels = {label_of(finding.outcome.label, finding.row.stratum) for finding in shown}
-    letters = sum(1 + label.count("\n") for label in labels)
-    height = 0.9 + 0.28 * (len(shown) + 0.5 * len(labels)) + 0.1 * letters
+    lines = sum(1 + label.count("\n") for label in labels)
+    height = 0.6 + 0.16 * (len(shown) + 0.5 * len(labels)) + 0.1 * lines
+    # A high figure beside a low one would leave half of the page empty.
+    width = PAGE_INCHES / 2 if height < HIGH_INCHES else PAGE_INCHES
     paint = partial(_paint, shown, margin, evidence.colours)
-    return [Drawing("forest", "Ratios to the baseline", caption, height, paint)]
+    return [Drawing("forest", "Ratios to the baseline", caption, height, paint, width)]
 
 
 def _better_right(finding: Finding) -> Bounds:

@@ -34,7 +34,7 @@ def figure(evidence: Evidence) -> list[Drawing]:
     ]
     caption = CAPTION.format(runs=evidence.shown_runs)
     title = "Latency of single requests"
-    return paneled("latencies", title, caption, evidence.colours, panels, panel_inches=2.7)
+    return paneled("latencies", title, caption, evidence.colours, panels)
 
 
 def _panel(axes: Axes, runs: Sequence[RawRun], size: int, colours: Colours, stratum: str) -> None:

@@ -169,7 +169,7 @@ def figure(evidence: Evidence) -> list[Drawing]:
         "After every epoch: the mean over blocks and, around it, from the least to the greatest "
         f"run; {evidence.shown_runs} are shown."
     )
-    return paneled("learning", "Learning curves", caption, colours, panels, panel_inches=2.3)
+    return paneled("learning", "Learning curves", caption, colours, panels)
 
 
 def _panel(

@@ -99,4 +99,5 @@ def table(evidence: Evidence) -> list[Section]:
             )
         )
     title = "The papers’ procedure, for comparison only"
-    return [Section(title, CAPTION, header, lines)] if lines else []
+    hint = "not what the verdicts rest on"
+    return [Section(title, CAPTION, header, lines, True, hint)] if lines else []

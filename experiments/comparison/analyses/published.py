@@ -13,6 +13,7 @@ from experiments.comparison.verdicts.findings import Comparison
 from experiments.metrics import outcome
 
 THROUGHPUT = "train/examples_per_second"
+PUBLISHED = "published, other hardware"
 FIGURES = (
     "Other hardware, other versions, often other data: compare directions and ratios, not absolute "
     "figures."
@@ -36,8 +37,9 @@ def table(evidence: Evidence) -> list[Section]:
         for figure in evidence.published
     ]
     caption = f"Source: {evidence.source}. {FIGURES}" if evidence.source else FIGURES
-    header = ("what", "published", "here")
-    return [Section("Published figures beside ours", caption, header, rows)] if rows else []
+    header = ("what", PUBLISHED, "measured here")
+    title, hint = "Published, other hardware", f"{len(rows)} figures of others"
+    return [Section(title, caption, header, rows, True, hint)] if rows else []
 
 
 def _measured(evidence: Evidence, figure: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.runs.raw import evenly
 from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
+from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.metrics import Outcome
 from tracking.records import JIT_COMPILE, JIT_PLANNED, RAN_EAGERLY
 
@@ -47,8 +48,7 @@ CAPTION = (
 def by_level(evidence: Evidence) -> list[Drawing]:
     """Return a panel for every headline and stratum, with every run of every level."""
     comparison, panels = evidence.comparison, []
-    headlines = {finding.row.metric: finding for finding in wording.headlines(comparison)}
-    for metric, finding in headlines.items():
+    for metric, finding in _headlines(comparison).items():
         values = comparison.values.get(metric, ())
         for stratum in sorted({value.group for value in values}, key=natural):
             inside = [value for value in values if value.group == stratum]
@@ -63,6 +63,14 @@ def by_level(evidence: Evidence) -> list[Drawing]:
             )
     title = "Every run, those of one block joined"
     return paneled("blocks", title, CAPTION, evidence.colours, panels)
+
+
+def _headlines(comparison: Comparison) -> dict[str, Finding]:
+    return {
+        finding.row.metric: finding
+        for finding in wording.headlines(comparison)
+        if finding.row.metric not in comparison.unmeasurable
+    }
 
 
 def _panel(
@@ -101,9 +109,8 @@ def paint_levels(axes: Axes, values: Sequence[Value], factor: float, colours: Co
 def table(evidence: Evidence) -> list[Section]:
     """Return the usable runs with their value of each headline, in order of their start."""
     values = evidence.comparison.values
-    outcomes = {
-        finding.row.metric: finding.outcome for finding in wording.headlines(evidence.comparison)
-    }
+    headlines = _headlines(evidence.comparison)
+    outcomes = {metric: finding.outcome for metric, finding in headlines.items()}
     runs = {value.run: value for of_metric in values.values() for value in of_metric}
     if not runs or len(runs) > MAX_RUNS:
         return []
@@ -121,7 +128,9 @@ def table(evidence: Evidence) -> list[Section]:
         link = Cell(run, link=evidence.link(run))
         rows.append((link, value.level, value.group, value.block, *cells))
     caption = "In the order in which they began."
-    return [Section("Every run that counts", caption, header, rows, folded=True)]
+    hint = f"{len(rows):,} runs"
+    title = "Every run that counts"
+    return [Section(title, caption, header, rows, folded=True, hint=hint, on_page_only=True)]
 
 
 def eager_warnings(environment: Mapping[str, Mapping[str, str]]) -> list[ComparisonWarning]:

@@ -76,7 +76,6 @@ def tables(evidence: Evidence) -> list[Section]:
     free = FREE_STEPS if any(result.phase == WINDOWS for result in results) else ""
     total = max(evidence.comparison.n_runs, len(results))
     caption = CAPTION.format(runs=f"{len(results):,} of {total:,} runs") + free
-    sections = [Section("Was steady state reached?", caption, header, rows)]
     restless: list[Line] = [
         (
             Cell(result.run.run_id, link=evidence.link(result.run.run_id)),
@@ -86,7 +85,10 @@ def tables(evidence: Evidence) -> list[Section]:
         for result in results
         if result.steady.kind == RESTLESS
     ]
+    hint = f"{len(restless)} of {len(results)} runs were not steady"
+    sections = [Section("Was steady state reached?", caption, header, rows, True, hint)]
     if restless:
         columns = ("run", factor, "stratum", "block", "why")
-        sections.append(Section("Runs without a steady state", "", columns, restless))
+        title, hint = "Runs without a steady state", f"{len(restless)} runs"
+        sections.append(Section(title, "", columns, restless, True, hint))
     return sections

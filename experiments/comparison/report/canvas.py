@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 INK, SOFT, GRID, BAND, JOIN = "#1c2430", "#5a6675", "#e4e9ef", "#eaf1f8", "#c3ccd6"
 LEVELS = ("#2f6db3", "#d9792b", "#3a9a6b", "#8d5fb0", "#b8434e", "#6b7785", "#b59a1f", "#2aa1b3")
 GOOD, BAD, NEUTRAL = "#1d7f4e", "#b3362b", "#5a6675"
-WIDTH_INCHES = 9.2
+# Width of a page; narrower figures stand side by side.
+PAGE_INCHES = 12.2
 DOTS_AN_INCH = 160
-PANELS_A_ROW = 3
-MAXIMUM_PANELS = 9
-# Number of panels shown of a figure that would have more than the maximum.
-EXAMPLES = 6
+PANELS_A_ROW = 4
+MAXIMUM_PANELS = 8
 LABEL_WIDTH = 34
 # Ratio of an axis' ends from which its ticks are on a logarithmic scale.
 WIDE = 4.0
@@ -63,6 +62,12 @@ class Figure:
     caption: str
     svg: str = field(repr=False)
     png: bytes = field(repr=False)
+    width_inches: float = PAGE_INCHES
+
+    @property
+    def width_percent(self) -> float:
+        """Share of the page that it takes; its letters are then as large as any other's."""
+        return 100 * self.width_inches / PAGE_INCHES
 
     @property
     def address(self) -> str:
@@ -82,6 +87,7 @@ class Drawing:
     caption: str
     height_inches: float
     paint: Callable[[Canvas], None]
+    width_inches: float = PAGE_INCHES
 
 
 def colours_of(levels: Sequence[str]) -> Colours:
@@ -102,7 +108,7 @@ def draw(drawing: Drawing) -> Figure:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
 
-    size = (WIDTH_INCHES, drawing.height_inches)
+    size = (drawing.width_inches, drawing.height_inches)
     svg, png = io.StringIO(), io.BytesIO()
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -118,7 +124,8 @@ def draw(drawing: Drawing) -> Figure:
         FigureCanvasSVG(canvas).print_svg(  # type: ignore[no-untyped-call]
             svg, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
-    return Figure(drawing.name, drawing.title, drawing.caption, svg.getvalue(), png.getvalue())
+    texts = (drawing.name, drawing.title, drawing.caption)
+    return Figure(*texts, svg.getvalue(), png.getvalue(), drawing.width_inches)
 
 
 def paneled(
@@ -128,38 +135,43 @@ def paneled(
     colours: Colours,
     panels: Sequence[Callable[[Axes], None]],
     *,
-    panel_inches: float = 1.9,
+    panel_inches: float = 2.3,
 ) -> list[Drawing]:
     """Return small multiples with one legend; no drawing without a panel.
 
     The caption states how many panels are left out.
     """
-    shown = panels if len(panels) <= MAXIMUM_PANELS else panels[:EXAMPLES]
+    shown = panels[:MAXIMUM_PANELS]
     if len(panels) > len(shown):
         caption += f" The first {len(shown)} of {len(panels)} panels."
     columns = min(len(shown), PANELS_A_ROW)
     rows = math.ceil(len(shown) / PANELS_A_ROW)
+    width = PAGE_INCHES * columns / PANELS_A_ROW
+    labels = [shortened(level, 48) for level in colours]
+    # Entries of the legend beside each other: fifteen small letters take an inch.
+    entries = max(1, min(len(labels), int(15 * width) // (6 + max(map(len, labels)))))
+    legend_inches = 0.2 + 0.18 * math.ceil(len(labels) / entries)
 
     def paint(canvas: Canvas) -> None:
         for place, panel in enumerate(shown, 1):
             panel(canvas.add_subplot(rows, columns, place))
-        _legend(canvas, colours)
+        _legend(canvas, labels, list(colours.values()), entries)
 
-    return [Drawing(name, title, caption, 0.6 + panel_inches * rows, paint)] if panels else []
+    height = legend_inches + panel_inches * rows
+    return [Drawing(name, title, caption, height, paint, width)] if panels else []
 
 
-def _legend(canvas: Canvas, colours: Colours) -> None:
+def _legend(canvas: Canvas, labels: Sequence[str], colours: Sequence[str], entries: int) -> None:
     from matplotlib.lines import Line2D
 
-    labels = [shortened(level, 48) for level in colours]
     canvas.legend(
         handles=[
             Line2D([], [], marker="o", linestyle="", markersize=5, color=colour)
-            for colour in colours.values()
+            for colour in colours
         ],
         labels=labels,
         loc="outside upper left",
-        ncols=max(1, min(len(labels), 140 // (6 + max(map(len, labels))))),
+        ncols=entries,
         frameon=False,
         fontsize=8,
     )

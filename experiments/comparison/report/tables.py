@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from experiments.comparison.report import wording
-from experiments.comparison.report.sections import Cell, Column, Header, Line, Section
+from experiments.comparison.report.sections import (
+    Cell,
+    Column,
+    Header,
+    Line,
+    Note,
+    Section,
+)
 from experiments.comparison.verdicts import reasons
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
+from experiments.metrics import outcome
 
 Link = Callable[[str], str]
-EFFECT: Header = ("effect", "95 % CI", "verdict")
+EFFECT: Header = (Column("effect", decimal=True), Column("95 % CI", decimal=True), "verdict")
+CAPTION = "Every line compares a level with the baseline {baseline}."
+VALUES = "Geometric means over blocks for ratios, means for differences."
 FAMILIES = {
-    False: "at most 5 % of reports show a difference where there is none (Holm, over all rows).",
-    True: "at most 5 % of reports show a difference where there is none among the primary rows, "
+    False: "At most 5 % of reports show a difference where there is none (Holm, over all rows).",
+    True: "At most 5 % of reports show a difference where there is none among the primary rows, "
     "declared beforehand, and another 5 % among the exploratory ones (Holm, in each family).",
 }
-CAPTION = (
-    "Every line compares a level with the baseline {baseline}. Values are geometric means over "
-    "blocks for ratios, means for differences. Error rates: {families} A true effect that just "
-    "reaches the margin is called equivalent in at most 5 % of rows, and beyond the margin in at "
-    "most 2.5 %; many rows together have more such errors. Smallest detectable effect: the true "
-    "effect that 80 % of such campaigns show, among all rows of its family."
+EQUIVALENCE = (
+    "A true effect that just reaches the margin is called equivalent in at most 5 % of rows, and "
+    "beyond the margin in at most 2.5 %; many rows together have more such errors."
 )
+DETECTABLE = "The true effect that 80 % of such campaigns show, among all rows of its family."
+# Rows from which the table has the headlines only, with all rows in a section that opens.
+MANY_ROWS = 40
+MAX_LABELS = 6
 
 
 def nowhere(_run: str) -> str:
@@ -56,7 +68,11 @@ def versus(comparison: Comparison) -> str:
 
 def verdicts(comparison: Comparison) -> Section:
     """Return a row for each finding, with headings for strata and families."""
-    findings = comparison.findings
+    findings = [
+        finding
+        for finding in comparison.findings
+        if finding.row.metric not in comparison.unmeasurable
+    ]
     bases = {finding.row.a for finding in findings} or {comparison.baseline}
     several = len({(finding.row.a, finding.row.b) for finding in findings}) > 1
     sides = (
@@ -86,19 +102,67 @@ def verdicts(comparison: Comparison) -> Section:
                 str(row.n_blocks),
             )
         )
-    families = FAMILIES[bool(comparison.primary)]
-    caption = CAPTION.format(
-        baseline=wording.level_name(comparison.baseline, comparison.factor), families=families
-    )
-    return Section("Verdicts", caption, header, rows)
+    caption = CAPTION.format(baseline=wording.level_name(comparison.baseline, comparison.factor))
+    notes = reason_notes(findings)
+    if same_reason and notes:
+        caption, notes = f"{caption} {notes[0].text}", []
+    notes.append(Note("values", VALUES))
+    if any(finding.row.p is not None for finding in findings):
+        error_rates = f"{FAMILIES[bool(comparison.primary)]} {EQUIVALENCE}"
+        notes += [Note("error rates", error_rates), Note("smallest detectable effect", DETECTABLE)]
+    return Section("Verdicts", caption, header, rows, notes=notes)
+
+
+def headline_verdicts(comparison: Comparison) -> Section:
+    """Return the verdict table; of many rows the headlines."""
+    if len(comparison.findings) > MANY_ROWS:
+        comparison = replace(comparison, findings=tuple(wording.headlines(comparison)))
+    return verdicts(comparison)
+
+
+def all_verdicts(comparison: Comparison) -> list[Section]:
+    """Return the verdict table of every row, if there are too many for the first one."""
+    if len(comparison.findings) <= MANY_ROWS:
+        return []
+    section = verdicts(comparison)
+    count = len([line for line in section.rows if not isinstance(line, str)])
+    return [replace(section, title="All verdicts", folded=True, hint=f"{count:,} rows")]
 
 
 def effect(finding: Finding, *, with_reason: bool = True) -> tuple[str | Cell, ...]:
     """Return the cells of `EFFECT`; a verdict that is open has its reason."""
-    row = finding.row
-    note = reasons.widening(row) if finding.judged else row.reason
-    verdict = Cell(row.verdict, style(finding), note if with_reason else "")
+    code = reason_code(finding) if with_reason else ""
+    note = ""
+    if code:
+        note = reasons.phrase(finding)
+        if finding.judged:
+            note = f"interval {finding.row.widening:.1f} times as wide"
+    verdict = Cell(finding.row.verdict, style(finding), note, code=code)
     return wording.effect(finding), wording.effect_interval(finding), verdict
+
+
+def reason_code(finding: Finding) -> str:
+    """Return the code of what a row's reader should know; empty of a plain verdict."""
+    row = finding.row
+    if finding.judged:
+        return row.widened_by
+    return str(finding.mismatch or finding.withheld or row.no_estimate or finding.decision)
+
+
+def reason_notes(findings: Iterable[Finding]) -> list[Note]:
+    """Return every distinct reason in full, with the outcomes that it concerns."""
+    labels: dict[tuple[str, str], dict[str, None]] = {}
+    for finding in findings:
+        if code := reason_code(finding):
+            text = reasons.explanation(finding)
+            if finding.judged:
+                cause = reasons.widening(finding.row)
+                text = f"{cause[:1].upper()}{cause[1:]}."
+            labels.setdefault((code, text), {})[wording.describe_outcome(finding)] = None
+    return [
+        Note(code, text, wording.joined(wording.shortened(list(rows), MAX_LABELS)))
+        for (code, text), rows in labels.items()
+    ]
 
 
 def values(finding: Finding) -> tuple[str, str]:
@@ -112,13 +176,39 @@ def decimal(value: float | None, form: str = "{:.2f}") -> str:
 
 
 def environment(comparison: Comparison) -> Section:
+    """Return the facts of each level's runs, those that differ first."""
     by_level = comparison.environment
     facts = dict.fromkeys(name for values in by_level.values() for name in values)
-    rows = [
+    lines = [
         (fact, *(by_level[level].get(fact, wording.NONE) for level in comparison.levels))
         for fact in facts
     ]
-    return Section("Environment, side by side", "", ("", *comparison.levels), rows)
+    different = [line for line in lines if len(set(line[1:])) > 1]
+    same = [line for line in lines if len(set(line[1:])) == 1]
+    rows: list[Line] = [*different, *same]
+    if different and same:
+        rows = ["Different", *different, "The same", *same]
+    hint = f"{len(different)} of {len(lines)} facts differ"
+    header = ("", *comparison.levels)
+    return Section("Environment, side by side", "", header, rows, folded=True, hint=hint)
+
+
+def not_measured(comparison: Comparison) -> list[Section]:
+    """Return what this design, these runs or this machine cannot measure, once for each reason."""
+    labels: dict[str, dict[str, None]] = {}
+    for finding in comparison.findings:
+        if finding.row.metric in comparison.unmeasurable:
+            text = reasons.explanation(finding)
+            labels.setdefault(text, {})[finding.outcome.label] = None
+    for metric in comparison.unmeasured:
+        labels.setdefault("No run has a value.", {})[outcome(metric).label] = None
+    for sensor, why in comparison.missing_sensors.items():
+        labels.setdefault(f"Not available: {why}", {})[sensor] = None
+    rows: list[Line] = [(", ".join(names), reason) for reason, names in labels.items()]
+    names = [name for of_reason in labels.values() for name in of_reason]
+    hint = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    header = ("what", "reason")
+    return [Section("Not measured", "", header, rows, folded=True, hint=hint)] if rows else []
 
 
 def excluded(comparison: Comparison, link: Link = nowhere) -> Section:
@@ -133,5 +223,6 @@ def excluded(comparison: Comparison, link: Link = nowhere) -> Section:
         )
         for exclusion in comparison.excluded
     ]
+    hint = f"{len(rows)} of runs and values" if rows else "no run"
     caption = "" if rows else "No run was left out. The verdicts say why a pair was not compared."
-    return Section("Left out, and why", caption, header, rows)
+    return Section("Left out, and why", caption, header, rows, folded=True, hint=hint)

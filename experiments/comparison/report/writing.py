@@ -88,19 +88,6 @@ def subtitle(comparison: Comparison) -> str:
     )
 
 
-def missing(comparison: Comparison) -> list[str]:
-    """Return what was not measured, and which sensors are not available."""
-    unmeasured = (
-        [f"Not measured in any run: {', '.join(comparison.unmeasured)}."]
-        if comparison.unmeasured
-        else []
-    )
-    return [
-        *unmeasured,
-        *(f"Not available: {sensor}: {why}" for sensor, why in comparison.missing_sensors.items()),
-    ]
-
-
 def terminal(comparison: Comparison) -> Table:
     """Return the verdict table for a terminal; of very many rows the headlines."""
     findings, title = comparison.findings, tables.versus(comparison)

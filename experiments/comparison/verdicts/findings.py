@@ -341,6 +341,19 @@ class Comparison:
         return pd.DataFrame([vars(row) for row in self.rows], columns=names)
 
     @property
+    def unmeasurable(self) -> frozenset[str]:
+        """Metrics that the design cannot measure in any pair: cells that take turns have no total.
+
+        Their rows stay in `comparison.json`; no table or figure has them.
+        """
+        measurable = {
+            finding.row.metric
+            for finding in self.findings
+            if finding.mismatch is not Mismatch.TURNS
+        }
+        return frozenset(finding.row.metric for finding in self.findings) - measurable
+
+    @property
     def busy(self) -> str:
         """Reason for which no time may be judged, if others disturbed the cells of any row."""
         return next((finding.busy for finding in self.findings if finding.busy), "")

@@ -6,9 +6,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from experiments.comparison.runs.pairing import Mismatch
 from experiments.comparison.statistics import significance
 from experiments.comparison.statistics.estimates import ROUNDING, Estimate
-from experiments.comparison.verdicts.decision import ALPHA, Decision, Effect, Widening
+from experiments.comparison.verdicts.decision import (
+    ALPHA,
+    MINIMUM_BLOCKS,
+    Decision,
+    Effect,
+    NoEstimate,
+    Widening,
+    Withheld,
+)
 from experiments.comparison.verdicts.findings import (
     DETERMINISTIC,
     EQUIVALENT,
@@ -26,6 +35,45 @@ VERDICTS = {
     Decision.WITHIN_MARGIN: WITHIN_MARGIN,
     Decision.EQUIVALENT: EQUIVALENT,
 }
+# Reason code -> three to eight words; codes of one value mean the same.
+PHRASES: dict[str, str] = {
+    Mismatch.NO_RUN: "no usable run on one side",
+    Mismatch.SETTINGS: "other settings differ too",
+    Mismatch.MACHINES: "runs of several machines",
+    Mismatch.VERSIONS: "versions or hardware differ too",
+    Mismatch.SEVERAL_RUNS: "several runs of one cell",
+    Mismatch.NO_PAIR: "no block holds both sides",
+    Mismatch.ORDER: "sides did not alternate closely",
+    Mismatch.TURNS: "not measurable with pairing=interleaved",
+    NoEstimate.NOT_MEASURED: "not measured on one side",
+    NoEstimate.NO_RATIO: "zero or negative values",
+    NoEstimate.TOO_FEW_STRATA: "too few strata for a summary",
+    Withheld.BUSY_MACHINE: "other programs were running",
+    Decision.IDENTICAL: "the same value in every block",
+    Decision.CONSTANT: "a constant difference below the margin",
+    Decision.DIFFERENT: "interval lies beyond the margin",
+    Decision.WITHIN_MARGIN: "a difference below the margin",
+    Decision.EQUIVALENT: "any difference is below the margin",
+    Decision.SIZE_OPEN: "perhaps smaller than the margin",
+    Decision.OPEN: "the interval is too wide",
+}
+
+
+def phrase(finding: Finding) -> str:
+    """Return the reason of a verdict in three to eight words."""
+    row = finding.row
+    code = finding.mismatch or finding.withheld or row.no_estimate or finding.decision
+    if code == Withheld.TOO_FEW_BLOCKS:
+        return f"{row.n_blocks} of at least {MINIMUM_BLOCKS} blocks"
+    if code is Decision.OPEN and row.p is not None and row.p <= ALPHA:
+        return "not significant among all tests (Holm)"
+    return PHRASES[code]
+
+
+def explanation(finding: Finding) -> str:
+    """Return the whole reason of a verdict as a sentence."""
+    reason = finding.row.reason
+    return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
 
 
 @dataclass(frozen=True)

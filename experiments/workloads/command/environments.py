@@ -10,12 +10,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.config import devices, virtual_environments
 from experiments.config import settings as settings_
-from experiments.config import virtual_environments
 from experiments.config.virtual_environments import VirtualEnvironment, python_of
 from experiments.datasets.files import hold_lock, replace_text
 from tracking import plain, provenance, whereabouts
@@ -72,8 +72,18 @@ def make(
     """
     if request.commit is None:
         return _complete(request, cwd, cache, progress)
-    with _worktree(request.commit, cwd, cache, progress) as folder:
-        return _complete(request, folder, cache, progress)
+    place, folder = _check_out(request.commit, cwd, cache, progress)
+    try:
+        if not (place / folder).is_dir():
+            raise UsageError(
+                ErrorCode.NOT_FOUND,
+                f"commit={plain.short(request.commit)} has no folder {folder}; "
+                "choose another cwd or commit",
+            )
+        return _complete(request, place / folder, cache, progress)
+    except BaseException:
+        _remove(place, cwd)
+        raise
 
 
 def make_virtual(
@@ -90,9 +100,10 @@ def make_virtual(
     with hold_lock(place.with_suffix(".lock")):
         if not _is_complete(place):
             shutil.rmtree(place, ignore_errors=True)
-            progress(f"environment: {', '.join(environment.requirements) or environment.python}")
+            content = ", ".join(environment.requirements) or f"python {environment.python}"
+            progress(PASSWORD.sub("***", f"environment: {content}"))
             _install(environment, place)
-            packages = virtual_environments.installed(python_of(place))
+            packages = virtual_environments.installed(python_of(place), _isolated())
             replace_text(place / COMPLETE, json.dumps(packages))
     return place
 
@@ -124,7 +135,8 @@ def _complete(
         "VIRTUAL_ENV": str(place),
         "PYTHONHOME": None,
     }
-    packages = virtual_environments.installed(python_of(place))
+    seen = devices.changed(os.environ, variables)
+    packages = virtual_environments.installed(python_of(place), seen)
     return Environment(cwd, variables, packages, commit)
 
 
@@ -132,7 +144,7 @@ def _is_complete(place: Path) -> bool:
     """Return whether an environment is as it was made: nobody installed more into it."""
     with suppress(OSError, ValueError, UsageError):
         made: object = json.loads((place / COMPLETE).read_text(encoding="utf-8"))
-        return made == virtual_environments.installed(python_of(place))
+        return made == virtual_environments.installed(python_of(place), _isolated())
     return False
 
 
@@ -168,12 +180,11 @@ def _run(command: Sequence[str], environment: VirtualEnvironment, label: str) ->
     Raises:
         UsageError: If it fails, with the reason in its output.
     """
-    of_shell = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1", "PYTHONHOME": ""}
     try:
         done = subprocess.run(
             command,
             cwd=environment.folder,
-            env={**os.environ, **of_shell},
+            env=_isolated() | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -192,6 +203,11 @@ def _run(command: Sequence[str], environment: VirtualEnvironment, label: str) ->
     )
 
 
+def _isolated() -> dict[str, str]:
+    """Return the variables of processes to which only the environment's packages are installed."""
+    return devices.changed(os.environ, dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")))
+
+
 def _reason(output: str) -> str:
     """Return the errors in the output of pip, uv or virtualenv in one line."""
     lines = [line.strip(" ×╰─▶│├") for line in output.splitlines()]
@@ -200,25 +216,24 @@ def _reason(output: str) -> str:
     return plain.line(text if len(text) <= MAX_REASON_CHARACTERS else text[:MAX_REASON_CHARACTERS])
 
 
-@contextmanager
-def _worktree(
+def _check_out(
     commit: str, cwd: Path, cache: Path, progress: Callable[[str], None]
-) -> Iterator[Path]:
-    """Yield the counterpart of a folder in a new worktree, which an exception removes.
+) -> tuple[Path, Path]:
+    """Return the folder of a new worktree, and the path in it that a working folder has.
 
-    Its lock names this process: whatever ends it, a later one recognizes the worktree.
+    The worktree's lock names this process: whatever ends it, a later one recognizes the worktree.
 
     Raises:
-        UsageError: If there is no such commit, repository or folder.
+        UsageError: If there is no such commit or repository, or if it cannot be checked out.
     """
     label = f"commit={plain.short(commit)}"
     try:
-        root = Path(provenance.git("rev-parse", "--show-toplevel", folder=cwd))
-    except (OSError, subprocess.SubprocessError):
+        root = Path(provenance.git("rev-parse", "--show-toplevel", folder=cwd)).resolve()
+    except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(
             ErrorCode.NOT_FOUND,
-            f"{label}: {cwd.resolve()} is in no git repository; "
-            "set cwd to a folder of one, or leave commit out",
+            f"{label}: git in {cwd.resolve()}: {_of_git(error)}; "
+            "set cwd to a folder of a repository, or leave commit out",
         ) from None
     try:
         target = ("--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
@@ -232,26 +247,24 @@ def _worktree(
     _remove_worktrees(cwd, lambda owner: whereabouts.is_alive(owner) is False)
     progress(f"commit {commit}: {digest[:12]}")
     place = _new_folder(root, cache, digest)
-    owner = json.dumps(whereabouts.process_tags())
+    reason = json.dumps(whereabouts.process_tags())
+    add = ("worktree", "add", "--detach", "--lock", "--reason", reason, str(place), digest)
     try:
-        add = ("worktree", "add", "--detach", "--lock", "--reason", owner, str(place), digest)
         provenance.git(*add, folder=cwd, timeout_seconds=CHECKOUT_SECONDS)
-        folder = place / cwd.resolve().relative_to(root.resolve())
-        if not folder.is_dir():
-            raise UsageError(
-                ErrorCode.NOT_FOUND,
-                f"{label} has no folder {folder.relative_to(place)}; choose another cwd or commit",
-            )
-        yield folder
-    except subprocess.SubprocessError as error:
+    except BaseException as error:
         _remove(place, cwd)
-        reason = plain.short(str(getattr(error, "stderr", None) or error).strip())
+        if not isinstance(error, OSError | subprocess.SubprocessError):
+            raise
         raise UsageError(
-            ErrorCode.UNWRITABLE, f"{label} cannot be checked out in {place}: {reason}"
+            ErrorCode.UNWRITABLE, f"{label} cannot be checked out in {place}: {_of_git(error)}"
         ) from None
-    except BaseException:
-        _remove(place, cwd)
-        raise
+    return place, cwd.resolve().relative_to(root)
+
+
+def _of_git(error: Exception) -> str:
+    """Return the reason for which git failed."""
+    text = getattr(error, "stderr", None) or str(error)
+    return plain.short(text.strip().splitlines()[-1])
 
 
 def _remove_worktrees(cwd: Path, is_over: Callable[[Mapping[str, str]], bool]) -> None:
@@ -269,7 +282,7 @@ def _new_folder(root: Path, cache: Path, digest: str) -> Path:
     Inside the repository, programs would find its settings in the folders above.
     """
     parent = cache.resolve()
-    if parent.is_relative_to(root.resolve()):
+    if parent.is_relative_to(root):
         parent = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "evenhand"
     settings_.require_writable(parent / "worktrees", "cache=DIR")
     return Path(tempfile.mkdtemp(prefix=f"{root.name}-{digest[:12]}-", dir=parent / "worktrees"))

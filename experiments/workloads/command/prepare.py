@@ -12,6 +12,7 @@ from typing import Any
 
 from experiments.config import durations
 from experiments.config.race_file import Level, Race
+from experiments.config.virtual_environments import differing as differing_packages
 from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
 from experiments.studies import race as study
 from experiments.studies.race import Settings
@@ -37,7 +38,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
         if not settings.cold
     ]
     prepared = Prepared(info, {}, tuple(before), files={"race.json": definition})
-    differing = _differing([environment.packages for environment in made.values()])
+    differing = differing_packages(environment.packages for environment in made.values())
     of_treatment = {}
     for treatment in study.treatments(settings):
         (name,) = treatment.settings["level"]
@@ -89,12 +90,6 @@ def _recorded(level: Level, environment: Environment) -> dict[str, Any]:
     values = level.model_dump(mode="json", exclude={"env", "commit"})
     made = {"commit": environment.commit, "packages": dict(environment.packages)}
     return {**values, "variables": level.variables, **made}
-
-
-def _differing(packages: Collection[Mapping[str, str]]) -> set[str]:
-    """Return the names of packages whose versions differ, or that some environments lack."""
-    names = {name for installed in packages for name in installed}
-    return {name for name in names if len({installed.get(name) for installed in packages}) > 1}
 
 
 def _tags(environment: Environment, differing: Collection[str]) -> dict[str, str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from experiments.config import settings as settings_
 from experiments.config import variation, virtual_environments
 from experiments.config.settings import CampaignSettings
 from experiments.planning import treatments
+from experiments.run import preparation
 from tests.conftest import Place
 from tests.experiments.command.packages import install_only_from, make_tiny, packages_of_this
 from tests.experiments.comparison.campaigns import STEP
@@ -46,6 +50,9 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_versions_share_blocks_through_extension(place: Place, wheels: Path) -> None:
     local = Place(place.folder, place.folder / "cache", place.uri)  # its environments
+    dry = local.run(**TOY, levels=LEVELS, dry_run="true")
+    assert dry.returncode == 0, dry.stdout + dry.stderr
+    assert not local.cache.exists()
     done = local.run(**TOY, levels=LEVELS)
     assert done.returncode == 3, done.stdout + done.stderr
     places = list((local.cache / virtual_environments.FOLDER).glob("*/evenhand.json"))
@@ -75,6 +82,20 @@ def test_versions_share_blocks_through_extension(place: Place, wheels: Path) -> 
     (parity,) = folder.glob("parity.json")
     sides = {(row["reference"], row["framework"]) for row in json.loads(parity.read_text())}
     assert sides == {("toy, tiny==1.0", "toy, tiny==2.0")}
+
+
+def test_version_that_cells_would_not_see_is_refused(
+    wheels: Path, tmp_path: Path, toy_installed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shadow = tmp_path / "shadow"
+    shutil.unpack_archive(make_tiny(tmp_path / "others", "9.0"), shadow, "zip")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(shadow), os.environ["PYTHONPATH"]]))
+    named = settings(frameworks="toy", levels=LEVELS, cache=str(tmp_path / "cache"))
+    with pytest.raises(UsageError) as error:
+        preparation.make_environments(named, lambda *_: None)
+    assert error.value.code is ErrorCode.CONFLICT
+    assert "9.0" in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +134,14 @@ def test_treatments_have_versions_and_a_control_the_baseline() -> None:
     }
 
 
+def test_extra_of_a_package_is_part_of_its_level() -> None:
+    text = "tensorflow[and-cuda]==2.21.0 keras==3.15.1"
+    assert variation.check_pins(text) == {"tensorflow": "2.21.0", "keras": "3.15.1"}
+    environment = virtual_environments.of_level("tensorflow", text)
+    assert environment.requirements[:2] == ("tensorflow[and-cuda]==2.21.0", "keras==3.15.1")
+    assert "tensorflow" not in environment.requirements
+
+
 def test_constraints_hold_for_what_does_not_depend_on_the_version() -> None:
     environment = virtual_environments.of_level("pytorch", "torch==2.14.1")
     pinned = dict(line.split("==") for line in environment.constraints)
@@ -125,3 +154,28 @@ def test_constraints_hold_for_what_does_not_depend_on_the_version() -> None:
     names = {line.partition("==")[0] for line in of_numpy.constraints}
     assert "numpy" not in names
     assert {"torch", "torchvision", "triton"} <= names
+
+
+@pytest.mark.slow
+def test_two_releases_of_a_framework_are_measured_in_the_same_blocks(place: Place) -> None:
+    """Needs a package index, and 5 GB in the cache."""
+    levels = ("tensorflow==2.20.0", "tensorflow==2.21.0")
+    options = {"levels": ",".join(levels), "blocks": "2", "steps_per_epoch": "5", "threads": "1"}
+    words = [f"--{name}={value}" for name, value in options.items()]
+    folders = (f"--cache={place.cache}", f"--journal={place.journal}")
+    done = place.call(sys.executable, "-m", "experiments", "lenet", *words, *folders)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    runs = [run for run in Store(place.uri).runs("lenet") if run.tags.get("kind") == "cell"]
+    assert len(runs) == 4
+    assert {run.params["framework"] for run in runs} == {"tensorflow"}
+    for run in runs:
+        assert run.params["version"] == f"tensorflow=={run.tags['version.tensorflow']}"
+    (folder,) = place.journal.iterdir()
+    for path in folder.glob("cells/*/*/environment.json"):  # what the framework itself reports
+        environment = json.loads(path.read_text())
+        version = environment["packages"]["tensorflow"]
+        assert f"tensorflow-{version}" in path.parents[1].name
+        assert environment["framework"]["tensorflow"] == version
+    rows = json.loads((folder / "parity.json").read_text())
+    assert rows
+    assert all(row["equal"] for row in rows)

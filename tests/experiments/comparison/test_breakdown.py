@@ -12,6 +12,7 @@ from experiments.comparison import compare
 from experiments.comparison.analyses import Evidence, breakdown, published
 from experiments.comparison.analyses.breakdown import PARTS, breakdowns
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from experiments.comparison.report.sections import Cell
 from experiments.comparison.runs.warning import WarningCode
 from experiments.studies.training_speed import SHARES, SOURCE
 from tests.experiments.comparison.campaigns import frame
@@ -44,9 +45,10 @@ def test_breakdown_has_a_row_for_each_level() -> None:
     comparison = compare(profiled(), strata=("model",))
     (section,) = breakdown.table(Evidence(comparison))
     names = [column.name for column in section.columns]
-    for row, result in zip(section.rows, breakdowns(comparison), strict=True):
-        values = dict(zip(names, map(str, row), strict=True))
-        assert list(row[:2]) == [result.stratum, result.level]
+    for line, result in zip(section.lines, breakdowns(comparison), strict=True):
+        row = [cell.text for cell in line if isinstance(cell, Cell)]
+        values = dict(zip(names, row, strict=True))
+        assert row[:2] == [result.stratum, result.level]
         for part, name in PARTS.items():
             share = float(values[name].removesuffix(" %"))
             assert share == pytest.approx(100 * result.share(part), abs=0.05)

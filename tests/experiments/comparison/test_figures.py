@@ -44,7 +44,7 @@ def test_all_figures_are_valid() -> None:
     table = with_inference(pd.concat(parts, ignore_index=True))
     raw = raw_runs(table, strata=("workload",), maximum=9)
     figures = _draw(table, ("workload",), raw)
-    assert list(figures) == ["forest", "blocks", "latencies"]
+    assert list(figures) == ["forest", "latencies", "blocks"]
     for figure in figures.values():
         ET.fromstring(figure.svg)
         assert figure.png.startswith(b"\x89PNG")
@@ -94,4 +94,4 @@ def test_caption_counts_panels_that_are_left_out() -> None:
     parts = [frame(seed=at, campaign=f"c{at}").assign(machine=f"m{at}") for at in range(5)]
     table = pd.concat(parts, ignore_index=True)
     (drawing,) = runs.by_level(Evidence(compare(table, strata=["machine"]), table))
-    assert f"first {canvas.EXAMPLES} of " in drawing.caption
+    assert f"first {canvas.MAXIMUM_PANELS} of " in drawing.caption

@@ -1,0 +1,105 @@
+"""Races of versions: packages in environments, and commits in worktrees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.config import virtual_environments
+from tests.conftest import Place
+from tests.experiments.command import repository
+from tests.experiments.command.packages import install_only_from, make_tiny
+from tests.experiments.race.races import by_level, command, tags
+
+SECONDS = 0.25
+RACE = """
+[defaults]
+cwd = "project"
+[levels.old]
+command = "python work.py"
+commit = "v1"
+requirements = ["tiny==1.0"]
+[levels.new]
+command = "python work.py"
+commit = "v2"
+requirements = ["-c constraints.py", "tiny"]
+[levels.dirty]
+command = "python work.py"
+"""
+
+
+def test_levels_run_in_their_environments_at_their_commits(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = place.folder / "wheels"
+    for version in ("1.0", "2.0"):
+        make_tiny(wheels, version)
+    install_only_from(wheels, monkeypatch)
+    project = place.folder / "project"
+    texts = [f"import tiny; assert tiny.VERSION == '{number}.0'\n" for number in (1, 2)]
+    old = repository.commit(project, "v1", work=texts[0])
+    new = repository.commit(project, "v2", work=texts[1], constraints="tiny==2.0\n")
+    (project / "work.py").write_text("pass\n")
+    (place.folder / "race.toml").write_text(RACE)
+    cache = place.folder / "cache"  # its environments
+    words = command(place, file="race.toml", blocks="1", cache=str(cache))
+    done = place.call(*words)
+    assert done.returncode == 3, done.stdout + done.stderr
+
+    levels = {name: tags(run) for name, run in by_level(place).items()}
+    assert {name: values["outcome"] for name, values in levels.items()} == {
+        "old": "ok",
+        "new": "ok",
+        "dirty": "ok",
+    }
+    commits = [levels[name]["level.commit"] for name in ("old", "new", "dirty")]
+    assert commits[:2] == [old, new]
+    assert commits[2].startswith(f"{new}+changes.")
+    (folder,) = place.journal.iterdir()
+    result = json.loads((folder / "report" / "comparison.json").read_text())
+    versions = {level: facts.get("version.tiny") for level, facts in result["environment"].items()}
+    assert versions == {"old": "1.0", "new": "2.0", "dirty": None}
+    assert repository.worktrees(project) == []
+    assert len(list((cache / virtual_environments.FOLDER).glob("*/pyvenv.cfg"))) == 2
+
+
+@pytest.mark.slow
+def test_slower_commit_is_found(place: Place) -> None:
+    project = place.folder / "project"
+    for tag, seconds in (("v1", SECONDS), ("v2", 1.1 * SECONDS)):
+        repository.commit(project, tag, work=f"import time; time.sleep({seconds})\n")
+    lines = [
+        f"[levels.{tag}]\ncommand = 'python work.py'\ncommit = '{tag}'" for tag in ("v1", "v2")
+    ]
+    (project / "race.toml").write_text("\n".join(lines))
+    done = place.call(*command(place, file=str(project / "race.toml"), blocks="12", margin="0.02"))
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    (path,) = place.journal.glob("*/report/comparison.json")
+    rows = json.loads(path.read_text())["rows"]
+    (row,) = (row for row in rows if "wall" in row["metric"])
+    assert (row["a"], row["b"], row["verdict"]) == ("v1", "v2", "slower")
+    assert row["ci_low"] < 1.1 < row["ci_high"] * 1.05
+
+
+def numpy_race(folder: Path) -> Path:
+    """Write a race of two releases of NumPy."""
+    (folder / "work.py").write_text("import numpy; numpy.linalg.svd(numpy.ones((300, 300)))\n")
+    levels = [
+        f'[levels.numpy-{version}]\ncommand = "python work.py"\nrequirements = ["numpy=={version}"]'
+        for version in ("2.3.5", "2.4.6")
+    ]
+    path = folder / "race.toml"
+    path.write_text("\n".join(levels))
+    return path
+
+
+@pytest.mark.slow
+def test_two_releases_of_a_library_are_compared(place: Place) -> None:
+    """Needs a package index."""
+    path = numpy_race(place.folder)
+    done = place.call(*command(place, file=str(path), blocks="2"))
+    assert done.returncode == 3, done.stdout + done.stderr
+    versions = {name: tags(run)["version.numpy"] for name, run in by_level(place).items()}
+    assert versions == {"numpy-2.3.5": "2.3.5", "numpy-2.4.6": "2.4.6"}
