@@ -86,7 +86,8 @@ def test_repeated_files_are_blocks(
     """Import files of two commands, then run the printed call."""
     assert bring("hyperfine", *alternating(tmp_path, 8)) == DONE
     line = next(line for line in capsys.readouterr().out.splitlines() if "compare " in line)
-    assert main([*shlex.split(line)[2:], "--figures=false"]) == DONE
+    words = shlex.split(line)
+    assert main([*words[words.index("compare", 1) :], "--figures=false"]) == DONE
     (row,) = table(**LEVEL, baseline="true")["rows"]
     assert (row["b"], row["verdict"], row["n_blocks"]) == ("sleep", "slower", 8)
     assert row["estimate"] == pytest.approx(1.5, rel=0.001)

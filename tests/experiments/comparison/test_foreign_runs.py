@@ -63,7 +63,7 @@ def verdicts(result: Result) -> dict[str, str]:
     [
         ({}, ["tag framework or block", "--factor script (a, b)", "--pair_by seed", "set_tag("]),
         ({"factor": "script"}, ["tag block;", "--pair_by seed", "MLFLOW_RUN_CONTEXT="]),
-        ({"pair_by": "time"}, ["tag framework;", "--factor script (a, b) or", "set_tag("]),
+        ({"pair_by": "time"}, ["tag framework;", "--factor script (a, b), or", "set_tag("]),
     ],
     ids=str,
 )
