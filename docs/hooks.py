@@ -162,7 +162,16 @@ def _render_presets(presets: Mapping[str, Mapping[str, Any]]) -> str:
 
 def render_metrics() -> str:
     """Return the page of metrics, in the order of a report, then the rules for all others."""
-    header = ("metric", "meaning", "unit", "compared as", "better", "margin", "headline of")
+    header = (
+        "metric",
+        "meaning",
+        "unit",
+        "compared as",
+        "better",
+        "margin",
+        "headline of",
+        "in MLflow",
+    )
     prefixes = ", ".join(f"`{prefix}`" for prefix in catalogue.HIDDEN)
     parts = [
         "# Metrics",
@@ -190,6 +199,7 @@ def _metric_row(metric: catalogue.Metric) -> tuple[str, ...]:
         metric.better,
         margin,
         metric.headline[0] if metric.headline else "",
+        {"plain": "", "milliseconds": "in milliseconds", "no": "hidden"}[metric.shown],
     )
 
 

@@ -256,6 +256,7 @@ class CellSpec:
     nodes: tuple[Node, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
     clock: float = 0.0
+    study: str = ""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> CellSpec:

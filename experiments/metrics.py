@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from experiments.config.settings import suggestion
@@ -18,6 +19,8 @@ from tracking.errors import ErrorCode, UsageError
 Scale = Literal["ratio", "difference"]
 Better = Literal["lower", "higher", "neither"]
 Headline = tuple[str, int] | None
+# How MLflow shows a metric: as it is, in milliseconds, or not at all.
+Shown = Literal["plain", "milliseconds", "no"]
 # Values that a metric summarises: steps, windows of steps (if steps ran freely), or requests.
 Within = Literal["", "steps", "windows", "requests"]
 # Times to an accuracy, which some runs never reach: such runs are censored, not left out.
@@ -29,18 +32,10 @@ PRIMARY_AT_MOST = 3
 PROFILED = "profile/"
 CHECKS = "check/"
 COMPILED = ("train/compilations", "train/recompilations", "train/graph_breaks")
-HIDDEN = (
-    "live/",
-    "system/",
-    CHECKS,
-    "model/",
-    "idle/",
-    "machine/",
-    PROFILED,
-    "graph/",
-    TO_ACCURACY,
-    *COMPILED,
-)
+_UNJUDGED = (CHECKS, "model/", "idle/", "machine/", PROFILED, "graph/", *COMPILED)
+HIDDEN = ("live/", "system/", TO_ACCURACY, *_UNJUDGED)
+# Unknown to the catalogue, and read by programs only.
+_DETAILS = (*_UNJUDGED, "cpu/clock_", "gpu/clock_", "memory/peak_device_process_")
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 
@@ -61,6 +56,8 @@ class Metric:
         total: whether it depends on how much is trained: sums, and what was learned.
         exclusive: whether it is valid only in a process that has the machine for itself from its
             start: times of what happens once, and sums over the whole process.
+        shown: how MLflow shows it. What it does not show is in the run's hidden tag, from which
+            comparisons read it, and in `metrics.json`.
     """
 
     metric: str
@@ -76,6 +73,7 @@ class Metric:
     by_epoch: bool = False
     exclusive: bool = False
     total: bool = False
+    shown: Shown = "plain"
 
     @property
     def words(self) -> tuple[str, str]:
@@ -135,6 +133,7 @@ KNOWN = (
         "training throughput, steps timed one by one",
         "examples/s",
         "higher",
+        shown="no",
     ),
     _ratio(
         "train/images_per_second",
@@ -151,27 +150,37 @@ KNOWN = (
         headline=("training", 3),
         short=("step",),
         within="steps",
+        shown="milliseconds",
     ),
-    _ratio("train/step_seconds_p95", "p95 training step", "s"),
-    _ratio("train/first_step_seconds", "first training step", "s", exclusive=True),
+    _ratio("train/step_seconds_p95", "p95 training step", "s", shown="no"),
+    _ratio(
+        "train/first_step_seconds", "first training step", "s", exclusive=True, shown="milliseconds"
+    ),
     _ratio(TOTAL, "total training time", "s", short=("time",), exclusive=True, total=True),
-    _ratio("train/first_epoch_seconds", "first epoch", "s", exclusive=True, total=True),
-    _ratio("train/epoch_seconds", "median later epoch", "s", total=True),
-    _ratio("train/epoch_examples_per_second", "throughput of whole epochs", "examples/s", "higher"),
-    _ratio("val/total_seconds", "total validation time", "s", total=True),
-    _ratio("input/seconds_mean", "mean wait for a batch", "s"),
+    _ratio("train/first_epoch_seconds", "first epoch", "s", exclusive=True, total=True, shown="no"),
+    _ratio("train/epoch_seconds", "median later epoch", "s", total=True, shown="no"),
+    _ratio(
+        "train/epoch_examples_per_second",
+        "throughput of whole epochs",
+        "examples/s",
+        "higher",
+        shown="no",
+    ),
+    _ratio("val/total_seconds", "total validation time", "s", total=True, shown="no"),
+    _ratio("input/seconds_mean", "mean wait for a batch", "s", shown="no"),
     _ratio("features/images_per_second", "feature extraction throughput", "images/s", "higher"),
     _ratio("features/total_seconds", "total feature extraction time", "s", total=True),
     _ratio(
         *("inference/latency_seconds_p50", "median inference latency", "s"),
+        shown="milliseconds",
         headline=("inference", 1),
         verb="answers",
         short=("latency",),
         within="requests",
     ),
-    _ratio("inference/latency_seconds_p95", "p95 inference latency", "s"),
-    _ratio("inference/latency_seconds_p99", "p99 inference latency", "s"),
-    _ratio("inference/first_call_seconds", "first inference call", "s", exclusive=True),
+    _ratio("inference/latency_seconds_p95", "p95 inference latency", "s", shown="milliseconds"),
+    _ratio("inference/latency_seconds_p99", "p99 inference latency", "s", shown="no"),
+    _ratio("inference/first_call_seconds", "first inference call", "s", exclusive=True, shown="no"),
     _ratio(
         *("inference/examples_per_second", "inference throughput", "examples/s", "higher"),
         headline=("inference", 2),
@@ -195,6 +204,7 @@ KNOWN = (
         "memory/peak_device_with_warmup_bytes",
         "peak device memory with warm-up and autotuning",
         "bytes",
+        shown="no",
     ),
     _ratio(
         "memory/peak_tree_bytes",
@@ -210,8 +220,8 @@ KNOWN = (
         headline=("energy", 1),
         short=("energy",),
     ),
-    _ratio("energy/joules", "energy", "J", headline=("energy", 2), total=True),
-    _ratio("power/watts_mean", "mean power", "W", "neither"),
+    _ratio("energy/joules", "energy", "J", headline=("energy", 2), total=True, shown="no"),
+    _ratio("power/watts_mean", "mean power", "W", "neither", shown="no"),
     _difference(
         "val/loss",
         "validation loss",
@@ -239,22 +249,43 @@ KNOWN = (
     _difference(
         "val/bleu4", "BLEU-4", "points", "higher", 1.0, total=True, headline=("quality", 2)
     ),
-    _difference("val/bleu1_beam", "BLEU-1 with beam search", "points", "higher", 1.0, total=True),
-    _difference("val/bleu2_beam", "BLEU-2 with beam search", "points", "higher", 1.0, total=True),
-    _difference("val/bleu3_beam", "BLEU-3 with beam search", "points", "higher", 1.0, total=True),
-    _difference("val/bleu4_beam", "BLEU-4 with beam search", "points", "higher", 1.0, total=True),
-    _difference("cpu/temperature_celsius_mean", "mean CPU temperature", "°C", "lower", 1.0),
-    _difference("cpu/temperature_celsius_max", "maximum CPU temperature", "°C", "lower", 1.0),
-    _difference("gpu/temperature_celsius_mean", "mean GPU temperature", "°C", "lower", 1.0),
-    _difference("gpu/temperature_celsius_max", "maximum GPU temperature", "°C", "lower", 1.0),
-    _difference("cpu/utilization_percent_mean", "mean CPU utilisation", "%", "neither", 3.0),
-    _difference("gpu/utilization_percent_mean", "mean GPU utilisation", "%", "neither", 3.0),
+    _difference(
+        "val/bleu1_beam", "BLEU-1 with beam search", "points", "higher", 1.0, total=True, shown="no"
+    ),
+    _difference(
+        "val/bleu2_beam", "BLEU-2 with beam search", "points", "higher", 1.0, total=True, shown="no"
+    ),
+    _difference(
+        "val/bleu3_beam", "BLEU-3 with beam search", "points", "higher", 1.0, total=True, shown="no"
+    ),
+    _difference(
+        "val/bleu4_beam", "BLEU-4 with beam search", "points", "higher", 1.0, total=True, shown="no"
+    ),
+    _difference(
+        "cpu/temperature_celsius_mean", "mean CPU temperature", "°C", "lower", 1.0, shown="no"
+    ),
+    _difference(
+        "cpu/temperature_celsius_max", "maximum CPU temperature", "°C", "lower", 1.0, shown="no"
+    ),
+    _difference(
+        "gpu/temperature_celsius_mean", "mean GPU temperature", "°C", "lower", 1.0, shown="no"
+    ),
+    _difference(
+        "gpu/temperature_celsius_max", "maximum GPU temperature", "°C", "lower", 1.0, shown="no"
+    ),
+    _difference(
+        "cpu/utilization_percent_mean", "mean CPU utilisation", "%", "neither", 3.0, shown="no"
+    ),
+    _difference(
+        "gpu/utilization_percent_mean", "mean GPU utilisation", "%", "neither", 3.0, shown="no"
+    ),
     _difference(
         "input/share_percent",
         "share of training time spent waiting for batches",
         "%",
         "neither",
         3.0,
+        shown="no",
     ),
 )
 BY_SUFFIX = (
@@ -295,12 +326,31 @@ def outcome(metric: str) -> Metric:
         if name in _PLACE:
             rules = KNOWN[_PLACE[name]]
             if phase or batch:
-                rules = replace(rules, headline=None, verb="", within="")
+                shown = rules.shown if rules.verb else "no"
+                rules = replace(rules, headline=None, verb="", within="", shown=shown)
             return replace(rules, metric=metric, label=f"{rules.label}{phase}{suffix}")
     for rule in BY_SUFFIX:
         if fnmatch.fnmatchcase(key, rule.metric):
             return replace(rule, metric=metric, label=metric)
     return Metric(metric, "ratio", "neither", None, metric, "", total=True)
+
+
+@lru_cache(4_096)
+def shown_name(metric: str) -> str:
+    """Return the name under which MLflow shows a metric; empty if it does not."""
+    shown = outcome(metric).shown
+    if shown == "no" or without_batch(metric).removeprefix("inference/").startswith(_DETAILS):
+        return ""
+    return metric.replace("_seconds", "_milliseconds") if shown == "milliseconds" else metric
+
+
+def without_copies(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of a run without those in milliseconds that it has in seconds, too."""
+    return {
+        key: value
+        for key, value in metrics.items()
+        if "_milliseconds" not in key or key.replace("_milliseconds", "_seconds") not in metrics
+    }
 
 
 def check_primary(

@@ -18,7 +18,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,6 +68,7 @@ QUICK = {
     "timing": "step",  # on a simulated GPU too: so few steps hold no window
     "others_limit_percent": "100",  # the machine that tests run on need not be free
     "figures": "false",
+    "save_model": "none",  # logging one takes a second and a half; test_captioning.py does
 }
 
 
@@ -152,6 +153,14 @@ class Place:
     @property
     def journal(self) -> Path:
         return self.folder / "journal"
+
+    def without_features(self) -> Place:
+        """Return the place with a cache in it that has only the shared one's proofs of parity."""
+        proofs, cache = self.cache / "parity", self.folder / "cache"
+        proofs.mkdir(exist_ok=True)
+        cache.mkdir()
+        (cache / "parity").symlink_to(proofs)
+        return replace(self, cache=cache)
 
     @property
     def environment(self) -> dict[str, str]:

@@ -35,6 +35,7 @@ IMMATERIAL = re.compile(
 # Devices that a CUDA program sees.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ROOT = Path(__file__).resolve().parent.parent
+_DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 
 
 @cache
@@ -150,10 +151,17 @@ def commit(folder: Path | None = None) -> str:
     """
     try:
         head = git("rev-parse", "HEAD", folder=folder)
-        options = ("--binary", "--no-ext-diff", "--no-textconv", "--no-color")
-        changes = git("diff", *options, "HEAD", folder=folder)
-        digest = hashlib.sha256(changes.encode()).hexdigest()[:8]
-        return f"{head}+changes.{digest}" if changes else head
+        differences = git(*_DIFF, "--binary", "HEAD", folder=folder)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    digest = hashlib.sha256(differences.encode()).hexdigest()[:8]
+    return f"{head}+changes.{digest}" if differences else head
+
+
+def changes() -> str:
+    """Return how tracked files differ from the commit, as git prints it; empty outside of git."""
+    try:
+        return git(*_DIFF, "HEAD")
     except (OSError, subprocess.SubprocessError):
         return ""
 

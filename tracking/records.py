@@ -96,8 +96,11 @@ class Tags:
 
 @dataclass(frozen=True)
 class Metrics:
+    """Values of metrics. `detail`: for programs only, which find the last ones in a hidden tag."""
+
     run: str
     points: tuple[Point, ...]
+    detail: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,8 @@ class DatasetUsed:
     """Data set of a run.
 
     Attributes:
+        source: Absolute path of a file or folder, or a description of generated data; MLflow's
+            JSON if there is a `source_type`.
         schema: MLflow's JSON for the UI's dataset panel.
         context: `training` or `evaluation`.
     """
@@ -125,6 +130,7 @@ class DatasetUsed:
     schema: str
     profile: str
     context: str
+    source_type: str = ""
 
 
 @dataclass(frozen=True)
@@ -213,7 +219,10 @@ _FIELD_TYPES = {kind: typing.get_type_hints(kind) for kind in (*_TYPES.values(),
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Run as a tracking store or a journal has it, with the last value of each metric."""
+    """Run as a tracking store or a journal has it, with the last value of each metric.
+
+    details: the keys of `metrics` that MLflow does not show.
+    """
 
     run_id: str
     name: str
@@ -223,3 +232,4 @@ class StoredRun:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
+    details: frozenset[str] = frozenset()

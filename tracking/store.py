@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,21 @@ from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, Schema
 from mlflow.utils.credentials import get_default_host_creds
-from mlflow.utils.mlflow_tags import MLFLOW_RUN_NAME, MLFLOW_USER
+from mlflow.utils.git_utils import get_git_branch, get_git_repo_url
+from mlflow.utils.mlflow_tags import (
+    MLFLOW_EXPERIMENT_PRIMARY_METRIC_GREATER_IS_BETTER,
+    MLFLOW_EXPERIMENT_PRIMARY_METRIC_NAME,
+    MLFLOW_GIT_BRANCH,
+    MLFLOW_GIT_COMMIT,
+    MLFLOW_GIT_DIFF,
+    MLFLOW_GIT_DIRTY,
+    MLFLOW_GIT_REPO_URL,
+    MLFLOW_LOGGED_ARTIFACTS,
+    MLFLOW_RUN_NAME,
+    MLFLOW_SOURCE_NAME,
+    MLFLOW_SOURCE_TYPE,
+    MLFLOW_USER,
+)
 from mlflow.utils.rest_utils import http_request, verify_rest_response
 
 from tracking import bundle, first_use, limits, plain, technical, whereabouts
@@ -56,13 +71,16 @@ from tracking.records import (
 
 POINTS_A_CALL = 1_000
 ENTRIES_A_CALL = 100
-# Metrics of a run that describe its network, and so the model.
-OF_MODELS = ("val/", "train/loss", "model/")
+# Metrics of a run that describe its network, and so the model. MLflow shows them in both.
+OF_MODELS = ("val/", "train/loss")
 NOTE = "mlflow.note.content"  # the tag that the UI shows as a description (Markdown)
 # Beginning of the paragraph of an experiment's description that names its newest result.
 NEWEST = "Newest result"
-# Tag of an experiment by which the UI shares the columns of its list of runs.
-COLUMNS, OUR_COLUMNS = "mlflow.sharedViewState.", "evenhand"
+# Tag of an experiment by which the UI shares the columns and charts of its list of runs.
+VIEWS, OUR_VIEW = "mlflow.sharedViewState.", "evenhand"
+# Order by which the UI lists the runs of a campaign one by one, the newest first, instead of
+# folded below it: all have the same source.
+FLAT = "tags.`mlflow.source.name`"
 # Without this the UI opens its view for language models.
 MODEL_TRAINING = "workflowType=machine_learning"
 NEWEST_FIRST = "attributes.start_time DESC"
@@ -201,17 +219,47 @@ class Store:
         described = "\n\n".join(filter(None, [*texts, *results]))
         self._ask(self._client.set_experiment_tag, experiment, NOTE, described)
 
-    def share_columns(self, name: str, columns: Sequence[str]) -> str:
-        """Return the UI's address of an experiment's runs with these columns.
+    def share_view(
+        self, name: str, columns: Sequence[str], charts: Sequence[str], kind: RunKind
+    ) -> str:
+        """Return the UI's address of an experiment's runs of one kind.
 
         Args:
             columns: Such as `tags.X`, `params.X`, `metrics.X`.
+            charts: Metrics with which the charts begin.
         """
-        experiment = self.experiment_id(name)
         parts = [column.split(".", 1) for column in columns]
-        shared = json.dumps({"selectedColumns": [f"{kind}.`{key}`" for kind, key in parts]})
-        self._ask(self._client.set_experiment_tag, experiment, f"{COLUMNS}{OUR_COLUMNS}", shared)
-        return f"#/experiments/{experiment}/runs?viewStateShareKey={OUR_COLUMNS}&{MODEL_TRAINING}"
+        chart = {"type": "BAR", "metricSectionId": OUR_VIEW, "runsCountToCompare": 20}
+        prefixes = dict.fromkeys(key.rpartition("/")[0] for key in charts)
+        sections = [(OUR_VIEW, "primary outcomes"), *zip(prefixes, prefixes, strict=True)]
+        state = {
+            "searchFilter": f"tags.kind = '{kind}'",
+            "orderByKey": FLAT,
+            "orderByAsc": True,
+            "selectedColumns": [f"{kind}.`{key}`" for kind, key in parts],
+            "compareRunCharts": [
+                {**chart, "uuid": key, "metricKey": key, "displayName": key} for key in charts
+            ],
+            "compareRunSections": [
+                {"uuid": key, "name": title, "display": True} for key, title in sections
+            ],
+            "isAccordionReordered": True,
+        }
+        self._tag_experiment(name, {f"{VIEWS}{OUR_VIEW}": json.dumps(state)})
+        place = f"#/experiments/{self.experiment_id(name)}/runs"
+        return f"{place}?viewStateShareKey={OUR_VIEW}&{MODEL_TRAINING}"
+
+    def set_primary_metric(self, name: str, metric: str, *, greater_is_better: bool) -> None:
+        tags = {
+            MLFLOW_EXPERIMENT_PRIMARY_METRIC_NAME: metric,
+            MLFLOW_EXPERIMENT_PRIMARY_METRIC_GREATER_IS_BETTER: str(greater_is_better),
+        }
+        self._tag_experiment(name, tags)
+
+    def _tag_experiment(self, name: str, tags: Mapping[str, str]) -> None:
+        experiment = self.experiment_id(name)
+        for key, text in tags.items():
+            self._ask(self._client.set_experiment_tag, experiment, key, text)
 
     def adopt(self, run_id: str, origin: str) -> None:
         """Use a run that MLflow's project runner, or an earlier process, has opened."""
@@ -340,10 +388,20 @@ class Store:
                 "the run is not on this server, in the experiment where its journal has it",
             )
         if kind is Metrics:
-            points = [point for record in records for point in record.points]
             metrics = [
-                Metric(point.key, point.value, point.time_ms, point.step) for point in points
+                Metric(point.key, point.value, point.time_ms, point.step)
+                for record in records
+                if not record.detail
+                for point in record.points
             ]
+            details = {
+                f"{technical.METRIC}{point.key}": repr(point.value)
+                for record in records
+                if record.detail
+                for point in record.points
+            }
+            if details:
+                self.tag(run_id, details)
             for chunk in _chunks(metrics, POINTS_A_CALL):
                 self._ask(self._client.log_batch, run_id, metrics=chunk)
         elif kind is Tags:
@@ -415,9 +473,12 @@ class Store:
         self._ask(log, run_id, str(path), target)
 
     def _log_dataset(self, run_id: str, record: DatasetUsed, _: Path) -> None:
-        dataset = Dataset(
-            record.name, record.digest, "local", record.source, record.schema, record.profile
-        )
+        kind, where = record.source_type, record.source
+        if not kind:
+            is_path = where.startswith("/")
+            kind = "local" if is_path else "code"
+            where = json.dumps({"uri": where} if is_path else {"tags": {"description": where}})
+        dataset = Dataset(record.name, record.digest, kind, where, record.schema, record.profile)
         inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", record.context)])]
         self._ask(self._client.log_inputs, run_id, datasets=inputs)
 
@@ -634,7 +695,9 @@ class Store:
             contexts = [tag.value for tag in used.tags if tag.key == "mlflow.data.context"]
             data = used.dataset
             texts = (data.name, data.digest, data.source, data.schema or "", data.profile or "")
-            records.append(DatasetUsed(origin, *texts, (contexts or ["training"])[0]))
+            # earlier versions stored a path or a text, which MLflow cannot read
+            kind = data.source_type if data.source.startswith("{") else ""
+            records.append(DatasetUsed(origin, *texts, (contexts or ["training"])[0], kind))
         return records
 
     def download(self, run_id: str, folder: Path) -> list[str]:
@@ -721,8 +784,8 @@ class Store:
     def list_of(self, experiment: str, run_id: str) -> str:
         """Return the UI's address, below the server's, of the list of a campaign's runs."""
         condition = quote(f"tags.campaign = '{run_id}'")
-        experiment_id = self.experiment_id(experiment)
-        return f"#/experiments/{experiment_id}/runs?searchFilter={condition}&{MODEL_TRAINING}"
+        place = f"#/experiments/{self.experiment_id(experiment)}/runs?searchFilter={condition}"
+        return f"{place}&orderByKey={quote(FLAT)}&orderByAsc=true&{MODEL_TRAINING}"
 
     def _ask(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Return the answer to a call, which is made twice if nothing answers at first."""
@@ -828,23 +891,43 @@ def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> Non
     )
 
 
-def source(entry_point: str, commit: str) -> dict[str, str]:
-    """Return the tags of the UI's columns `Created by` and `Source`."""
+def source(entry_point: str, commit: str, changes: str = "") -> dict[str, str]:
+    """Return the tags of the UI's columns `Created by` and `Source`, and of the code's version.
+
+    Args:
+        entry_point: Name of the study or command.
+        commit: Of `provenance.commit()`.
+        changes: What differs from the commit, of which the beginning is recorded.
+    """
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
         user = str(os.getuid())
     tags = {
-        "mlflow.user": user,
-        "mlflow.source.name": f"evenhand {entry_point}",
-        "mlflow.source.type": "PROJECT",
+        MLFLOW_USER: user,
+        MLFLOW_SOURCE_NAME: f"evenhand {entry_point}",
+        MLFLOW_SOURCE_TYPE: "PROJECT" if "MLFLOW_RUN_ID" in os.environ else "LOCAL",
     }
-    return tags | ({"mlflow.source.git.commit": commit.partition("+")[0]} if commit else {})
+    if not commit:
+        return tags
+    head, _, digest = commit.partition("+")
+    optional = {
+        MLFLOW_GIT_BRANCH: get_git_branch(str(ROOT)),
+        MLFLOW_GIT_REPO_URL: get_git_repo_url(str(ROOT)),  # without a password
+        MLFLOW_GIT_DIFF: changes[: technical.CHARACTERS],
+    }
+    tags |= {MLFLOW_GIT_COMMIT: head, MLFLOW_GIT_DIRTY: str(bool(digest)).lower()}
+    return tags | {name: text for name, text in optional.items() if text}
 
 
 def note(text: str) -> dict[str, str]:
     """Return the tag that the UI shows as a run's description (Markdown)."""
     return {NOTE: text[:7_900]}
+
+
+def table_tag(path: str) -> dict[str, str]:
+    """Return the tag by which the UI shows an artifact of `log_table`'s format as a table."""
+    return {MLFLOW_LOGGED_ARTIFACTS: json.dumps([{"path": path, "type": "table"}])}
 
 
 def schema(columns: Mapping[str, str]) -> str:
@@ -869,15 +952,17 @@ def _is_fresh(run: StoredRun) -> bool:
 def stored_run(run: Any) -> StoredRun:
     """Return a run of MLflow's client with each tag by its own name."""
     info, data = run.info, run.data
-    return StoredRun(
-        info.run_id,
-        info.run_name,
-        info.status,
-        info.start_time,
-        info.end_time,
-        data.params,
-        data.metrics,
-        technical.unpack_tags(data.tags),
+    return _unpacked(
+        StoredRun(
+            info.run_id,
+            info.run_name,
+            info.status,
+            info.start_time,
+            info.end_time,
+            data.params,
+            data.metrics,
+            data.tags,
+        )
     )
 
 
@@ -887,16 +972,29 @@ def _from_json(run: Mapping[str, Any]) -> StoredRun:
     params = {param["key"]: param.get("value", "") for param in data.get("params", ())}
     tags = {tag["key"]: tag.get("value", "") for tag in data.get("tags", ())}
     metrics = {metric["key"]: float(metric.get("value", 0.0)) for metric in data.get("metrics", ())}
-    return StoredRun(
-        info["run_id"],
-        info.get("run_name", ""),
-        info["status"],
-        info.get("start_time", 0),
-        info.get("end_time") or None,
-        params,
-        metrics,
-        technical.unpack_tags(tags),
+    return _unpacked(
+        StoredRun(
+            info["run_id"],
+            info.get("run_name", ""),
+            info["status"],
+            info.get("start_time", 0),
+            info.get("end_time") or None,
+            params,
+            metrics,
+            tags,
+        )
     )
+
+
+def _unpacked(run: StoredRun) -> StoredRun:
+    """Return a run with each tag by its own name, and the metrics that are in the shared tag."""
+    tags, details = technical.unpack_tags(run.tags), dict[str, float]()
+    for name in [name for name in tags if name.startswith(technical.METRIC)]:
+        text = tags.pop(name)
+        with suppress(ValueError):  # a user has edited the tag
+            details[name.removeprefix(technical.METRIC)] = float(text)
+    metrics = {**run.metrics, **details}
+    return replace(run, metrics=metrics, tags=tags, details=frozenset(details))
 
 
 def _chunks(entries: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:

@@ -33,7 +33,12 @@ NAMES = frozenset(
         "turns",
     )
 )
-PREFIXES = ("inherited.", "machine.", "not_available.", "pinned.", "train.", "version.", "warmup.")
+# Values of metrics that MLflow does not show.
+METRIC = "metric."
+PREFIXES = (
+    *("inherited.", "machine.", METRIC, "not_available."),
+    *("pinned.", "train.", "version.", "warmup."),
+)
 
 
 def is_technical(name: str) -> bool:

@@ -20,7 +20,7 @@ from experiments.cell.timing import PhaseValues
 from experiments.cell.warm_up import WarmUp, of_gpu
 from experiments.contract import CellSpec, Output, Task
 from models.contract import Framework, OptimizerConfig
-from models.frameworks import described, distributions
+from models.frameworks import described, distributions, hidden
 from tracking import clock, provenance, tables
 from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import JIT_COMPILE, JIT_PLANNED, Tags
@@ -342,4 +342,5 @@ def write_values(path: Path, phases: list[PhaseValues]) -> None:
         is_complete = len(values.end_times) == count
         ended_ms = [1_000 * seconds for seconds in values.end_times]
         columns["ended_ms"] += ended_ms if is_complete else [None] * count
-    tables.write(path, columns)
+    with hidden("pandas"):  # pyarrow would import it, to ask whether the columns are pandas'
+        tables.write(path, columns)

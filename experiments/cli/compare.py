@@ -24,7 +24,7 @@ from experiments.run.mlflow_run import ABOUT_COMPARISONS, announce
 from tracking import accounts, clock, plain, provenance
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.records import Point, RunKind, RunOpened, RunOutcome, StoredRun
-from tracking.store import Rejected, Store, Unreachable, note, source
+from tracking.store import Rejected, Store, Unreachable, note, source, table_tag
 
 if TYPE_CHECKING:
     from experiments.comparison.judgement import ComparisonResult
@@ -279,7 +279,7 @@ def _log(
     store: Store, settings: Compare, selection: Selection, answer: ComparisonResult, began_ms: int
 ) -> str:
     """Log the comparison as a run with its report. Return the run's page."""
-    from experiments.comparison.report import rendering
+    from experiments.comparison.report import rendering, writing
 
     assert answer.report is not None
     origin, card = answer.report.parent.name, answer.card
@@ -288,7 +288,7 @@ def _log(
     team = accounts.team_of(account, settings.team)
     tags = {"kind": RunKind.COMPARISON, "machine": provenance.fingerprint()}
     tags |= {"team": team} if team else {}
-    tags |= source("compare", provenance.commit()) | accounts.tags(account)
+    tags |= source("compare", provenance.commit(), provenance.changes()) | accounts.tags(account)
     params = {
         name: text
         for name, text in settings_.as_text(settings).items()
@@ -303,6 +303,7 @@ def _log(
         "answer": card.headline[:TEXT_CHARACTERS],
         "verdict": " ".join(answer.sentences)[:TEXT_CHARACTERS],
         **note("\n".join(lines)),
+        **table_tag(writing.VERDICTS),
     }
     opened = RunOpened(origin, began_ms, place, name, tags, params)
     page = log_result(store, opened, points, result, answer.report.parent, RunOutcome.OK, "")

@@ -143,7 +143,7 @@ def _log(
         "parity": "unequal" if troubles else "equal",
         "machine": provenance.fingerprint(),
         **provenance.environment_tags(frameworks.distributions()),
-        **source("parity", provenance.commit()),
+        **source("parity", provenance.commit(), provenance.changes()),
     }
     params = {name: text for name, text in settings_.as_text(settings).items() if text}
     text = "\n".join(["### Found", *(f"- {line}" for line in summary), "", table_text])

@@ -9,6 +9,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from experiments.config import devices, interpreters, variation, virtual_environ
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
-from experiments.contract import CellSpec, Job, Node, Treatment
+from experiments.contract import CellSpec, DatasetInfo, Job, Node, Treatment
 from experiments.run.cell_process import CellProcess, Watch
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
@@ -28,11 +29,12 @@ from models import own as own_models
 from tracking import clock, provenance
 from tracking.cpus import quota
 from tracking.records import Artifact, DatasetUsed, RunClosed, RunKind, RunOpened, RunOutcome, Tags
-from tracking.store import Unreachable, schema, source
+from tracking.store import Unreachable, note, schema, source
 
 if TYPE_CHECKING:
     from experiments.run.preparation import PreparedCampaign
 
+METRICS = "metrics.json"
 MAX_NAMED_SETTINGS = 3  # in the name of a run
 
 
@@ -78,13 +80,7 @@ class CellRun:
             spec = replace(spec, environment=environment)
         self.spec = replace(spec, in_turns=in_turns)
         recorder.write(_run_opened(recorder, prepared, self.spec, task))
-        info = self._data.dataset
-        columns, counts = schema(info.columns), json.dumps(dict(info.counts))
-        recorder.write(
-            DatasetUsed(
-                self.spec.run, info.name, info.digest[:36], info.source, columns, counts, "training"
-            )
-        )
+        recorder.write(dataset_used(self.spec.run, self._data.dataset))
         recorder.wake()
         prefix = f"{task.treatment.name}: " if in_turns else ""
 
@@ -140,6 +136,9 @@ class CellRun:
             shutil.rmtree(spec.checkpoint, ignore_errors=True)
         if recorder.check_clock():
             recorder.write(Tags(spec.run, recorder.warning_tags))
+        metrics = process.latest | process.background.metrics
+        if metrics:
+            self._keep_metrics(metrics)
         recorder.write(closed)
         reasons = "; ".join(filter(None, (closed.reason, disturbed)))
         why = f" ({reasons})" if reasons else ""
@@ -150,10 +149,21 @@ class CellRun:
             RunOutcome(closed.outcome),
             phase,
             closed.reason,
-            process.latest | process.background.metrics,
+            metrics,
             disturbed,
             "repeats" in self.task.tags,
         )
+
+    def _keep_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Record the file of all metrics, for persons: MLflow does not show each."""
+        values = {
+            key: value if math.isfinite(value) else str(value)
+            for key, value in sorted(metrics.items())
+        }
+        with suppress(OSError):  # a full disk, which the journal reports
+            path = self.spec.path / METRICS
+            path.write_text(json.dumps(values, indent=1), encoding="utf-8")
+            self._recorder.write(Artifact(self.spec.run, f"{self.spec.folder}/{METRICS}"))
 
 
 def measure(
@@ -194,6 +204,11 @@ def leave_out(recorder: Recorder, prepared: PreparedCampaign, task: CellTask, sk
     recorder.display.finish(f"{task.name}: {skip.outcome} ({skip.reason})")
 
 
+def dataset_used(run: str, info: DatasetInfo) -> DatasetUsed:
+    columns, counts = schema(info.columns), json.dumps(dict(info.counts))
+    return DatasetUsed(run, info.name, info.digest[:36], info.source, columns, counts, "training")
+
+
 def cell_spec(
     prepared: PreparedCampaign, task: CellTask, journal: Path, nodes: tuple[Node, ...] = ()
 ) -> CellSpec:
@@ -219,6 +234,7 @@ def cell_spec(
         nodes=nodes,
         environment=dict(treatment.environment),
         clock=clock.CLOCK.origin,
+        study=prepared.study,
     )
 
 
@@ -232,6 +248,8 @@ def _run_opened(
     model = treatment.settings.get("model") or next(iter(prepared.module.models(settings)), "")
     tags = {
         "campaign": f"run:{recorder.run}",
+        "mlflow.parentRunId": f"run:{recorder.run}",
+        **_description(recorder, task, " on ".join(filter(None, [model, data.dataset.name]))),
         "model": own_models.labelled(model),
         "dataset": data.dataset.name,
         "settings_hash": settings_hash(logged, not_affecting),
@@ -250,6 +268,15 @@ def _run_opened(
         name = " · ".join(filter(None, [name, different]))
     params = {**logged, "framework": spec.framework}
     return RunOpened(spec.run, clock.now_ms(), recorder.experiment, name, tags, params)
+
+
+def _description(recorder: Recorder, task: CellTask, work: str) -> dict[str, str]:
+    """Return the description that the page of a run shows."""
+    place = f" in block {task.block}" if task.block else ""
+    return note(
+        f"`{task.treatment.name}`{place}: `{work}`, run once in a separate process. "
+        f"It is part of [this run](#/runs/{recorder.run_id}), which has the result."
+    )
 
 
 def checkpoint_of(folder: Path, key: str) -> Path:
@@ -281,7 +308,7 @@ def origin_tags(
         "environment": environment_digest(settings),
         **provenance.environment_tags(frameworks.distributions(), packages),
         **{name: text for name, text in optional.items() if text},
-        **source(study, commit),
+        **source(study, commit, "" if framework else provenance.changes()),
     }
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.contract import Study
+from experiments.metrics import outcome, shown_name
 from tracking import accounts
 from tracking.errors import ErrorCode
 from tracking.limits import RUN_NAME_CHARACTERS
@@ -73,12 +74,12 @@ def keep(store: Store, run: RunOpened, records: Sequence[Record], folder: Path, 
 
 def describe(store: Store, experiment: str, study: Study) -> None:
     """Describe an experiment that may have no result yet."""
-    columns = []
-    for phase in ("train", "inference"):
-        metrics = [outcome.metric for outcome in study.outcomes]
-        columns += [f"metrics.{name}" for name in metrics if name.startswith(f"{phase}/")][:1]
+    primary = [shown_name(metric) for metric in study.primary]
+    columns = [f"metrics.{name}" for name in primary]
     columns += ["tags.framework", "tags.block", "tags.outcome"]
-    runs = store.share_columns(experiment, columns)
+    is_greater_better = outcome(study.primary[0]).better == "higher"
+    store.set_primary_metric(experiment, primary[0], greater_is_better=is_greater_better)
+    runs = store.share_view(experiment, columns, primary, RunKind.CELL)
     text = (
         f"{study.title}\n\nOne campaign per launch, [one run per cell]({runs}); "
         "the verdict is in the campaign's report."

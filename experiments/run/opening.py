@@ -107,7 +107,8 @@ def _tags(prepared: PreparedCampaign) -> dict[str, str]:
 
 
 def record_preparation(recorder: Recorder, prepared: PreparedCampaign) -> None:
-    """Record the files and metrics from before the first cell in the campaign's run."""
+    """Record data set, files and metrics from before the first cell in the campaign's run."""
+    recorder.write(cell_run.dataset_used(recorder.run, prepared.data.dataset))
     for name in prepared.data.files:
         recorder.keep_file(recorder.folder / name)
     recorder.keep_metrics(prepared.machine.metrics)

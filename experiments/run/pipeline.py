@@ -12,6 +12,7 @@ from pathlib import Path
 from experiments import studies, workloads
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import rendering
+from experiments.comparison.report.writing import VERDICTS
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
 from experiments.comparison.verdicts import conditions
@@ -43,7 +44,7 @@ from tracking import journal
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.journal import Journal
 from tracking.records import Artifact, RunKind, RunOutcome
-from tracking.store import Unreachable, note
+from tracking.store import Unreachable, note, table_tag
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,7 @@ def _judge_and_report(
         "answer": headline[:1_000],
         "verdict": " ".join(sentences)[:1_000],
         **_description(campaign, sentences, result),
+        **(table_tag(VERDICTS) if result and result.report else {}),
     }
     outcome, reason = RunOutcome.OK, ""
     if not all_ok:

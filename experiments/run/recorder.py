@@ -7,9 +7,11 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments import metrics
 from experiments.config import durations, shell
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -24,6 +26,7 @@ from tracking.records import (
     BETWEEN_WARNINGS,
     SCRIPT_OF,
     Artifact,
+    Metrics,
     Record,
     RunClosed,
     RunOutcome,
@@ -79,8 +82,10 @@ class Recorder:
 
     def write(self, record: Record) -> None:
         """Append to the journal. A full disk is remembered: it ends the cell, not the campaign."""
+        records = shown_and_details(record) if isinstance(record, Metrics) else [record]
         try:
-            self._journal.append(record)
+            for part in records:
+                self._journal.append(part)
         except JournalError as error:
             self.full_disk = str(error)
 
@@ -244,6 +249,24 @@ class Recorder:
             self.display.say(f"! {line}", style=ALERT)
         self._journal.close()
         return is_delivered
+
+
+def shown_and_details(record: Metrics) -> list[Record]:
+    """Return the metrics that MLflow shows, and those that only programs read, as two records.
+
+    What is shown in milliseconds is in both: comparisons read the measured seconds.
+    """
+    names = {point.key: metrics.shown_name(point.key) for point in record.points}
+    shown = tuple(
+        point
+        if names[point.key] == point.key
+        else replace(point, key=names[point.key], value=1e3 * point.value)
+        for point in record.points
+        if names[point.key]
+    )
+    details = tuple(point for point in record.points if names[point.key] != point.key)
+    records = [Metrics(record.run, shown), Metrics(record.run, details, detail=True)]
+    return [part for part in records if part.points]
 
 
 def _run_context() -> dict[str, str]:

@@ -17,7 +17,7 @@ from tracking import journal
 from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Damages, Journal
 from tracking.limits import is_origin
-from tracking.records import Artifact, Metrics, Record, RunClosed, RunOpened, StoredRun
+from tracking.records import Artifact, Metrics, Point, Record, RunClosed, RunOpened, StoredRun
 from tracking.store import Store, Unreachable
 
 AT_ONCE = 4
@@ -69,11 +69,15 @@ def export(settings: Export, progress: Progress) -> tuple[Path, int]:
 
 def _fetch(store: Store, run: StoredRun, origin: str, target: Path) -> list[Record]:
     """Return histories, data sets and files of a run."""
-    points = [point for key in run.metrics for point in store.points(run.run_id, key)]
+    shown = [key for key in run.metrics if key not in run.details]
+    points = [point for key in shown for point in store.points(run.run_id, key)]
+    details = tuple(Point(key, run.metrics[key], 0, run.start_ms) for key in sorted(run.details))
     records: list[Record] = [
         Metrics(origin, tuple(points[start : start + POINTS_A_RECORD]))
         for start in range(0, len(points), POINTS_A_RECORD)
     ]
+    if details:
+        records.append(Metrics(origin, details, detail=True))
     records += store.datasets(run.run_id, origin)
     for path in store.download(run.run_id, target / "files"):
         folder = path.rpartition("/")[0]

@@ -33,7 +33,6 @@ class Settings(CampaignSettings):
     not_offered = frozenset(
         {
             "frameworks",
-            "vary",
             "levels",
             "conv_algorithm",
             "threads",
@@ -77,6 +76,7 @@ class Settings(CampaignSettings):
         False,
         "leave out the run of every command before block 1, which warms caches",
         group="race",
+        searchable=False,
     )
     frameworks: tuple[str, ...] = setting((), "none: commands are compared", group="race")
     timing: str = setting("step", "commands have no steps", choices=("step",), group="race")

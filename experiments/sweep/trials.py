@@ -142,7 +142,6 @@ class Trials:
         tags = {
             "kind": RunKind.TRIAL,
             "framework": treatment.framework,
-            "mlflow.parentRunId": f"run:{self._recorder.run}",
             "trial": str(trial.number),
             "trial.params": json.dumps(values),
         }

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,9 +95,11 @@ def is_kept(cell: CellSpec) -> bool:
     return mode == "all" or (mode == "first" and cell.block == 1)
 
 
-def name(title: str, framework: str, block: int) -> str:
+def name(cell: CellSpec, title: str) -> str:
     """Return a model's name in MLflow, in which the plus of a variant is not allowed."""
-    return f"{title}-{framework.replace('+', '-')}-block{block}"
+    day = time.strftime("%Y-%m-%d")
+    parts = (cell.study, cell.settings["preset"], title, cell.framework.replace("+", "-"), day)
+    return "-".join(dict.fromkeys(parts))
 
 
 def save(
@@ -119,7 +122,7 @@ def save(
         framework: Framework of the network.
         network: Trained network.
         loader: Module with `_load_pyfunc`.
-        title: Name of the model, without framework and block.
+        title: Of the network; left out of the model's name if the study has it, too.
         description: Content of `model.json`, besides the framework.
         request: Example of a request.
         answers: Column -> type of the answers, the main one first.
@@ -135,7 +138,7 @@ def save(
     versions = provenance.versions_of(sorted(needed))
     return ModelSaved(
         cell.run,
-        name(title, framework.name, cell.block),
+        name(cell, title),
         loader,
         f"{cell.folder}/{folder.name}",
         dict(request),

@@ -188,6 +188,17 @@ class HideModules:
 
 
 @contextmanager
+def hidden(*packages: str) -> Iterator[None]:
+    """Hide packages that are not imported yet in this block."""
+    finders = sys.meta_path[:]
+    sys.meta_path[:] = [HideModules(packages, finder) for finder in finders]
+    try:
+        yield
+    finally:
+        sys.meta_path[:] = finders
+
+
+@contextmanager
 def lean_import(name: str) -> Iterator[None]:
     """Hide a framework's optional imports while it is opened in this block.
 

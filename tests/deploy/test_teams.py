@@ -90,11 +90,9 @@ def test_campaign_is_stored_in_its_team(group: Group, tmp_path: Path) -> None:
 
 
 def test_teams_are_compared(group: Group, as_user: Callable[[str], Store], tmp_path: Path) -> None:
-    ratios, users = {"m1": 1.2, "m2": 1.25}, {"vision": "alice", "text": "carol"}
+    ratio, users = 1.2, {"vision": "alice", "text": "carol"}
     for seed, (team, user) in enumerate(users.items()):
-        store = as_user(user)
-        for machine, ratio in ratios.items():
-            assert store.apply(campaign(team, user, machine, ratio, seed), tmp_path) == []
+        assert as_user(user).apply(campaign(team, user, "m1", ratio, seed), tmp_path) == []
     places = ",".join(f"{team}/captioning" for team in users)
     options = [f"--experiment={places}", "--filter=tags.model = 'drawn'", "--format=json"]
     options += ["--figures=false", f"--output={tmp_path}"]
@@ -103,10 +101,10 @@ def test_teams_are_compared(group: Group, as_user: Callable[[str], Store], tmp_p
     by_framework = group.call("carol", "compare", *options, *strata)
     assert by_framework.returncode == 0, by_framework.stderr
     rows = {row["stratum"]: row for row in json.loads(by_framework.stdout)["rows"]}
-    assert rows.keys() == {f"machine={m}, team={t}" for m in ratios for t in users}
-    for stratum, row in rows.items():
+    assert rows.keys() == {f"machine=m1, team={team}" for team in users}
+    for row in rows.values():
         assert row["verdict"] == "faster"
-        assert row["estimate"] == pytest.approx(ratios[stratum[8:10]], rel=0.02)
+        assert row["estimate"] == pytest.approx(ratio, rel=0.02)
 
     factor = ("--factor=team", "--strata=machine,framework", "--baseline=text")
     by_team = group.call("carol", "compare", *options, *factor)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from tests.conftest import Place
+from tracking.store import stored_run
 
 SMALL = {
     "threads": "1",
@@ -16,6 +18,11 @@ SMALL = {
     "others_limit_percent": "100",
     "sensor_seconds": "0.1",
 }
+
+
+def required(study: str) -> dict[str, str]:
+    """Return the settings without which an experiment has nothing to measure."""
+    return {"level": '["a=true", "b=false"]'} if study == "race" else {}
 
 
 def command(place: Place, study: str, **options: str) -> list[str]:
@@ -32,10 +39,18 @@ def run(place: Place, study: str, **options: str) -> str:
 
 
 def cells(place: Place) -> list[Run]:
-    """Return the runs of cells, in the order of their start."""
+    """Return the runs of cells, in the order of their start, with all their metrics."""
     client = MlflowClient(place.uri)
     order = ["attributes.start_time"]
-    return list(client.search_runs(["1"], "tags.kind = 'cell'", order_by=order))
+    return with_details(client.search_runs(["1"], "tags.kind = 'cell'", order_by=order))
+
+
+def with_details(runs: Iterable[Run]) -> list[Run]:
+    """Return MLflow's runs with the metrics that it does not show, too."""
+    complete = list(runs)
+    for run in complete:
+        run.data.metrics.update(stored_run(run).metrics)
+    return complete
 
 
 def report(place: Place) -> str:

@@ -17,7 +17,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +26,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from experiments import metrics
 from experiments.config import settings as settings_
 from experiments.datasets.captions import index
 from experiments.studies import captioning
@@ -38,15 +38,6 @@ from tracking.records import JIT_COMPILE, JIT_PLANNED, StoredRun
 from tracking.store import Store
 
 
-def without_features(place: Place) -> Place:
-    """Return the place with a cache that has only the proofs of parity of the shared one."""
-    proofs, cache = place.cache / "parity", place.folder / "cache"
-    proofs.mkdir(exist_ok=True)
-    cache.mkdir()
-    (cache / "parity").symlink_to(proofs)
-    return replace(place, cache=cache)
-
-
 @pytest.fixture(scope="module")
 def finished(
     tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, empty_store: Path
@@ -54,8 +45,8 @@ def finished(
     """Return the place of a campaign that extracted its features; parity was proven before."""
     folder = tmp_path_factory.mktemp("campaign")
     shutil.copy(empty_store, folder / "mlflow.db")
-    place = without_features(Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db"))
-    done = place.run(blocks="1", inference_requests="80", team="vision")
+    place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db").without_features()
+    done = place.run(blocks="1", inference_requests="80", team="vision", save_model="first")
     assert done.returncode == 3, done.stdout + done.stderr
     (folder / "output.txt").write_text(done.stdout + done.stderr)
     return place
@@ -148,6 +139,30 @@ def test_both_frameworks_log_the_same_keys(runs: dict[str, StoredRun]) -> None:
     assert b.metrics["check/initial_loss"] == loss, "both start from the same function"
 
 
+def test_mlflow_shows_the_metrics_that_a_person_reads(
+    finished: Place, runs: dict[str, StoredRun]
+) -> None:
+    stored = runs["pytorch · block 1"]
+    run = Store(finished.uri)._client.get_run(stored.run_id)
+    shown = {name for name in run.data.metrics if not name.startswith("system/")}
+    assert len(shown) <= 20
+    assert {"train/examples_per_second", "train/loss", "val/bleu4", "val/loss"} <= shown
+    assert not any(name.startswith(("check/", "model/", "machine/", "cpu/")) for name in shown)
+    for key in ("train/step", "inference/latency"):
+        end = "_p95" if key == "inference/latency" else ""
+        milliseconds = run.data.metrics[f"{key}_milliseconds{end}"]
+        assert milliseconds == pytest.approx(1e3 * stored.metrics[f"{key}_seconds{end}"])
+    everything = json.loads(artifact(finished, stored, "metrics.json").read_text())
+    assert everything.keys() == {
+        name for name in stored.metrics if not name.startswith("system/")
+    } - {metrics.shown_name(name) for name in stored.details}
+    assert all(everything[name] == stored.metrics[name] for name in stored.details)
+    campaign = runs["captioning demo"].run_id
+    assert campaign in run.data.tags["mlflow.note.content"]
+    assert run.data.tags["mlflow.parentRunId"] == campaign
+    assert run.data.tags["mlflow.source.type"] == "LOCAL"
+
+
 def test_extraction_is_a_separate_run_with_equal_features(
     finished: Place, runs: dict[str, StoredRun]
 ) -> None:
@@ -174,7 +189,11 @@ def test_raw_values_environment_and_data_set_are_stored(
     environment = json.loads(artifact(finished, run, "environment.json").read_text())
     assert environment["packages"]["torch"].startswith("2.")
     assert environment["machine"]["cores"] >= 1
-    (used,) = Store(finished.uri)._client.get_run(run.run_id).inputs.dataset_inputs
+    client = Store(finished.uri)._client
+    (used,) = client.get_run(run.run_id).inputs.dataset_inputs
+    (of_campaign,) = client.get_run(runs["captioning demo"].run_id).inputs.dataset_inputs
+    assert of_campaign.dataset == used.dataset
+    assert "handwritten digits" in mlflow.data.get_source(used).to_dict()["tags"]["description"]
     assert used.dataset.name == "scenes"
     assert json.loads(used.dataset.schema)["mlflow_colspec"]
     assert used.tags[0].value == "training"
@@ -190,12 +209,12 @@ def test_logged_captioner_has_the_settings_and_quality_of_its_run(
     client = Store(finished.uri)._client
     run = client.get_run(runs[f"{framework} · block 1"].run_id)
     model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
-    assert model.name == f"captioner-{framework}-block1"
+    assert re.fullmatch(rf"captioning-demo-{framework}-\d{{4}}-\d\d-\d\d", model.name)
     assert model.params == run.data.params
     quality = {
         key: value
         for key, value in run.data.metrics.items()
-        if key.startswith(("val/", "train/loss", "model/"))
+        if key.startswith(("val/", "train/loss"))
     }
     assert {metric.key: metric.value for metric in model.metrics} == quality
     assert {metric.dataset_name for metric in model.metrics} == {"scenes"}
@@ -378,7 +397,7 @@ def test_captions_of_the_demo_follow_the_pictures(place: Place, seed: int) -> No
 
 
 def test_interrupted_extraction_continues(place: Place) -> None:
-    place = without_features(place)
+    place = place.without_features()
 
     def extract() -> list[StoredRun]:
         """Run a campaign; return all extractions, the newest first."""
@@ -404,7 +423,7 @@ def test_two_campaigns_at_the_same_time_extract_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_toy_costs(monkeypatch, infer=1.5)  # long enough to meet
-    place = without_features(place)
+    place = place.without_features()
     options = {"blocks": "1", "frameworks": "toy", "epochs": "1", "inference_requests": "2"}
     processes = [place.begin(*place.command("captioning", **options)) for _ in range(2)]
     outputs = [process.communicate(timeout=240)[0] for process in processes]

@@ -16,6 +16,7 @@ from experiments.cli.main import main
 from experiments.config import settings as settings_
 from experiments.config.settings import CellParameters
 from experiments.planning import treatments
+from tests.experiments.small_campaigns import required
 
 PARAMETERS = {
     f"{study}-{field.name}": (study, field)
@@ -52,7 +53,7 @@ def test_parameter_cannot_be_set_by_users(
 @pytest.mark.parametrize("study", studies.available())
 def test_cells_overwrite_no_setting_of_the_user(study: str) -> None:
     module = studies.load(study)
-    options = {"workers": "1"} if study == "distributed" else {}
+    options = {"workers": "1"} if study == "distributed" else required(study)
     settings = settings_.parse(module.settings, module.presets, options)
     assert not isinstance(settings, CellParameters)
     parameters = {field.name for field in dataclasses.fields(module.settings.parameters)}
@@ -62,7 +63,8 @@ def test_cells_overwrite_no_setting_of_the_user(study: str) -> None:
         assert isinstance(merged, module.settings.parameters)
         assert parameters <= treatment.settings.keys()
         # only controls have a delay
-        for name in treatment.settings.keys() - parameters - {"inject_delay"}:
+        # `level` has NAME=COMMAND, of which a cell has the name
+        for name in treatment.settings.keys() - parameters - {"inject_delay", "level"}:
             value = getattr(settings, name)
             levels = value if isinstance(value, tuple) else ()
             assert not value or treatment.settings[name] in (value, *levels), name

@@ -201,7 +201,7 @@ OF_DATA: dict[str, Check] = {
         lambda cell, settings: bool(cell.extraction) == (settings.data == "scenes"),
     )
 }
-SYNTHETIC = {**QUICK, "data": "synthetic", "blocks": "1", "save_model": "none"}
+SYNTHETIC = {**QUICK, "data": "synthetic", "blocks": "1"}
 PICTURES = {**SYNTHETIC, "data": "scenes", "frameworks": "toy", "weights": "random"}
 PICTURES_OF_A_SPLIT = 20
 SPLIT = {**PICTURES, "data": "FOLDER", "batch_size": "2", "epochs": "1", "steps_per_epoch": "0"}
@@ -265,8 +265,8 @@ def check_levels(
     }
     if "weights" in checks:
         weights.write_safetensors(densenet(), Path(files["FILE"]))
-    cache = place.cache if base["data"] == "synthetic" else place.folder / "cache"
-    first = {**base, "cache": str(cache), "journal": str(place.journal)}
+    cached = place if base["data"] == "synthetic" else place.without_features()
+    first = {**base, "cache": str(cached.cache), "journal": str(place.journal)}
     first |= {name: check[0] for name, check in checks.items()}
     first["data"] = files.get(first["data"], first["data"])
     second = {name: files.get(check[1], check[1]) for name, check in checks.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -109,7 +110,7 @@ def test_profile_has_the_parts_of_a_step(place: Place, framework: str, trace: st
 def test_logged_classifier_labels_pictures_of_clients(place: Place) -> None:
     cell = cell_of(place, "pytorch")
     model = MlflowClient(place.uri).get_logged_model(cell.outputs.model_outputs[0].model_id)
-    assert model.name == "lenet-pytorch-block1"
+    assert re.fullmatch(r"lenet-demo-pytorch-\d{4}-\d\d-\d\d", model.name)
     data = Labelled.open(next((place.cache / "labelled").glob("digits-*")))
     rows = data.validation.tolist()[:200]
     files = [place.folder / f"{row}.png" for row in rows]

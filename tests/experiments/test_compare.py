@@ -22,14 +22,24 @@ from experiments.cli.codes import CONDITION_HOLDS, DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from experiments.run.recorder import shown_and_details
 from tests.conftest import ROOT, Place
 from tests.experiments.comparison.campaigns import RATE, STEP, frame, runs
 from tests.tracking.fill_server import fill
 from tracking.errors import UsageError
-from tracking.records import RunOutcome, StoredRun
+from tracking.records import Metrics, Point, RunOutcome, StoredRun
 from tracking.store import NOTE, Store
 
 Call = Callable[..., int]
+
+
+def as_recorded(run: StoredRun) -> StoredRun:
+    """Return a run with the metrics that MLflow shows, and the others in tags."""
+    points = tuple(Point(key, value, 0, 0) for key, value in run.metrics.items())
+    parts = shown_and_details(Metrics(run.run_id, points))
+    values = [{point.key: point.value for point in part.points} for part in parts]
+    details = {f"metric.{key}": repr(value) for key, value in values[1].items()}
+    return replace(run, metrics=values[0], tags={**run.tags, **details})
 
 
 def store_runs(store: Store, stored: Iterable[StoredRun]) -> None:
@@ -119,16 +129,21 @@ def test_comparison_is_a_run_with_the_report(store: Store, call: Call) -> None:
     assert comparison.params["factor"] == "framework"
     client = mlflow.MlflowClient(store.uri)
     files = {file.path for file in client.list_artifacts(comparison.run_id)}
-    report = {"report.html", "report.md", "card.md", "figures"}
+    report = {"report.html", "report.md", "card.md", "figures", "verdicts.json"}
     assert report | {f"comparison.{kind}" for kind in ("csv", "json", "parquet")} <= files
     assert "benchmark.json" in files
     experiment = client.get_experiment_by_name("comparisons")
-    condition = f"metrics.`verdict/{RATE}/high` < 1 and tags.answer LIKE '%TensorFlow%'"
+    faster = f"verdict/{RATE}/percent_faster"
+    condition = f"metrics.`{faster}_high` < 0 and tags.answer LIKE '%TensorFlow%'"
     (row,) = client.search_runs([experiment.experiment_id], condition)
     assert row.info.run_id == comparison.run_id
     answer = comparison.tags["answer"].partition(" Read it")[0]
     assert row.data.tags["mlflow.note.content"].startswith(f"**{answer}")
-    assert row.data.metrics[f"verdict/{RATE}/low"] <= row.data.metrics[f"verdict/{RATE}/ratio"]
+    assert row.data.metrics[f"{faster}_low"] <= row.data.metrics[faster]
+    table = client.load_table(experiment.experiment_id, "verdicts.json", [comparison.run_id])
+    assert dict(zip(table["metric"], table["verdict"], strict=True))[RATE] == "slower"
+    (shown,) = json.loads(row.data.tags["mlflow.loggedArtifacts"])
+    assert shown == {"path": "verdicts.json", "type": "table"}
 
 
 def test_condition_that_holds_is_the_exit_code(
@@ -241,11 +256,18 @@ def test_running_campaign_is_left_out_unless_it_is_named(
 Verdicts = dict[str, tuple[str, int, float]]
 
 
-@pytest.fixture
-def two_campaigns(store: Store) -> Store:
-    """Return a store: in the first campaign one side is slower, in the second it is not."""
+@pytest.fixture(params=["as recorded", "all metrics shown"])
+def two_campaigns(store: Store, request: pytest.FixtureRequest) -> Store:
+    """Return a store: in the first campaign one side is slower, in the second it is not.
+
+    Earlier versions let MLflow show all metrics.
+    """
     for name, factor in (("c1", 1.2), ("c2", 1.0)):
-        store_runs(store, campaign_of(name, factor=factor))
+        campaign = list(campaign_of(name, factor=factor))
+        if request.param == "as recorded":
+            campaign[1:] = map(as_recorded, campaign[1:])
+            assert STEP not in campaign[1].metrics
+        store_runs(store, campaign)
     return store
 
 

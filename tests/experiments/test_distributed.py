@@ -27,6 +27,7 @@ from experiments.studies import distributed
 from experiments.workloads.distributed import check, group, training
 from experiments.workloads.distributed.check import Proof
 from tests.conftest import Place, wait_for
+from tests.experiments.small_campaigns import with_details
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.records import RunOutcome
 
@@ -317,7 +318,7 @@ class LostWorker:
 
     def runs(self, kind: str, outcome: str = "") -> list[Run]:
         query = f"tags.kind = '{kind}'" + f" and tags.outcome = '{outcome}'" * bool(outcome)
-        return list(mlflow.MlflowClient(self.place.uri).search_runs(["1"], query))
+        return with_details(mlflow.MlflowClient(self.place.uri).search_runs(["1"], query))
 
 
 def ranks(place: Place) -> list[psutil.Process]:

@@ -37,6 +37,7 @@ def test_launch_in_default_leads_to_its_campaign(place: Place) -> None:
     assert (runner.tags["kind"], runner.tags["campaign"]) == ("launch", campaign.run_id)
     assert campaign.name in runner.name
     assert campaign.run_id in runner.tags["mlflow.note.content"]
+    assert campaign.tags["mlflow.source.type"] == "PROJECT"
     assert runner.status == campaign.status == "FINISHED"
 
 

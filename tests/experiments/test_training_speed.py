@@ -66,7 +66,7 @@ def test_both_frameworks_train_on_the_same_recordings(place: Place, other: str, 
         assert cell.data.tags["dataset"] == dataset.name
         assert dataset.name.startswith("speech-")
         assert json.loads(dataset.profile)["examples of deepspeech2"] == 8
-        assert dataset.source == str(folder)
+        assert json.loads(dataset.source) == {"uri": str(folder)}
         assert cell.data.metrics["model/trainable_parameters"] == 27_457
 
 

@@ -34,6 +34,7 @@ def fill(place: Place) -> Store:
         RunOpened("cell", 5, EXPERIMENT, "cell", cell, {"epochs": "3"}),
         DatasetUsed("cell", "digits", "abc", "here", "{}", "{}", "training"),
         Metrics("cell", (Point("train/examples_per_second", 12.5, 0, 6),)),
+        Metrics("cell", (Point("train/step_seconds", 0.1 + 0.2, 0, 6),), detail=True),
         Artifact("cell", "deep/values.parquet", "deep"),
         RunClosed("cell", 7, "ok"),
         Artifact("campaign", "report.html"),
@@ -72,7 +73,7 @@ def test_export_and_import_are_complete_and_idempotent(place: Place) -> None:
         new = after[name]
         assert (new.status, new.start_ms, new.end_ms) == (old.status, old.start_ms, old.end_ms)
         assert dict(new.params) == dict(old.params)
-        assert dict(new.metrics) == dict(old.metrics)
+        assert (dict(new.metrics), new.details) == (dict(old.metrics), old.details)
         assert new.tags["exported_run_id"] == old.run_id
         for key in ("kind", "outcome", "outcome_reason"):
             assert new.tags.get(key) == old.tags.get(key)

@@ -16,7 +16,7 @@ import psycopg2
 LARGEST = 1.7976931348623157e308  # MLflow's value of infinity
 SHARED = "mlflow.evenhand"  # prefix of the tags that hold several of ours
 # Tags whose value changes during a run, or differs between servers.
-OF_THE_MOMENT = {"heartbeat", "host", "pid", "pid_started", "campaign"}
+OF_THE_MOMENT = {"heartbeat", "host", "pid", "pid_started", "campaign", "mlflow.parentRunId"}
 STATUSES = {"ok": "FINISHED", "interrupted": "KILLED", "pruned": "KILLED"}
 
 
@@ -56,6 +56,8 @@ def in_journal(folder: Path) -> dict[str, Run]:
                 run.params |= record["params"]
             case "Tags":
                 run.tags |= record["values"]
+            case "Metrics" if record["detail"]:
+                run.tags |= {f"metric.{p['key']}": repr(p["value"]) for p in record["points"]}
             case "Metrics":
                 points = record["points"]
                 run.points |= {

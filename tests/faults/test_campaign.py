@@ -26,6 +26,7 @@ LONG = {
     "epochs": "12",
     "blocks": "2",
     "steps_per_epoch": "4",
+    "save_model": "first",
 }
 EPOCHS = list(range(1, 13))
 

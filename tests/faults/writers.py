@@ -87,8 +87,8 @@ class Writer(threading.Thread):
     def _command(self, unfinished: Path | None) -> list[str]:
         place = self.place
         if not unfinished:
-            settings = {"frameworks": "pytorch", "epochs": "3", "blocks": str(BLOCKS)}
-            return place.command("captioning", **settings)
+            settings = {"frameworks": "pytorch", "epochs": "3", "save_model": "first"}
+            return place.command("captioning", **settings, blocks=str(BLOCKS))
         options = [f"--cache={place.cache}", f"--journal={place.journal}"]
         resume = f"--resume={unfinished.name}"
         return [sys.executable, "-m", "experiments", "captioning", *options, resume]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import mlflow
@@ -15,16 +16,26 @@ import pytest
 
 from experiments.comparison import compare
 from experiments.comparison.runs.query import table
-from tests.conftest import ROOT, Server, wait_for
+from tests.conftest import ROOT, Server
 from tests.tracking.fill_server import EXPERIMENT, FIRST_MS, campaigns, fill
 from tests.tracking.postgres import Postgres
 from tracking.store import Store
 
 CELLS = "tags.kind = 'cell'"
-REPORT_SECONDS = 10
 ROUNDS = 3
 SMALL = {"metrics": 20, "params": 20}
 REPORTS = 5
+
+# What a report cannot do without: its libraries, and the runs by MLflow's client.
+LIBRARIES_AND_RUNS = """
+import sys
+import matplotlib.pyplot, mlflow, pandas, scipy.stats
+client = mlflow.MlflowClient(sys.argv[1])
+experiment, token = client.get_experiment_by_name(sys.argv[2]), None
+while token != "":
+    page = client.search_runs([experiment.experiment_id], max_results=1_000, page_token=token)
+    token = page.token or ""
+"""
 
 # Prints how far reading and comparing runs raises the peak of this process' memory, in bytes.
 PEAK = """
@@ -92,46 +103,38 @@ def test_a_thousand_runs_are_read_once_and_whole(filled: Server) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("filled", [(1_000, {"blocks": 250}), (1_000, {})], indirect=True)
-def test_a_thousand_runs_become_a_report_in_seconds(filled: Server, tmp_path: Path) -> None:
-    """Times from the start of Python to the report on disk, and to the report in MLflow.
+@pytest.mark.parametrize(
+    ("filled", "limit"), [((1_000, {"blocks": 250}), 9), ((1_000, {}), 9)], indirect=["filled"]
+)
+def test_report_of_a_thousand_runs_takes_a_few_times_as_long_as_reading_them(
+    filled: Server, limit: float, tmp_path: Path
+) -> None:
+    """Both from the start of Python, by turns: a machine that is slower, or busy, is so for both.
 
     Of one campaign, and of ten: ten strata, with ten times the rows to judge, to write and to draw.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "experiments",
-        "compare",
-        f"--experiment={EXPERIMENT}",
-        "--strata=machine",
-    ]
+    words = ["compare", f"--experiment={EXPERIMENT}", "--strata=machine"]
+    commands = {
+        "report": ["-m", "experiments", *words],
+        "libraries and runs": ["-c", LIBRARIES_AND_RUNS, filled.uri, EXPERIMENT],
+    }
     environment = {**os.environ, "MLFLOW_TRACKING_URI": filled.uri, "PYTHONPATH": str(ROOT)}
 
-    def report() -> tuple[float, float]:
-        began, before = time.perf_counter(), len(reports())
-        running = subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+    def run(command: list[str]) -> None:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True
         )
-        wait_for(lambda: len(reports()) > before, 120)
-        written = time.perf_counter() - began
-        assert running.wait(60) == 0
-        return written, time.perf_counter() - began
+        assert done.returncode == 0, done.stderr
 
-    def reports() -> list[Path]:
-        return list(
-            tmp_path.glob(".evenhand/comparisons/*/comparison.json")
-        )  # the last file of a report
-
-    times = [report() for _ in range(REPORTS)]
-    rounded = [(round(on_disk, 1), round(in_mlflow, 1)) for on_disk, in_mlflow in times]
-    print(f"1,000 runs become a report, and one in MLflow, in {rounded} s")
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(REPORTS):
+        for name, command in commands.items():
+            times[name].append(seconds(partial(run, command)))
+    assert len(list(tmp_path.glob(".evenhand/comparisons/*/comparison.json"))) == REPORTS
     # The best of several: other programs, and a worker that gets both pages, are not tested.
-    assert min(written for written, _ in times) <= REPORT_SECONDS
+    report, reading = (min(each) for each in times.values())
+    print(f"report of 1,000 runs in {report:.1f} s, libraries and runs in {reading:.1f} s")
+    assert report <= limit * reading
 
 
 @pytest.mark.slow

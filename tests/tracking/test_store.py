@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import mlflow
 import pytest
 
 from tests.conftest import ROOT, Server, wait_for
@@ -33,7 +34,7 @@ from tracking.records import (
     StoredRun,
     Tags,
 )
-from tracking.store import NEWEST, NOTE, Store, Unreachable
+from tracking.store import NEWEST, NOTE, Store, Unreachable, source
 from tracking.technical import pack_tags
 from tracking.upload import IDLE_SECONDS, Uploader
 
@@ -251,12 +252,19 @@ def test_server_and_database_return_the_same_runs(server: Server, tmp_path: Path
     points = tuple(Point(key, value, 0, 1) for key, value in values.items())
     tags, params = {"empty": "", "kind": "cell"}, {"empty": "", "text": "a\nb"}
     more = [RunOpened("r2", 3_000, "captioning", "é “x”", tags, params), Metrics("r2", points)]
+    details = (Point("exact", 0.1 + 0.2, 0, 1), Point("endless", math.inf, 0, 1))
+    more.append(Metrics("r2", details, detail=True))
     assert Store(server.uri).apply([*some_records(tmp_path), *more], tmp_path) == []
     over_http, direct = runs_by_name(Store(server.uri)), runs_by_name(Store(server.backend))
     assert over_http == direct
     assert len(direct) == 3
     assert direct["é “x”"].end_ms is None
     assert direct["cell"].metrics["bad"] == "NaN"
+    run = direct["é “x”"]
+    assert run.details == {"exact", "endless"}
+    assert [run.metrics[key] for key in ("exact", "endless")] == [0.1 + 0.2, math.inf]
+    shown = Store(server.backend)._client.get_run(run.run_id).data.metrics
+    assert shown.keys() == values.keys()
 
 
 def test_missing_experiment_is_refused_with_those_that_exist(store: Store) -> None:
@@ -341,3 +349,53 @@ def test_run_that_a_late_creation_left_behind_is_deleted(store: Store, tmp_path:
     assert again.run_id("r1") == store.run_id("r1") != late
     assert runs_by_name(store)["cell"].status == "FINISHED"
     assert store._client.get_run(late).info.lifecycle_stage == "deleted"
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "content"),
+    [("/data/flickr8k", "local", {"uri": "/data/flickr8k"}), ("drawn", "code", "drawn")],
+)
+def test_source_of_a_data_set_is_one_that_mlflow_reads(
+    store: Store, tmp_path: Path, place: str, kind: str, content: object
+) -> None:
+    used = DatasetUsed("r2", "pictures", "d1", place, "{}", "{}", "training")
+    store.apply([RunOpened("r2", 1, "captioning", "cell"), used], tmp_path)
+    run = next(store.runs("captioning"))
+    (stored,) = store._client.get_run(run.run_id).inputs.dataset_inputs
+    found = mlflow.data.get_source(stored)
+    assert found._get_source_type() == kind
+    assert content in (found.to_dict(), found.to_dict().get("tags", {}).get("description"))
+    (exported,) = store.datasets(run.run_id, "r3")
+    store.apply([RunOpened("r3", 2, "captioning", "copy"), exported], tmp_path)
+    copy = store._client.get_run(next(store.runs("captioning")).run_id)
+    assert copy.inputs.dataset_inputs[0].dataset == stored.dataset
+
+
+def test_source_names_the_code_without_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (
+        ("init", "-q", "-b", "topic"),
+        ("commit", "-q", "--allow-empty", "-m", "first"),
+        ("remote", "add", "origin", "https://dana:secret@example.org/repo.git"),
+    ):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setattr("tracking.store.ROOT", tmp_path)
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    tags = source("lenet", "abc+changes.12", "x" * 9_000)
+    assert tags.pop("mlflow.user")
+    assert len(tags.pop("mlflow.source.git.diff")) == 5_000
+    assert tags == {
+        "mlflow.source.name": "evenhand lenet",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": "abc",
+        "mlflow.source.git.dirty": "true",
+        "mlflow.source.git.branch": "topic",
+        "mlflow.source.git.repoURL": "https://example.org/repo.git",
+    }
+    monkeypatch.setenv("MLFLOW_RUN_ID", "1")
+    tags = source("lenet", "abc")
+    assert (tags["mlflow.source.type"], tags["mlflow.source.git.dirty"]) == ("PROJECT", "false")
+    assert "mlflow.source.git.diff" not in tags
+    assert "mlflow.source.git.commit" not in source("lenet", "")

@@ -121,6 +121,7 @@ def campaign(
         "journal": str(folder / "journal"),
         "cache": str(folder / "cache"),
         "figures": "true",
+        "save_model": "first",
     }
     done = newcomer.call(
         "dana",

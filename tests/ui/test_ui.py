@@ -95,21 +95,30 @@ def test_list_of_runs(
     expect(
         page.get_by_role("link", name=re.compile(r"^captioning demo · .*\d{4}-\d\d-\d\d"))
     ).to_be_visible()
-    for name in (f"features · {first}", f"{first} · block 1", f"{second} · block 2"):
-        expect(
-            page.get_by_role("link", name=re.compile(rf"^{re.escape(name)}( · |$)"))
-        ).to_be_visible()
     for column in ("Run Name", "Created", "Dataset", "Duration", "Source", "Models"):
         expect(page.get_by_role("columnheader", name=column).first).to_be_visible()
-    expect(page.get_by_role("link", name="captioner").first).to_be_visible()
+    expect(page.get_by_role("link", name=re.compile("block 1"))).to_have_count(0)
+    seen(page, "campaigns")
 
     unfold_description(page)
     with page.expect_popup() as opened:
         page.get_by_role("link", name="one run per cell").click()
+    cells = opened.value
+    for name in (f"{first} · block 1", f"{second} · block 2"):
+        expect(
+            cells.get_by_role("link", name=re.compile(rf"^{re.escape(name)}( · |$)"))
+        ).to_be_visible()
     for column in ("train/examples_per_second", "framework", "block", "outcome"):
-        expect(opened.value.get_by_role("columnheader", name=column).first).to_be_visible()
-    seen(opened.value, "runs")
-    opened.value.close()
+        expect(cells.get_by_role("columnheader", name=column).first).to_be_visible()
+    seen(cells, "runs")
+    cells.get_by_label("Chart view").or_(cells.get_by_test_id("experiment-runs-mode-switch-chart"))
+    cells.goto(cells.url.replace("/runs?", "/runs?compareRunsMode=CHART&"))
+    expect(cells.locator(".js-plotly-plot").first).to_be_visible()
+    expect(cells.get_by_text("primary outcomes").first).to_be_visible()
+    titles = cells.locator("h4, [role=heading]").all_inner_texts()
+    seen(cells, "charts")
+    cells.close()
+    assert titles, titles
 
     page.get_by_text(re.compile(r"^scenes \(")).first.click()
     panel = page.get_by_role("dialog")
@@ -123,7 +132,8 @@ def test_page_of_a_run(
 ) -> None:
     page.goto(run_page(campaign.experiment, campaign.cell))
     expect(page.get_by_role("heading", name=f"{frameworks[0]} · block 1")).to_be_visible()
-    for text in ("dana", "Finished", "evenhand captioning", "captioner", "scenes ("):
+    part = "run once in a separate process"
+    for text in ("dana", "Finished", "evenhand captioning", "captioning-demo", "scenes (", part):
         expect(page.get_by_text(text).first).to_be_visible()
     for tag in (
         f"framework: {frameworks[0]}",
@@ -135,6 +145,8 @@ def test_page_of_a_run(
         expect(page.get_by_text(re.compile(tag.replace(": ", r"\s*:\s*"))).first).to_be_visible()
     seen(page, "run")
     expect(page.get_by_text("train/examples_per_second").first).to_be_attached()
+    expect(page.get_by_text("inference/latency_milliseconds_p50").first).to_be_attached()
+    expect(page.get_by_text("check/initial_loss")).to_have_count(0)
     expect(page.get_by_text("batch_size", exact=True)).to_be_attached()
 
 
@@ -157,7 +169,9 @@ def test_models_of_an_experiment(
     page: Page, campaign: Campaign, frameworks: tuple[str, str], seen: Seen
 ) -> None:
     page.goto(f"/#/experiments/{campaign.experiment}/models?{MODEL_TRAINING}")
-    expect(page.get_by_role("link", name="captioner")).to_have_count(2)
+    for name in frameworks:
+        model = f"captioning-demo-{name.replace('+', '-')}-20"
+        expect(page.get_by_role("link", name=model)).to_have_count(1)
     expect(page.get_by_text("Ready")).to_have_count(2)
     expect(page.get_by_role("link", name=f"{frameworks[1]} · block 1")).to_be_attached()
     seen(page, "models")

@@ -249,14 +249,30 @@ def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
 
 
 def _figures(findings: Sequence[Finding]) -> dict[str, float]:
-    """Return estimates and bounds in four digits, the bounds rounded outwards."""
+    """Return estimates and bounds in four digits, the bounds rounded outwards.
+
+    A ratio is in percent of the baseline, with the direction in its name: `percent_faster` is how
+    much more b does in the same time, and below 0 if it is slower.
+    """
     several = len({(finding.row.a, finding.row.b) for finding in findings}) > 1
     figures: dict[str, float] = {}
-    for row in (finding.row for finding in findings if not finding.row.stratum):
-        key = _NOT_IN_A_METRIC.sub("_", f"verdict/{row.metric}{f'/{row.b}' if several else ''}")
-        if row.estimate is not None:
-            figures[f"{key}/{row.kind}"] = float(f"{row.estimate:.4g}")
-        for at, (name, bound) in enumerate((("low", row.ci_low), ("high", row.ci_high))):
+    for finding in findings:
+        row, (less, more) = finding.row, finding.outcome.words
+        if row.stratum:
+            continue
+        name, values = row.kind, [row.estimate, row.ci_low, row.ci_high]
+        if row.kind == "ratio":
+            if less == "faster":
+                ratios = [row.estimate, row.ci_high, row.ci_low]
+                values, more = [1 / ratio if ratio else None for ratio in ratios], less
+            name = f"percent_{more}"
+            values = [None if value is None else 100 * (value - 1) for value in values]
+        level = f"/{row.b}" if several else ""
+        key = _NOT_IN_A_METRIC.sub("_", f"verdict/{row.metric}{level}/{name}")
+        estimate, *bounds = values
+        if estimate is not None:
+            figures[key] = float(f"{estimate:.4g}")
+        for at, (end, bound) in enumerate(zip(("low", "high"), bounds, strict=True)):
             if bound is not None:
-                figures[f"{key}/{name}"] = wording.outwards(bound, bound, digits=4)[at]
+                figures[f"{key}_{end}"] = wording.outwards(bound, bound, digits=4)[at]
     return figures

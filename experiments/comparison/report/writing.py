@@ -16,6 +16,7 @@ from tracking import spreadsheet
 from tracking import tables as parquet
 
 SCHEMA_VERSION = 1
+VERDICTS = "verdicts.json"
 SUMMARY_KEYS = (
     "metric",
     "factor",
@@ -50,7 +51,7 @@ MAX_BENCHMARK, MAX_MEASURE = 1_024, 64
 
 
 def write(comparison: Comparison, document: Document, folder: Path) -> Path:
-    """Write the report, the card, the table as CSV, JSON and Parquet, benchmark.json and figures/.
+    """Write the report, the card, the verdict table in all its formats, and figures/.
 
     Returns:
         The path of the HTML file.
@@ -72,6 +73,7 @@ def write(comparison: Comparison, document: Document, folder: Path) -> Path:
     (folder / "card.md").write_text(card, encoding="utf-8")
     (folder / "comparison.csv").write_text(as_csv(comparison), encoding="utf-8")
     (folder / "comparison.json").write_text(as_text, encoding="utf-8")
+    (folder / VERDICTS).write_text(as_table(comparison), encoding="utf-8")
     dashboard = json.dumps(as_benchmarks(comparison), indent=1, allow_nan=False)
     (folder / "benchmark.json").write_text(dashboard, encoding="utf-8")
     names = [field.name for field in dataclasses.fields(Row)]
@@ -162,6 +164,16 @@ def _summary_as_json(summary: Finding) -> dict[str, Any]:
     }
     values = {**vars(row), **vars(across), **fields}
     return {name: values[name] for name in SUMMARY_KEYS}
+
+
+def as_table(comparison: Comparison) -> str:
+    """Return the verdicts as JSON of `mlflow.log_table`, which MLflow's pages sort and filter."""
+    names = [
+        *("metric", "verdict", "a", "b", "kind", "estimate", "ci_low", "ci_high"),
+        *("n_blocks", "family", "stratum", "p_holm", "reason"),
+    ]
+    rows = [[getattr(row, name) for name in names] for row in comparison.rows]
+    return json.dumps({"columns": names, "data": rows}, allow_nan=False, ensure_ascii=False)
 
 
 def as_csv(comparison: Comparison) -> str:

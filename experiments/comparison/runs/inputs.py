@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.comparison.runs import names, query
+from experiments.metrics import without_copies
 from tracking import plain, technical
 from tracking.errors import ErrorCode, UsageError
 from tracking.records import RunKind, StoredRun
@@ -54,7 +55,7 @@ def has_runs_of_mlflow(runs: Any) -> bool:
 
 def _from_search(frame: pd.DataFrame) -> pd.DataFrame:
     """Return MLflow's table with the names and types of `query.table`."""
-    frame = _with_technical(frame)
+    frame = _with_details(_with_technical(frame))
     table = frame.rename(columns={str(name): _plain(str(name)) for name in frame.columns})
     for name in ("start_ms", "end_ms"):
         if name in table.columns and pd.api.types.is_datetime64_any_dtype(table[name]):
@@ -79,6 +80,22 @@ def _with_technical(frame: pd.DataFrame) -> pd.DataFrame:
     rest = frame.drop(columns=shared)
     both = rest.columns.intersection(unpacked.columns)
     return pd.concat([rest.drop(columns=both), unpacked.combine_first(rest[both])], axis=1)
+
+
+def _with_details(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with the metrics that MLflow does not show, without those it shows twice."""
+    metrics, details = "metrics.", f"tags.{technical.METRIC}"
+    added = {
+        name: pd.to_numeric(frame[name], errors="coerce")
+        for name in map(str, frame.columns)
+        if name.startswith(details)
+    }
+    table = frame.drop(columns=list(added))
+    for name, values in added.items():
+        key = f"{metrics}{name.removeprefix(details)}"
+        table[key] = values.combine_first(table[key]) if key in table.columns else values
+    keys = {name: 0.0 for name in map(str, table.columns) if name.startswith(metrics)}
+    return table.drop(columns=list(keys.keys() - without_copies(keys)))
 
 
 def _plain(name: str) -> str:

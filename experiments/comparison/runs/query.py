@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from experiments.metrics import without_copies
 from tracking.records import StoredRun
 
 TAG_COLUMNS = (
@@ -49,4 +50,4 @@ def _row(run: StoredRun) -> dict[str, object]:
     row |= {name: run.tags[name] for name in NAMED if name in run.tags}
     row |= {f"params.{key}": value for key, value in run.params.items()}
     row |= {f"tags.{key}": value for key, value in run.tags.items() if key not in NAMED}
-    return row | dict(run.metrics)
+    return row | without_copies(run.metrics)

@@ -47,7 +47,7 @@ def save(
         framework,
         network,
         __name__,
-        title="captioner",
+        title="captioning",
         description=description,
         request=_example(data),
         answers={"caption": "string"},

@@ -31,7 +31,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     if settings.data == "synthetic":
         warning = "synthetic features and captions: times are real, losses and BLEU mean nothing"
         return Prepared(
-            _info(data),
+            _info(data, settings),
             {**inputs, "features": str(data.folder / features.ARRAY)},
             warnings=(warning,),
             tags={"features": "synthetic"},
@@ -56,7 +56,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     inputs |= {"weights": weights, "image_size": settings.image_size}
     baseline = folders[settings.frameworks[0]]
     return Prepared(
-        _info(data),
+        _info(data, settings),
         {**inputs, "features": str(baseline / features.ARRAY)},
         before=tuple(
             Job("extract", name, {**inputs, "features": str(folder)})
@@ -125,7 +125,7 @@ def _data(settings: Settings, cache: Path, progress: Progress) -> CaptionData:
     )
 
 
-def _info(data: CaptionData) -> DatasetInfo:
+def _info(data: CaptionData, settings: Settings) -> DatasetInfo:
     counts = {
         "images": len(data.images),
         "captions": len(data.caption_image),
@@ -135,7 +135,8 @@ def _info(data: CaptionData) -> DatasetInfo:
         "broken_images": len(data.broken),
     }
     columns = {"image": "string", "caption": "string"}
-    return DatasetInfo(data.name, data.digest, data.source, counts, columns)
+    source = data.format if settings.data in ("scenes", "synthetic") else data.source
+    return DatasetInfo(data.name, data.digest, source, counts, columns)
 
 
 WORKLOAD = Workload(prepare=prepare, after_extraction=after_extraction)

@@ -14,6 +14,7 @@ from experiments.config import durations
 from experiments.config.race_file import Level, Race
 from experiments.config.virtual_environments import differing as differing_packages
 from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
+from experiments.planning import treatments
 from experiments.studies import race as study
 from experiments.studies.race import Settings
 from experiments.workloads.command import environments, script_runs
@@ -40,7 +41,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     prepared = Prepared(info, {}, tuple(before), files={"race.json": definition})
     differing = differing_packages(environment.packages for environment in made.values())
     of_treatment = {}
-    for treatment in study.treatments(settings):
+    for treatment in treatments.list_treatments(study.STUDY, settings):
         (name,) = treatment.settings["level"]
         tags = _tags(made[name], differing)
         of_treatment[treatment.name] = replace(prepared, inputs=inputs[name], tags=tags)

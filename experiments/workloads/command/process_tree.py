@@ -30,31 +30,21 @@ def adopt_orphans() -> None:
 
 def descendants() -> list[int]:
     """Return the ids of all processes that descend from this one, zombies included."""
-    try:
-        return list(_children(os.getpid()))
-    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        return [process.pid for process in psutil.Process().children(recursive=True)]
+    pid = os.getpid()
+    if (PROC / f"{pid}/task/{pid}/children").exists():
+        return list(_children(pid))
+    # a kernel without CONFIG_PROC_CHILDREN
+    return [process.pid for process in psutil.Process().children(recursive=True)]
 
 
 def _children(pid: int) -> Iterator[int]:
-    for thread in _threads(pid):
-        path = PROC / f"{pid}/task/{thread}/children"
-        try:
-            children = path.read_text().split()
-        except (FileNotFoundError, ProcessLookupError):
-            if pid == os.getpid() and int(thread) == pid:
-                raise
-            continue  # it has just ended
-        for child in map(int, children):
-            yield child
-            yield from _children(child)
-
-
-def _threads(pid: int) -> list[str]:
-    try:
-        return os.listdir(PROC / f"{pid}/task")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+    texts = list[str]()
+    with suppress(OSError):  # it has just ended
+        for thread in (PROC / f"{pid}/task").iterdir():
+            texts.append((thread / "children").read_text())
+    for child in map(int, " ".join(texts).split()):
+        yield child
+        yield from _children(child)
 
 
 @dataclass

@@ -51,6 +51,25 @@ class Finished:
     kernel_killed: bool
 
     @property
+    def signal_name(self) -> str:
+        """Name of the signal that ended it; a shell reports its child's as a code from 129 on."""
+        code = self.exit_code or 0
+        number = -code if code < 0 else code - 128
+        try:
+            return signal.Signals(number).name
+        except ValueError:
+            return ""
+
+    @property
+    def end(self) -> str:
+        """Reason code: `timeout`, `memory`, `signal` or `exit`."""
+        if self.exit_code is None:
+            return "timeout"
+        if self.signal_name:
+            return "memory" if self.kernel_killed else "signal"
+        return "exit"
+
+    @property
     def metrics(self) -> dict[str, float]:
         return {
             "wall_seconds": self.wall_seconds,
@@ -73,7 +92,8 @@ def run(spec: CellSpec, _: object, output: Output) -> None:
     text = "".join(_mask_file(spec.path / name, secrets, output) for name in (STDERR, STDOUT))
     output.record(Tags(spec.run, _tags(finished, spec.inputs)))
     if reason := _failure(finished, spec):
-        raise _error(finished, reason)
+        is_memory = finished.end == "memory"
+        raise MemoryError(reason) if is_memory else EvenhandError(ErrorCode.CHILD_FAILED, reason)
     metrics = reported.collect(spec.path / METRICS, text, spec.inputs["outcomes"])
     output.metrics({**metrics, **finished.metrics})
 
@@ -167,7 +187,7 @@ def _mask_file(path: Path, secrets: Sequence[str], output: Output) -> str:
 
 
 def _tags(finished: Finished, inputs: Mapping[str, Any]) -> dict[str, str]:
-    tags = {"memory.method": finished.memory_method, "cwd": inputs["cwd"]}
+    tags = {"memory.method": finished.memory_method, "cwd": inputs["cwd"], "end": finished.end}
     if finished.exit_code is not None:
         tags["exit_code"] = str(finished.exit_code)
     if finished.left:
@@ -178,23 +198,14 @@ def _tags(finished: Finished, inputs: Mapping[str, Any]) -> dict[str, str]:
 
 def _failure(finished: Finished, spec: CellSpec) -> str:
     """Return why the command failed, with the end of its standard error; empty if it did not."""
-    code, signal_number = finished.exit_code, 0
-    if code == 0:
+    if finished.exit_code == 0:
         return ""
-    if code is None:
-        reason = f"it ran past its timeout of {spec.inputs['timeout_seconds']:g} s and was ended"
-    else:
-        signal_number = -code if code < 0 else code - 128  # a shell reports its child's signal so
-        try:
-            reason = f"it was killed by {signal.Signals(signal_number).name}"
-        except ValueError:
-            reason = f"it ended with code {code}"
+    reason = {
+        "timeout": f"it ran past its timeout of {spec.inputs['timeout_seconds']:g} s",
+        "memory": "the kernel killed it for memory",
+        "signal": f"it was killed by {finished.signal_name}",
+        "exit": f"it ended with code {finished.exit_code}",
+    }[finished.end]
     lines = (spec.path / STDERR).read_text().splitlines()
     end = plain.line(reported.tail(lines, LAST_LINES))[-600:]
     return f"{reason}: {end}" if end else reason
-
-
-def _error(finished: Finished, reason: str) -> Exception:
-    if finished.kernel_killed:
-        return MemoryError(f"the kernel killed a process for memory; {reason}")
-    return EvenhandError(ErrorCode.CHILD_FAILED, reason)

@@ -55,14 +55,17 @@ def test_figures_of_a_campaign_are_those_of_the_rows_in_four_digits(
 ) -> None:
     figures = dict(result.card.figures)
     for row in result.comparison.rows:
-        names = ("ratio", "low", "high")
-        ratio, low, high = (figures.pop(f"verdict/{row.metric}/{name}") for name in names)
-        assert None not in (row.estimate, row.ci_low, row.ci_high)
+        name = f"verdict/{row.metric}/percent_faster"
+        faster, low, high = (figures.pop(f"{name}{end}") for end in ("", "_low", "_high"))
+        speeds = np.array([row.estimate, row.ci_low, row.ci_high], float)
+        if row.metric.endswith("_seconds") or "_seconds_" in row.metric:
+            speeds = 1 / speeds[[0, 2, 1]]
+        expected = 100 * (speeds - 1)
         # Half a unit of the fourth digit is at most 5e-4; bounds are rounded outwards.
-        assert ratio == pytest.approx(row.estimate, rel=5e-4)
-        assert row.ci_low * (1 - 1e-3) < low <= row.ci_low  # type: ignore[operator]
-        assert row.ci_high <= high < row.ci_high * (1 + 1e-3)  # type: ignore[operator]
-        assert [float(f"{value:.4g}") for value in (ratio, low, high)] == [ratio, low, high]
+        assert faster == pytest.approx(expected[0], rel=5e-4)
+        assert expected[1] - abs(expected[1]) * 1e-3 < low <= expected[1]
+        assert expected[2] <= high < expected[2] + abs(expected[2]) * 1e-3
+        assert [float(f"{value:.4g}") for value in (faster, low, high)] == [faster, low, high]
     assert figures == {}
 
 

@@ -17,6 +17,7 @@ from experiments.config import settings as settings_
 from experiments.planning import treatments
 from experiments.studies import calibrate
 from tests.experiments.comparison.campaigns import RATE, RSS, STEP, paired, runs
+from tests.experiments.small_campaigns import required
 from tracking.errors import UsageError
 from tracking.records import StoredRun
 
@@ -91,7 +92,7 @@ def test_single_framework_is_compared_with_its_controls() -> None:
 def test_study_adds_controls_or_refuses_them(study: str, control: dict[str, str]) -> None:
     """A study that did neither would slow what it compares, or claim a missing control."""
     module = studies.load(study)
-    values = {"aa": "false", "inject_delay": "0", **control}
+    values = {"aa": "false", "inject_delay": "0", **required(study), **control}
     settings = settings_.parse(module.settings, module.presets, values)
     try:
         planned = treatments.list_treatments(module, settings)

@@ -15,6 +15,7 @@ from experiments.comparison.statistics.significance import holm
 from experiments.config import settings as settings_
 from tests.benchmarks.test_verdict_rule import NAMES, table
 from tests.experiments.comparison.campaigns import LATENCY, RATE, RSS, STEP, frame
+from tests.experiments.small_campaigns import required
 from tracking.errors import ErrorCode, UsageError
 
 # Twelve unrelated outcomes of twelve blocks.
@@ -88,7 +89,8 @@ def test_studies_declare_one_to_three_of_their_outcomes(name):
     study = studies.load(name)
 
     def primary(**values: str) -> tuple[str, ...]:
-        return studies.primary(study, settings_.parse(study.settings, study.presets, values))
+        options = {**required(name), **values}
+        return studies.primary(study, settings_.parse(study.settings, study.presets, options))
 
     assert 1 <= len(primary()) <= 3
     last = study.outcomes[-1].metric

@@ -15,8 +15,12 @@ import pytest
 from rich.console import Console
 
 from experiments.comparison import compare
+from experiments.comparison.analyses import Evidence, runs
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import tables, wording, writing
+from experiments.comparison.report.sections import Cell, Section
+from experiments.comparison.verdicts.decision import Decision
+from experiments.metrics import TOTAL
 from tests.experiments.comparison import test_golden
 from tests.experiments.comparison.campaigns import LATENCY, STEP, frame, paired
 
@@ -105,6 +109,57 @@ def test_parquet_and_dashboard_have_the_rows(report: tuple[ComparisonResult, Pat
     assert benchmarks["pytorch"][row.metric] == {"value": finding.a_value}
     measures = [measure for levels in benchmarks.values() for measure in levels.values()]
     assert all(isinstance(value, float) for measure in measures for value in measure.values())
+
+
+def test_outcome_that_the_design_cannot_measure_is_listed_once(tmp_path: Path) -> None:
+    table = frame(params={"pairing": "interleaved"}).assign(**{TOTAL: 100.0})
+    spec = ComparisonSpec(outcomes=[STEP, TOTAL], primary=[TOTAL])
+    result = answer(spec, table, tmp_path, ReportOptions("Turns", figures=False), lambda _: [])
+    comparison = result.comparison
+    assert comparison.unmeasurable == {TOTAL}
+    rows = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))["rows"]
+    assert [row["no_estimate"] for row in rows if row["metric"] == TOTAL] == ["not_comparable"]
+    verdicts = tables.verdicts(comparison).lines
+    assert [line[0].text for line in verdicts if not isinstance(line, str)] == [
+        "median training step"
+    ]
+    (section,) = tables.not_measured(comparison)
+    assert [row[0] for row in section.rows] == ["total training time"]
+    assert runs.by_level(Evidence(comparison, table)) == []
+
+
+def test_reasons_have_codes_that_are_explained_once() -> None:
+    comparison = compare(frame(factors={"tensorflow": 1.02}, spread=0.04))
+    section = tables.verdicts(comparison)
+    cells = [cell for line in section.lines for cell in line if isinstance(cell, Cell)]
+    codes = {cell.code for cell in cells if cell.code}
+    assert codes == {Decision.OPEN}
+    notes = [note for note in section.notes if note.term == Decision.OPEN]
+    assert len({note.text for note in notes}) == len(notes)
+    assert all(note.concerns for note in notes)
+
+
+def test_columns_without_values_are_not_shown() -> None:
+    rows = [("a", "", "1.5 ms", "—"), ("b", "", "—", "—")]
+    section = Section("Title", "", ("name", "stratum", "value", "p"), rows)
+    assert [column.name for column in section.columns] == ["name", "value"]
+    texts = [[cell.text for cell in line if isinstance(cell, Cell)] for line in section.lines]
+    assert texts == [["a", "1.5 ms"], ["b", "—"]]
+    assert section.widths == [0, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1,680 examples/s", ("1,680", " examples/s")),
+        ("−0.016 to +0.027 nats", ("−0", ".016 to +0.027 nats")),
+        ("< 0.0001", ("< 0", ".0001")),
+        ("—", ("—", "")),
+        ("identical", None),
+    ],
+)
+def test_numbers_are_cut_at_the_decimal_point(text: str, number: tuple[str, str] | None) -> None:
+    assert Cell(text).number == number
 
 
 def test_figures_are_files(report: tuple[ComparisonResult, Path]) -> None:

@@ -91,9 +91,10 @@ import numpy as np
 from experiments.datasets.labelled import batches
 from experiments.datasets.labelled.data import Labelled
 from models.contract import ModelError
-from models.frameworks import open_framework
+from models.frameworks import lean_import, open_framework
 
-framework = open_framework(sys.argv[1], device="cpu", threads=1, precision="float32", seed=0)
+with lean_import(sys.argv[1]):  # as a cell does
+    framework = open_framework(sys.argv[1], device="cpu", threads=1, precision="float32", seed=0)
 data, grey = (Labelled.open(Path(folder)) for folder in sys.argv[2:4])
 rows = np.concatenate([data.training, data.validation])
 

@@ -30,7 +30,6 @@ SMALL = {
     "epochs": "1",
     "bleu_images": "1",
     "beams": "1",
-    "save_model": "none",
     "inference_batch_sizes": "1",
     "steps_per_epoch": "3",
 }

@@ -1,0 +1,124 @@
+"""Execution of a command: its times, its memory, its processes and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from experiments.workloads.command import process_tree
+from tests.conftest import ROOT, are_gone
+
+EXECUTE = """
+import dataclasses, json, math, sys
+from pathlib import Path
+from experiments.workloads.command.run import execute
+inputs = {"name": "x", "cwd": sys.argv[2], "variables": json.loads(sys.argv[4]),
+          "timeout_seconds": float(sys.argv[3]), "command": sys.argv[1]}
+finished = execute(inputs, Path(sys.argv[2]), float(sys.argv[5]))
+print(json.dumps(dataclasses.asdict(finished)))
+"""
+ALLOCATE = "x = bytearray({size}); import time; time.sleep(0.4)"
+
+
+def execute(
+    tmp_path: Path, command: str, timeout: str = "inf", delay: float = 0.0, **variables: str
+) -> dict[str, object]:
+    arguments = [command, str(tmp_path), timeout, json.dumps(variables), str(delay)]
+    done = subprocess.run(
+        [sys.executable, "-c", EXECUTE, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    finished: dict[str, object] = json.loads(done.stdout)
+    return finished
+
+
+def python(tmp_path: Path, name: str, code: str) -> str:
+    (tmp_path / name).write_text(code)
+    return f"{sys.executable} {tmp_path / name}"
+
+
+def test_wall_time_and_cpu_time(tmp_path: Path) -> None:
+    burn = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    finished = execute(tmp_path, f"{python(tmp_path, 'burn.py', burn)}; exit 7")
+    assert finished["exit_code"] == 7
+    assert 0.3 <= finished["user_seconds"] + finished["system_seconds"] < 0.8  # type: ignore[operator]
+    assert finished["wall_seconds"] >= 0.3  # type: ignore[operator]
+
+
+def test_memory_is_that_of_all_processes_together(tmp_path: Path) -> None:
+    size = 80_000_000
+    single = python(tmp_path, "a.py", ALLOCATE.format(size=size))
+    finished = execute(tmp_path, f"{single} & {single} & wait")
+    assert finished["memory_method"] == "pss"
+    assert 2 * size < finished["peak_bytes"] < 2 * size + 60_000_000  # type: ignore[operator]
+
+
+def test_memory_of_a_small_command_is_not_that_of_the_process_that_started_it(
+    tmp_path: Path,
+) -> None:
+    assert execute(tmp_path, "sleep 0.3")["peak_bytes"] < 10e6  # type: ignore[operator]
+
+
+def test_children_that_outlive_the_command_are_reported_counted_and_ended(tmp_path: Path) -> None:
+    burn = (
+        "import os, time\nread, write = os.pipe()\nif os.fork() == 0:\n os.setsid()\n"
+        " end = time.process_time() + 0.3\n while time.process_time() < end: pass\n"
+        " os.write(write, b'x')\n time.sleep(60)\nos.read(read, 1)\n"
+    )
+    finished = execute(tmp_path, python(tmp_path, "left.py", burn))
+    assert finished["exit_code"] == 0
+    (left,) = finished["left"]  # type: ignore[misc]
+    assert not psutil.pid_exists(int(left.rpartition("(")[2].rstrip(")")))
+    assert finished["wall_seconds"] < 30  # type: ignore[operator]
+    assert finished["user_seconds"] + finished["system_seconds"] >= 0.3  # type: ignore[operator]
+
+
+def test_a_timeout_ends_the_whole_tree(tmp_path: Path) -> None:
+    began = time.monotonic()
+    command = "trap '' TERM; setsid sleep 71.5 & sleep 71.5"
+    finished = execute(tmp_path, command, timeout="0.3")
+    assert finished["exit_code"] is None
+    assert time.monotonic() - began < 20
+    left = [
+        each for each in psutil.process_iter(["cmdline"]) if "71.5" in (each.info["cmdline"] or [])
+    ]
+    assert are_gone(left)
+
+
+def test_the_command_gets_the_users_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")  # evenhand's own default
+    execute(tmp_path, "env > seen.txt; trap > traps.txt", MINE="1")
+    seen = dict(line.split("=", 1) for line in (tmp_path / "seen.txt").read_text().splitlines())
+    assert seen["MINE"] == "1"
+    assert seen["EVENHAND_METRICS"] == str(tmp_path / "metrics.jsonl")
+    assert "PYTHONPATH" not in seen
+    assert "MLFLOW_DISABLE_TELEMETRY" not in seen
+
+
+def test_an_injected_delay_is_a_share_of_the_command(tmp_path: Path) -> None:
+    assert execute(tmp_path, "sleep 0.4", delay=0.5)["wall_seconds"] >= 0.6  # type: ignore[operator]
+
+
+def test_a_kernel_without_lists_of_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = subprocess.Popen(["sleep", "30"])
+    try:
+        assert child.pid in process_tree.descendants()
+        monkeypatch.setattr(process_tree, "PROC", Path("/nowhere"))
+        assert child.pid in process_tree.descendants()
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
