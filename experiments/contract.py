@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from experiments.config import settings as settings_
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import NO_OTHERS_LIMIT, SMOKE, CampaignSettings
 from experiments.metrics import Outcome
 from tracking.records import RunKind
 
@@ -28,6 +28,15 @@ NO_DEVICE = "no_device"
 DEVICE = "device"
 Progress = Callable[[str, int, int | None], None]
 S = TypeVar("S", bound=CampaignSettings)
+# Settings of the preset `smoke`, in studies that have them; all others are those of `demo`.
+SMALLEST: Mapping[str, Any] = {
+    "blocks": 1,
+    "epochs": 1,
+    "inference_requests": 20,
+    "seconds": 0.1,
+    "others_limit_percent": NO_OTHERS_LIMIT,
+    "cool_down_seconds": 0.0,
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,7 @@ class Study:
     """Experiment as data, checked when its file is imported.
 
     name: of its file. settings: the user's. workload: the folder with its stages.
+    presets: `demo` and others; every study also has `smoke`, which ends in a minute.
     models: the networks that a campaign measures; the parity gate proves them equal.
     outcomes: judged metrics, in the order of the report; primary: one to three of them.
     factor: the compared setting. baseline: its level that others are judged against; None: the
@@ -136,6 +146,9 @@ class Study:
             self._refuse_unknown(f"preset {preset}", values.keys() - for_users)
         if "demo" not in self.presets:
             raise TypeError(f"study {self.name} has no preset 'demo'")
+        smallest = {name: value for name, value in SMALLEST.items() if name in for_users}
+        smoke = {**self.presets["demo"], **smallest, **self.presets.get(SMOKE, {})}
+        object.__setattr__(self, "presets", {**self.presets, SMOKE: smoke})
         self._refuse_unknown("factor", {self.factor} - of_cells)
         self._refuse_unknown("allowed_to_differ", set(self.allowed_to_differ) - of_cells)
         self._refuse_unknown("grows_with", {self.grows_with} - of_cells - {""})

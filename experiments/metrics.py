@@ -32,6 +32,7 @@ PRIMARY_AT_MOST = 3
 PROFILED = "profile/"
 CHECKS = "check/"
 COMPILED = ("train/compilations", "train/recompilations", "train/graph_breaks")
+QUALITY = "quality"
 _UNJUDGED = (CHECKS, "model/", "idle/", "machine/", PROFILED, "graph/", *COMPILED)
 HIDDEN = ("live/", "system/", TO_ACCURACY, *_UNJUDGED)
 # Unknown to the catalogue, and read by programs only.
@@ -74,6 +75,11 @@ class Metric:
     exclusive: bool = False
     total: bool = False
     shown: Shown = "plain"
+
+    @property
+    def question(self) -> str:
+        """Reader's question that it answers, or its label if it answers no common one."""
+        return self.headline[0] if self.headline else self.label
 
     @property
     def words(self) -> tuple[str, str]:
@@ -333,6 +339,11 @@ def outcome(metric: str) -> Metric:
         if fnmatch.fnmatchcase(key, rule.metric):
             return replace(rule, metric=metric, label=metric)
     return Metric(metric, "ratio", "neither", None, metric, "", total=True)
+
+
+def is_quality(metric: Metric) -> bool:
+    """Return whether a metric says how good the trained network is."""
+    return metric.unit in ("nats", "points") or metric.question == QUALITY
 
 
 @lru_cache(4_096)

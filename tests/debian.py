@@ -29,6 +29,7 @@ PROGRAMS = {
         "scancel",
         "scontrol",
     ),
+    "time": ("time",),
     "systemd": ("systemd-analyze", "systemd-sysusers"),
 }
 # Fixtures that start programs of a package.

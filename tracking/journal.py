@@ -13,7 +13,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
@@ -188,6 +188,11 @@ def delivered(folder: Path, server: str) -> int:
         return 0
 
 
+def is_delivered(folder: Path, server: str) -> bool:
+    """Return whether a server has confirmed all records of a journal."""
+    return 0 < (folder / RECORDS).lstat().st_size == delivered(folder, server)
+
+
 def mark_delivered(folder: Path, offset: int, server: str) -> None:
     """Save how much of the journal a server has confirmed, for `delivered`.
 
@@ -225,11 +230,16 @@ def read_campaign(folder: Path) -> dict[str, Any]:
     return description
 
 
+def description(folder: Path) -> dict[str, Any]:
+    """Return what a campaign measures, empty if that is missing or damaged."""
+    with suppress(UsageError):
+        return read_campaign(folder)
+    return {}
+
+
 def experiment(folder: Path) -> str:
     """Return the experiment of a campaign, empty if its description does not name it."""
-    with suppress(UsageError):
-        return str(read_campaign(folder).get("experiment", ""))
-    return ""
+    return str(description(folder).get("experiment", ""))
 
 
 def descriptions(root: Path, run_id: str) -> list[tuple[Path, dict[str, Any]]]:
@@ -255,6 +265,18 @@ def descriptions(root: Path, run_id: str) -> list[tuple[Path, dict[str, Any]]]:
 def campaigns(root: Path) -> list[Path]:
     folders = [path.parent for path in root.glob(f"*/{CAMPAIGN}")]
     return sorted(folders, key=lambda folder: (folder / CAMPAIGN).lstat().st_mtime_ns)
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[bool]:
+    """Keep other processes from writing a journal; yield False if one does."""
+    with _open_records(folder) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
 
 
 def _write_atomically(path: Path, text: str) -> None:

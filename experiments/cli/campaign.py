@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,13 +79,12 @@ def conclude(campaign: Campaign, display: Display) -> int:
 
     conclusion = run(campaign, display.step)
     display.rest()
-    print_tables(conclusion, display)
     answer = conclusion.answer
     judged = answer.comparison.warnings if answer else ()
-    warnings = [*campaign.recorder.warnings, *map(str, judged)]
-    print_findings(conclusion.sentences, list(dict.fromkeys(warnings)), display)
-    if conclusion.answer and conclusion.answer.card.advice:
-        display.say(str(conclusion.answer.card.advice))
+    print_warnings(dict.fromkeys([*campaign.recorder.warnings, *map(str, judged)]), display)
+    print_tables(conclusion, display)
+    for line in conclusion.sentences:
+        display.say(line)
     if answer:
         print_conditions(conclusion.conditions, answer.comparison, display)
     path = conclusion.answer.report if conclusion.answer else None
@@ -101,7 +100,9 @@ def exit_code(conclusion: Conclusion | None) -> int:
     if conclusion and not conclusion.all_ok:
         return FAILED
     if conclusion and conclusion.answer:
-        return verdict_code(conclusion.conditions, conclusion.answer.comparison)
+        comparison = conclusion.answer.comparison
+        code = verdict_code(conclusion.conditions, comparison)
+        return DONE if comparison.smoke and code == NO_VERDICT else code
     return DONE if is_by_mlflow() else NO_VERDICT
 
 
@@ -111,8 +112,8 @@ def verdict_code(failing: Sequence[Condition], comparison: Comparison) -> int:
 
     if conditions.matching(failing, comparison):
         return CONDITION_HOLDS
-    is_done = conditions.are_settled(failing, comparison) or is_by_mlflow()
-    return DONE if is_done else NO_VERDICT
+    is_done = conditions.are_settled(failing, comparison)
+    return DONE if is_done or is_by_mlflow() else NO_VERDICT
 
 
 def print_conditions(
@@ -140,8 +141,6 @@ def print_page(recorder: Recorder, display: Display, *, delivered: bool) -> None
         display.say(f"MLflow UI  {recorder.store.page(recorder.experiment, recorder.run_id)}")
 
 
-def print_findings(sentences: Sequence[str], warnings: Sequence[str], display: Display) -> None:
+def print_warnings(warnings: Iterable[str], display: Display) -> None:
     for line in warnings:
         display.say(f"! {line}", style="bold yellow")
-    for line in sentences:
-        display.say(line)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
-from experiments.cli.campaign import print_conditions, print_findings, verdict_code
+from experiments.cli.campaign import print_conditions, print_warnings, verdict_code
 from experiments.cli.commands.compare import Compare
 from experiments.cli.results import log_result
 from experiments.config import settings as settings_
@@ -97,11 +97,11 @@ def run(settings: Compare, display: Display) -> int:
 def _print(answer: ComparisonResult, display: Display) -> None:
     from experiments.comparison.report import rendering, writing
 
+    print_warnings(map(str, answer.comparison.warnings), display)
     table = writing.terminal(answer.comparison)
     display.console.print(rendering.terminal_card(answer.card), "", table)
-    print_findings(answer.sentences, [*map(str, answer.comparison.warnings)], display)
-    if answer.card.advice:
-        display.say(str(answer.card.advice))
+    for line in answer.sentences:
+        display.say(line)
     display.say("")
     display.say(f"report     {answer.report}")
 
@@ -215,7 +215,7 @@ def _judge(
     frame = choice.table
     if "campaign" in frame.columns and frame["campaign"].nunique() > 1:
         parents = store.runs(selection.experiments, f"tags.kind = '{RunKind.CAMPAIGN}'")
-        frame = names.add_names(frame, {run.run_id: run.name for run in parents})
+        frame = names.add_names(frame, ((run.run_id, run.name, run.start_ms) for run in parents))
     campaigns = names.names_by_run(frame)
     spec = replace(spec, baseline=campaigns.get(settings.baseline, settings.baseline) or None)
     options = ReportOptions(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import models
-from experiments.cli.campaign import print_findings
+from experiments.cli.campaign import print_warnings
 from experiments.cli.codes import DONE, FAILED
 from experiments.cli.commands.parity import Parity
 from experiments.cli.results import log_result
@@ -83,7 +83,7 @@ def run(settings: Parity, display: Display) -> int:
     page = _log(store, settings, rows, failed, troubles, began_ms)
     display.rest()
     display.console.print(table(rows))
-    print_findings([], troubles, display)
+    print_warnings(troubles, display)
     display.say(f"MLflow UI  {page}")
     return FAILED if troubles else DONE
 

@@ -17,6 +17,7 @@ from experiments.comparison.report.rendering import Document
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import environment, pairing, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
+from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.comparison.verdicts.verdict import ComparisonSpec, judge
 from experiments.contract import ReportAddition
@@ -84,7 +85,8 @@ def answer(
         fetching = background.submit(steps_or_reason, steps, spec, runs)
         comparison = judged(spec, runs)
         raw_runs, missing_steps = fetching.result()
-    addition = options.also(comparison) if options.also else ReportAddition([])
+    has_additions = options.also is not None and not comparison.smoke
+    addition = options.also(comparison) if options.also and has_additions else ReportAddition([])
     evidence = Evidence(
         comparison,
         runs,
@@ -96,6 +98,8 @@ def answer(
         addition.sections,
     )
     warnings = (*analyses.warnings(evidence), *comparison.warnings)
+    if comparison.busy:  # which blocks that were does not matter then
+        warnings = tuple(w for w in warnings if w.code is not WarningCode.DISTURBED_BLOCKS)
     comparison = replace(comparison, warnings=warnings)
     card = build_card(comparison, options.title, environment.span(runs), options.more_blocks)
     unread = [
@@ -108,7 +112,9 @@ def answer(
     document = Document(
         card, writing.subtitle(comparison), _body(evidence, figures=options.figures), notes
     )
-    lines = [*wording.sentences(comparison), *controls.sentences(evidence), *addition.sentences]
+    lines = wording.sentences(comparison)
+    if not comparison.smoke:
+        lines += [*controls.sentences(evidence), *addition.sentences]
     result = ComparisonResult(comparison, card, lines, folder / "report.html", addition)
     try:
         writing.write(comparison, document, folder)
@@ -122,7 +128,8 @@ def answer(
 def _body(evidence: Evidence, *, figures: bool) -> list[Section | canvas.Figure]:
     """Return the parts of all analyses, drawn or without figures."""
     body: list[Section | canvas.Figure] = []
-    for part in (part for make in analyses.BODY for part in make(evidence)):
+    parts = analyses.SMOKE if evidence.comparison.smoke else analyses.BODY
+    for part in (part for make in parts for part in make(evidence)):
         if isinstance(part, Section):
             body.append(part)
         elif figures:

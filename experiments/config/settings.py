@@ -44,6 +44,8 @@ MAX_RATE = 1_000
 # single thread may not notice it.
 OTHERS_LIMIT_PERCENT = 10.0
 NO_OTHERS_LIMIT = 100.0
+# Preset of every study: the smallest run that shows that everything works.
+SMOKE, MAX_SMOKE_BLOCKS = "smoke", 2
 MAX_BLOCKS = 10_000
 DEFAULT_MAX_BLOCKS = 48
 FAIL_IF = "verdicts that make the exit code 4: worse, slower:throughput; several with commas"
@@ -77,7 +79,8 @@ def setting(
         affects_measurement: Whether it can change what a cell measures: cells that differ are
             not pooled.
         searchable: Whether it belongs to a single cell, so that a sweep may search it.
-        not_logged: Whether it is a place on this machine: cells do not get it, runs do not log it.
+        not_logged: Whether it is a place on this machine, or the name of the run: cells do not get
+            it, runs do not log it as a param.
         advanced: Whether it is listed by `--help all` only, as a setting of a single choice is.
         repeatable: Whether a call may have it several times, with a value of the list each time.
     """
@@ -440,6 +443,12 @@ class CampaignSettings:
         affects_measurement=False,
         searchable=False,
         advanced=True,
+    )
+    name: str = setting(
+        "",
+        "the campaign's name in MLflow and in comparisons; none: study, preset and what differs",
+        group="design",
+        not_logged=True,
     )
     team: str = setting(
         "",

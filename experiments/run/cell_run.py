@@ -8,7 +8,7 @@ import math
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from experiments.run.preparation import PreparedCampaign
 
 METRICS = "metrics.json"
-MAX_NAMED_SETTINGS = 3  # in the name of a run
+# Of the name of a run: settings, characters of a value, and what stands between its parts.
+MAX_NAMED_SETTINGS, MAX_VALUE_CHARACTERS = 3, 40
+PARTS = " · "
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ def _run_opened(
     tags = {
         "campaign": f"run:{recorder.run}",
         "mlflow.parentRunId": f"run:{recorder.run}",
-        **_description(recorder, task, " on ".join(filter(None, [model, data.dataset.name]))),
+        **_description(recorder, task, [model, data.dataset.name]),
         "model": own_models.labelled(model),
         "dataset": data.dataset.name,
         "settings_hash": settings_hash(logged, not_affecting),
@@ -265,16 +267,21 @@ def _run_opened(
     if tags["kind"] == RunKind.CELL:  # charts label cells of every campaign by their names
         left_out = not_affecting | treatment.settings.keys()
         different = distinguishing_settings(prepared.study, prepared.settings, left_out)
-        name = " · ".join(filter(None, [name, different]))
+        name = PARTS.join(filter(None, [name, different]))
     params = {**logged, "framework": spec.framework}
     return RunOpened(spec.run, clock.now_ms(), recorder.experiment, name, tags, params)
 
 
-def _description(recorder: Recorder, task: CellTask, work: str) -> dict[str, str]:
-    """Return the description that the page of a run shows."""
+def _description(recorder: Recorder, task: CellTask, work: Sequence[str]) -> dict[str, str]:
+    """Return the description that the page of a run shows.
+
+    Args:
+        work: Names of network and data, as far as there are any.
+    """
     place = f" in block {task.block}" if task.block else ""
+    what = " on ".join(f"`{name}`" for name in work if name)
     return note(
-        f"`{task.treatment.name}`{place}: `{work}`, run once in a separate process. "
+        f"`{task.treatment.name}`{place}: {what}, run once in a separate process. "
         f"It is part of [this run](#/runs/{recorder.run_id}), which has the result."
     )
 
@@ -294,8 +301,8 @@ def origin_tags(
         treatment: Of a cell, whose packages may be those of another interpreter.
     """
     commit, python, packages = provenance.commit(), "", interpreters.packages("", "")
+    framework = treatment.framework if treatment else ""
     if treatment:
-        framework = treatment.framework
         python = interpreters.separate(framework, treatment.merged(settings).pythons)
         packages = interpreters.packages(framework, python)
         if not framework:  # a command may run in any environment; its workload records which
@@ -308,7 +315,7 @@ def origin_tags(
         "environment": environment_digest(settings),
         **provenance.environment_tags(frameworks.distributions(), packages),
         **{name: text for name, text in optional.items() if text},
-        **source(study, commit, "" if framework else provenance.changes()),
+        **source(study, commit, "" if treatment else provenance.changes()),
     }
 
 
@@ -345,13 +352,21 @@ def distinguishing_settings(
     shared = settings_.as_text(CampaignSettings())  # the study's own settings come first
     before, now = settings_.as_text(preset), settings_.as_text(settings)
     texts = [
-        f"{name}={now[name] or 'none'}"
+        _short_setting(name, now[name])
         for name in sorted(now, key=lambda name: name in shared)
         if now[name] != before[name] and name not in left_out
     ]
     if (more := len(texts) - MAX_NAMED_SETTINGS) > 0:
         texts[MAX_NAMED_SETTINGS:] = [f"{more} more"]
-    return ", ".join(texts)
+    return PARTS.join(texts)
+
+
+def _short_setting(name: str, text: str) -> str:
+    if name == "vary":
+        name, _, text = text.partition("=")
+    if len(text) > MAX_VALUE_CHARACTERS:  # the end of a path says more than its beginning
+        text = f"…{text[-MAX_VALUE_CHARACTERS:]}"
+    return f"{name}={text or 'none'}"
 
 
 def _threads(settings: CampaignSettings) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.contract import Study
-from experiments.metrics import outcome, shown_name
+from experiments.metrics import PRIMARY_AT_MOST, shown_name
 from tracking import accounts
 from tracking.errors import ErrorCode
 from tracking.limits import RUN_NAME_CHARACTERS
@@ -74,11 +74,14 @@ def keep(store: Store, run: RunOpened, records: Sequence[Record], folder: Path, 
 
 def describe(store: Store, experiment: str, study: Study) -> None:
     """Describe an experiment that may have no result yet."""
-    primary = [shown_name(metric) for metric in study.primary]
+    judged = {outcome.metric: outcome for outcome in study.outcomes}
+    named = {shown_name(metric): judged[metric] for metric in study.primary or judged}
+    primary = [name for name in named if name][:PRIMARY_AT_MOST]
     columns = [f"metrics.{name}" for name in primary]
     columns += ["tags.framework", "tags.block", "tags.outcome"]
-    is_greater_better = outcome(study.primary[0]).better == "higher"
-    store.set_primary_metric(experiment, primary[0], greater_is_better=is_greater_better)
+    if primary:
+        is_greater_better = named[primary[0]].better == "higher"
+        store.set_primary_metric(experiment, primary[0], greater_is_better=is_greater_better)
     runs = store.share_view(experiment, columns, primary, RunKind.CELL)
     text = (
         f"{study.title}\n\nOne campaign per launch, [one run per cell]({runs}); "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
@@ -45,6 +44,9 @@ from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.journal import Journal
 from tracking.records import Artifact, RunKind, RunOutcome
 from tracking.store import Unreachable, note, table_tag
+
+# Settings that a campaign's name shows though they do not affect a cell.
+NAMING = frozenset({"frameworks", "blocks", "until", "vary", "levels", "aa"})
 
 
 @dataclass(frozen=True)
@@ -102,16 +104,12 @@ def start(
 
 def _name(prepared: PreparedCampaign, title: str) -> str:
     settings = prepared.settings
-    left_out = settings_.names_not_affecting_measurement(settings) - {
-        "frameworks",
-        "blocks",
-        "vary",
-        "levels",
-    }
+    if settings.name:
+        return cell_run.PARTS.join(filter(None, [settings.name, title]))
+    left_out = settings_.names_not_affecting_measurement(settings) - NAMING
     different = cell_run.distinguishing_settings(prepared.study, settings, left_out)
-    now = time.strftime("%Y-%m-%d %H:%M")
-    parts = [f"{prepared.study} {settings.preset}", title, different, now]
-    return " · ".join(filter(None, parts))
+    parts = [f"{prepared.study} {settings.preset}", title, different]
+    return cell_run.PARTS.join(filter(None, parts))
 
 
 def restart(

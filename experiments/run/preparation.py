@@ -13,7 +13,7 @@ from experiments.comparison.verdicts import conditions
 from experiments.config import devices, interpreters, memory, variation, virtual_environments
 from experiments.config import settings as settings_
 from experiments.config.console import Display
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import MAX_SMOKE_BLOCKS, SMOKE, CampaignSettings
 from experiments.contract import DatasetInfo, Prepared, Progress, Study, Treatment
 from experiments.planning import treatments
 from experiments.run import backends, machine_state, preflight, scheduler
@@ -28,6 +28,7 @@ from tracking.errors import ErrorCode, UsageError
 from tracking.sensors import load
 from tracking.store import Store
 
+MAX_NAME_CHARACTERS = 100  # as the header of a column
 NO_DATA = Prepared(DatasetInfo("", "", "", {}, {}), {})
 
 
@@ -156,12 +157,23 @@ def read_data(study: str, settings: CampaignSettings, display: Display) -> Prepa
 
 def check_settings(study: str, settings: CampaignSettings) -> None:
     """Raise UsageError for all that can be wrong with the settings only; write nothing."""
+    if settings.preset == SMOKE and (settings.blocks > MAX_SMOKE_BLOCKS or settings.until_settled):
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"preset=smoke gives no verdict; choose at most {MAX_SMOKE_BLOCKS} blocks, "
+            "or another preset",
+        )
     for name in settings.frameworks:
         frameworks.check(name)
         for pythons in virtual_environments.interpreters_by_version(settings).values():
             is_unmade = settings.levels and not Path(interpreters.separate(name, pythons)).exists()
             if not is_unmade and (missing := interpreters.missing(name, pythons)):
                 raise UsageError(ErrorCode.NOT_INSTALLED, missing)
+    if len(settings.name) > MAX_NAME_CHARACTERS:
+        raise UsageError(
+            ErrorCode.TOO_LARGE,
+            f"name has {len(settings.name):,} characters; at most {MAX_NAME_CHARACTERS}",
+        )
     scheduler.check_stopping(settings)
     for level in variation.each(settings):
         memory.size(level.memory_limit)

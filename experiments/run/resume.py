@@ -122,7 +122,8 @@ def same_settings(
     module = studies.load(study)
     settings = settings_.from_values(module.settings, recorded)
     requested = settings_.parse(module.settings, module.presets, overrides)
-    for name in set(overrides) - settings_.not_logged_names(settings) - open_ended(settings):
+    may_change = settings_.not_logged_names(settings) - {"name"} | open_ended(settings)
+    for name in set(overrides) - may_change:
         before = getattr(settings, name)
         if before != getattr(requested, name):
             raise UsageError(

@@ -16,6 +16,7 @@ from optuna.storages import RDBStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from experiments.comparison.report.sections import Cell
 from experiments.config import devices
 from experiments.config import settings as settings_
 from experiments.config.console import Display
@@ -131,9 +132,9 @@ class Worker:
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
             link = self._link(self.study.user_attrs[self._campaign])
-        title = f"Sweep of {request.sweep.experiment}: {request.sweep.search}"
-        lines = [*(f"⚠ {line}" for line in recorder.warnings), *sentences]
-        results.write_page(self.study, folder, title, lines)
+        sweep = request.sweep
+        head = results.Head(sweep.experiment, sweep.search, sentences, recorder.warnings)
+        results.write_page(self.study, folder, head, self._runs_of_trials())
         recorder.keep_file(folder)
         if len(objectives) == 1 and best:
             recorder.keep_metrics({f"sweep/best/{objectives[0].metric}": best[0].values[0]})
@@ -144,6 +145,18 @@ class Worker:
         dashboard = f"optuna-dashboard {url}"
         page = folder / "sweep.html"
         return SweepResult(sentences, page, commands, dashboard, conclusion, delivered)
+
+    def _runs_of_trials(self) -> dict[int, Cell]:
+        """Return the runs in MLflow by number of the trial; none if the server does not answer."""
+        recorder, store = self.recorder, self.recorder.store
+        if not recorder.deliver():
+            return {}
+        runs = store.children(recorder.run_id, recorder.experiment)
+        return {
+            int(run.tags["trial"]): Cell(run.run_id, link=store.address(run.run_id))
+            for run in runs
+            if "trial" in run.tags
+        }
 
     def _confirm(self, best: Sequence[FrozenTrial], sentences: list[str]) -> Conclusion | None:
         """Measure the best against the default, with fresh seeds, in blocks.
@@ -226,7 +239,7 @@ def start(request: SweepRequest, display: Display) -> Worker:
         for name, text in settings_.as_text(sweep).items()
         if text and name not in ("storage", "heartbeat_seconds")
     }
-    name = f"sweep of {request.sweep.experiment}: {sweep.search}"[:200]
+    name = base.name or f"sweep of {request.sweep.experiment}: {sweep.search}"[:200]
     description = {
         "study": "sweep",
         "settings": dataclasses.asdict(request.base),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,13 @@ from pathlib import Path
 import mlflow
 import pytest
 
+from experiments import studies
 from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison.runs import names
+from experiments.config import settings as settings_
+from experiments.run import pipeline, plan
+from experiments.run.preparation import PreparedCampaign
 from tests.conftest import Place
 from tests.experiments.comparison.campaigns import STEP, runs
 from tracking.records import Metrics, Point, Record, RunClosed, RunOpened, RunOutcome, StoredRun
@@ -26,27 +31,47 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("full_names", "expected"),
+    ("minutes", "endings"),
+    [((0, 0), [" · aaaaaaaa", " · bbbbbbbb"]), ((0, 5), [" 12:00", " 12:05"])],
+)
+def test_equal_names_are_told_apart_by_time_then_by_run_id(
+    minutes: tuple[int, int], endings: list[str]
+) -> None:
+    noon = time.mktime((2026, 11, 26, 12, 0, 0, 0, 0, -1))
+    ids = ("a" * 32, "b" * 32, "c" * 32)
+    called = dict(zip(ids, ("lenet demo", "lenet demo", "lenet demo · blocks=12"), strict=True))
+    starts = dict(zip(ids, [1_000 * (noon + 60 * m) for m in (*minutes, 0)], strict=True))
+    first, second, other = names.distinguish(called, starts).values()
+    assert other == "lenet demo · blocks=12"
+    for name, ending in zip((first, second), endings, strict=True):
+        assert name.startswith("lenet demo · 2026-11-26 12:0")
+        assert name.endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
     [
-        ({"a1": "captioning, demo · one night"}, {"a1": "captioning · demo · one night"}),
+        ({}, "lenet demo"),
+        ({"blocks": "12", "vary": "threads=1,2"}, "lenet demo · blocks=12 · threads=1,2"),
+        ({"preset": "sound", "team": "vision", "cache": "/x"}, "lenet sound"),
+        ({"name": "after the update", "blocks": "12"}, "after the update"),
         (
-            {"a1": "captioning, demo · night", "b2": "captioning, paper · night"},
-            {"a1": "demo · night", "b2": "paper · night"},
+            {"threads": "1", "epochs": "2", "blocks": "2", "batch_size": "8", "seed": "1"},
+            "lenet demo · batch_size=8 · epochs=2 · blocks=2 · 2 more",
         ),
-        (
-            {"a1": "lenet, demo", "b2": "captioning, demo"},
-            {"a1": "lenet · demo", "b2": "captioning · demo"},
-        ),
-        (
-            {"a" * 32: "night", "b" * 32: "night"},
-            {"a" * 32: "night · aaaaaaaa", "b" * 32: "night · bbbbbbbb"},
-        ),
+        ({"data": f"/{'d' * 60}/digits-2026"}, f"lenet demo · data=…{'d' * 28}/digits-2026"),
     ],
 )
-def test_campaign_names_are_short_and_distinct(
-    full_names: dict[str, str], expected: dict[str, str]
-) -> None:
-    assert names.distinguish(full_names) == expected
+def test_name_says_what_differs_from_the_preset(options: dict[str, str], name: str) -> None:
+    study = studies.load("lenet")
+    settings = settings_.parse(study.settings, study.presets, options)
+    prepared = PreparedCampaign("lenet", settings, plan.of_study(study, settings))
+    assert pipeline._name(prepared, "") == name
+
+
+def test_long_name_is_refused(capsys: Capture) -> None:
+    assert main(["lenet", f"--name={'n' * 101}", "--dry_run"]) == WRONG_CALL
+    assert "at most 100" in capsys.readouterr().err
 
 
 # ---- on a tracking store
@@ -91,15 +116,15 @@ def make_campaign(origin: str, name: str, day: int, factor: float = 1.0) -> Iter
 @pytest.fixture
 def ids(store: Store) -> list[str]:
     """Run ids of two campaigns, the second 1.5 times slower."""
-    write_runs(store, make_campaign("c1", "captioning, demo · first night", 100))
-    write_runs(store, make_campaign("c2", "captioning, demo · second night", 101, factor=1.5))
+    write_runs(store, make_campaign("c1", "captioning demo · first night", 100))
+    write_runs(store, make_campaign("c2", "captioning demo · second night", 101, factor=1.5))
     return [store.run_id(origin) or "" for origin in ("c1", "c2")]
 
 
 def test_compare_shows_campaign_names(ids: list[str], place: Place, capsys: Capture) -> None:
     query = ["--factor=campaign", "--figures=false", "--filter=params.framework = 'pytorch'"]
     call = ["compare", *query, f"--output={place.folder}/out"]
-    first, second = "demo · first night", "demo · second night"
+    first, second = "captioning demo · first night", "captioning demo · second night"
     for baseline, expected in (
         (ids[0], [first, second, "slower"]),
         (second, [second, first, "faster"]),
@@ -122,7 +147,7 @@ def test_campaigns_lists_newest_first(ids: list[str], capsys: Capture) -> None:
     assert main(["campaigns"]) == DONE
     lines = [line for line in capsys.readouterr().out.splitlines() if RUN_ID.search(line)]
     assert [RUN_ID.findall(line)[-1] for line in lines[:2]] == ids[::-1]
-    assert re.search(r"captioning, demo · first night +ok +6 to 40 +TensorFlow trains", lines[1])
+    assert re.search(r"captioning demo · first night +ok +6 to 40 +TensorFlow trains", lines[1])
     assert main(["campaigns", "--experiment=captioning", "--limit=1"]) == DONE
     output = capsys.readouterr().out
     assert "second night" in output

@@ -17,7 +17,7 @@ from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answ
 from experiments.sweep import results
 from tests.experiments.comparison.campaigns import LATENCY, RATE, frame
 from tests.experiments.comparison.steps import raw_runs
-from tests.experiments.sweep.test_results import small_study
+from tests.experiments.sweep.test_results import HEAD, small_study
 
 LONG = "Read with care: " + "a_setting_without_any_space_" * 6
 # A4 at 96 dots an inch, less the margins.
@@ -74,6 +74,7 @@ def _pixels(picture: bytes) -> np.ndarray:
 @pytest.mark.parametrize("width", [1400, 390])
 def test_content_fits_the_width(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
+    page.locator("details").evaluate_all("all => all.forEach(part => { part.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert _cut_off(page, ".answer, .card, .warning, .scroll:has(table)") == []
     edge = _pixels(page.screenshot(full_page=True))[:, -6:]
@@ -193,11 +194,11 @@ def test_dark_preference_reaches_figures_and_warnings(page: Page) -> None:
 
 
 def test_page_of_sweep_is_dark(browser: Browser, tmp_path: Path) -> None:
-    results.write_page(small_study(3), tmp_path, "A sweep", ["3 trials."])
+    results.write_page(small_study(3), tmp_path, HEAD, {})
     page = browser.new_page(color_scheme="dark")
     page.goto((tmp_path / "sweep.html").as_uri())
     assert _pixels(page.screenshot()).mean() < 80
-    for selector in ("h1", ".plotly-graph-div", "table"):
+    for selector in ("h1", "figure img", "table"):
         pixels = _pixels(page.locator(selector).first.screenshot())
         assert np.median(pixels) < 110, selector
         assert np.ptp(pixels) > 90, selector

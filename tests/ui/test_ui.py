@@ -92,9 +92,7 @@ def test_list_of_runs(
 ) -> None:
     page.goto(f"/#/experiments/{campaign.experiment}/runs?{MODEL_TRAINING}")
     first, second = frameworks
-    expect(
-        page.get_by_role("link", name=re.compile(r"^captioning demo · .*\d{4}-\d\d-\d\d"))
-    ).to_be_visible()
+    expect(page.get_by_role("link", name=re.compile(r"^captioning demo · "))).to_be_visible()
     for column in ("Run Name", "Created", "Dataset", "Duration", "Source", "Models"):
         expect(page.get_by_role("columnheader", name=column).first).to_be_visible()
     expect(page.get_by_role("link", name=re.compile("block 1"))).to_have_count(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from experiments.cli.campaign import print_findings
 from experiments.cli.codes import DONE
 from experiments.cli.commands import Command, Display
 from experiments.server.settings import Admin
@@ -14,7 +13,8 @@ def run(settings: Admin, display: Display) -> int:
     lines, table = administer(settings)
     if table:
         display.console.print(table)
-    print_findings(lines, [], display)
+    for line in lines:
+        display.say(line)
     return DONE
 
 

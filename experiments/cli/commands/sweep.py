@@ -24,9 +24,11 @@ def run(settings: Sweep, options: Mapping[str, str], display: Display) -> int:
     process = worker.begin(settings, options, display)
     result = process.run()
     display.rest()
+    campaign.print_warnings(process.recorder.warnings, display)
     if result.conclusion:
         campaign.print_tables(result.conclusion, display)
-    campaign.print_findings(result.sentences, process.recorder.warnings, display)
+    for line in result.sentences:
+        display.say(line)
     if result.page is None:
         return DONE
     display.say("")

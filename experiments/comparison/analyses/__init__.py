@@ -49,6 +49,12 @@ BODY: tuple[Part, ...] = (
     lambda evidence: [tables.excluded(evidence.comparison, evidence.link)],
     runs.table,
 )
+# Parts that show measured values only.
+SMOKE: tuple[Part, ...] = (
+    lambda evidence: [tables.verdicts(evidence.comparison)],
+    lambda evidence: [tables.environment(evidence.comparison)],
+    lambda evidence: [tables.excluded(evidence.comparison, evidence.link)],
+)
 
 
 def drawings(evidence: Evidence) -> list[Drawing]:
@@ -66,4 +72,4 @@ def warnings(evidence: Evidence) -> list[ComparisonWarning]:
     ]
 
 
-__all__ = ["BODY", "Evidence", "drawings", "warnings"]
+__all__ = ["BODY", "SMOKE", "Evidence", "drawings", "warnings"]

@@ -40,7 +40,7 @@ class LimitReason(Enum):
 
     NEAR_BEST = "no other size is faster by {margin} % or more"
     BUSY_MACHINE = "the machine was busy"
-    TOO_FEW_BLOCKS = "too few blocks with all sizes: {blocks}, needed: {minimum}"
+    TOO_FEW_BLOCKS = "blocks with all sizes: {blocks}; at least {minimum} are needed"
     NO_TREND = "throughput is not shown to rise with the batch size"
     NONE_NEAR_BEST = "no size below {largest} is shown to be within {margin} % of the best"
 

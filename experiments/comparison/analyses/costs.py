@@ -66,6 +66,15 @@ class Cost:
         ends = wording.outwards(self.ratio.low, self.ratio.high, decimals=3)
         return "–".join(f"{end:.3f}" for end in ends)
 
+    @property
+    def percent(self) -> str:
+        """Ratio and interval as shares of the baseline's time."""
+        if self.ratio is None:
+            return wording.NONE
+        bounds = (100 * self.ratio.low, 100 * self.ratio.high)
+        low, high = wording.outwards(*bounds, decimals=1)
+        return f"{100 * self.ratio.value:.1f} % (95 % CI {low:.1f} to {high:.1f} %)"
+
 
 def judged(comparison: Comparison, metrics: Sequence[str], margin: float) -> list[Cost]:
     """Return a cost for each stratum, level and metric, then one for each framework's strata."""
@@ -104,14 +113,16 @@ def _cost(where: str, findings: Sequence[Finding], bound: float) -> Cost:
 def sentences(costs: Sequence[Cost]) -> list[str]:
     """Return how many points have which answer, then each mean over a framework's points."""
     points = Counter(cost.answer for cost in costs if cost.strata == 1)
-    counts = ", ".join(f"{points[answer]} {answer}" for answer in Answer)
+    counts = ", ".join(f"{answer} at {points[answer]}" for answer in Answer)
+    total = points.total()
     means = [
-        f"{cost.where}, {cost.b}, {cost.label}: {cost.ratio.value:.3f} times the plain loop "
-        f"(95 % CI {cost.interval}, {cost.strata} points): {cost.answer}."
+        f"{cost.where}, {cost.label}: {cost.b} takes {cost.percent} of the plain loop's time "
+        f"over {cost.strata} points; within the bound: {cost.answer}."
         for cost in costs
         if cost.strata > 1 and cost.ratio
     ]
-    return [f"Cost at most the bound: {counts}.", *means]
+    what = f"{total} point{'' if total == 1 else 's'}"
+    return [f"Cost within the bound, of {what}: {counts}.", *means]
 
 
 def section(costs: Sequence[Cost], margin: float) -> Section:

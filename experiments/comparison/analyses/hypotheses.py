@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Section
+from experiments.comparison.verdicts import reasons
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.metrics import Hypothesis, outcome
@@ -19,15 +20,15 @@ HEADER = (
 )
 CAPTION = (
     "{goal} H0 of each: the metric is the same on both sides; H1: it differs. Declared before "
-    "measuring. Whether a difference exceeds the margin is another question, answered beside it. "
-    "Holm’s correction spans the primary outcomes of the report, and all others apart."
+    "measuring. The answer also states whether a difference exceeds the margin. "
+    "Holm’s correction spans the primary outcomes, and separately all others."
 )
 # Text on the margin of a difference that is shown.
 SIZES = {
     Decision.DIFFERENT: "by more than the margin",
     Decision.WITHIN_MARGIN: "by less than the margin",
     Decision.CONSTANT: "by less than the margin",
-    Decision.SIZE_OPEN: "whether by more than the margin is open",
+    Decision.SIZE_OPEN: "perhaps by less than the margin",
 }
 
 
@@ -56,9 +57,9 @@ def answered(hypotheses: Sequence[Hypothesis], comparison: Comparison) -> list[H
             HypothesisResult(hypothesis, finding) for finding in findings if finding.row.n_blocks
         ]
         if not tested:
-            reasons = [*_missing_sensors(hypothesis.metric, comparison)]
-            reasons += [finding.row.reason for finding in findings]
-            reason = next(iter(reasons), "no two runs of one block have it")
+            causes = [*_missing_sensors(hypothesis.metric, comparison)]
+            causes += [finding.row.reason for finding in findings]
+            reason = next(iter(causes), "no block has it on both sides")
             tested = [HypothesisResult(hypothesis, None, reason)]
         results += tested
     return results
@@ -81,12 +82,13 @@ def text(result: HypothesisResult) -> str:
         return f"not testable here: {result.reason}"
     row, margin = finding.row, f"±{wording.amount(finding.row.margin, finding)}"
     if finding.different:
-        return f"H0 rejected: {row.b} is {finding.way}, {SIZES[finding.decision]} ({margin})"
+        name = wording.names(finding)[1]
+        return f"H0 rejected: {name} is {finding.way}, {SIZES[finding.decision]} ({margin})"
     if not finding.judged:
-        return f"H0 neither rejected nor confirmed ({row.reason or row.verdict})"
+        return f"open: {reasons.phrase(finding)}"
     if finding.identical:
-        return f"H0 stands: identical in all {wording.blocks(row.n_blocks)}"
-    return f"H0 stands: {row.verdict} within the margin ({margin})"
+        return f"no difference: identical in {wording.blocks(row.n_blocks)}"
+    return f"no difference beyond the margin ({margin})"
 
 
 def cells(result: HypothesisResult) -> tuple[str, ...]:
@@ -114,8 +116,8 @@ def sentence(results: Sequence[HypothesisResult]) -> str:
     equal = sum(finding.judged and not finding.different for finding in findings)
     still_open, untested = len(findings) - len(rejected) - equal, len(results) - len(findings)
     return (
-        f"Of {len(results)} null hypotheses {len(rejected)} rejected, {equal} confirmed as equal, "
-        f"{still_open} open, {untested} not testable."
+        f"Null hypotheses (the metric is the same): {len(results)}. Rejected: {len(rejected)}, "
+        f"no difference shown: {equal}, open: {still_open}, not testable: {untested}."
     )
 
 

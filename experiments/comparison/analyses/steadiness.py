@@ -85,7 +85,7 @@ def tables(evidence: Evidence) -> list[Section]:
         for result in results
         if result.steady.kind == RESTLESS
     ]
-    hint = f"{len(restless)} of {len(results)} runs were not steady"
+    hint = f"{len(restless)} of {len(results)} runs without a steady state"
     sections = [Section("Was steady state reached?", caption, header, rows, True, hint)]
     if restless:
         columns = ("run", factor, "stratum", "block", "why")

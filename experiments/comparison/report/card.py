@@ -13,9 +13,12 @@ from experiments.comparison.verdicts import sample_size
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
 from experiments.config import durations, shell
+from experiments.metrics import QUALITY
 
 # More than that cannot be read in ten seconds; the tables have all.
 MAX_OUTCOMES, MAX_CLAUSES = 12, 4
+# Questions that a card answers where they were measured, declared or not.
+QUESTIONS = ("training", "inference", QUALITY)
 _NOT_IN_A_METRIC = re.compile(r"[^\w\-. :/]")
 
 
@@ -67,7 +70,10 @@ class AnswerCard:
     """Card of a comparison.
 
     Attributes:
-        answer: what is settled, what is not, and what it costs to settle it.
+        settled: sentence on what is settled; empty if nothing is.
+        unsettled: sentences on what is not, and what it costs to settle it.
+        recommendation: what to do.
+        conditions: of all runs.
         facts: name → text: model, data, machine, versions, date, duration, precision.
         outcomes: settled ones first.
         figures: `verdict/…` metrics of the campaign's run.
@@ -76,13 +82,21 @@ class AnswerCard:
 
     title: str
     question: str
-    answer: str
+    settled: str
+    unsettled: str
+    recommendation: str
+    conditions: str
     warnings: Sequence[str]
     facts: Mapping[str, str]
     outcomes: Sequence[OutcomeLine]
     left_out: int
     figures: Mapping[str, float]
     advice: Advice | None = None
+
+    @property
+    def answer(self) -> str:
+        """Sentences of the head in one line."""
+        return " ".join(filter(None, (self.settled, self.unsettled, self.recommendation)))
 
     @property
     def headline(self) -> str:
@@ -107,30 +121,62 @@ def build_card(
     headlines = wording.summaries_of(chosen, comparison) or chosen
     headlines = sorted(headlines, key=lambda finding: not finding.judged)
     several = len(grouped(headlines)) > 1
-    lines = []
-    for finding in headlines[:MAX_OUTCOMES]:
-        level = wording.level_name(finding.row.b, comparison.factor)
-        verdicts = (finding.row.verdict, wording.verdicts_of_strata(finding, comparison))
-        lines.append(
-            OutcomeLine(
-                wording.describe_outcome(finding) + (f": {level}" if several else ""),
-                wording.effect(finding),
-                wording.effect_interval(finding),
-                " · ".join(filter(None, verdicts)),
-                tables.style(finding),
-            )
-        )
+    shown = [] if comparison.smoke else [*headlines, *_other_questions(comparison, headlines)]
+    lines = [_line(finding, comparison, several=several) for finding in shown[:MAX_OUTCOMES]]
+    if comparison.random_weights and not comparison.smoke:
+        lines.append(OutcomeLine("quality", "not judged", "", "random weights", "none"))
+    settled, unsettled, recommendation = _answer(comparison, headlines)
+    conditions = " · ".join(f"{name}: {text}" for name, text in comparison.conditions.items())
+    if conditions and len(comparison.rests_on.get("campaigns", ())) == 1:
+        conditions = f"one campaign · {conditions}"
     return AnswerCard(
         title,
         _question(comparison, headlines),
-        " ".join(filter(None, (_answer(comparison, headlines), _quality(comparison)))),
+        settled,
+        unsettled,
+        recommendation,
+        conditions,
         [warning.text for warning in comparison.warnings],
         {name: text for name, text in _facts(comparison, span).items() if text},
         lines,
-        len(headlines) - len(lines),
-        _figures(headlines),
-        _advice(chosen, more_blocks) if more_blocks else None,
+        max(0, len(shown) - MAX_OUTCOMES),
+        {} if comparison.smoke else _figures(headlines),
+        _advice(chosen, more_blocks) if more_blocks and not comparison.smoke else None,
     )
+
+
+def _line(finding: Finding, comparison: Comparison, *, several: bool) -> OutcomeLine:
+    level = wording.level_name(finding.row.b, comparison.factor)
+    label, question = wording.describe_outcome(finding), finding.outcome.question
+    if question != finding.outcome.label:
+        label = f"{question} ({label})"
+    if several:
+        label += f": {level}"
+    family = "" if finding.primary or not comparison.primary else "exploratory"
+    verdicts = (finding.row.verdict, wording.verdicts_of_strata(finding, comparison), family)
+    return OutcomeLine(
+        label,
+        wording.effect(finding),
+        wording.effect_interval(finding),
+        " · ".join(filter(None, verdicts)),
+        tables.style(finding),
+    )
+
+
+def _other_questions(comparison: Comparison, headlines: Sequence[Finding]) -> list[Finding]:
+    """Return the first finding on training, inference and quality that no headline answers."""
+    answered = {finding.outcome.question for finding in headlines}
+    others: dict[tuple[str, str, str, str], Finding] = {}
+    ranked = sorted(
+        comparison.findings, key=lambda finding: (finding.outcome.headline or ("", 9))[1]
+    )
+    for finding in ranked:
+        row, question = finding.row, finding.outcome.question
+        is_asked = question in QUESTIONS and question not in answered
+        if is_asked and row.n_blocks and wording.is_meaningful(finding, comparison):
+            others.setdefault((question, row.a, row.b, row.stratum), finding)
+    ordered = sorted(others.values(), key=lambda finding: QUESTIONS.index(finding.outcome.question))
+    return ordered if len(grouped(ordered)) == 1 else []
 
 
 def _advice(headlines: Sequence[Finding], more_blocks: MoreBlocks) -> Advice | None:
@@ -153,61 +199,151 @@ def _labels(findings: Iterable[Finding]) -> list[str]:
     return list(dict.fromkeys(finding.outcome.label for finding in findings))
 
 
-def _answer(comparison: Comparison, findings: Sequence[Finding]) -> str:
+def _answer(comparison: Comparison, findings: Sequence[Finding]) -> tuple[str, str, str]:
+    """Return what is settled, what is not and what that costs, and what to do."""
+    if comparison.smoke:
+        return "", wording.NO_VERDICT_OF_SMOKE, ""
+    if not findings:
+        return "", wording.sentences(comparison)[0], ""
     counts = {id(finding): wording.verdicts_of_strata(finding, comparison) for finding in findings}
     settled = [finding for finding in findings if finding.judged or counts[id(finding)]]
-    if not settled and all(finding.decision is Decision.TOO_FEW for finding in findings):
-        return wording.sentences(comparison)[0]
-    shown = settled or findings[:1]
-    clauses = [
-        wording.clause(finding) + (f" ({counts[id(finding)]})" if counts[id(finding)] else "")
-        for finding in shown
-    ]
-    text = "; ".join(wording.shortened(clauses, MAX_CLAUSES))
-    # A campaign's effect on a side could be taken for the side's.
-    of_one_campaign = settled and len(comparison.rests_on.get("campaigns", ())) == 1
-    sentences = [
-        f"In this campaign {text}." if of_one_campaign else f"{wording.begin(text, shown[0])}."
-    ]
-    rest = _labels(finding for finding in findings if not any(finding is other for other in shown))
-    if rest:
-        sentences.append(f"Not settled: {wording.joined(rest)}.")
+    counted = [finding for finding in settled if counts[id(finding)]]
+    clauses = wording.clauses([finding for finding in settled if finding not in counted])
+    clauses += [_over_strata(finding, counts[id(finding)]) for finding in counted]
+    text = f"{'; '.join(wording.shortened(clauses, MAX_CLAUSES))}." if clauses else ""
+    text = wording.begin(text, settled[0]) if text else ""
     unsettled = [finding for finding in findings if not finding.judged]
-    return " ".join([*sentences, *_remedies(unsettled)])
+    first = f"{text} {_quality(comparison)}".strip()
+    return first, _unsettled(unsettled), _recommendation(comparison, findings)
 
 
-def _remedies(unsettled: Sequence[Finding]) -> list[str]:
-    """Return sentences on what it costs to settle an outcome, or what may help."""
-    sentences = []
-    blocks = {id(finding): sample_size.payable(finding) or 0 for finding in unsettled}
-    planned = [finding for finding in unsettled if blocks[id(finding)]]
+def _over_strata(finding: Finding, counts: str) -> str:
+    if finding.judged:
+        return f"{wording.clause(finding)} ({counts})"
+    a, b = wording.names(finding)
+    return f"{finding.outcome.label} of {b} against {a}: {counts}"
+
+
+def _unsettled(findings: Sequence[Finding]) -> str:
+    """Return what is not settled, and what it costs to settle it."""
+    if not findings:
+        return ""
+    labels = wording.joined(_labels(findings))
+    if all(finding.across for finding in findings):
+        labels += " over all strata"
+    if len(findings) == 1 and findings[0].decision is Decision.OPEN:
+        labels = wording.range_text(findings[0])
+    costs = map(wording.capitalised, _costs(findings))
+    return " ".join([f"Not settled: {labels}.", *costs])
+
+
+def _costs(findings: Sequence[Finding]) -> list[str]:
+    """Return what it costs to settle outcomes, or what may help."""
+    texts = []
+    busy = [finding for finding in findings if finding.busy]
+    few = [finding for finding in findings if finding.missing_blocks]
+    planned = [finding for finding in findings if sample_size.payable(finding)]
+    open_ones = [finding for finding in findings if sample_size.remedies(finding)]
+    if busy:
+        count = max(finding.row.n_blocks for finding in busy)
+        texts.append(f"the same {_blocks_with_time(count, busy)} on an idle machine may settle it")
+    rest = [finding for finding in findings if finding.decision is Decision.TOO_FEW]
+    texts += dict.fromkeys(
+        finding.row.reason for finding in rest if not finding.busy and finding not in few
+    )
+    if few:
+        count = max(map(sample_size.more_blocks, few))
+        texts.append(f"a verdict needs at least {_blocks_with_time(count, few, 'more ')}")
     if planned:
-        longest = max(planned, key=lambda finding: blocks[id(finding)])
-        count = blocks[id(longest)]
-        seconds = count * (longest.block_seconds or 0.0)
-        time = f", {durations.format_duration(seconds)}," if seconds else ""
-        sentences.append(
-            f"At most {wording.more_blocks(count)}{time} settle {wording.joined(_labels(planned))} "
-            f"with a predicted probability of {sample_size.PREDICTED}"
-            f"{' each' if len(planned) > 1 else ''}."
+        count = max(map(sample_size.more_blocks, planned))
+        only = "" if len(planned) == len(findings) else f" {wording.joined(_labels(planned))}"
+        texts.append(
+            f"at most {_blocks_with_time(count, planned, 'more ')} should settle{only or ' it'} "
+            f"(predicted probability {sample_size.PREDICTED})"
         )
-    if rest := [finding for finding in unsettled if sample_size.remedies(finding)]:
-        ways = dict.fromkeys(way for finding in rest for way in sample_size.remedies(finding))
-        sentences.append(
-            f"How many more blocks would settle {wording.joined(_labels(rest))} cannot be "
-            f"predicted; {wording.joined(list(ways), 'or')} may help."
+    if open_ones:
+        ways = dict.fromkeys(way for finding in open_ones for way in sample_size.remedies(finding))
+        only = "it" if len(open_ones) == len(findings) else wording.joined(_labels(open_ones))
+        texts.append(
+            f"no number of blocks is predicted to settle {only}; "
+            f"{wording.joined(list(ways), 'or')} may help"
         )
-    return sentences
+    return texts
+
+
+def _blocks_with_time(count: int, findings: Sequence[Finding], more: str = "") -> str:
+    """Return `6 more blocks (3 min of machine time)`."""
+    seconds = count * max((finding.block_seconds or 0.0 for finding in findings), default=0.0)
+    time = f" ({durations.format_duration(seconds)} of machine time)" if seconds else ""
+    return f"{count:,} {more}block{'' if count == 1 else 's'}{time}"
+
+
+def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
+    """Return which level to choose for what, from the outcomes of which one way is better."""
+    by_question: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.outcome.better != "neither":
+            by_question.setdefault(finding.outcome.question, []).append(finding)
+    choices: dict[str, list[str]] = {}
+    either, margins, to_do = [], list[str](), list[str]()
+    for question, group in by_question.items():
+        if any(wording.verdicts_of_strata(finding, comparison) for finding in group):
+            to_do.append(f"{question}: it depends on the stratum")
+        elif choice := _choice(group, comparison):
+            choices.setdefault(choice, []).append(question)
+        elif all(finding.judged for finding in group):
+            either.append(question)
+            margins += [wording.amount(finding.row.margin, finding) for finding in group]
+        elif count := max(map(sample_size.more_blocks, group)):
+            to_do.append(f"{question}: run {_blocks_with_time(count, group, 'more ')}")
+        elif any(finding.busy for finding in group):
+            to_do.append(f"{question}: measure again on an idle machine")
+        else:
+            to_do.append(f"{question}: no choice yet")
+    parts = [f"{choice} for {wording.joined(questions)}" for choice, questions in choices.items()]
+    texts = [f"choose {wording.joined(parts, 'but')}"] if parts else []
+    if either:
+        sizes = wording.joined(list(dict.fromkeys(margins)), "or")
+        where = "either:"
+        if len(either) < len(by_question):
+            where = f"{wording.joined(either)}: either,"
+        texts.append(f"{where} no difference of {sizes} or more")
+    return " ".join(map(wording.capitalised, [*texts, *to_do]))
+
+
+def _choice(findings: Sequence[Finding], comparison: Comparison) -> str:
+    """Return the levels that are better than another and worse than none; empty if there is none.
+
+    Findings are of one question, of all pairs of levels and all strata.
+    """
+    pairs = [
+        (finding.row.b, finding.row.a) if finding.good else (finding.row.a, finding.row.b)
+        for finding in findings
+        if finding.good is not None
+    ]
+    winners, losers = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
+    best = [level for level in comparison.levels if level in winners - losers]
+    names = [wording.level_name(level, comparison.factor) for level in best]
+    if not best or len(comparison.levels) == 2:
+        return wording.joined(names, "or")
+    beaten = [
+        wording.level_name(level, comparison.factor)
+        for level in comparison.levels
+        if level in losers
+    ]
+    return f"{wording.joined(names, 'or')} over {wording.joined(beaten)}"
 
 
 def _quality(comparison: Comparison) -> str:
     """Return the differences in quality that are shown though no primary outcome."""
+    if comparison.random_weights:
+        return ""
     clauses = []
     for group in grouped(comparison.findings).values() if comparison.primary else ():
         different = [
             finding
             for finding in group
-            if (finding.outcome.headline or ("", 0))[0] == "quality"
+            if finding.outcome.question == QUALITY
             and not finding.primary
             and finding.decision in (Decision.DIFFERENT, Decision.SIZE_OPEN)
         ]
@@ -234,7 +370,7 @@ def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
     if counts:
         least = f"{min(counts)} to " if min(counts) < max(counts) else ""
         runs += f", {least}{wording.blocks(max(counts))}"
-    smallest = wording.smallest_detectable(comparison)
+    smallest = "" if comparison.smoke else wording.smallest_detectable(comparison)
     return {
         "Model": values("model"),
         "Data": values("dataset"),

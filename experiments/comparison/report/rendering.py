@@ -36,13 +36,25 @@ class Document:
     notes: Sequence[str]
 
 
+@dataclass(frozen=True)
+class SweepDocument:
+    """The page of a search; it has no card, since no verdict rests on a search."""
+
+    title: str
+    question: str
+    warnings: Sequence[str]
+    sentences: Sequence[str]
+    body: Sequence[Section | Figure]
+    notes: Sequence[str]
+
+
 def render(template: str, **content: object) -> str:
     """Return a filled template of this folder.
 
     Args:
-        template: `report.html.j2`, one file that needs nothing from outside; `report.md.j2`, whose
-            figures are those in `figures/`; `card.md.j2`, without its title, for a run's
-            description; `notebook.html.j2`, an element without style or script.
+        template: `report.html.j2` and `sweep.html.j2`, one file that needs nothing from outside;
+            `report.md.j2`, whose figures are those in `figures/`; `card.md.j2`, without its title,
+            for a run's description; `notebook.html.j2`, an element without style or script.
         content: values that the template names.
     """
     environment = Environment(
@@ -70,8 +82,14 @@ def terminal_card(card: AnswerCard) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("Question", Text(card.question))
-    table.add_row("Answer", Text(card.answer, style="bold"))
+    name = "Answer"
+    for text in filter(None, (card.settled, card.unsettled)):
+        table.add_row(name, Text(text, style="bold"))
+        name = ""
+    if to_do := " ".join(filter(None, (card.recommendation, str(card.advice or "")))):
+        table.add_row("To do", Text(to_do, style="bold"))
+    if card.conditions:
+        table.add_row("Conditions", Text(card.conditions))
     for name, text in card.facts.items():
         table.add_row(name, Text(text))
     return table

@@ -68,6 +68,8 @@ def versus(comparison: Comparison) -> str:
 
 def verdicts(comparison: Comparison) -> Section:
     """Return a row for each finding, with headings for strata and families."""
+    if comparison.smoke:
+        return _measured(comparison)
     findings = [
         finding
         for finding in comparison.findings
@@ -127,6 +129,17 @@ def all_verdicts(comparison: Comparison) -> list[Section]:
     section = verdicts(comparison)
     count = len([line for line in section.rows if not isinstance(line, str)])
     return [replace(section, title="All verdicts", folded=True, hint=f"{count:,} rows")]
+
+
+def _measured(comparison: Comparison) -> Section:
+    """Return the values of both sides, without verdicts."""
+    header: Header = ("outcome", comparison.factor, *map(number, ("baseline", "value")))
+    rows = [
+        (wording.describe_outcome(finding), finding.row.b, *values(finding))
+        for finding in comparison.findings
+        if finding.a_value is not None
+    ]
+    return Section("Measured values", wording.NO_VERDICT_OF_SMOKE, header, rows)
 
 
 def effect(finding: Finding, *, with_reason: bool = True) -> tuple[str | Cell, ...]:
@@ -203,7 +216,7 @@ def not_measured(comparison: Comparison) -> list[Section]:
     for metric in comparison.unmeasured:
         labels.setdefault("No run has a value.", {})[outcome(metric).label] = None
     for sensor, why in comparison.missing_sensors.items():
-        labels.setdefault(f"Not available: {why}", {})[sensor] = None
+        labels.setdefault(f"{why[:1].upper()}{why[1:]}.", {})[sensor] = None
     rows: list[Line] = [(", ".join(names), reason) for reason, names in labels.items()]
     names = [name for of_reason in labels.values() for name in of_reason]
     hint = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -223,6 +236,6 @@ def excluded(comparison: Comparison, link: Link = nowhere) -> Section:
         )
         for exclusion in comparison.excluded
     ]
-    hint = f"{len(rows)} of runs and values" if rows else "no run"
+    hint = f"{len(rows)} runs or values" if rows else "none"
     caption = "" if rows else "No run was left out. The verdicts say why a pair was not compared."
     return Section("Left out, and why", caption, header, rows, folded=True, hint=hint)

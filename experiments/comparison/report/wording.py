@@ -7,21 +7,33 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import (
+    ROUND_CEILING,
+    ROUND_DOWN,
+    ROUND_FLOOR,
+    ROUND_HALF_EVEN,
+    ROUND_UP,
+    Context,
+    Decimal,
+)
 
 from experiments.comparison.runs.pairing import NAMED
-from experiments.comparison.verdicts import reasons, sample_size
-from experiments.comparison.verdicts.decision import Decision
-from experiments.comparison.verdicts.findings import Comparison, Finding, Row, grouped
+from experiments.comparison.verdicts import sample_size
+from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS, Decision, NoEstimate
+from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
+from experiments.comparison.verdicts.strata import MINIMUM_STRATA
 from experiments.config import durations
-from experiments.metrics import Outcome, place
+from experiments.metrics import Outcome, is_quality, place
 
 DASH, MINUS, NONE = "–", "−", "—"
+NO_VERDICT_OF_SMOKE = "Smoke test: no verdict."
 MINIMUM_P = 1e-4
 # Largest detectable effect, as a share, that is printed as a number.
 MAXIMUM_SHARE = 9.0
 # Ratio of an interval's ends from which both have two significant digits.
 WIDE = 10.0
+# Ratio from which an amount is so many times as much, instead of so many percent more.
+TIMES = 2.0
 # Unit -> least value, factor and name of the units that it is shown in.
 _SCALES = {
     "s": (
@@ -107,7 +119,7 @@ def amount(value: float | None, finding: Finding) -> str:
     if value is None:
         return NONE
     if finding.row.kind != "ratio":
-        return f"{value:.2g} {_unit(finding)}".rstrip()
+        return _with_unit(f"{value:.2g}", finding)
     if value < 1:
         return f"{100 * value:.2g} %"
     return "over 10×" if value >= MAXIMUM_SHARE else f"{number(float(f'{100 * value:.2g}'), 2)} %"
@@ -130,35 +142,92 @@ def _unit(finding: Finding) -> str:
     return "% points" if finding.outcome.unit == "%" else finding.outcome.unit
 
 
+def _with_unit(size: str, finding: Finding) -> str:
+    unit = _unit(finding)
+    return f"{size} {unit.removesuffix('s') if size == '1' else unit}".rstrip()
+
+
 def interval(finding: Finding) -> str:
     """Return the interval of `estimate`; empty if it never varied."""
     return _interval(finding, finding.row.ci_low, finding.row.ci_high)
 
 
 def effect(finding: Finding) -> str:
-    """Return the estimate: 1.42× faster, +1.2 points, identical; 1.00× if its digits are 1."""
-    value, turned = finding.row.estimate, finding.times
+    """Return the estimate: 1.42× faster, 11 % less, 1.2 points higher, identical."""
+    value = finding.row.estimate
     if value is None:
         return NONE
     if finding.identical:
         return "identical"
-    if turned is None:
-        return f"{_signed(value, finding)} {_unit(finding)}".rstrip()
-    return _directed(turned.value, finding, greater=value >= 1)
+    return _directed(value, finding) or "about equal"
 
 
-def _directed(times: float, finding: Finding, *, greater: bool) -> str:
-    ratio = _ratio(times, finding)
-    is_one = re.fullmatch(r"1(\.0+)?", ratio)
-    return f"{ratio}×" if is_one else f"{ratio}× {finding.outcome.words[greater]}"
+def _directed(value: float, finding: Finding, rule: str = ROUND_HALF_EVEN) -> str:
+    """Return an effect as a size and a word; empty if its digits show no difference.
+
+    Args:
+        value: on the scale of the estimate.
+        rule: rounding of the size.
+    """
+    row, outcome = finding.row, finding.outcome
+    greater = value > (1 if row.kind == "ratio" else 0)
+    word = _words(outcome)[greater]
+    if row.kind == "difference":
+        size = _rounded(abs(value), _decimals(finding), rule)
+        return f"{_with_unit(size, finding)} {word}" if _is_shown(size) else ""
+    if is_speed(outcome):
+        size = _ratio(max(value, 1 / value) if value else math.inf, finding, rule)
+        return f"{size}× {word}" if re.fullmatch(r"1(\.0+)?", size) is None else ""
+    if value >= TIMES and rule == ROUND_HALF_EVEN:
+        amount = "as much" if word == "more" else "as high"
+        return f"{_ratio(value, finding)} times {amount}"
+    size = _rounded(100 * abs(value - 1), _decimals(finding), rule)
+    if not greater and float(size.replace(",", "")) >= 100:
+        size = "over 99"
+    return f"{size} % {word}" if _is_shown(size) else ""
+
+
+def is_speed(outcome: Outcome) -> bool:
+    """Return whether ratios of an outcome are times and rates: 1.42× faster."""
+    return outcome.words[0] in ("faster", "slower")
+
+
+def _words(outcome: Outcome) -> tuple[str, str]:
+    """Return the words for less and more of an outcome: of what is used up, less and more."""
+    return ("less", "more") if outcome.unit in ("bytes", "J") else outcome.words
+
+
+def _is_shown(size: str) -> bool:
+    return bool(size.strip("0."))
+
+
+def _rounded(value: float, decimals: int, rule: str = ROUND_HALF_EVEN) -> str:
+    if not math.isfinite(value):
+        return "∞"
+    exact = Decimal(f"{value:.12g}").quantize(Decimal(1).scaleb(-decimals), rule, Context(60))
+    return f"{exact:,}"
 
 
 def effect_interval(finding: Finding) -> str:
-    """Return the interval of `effect`."""
+    """Return the interval of `effect`; signed or with both directions if it holds no effect."""
     row, turned = finding.row, finding.times
-    if turned is None or row.ci_low is None or row.ci_high is None:
+    low, high = row.ci_low, row.ci_high
+    if turned is None or low is None or high is None or finding.never_varied or low == high:
         return interval(finding)
-    return _interval(finding, turned.low, turned.high)
+    crosses = low < 1 < high
+    if is_speed(finding.outcome):
+        if crosses:
+            return " to ".join(_directed(end, finding, ROUND_UP) for end in (low, high))
+        return _interval(finding, turned.low, turned.high)
+    if (row.estimate or 0) >= TIMES and low >= 1:
+        return f"{_interval(finding, low, high)} times"
+    decimals, shares = _decimals(finding), (100 * (low - 1), 100 * (high - 1))
+    if not crosses and high <= 1:
+        shares = (-shares[1], -shares[0])
+    ends = outwards(*shares, decimals=decimals)
+    if crosses:
+        return f"{' to '.join(_signed(end, decimals) for end in ends)} %"
+    return f"{DASH.join(_rounded(end, decimals) for end in ends)} %"
 
 
 def _interval(finding: Finding, low: float | None, high: float | None) -> str:
@@ -169,30 +238,31 @@ def _interval(finding: Finding, low: float | None, high: float | None) -> str:
         return "unbounded"
     if low == high:
         return "no spread"
-    ends = outwards(low, high, **_precision(finding))
     if row.kind == "ratio":
-        return DASH.join(_ratio(end, finding) for end in ends)
-    return f"{' to '.join(_signed(end, finding) for end in ends)} {_unit(finding)}".rstrip()
+        return DASH.join(_ratio(end, finding) for end in outwards(low, high, **_precision(finding)))
+    decimals = _decimals(finding)
+    ends = outwards(low, high, decimals=decimals)
+    return f"{' to '.join(_signed(end, decimals) for end in ends)} {_unit(finding)}".rstrip()
 
 
-def _ratio(value: float, finding: Finding) -> str:
+def _ratio(value: float, finding: Finding, rule: str = ROUND_HALF_EVEN) -> str:
     if not math.isfinite(value):
         return "∞"
     precision = _precision(finding)
     if "digits" in precision:
-        return number(float(f"{value:.2g}"), 2)
-    return f"{value:,.{precision['decimals']}f}"
+        exact = Context(2, rule).plus(Decimal(f"{value:.12g}"))
+        return number(float(exact), 2)
+    return _rounded(value, precision["decimals"], rule)
 
 
 def _precision(finding: Finding) -> dict[str, int]:
-    """Return the digits or decimals that the interval carries; three digits without one."""
+    """Return the digits or decimals that a ratio's interval carries; three digits without one."""
     row, turned = finding.row, finding.times
     if row.ci_low is None or row.ci_high is None or row.ci_low == row.ci_high:
         size = turned.value if turned else row.estimate or 1.0
         return {"decimals": max(0, 2 - math.floor(math.log10(abs(size))))}
     if turned is None:
-        decimals = 1 - math.floor(math.log10(row.ci_high - row.ci_low))
-        return {"decimals": min(12, max(0, decimals))}
+        return {"decimals": _decimals(finding)}
     if turned.high > WIDE * turned.low:
         return {"digits": 2}
     least = sum(turned.value < limit for limit in (2, 10))
@@ -200,8 +270,19 @@ def _precision(finding: Finding) -> dict[str, int]:
     return {"decimals": min(12, max(least, decimals))}
 
 
-def _signed(value: float, finding: Finding) -> str:
-    text = f"{value:+,.{_precision(finding)['decimals']}f}".replace("-", MINUS)
+def _decimals(finding: Finding) -> int:
+    """Return the decimals of a difference, or of a ratio's change in percent."""
+    row, is_ratio = finding.row, finding.row.kind == "ratio"
+    shown = 100 * ((row.estimate or 1.0) - 1) if is_ratio else row.estimate or 1.0
+    if row.ci_low is None or row.ci_high is None or row.ci_low == row.ci_high:
+        digits, size = 2 if is_ratio else 3, abs(shown) or 1.0
+        return min(12, max(0, digits - 1 - math.floor(math.log10(size))))
+    width = (row.ci_high - row.ci_low) * (100 if is_ratio else 1)
+    return min(12, max(0, (0 if is_ratio else 1) - math.floor(math.log10(width))))
+
+
+def _signed(value: float, decimals: int) -> str:
+    text = f"{value:+,.{decimals}f}".replace("-", MINUS)
     return text if text.strip(f"+{MINUS}0.") else f"±{text[1:]}"
 
 
@@ -214,71 +295,128 @@ def sentence(finding: Finding) -> str:
     row, across = finding.row, finding.across
     has_effect = finding.decision not in (Decision.TOO_FEW, Decision.NOT_COMPARABLE)
     bounds = effect_interval(finding) if has_effect else ""
-    basis = [f"95 % CI {bounds}"] if bounds else []
-    if across:
+    if bounds and finding.decision is Decision.OPEN and bounds != "unbounded":
+        bounds = " "  # the sentence itself is the interval
+    basis = [f"95 % CI {bounds}".strip()] if bounds else []
+    if across and has_effect:
         basis.append(f"{len(across.names)} strata")
         share = across.i_squared_percent
         basis += [] if share is None else [f"heterogeneity I² {share:.0f} %"]
-    elif row.n_blocks:
+    elif row.n_blocks and not finding.missing_blocks:
         basis.append(blocks(row.n_blocks))
-    basis += [reasons.widening(row)] if row.widened_by else []
     details = f" ({', '.join(basis)})" if basis else ""
     return f"{begin(clause(finding), finding)}{details}."
 
 
 def clause(finding: Finding) -> str:
     """Return a finding as a clause to be read aloud, of b against the baseline a."""
-    row, label, margin = finding.row, finding.outcome.label, amount(finding.row.margin, finding)
-    sides = f"{_name(row.b, row)} and {_name(row.a, row)}"
+    row, margin = finding.row, amount(finding.row.margin, finding)
     match finding.decision:
-        case Decision.NOT_COMPARABLE:
-            text = f"{label} of {sides} is not comparable: {row.reason}"
-        case Decision.IDENTICAL:
-            text = f"{label} of {sides} is identical"
-        case Decision.EQUIVALENT:
-            text = f"{label} of {sides} is equivalent: no difference of {margin} or more"
         case Decision.OPEN:
-            text = f"not settled: {_range(finding)}"
-        case Decision.TOO_FEW:
-            text = f"no verdict on {label} of {sides}: {row.reason}"
+            text = f"not settled: {range_text(finding)}"
         case Decision.SIZE_OPEN:
-            text = f"{_than(finding)}, but whether by more than {margin} is not settled"
+            text = f"{_than(finding)}, perhaps by less than the margin of {margin}"
         case Decision.WITHIN_MARGIN | Decision.CONSTANT:
             text = f"{_than(finding)}, less than the margin of {margin}"
-        case _:
+        case Decision.DIFFERENT:
             text = _than(finding)
+        case _:
+            text = _without_effect([finding])
     return f"{text} [{row.stratum}]" if row.stratum else text
+
+
+def clauses(findings: Sequence[Finding]) -> list[str]:
+    """Return clauses in which outcomes of one kind and pair of levels share their words."""
+    groups: dict[object, list[Finding]] = {}
+    for finding in findings:
+        row, key = finding.row, finding.decision.value
+        if finding.decision is Decision.DIFFERENT:
+            key = "verb" if finding.outcome.verb and effect(finding) != "about equal" else ""
+        if finding.decision in (Decision.SIZE_OPEN, Decision.OPEN):
+            key = ""
+        pair = (row.a, row.b, row.stratum, key, row.reason if finding.withheld else row.margin)
+        groups.setdefault(pair if key else id(finding), []).append(finding)
+    return [_merged(group) for group in groups.values()]
+
+
+def _merged(group: Sequence[Finding]) -> str:
+    first, *others = group
+    if not others:
+        return clause(first)
+    if first.decision is Decision.DIFFERENT:
+        a, b = names(first)
+        predicates = [f"{finding.outcome.verb} {effect(finding)}" for finding in group]
+        predicates[0] += f" than {a}"
+        text = f"{b} {joined(predicates)}"
+    elif first.decision in (Decision.WITHIN_MARGIN, Decision.CONSTANT):
+        return "; ".join(map(clause, group))
+    else:
+        text = _without_effect(group)
+    return f"{text} [{first.row.stratum}]" if first.row.stratum else text
+
+
+def _without_effect(group: Sequence[Finding]) -> str:
+    """Return a clause on outcomes of one pair of levels that names no size."""
+    first = group[0]
+    row, (a, b) = first.row, names(first)
+    labels = joined(list(dict.fromkeys(finding.outcome.label for finding in group)))
+    match first.decision:
+        case Decision.IDENTICAL:
+            return f"{labels}: identical in {b} and {a}"
+        case Decision.EQUIVALENT:
+            margin = amount(row.margin, first)
+            return f"{labels}: no difference of {margin} or more between {b} and {a}"
+        case Decision.NOT_COMPARABLE:
+            return f"{labels} of {b} and {a}: not comparable; {row.reason}"
+    return f"{labels} of {b} and {a}: no verdict{_why(first)}"
+
+
+def _why(finding: Finding) -> str:
+    """Return the end of a clause without a verdict."""
+    row, across = finding.row, finding.across
+    if finding.missing_blocks:
+        return f" after {blocks(row.n_blocks)}; at least {MINIMUM_BLOCKS} are needed"
+    if across and row.no_estimate == NoEstimate.TOO_FEW_STRATA and not finding.busy:
+        return f" from {len(across.names)} strata; at least {MINIMUM_STRATA} are needed"
+    return f"; {row.reason}"
 
 
 def _than(finding: Finding) -> str:
     """Return `TensorFlow trains 1.42× faster than PyTorch`."""
-    row, label, text = finding.row, finding.outcome.label, effect(finding)
-    a, b = _name(row.a, row), _name(row.b, row)
-    if text.startswith("±") or text.endswith("×"):
-        return f"{label} of {b} and {a}: {text}"
-    if verb := finding.outcome.verb:
-        return f"{b} {verb} {text} than {a}"
-    if row.kind == "difference" and row.estimate is not None:
-        text = f"{text.lstrip('+' + MINUS)} {finding.outcome.words[row.estimate > 0]}"
-    return f"{label} of {b} is {text} than that of {a}"
+    label, text, (a, b) = finding.outcome.label, effect(finding), names(finding)
+    if text == "about equal":
+        return f"{label}: {text} in {b} and {a}"
+    conjunction = "as" if text.endswith((" as much", " as high")) else "than"
+    return f"{_subject(finding)} {text} {conjunction} {a}"
 
 
-def _range(finding: Finding) -> str:
+def _subject(finding: Finding) -> str:
+    """Return `TensorFlow trains` or `peak process memory: TensorFlow uses`."""
+    outcome, (_, b) = finding.outcome, names(finding)
+    if outcome.verb:
+        return f"{b} {outcome.verb}"
+    return f"{outcome.label}: {b} {'uses' if _words(outcome)[0] == 'less' else 'is'}"
+
+
+def range_text(finding: Finding) -> str:
     """Return `TensorFlow trains between 1.12× faster and 1.34× slower than PyTorch`."""
-    row, label = finding.row, finding.outcome.label
-    a, b = _name(row.a, row), _name(row.b, row)
-    if row.kind == "difference":
-        return f"{label} of {b} differs by {effect_interval(finding)} from that of {a}"
-    if not row.ci_low or row.ci_high is None:
-        return f"{label} of {b} and {a} may differ by any amount"
-    ends = []
-    for value, is_upper in ((row.ci_low, False), (row.ci_high, True)):
-        greater, times = value >= 1, max(value, 1 / value)
-        bounds = outwards(times, times, **_precision(finding))
-        ends.append(_directed(bounds[is_upper is greater], finding, greater=greater))
-    if verb := finding.outcome.verb:
-        return f"{b} {verb} between {ends[0]} and {ends[1]} than {a}"
-    return f"{label} of {b} is between {ends[0]} and {ends[1]} than that of {a}"
+    row, label, (a, b) = finding.row, finding.outcome.label, names(finding)
+    low, high, none = row.ci_low, row.ci_high, 1.0 if row.kind == "ratio" else 0.0
+    if low is None or high is None or (row.kind == "ratio" and low <= 0):
+        return f"{label}: {b} and {a} may differ by any amount"
+    ends = [
+        _directed(low, finding, ROUND_DOWN if low > none else ROUND_UP),
+        _directed(high, finding, ROUND_UP if high > none else ROUND_DOWN),
+    ]
+    if not all(ends):
+        return f"{_subject(finding)} up to {joined(list(filter(None, ends)))} than {a}"
+    return f"{_subject(finding)} between {ends[0]} and {ends[1]} than {a}"
+
+
+def names(finding: Finding) -> tuple[str, str]:
+    """Return the baseline and the other level as prose."""
+    row = finding.row
+    return level_name(row.a, row.factor), level_name(row.b, row.factor)
 
 
 def describe_outcome(finding: Finding) -> str:
@@ -287,9 +425,14 @@ def describe_outcome(finding: Finding) -> str:
     return f"{label} [{stratum}]" if stratum else label
 
 
+def capitalised(text: str) -> str:
+    """Return a clause as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def begin(text: str, finding: Finding) -> str:
     """Return a text that begins a sentence; the name of a level stays as it is."""
-    is_name = text.startswith(_name(finding.row.b, finding.row))
+    is_name = text.startswith(names(finding)[1])
     return text if is_name else text[:1].upper() + text[1:]
 
 
@@ -316,10 +459,6 @@ def level_name(level: str, factor: str) -> str:
     return f"{factor.removeprefix('params.')}={level}" if _BARE.fullmatch(level) else level
 
 
-def _name(level: str, row: Row) -> str:
-    return level_name(level, row.factor)
-
-
 def headlines(comparison: Comparison) -> list[Finding]:
     """Return the primary outcomes for every pair of levels and stratum.
 
@@ -329,7 +468,7 @@ def headlines(comparison: Comparison) -> list[Finding]:
     for group in grouped(comparison.findings).values():
         best: dict[str, Finding] = {}
         for finding in sorted(group, key=lambda finding: (finding.outcome.headline or ("", 0))[1]):
-            if finding.outcome.headline and not finding.a_value == finding.b_value == 0:
+            if finding.outcome.headline and is_meaningful(finding, comparison):
                 best.setdefault(finding.outcome.headline[0], finding)
         first = sorted(best.values(), key=lambda finding: place(finding.row.metric))
         first = first or sorted(group, key=lambda finding: finding.row.estimate is None)[:3]
@@ -339,21 +478,27 @@ def headlines(comparison: Comparison) -> list[Finding]:
     return results
 
 
+def is_meaningful(finding: Finding, comparison: Comparison) -> bool:
+    """Return False for outcomes that are 0 everywhere, and for quality with random weights."""
+    is_zero = finding.a_value == finding.b_value == 0
+    return not is_zero and not (comparison.random_weights and is_quality(finding.outcome))
+
+
 def sentences(comparison: Comparison) -> list[str]:
     """Return the results as text: summaries over strata, then settled outcomes, then the others."""
     if not comparison.findings:
         return [f"No verdict: {_nothing_to_judge(comparison)}."]
+    if comparison.smoke:
+        return [NO_VERDICT_OF_SMOKE]
     chosen = headlines(comparison)
     if not chosen:
         primary = ", ".join(comparison.primary)
         return [f"No primary outcome ({primary}) was measured; all others are exploratory."]
-    reason = comparison.findings[0].row.reason
-    if not comparison.findings[0].judged and all(
-        finding.row.reason == reason for finding in comparison.findings
-    ):
-        return [f"No verdict: {reason}."]
-    ordered = sorted(chosen, key=lambda finding: not finding.judged)
-    return list(map(sentence, [*summaries_of(chosen, comparison), *ordered]))
+    open_ones = [finding for finding in chosen if finding.decision is Decision.TOO_FEW]
+    rest = [finding for finding in chosen if finding not in open_ones]
+    ordered = sorted(rest, key=lambda finding: not finding.judged)
+    lines = list(map(sentence, [*summaries_of(chosen, comparison), *ordered]))
+    return [*lines, *map(capitalised, clauses(open_ones))]
 
 
 def _nothing_to_judge(comparison: Comparison) -> str:

@@ -19,8 +19,7 @@ from tracking.records import BETWEEN_WARNINGS
 
 HUGE = 1.7e308  # MLflow stores infinities as the greatest float
 SEPARATE_CAMPAIGNS = (
-    "the compared levels come from campaigns of their own: nothing ran side by side, "
-    "so that whatever changed between them is in the difference"
+    "the levels were measured in separate campaigns: changes between them may explain a difference"
 )
 # Columns of the environment, and prefixes of tags that are not part of it.
 ENVIRONMENT_COLUMNS = (
@@ -35,6 +34,15 @@ ENVIRONMENT_COLUMNS = (
     "params.precision",
     "params.others_limit_percent",
 )
+# Setting -> its name in the head of a report.
+CONDITIONS = {
+    "threads": "threads",
+    "batch_size": "batch size",
+    "image_size": "image size",
+    "pairing": "pairing",
+    "malloc": "memory allocator",
+    "device": "device",
+}
 OMITTED_TAGS = (
     "mlflow.",
     "not_available.",
@@ -188,6 +196,26 @@ def describe_environment(frame: pd.DataFrame, levels: Sequence[str]) -> dict[str
             if texts := _distinct(inside, column):
                 environments[level][column.split(".", 1)[-1]] = ", ".join(texts)
     return environments
+
+
+def conditions(frame: pd.DataFrame, varied: Iterable[str]) -> dict[str, str]:
+    """Return the recorded conditions of the runs; "several" if they are not the same in all.
+
+    Args:
+        varied: factor and strata, which tables name.
+    """
+    left_out = set(map(pairing.plain_name, varied))
+    recorded = dict[str, str]()
+    for setting, name in CONDITIONS.items():
+        column = f"params.{setting}"
+        if column in frame.columns and setting not in left_out:
+            texts = _distinct(frame, column)
+            recorded |= {name: texts[0] if len(texts) == 1 else "several"} if texts else {}
+    return recorded
+
+
+def all_runs_have(frame: pd.DataFrame, column: str, value: str) -> bool:
+    return column in frame.columns and bool((frame[column] == value).all())
 
 
 def rests_on(frame: pd.DataFrame) -> dict[str, tuple[str, ...]]:

@@ -35,10 +35,10 @@ def table(runs: Any) -> pd.DataFrame:
             ErrorCode.INVALID_VALUE, f"compare: {type(runs).__name__} holds no runs; {TAKEN}"
         )
     columns = [str(name) for name in frame.columns]
-    if {"run_id", "name", "kind"} <= set(columns):
+    if {"run_id", "name", "start_ms", "kind"} <= set(columns):
         campaigns = frame[frame["kind"] == RunKind.CAMPAIGN]
-        names_by_id = dict(zip(campaigns["run_id"], campaigns["name"], strict=True))
-        frame = names.add_names(frame, names_by_id)
+        of_campaigns = (campaigns[column] for column in ("run_id", "name", "start_ms"))
+        frame = names.add_names(frame, zip(*of_campaigns, strict=True))
     return frame
 
 

@@ -1,9 +1,10 @@
-"""Names of campaigns in a report: as in MLflow, shortened, and no two alike."""
+"""Names of campaigns in a report: those of their runs in MLflow, and no two alike."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import pandas as pd
 
@@ -13,35 +14,46 @@ PARTS = " · "
 ID_LETTERS = 8
 
 
-def distinguish(names: Mapping[str, str]) -> dict[str, str]:
-    """Return short names of campaigns by run id.
+def distinguish(names: Mapping[str, str], start_ms: Mapping[str, float]) -> dict[str, str]:
+    """Return different names of campaigns by run id.
 
-    The first part, study and preset, is left out if it is the same in all. A name that several
-    campaigns have gets the beginning of the run id.
+    A name that several campaigns have gets the time of the start, or the beginning of the run id
+    where they started in the same minute.
 
     Args:
         names: Names in MLflow by run id.
+        start_ms: Times of the start by run id.
     """
-    parts = {run_id: name.replace(", ", PARTS).split(PARTS) for run_id, name in names.items()}
-    is_same = len({first for first, *_ in parts.values()}) == 1
-    if is_same and len(parts) > 1 and all(len(name) > 1 for name in parts.values()):
-        parts = {run_id: name[1:] for run_id, name in parts.items()}
-    short = {run_id: PARTS.join(name) for run_id, name in parts.items()}
-    count = Counter(short.values())
-    return {
-        run_id: name if count[name] == 1 else f"{name}{PARTS}{run_id[:ID_LETTERS]}"
-        for run_id, name in short.items()
-    }
+
+    def add(parts: Mapping[str, str], part: Callable[[str], str]) -> dict[str, str]:
+        count = Counter(parts.values())
+        return {
+            run_id: name if count[name] == 1 else f"{name}{PARTS}{part(run_id)}"
+            for run_id, name in parts.items()
+        }
+
+    def start(run_id: str) -> str:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(start_ms[run_id] / 1_000))
+
+    return add(add(names, start), lambda run_id: run_id[:ID_LETTERS])
 
 
-def add_names(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    """Return the table with the names of its campaigns, unchanged if there is no name."""
+def add_names(table: pd.DataFrame, campaigns: Iterable[tuple[str, str, float]]) -> pd.DataFrame:
+    """Return the table with the names of its campaigns, unchanged if there is no name.
+
+    Args:
+        table: Of runs.
+        campaigns: Run id, name in MLflow and start in milliseconds of each campaign.
+    """
     if "campaign" not in table.columns:
         return table
-    present = {run_id: names[run_id] for run_id in set(table["campaign"]) if run_id in names}
-    return (
-        table.assign(**{COLUMN: table["campaign"].map(distinguish(present))}) if present else table
+    ids = set(table["campaign"])
+    present = [campaign for campaign in campaigns if campaign[0] in ids]
+    names = distinguish(
+        {run_id: name for run_id, name, _ in present},
+        {run_id: start_ms for run_id, _, start_ms in present},
     )
+    return table.assign(**{COLUMN: table["campaign"].map(names)}) if names else table
 
 
 def names_by_run(table: pd.DataFrame) -> dict[str, str]:

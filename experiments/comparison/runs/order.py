@@ -63,10 +63,10 @@ class Order:
                 f"{self.a} and {self.b} did not run side by side "
                 f"in {len(self.apart)} of {self.n_timed} blocks "
                 f"(up to {duration(self.longest_ms)} lie between the two runs): "
-                "what changed in between is in the difference"
+                "changes in between may explain the difference"
             )
         if self.p < ONE_SIDED:
-            remedy = "what the order does is in the difference; run them in random order"
+            remedy = "the order may explain the difference; run them in random order"
             return f"{self.first}: {remedy}"
         return ""
 
@@ -136,7 +136,7 @@ def warnings(orders: Sequence[Order]) -> list[ComparisonWarning]:
         if leaning:
             text = (
                 f"The order is not balanced: {combine(leaning).first}; "
-                "what the order does is in the difference."
+                "the order may explain part of a difference."
             )
             lines.append(ComparisonWarning(WarningCode.UNBALANCED_ORDER, text))
         blocks = [

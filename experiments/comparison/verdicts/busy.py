@@ -26,10 +26,10 @@ from tracking.records import OTHERS_CPU, OTHERS_GPU, RepeatCause
 LIMIT = "params.others_limit_percent"
 # Metric -> the load of a side, and what a list of disturbed blocks ends with.
 LOADS = {
-    OTHERS_CPU: ("{:.0f} % of the CPU by others", "others used so much of all CPUs"),
+    OTHERS_CPU: ("used {:.0f} % of the CPU", "share of all CPUs that other programs used"),
     OTHERS_GPU: (
-        "others on the GPU in {:.0f} % of samples",
-        "others computed on the GPU in so many of the samples",
+        "used the GPU in {:.0f} % of samples",
+        "share of samples in which other programs used the GPU",
     ),
 }
 
@@ -55,12 +55,9 @@ def withhold(finding: Finding, reason: str) -> Finding:
 def warning(findings: Iterable[Finding]) -> tuple[ComparisonWarning, ...]:
     """Return the first lines of a report, one for each reason."""
     loads = dict.fromkeys(finding.busy for finding in findings if finding.busy)
-    text = (
-        "Times, rates, energy and temperatures have no verdict; measure again when the machine "
-        "is free."
-    )
+    text = "times, rates, energy and temperatures have no verdict; measure again on an idle machine"
     return tuple(
-        ComparisonWarning(WarningCode.BUSY_MACHINE, f"{reason[:1].upper()}{reason[1:]}. {text}")
+        ComparisonWarning(WarningCode.BUSY_MACHINE, f"{reason[:1].upper()}{reason[1:]}: {text}.")
         for reason in loads
     )
 
@@ -83,7 +80,7 @@ def disturbed_blocks(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
         if blocks:
             more = f" and {len(blocks) - NAMED} more" if len(blocks) > NAMED else ""
             listed = ", ".join(blocks[:NAMED])
-            line = f"Disturbed blocks that count all the same: {listed}{more}: {label}."
+            line = f"Disturbed blocks, not left out: {listed}{more}; {label}."
             lines.append(ComparisonWarning(WarningCode.DISTURBED_BLOCKS, line))
     return tuple(lines)
 
@@ -96,9 +93,8 @@ def repeated_blocks(excluded: Iterable[Exclusion]) -> tuple[ComparisonWarning, .
     return tuple(
         ComparisonWarning(
             WarningCode.ODD_BLOCK,
-            f"Block {block} was unlike all others and was measured again, by the rule that was "
-            "recorded before the first block. "
-            "Its first runs are listed under “Left out, and why”.",
+            f"Block {block} was unlike all others and was measured again, by a rule recorded "
+            "before the first block. Its first runs are listed under “Left out, and why”.",
         )
         for block in blocks
     )
@@ -139,7 +135,7 @@ def busy_reason(*sides: pd.DataFrame) -> str:
             if is_finite.any() and np.median(beyond[is_finite]) > 0:
                 percents.append(float(np.median(percent[is_finite])))
         loads += [text.format(max(percents))] if percents else []
-    return f"this machine was busy ({', '.join(loads)}): not settled" if loads else ""
+    return f"other programs {' and '.join(loads)}" if loads else ""
 
 
 def _excess(frame: pd.DataFrame, metric: str) -> tuple[Floats, Floats]:

@@ -21,7 +21,7 @@ from experiments.comparison.statistics.estimates import (
     log_ratios,
 )
 from experiments.comparison.statistics.sequential import FIXED, Looks
-from experiments.comparison.verdicts.decision import ALPHA, Decision, Withheld
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision, Withheld
 from experiments.metrics import DELAYED, FREELY, Outcome, without_batch
 
 if TYPE_CHECKING:
@@ -200,6 +200,12 @@ class Finding:
         return self.decision not in (Decision.NOT_COMPARABLE, Decision.TOO_FEW)
 
     @property
+    def missing_blocks(self) -> int:
+        """Blocks that a verdict needs in addition; 0 if there are enough or it is busy."""
+        is_few = self.decision is Decision.TOO_FEW and not self.busy and not self.across
+        return max(0, MINIMUM_BLOCKS - self.row.n_blocks) if is_few else 0
+
+    @property
     def primary(self) -> bool:
         return self.row.family == PRIMARY
 
@@ -285,6 +291,9 @@ class Comparison:
         training_ends: seconds that every run trained, an outcome or not.
         profiled: values by profilers.
         checks: how runs were measured (`check/…`), which is not judged.
+        conditions: settings that a reader must know -> the value of all runs, or "several".
+        random_weights: whether features come from random weights: their quality means nothing.
+        smoke: whether the runs only show that everything works.
     """
 
     factor: str
@@ -308,6 +317,9 @@ class Comparison:
     training_ends: tuple[Value, ...] = ()
     profiled: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     checks: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    random_weights: bool = False
+    smoke: bool = False
 
     @property
     def looks(self) -> tuple[Look, ...]:

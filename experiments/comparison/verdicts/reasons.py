@@ -43,7 +43,7 @@ PHRASES: dict[str, str] = {
     Mismatch.VERSIONS: "versions or hardware differ too",
     Mismatch.SEVERAL_RUNS: "several runs of one cell",
     Mismatch.NO_PAIR: "no block holds both sides",
-    Mismatch.ORDER: "sides did not alternate closely",
+    Mismatch.ORDER: "runs of a block not side by side",
     Mismatch.TURNS: "not measurable with pairing=interleaved",
     NoEstimate.NOT_MEASURED: "not measured on one side",
     NoEstimate.NO_RATIO: "zero or negative values",
@@ -192,10 +192,10 @@ def _reason(finding: Finding, scope: Scope, family: Family) -> str:
         case Decision.WITHIN_MARGIN | Decision.EQUIVALENT:
             return scope.equivalence
         case Decision.SIZE_OPEN:
-            return f"{finding.way}, but whether by more than the margin is open"
+            return f"{finding.way}, but perhaps by less than the margin"
     if row.p is not None and row.p <= ALPHA:
         among = " ".join(filter(None, (str(family.tests), family.name, scope.tests)))
-        return f"p = {row.p:.2g} alone does not stand among the {among} of this report (Holm)"
+        return f"p = {row.p:.2g} is not significant among {among} (Holm)"
     return scope.neither
 
 

@@ -8,16 +8,15 @@ from dataclasses import replace
 from experiments.comparison.statistics import power
 from experiments.comparison.statistics.sequential import Looks
 from experiments.comparison.verdicts import busy
-from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision
+from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.findings import Finding
 from experiments.comparison.verdicts.reasons import Family
 from experiments.config import durations
 from experiments.metrics import outcome
 
 OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
-# Estimate and spread of a few blocks foretell no more than about ten times as many. A hundred
-# are a night of cells of minutes,
-# whatever they are many times of; and nobody gives a row more than a day.
+# Estimate and spread of a few blocks predict at most about ten times as many blocks. A hundred
+# cells of minutes take a night, and no row is worth more than a day.
 MAX_TIMES, FEW, MAX_SECONDS = 10, 100, 24 * 3_600
 PREDICTED = f"{100 * power.PREDICTED:.0f} %"
 
@@ -67,9 +66,7 @@ def _plan(finding: Finding, tests: int) -> int | None:
 
 def more_blocks(finding: Finding) -> int:
     """Return how many more blocks should bring a verdict; 0 if none or too many."""
-    if finding.decision is Decision.TOO_FEW and not finding.busy:
-        return max(0, MINIMUM_BLOCKS - finding.row.n_blocks)
-    return payable(finding) or 0
+    return finding.missing_blocks or payable(finding) or 0
 
 
 def payable(finding: Finding, block_seconds: float | None = None) -> int | None:

@@ -129,7 +129,7 @@ def _busy(usable: Sequence[Finding]) -> str:
     if not disturbed:
         return ""
     names = ", ".join(disturbed[:NAMED])
-    return f"the machine was busy with others' work in {names}: not settled"
+    return f"other programs used the machine in {names}"
 
 
 def _withheld(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:

@@ -50,6 +50,7 @@ from experiments.comparison.verdicts.findings import (
     Row,
 )
 from experiments.comparison.verdicts.strata import summarise
+from experiments.config.settings import SMOKE
 from experiments.metrics import (
     CHECKS,
     HIDDEN,
@@ -58,6 +59,7 @@ from experiments.metrics import (
     Outcome,
     check_outcomes,
     check_primary,
+    is_quality,
     place,
 )
 from experiments.metrics import outcome as outcome_of
@@ -69,8 +71,8 @@ NOTABLE = 1.25
 PAIRING, INTERLEAVED = "params.pairing", "interleaved"
 TOOK_TURNS = Incomparability(
     Mismatch.TURNS,
-    "cells took turns (pairing=interleaved): what comes first, and whole times, are those of "
-    "processes that have company",
+    "pairing=interleaved runs cells at the same time; first steps and total times then depend on "
+    "both",
 )
 _NUMERIC = ("floating", "integer", "mixed", "decimal")
 
@@ -172,6 +174,9 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         training_ends=environment.values(frame, [TOTAL])[TOTAL] if TOTAL in frame else (),
         profiled=values_of(PROFILED),
         checks=values_of(CHECKS),
+        conditions=environment.conditions(frame, (spec.factor, *spec.strata)),
+        random_weights=request.random_weights,
+        smoke=len(frame) > 0 and environment.all_runs_have(frame, "params.preset", SMOKE),
     )
 
 
@@ -211,6 +216,7 @@ class _Request:
         unmeasured: requested outcomes that no run has.
         values: a row a run, all its metrics as numbers, requested or not.
         kinds: `ratio` or `difference`, of each metric.
+        random_weights: whether quality means nothing, so that it is no primary outcome.
     """
 
     spec: ComparisonSpec
@@ -219,6 +225,7 @@ class _Request:
     primary: tuple[str, ...]
     values: pd.DataFrame
     kinds: Mapping[str, str]
+    random_weights: bool
 
 
 def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> _Request:
@@ -240,10 +247,14 @@ def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> 
     outcomes = sorted(measured, key=lambda outcome: place(outcome.metric))
     unmeasured = tuple(outcome.metric for outcome in resolved if outcome not in outcomes)
     primary = check_primary(spec.primary, [outcome.metric for outcome in outcomes], unmeasured)
+    random_weights = len(frame) > 0 and environment.all_runs_have(frame, "tags.weights", "random")
+    if random_weights:
+        primary = tuple(metric for metric in primary if not is_quality(outcome_of(metric)))
     kinds = {metric: outcome_of(metric).kind for metric in metrics}
     kinds |= {outcome.metric: outcome.kind for outcome in outcomes}
     columns = {metric: environment.numbers(frame, metric) for metric in kinds}
-    return _Request(spec, outcomes, unmeasured, primary, pd.DataFrame(columns, frame.index), kinds)
+    values = pd.DataFrame(columns, frame.index)
+    return _Request(spec, outcomes, unmeasured, primary, values, kinds, random_weights)
 
 
 def _decide(

@@ -42,8 +42,7 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     if weights == "random":
         why = " because no ImageNet checkpoint is available" * (settings.weights == "auto")
         warnings.append(
-            f"DenseNet-201 has RANDOM weights{why}: compare speed and memory, "
-            "do not read caption quality from this"
+            f"DenseNet-201 has random weights{why}: compare speed and memory, not caption quality"
         )
     if data.broken:
         warnings.append(

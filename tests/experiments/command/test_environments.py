@@ -80,6 +80,7 @@ def test_two_versions_of_a_package_in_two_environments(
         assert list(Path(str(environment.variables["VIRTUAL_ENV"])).rglob("tiny.*.pyc"))
 
 
+@pytest.mark.slow
 def test_environment_is_made_once_and_again_if_its_content_or_it_changes(
     tmp_path: Path, wheels: Path, program: None
 ) -> None:
@@ -325,6 +326,7 @@ def test_commit_without_repository_or_folder_is_refused(tmp_path: Path, reposito
     assert worktrees(repository) == []
 
 
+@pytest.mark.slow
 def test_requirements_of_a_commit_are_read_in_it(
     tmp_path: Path, repository: Path, wheels: Path
 ) -> None:

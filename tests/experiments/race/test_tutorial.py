@@ -18,7 +18,8 @@ QUICK = ("--cool_down_seconds=0", "--others_limit_percent=100", "--figures=false
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return [text for name, text in fences if name == language]
 
 
 def rows(place: Place, campaign: int) -> dict[str, dict[str, object]]:

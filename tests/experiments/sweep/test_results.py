@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import optuna
@@ -9,7 +10,10 @@ import pytest
 from optuna.study import Study
 from optuna.trial import TrialState
 
-from experiments.sweep import results, search
+from experiments.comparison.report.sections import Cell
+from experiments.sweep import plots, results, search
+
+HEAD = results.Head("lenet", "batch_size=8..64", ["3 trials."], ["RANDOM <weights>"])
 
 
 def small_study(trials: int) -> Study:
@@ -44,33 +48,72 @@ def two_objectives() -> Study:
     return study
 
 
-def plot_names(study: Study) -> list[str]:
-    trials = [trial for trial in study.get_trials() if search.has_finite_values(trial)]
-    return [name.partition(":")[0] for name, _ in results._plots(study, trials)]
+def titles(study: Study) -> list[str]:
+    return [drawing.title for drawing in plots.drawings(study)[0]]
 
 
 @pytest.mark.parametrize(
-    ("trials", "kinds"),
+    ("trials", "expected"),
     [
         (1, []),
-        (6, ["History", "Each setting", "Two settings"]),
-        (20, ["History", "Importance", "Each setting", "Two settings"]),
+        (6, ["Trials in their order", "Each setting"]),
+        (20, ["Trials in their order", "Each setting", "Importance of settings"]),
     ],
 )
-def test_importance_needs_enough_trials(trials: int, kinds: list[str]) -> None:
-    assert plot_names(small_study(trials)) == kinds
+def test_importance_needs_enough_trials(trials: int, expected: list[str]) -> None:
+    assert titles(small_study(trials)) == expected
 
 
-def test_several_objectives_have_a_front_and_all_plots_are_drawn(
+def test_objectives_are_in_units_that_read_well(two_objectives: Study) -> None:
+    trials = [trial for trial in two_objectives.get_trials() if search.has_finite_values(trial)]
+    step, memory = plots.axes_of(two_objectives, trials)
+    assert (step.label, memory.label) == ("median training step, ms", "peak process memory, MiB")
+    assert step.values == pytest.approx({0: 30, 1: 26, 3: 18, 5: 10})
+    assert memory.values[3] - memory.values[0] == pytest.approx(3)
+
+
+def test_page_shows_every_trial_with_its_whole_run_id(
     two_objectives: Study, tmp_path: Path
 ) -> None:
-    assert plot_names(two_objectives) == ["Pareto front", *["History", "Each setting"] * 2]
-    missing = results.write_page(two_objectives, tmp_path, "A sweep", [])
-    assert [line.partition(":")[0] for line in missing] == ["Importance"]
+    run = "0123456789abcdef" * 2
+    trial = two_objectives.ask({"batch_size": optuna.distributions.IntDistribution(8, 64)})
+    trial.set_user_attr("run", run)
+    two_objectives.tell(trial, [0.02, 8e8])
+    runs = {0: Cell("f" * 32, link="http://mlflow/run")}
+    missing = results.write_page(two_objectives, tmp_path, HEAD, runs)
+    assert [line.partition(":")[0] for line in missing] == ["Importance of settings"]
+    page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    assert f">{run}<" in page
+    assert f'<a href="http://mlflow/run" target="_blank">{"f" * 32}</a>' in page
+    assert re.findall(r'data-label="state"[^>]*>([\w ]+)<', page) == [
+        *("complete", "complete", "fail", "complete", "out of memory", "complete", "complete")
+    ]
+    assert "inf" not in re.findall(r'data-label="[^"]*memory"[^>]*>([^<]+)<', page)
+    assert re.findall("<figcaption>([^<]+)<", page) == [
+        "Objectives against each other",
+        "Trials in their order",
+        "Each setting",
+    ]
+
+
+@pytest.mark.parametrize("trials", [2, 3, 20])
+def test_no_point_of_a_figure_is_cut(trials: int) -> None:
+    from matplotlib.figure import Figure
+
+    for drawing in plots.drawings(small_study(trials))[0][:2]:
+        canvas = Figure()
+        drawing.paint(canvas)
+        for axes in canvas.axes:
+            (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+            points = [line.get_xydata() for line in axes.lines if line.get_marker() == "o"]
+            assert len(points) == trials
+            for x, y in (point[0] for point in points):
+                assert left < x < right
+                assert bottom < y < top
 
 
 def test_page_has_escaped_lines_and_names_missing_plots(tmp_path: Path) -> None:
-    missing = results.write_page(small_study(3), tmp_path, "A sweep", ["RANDOM <weights>"])
+    missing = results.write_page(small_study(3), tmp_path, HEAD, {})
     page = (tmp_path / "sweep.html").read_text(encoding="utf-8")
     assert "RANDOM &lt;weights&gt;" in page
     assert len(missing) == 1
