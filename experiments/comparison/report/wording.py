@@ -471,7 +471,8 @@ def headlines(comparison: Comparison) -> list[Finding]:
         for finding in sorted(group, key=lambda finding: (finding.outcome.headline or ("", 0))[1]):
             if finding.outcome.headline and is_meaningful(finding, comparison):
                 best.setdefault(finding.outcome.headline[0], finding)
-        first = sorted(best.values(), key=lambda finding: place(finding.row.metric)) or group[:3]
+        first = sorted(best.values(), key=lambda finding: place(finding.row.metric))
+        first = first or sorted(group, key=lambda finding: finding.row.estimate is None)[:3]
         if comparison.primary:
             first = [finding for finding in group if finding.primary]
         results += first
