@@ -88,6 +88,11 @@ class Metric:
             return "faster", "slower"
         return ("slower", "faster") if self.unit.endswith("/s") else ("lower", "higher")
 
+    @property
+    def is_learned(self) -> bool:
+        """True for accuracies, losses and scores: the machine's state does not change them."""
+        return self.unit in ("nats", "points") or (self.kind == "difference" and not self.unit)
+
 
 # Name of a judged metric in comparisons.
 Outcome = Metric
@@ -300,6 +305,8 @@ BY_SUFFIX = (
     _difference("*_percent*", "", "%", "neither", 3.0),
     _difference("*accuracy*", "", "", "higher", 0.01, total=True),
     _difference("*bleu*", "", "points", "higher", 1.0, total=True),
+    _difference("*score*", "", "", "higher", 0.01, total=True),
+    _difference("*roc_auc*", "", "", "higher", 0.01, total=True),
     _difference("*loss", "", "nats", "lower", 0.05, total=True),
 )
 _PLACE = {metric.metric: place for place, metric in enumerate(KNOWN)}

@@ -58,9 +58,7 @@ def test_command_names_what_exists(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "best-settings.json").write_text('{"batch_size": 64}')
-    (tmp_path / "race.toml").write_text(
-        "[levels.old]\ncommand = 'true'\n[levels.new]\ncommand = 'true'"
-    )
+    shutil.copy(ROOT / "examples" / "race.toml", tmp_path)
     monkeypatch.chdir(tmp_path)
     check(list(command.words))
 

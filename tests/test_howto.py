@@ -19,7 +19,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from experiments.cli.codes import DONE, NO_VERDICT
+from experiments.cli.codes import DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from tests.conftest import ROOT, Place
 from tests.documented import commands
@@ -93,6 +93,76 @@ def test_campaigns_of_two_weeks_are_compared(
         row["verdict"] == "slower" and row["ci_low"] < 1.2 < row["ci_high"]
         for row in steps.values()
     )
+
+
+def test_plain_runs_reach_a_verdict_in_two_calls(
+    store: Store, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Log runs as scikit-learn's autologging does; the first error is the second call."""
+    page = "bring-your-runs.md"
+    first, second = (
+        list(command.words[1:])
+        for command in commands()
+        if command.page.endswith(page)
+        and command.words[1:4] == ("compare", "--experiment", "digits")
+    )
+    mlflow.set_experiment("digits")
+    for seed in range(6):
+        for name in ("ExtraTreesClassifier", "RandomForestClassifier")[:: 1 if seed % 2 else -1]:
+            with mlflow.start_run():
+                tags = {"estimator_name": name}
+                tags["estimator_class"] = f"sklearn.ensemble._forest.{name}"
+                mlflow.set_tags(tags)
+                is_forest = name.startswith("Random")
+                mlflow.log_params({"random_state": seed, "bootstrap": is_forest})
+                mlflow.log_metric("test_accuracy", 0.9 + 0.05 * is_forest + 0.001 * seed)
+    assert main(first) == WRONG_CALL
+    (error,) = capsys.readouterr().err.splitlines()
+    options = " ".join(second[3:])
+    assert error.replace(" (ExtraTreesClassifier, RandomForestClassifier) and", "").count(options)
+    assert main([*second, "--figures=false", "--format=json"]) == DONE
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["metric"], row["verdict"], row["n_blocks"]) == ("test_accuracy", "higher", 6)
+
+
+AUTOLOG = """
+import sys, time
+import mlflow
+from sklearn.datasets import load_digits
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.model_selection import train_test_split
+
+mlflow.autolog(log_models=False, silent=True)
+mlflow.set_experiment("digits")
+x, x_test, y, y_test = train_test_split(*load_digits(return_X_y=True), random_state=0)
+models = {"forest": RandomForestClassifier, "extra": ExtraTreesClassifier}
+with mlflow.start_run():
+    model = models[sys.argv[1]](n_estimators=20, random_state=int(sys.argv[2]))
+    began = time.perf_counter()
+    model.fit(x, y)
+    mlflow.log_metric("fit_seconds", time.perf_counter() - began)
+    mlflow.log_metric("test_accuracy", model.score(x_test, y_test))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+def test_autologged_scripts_reach_a_verdict(store: Store, place: Place) -> None:
+    """Run a plain script twelve times, six of each side, and compare as the page does."""
+    script = place.folder / "script.py"
+    script.write_text(AUTOLOG)
+    for seed in range(6):
+        for side in ("forest", "extra")[:: 1 if seed % 2 else -1]:
+            call = [sys.executable, str(script), side, str(seed)]
+            subprocess.run(call, check=True, capture_output=True, cwd=place.folder)
+    command = ["compare", "--experiment", "digits", "--factor", "estimator_name"]
+    options = ["--pair_by", "random_state", "--figures=false"]
+    output = ["--output", str(place.folder / "out")]
+    assert main([*command, *options, *output]) in (DONE, NO_VERDICT)
+    result = json.loads(next((place.folder / "out").glob("*/comparison.json")).read_text())
+    rows = {row["metric"]: row for row in result["rows"]}
+    assert {rows[name]["n_blocks"] for name in ("fit_seconds", "test_accuracy")} == {6}
+    assert "not comparable" not in {rows[name]["verdict"] for name in ("fit_seconds",)}
 
 
 def shell(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

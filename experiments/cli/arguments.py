@@ -25,11 +25,15 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     rest = list(words)
-    for name in entry.bare if entry else ():
-        if rest and not rest[0].startswith("-"):
-            texts[name] = rest.pop(0)
+    bare = list(entry.bare) if entry else []
+    while bare and rest and not rest[0].startswith("-"):
+        texts[bare.pop(0)] = rest.pop(0)
     while rest:
         word = rest.pop(0)
+        if entry and entry.takes_several and not word.startswith("-"):
+            name = entry.bare[-1]
+            texts[name] = ",".join(filter(None, (texts.get(name, ""), word)))
+            continue
         if not word.startswith("--") or word == "--":
             right = f"--{plain.short(word)}" if "=" in word else "--name value"
             raise UsageError(

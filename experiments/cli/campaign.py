@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
-from experiments.cli.codes import DONE, FAILED, NO_VERDICT
+from experiments.cli.codes import CONDITION_HOLDS, DONE, FAILED, NO_VERDICT
 from experiments.config import settings as settings_
 from experiments.config import variation
 from experiments.config.stopping import STOP
 
 if TYPE_CHECKING:
+    from experiments.comparison.verdicts.conditions import Condition
+    from experiments.comparison.verdicts.findings import Comparison
     from experiments.config.console import Display
     from experiments.run.campaign import Campaign
     from experiments.run.pipeline import Conclusion
@@ -83,6 +85,8 @@ def conclude(campaign: Campaign, display: Display) -> int:
     print_tables(conclusion, display)
     for line in conclusion.sentences:
         display.say(line)
+    if answer:
+        print_conditions(conclusion.conditions, answer.comparison, display)
     path = conclusion.answer.report if conclusion.answer else None
     display.say("")
     display.say(f"report     {path or 'none: nothing to compare'}")
@@ -95,9 +99,33 @@ def conclude(campaign: Campaign, display: Display) -> int:
 def exit_code(conclusion: Conclusion | None) -> int:
     if conclusion and not conclusion.all_ok:
         return FAILED
-    is_smoke = bool(conclusion and conclusion.answer and conclusion.answer.comparison.smoke)
-    is_done = is_smoke or bool(conclusion and conclusion.has_verdict)
+    if conclusion and conclusion.answer:
+        comparison = conclusion.answer.comparison
+        code = verdict_code(conclusion.conditions, comparison)
+        return DONE if comparison.smoke and code == NO_VERDICT else code
+    return DONE if is_by_mlflow() else NO_VERDICT
+
+
+def verdict_code(failing: Sequence[Condition], comparison: Comparison) -> int:
+    """Return the exit code of a comparison with the conditions by which the call fails."""
+    from experiments.comparison.verdicts import conditions
+
+    if conditions.matching(failing, comparison):
+        return CONDITION_HOLDS
+    is_done = conditions.are_settled(failing, comparison)
     return DONE if is_done or is_by_mlflow() else NO_VERDICT
+
+
+def print_conditions(
+    failing: Sequence[Condition], comparison: Comparison, display: Display
+) -> None:
+    """Print the conditions that hold, with the first finding by which they do."""
+    from experiments.comparison.report import wording
+    from experiments.comparison.verdicts import conditions
+
+    for text, findings in conditions.matching(failing, comparison).items():
+        line = f"fail_if={text} holds: {wording.sentence(findings[0])}"
+        display.say(line, style="bold red")
 
 
 def print_tables(conclusion: Conclusion, display: Display) -> None:

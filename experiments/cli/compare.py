@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import studies
-from experiments.cli.campaign import is_by_mlflow, print_warnings
-from experiments.cli.codes import DONE, NO_VERDICT
+from experiments.cli.campaign import print_conditions, print_warnings, verdict_code
 from experiments.cli.commands.compare import Compare
 from experiments.cli.results import log_result
 from experiments.config import settings as settings_
@@ -58,13 +57,17 @@ def run(settings: Compare, display: Display) -> int:
         UsageError: The call or the selection cannot be compared.
         Unreachable: The server does not answer.
     """
+    from experiments.comparison.verdicts import conditions
+
     began_ms = clock.now_ms()
+    failing = conditions.parse(settings.fail_if)
     store = Store(to_read=True)
     store.check()
     selection = _select(store, settings)
     runs = _read(store, selection, display.step)
     runs, notes = _without_running(store, selection, runs)
     answer, notes = _judge(settings, store, selection, runs, notes, display.step)
+    conditions.check(failing, {row.metric for row in answer.comparison.rows})
     if answer.report is None:
         raise EvenhandError(
             ErrorCode.UNWRITABLE, f"{answer.trouble}; choose another folder (output=DIR)"
@@ -81,13 +84,14 @@ def run(settings: Compare, display: Display) -> int:
         _print(answer, display)
     else:
         print(plain.visible(answer.text(settings.format)), end="")
+    print_conditions(failing, answer.comparison, display)
     if trouble:
         raise EvenhandError(
             ErrorCode.UNREACHABLE, f"the report is on disk, but not on the server: {trouble}"
         )
     if settings.format == "table":
         display.say(f"MLflow UI  {page}")
-    return DONE if answer.comparison.has_verdict or is_by_mlflow() else NO_VERDICT
+    return verdict_code(failing, answer.comparison)
 
 
 def _print(answer: ComparisonResult, display: Display) -> None:
@@ -181,7 +185,7 @@ def _judge(
 ) -> tuple[ComparisonResult, list[str]]:
     """Return the answer, and the notes about runs that it does not rest on."""
     from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
-    from experiments.comparison.runs import names, raw, sets
+    from experiments.comparison.runs import missing, names, raw, sets
     from experiments.comparison.runs.query import table
     from experiments.contract import ReportAddition
 
@@ -194,14 +198,18 @@ def _judge(
         allowed_to_differ=studies.names_not_affecting_measurement(),
         all_pairs=settings.all_pairs,
         protocol=settings.protocol,
+        pair_by=settings.pair_by,
+        ignore=settings.ignore,
     )
     choice = sets.Choice(table(runs))
+    missing.check(choice.table, spec.factor, spec.pair_by)
     if not selection.has_campaigns:
         choice = sets.choose_newest(
             choice.table,
             factor=spec.factor,
             strata=spec.strata,
-            allowed_to_differ=spec.allowed_to_differ,
+            allowed_to_differ=spec.may_differ,
+            pair_by=spec.pair_by,
         )
     notes = [*notes, *_other_kinds(settings, choice)]
     frame = choice.table

@@ -42,6 +42,11 @@ class Entry:
         return {name for name, field in self.fields.items() if field.metadata.get("repeatable")}
 
     @property
+    def takes_several(self) -> bool:
+        """True if further words are values of the last setting in `bare`, as files are."""
+        return bool(self.bare) and isinstance(self.fields[self.bare[-1]].default, tuple)
+
+    @property
     def flags(self) -> set[str]:
         return {name for name, field in self.fields.items() if field.type in ("bool", bool)}
 

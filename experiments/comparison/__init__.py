@@ -21,6 +21,8 @@ def compare(
     strata: Sequence[str] = (),
     allowed_to_differ: Sequence[str] = (),
     all_pairs: bool = False,
+    pair_by: str = "",
+    ignore: Sequence[str] = (),
 ) -> Result:
     """Compare the levels of a factor over paired blocks.
 
@@ -38,6 +40,8 @@ def compare(
         allowed_to_differ: settings that differ with the factor by its nature, as a harness comes
             with its framework.
         all_pairs: judge every pair of levels.
+        pair_by: what pairs runs that have no block: a param or tag, such as a seed, or `time`.
+        ignore: patterns of params that may differ, such as `opt_*`; the result lists them.
 
     Returns:
         The verdict of every outcome with its reason; runs that cannot be compared give rows with
@@ -61,6 +65,8 @@ def compare(
         strata=[strata] if isinstance(strata, str) else strata,
         allowed_to_differ=allowed_to_differ,
         all_pairs=all_pairs,
+        pair_by=pair_by,
+        ignore=[ignore] if isinstance(ignore, str) else ignore,
     )
     return notebook.result(spec, runs)
 

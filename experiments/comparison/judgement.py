@@ -176,7 +176,8 @@ def steps_or_reason(
 ) -> tuple[list[RawRun], list[str]]:
     """Return the steps of the runs that figures show, or the line on what is missing."""
     try:
-        return steps(raw.shown(runs, factor=spec.factor, strata=spec.strata)), []
+        shown = raw.shown(runs, factor=spec.factor, strata=spec.strata, pair_by=spec.pair_by)
+        return steps(shown), []
     except EvenhandError as error:
         return [], [f"Figures of single steps and sensors are missing: {error}"]
 

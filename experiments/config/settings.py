@@ -49,6 +49,7 @@ SMOKE, MAX_SMOKE_BLOCKS = "smoke", 2
 MAX_BLOCKS = 10_000
 MAX_LISTED = 16  # names in an error
 DEFAULT_MAX_BLOCKS = 48
+FAIL_IF = "verdicts that make the exit code 4: worse, slower:throughput; several with commas"
 
 
 def setting(
@@ -427,6 +428,14 @@ class CampaignSettings:
         group="verdict",
         affects_measurement=False,
         searchable=False,
+    )
+    fail_if: tuple[str, ...] = setting(
+        (),
+        FAIL_IF,
+        group="verdict",
+        affects_measurement=False,
+        searchable=False,
+        advanced=True,
     )
     figures: bool = setting(
         True,

@@ -14,6 +14,8 @@ from experiments.comparison.report import rendering
 from experiments.comparison.report.writing import VERDICTS
 from experiments.comparison.runs import raw
 from experiments.comparison.runs.query import table
+from experiments.comparison.verdicts import conditions
+from experiments.comparison.verdicts.conditions import Condition
 from experiments.config import settings as settings_
 from experiments.config.console import Display
 from experiments.config.settings import CampaignSettings
@@ -55,12 +57,14 @@ class Conclusion:
         answer: None if there is nothing to compare; `sentences` then state the reason.
         delivered: True if the tracking server has all of it.
         all_ok: True if every cell succeeded.
+        conditions: Verdicts by which the call fails.
     """
 
     answer: ComparisonResult | None
     sentences: list[str]
     delivered: bool
     all_ok: bool
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def has_verdict(self) -> bool:
@@ -251,7 +255,8 @@ def _judge_and_report(
     if not all_ok:
         outcome, reason = RunOutcome.FAILED, "some cells failed; resume runs them again"
     delivered = recorder.close(outcome, reason, tags)
-    conclusion = Conclusion(result, sentences, delivered, all_ok)
+    failing = conditions.parse(campaign.settings.fail_if)
+    conclusion = Conclusion(result, sentences, delivered, all_ok, failing)
     if result and delivered:
         place = (recorder.store, recorder.experiment, recorder.run_id, campaign.prepared.plan.title)
         mlflow_run.announce(*place, sentences, verdict=conclusion.has_verdict)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import studies, workloads
+from experiments.comparison.verdicts import conditions
 from experiments.config import devices, interpreters, memory, variation, virtual_environments
 from experiments.config import settings as settings_
 from experiments.config.console import Display
@@ -185,7 +186,12 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
         # raises for a missing GPU, too
         devices.check_variables(devices.resolve_all(level), os.environ)
     backends.check(settings)
-    studies.primary(studies.load(study), settings)  # raises for what it does not judge
+    module = studies.load(study)
+    studies.primary(module, settings)  # raises for what it does not judge
+    metrics = [outcome.metric for outcome in studies.outcomes(module, settings)]
+    failing = conditions.parse(settings.fail_if)
+    if module.reported is None:  # else programs report further metrics, known only afterwards
+        conditions.check(failing, metrics)
 
 
 def _with_data_of_treatments(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:

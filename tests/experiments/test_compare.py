@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 from nbclient import NotebookClient
 
-from experiments.cli.codes import DONE, NO_VERDICT, WRONG_CALL
+from experiments.cli.codes import CONDITION_HOLDS, DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
@@ -130,19 +130,33 @@ def test_comparison_is_a_run_with_the_report(store: Store, call: Call) -> None:
     client = mlflow.MlflowClient(store.uri)
     files = {file.path for file in client.list_artifacts(comparison.run_id)}
     report = {"report.html", "report.md", "card.md", "figures", "verdicts.json"}
-    assert report | {"comparison.csv", "comparison.json"} <= files
+    assert report | {f"comparison.{kind}" for kind in ("csv", "json", "parquet")} <= files
+    assert "benchmark.json" in files
     experiment = client.get_experiment_by_name("comparisons")
     faster = f"verdict/{RATE}/percent_faster"
     condition = f"metrics.`{faster}_high` < 0 and tags.answer LIKE '%TensorFlow%'"
     (row,) = client.search_runs([experiment.experiment_id], condition)
     assert row.info.run_id == comparison.run_id
-    answer = comparison.tags["answer"].partition(" Read it")[0]
-    assert row.data.tags["mlflow.note.content"].startswith(f"**{answer}")
+    settled = comparison.tags["answer"].partition(". ")[0]
+    assert row.data.tags["mlflow.note.content"].startswith(f"**{settled}")
     assert row.data.metrics[f"{faster}_low"] <= row.data.metrics[faster]
     table = client.load_table(experiment.experiment_id, "verdicts.json", [comparison.run_id])
     assert dict(zip(table["metric"], table["verdict"], strict=True))[RATE] == "slower"
     (shown,) = json.loads(row.data.tags["mlflow.loggedArtifacts"])
     assert shown == {"path": "verdicts.json", "type": "table"}
+
+
+def test_condition_that_holds_is_the_exit_code(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_runs(store, slower())
+    assert call(fail_if=f"faster,slower:{STEP}") == CONDITION_HOLDS
+    output = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in output if line.startswith("fail_if=")]
+    assert line.startswith(f"fail_if=slower:{STEP} holds: ")
+    assert call(fail_if="faster") == DONE
+    assert call(fail_if="slow") == WRONG_CALL
+    assert call(fail_if="slower:throughputs") == WRONG_CALL
 
 
 def description(store: Store, experiment: str) -> str:

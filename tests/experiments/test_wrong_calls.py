@@ -54,6 +54,8 @@ WRONG = {
         ({"journal": "/proc/journal"}, "/proc/journal"),
         ({"weights": "/no/such/file.pth"}, "/no/such/file.pth"),
         ({"weights": "/etc/hostname"}, ".safetensors"),
+        ({"fail_if": "slow"}, "fail_if=slow"),
+        ({"fail_if": "slower:throughputs"}, "fail_if=slower:throughputs"),
     ],
     "classification": [
         ({"model": "resnet19"}, "did you mean resnet18"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments.cli.commands import Command, Display
-from experiments.config.settings import setting
+from experiments.config.settings import FAIL_IF, setting
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,14 @@ class Compare:
         "columns whose values are judged separately, then summarised: machine,model,batch_size",
         group="verdict",
     )
+    pair_by: str = setting(
+        "",
+        "what pairs runs that have no block: a setting or tag, such as a seed, or time",
+        group="runs",
+    )
+    ignore: tuple[str, ...] = setting(
+        (), "patterns of params that may differ, such as opt_*; the report lists them", group="runs"
+    )
     all_pairs: bool = setting(
         False, "judge every pair of levels, not only against the baseline", group="verdict"
     )
@@ -60,6 +68,7 @@ class Compare:
         choices=("sound", "paper"),
         group="verdict",
     )
+    fail_if: tuple[str, ...] = setting((), FAIL_IF, group="verdict")
     format: str = setting(
         "table",
         "what is printed; the report has all of them",

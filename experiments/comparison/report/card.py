@@ -285,21 +285,23 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
         if finding.outcome.better != "neither":
             by_question.setdefault(finding.outcome.question, []).append(finding)
     choices: dict[str, list[str]] = {}
-    either, margins, to_do = [], list[str](), list[str]()
+    either, margins, to_do = [], list[str](), dict[str, list[str]]()
     for question, group in by_question.items():
-        if any(wording.verdicts_of_strata(finding, comparison) for finding in group):
-            to_do.append(f"{question}: it depends on the stratum")
+        group = [part for finding in group for part in _of_strata(finding, comparison)]
+        if not _strata_agree(group):
+            to_do.setdefault("the choice depends on the stratum", []).append(question)
         elif choice := _choice(group, comparison):
             choices.setdefault(choice, []).append(question)
         elif all(finding.judged for finding in group):
             either.append(question)
             margins += [wording.amount(finding.row.margin, finding) for finding in group]
         elif count := max(map(sample_size.more_blocks, group)):
-            to_do.append(f"{question}: run {_blocks_with_time(count, group, 'more ')}")
+            action = f"run {_blocks_with_time(count, group, 'more ')}"
+            to_do.setdefault(action, []).append(question)
         elif any(finding.busy for finding in group):
-            to_do.append(f"{question}: measure again on an idle machine")
+            to_do.setdefault("measure again on an idle machine", []).append(question)
         else:
-            to_do.append(f"{question}: no choice yet")
+            to_do.setdefault("no choice yet", []).append(question)
     parts = [f"{choice} for {wording.joined(questions)}" for choice, questions in choices.items()]
     texts = [f"choose {wording.joined(parts, 'but')}"] if parts else []
     if either:
@@ -308,7 +310,21 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
         if len(either) < len(by_question):
             where = f"{wording.joined(either)}: either,"
         texts.append(f"{where} no difference of {sizes} or more")
-    return " ".join(map(wording.capitalised, [*texts, *to_do]))
+    texts += [f"{wording.joined(questions)}: {action}" for action, questions in to_do.items()]
+    return " ".join(map(wording.capitalised, texts))
+
+
+def _of_strata(finding: Finding, comparison: Comparison) -> list[Finding]:
+    """Return the findings of the strata that a summary without a verdict leaves to them."""
+    if finding.judged or not wording.verdicts_of_strata(finding, comparison):
+        return [finding]
+    return [part for part in comparison.findings if wording.key_of(part) == wording.key_of(finding)]
+
+
+def _strata_agree(findings: Sequence[Finding]) -> bool:
+    """Return whether all strata of a pair of levels have the same better level, or none has."""
+    pairs = {(wording.key_of(finding), finding.good) for finding in findings}
+    return len(pairs) == len({key for key, _ in pairs})
 
 
 def _choice(findings: Sequence[Finding], comparison: Comparison) -> str:

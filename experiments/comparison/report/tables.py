@@ -133,9 +133,11 @@ def all_verdicts(comparison: Comparison) -> list[Section]:
 
 def _measured(comparison: Comparison) -> Section:
     """Return the values of both sides, without verdicts."""
-    header: Header = ("outcome", comparison.factor, *map(number, ("baseline", "value")))
+    several = len(comparison.levels) > 2
+    sides = ("baseline", "value") if several else comparison.levels
+    header: Header = ("outcome", *([comparison.factor] * several), *map(number, sides))
     rows = [
-        (wording.describe_outcome(finding), finding.row.b, *values(finding))
+        (wording.describe_outcome(finding), *([finding.row.b] * several), *values(finding))
         for finding in comparison.findings
         if finding.a_value is not None
     ]

@@ -302,7 +302,7 @@ def sentence(finding: Finding) -> str:
         basis.append(f"{len(across.names)} strata")
         share = across.i_squared_percent
         basis += [] if share is None else [f"heterogeneity I² {share:.0f} %"]
-    elif row.n_blocks and not finding.missing_blocks:
+    elif row.n_blocks and not (across or finding.missing_blocks):
         basis.append(blocks(row.n_blocks))
     details = f" ({', '.join(basis)})" if basis else ""
     return f"{begin(clause(finding), finding)}{details}."
@@ -334,7 +334,8 @@ def clauses(findings: Sequence[Finding]) -> list[str]:
             key = "verb" if finding.outcome.verb and effect(finding) != "about equal" else ""
         if finding.decision in (Decision.SIZE_OPEN, Decision.OPEN):
             key = ""
-        pair = (row.a, row.b, row.stratum, key, row.reason if finding.withheld else row.margin)
+        same = row.reason if finding.decision is Decision.TOO_FEW else row.margin
+        pair = (row.a, row.b, row.stratum, key, same)
         groups.setdefault(pair if key else id(finding), []).append(finding)
     return [_merged(group) for group in groups.values()]
 
@@ -470,7 +471,8 @@ def headlines(comparison: Comparison) -> list[Finding]:
         for finding in sorted(group, key=lambda finding: (finding.outcome.headline or ("", 0))[1]):
             if finding.outcome.headline and is_meaningful(finding, comparison):
                 best.setdefault(finding.outcome.headline[0], finding)
-        first = sorted(best.values(), key=lambda finding: place(finding.row.metric)) or group[:3]
+        first = sorted(best.values(), key=lambda finding: place(finding.row.metric))
+        first = first or sorted(group, key=lambda finding: finding.row.estimate is None)[:3]
         if comparison.primary:
             first = [finding for finding in group if finding.primary]
         results += first
@@ -511,11 +513,11 @@ def _nothing_to_judge(comparison: Comparison) -> str:
 
 def summaries_of(findings: Sequence[Finding], comparison: Comparison) -> list[Finding]:
     """Return the summaries over strata of the metrics and pairs of levels of findings."""
-    keys = set(map(_key, findings))
-    return [summary for summary in comparison.summaries if _key(summary) in keys]
+    keys = set(map(key_of, findings))
+    return [summary for summary in comparison.summaries if key_of(summary) in keys]
 
 
-def _key(finding: Finding) -> tuple[str, str, str]:
+def key_of(finding: Finding) -> tuple[str, str, str]:
     return finding.row.metric, finding.row.a, finding.row.b
 
 
@@ -524,7 +526,7 @@ def verdicts_of_strata(summary: Finding, comparison: Comparison) -> str:
     if not summary.across:
         return ""
     counts = Counter(
-        finding.row.verdict for finding in comparison.findings if _key(finding) == _key(summary)
+        finding.row.verdict for finding in comparison.findings if key_of(finding) == key_of(summary)
     )
     if set(counts) == {summary.row.verdict}:
         return ""

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import fnmatch
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
 
 from tracking.provenance import RELEASED_TOGETHER
 
@@ -10,6 +16,70 @@ ENVIRONMENT, VERSION = "tags.environment", "tags.version."
 HARDWARE = ("tags.cpu", "tags.gpu")
 # Levels that cannot run side by side in one campaign, as frameworks can.
 APART = frozenset({"team", "user", "campaign", "machine", "cpu", "gpu", "environment", "commit"})
+
+# Params of MLflow's autologging: of Keras and TensorFlow, and of Lightning with PyTorch's
+# optimizers. A level that another library trains lacks them.
+AUTOLOGGED = (
+    *("opt_*", "optimizer_*", "batch_size", "epochs", "steps_per_epoch", "initial_epoch"),
+    *("shuffle", "class_weight", "sample_weight", "max_queue_size", "workers"),
+    *("use_multiprocessing", "validation_split", "validation_steps", "validation_batch_size"),
+    *("validation_freq", "lr", "betas", "eps", "weight_decay", "decoupled_weight_decay"),
+    *("momentum", "dampening", "nesterov", "amsgrad", "maximize", "foreach", "capturable"),
+    *("differentiable", "fused", "monitor", "mode", "patience", "min_delta", "stopped_epoch"),
+)
+# Those that name an implementation, and so differ between libraries that both log them.
+OF_IMPLEMENTATION = ("opt*_name", "opt*_jit_compile", "opt*_is_legacy_optimizer")
+ESTIMATOR, SKLEARN = "tags.estimator_class", "sklearn."
+
+
+def autologged(frame: pd.DataFrame, columns: Sequence[str]) -> frozenset[str]:
+    """Return the params in which levels differ because MLflow logs each library's own.
+
+    A param counts if only some levels have it, if it names an implementation, or if it is the
+    default of each level's scikit-learn estimator. Runs of campaigns log their own settings.
+
+    Args:
+        frame: Runs with their levels.
+        columns: Params that may count.
+    """
+    if frame["settings_hash"].notna().any():
+        return frozenset()
+    levels = dict(tuple(frame.groupby("level")))
+    defaults = {level: _defaults(runs) for level, runs in levels.items()}
+    expected = set()
+    for column in columns:
+        name = column.removeprefix("params.")
+        is_missing = any(runs[column].isna().all() for runs in levels.values())
+        is_default = all(
+            (name not in defaults[level] and runs[column].isna().all())
+            or set(runs[column].dropna()) == {str(defaults[level].get(name))}
+            for level, runs in levels.items()
+        )
+        if (
+            (is_missing and _matches(name, AUTOLOGGED))
+            or _matches(name, OF_IMPLEMENTATION)
+            or (is_default and all(defaults.values()))
+        ):
+            expected.add(column)
+    return frozenset(expected)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _defaults(runs: pd.DataFrame) -> Mapping[str, Any]:
+    """Return the default parameters of the runs' class of scikit-learn; empty for any other."""
+    classes = set(runs[ESTIMATOR].dropna()) if ESTIMATOR in runs else set()
+    module, _, name = classes.pop().rpartition(".") if len(classes) == 1 else ("", "", "")
+    if not module.startswith(SKLEARN):
+        return {}
+    try:
+        estimator = getattr(importlib.import_module(module), name)
+        parameters = inspect.signature(estimator).parameters
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return {}
+    return {name: parameter.default for name, parameter in parameters.items()}
 
 
 def is_apart(factor: str) -> bool:

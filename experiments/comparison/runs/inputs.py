@@ -21,7 +21,7 @@ def table(runs: Any) -> pd.DataFrame:
     """Return the table of runs in any form.
 
     Raises:
-        UsageError: The argument holds no runs, or no run has a block.
+        UsageError: The argument holds no runs.
         Unreachable: Run ids cannot be looked up.
     """
     if isinstance(runs, pd.DataFrame):
@@ -39,12 +39,6 @@ def table(runs: Any) -> pd.DataFrame:
         campaigns = frame[frame["kind"] == RunKind.CAMPAIGN]
         of_campaigns = (campaigns[column] for column in ("run_id", "name", "start_ms"))
         frame = names.add_names(frame, zip(*of_campaigns, strict=True))
-    if not frame.empty and ("block" not in columns or not frame["block"].notna().any()):
-        raise UsageError(
-            ErrorCode.MISSING_VALUE,
-            "compare: no run has a block (tag or column `block`), by which runs are paired; "
-            f"have {', '.join(columns[:8])}, …",
-        )
     return frame
 
 
@@ -69,7 +63,7 @@ def _from_search(frame: pd.DataFrame) -> pd.DataFrame:
             table[name] = since_1970 / pd.Timedelta(milliseconds=1)
     for name in query.COUNTS:
         if name in table.columns:
-            table[name] = pd.to_numeric(table[name], errors="coerce")
+            table[name] = query.counts(table[name])
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 from collections import Counter
@@ -29,6 +30,7 @@ INSIDE_A_BLOCK = {
     "tags.turns": "turns",  # cells that took turns, but not with each other
 }
 NAMED = 4
+TIME = "time"  # value of `pair_by`
 REPEATS, CAUSE = "tags.repeats", "tags.repeats.cause"
 # Columns that `Runs` adds.
 DERIVED_COLUMNS = frozenset(
@@ -141,17 +143,24 @@ def are_cells(frame: pd.DataFrame) -> pd.Series:
     return frame["kind"].isna() | frame["kind"].isin(["cell", ""])
 
 
-def select_usable(table: pd.DataFrame, *, factor: str, strata: Sequence[str]) -> Runs:
+def select_usable(
+    table: pd.DataFrame, *, factor: str, strata: Sequence[str], pair_by: str = ""
+) -> Runs:
     """Return the finished cells with a level and a block; of a repeated cell, the last run.
 
     Campaigns are strata if several of them hold both sides: a campaign's effect on one side is
     shared by all its blocks.
 
+    Args:
+        table: A row a run.
+        factor, strata: Of the comparison.
+        pair_by: Column whose values pair runs instead of blocks, or `time`.
+
     Raises:
         UsageError: There is no such run.
     """
     frame = _cells(table).copy()  # side by side, so that more columns fit in
-    frame = frame.assign(**_derived_columns(frame, factor, strata))
+    frame = frame.assign(**_derived_columns(frame, factor, strata, pair_by))
     # the copy puts columns of one type side by side, since rows are taken many times
     texts = {name: object for name, kind in frame.dtypes.items() if kind == "str"}
     frame = (frame.astype(texts) if texts else frame).copy()
@@ -219,7 +228,9 @@ def _by_campaign(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(stratum=frame["stratum"].where(~split, before + names))
 
 
-def _derived_columns(frame: pd.DataFrame, factor: str, strata: Sequence[str]) -> dict[str, Any]:
+def _derived_columns(
+    frame: pd.DataFrame, factor: str, strata: Sequence[str], pair_by: str
+) -> dict[str, Any]:
     """Return the columns of `Runs`."""
     empty = pd.Series("", index=frame.index, dtype=object)
 
@@ -233,12 +244,16 @@ def _derived_columns(frame: pd.DataFrame, factor: str, strata: Sequence[str]) ->
         value = _named_values(frame, column_of(frame, name))
         stratum = stratum + separator + f"{name.split('.')[-1]}=" + value
     level = _named_values(frame, column_of(frame, factor))
+    if pair_by == TIME:
+        blocks = _in_order_of_time(frame, run_ids, level, stratum)
+    elif pair_by:
+        blocks = as_text(frame[column_of(frame, pair_by)])
     pair = campaigns + "·" + blocks
     # whether no campaign holds more than one level: then no block holds both sides
     named = (campaigns != "") & (level != "")
     per_campaign = level[named].groupby(campaigns[named]).nunique()
     separate = bool(level[named].nunique() > 1 and (per_campaign == 1).all())
-    apart = expected_differences.is_apart(factor) and separate
+    apart = expected_differences.is_apart(factor) and separate and not pair_by
     if apart:
         pair = _in_order_of_time(frame, pair, level, stratum)
     labels = _shortened(campaigns) + "·" + blocks if campaigns.nunique() > 1 else blocks
@@ -349,23 +364,26 @@ def find_mismatch(
     """Return why the runs of one stratum must not be pooled; None if they may.
 
     Args:
-        allowed_to_differ: Settings that differ with the factor, or that do not affect measurements.
+        allowed_to_differ: Settings that differ with the factor, or that do not affect measurements;
+            names or patterns of them.
     """
     by_nature = expected_differences.differs_by(factor, frame.columns)
-    if differing := _varying(frame, settings_of(frame, factor, (), allowed_to_differ)):
+    columns = settings_of(frame, factor, (), allowed_to_differ)
+    autologged = expected_differences.autologged(frame, columns)
+    if differing := varying(frame, [name for name in columns if name not in autologged]):
         text = f"settings differ apart from {factor}: {differing}; select one, or name it in strata"
         return Incomparability(Mismatch.SETTINGS, text)
-    if plain_name(factor) == "framework" and (differing := _varying(frame, ["settings_hash"])):
+    if plain_name(factor) == "framework" and (differing := varying(frame, ["settings_hash"])):
         text = f"settings differ apart from {factor}: {differing}; select one campaign"
         return Incomparability(Mismatch.SETTINGS, text)
-    if "machine" not in by_nature and (differing := _varying(frame, ["machine"])):
+    if "machine" not in by_nature and (differing := varying(frame, ["machine"])):
         text = f"runs of several machines are not pooled: {differing}; name it in strata"
         return Incomparability(Mismatch.MACHINES, text)
     hardware = expected_differences.versions_and_hardware(factor, frame.columns)
     rest = [column for column in hardware if plain_name(column) not in allowed_to_differ]
-    differing = _varying(frame, rest)
+    differing = varying(frame, rest)
     for _, runs in frame.groupby("level"):  # inside a level the factor does not differ
-        differing = differing or _varying(runs, by_nature & {"tags.environment"})
+        differing = differing or varying(runs, by_nature & {"tags.environment"})
     if differing:
         text = (
             f"versions or hardware differ apart from {factor}: {differing}; "
@@ -387,7 +405,15 @@ def settings_of(
     """Return the columns in which pooled runs must agree: model, data set and settings."""
     named = {plain_name(factor), *map(plain_name, strata), *allowed_to_differ}
     fixed = [column for column in ("framework", "model", "dataset") if column not in named]
-    return [*fixed, *sorted(_settings(frame, _not_affecting(frame) | named))]
+    columns = sorted(_settings(frame, _not_affecting(frame) | named))
+    patterns = [name for name in allowed_to_differ if "*" in name or name.startswith("params.")]
+    return [*fixed, *(column for column in columns if not matches(column, patterns))]
+
+
+def matches(column: str, patterns: Sequence[str]) -> bool:
+    """Return whether a column's name matches a pattern, with its kind or without."""
+    names = (column, plain_name(column))
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def _not_affecting(frame: pd.DataFrame) -> frozenset[str]:
@@ -497,7 +523,7 @@ def split_strata(frame: pd.DataFrame, a: str, b: str) -> tuple[list[pd.DataFrame
     return both, excluded
 
 
-def _varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
+def varying(frame: pd.DataFrame, columns: Iterable[str]) -> str:
     """Return `batch_size (32, 64), seed (0, 1)` for the columns that differ between runs."""
     texts = []
     for column in columns:

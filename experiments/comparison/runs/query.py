@@ -30,7 +30,13 @@ def table(runs: Iterable[StoredRun]) -> pd.DataFrame:
     # texts are objects, not Arrow's, since rows are taken many times; so are empty columns
     is_text = frame.columns.isin(TEXTS) | frame.columns.str.startswith(("params.", "tags."))
     frame = frame.astype(dict.fromkeys(frame.columns[is_text], object))
-    return frame.assign(**{name: pd.to_numeric(frame[name], errors="coerce") for name in COUNTS})
+    return frame.assign(**{name: counts(frame[name]) for name in COUNTS})
+
+
+def counts(column: pd.Series) -> pd.Series:
+    """Return a column as numbers; as it is, if others name their blocks by texts."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    return column if (numbers.isna() & column.notna()).any() else numbers
 
 
 def _row(run: StoredRun) -> dict[str, object]:

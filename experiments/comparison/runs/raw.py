@@ -114,17 +114,20 @@ def shown(
     factor: str = "framework",
     strata: Sequence[str] = (),
     maximum: int | None = None,
+    pair_by: str = "",
 ) -> tuple[ShownRun, ...]:
     """Select at most `maximum` of the usable runs.
 
     Whole blocks come first, evenly over time, and equally many in each stratum.
 
     Args:
-        table, factor, strata: Of the comparison.
+        table, factor, strata, pair_by: Of the comparison.
     """
     from experiments.comparison.runs import pairing
 
-    runs = pairing.select_usable(pairing.without_controls(table), factor=factor, strata=strata)
+    runs = pairing.select_usable(
+        pairing.without_controls(table), factor=factor, strata=strata, pair_by=pair_by
+    )
     if runs.frame.empty:
         return ()
     frame = runs.frame.sort_values("sequence")

@@ -36,13 +36,14 @@ def choose_newest(
     factor: str,
     strata: Sequence[str] = (),
     allowed_to_differ: Sequence[str] = (),
+    pair_by: str = "",
 ) -> Choice:
     """Choose the newest kind of campaigns if there are several; raises as `pairing.usable` does."""
     has_several = "campaign" in table.columns and table["campaign"].nunique() > 1
     if expected_differences.is_apart(factor) or not has_several:
         return Choice(table)
     frame = pairing.select_usable(
-        pairing.without_controls(table), factor=factor, strata=strata
+        pairing.without_controls(table), factor=factor, strata=strata, pair_by=pair_by
     ).frame
     if frame["campaign"].isna().any():  # runs of other tools would be left out without a choice
         return Choice(table)

@@ -22,6 +22,10 @@ class WarningCode(StrEnum):
     NOT_COMPILED = "not_compiled"
     COMPILED_OTHERWISE = "compiled_otherwise"
     LEARNING_DIFFERS = "learning_differs"
+    PAIRED_BY = "paired_by"  # a setting or the time, instead of blocks
+    LOAD_UNKNOWN = "load_unknown"
+    IGNORED_SETTINGS = "ignored_settings"
+    AUTOLOGGED_SETTINGS = "autologged_settings"
 
 
 @dataclass(frozen=True)

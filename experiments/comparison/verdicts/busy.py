@@ -24,8 +24,6 @@ from experiments.metrics import Outcome
 from tracking.records import OTHERS_CPU, OTHERS_GPU, RepeatCause
 
 LIMIT = "params.others_limit_percent"
-# What is learned, and what is held in memory, does not depend on how fast it goes.
-UNMOVED = ("nats", "points", "bytes")
 # Metric -> the load of a side, and what a list of disturbed blocks ends with.
 LOADS = {
     OTHERS_CPU: ("used {:.0f} % of the CPU", "share of all CPUs that other programs used"),
@@ -102,9 +100,25 @@ def repeated_blocks(excluded: Iterable[Exclusion]) -> tuple[ComparisonWarning, .
     )
 
 
+def unknown_load(frame: pd.DataFrame, outcomes: Iterable[Outcome]) -> tuple[ComparisonWarning, ...]:
+    """Return the warning that runs of other tools did not record the machine's load."""
+    if not frame["kind"].isna().any() or not any(map(depends_on_load, outcomes)):
+        return ()
+    if OTHERS_CPU in frame and frame.loc[frame["kind"].isna(), OTHERS_CPU].notna().all():
+        return ()
+    text = (
+        "The load of other programs was not recorded: whether the machine was busy is not known. "
+        "It could have moved times."
+    )
+    return (ComparisonWarning(WarningCode.LOAD_UNKNOWN, text),)
+
+
 def depends_on_load(outcome: Outcome) -> bool:
-    """Return whether a busy machine can change the outcome: times, rates, energy, unknown units."""
-    return not (outcome.unit in UNMOVED or (outcome.kind == "difference" and not outcome.unit))
+    """Return whether a busy machine can change the outcome: times, rates, energy, unknown units.
+
+    What is learned, and what is held in memory, does not depend on how fast it goes.
+    """
+    return not (outcome.is_learned or outcome.unit == "bytes")
 
 
 def busy_reason(*sides: pd.DataFrame) -> str:

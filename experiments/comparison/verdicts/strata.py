@@ -136,7 +136,8 @@ def _withheld(usable: Sequence[Finding]) -> tuple[Withheld | None, str]:
     if disturbed := _busy(usable):
         return Withheld.BUSY_MACHINE, disturbed
     orders = [finding.order for finding in usable if finding.order]
-    if orders and (refused := order.combine(orders).refused):
+    is_learned = usable[0].outcome.is_learned
+    if orders and not is_learned and (refused := order.combine(orders).refused):
         return Withheld.ORDER, refused
     few = [
         f"{finding.row.stratum} has {finding.row.n_blocks}"

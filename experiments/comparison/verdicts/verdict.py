@@ -12,7 +12,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.comparison.runs import environment, looks, order, pairing, query
+from experiments.comparison.runs import (
+    environment,
+    expected_differences,
+    looks,
+    order,
+    pairing,
+    query,
+)
 from experiments.comparison.runs.order import Order
 from experiments.comparison.runs.pairing import (
     Exclusion,
@@ -21,6 +28,7 @@ from experiments.comparison.runs.pairing import (
     Mismatch,
     natural,
 )
+from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.comparison.statistics import autocorrelation, estimates, power
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
@@ -71,9 +79,13 @@ _NUMERIC = ("floating", "integer", "mixed", "decimal")
 
 @dataclass(frozen=True)
 class ComparisonSpec:
-    """Arguments of `compare`. protocol: `paper` shows the published procedure too.
+    """Arguments of `compare`.
 
-    and_others: whether metrics that are not among the outcomes are judged, too.
+    Attributes:
+        protocol: `paper` shows the published procedure too.
+        pair_by: What pairs runs instead of blocks; empty: their blocks.
+        ignore: Patterns of params that may differ.
+        and_others: Whether metrics that are not among the outcomes are judged, too.
     """
 
     factor: str = "framework"
@@ -86,6 +98,14 @@ class ComparisonSpec:
     all_pairs: bool = False
     protocol: str = "sound"
     and_others: bool = False
+    pair_by: str = ""
+    ignore: Sequence[str] = ()
+
+    @property
+    def may_differ(self) -> tuple[str, ...]:
+        """Settings in which compared runs may differ: names, or patterns of them."""
+        paired = (pairing.plain_name(self.pair_by),) if self.pair_by else ()
+        return (*self.allowed_to_differ, *self.ignore, *paired)
 
 
 def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
@@ -106,7 +126,9 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         raise UsageError(
             ErrorCode.INVALID_VALUE, f"margin={spec.margin} is not between 0 and 1; 0.03 means 3 %"
         )
-    runs = pairing.select_usable(table, factor=spec.factor, strata=spec.strata)
+    runs = pairing.select_usable(
+        table, factor=spec.factor, strata=spec.strata, pair_by=spec.pair_by
+    )
     frame, levels = runs.frame, _levels(spec, runs.levels)
     request = _resolve(table, frame, spec)
     pairs = [(levels[0], level) for level in levels[1:]]
@@ -143,6 +165,7 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
             *busy.disturbed_blocks(frame),
             *busy.repeated_blocks(runs.excluded),
             *order.warnings(orders),
+            *_cautions(frame, spec, request.outcomes),
         ),
         n_runs=len(frame),
         summaries=summarise(findings),
@@ -155,6 +178,29 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         random_weights=request.random_weights,
         smoke=len(frame) > 0 and environment.all_runs_have(frame, "params.preset", SMOKE),
     )
+
+
+def _cautions(
+    frame: pd.DataFrame, spec: ComparisonSpec, outcomes: Iterable[Outcome]
+) -> Iterator[ComparisonWarning]:
+    """Yield warnings on runs that were not measured as blocks of a campaign."""
+    if spec.pair_by:
+        text = (
+            f"Runs are paired by {spec.pair_by}, since they have no blocks: whatever changed "
+            "between the two runs of a pair is in the difference."
+        )
+        yield ComparisonWarning(WarningCode.PAIRED_BY, text)
+    yield from busy.unknown_load(frame, outcomes)
+    settings = pairing.settings_of(frame, spec.factor, spec.strata, ())
+    ignored = [column for column in settings if pairing.matches(column, spec.ignore)]
+    if differing := pairing.varying(frame, ignored):
+        text = f"Settings differ and are ignored: {differing}."
+        yield ComparisonWarning(WarningCode.IGNORED_SETTINGS, text)
+    rest = [column for column in settings if column not in ignored]
+    expected = expected_differences.autologged(frame, rest) if len(frame) else ()
+    if differing := pairing.varying(frame, sorted(expected)):
+        text = f"MLflow logged other settings for each {spec.factor}: {differing}."
+        yield ComparisonWarning(WarningCode.AUTOLOGGED_SETTINGS, text)
 
 
 def _took_turns(*sides: pd.DataFrame) -> bool:
@@ -278,7 +324,7 @@ def _compare(frame: pd.DataFrame, a: str, b: str, request: _Request) -> Iterator
         return [Finding(_blank(outcome, spec, a, b, stratum), outcome) for outcome in outcomes]
 
     missing = [level for level in (a, b) if not (both["level"] == level).any()]
-    mismatch = pairing.find_mismatch(both, spec.factor, spec.allowed_to_differ)
+    mismatch = pairing.find_mismatch(both, spec.factor, spec.may_differ)
     if missing:
         text = f"no usable run of {' or '.join(missing)}"
         mismatch = Incomparability(Mismatch.NO_RUN, text)
@@ -297,11 +343,10 @@ def _compare_stratum(
     runs: pd.DataFrame, a: str, b: str, blank: Sequence[Finding], request: _Request
 ) -> _Compared:
     first, second, excluded, mismatch = pairing.pair_runs(runs, a, b, request.spec.factor)
-    ran = None
+    ran = refused = None
     if not mismatch and not runs["apart"].any():
         ran = order.order_of_pairs(first, second)
-        if ran.refused:
-            mismatch = Incomparability(Mismatch.ORDER, ran.refused)
+        refused = Incomparability(Mismatch.ORDER, ran.refused) if ran.refused else None
     if mismatch:
         findings = [_not_comparable(finding, mismatch) for finding in blank]
         return _Compared(findings, excluded, ran)
@@ -318,6 +363,9 @@ def _compare_stratum(
     sides = (request.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
     findings = []
     for finding, *values in zip(blank, *sides, strict=True):
+        if refused and not finding.outcome.is_learned:
+            findings.append(_not_comparable(finding, refused))
+            continue
         if took_turns and outcome_of(finding.row.metric).exclusive:
             findings.append(_not_comparable(finding, TOOK_TURNS))
             continue

@@ -32,7 +32,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> ComparisonResult:
 def test_settled_outcomes_come_first(result: ComparisonResult) -> None:
     card = result.card
     assert [outcome.verdict for outcome in card.outcomes] == ["slower", "inconclusive"]
-    assert card.answer.index("TensorFlow trains 1.18× slower") < card.answer.index("latency")
+    assert card.answer.index("TensorFlow trains 1.18× slower") < card.answer.index("Not settled")
     assert [card.outcomes[0].effect in result.sentences[0], len(result.sentences)] == [True, 2]
 
 
@@ -45,8 +45,10 @@ def test_every_format_shows_the_same_answer_and_facts(result: ComparisonResult) 
     files = ("report.html", "card.md", "report.md")
     texts = [(result.report.parent / name).read_text(encoding="utf-8") for name in files]
     assert {"Model", "Data", "CPU", "GPU", "Versions", "Runs", "Precision"} <= set(card.facts)
+    sentences = (card.settled, card.unsettled, card.recommendation, card.conditions)
+    parts = [*sentences, *card.facts.values()]
     for text in (*texts, rendering.render("card.md.j2", card=card), shown.get()):
-        assert all(part in text for part in (card.answer, card.question, *card.facts.values()))
+        assert all(part in text.replace("\\", "") for part in parts)
     assert all("Synthetic data." in text for text in texts)
 
 

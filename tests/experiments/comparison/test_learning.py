@@ -179,5 +179,6 @@ def test_null_hypothesis_does_not_depend_on_the_margin(
     assert result.finding.decision is decision
     is_rejected = ratio != 1
     assert result.finding.different is is_rejected
-    assert f"{int(is_rejected)} rejected, {int(not is_rejected)} " in hypotheses.sentence([result])
+    counts = f"Rejected: {int(is_rejected)}, no difference shown: {int(not is_rejected)}, "
+    assert counts in hypotheses.sentence([result])
     assert ("rejected" in hypotheses.text(result)) is is_rejected

@@ -162,7 +162,7 @@ def test_sentences_of_analyses_agree_in_number(count: int) -> None:
     for reason in LimitReason:
         curve = batch_sizes.Curve("training", "a", "", {8: 1.0}, Limit(reason, blocks=count))
         check(wording.capitalised(curve.reason))
-    order = Order("a", "b", n_ordered=8, a_first=8, n_timed=8, apart=("1",) * count)
+    order = Order("a", "b", n_ordered=20, a_first=20, n_timed=8, apart=("1",) * count)
     for warning in warnings([replace(order, longest_ms=9e6)]):
         check(str(warning))
     check(wording.capitalised(order.refused))
@@ -214,3 +214,21 @@ def test_busy_machine_is_said_in_one_sentence() -> None:
     )
     (warning,) = busy.warning([finding])
     check(str(warning))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ((0.8, 0.82), "Choose PyTorch for training."),
+        ((0.8, 1.25), "Training: the choice depends on the stratum."),
+    ],
+)
+def test_two_strata_are_chosen_by_if_they_agree(sizes: tuple[float, float], text: str) -> None:
+    parts = [
+        table(8, size, "framework").assign(machine=f"m{at}", campaign=f"c{at}")
+        for at, size in enumerate(sizes)
+    ]
+    runs = pd.concat(parts, ignore_index=True)
+    runs["run_id"] = runs["campaign"] + runs["run_id"]
+    comparison = compare(runs, outcomes=[RATE], strata="machine")
+    assert cards.build_card(comparison, "A study").recommendation == text

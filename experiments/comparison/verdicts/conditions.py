@@ -1,0 +1,95 @@
+"""Conditions on verdicts, by which a call fails: `slower:throughput`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.verdicts.findings import Comparison, Finding
+from experiments.config.settings import suggestion
+from experiments.metrics import SHORT, without_batch
+from tracking import plain
+from tracking.errors import ErrorCode, UsageError
+
+WORSE = "worse"
+VERDICTS = (WORSE, "slower", "faster", "higher", "lower")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Verdict beyond the margin of any level against its baseline.
+
+    Attributes:
+        verdict: As in the verdict table; `worse` is the side that the metric's `better` excludes.
+        metric: Its key, with or without a batch size; empty for the primary outcomes, or for all
+            outcomes if none is declared.
+    """
+
+    verdict: str
+    metric: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, (self.verdict, self.metric)))
+
+    def names(self, metric: str) -> bool:
+        """Return whether the condition is about a metric."""
+        return self.metric in ("", metric, without_batch(metric))
+
+    def findings(self, comparison: Comparison) -> list[Finding]:
+        """Return the rows and summaries that the condition is about."""
+        rows = [*comparison.findings, *comparison.summaries]
+        if self.metric:
+            return [finding for finding in rows if self.names(finding.row.metric)]
+        return [finding for finding in rows if finding.primary] or rows
+
+    def matches(self, finding: Finding) -> bool:
+        """Return whether a finding is settled beyond its margin, with this verdict."""
+        if finding.decision is not Decision.DIFFERENT:
+            return False
+        return (
+            finding.good is False if self.verdict == WORSE else finding.row.verdict == self.verdict
+        )
+
+
+def parse(texts: Iterable[str]) -> tuple[Condition, ...]:
+    """Return the conditions of the setting `fail_if`. Raises UsageError for an unknown verdict."""
+    conditions = []
+    for text in texts:
+        verdict, _, metric = text.partition(":")
+        if verdict not in VERDICTS:
+            raise UsageError(
+                ErrorCode.UNKNOWN_NAME,
+                f"fail_if={plain.short(text)} is no verdict; write one of {', '.join(VERDICTS)}, "
+                f"with a metric if you like: slower:throughput",
+            )
+        conditions.append(Condition(verdict, SHORT.get(metric, metric)))
+    return tuple(conditions)
+
+
+def check(conditions: Iterable[Condition], metrics: Collection[str]) -> None:
+    """Raise UsageError for a condition about a metric that is not judged."""
+    for condition in conditions:
+        if not any(map(condition.names, metrics)):
+            right = suggestion(condition.metric, metrics)
+            raise UsageError(
+                ErrorCode.UNKNOWN_NAME,
+                f"fail_if={plain.short(str(condition))} names no outcome here{right}",
+            )
+
+
+def are_settled(conditions: Iterable[Condition], comparison: Comparison) -> bool:
+    """Return whether every condition has a verdict to hold or not; without any, if there is one."""
+    return comparison.has_verdict and all(
+        any(finding.judged for finding in condition.findings(comparison))
+        for condition in conditions
+    )
+
+
+def matching(conditions: Iterable[Condition], comparison: Comparison) -> dict[str, list[Finding]]:
+    """Return the conditions that hold, with the findings by which they do."""
+    found = {
+        str(condition): list(filter(condition.matches, condition.findings(comparison)))
+        for condition in conditions
+    }
+    return {text: findings for text, findings in found.items() if findings}

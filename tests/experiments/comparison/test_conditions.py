@@ -1,0 +1,87 @@
+"""Conditions by which a call fails: only on a settled verdict beyond the margin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from experiments.calibration.simulation import Noise, simulate
+from experiments.cli.campaign import verdict_code
+from experiments.cli.codes import CONDITION_HOLDS, DONE, NO_VERDICT
+from experiments.comparison import compare
+from experiments.comparison.verdicts import conditions
+from tests.experiments.comparison.campaigns import RATE, STEP, frame
+from tracking.errors import ErrorCode, UsageError
+
+MEMORY = "memory/peak_rss_bytes"
+
+
+@pytest.mark.parametrize(
+    ("factor", "fail_if", "code"),
+    [
+        (1.2, ["slower"], CONDITION_HOLDS),
+        (1.2, ["faster", "worse"], CONDITION_HOLDS),
+        (1.2, ["faster"], DONE),
+        (0.8, ["slower", "worse"], DONE),
+        (0.8, ["faster:step"], CONDITION_HOLDS),
+        (1.2, ["slower:throughput"], CONDITION_HOLDS),
+        (1.2, ["worse:memory"], DONE),
+        (1.0, ["worse"], DONE),
+        (1.01, ["slower"], DONE),  # different, within the margin
+    ],
+    ids=str,
+)
+def test_exit_code_of_a_condition(factor: float, fail_if: list[str], code: int) -> None:
+    result = compare(frame(factors={"tensorflow": factor}, blocks=12))
+    assert verdict_code(conditions.parse(fail_if), result) == code
+
+
+def test_unsettled_difference_never_holds() -> None:
+    """Compare three blocks with a difference of 50 %, which have no verdict."""
+    result = compare(frame(factors={"tensorflow": 1.5}, blocks=3))
+    assert verdict_code(conditions.parse(["slower", "worse"]), result) == NO_VERDICT
+
+
+def test_below_mlflow_run_only_a_condition_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    settled, few = (frame(factors={"tensorflow": 1.2}, blocks=count) for count in (8, 3))
+    assert verdict_code(conditions.parse(["slower"]), compare(settled)) == CONDITION_HOLDS
+    assert verdict_code(conditions.parse(["slower"]), compare(few)) == DONE
+
+
+def test_condition_on_an_open_metric_is_no_verdict() -> None:
+    """Settle the step, but not the memory that is asked for."""
+    table = frame(factors={"tensorflow": 1.2})
+    table[MEMORY] = np.random.default_rng(1).lognormal(20, 0.5, len(table))
+    result = compare(table)
+    assert verdict_code(conditions.parse(["slower:step"]), result) == CONDITION_HOLDS
+    assert verdict_code(conditions.parse(["worse:memory"]), result) == NO_VERDICT
+    assert verdict_code((), result) == DONE
+
+
+def test_primary_outcomes_decide_if_any_is_declared() -> None:
+    result = compare(frame(factors={"tensorflow": 1.2}), primary=MEMORY)
+    assert verdict_code(conditions.parse(["slower"]), result) == DONE
+    assert verdict_code(conditions.parse([f"slower:{RATE}"]), result) == CONDITION_HOLDS
+
+
+def test_condition_names_what_exists() -> None:
+    with pytest.raises(UsageError) as wrong:
+        conditions.parse(["slow"])
+    assert wrong.value.code is ErrorCode.UNKNOWN_NAME
+    with pytest.raises(UsageError, match=STEP):
+        conditions.check(conditions.parse(["slower:train/step_second"]), [STEP, RATE])
+
+
+def test_identical_levels_never_fail_a_call() -> None:
+    """Judge 40 simulated A/A campaigns; the same with a planted 20 % all hold."""
+    noise, failing = Noise("3 %", metrics=1), conditions.parse(["slower"])
+    codes = {
+        ratio: [
+            verdict_code(failing, compare(simulate(noise, 12, ratio, np.random.default_rng(seed))))
+            for seed in range(count)
+        ]
+        for ratio, count in ((1.0, 40), (1.2, 3))
+    }
+    assert CONDITION_HOLDS not in codes[1.0]
+    assert set(codes[1.2]) == {CONDITION_HOLDS}

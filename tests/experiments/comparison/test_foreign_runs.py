@@ -1,0 +1,156 @@
+"""Runs that other tools logged: what pairs them, what may differ, and what is only a caution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.comparison import compare
+from experiments.comparison.notebook import Result
+from experiments.comparison.runs.pairing import ExclusionCode, Mismatch
+from experiments.comparison.runs.warning import WarningCode
+from experiments.metrics import outcome
+from tests.experiments.comparison.campaigns import ORIGIN_MS
+from tracking.errors import ErrorCode, UsageError
+
+SECONDS, ACCURACY = "fit_seconds", "test_accuracy"
+ORDER = "abbaabbabaababba"
+
+
+def foreign(order: str = ORDER, **columns: object) -> pd.DataFrame:
+    """Return runs of two scripts in an order, a second each, as `mlflow.search_runs` does.
+
+    The second script takes 1.3 times as long; each repeats the seeds 0, 1, …
+    """
+    rng, seeds, rows = np.random.default_rng(0), dict.fromkeys("ab", 0), []
+    for at, level in enumerate(order):
+        start = pd.Timestamp(ORIGIN_MS + 1_000 * at, unit="ms", tz="UTC")
+        rows.append(
+            {
+                "run_id": f"run{at}",
+                "status": "FINISHED",
+                "artifact_uri": "x",
+                "start_time": start,
+                "end_time": start + pd.Timedelta(milliseconds=900),
+                f"metrics.{SECONDS}": (1.3 if level == "b" else 1.0) * rng.normal(1, 0.01),
+                f"metrics.{ACCURACY}": 0.9 + rng.normal(0, 0.001),
+                "params.seed": str(seeds[level]),
+                "tags.script": level,
+                "tags.mlflow.source.name": "train.py",
+            }
+        )
+        seeds[level] += 1
+    return pd.DataFrame(rows).assign(**columns)
+
+
+def judge(table: pd.DataFrame, **options: object) -> Result:
+    return compare(table, **{"factor": "script", "pair_by": "seed", **options})  # type: ignore[arg-type]
+
+
+def codes(result: Result) -> set[WarningCode]:
+    return {warning.code for warning in result.warnings}
+
+
+def verdicts(result: Result) -> dict[str, str]:
+    return {row.metric: row.verdict for row in result.rows}
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({}, ["tag framework or block", "--factor script (a, b)", "--pair_by seed", "set_tag("]),
+        ({"factor": "script"}, ["tag block;", "--pair_by seed", "MLFLOW_RUN_CONTEXT="]),
+        ({"pair_by": "time"}, ["tag framework;", "--factor script (a, b), or", "set_tag("]),
+    ],
+    ids=str,
+)
+def test_first_error_names_what_is_missing(options: dict[str, str], parts: Sequence[str]) -> None:
+    with pytest.raises(UsageError) as refused:
+        compare(foreign(), **options)  # type: ignore[arg-type]
+    assert refused.value.code is ErrorCode.MISSING_VALUE
+    assert all(part in str(refused.value) for part in parts), refused.value
+
+
+@pytest.mark.parametrize("pair_by", ["seed", "params.seed", "time"])
+def test_runs_without_blocks_are_paired_with_a_caution(pair_by: str) -> None:
+    result = judge(foreign(), pair_by=pair_by, ignore=["seed"] if pair_by == "time" else [])
+    assert verdicts(result) == {SECONDS: "slower", ACCURACY: "equivalent"}
+    assert {row.n_blocks for row in result.rows} == {8}
+    assert {WarningCode.PAIRED_BY, WarningCode.LOAD_UNKNOWN} <= codes(result)
+
+
+def test_block_as_a_tag_needs_no_option() -> None:
+    """Name blocks by texts, as MLFLOW_RUN_CONTEXT may."""
+    table = foreign()
+    table["tags.block"] = "night " + table["params.seed"]
+    result = compare(table.drop(columns="params.seed"), factor="script")
+    assert verdicts(result) == {SECONDS: "slower", ACCURACY: "equivalent"}
+    assert WarningCode.PAIRED_BY not in codes(result)
+    assert WarningCode.LOAD_UNKNOWN in codes(result)
+
+
+def test_only_quality_is_judged_of_runs_one_after_the_other() -> None:
+    """Run all of a, then all of b: what changed in between is in the times."""
+    result = judge(foreign("a" * 8 + "b" * 8))
+    assert verdicts(result) == {SECONDS: "not comparable", ACCURACY: "equivalent"}
+    (times,) = [finding for finding in result.findings if finding.row.metric == SECONDS]
+    assert times.mismatch is Mismatch.ORDER
+    assert WarningCode.NOT_SIDE_BY_SIDE in codes(result)
+
+
+def test_ignored_settings_are_listed() -> None:
+    table = foreign()
+    table["params.opt_lr"] = np.where(table["tags.script"] == "a", "0.1", "0.2")
+    refused = judge(table)
+    assert {finding.mismatch for finding in refused.findings} == {Mismatch.SETTINGS}
+    for pattern in ("opt_*", "params.opt_*", "opt_lr"):
+        result = judge(table, ignore=pattern)
+        assert verdicts(result)[SECONDS] == "slower"
+        (line,) = [w.text for w in result.warnings if w.code is WarningCode.IGNORED_SETTINGS]
+        assert "opt_lr (0.1, 0.2)" in line
+
+
+def test_autologged_settings_of_one_library_are_listed() -> None:
+    """Keras logs `opt_…`, Lightning `lr`; a batch size that differs is refused all the same."""
+    table = foreign()
+    is_a = table["tags.script"] == "a"
+    table["params.opt_learning_rate"] = np.where(is_a, "0.001", None)
+    table["params.lr"] = np.where(is_a, None, "0.001")
+    table["params.batch_size"] = "32"
+    result = judge(table)
+    assert verdicts(result)[SECONDS] == "slower"
+    (line,) = [w.text for w in result.warnings if w.code is WarningCode.AUTOLOGGED_SETTINGS]
+    assert "opt_learning_rate (0.001, none)" in line.replace("none, 0.001", "0.001, none")
+    table["params.batch_size"] = np.where(is_a, "32", "64")
+    assert {finding.mismatch for finding in judge(table).findings} == {Mismatch.SETTINGS}
+
+
+def test_defaults_of_estimators_are_expected_to_differ() -> None:
+    table = foreign()
+    is_a = table["tags.script"] == "a"
+    name = np.where(is_a, "ExtraTreesClassifier", "RandomForestClassifier")
+    table["tags.estimator_class"] = [f"sklearn.ensemble._forest.{text}" for text in name]
+    table["params.bootstrap"] = np.where(is_a, "False", "True")
+    result = judge(table)
+    assert verdicts(result)[SECONDS] == "slower"
+    assert WarningCode.AUTOLOGGED_SETTINGS in codes(result)
+    table["params.n_estimators"] = np.where(is_a, "50", "100")  # 100 is the default of both
+    assert {finding.mismatch for finding in judge(table).findings} == {Mismatch.SETTINGS}
+
+
+def test_failed_run_leaves_its_partner_out() -> None:
+    table = foreign()
+    table.loc[2, "status"] = "FAILED"
+    result = judge(table, pair_by="time", ignore=["seed"])
+    assert {row.n_blocks for row in result.rows} == {7}
+    causes = {exclusion.cause for exclusion in result.excluded}
+    assert causes == {ExclusionCode.FAILED, ExclusionCode.NO_PARTNER}
+
+
+def test_scores_of_libraries_are_quality() -> None:
+    names = ["training_f1_score", "val_roc_auc", "test_accuracy", "training_log_loss"]
+    assert all(outcome(name).is_learned for name in names)
+    assert not any(outcome(name).is_learned for name in (SECONDS, "memory_bytes", "epochs"))
