@@ -80,8 +80,9 @@ def conclude(campaign: Campaign, display: Display) -> int:
     conclusion = run(campaign, display.step)
     display.rest()
     answer = conclusion.answer
-    judged = answer.comparison.warnings if answer else ()
-    print_warnings(dict.fromkeys([*campaign.recorder.warnings, *map(str, judged)]), display)
+    # the judged ones contain those of the cells, which the start of the campaign has printed
+    warnings = map(str, answer.comparison.warnings) if answer else campaign.recorder.warnings
+    print_warnings(warnings, display)
     print_tables(conclusion, display)
     for line in conclusion.sentences:
         display.say(line)
