@@ -458,6 +458,7 @@ class CampaignSettings:
         group="design",
         affects_measurement=False,
         searchable=False,
+        advanced=True,
     )
     journal: str = setting(
         ".evenhand/journal",

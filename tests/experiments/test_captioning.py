@@ -64,12 +64,12 @@ def artifact(place: Place, run: StoredRun, name: str) -> Path:
 
 def test_one_block_ends_without_a_verdict(finished: Place, runs: dict[str, StoredRun]) -> None:
     output = (finished.folder / "output.txt").read_text()
-    assert "RANDOM weights" in output
+    assert "random weights" in output
     assert "mlflow ui --backend-store-uri sqlite:" in output
     assert "Traceback" not in output
     campaign = runs["captioning demo"]
-    assert "RANDOM weights" in campaign.tags["warnings"]
-    assert "RANDOM weights" in artifact(finished, campaign, "report.html").read_text()
+    assert "random weights" in campaign.tags["warnings"]
+    assert "random weights" in artifact(finished, campaign, "report.html").read_text()
     report = json.loads(artifact(finished, campaign, "comparison.json").read_text())
     assert report["schema_version"] == 1
     verdicts = {row["verdict"] for row in report["rows"]}
@@ -93,7 +93,7 @@ def test_settings_are_params_of_every_cell(runs: dict[str, StoredRun]) -> None:
         captioning.Settings
     )
     # MLflow keeps no empty text
-    empty = {"team", "primary", "partition", "gres", "vary", "levels", "pythons"}
+    empty = {"team", "primary", "partition", "gres", "vary", "levels", "pythons", "fail_if"}
     for run in runs.values():
         assert names - set(run.params) <= empty
     assert runs["tensorflow · block 1"].params["framework"] == "tensorflow"
