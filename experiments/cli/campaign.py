@@ -84,7 +84,8 @@ def conclude(campaign: Campaign, display: Display) -> int:
     warnings = map(str, answer.comparison.warnings) if answer else campaign.recorder.warnings
     print_warnings(warnings, display)
     print_tables(conclusion, display)
-    for line in conclusion.sentences:
+    sentences = conclusion.sentences
+    for line in answer.card.without_answer(sentences) if answer else sentences:
         display.say(line)
     if answer:
         print_conditions(conclusion.conditions, answer.comparison, display)

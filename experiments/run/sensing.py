@@ -22,7 +22,7 @@ from tracking.sensors.load import CpuSnapshot, Load
 SAMPLES_PER_RECORD = 8
 MAX_NAMES = 3  # of the processes that disturb a cell
 DECIMALS = 3  # of percent, megabytes, °C, W, MHz
-SHARED = "cells took turns: what the machine's sensors saw is of all of them"
+SHARED = "the cells took turns, so the machine's sensors measured all of them together"
 
 
 class Sensing:

@@ -28,7 +28,8 @@ def sentences(trials: Sequence[FrozenTrial], best: Sequence[FrozenTrial], goal: 
     counted = search.counted(trials)
     counts = Counter(map(format_state, counted))
     outcomes = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    lines = [f"{len(counted)} trials: {outcomes}."]
+    plural = "" if len(counted) == 1 else "s"
+    lines = [f"{len(counted)} trial{plural}: {outcomes}."]
     if best:
         texts = []
         for trial in best[:MAX_FRONT]:

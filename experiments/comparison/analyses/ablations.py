@@ -59,7 +59,7 @@ VARYING = (
 NODES = (
     "Nodes of the graph of a training step, with the functions that it calls, before → after "
     "TensorFlow’s graph optimizers; loops are written out after. Nothing: constants, identities, "
-    "placeholders, control edges. Counted when all was measured."
+    "placeholders, control edges. Counted after all measurements."
 )
 BREAK_EVEN = (
     "The number of steps after which a compiled program has taken no longer than the eager one, "

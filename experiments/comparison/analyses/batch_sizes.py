@@ -27,9 +27,9 @@ RATES = ("train/images_per_second", "train/examples_per_second")
 FIRST_SIZES = "params.inference_batch_sizes"
 ALL_RUNS = "all runs"
 CAPTION = (
-    "Geometric means over runs. The limit is the smallest size that is shown to lie within 2 % of "
-    "the best one; it is sought where Page’s test shows that throughput rises with the size. Sizes "
-    "are compared inside blocks, each with all others (Holm)."
+    "Geometric means over runs. The limit is the smallest size whose throughput is shown to be "
+    "within 2 % of the best. It is determined only if Page’s test shows that throughput rises with "
+    "the size. Sizes are compared within blocks, each with all others (Holm)."
 )
 _INFERENCE = re.compile(r"inference/(?:batch_(\d+)/)?examples_per_second")
 _SIZE = re.compile(r"(?:^|, )batch_size=(\d+)(?=, |$)")

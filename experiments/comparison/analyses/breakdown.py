@@ -26,12 +26,12 @@ PARTS = {
 }
 NOT_COUNTED = "not counted"
 CAPTION = (
-    "Steps under each framework’s own profiler, made after everything was measured; none of them "
-    "is judged. Means over the profiled runs. A moment of a step belongs to the first column that "
-    "goes on then: operators on the CPU or kernels on a GPU; copies; code that runs operators "
-    "which the profiler does not show one by one; other code of the framework; the rest is Python. "
-    "In the last two no operator ran. Operators a step: those that compute, and inside of which no "
-    "other ran. The wait for input lies between steps. The profiler makes some parts longer. "
+    "Steps under each framework’s own profiler, made after all measurements; none of them is "
+    "judged. Means over the profiled runs. Each moment of a step counts for the first column that "
+    "applies: operators on the CPU or kernels on a GPU; copies; unrecorded, code that runs "
+    "operators which the profiler does not list one by one; other code of the framework; the rest "
+    "is Python. In the last two no operator runs. “Operators a step” counts those that compute and "
+    "contain no other. The wait for input is between steps. The profiler makes some parts longer. "
     "Traces are artifacts of the runs (profile/)."
 )
 

@@ -33,9 +33,9 @@ def judged(table: pd.DataFrame, spec: ComparisonSpec) -> tuple[Control, ...]:
         same = names == ""
         for key in keys:
             same &= table[key].isin(runs[key])
-        expected = "no difference: it is the same work twice"
+        expected = "no difference: both did the same work"
         if name != SAME_WORK:
-            expected = f"every step and every request slower ({name})"
+            expected = f"every step and every request to be slower ({name})"
         for baseline, repeated in table[same].groupby(TREATMENT, sort=True):
             both = pd.concat([repeated, runs])
             comparison = judge(both, replace(spec, baseline=str(baseline)))
@@ -54,8 +54,8 @@ def _injected(runs: pd.DataFrame) -> float | None:
 def sentences(evidence: Evidence) -> list[str]:
     """Return the expected and the actual result of each control."""
     return [
-        f"Control {control.name} of {control.comparison.baseline}: expected {control.expected}; "
-        f"{result(control)}."
+        f"Control {control.name} of {control.comparison.baseline}: expected {control.expected}. "
+        f"{wording.capitalised(result(control))}"
         for control in evidence.comparison.controls
     ]
 
@@ -69,10 +69,10 @@ def result(control: Control) -> str:
         text = f"{count} of {len(control.tested)} tested outcomes called different"
         return f"{text}: {named}" if named else text
     if not control.delayed:
-        return "no median time of steps or requests was tested, in which it must show"
+        return "no median time of steps or requests was tested, which would show the delay"
     failed = missed(control)
     count = len(control.delayed) - len(failed)
-    text = f"shown in its size in {count} of {len(control.delayed)} times"
+    text = f"the delay is shown with its size in {count} of {len(control.delayed)} outcomes"
     return f"{text}, but not in {_named(failed)}" if failed else text
 
 
@@ -108,7 +108,7 @@ def sections(evidence: Evidence) -> list[Section]:
             for finding in comparison.findings
         ]
         title = f"Control {control.name}: {tables.versus(comparison)}"
-        caption = f"Expected {control.expected}; {result(control)}."
+        caption = f"Expected {control.expected}. {wording.capitalised(result(control))}"
         notes = tables.reason_notes(comparison.findings)
         section = Section(title, caption, header, rows, True, result(control), notes=notes)
         tables_of_controls.append(section)

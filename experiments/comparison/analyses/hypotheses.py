@@ -59,7 +59,7 @@ def answered(hypotheses: Sequence[Hypothesis], comparison: Comparison) -> list[H
         if not tested:
             causes = [*_missing_sensors(hypothesis.metric, comparison)]
             causes += [finding.row.reason for finding in findings]
-            reason = next(iter(causes), "no block has it on both sides")
+            reason = next(iter(causes), "no block measured it on both sides")
             tested = [HypothesisResult(hypothesis, None, reason)]
         results += tested
     return results
@@ -117,7 +117,7 @@ def sentence(results: Sequence[HypothesisResult]) -> str:
     still_open, untested = len(findings) - len(rejected) - equal, len(results) - len(findings)
     return (
         f"Null hypotheses (the metric is the same): {len(results)}. Rejected: {len(rejected)}, "
-        f"no difference shown: {equal}, open: {still_open}, not testable: {untested}."
+        f"no difference beyond the margin: {equal}, open: {still_open}, not testable: {untested}."
     )
 
 

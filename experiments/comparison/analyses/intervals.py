@@ -40,22 +40,24 @@ MAXIMUM_LINES = 40
 HIGH_INCHES = 4.0
 FOREST = (
     "A dot is the geometric mean ratio over paired blocks, a line its 95 % interval, the band the "
-    "margin (±{margin}). Right of 1 is better in every line: where less is better, the ratio is "
-    "turned. Green: better than the baseline; red: worse; grey: no difference shown that matters, "
-    "or neither way is better: such a line has the ratio as it is. A hollow dot has no verdict."
+    "margin (±{margin}). Right of 1 is better: where less is better, the ratio is inverted. Green: "
+    "better than the baseline; red: worse; grey: no difference shown that matters. An outcome of "
+    "which neither way is better is grey too and never inverted. A hollow dot has no verdict."
 )
 STRATA = (
-    "Random-effects means over strata (Hartung and Knapp’s interval); no run is pooled. The "
-    "prediction interval says where one more stratum is expected (Nagashima’s construction); I² is "
-    "the share of what the strata differ by that chance does not explain. "
+    "Random-effects means over strata (Hartung and Knapp’s interval); runs of different strata are "
+    "never pooled. The effect in one more stratum is expected within the prediction interval "
+    "(Nagashima’s construction). I² is the share of the variation between strata that chance does "
+    "not explain. "
 )
 LOOKS = (
     "The number of blocks was not fixed: the campaign went on until its primary outcomes were "
-    "settled. Every look may err, so the error rate of 5 % is spent over all of them, "
-    f"{sequential.SPENDING}. Every interval and p of this report, and every equivalence test, is "
-    "that of its last look: repeated confidence intervals, which together hold the truth in 95 % "
-    "(Jennison and Turnbull 2000). “95 % interval” means these. Limits of batch sizes and learning "
-    "curves are not corrected for the looks."
+    "settled. Every look at the results may err, so all looks share the error rate of 5 %, by the "
+    f"spending function {sequential.SPENDING}. Every interval, p and equivalence test of this "
+    "report is that of its last look. The intervals are repeated confidence intervals: those of "
+    "all looks together hold the truth in 95 % of campaigns (Jennison and Turnbull 2000). “95 % "
+    "interval” means these. Limits of batch sizes and learning curves are not corrected for the "
+    "looks."
 )
 
 

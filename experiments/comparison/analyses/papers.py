@@ -17,15 +17,14 @@ from experiments.metrics import outcome
 
 UNJUDGED = "not judged here"
 CAPTION = (
-    "Not evidence, and not what the verdicts rest on: the steps of one process a side, tested as "
-    "if they were independent values. "
-    "Steps of one process share that process’s luck, so their number says nothing about another "
-    "run: in simulation (runs that vary by 3 %, steps with autocorrelation 0.5) the paired "
-    "Wilcoxon test on steps calls two identical systems different in 85 % of cases where it should "
-    "in 5 %. Kolmogorov-Smirnov with a mean and deviation estimated from the same values is no "
-    "valid test of normality: it rejects 0 % of normal and 4 % of exponential samples of 20. "
-    "Normality tests have the level’s p, then its baseline’s. One block: the first that has steps "
-    "of both sides."
+    "Not evidence: the verdicts do not use it. The steps of one process per side are tested as if "
+    "they were independent. Whatever slows a process slows all of its steps, so their number says "
+    "nothing about another run. In simulation (runs that vary by 3 %, steps with autocorrelation "
+    "0.5) the paired Wilcoxon test on steps calls two identical systems different in 85 % of cases "
+    "instead of 5 %. Kolmogorov-Smirnov with a mean and deviation estimated from the same values "
+    "is no valid test of normality: it rejects 0 % of normal and 4 % of exponential samples of 20. "
+    "Normality tests have the level’s p, then its baseline’s. The block is the first that has "
+    "steps of both sides."
 )
 
 

@@ -39,9 +39,10 @@ MAXIMUM_BLOCKS = 30
 # Ratio of the greatest to the least value from which a linear axis would hide the small ones.
 WIDE = 30.0
 CAPTION = (
-    "A dot is a run; the box holds the middle half of a level’s runs, its line is their median "
-    f"(from {MINIMUM_FOR_A_BOX} runs on). Runs of one block are joined, of at most "
-    f"{MAXIMUM_BLOCKS} blocks: if all lines lean alike, no single block made the difference."
+    "A dot is a run. The box holds the middle half of a level’s runs and its line is their median, "
+    f"from {MINIMUM_FOR_A_BOX} runs on. Lines join the runs of one block, for at most "
+    f"{MAXIMUM_BLOCKS} blocks. If all lines slope the same way, no single block made the "
+    "difference."
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.comparison.analyses.evidence import Evidence
+from experiments.comparison.report import wording
 from experiments.comparison.report.sections import Cell, Header, Line, Section
 from experiments.comparison.report.tables import decimal, number
 from experiments.comparison.runs.raw import WINDOWS, RawRun
@@ -15,10 +16,10 @@ from experiments.comparison.statistics.steady import KINDS, Steady, classify
 
 RESTLESS = "no steady state"
 CAPTION = (
-    "The steps of {runs}: changepoints of the medians of five, the first step apart; a run is "
-    "steady from where no stretch differs by more than 2 % from its last, unless its steps drift. "
-    "Nothing is left out for it: a run without a steady state counts like any other, and is named "
-    "here."
+    "The steps of {runs}, without the first. Changepoints split the medians of five steps into "
+    "segments. A run is steady from the step from which all segments are within 2 % of the last "
+    "one, unless its steps drift. No run is left out for this: a run without a steady state counts "
+    "like any other, and is named here."
 )
 FREE_STEPS = " Where steps ran freely, a window of them stands for a step."
 
@@ -57,7 +58,7 @@ def tables(evidence: Evidence) -> list[Section]:
     results, factor = of_runs(evidence.raw), evidence.comparison.factor
     if not results:
         return []
-    counts = ("steady from step, median", "summarised before they were steady")
+    counts = ("median first steady step", "summary includes unsteady steps")
     header: Header = (factor, *map(number, ("runs read", *KINDS, *counts)))
     rows: list[Line] = []
     for level in evidence.comparison.levels:
@@ -89,6 +90,6 @@ def tables(evidence: Evidence) -> list[Section]:
     sections = [Section("Was steady state reached?", caption, header, rows, True, hint)]
     if restless:
         columns = ("run", factor, "stratum", "block", "why")
-        title, hint = "Runs without a steady state", f"{len(restless)} runs"
+        title, hint = "Runs without a steady state", wording.counted(len(restless), "run")
         sections.append(Section(title, "", columns, restless, True, hint))
     return sections

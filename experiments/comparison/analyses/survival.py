@@ -23,11 +23,11 @@ from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import Comparison
 
 CAPTION = (
-    "Seconds of training, without validation, until an epoch ended with this accuracy. The median "
-    "is the time by which half of all runs had reached it. A run that ended without stays among "
-    "those that have not (cumulative incidence), in the interval and in the log-rank test too, "
-    "which is against the first of each group, block by block, and corrected over all rows (Holm). "
-    "An interval needs six runs, the test six blocks."
+    "Seconds of training, without validation, until the first epoch with this accuracy ended. The "
+    "median is the time by which half of all runs had reached it. A run that ended without it "
+    "counts as never reaching it (cumulative incidence), also in the interval and the log-rank "
+    "test. The test compares each level with the first one of its accuracy, block by block, "
+    "corrected over all rows (Holm). An interval needs six runs, the test six blocks."
 )
 HEADER = (
     *("accuracy", "level", "runs", "reached it", "median time", "95 % CI"),

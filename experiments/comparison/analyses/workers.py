@@ -24,21 +24,21 @@ SHARES = {
 }
 Groups = Mapping[str, tuple[int, str]]
 SPEEDUPS = (
-    "Images a second of all workers together over those of one, {scaling} scaling: {share}. "
-    "Efficiency is the speed-up over the number of workers. Overhead is the published formula, 1 − "
-    "(steps a second of k workers) / (steps a second of one), of equal batches a worker; with a "
-    "shared batch images take the place of steps. Exposed is measured: by how much the median step "
-    "is longer than one after which no gradients are exchanged, in the same cell, as the first "
-    "worker sees it; waiting for a slower worker is part of it. Beside each other is the rest, 1 − "
-    "(1 − overhead) / (1 − exposed): what workers lose that share a machine, its memory and "
-    "caches, or have fewer images each, without any exchange. Below zero: nothing is lost."
+    "Speed-up: images per second of all workers together over those of one, {scaling} scaling: "
+    "{share}. Efficiency: the speed-up over the number of workers. Overhead: the published "
+    "formula, 1 − (steps per second of k workers) / (steps per second of one), of equal batches "
+    "per worker; with a shared batch images take the place of steps. Exposed: by how much the "
+    "median step is longer than a step without gradient exchange, measured in the same cell by the "
+    "first worker; it includes the wait for a slower worker. Other losses: the rest, 1 − (1 − "
+    "overhead) / (1 − exposed); workers share a machine, its memory and caches, or have fewer "
+    "images each. Below zero: nothing is lost."
 )
 PROOFS = (
-    "Before anything is measured the workers of a group and one worker with all of their images "
-    "train a few steps in float64. By how much the weights differ then: exact averaging as a share "
-    "of the largest weight, compression as a share of the way that the weights have made (L2 "
-    "norms), of which it may lose so much by its own arithmetic. A group above its limit is not "
-    "measured."
+    "Before anything is measured, a group of workers and one worker with all of their images train "
+    "a few steps in float64. Then their weights are compared. With exact averaging the difference "
+    "is a share of the largest weight. With compression it is a share of the distance by which "
+    "training moved the weights (L2 norms), and the limit allows for the compression’s rounding. A "
+    "group above its limit is not measured."
 )
 
 
@@ -129,7 +129,7 @@ def sections(comparison: Comparison, groups: Groups, scaling: str) -> list[Secti
         header: Header = (
             *("network", "workers", number("speed-up"), "95 % interval", number("efficiency")),
             *(number("overhead"), "95 % interval", number("exposed, ms a step")),
-            *(number("exposed"), "95 % interval", number("beside each other")),
+            *(number("exposed"), "95 % interval", number("other losses")),
         )
         caption = SPEEDUPS.format(scaling=scaling, share=SHARES[scaling])
         tables.append(Section("Speed-up by workers", caption, header, speedups))

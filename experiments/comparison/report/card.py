@@ -98,6 +98,10 @@ class AnswerCard:
         """Sentences of the head in one line."""
         return " ".join(filter(None, (self.settled, self.unsettled, self.recommendation)))
 
+    def without_answer(self, sentences: Sequence[str]) -> list[str]:
+        """Return the sentences that the card does not already have as its answer."""
+        return [text for text in sentences if text not in (self.settled, self.unsettled)]
+
     @property
     def headline(self) -> str:
         """Answer with the number of warnings."""
@@ -306,10 +310,9 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
     texts = [f"choose {wording.joined(parts, 'but')}"] if parts else []
     if either:
         sizes = wording.joined(list(dict.fromkeys(margins)), "or")
-        where = "either:"
-        if len(either) < len(by_question):
-            where = f"{wording.joined(either)}: either,"
-        texts.append(f"{where} no difference of {sizes} or more")
+        where = "" if len(either) == len(by_question) else f"{wording.joined(either)}: "
+        word = "either" if len(comparison.levels) == 2 else "any"
+        texts.append(f"{where}choose {word}; no difference of {sizes} or more")
     texts += [f"{wording.joined(questions)}: {action}" for action, questions in to_do.items()]
     return " ".join(map(wording.capitalised, texts))
 

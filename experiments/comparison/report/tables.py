@@ -22,17 +22,20 @@ from experiments.metrics import outcome
 Link = Callable[[str], str]
 EFFECT: Header = (Column("effect", decimal=True), Column("95 % CI", decimal=True), "verdict")
 CAPTION = "Every line compares a level with the baseline {baseline}."
-VALUES = "Geometric means over blocks for ratios, means for differences."
+VALUES = "Means over blocks; geometric means where the effect is a ratio."
 FAMILIES = {
     False: "At most 5 % of reports show a difference where there is none (Holm, over all rows).",
     True: "At most 5 % of reports show a difference where there is none among the primary rows, "
     "declared beforehand, and another 5 % among the exploratory ones (Holm, in each family).",
 }
 EQUIVALENCE = (
-    "A true effect that just reaches the margin is called equivalent in at most 5 % of rows, and "
-    "beyond the margin in at most 2.5 %; many rows together have more such errors."
+    "A true effect of exactly the margin is called equivalent in at most 5 % of rows, and is "
+    "called larger than the margin in at most 2.5 %. Many rows together have more such errors."
 )
-DETECTABLE = "The true effect that 80 % of such campaigns show, among all rows of its family."
+DETECTABLE = (
+    "The smallest true effect that such a campaign shows with a probability of 80 % (power), "
+    "after Holm’s correction over its family."
+)
 # Rows from which the table has the headlines only, with all rows in a section that opens.
 MANY_ROWS = 40
 MAX_LABELS = 6
@@ -141,7 +144,7 @@ def _measured(comparison: Comparison) -> Section:
         for finding in comparison.findings
         if finding.a_value is not None
     ]
-    return Section("Measured values", wording.NO_VERDICT_OF_SMOKE, header, rows)
+    return Section("Measured values", "", header, rows)
 
 
 def effect(finding: Finding, *, with_reason: bool = True) -> tuple[str | Cell, ...]:
@@ -151,7 +154,7 @@ def effect(finding: Finding, *, with_reason: bool = True) -> tuple[str | Cell, .
     if code:
         note = reasons.phrase(finding)
         if finding.judged:
-            note = f"interval {finding.row.widening:.1f} times as wide"
+            note = f"interval widened {finding.row.widening:.1f} times"
     verdict = Cell(finding.row.verdict, style(finding), note, code=code)
     return wording.effect(finding), wording.effect_interval(finding), verdict
 
@@ -239,5 +242,9 @@ def excluded(comparison: Comparison, link: Link = nowhere) -> Section:
         for exclusion in comparison.excluded
     ]
     hint = f"{len(rows)} runs or values" if rows else "none"
-    caption = "" if rows else "No run was left out. The verdicts say why a pair was not compared."
+    caption = (
+        ""
+        if rows
+        else "No run was left out. A row without a comparison has its reason under “Verdicts”."
+    )
     return Section("Left out, and why", caption, header, rows, folded=True, hint=hint)

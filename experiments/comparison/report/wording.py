@@ -27,6 +27,8 @@ from experiments.metrics import Outcome, is_quality, place
 
 DASH, MINUS, NONE = "–", "−", "—"
 NO_VERDICT_OF_SMOKE = "Smoke test: no verdict."
+# An effect whose digits show no difference; only a verdict calls sides equal.
+ABOUT_EQUAL, NO_DIRECTION = "about equal", "no clear direction"
 MINIMUM_P = 1e-4
 # Largest detectable effect, as a share, that is printed as a number.
 MAXIMUM_SHARE = 9.0
@@ -159,7 +161,7 @@ def effect(finding: Finding) -> str:
         return NONE
     if finding.identical:
         return "identical"
-    return _directed(value, finding) or "about equal"
+    return _directed(value, finding) or (ABOUT_EQUAL if finding.judged else NO_DIRECTION)
 
 
 def _directed(value: float, finding: Finding, rule: str = ROUND_HALF_EVEN) -> str:
@@ -286,8 +288,12 @@ def _signed(value: float, decimals: int) -> str:
     return text if text.strip(f"+{MINUS}0.") else f"±{text[1:]}"
 
 
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def blocks(count: int) -> str:
-    return f"{count} block{'' if count == 1 else 's'}"
+    return counted(count, "block")
 
 
 def sentence(finding: Finding) -> str:
@@ -331,7 +337,7 @@ def clauses(findings: Sequence[Finding]) -> list[str]:
     for finding in findings:
         row, key = finding.row, finding.decision.value
         if finding.decision is Decision.DIFFERENT:
-            key = "verb" if finding.outcome.verb and effect(finding) != "about equal" else ""
+            key = "verb" if finding.outcome.verb and effect(finding) != ABOUT_EQUAL else ""
         if finding.decision in (Decision.SIZE_OPEN, Decision.OPEN):
             key = ""
         same = row.reason if finding.decision is Decision.TOO_FEW else row.margin
@@ -385,7 +391,7 @@ def _why(finding: Finding) -> str:
 def _than(finding: Finding) -> str:
     """Return `TensorFlow trains 1.42× faster than PyTorch`."""
     label, text, (a, b) = finding.outcome.label, effect(finding), names(finding)
-    if text == "about equal":
+    if text in (ABOUT_EQUAL, NO_DIRECTION):
         return f"{label}: {text} in {b} and {a}"
     conjunction = "as" if text.endswith((" as much", " as high")) else "than"
     return f"{_subject(finding)} {text} {conjunction} {a}"
@@ -507,8 +513,9 @@ def _nothing_to_judge(comparison: Comparison) -> str:
         missing = ", ".join(comparison.unmeasured) or "a column of numbers"
         return f"no usable run has a metric to compare ({missing})"
     counts = Counter(exclusion.reason for exclusion in comparison.excluded if not exclusion.metric)
-    parts = [f"{reason} ({count})" for reason, count in counts.most_common(NAMED)]
-    return f"no run can be used: {'; '.join(parts)}"
+    parts = [f"{reason} ({counted(count, 'run')})" for reason, count in counts.most_common(NAMED)]
+    text = "; ".join(parts)
+    return f"no run can be used. {text[:1].upper()}{text[1:]}" if parts else "no run can be used"
 
 
 def summaries_of(findings: Sequence[Finding], comparison: Comparison) -> list[Finding]:
@@ -550,13 +557,13 @@ def prediction(summary: Finding) -> str:
 
 
 def rests_on(comparison: Comparison) -> str:
-    """Return `Rests on machines: box, other; teams: red; campaigns: 4.`."""
+    """Return `Based on machines: box, other; teams: red; campaigns: 4.`."""
     parts = [
         f"{kind}: {len(names) if kind == 'campaigns' else ', '.join(names)}"
         for kind, names in comparison.rests_on.items()
         if names
     ]
-    return f"Rests on {'; '.join(parts)}." if parts else ""
+    return f"Based on {'; '.join(parts)}." if parts else ""
 
 
 def at_a_look(finding: Finding, block_seconds: float) -> str:

@@ -70,10 +70,13 @@ def classify(seconds: ArrayLike) -> Steady:
         return Steady("no steady state", None, f"its steps drift by {drift:+.1f} %")
     share = 1 - start / len(medians)
     if share < MINIMUM_SHARE:
-        reason = f"the last jump of more than {TOLERANCE:.0%} leaves only {share:.0%} of the run"
+        reason = (
+            f"only the last {100 * share:.0f} % of the run is within {100 * TOLERANCE:.0f} % of "
+            "its last segment"
+        )
         return Steady("no steady state", None, reason)
     if not start:
-        reason = f"from step 1 on no stretch differs by more than {TOLERANCE:.0%} from the last"
+        reason = f"all segments are within {100 * TOLERANCE:.0f} % of the last"
         return Steady("steady", 1, reason)
     gap = 100 * (float(np.median(medians[:start])) / float(np.median(medians[start:])) - 1)
     step, direction = 1 + start * width, "slower" if gap > 0 else "faster"

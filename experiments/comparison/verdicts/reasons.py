@@ -221,4 +221,4 @@ def widening(row: Row) -> str:
         Widening.SKEWNESS: "a long tail on one side",
     }
     cause = causes[Widening(row.widened_by)]
-    return f"{cause} makes the interval {row.widening:.1f} times as wide"
+    return f"{cause} makes the interval {row.widening:.1f} times as wide as a t interval"

@@ -83,7 +83,7 @@ def remedies(finding: Finding) -> tuple[str, ...]:
     """Return what may narrow the interval if no number of blocks is predicted to."""
     if finding.decision not in OPEN or finding.across or payable(finding):
         return ()
-    ways = ["longer cells"]
+    ways = ["longer runs"]
     if busy.depends_on_load(finding.outcome):
         ways.append("an idle machine")
         if not finding.took_turns and not outcome(finding.row.metric).exclusive:

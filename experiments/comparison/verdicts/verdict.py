@@ -71,8 +71,8 @@ NOTABLE = 1.25
 PAIRING, INTERLEAVED = "params.pairing", "interleaved"
 TOOK_TURNS = Incomparability(
     Mismatch.TURNS,
-    "pairing=interleaved runs cells at the same time; first steps and total times then depend on "
-    "both",
+    "with pairing=interleaved the cells of a block take turns; first steps and total times depend "
+    "on all of them",
 )
 _NUMERIC = ("floating", "integer", "mixed", "decimal")
 

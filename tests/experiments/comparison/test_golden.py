@@ -203,7 +203,8 @@ def _text(result: ComparisonResult) -> str:
     console = Console(width=150, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(rendering.terminal_card(result.card), "", writing.terminal(result.comparison))
     shown = "\n".join(line.rstrip() for line in console.export_text().splitlines())
-    return "\n".join([result.text("markdown"), "---- terminal ----", *result.sentences, shown, ""])
+    lines = result.card.without_answer(result.sentences)
+    return "\n".join([result.text("markdown"), "---- terminal ----", *lines, shown, ""])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

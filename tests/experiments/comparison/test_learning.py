@@ -179,6 +179,8 @@ def test_null_hypothesis_does_not_depend_on_the_margin(
     assert result.finding.decision is decision
     is_rejected = ratio != 1
     assert result.finding.different is is_rejected
-    counts = f"Rejected: {int(is_rejected)}, no difference shown: {int(not is_rejected)}, "
+    counts = (
+        f"Rejected: {int(is_rejected)}, no difference beyond the margin: {int(not is_rejected)}, "
+    )
     assert counts in hypotheses.sentence([result])
     assert ("rejected" in hypotheses.text(result)) is is_rejected

@@ -173,7 +173,7 @@ def test_conflicting_objectives_are_both_named() -> None:
     card = cards.build_card(compare(runs, outcomes=[RATE, LATENCY]), "A study")
     assert card.recommendation == "Choose TensorFlow for training but PyTorch for inference."
     equal = cards.build_card(compare(table(24, 1.0, "framework"), outcomes=[RATE]), "A study")
-    assert equal.recommendation == "Either: no difference of 3 % or more."
+    assert equal.recommendation == "Choose either; no difference of 3 % or more."
 
 
 def test_conditions_are_those_of_all_runs() -> None:
