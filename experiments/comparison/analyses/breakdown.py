@@ -21,7 +21,7 @@ PARTS = {
     "op": "operators or kernels",
     "copy": "copies",
     "unrecorded": "unrecorded",
-    "dispatch": "framework",
+    "dispatch": "framework code",
     "python": "Python",
 }
 NOT_COUNTED = "not counted"
@@ -29,10 +29,10 @@ CAPTION = (
     "Steps under each framework’s own profiler, made after all measurements; none of them is "
     "judged. Means over the profiled runs. Each moment of a step counts for the first column that "
     "applies: operators on the CPU or kernels on a GPU; copies; unrecorded, code that runs "
-    "operators which the profiler does not list one by one; other code of the framework; the rest "
-    "is Python. In the last two no operator runs. “Operators a step” counts those that compute and "
-    "contain no other. The wait for input is between steps. The profiler makes some parts longer. "
-    "Traces are artifacts of the runs (profile/)."
+    "operators which the profiler does not list one by one; framework code, the other code of the "
+    "framework; the rest is Python. In the last two no operator runs. “Operators a step” counts "
+    "those that compute and contain no other. The wait for input is between steps. The profiler "
+    "makes some parts longer. Traces are artifacts of the runs (profile/)."
 )
 
 

@@ -4,34 +4,62 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from optuna.distributions import IntDistribution
+from optuna.trial import create_trial
 
 from experiments.comparison import compare
-from experiments.comparison.analyses import batch_sizes, costs, hypotheses
+from experiments.comparison.analyses import (
+    Evidence,
+    ablations,
+    batch_sizes,
+    breakdown,
+    controls,
+    costs,
+    hypotheses,
+    memory_limits,
+    steadiness,
+    survival,
+    workers,
+)
 from experiments.comparison.analyses.batch_sizes import Limit, LimitReason
 from experiments.comparison.analyses.costs import Answer, Cost
 from experiments.comparison.report import card as cards
-from experiments.comparison.report import wording
+from experiments.comparison.report import tables, wording
+from experiments.comparison.report.sections import Section
 from experiments.comparison.runs.order import Order, warnings
 from experiments.comparison.statistics.estimates import Estimate
 from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.decision import Decision
-from experiments.comparison.verdicts.findings import Finding
+from experiments.comparison.verdicts.findings import Edge, Finding
 from experiments.metrics import Hypothesis
+from experiments.sweep import results, winners
+from tests.experiments.comparison import (
+    test_breakdown,
+    test_controls,
+    test_learning,
+    test_workers,
+)
 from tests.experiments.comparison.campaigns import LATENCY, LOSS, RATE, RSS, STEP, frame
+from tests.experiments.comparison.steps import phase, raw_runs
+from tests.experiments.sweep.test_search import make_goal
 
 POWER, BLEU = "power/watts_mean", "val/bleu4"
 METRICS = (RATE, STEP, LATENCY, RSS, POWER, LOSS, BLEU, "own/score")
 LEVELS = {"framework": ("PyTorch", "TensorFlow"), "params.threads": ("threads=1", "threads=2")}
 FORBIDDEN = re.compile(
-    r"\b1 (blocks|runs|strata|points|warnings)\b"  # number and noun disagree
+    r"(?<!of )\b1 (blocks|runs|strata|points|warnings|trials|outcomes|steps)\b"  # do not agree
     r"|(?<![\d.])1(\.0+)?×|(?<![\d.])0\.\d+×"  # no difference, or to be inverted
-    r"|× (lower|higher|less|more)|−|None|nan|  |\.\.|;\.|: [.;]"
+    r"|× (lower|higher|less|more)|−(?! )|None|nan|  |\.\.|;\.|: [.;]"
 )
+IN_A_CELL = re.compile(r"(?<!of )\b1 (blocks|runs|trials)\b|\bNone\b|\b(nan|inf)\b|  |\.\.|[;,]$")
+COUNT = re.compile(r"^\d+ \w+")  # a sentence may begin with it
+Make = Callable[[int, float], Sequence[Section]]
 
 
 def check(text: str, *names: str) -> None:
@@ -43,6 +71,20 @@ def check(text: str, *names: str) -> None:
     assert all(name in text for name in names), text
     for number in re.finditer(r"(\d)×(.{0,8})", outside):
         assert number[2].startswith((" faster", " slower")), text
+
+
+def check_section(section: Section) -> None:
+    """Assert the rules of a table: caption and notes are sentences, its cells have values."""
+    assert section.rows
+    for text in filter(None, (section.caption, *(note.text for note in section.notes))):
+        check(text, *COUNT.findall(text))
+    names = [column.name for column in section.columns]
+    own = [name for name in names if name != "95 % interval"]
+    assert len(own) == len(set(own)), own
+    cells = [cell for line in section.lines if not isinstance(line, str) for cell in line]
+    for text in (section.title, section.hint, *names, *(f"{c.text} {c.note}" for c in cells)):
+        assert not IN_A_CELL.search(text.strip()), text
+        assert not text.endswith("."), text
 
 
 def table(blocks: int, size: float, factor: str) -> pd.DataFrame:
@@ -232,3 +274,114 @@ def test_two_strata_are_chosen_by_if_they_agree(sizes: tuple[float, float], text
     runs["run_id"] = runs["campaign"] + runs["run_id"]
     comparison = compare(runs, outcomes=[RATE], strata="machine")
     assert cards.build_card(comparison, "A study").recommendation == text
+
+
+def first_blocks(runs: pd.DataFrame, blocks: int) -> pd.DataFrame:
+    return runs[runs["block"].astype(int) < blocks]
+
+
+def times_to_accuracy(blocks: int, size: float) -> list[Section]:
+    runs = first_blocks(test_learning.with_times(blocks // 2), blocks)
+    baseline = "pytorch" if size > 1 else "tensorflow"
+    return survival.table(Evidence(compare(runs, baseline=baseline)))
+
+
+def speed_ups(blocks: int, size: float) -> list[Section]:
+    runs = test_workers.campaign(blocks)
+    runs.loc[runs["framework"] != "1", RATE] *= size / 2
+    comparison = compare(runs)
+    return [
+        section
+        for scaling in workers.SHARES
+        for section in workers.sections(comparison, test_workers.GROUPS, scaling)
+    ]
+
+
+def steady_states(blocks: int, size: float) -> list[Section]:
+    """Return runs of which one drifts, one jumps at its end, one is short, the others rest."""
+    runs = frame(blocks=blocks)
+    raw = raw_runs(runs)
+    steps = raw[0].phases["train"].seconds
+    late = np.where(np.arange(len(steps)) < len(steps) - 8, size, 1.0)
+    for at, change in enumerate((np.linspace(1, size, len(steps)), late)):
+        raw[at] = replace(raw[at], phases={"train": phase("train", steps * change)})
+    raw.append(replace(raw[0], phases={"train": phase("train", [0.1])}))
+    return steadiness.tables(Evidence(compare(runs), runs, raw))
+
+
+def step_parts(blocks: int, size: float) -> list[Section]:
+    runs = first_blocks(test_breakdown.profiled(), blocks)
+    strata = ("model",) if size > 1 else ()
+    return breakdown.table(Evidence(compare(runs, strata=strata)))
+
+
+def compiled(blocks: int, size: float) -> list[Section]:
+    runs = frame(("eager", "compiled"), blocks, factors={"compiled": 1 / size})
+    runs = runs.assign(**{ablations.FIRST: runs[STEP] * (runs["framework"] == "compiled") + 1})
+    runs = runs.assign(**{"graph/nodes_before": 400.0, "graph/nodes_after": 400 / size})
+    comparison = compare(runs, baseline="eager")
+    programs = {"models": ["m"], "programs": ["compiled", "missing"]}
+    return [
+        *ablations.break_even(comparison, {"eager": ["compiled"]}),
+        *ablations.nodes(Evidence(comparison, runs)),
+        ablations.graphs(comparison, **programs, table={}, source="A paper", size="full"),
+    ]
+
+
+def limits(blocks: int, size: float) -> list[Section]:
+    edges = [Edge("pytorch", "", 32 if size > 1 else None, 64, "train")] * blocks
+    comparison = replace(compare(frame(blocks=blocks)), frontier=tuple(edges))
+    return memory_limits.table(Evidence(comparison))
+
+
+def controlled(blocks: int, size: float) -> list[Section]:
+    runs = first_blocks(test_controls.with_controls(size), blocks)
+    evidence = Evidence(compare(runs, baseline="pytorch"))
+    for text in controls.sentences(evidence):
+        check(text)
+    return controls.sections(evidence)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 8])
+@pytest.mark.parametrize("size", [0.8, 1.25])
+@pytest.mark.parametrize(
+    "make",
+    [times_to_accuracy, speed_ups, steady_states, step_parts, compiled, limits, controlled],
+)
+def test_tables_of_analyses_keep_the_rules(make: Make, size: float, blocks: int) -> None:
+    sections = make(blocks, size)
+    assert sections
+    for section in sections:
+        check_section(section)
+
+
+@pytest.mark.parametrize("objectives", ["throughput:max", "throughput:max,memory:min"])
+@pytest.mark.parametrize("count", [1, 2, 30])
+def test_results_of_a_sweep_are_sentences(objectives: str, count: int) -> None:
+    goal = make_goal(objectives=objectives)
+    sizes = {"batch_size": IntDistribution(1, 64)}
+    values = [100.0] * len(goal.objectives)
+    trials = [
+        create_trial(
+            params={"batch_size": at + 1},
+            distributions=sizes,
+            values=values,
+            user_attrs={"machine": str(at)},
+        )
+        for at in range(count)
+    ]
+    best = winners.select(trials if len(values) > 1 else trials[:1])
+    for text in results.sentences(trials, best, goal):
+        check(text, *COUNT.findall(text))
+    for trial in best:
+        words = winners.command("captioning", trial, goal.dimensions).split()
+        assert words[-1] == f"--batch_size={trial.params['batch_size']}"
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_terminal_has_the_answer_of_a_smoke_test_once(blocks: int) -> None:
+    runs = table(blocks, 1.1, "framework").assign(**{"params.preset": "smoke"})
+    comparison = compare(runs, outcomes=METRICS)
+    card = cards.build_card(comparison, "A study")
+    assert card.without_answer([*wording.sentences(comparison), "Stopped."]) == ["Stopped."]
+    assert not tables.verdicts(comparison).caption
