@@ -42,7 +42,7 @@ def autologged(frame: pd.DataFrame, columns: Sequence[str]) -> frozenset[str]:
         frame: Runs with their levels.
         columns: Params that may count.
     """
-    if frame["settings_hash"].notna().any():
+    if "settings_hash" in frame.columns and frame["settings_hash"].notna().any():
         return frozenset()
     levels = dict(tuple(frame.groupby("level")))
     defaults = {level: _defaults(runs) for level, runs in levels.items()}
