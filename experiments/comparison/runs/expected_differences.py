@@ -47,7 +47,7 @@ def autologged(frame: pd.DataFrame, columns: Sequence[str]) -> frozenset[str]:
     levels = dict(tuple(frame.groupby("level")))
     defaults = {level: _defaults(runs) for level, runs in levels.items()}
     expected = set()
-    for column in columns:
+    for column in set(columns) & set(frame.columns):
         name = column.removeprefix("params.")
         is_missing = any(runs[column].isna().all() for runs in levels.values())
         is_default = all(
