@@ -148,7 +148,7 @@ def check_experiment(name: str, values: dict[str, str]) -> None:
     if name == "sweep":
         from experiments.sweep import requests
 
-        if "resume" not in local:  # its search is recorded
+        if "resume" not in values:  # its search is recorded
             requests.parse(parsed, rest)
     else:
         assert rest == {}
