@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tomllib
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from pathlib import Path
 
 import pytest
@@ -90,6 +90,8 @@ def check(words: list[str]) -> None:
             assert find_spec(module), module
         case ["pytest", *options]:
             check_tests(options)
+        case ["srun", *options]:
+            check(list(dropwhile(lambda word: word.startswith("--"), options)))
         case ["pip" | ".tensorflow/bin/pip", "install", *options]:
             check_installation(options)
         case ["export", *variables]:
@@ -146,7 +148,8 @@ def check_experiment(name: str, values: dict[str, str]) -> None:
     if name == "sweep":
         from experiments.sweep import requests
 
-        requests.parse(parsed, rest)
+        if "resume" not in values:  # its search is recorded
+            requests.parse(parsed, rest)
     else:
         assert rest == {}
 

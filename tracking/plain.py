@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 SHOWN_CHARACTERS = 80
 # Control characters except white space, marks of direction, and halves of surrogate pairs.
@@ -23,6 +24,12 @@ def line(text: str) -> str:
 def short(text: str) -> str:
     """Return the beginning of a text in a single line, for a message that quotes it."""
     return line(text) if len(text) <= SHOWN_CHARACTERS else f"{line(text[:SHOWN_CHARACTERS])}…"
+
+
+def path(path: str | Path) -> str:
+    """Return the end of a path in a single line: a file's name says more than its first folder."""
+    text = str(path)
+    return line(text) if len(text) <= SHOWN_CHARACTERS else f"…{line(text[-SHOWN_CHARACTERS:])}"
 
 
 def _visible(character: str) -> str:

@@ -91,6 +91,8 @@ def conclude(campaign: Campaign, display: Display) -> int:
         print_conditions(conclusion.conditions, answer.comparison, display)
     path = conclusion.answer.report if conclusion.answer else None
     display.say("")
+    if answer and answer.card.advice:  # a command is copied from a line of its own
+        display.say(str(answer.card.advice))
     display.say(f"report     {path or 'none: nothing to compare'}")
     if not conclusion.all_ok:
         display.say(f"continue   {campaign.recorder.resume_command}")

@@ -153,7 +153,7 @@ def load(file: str, levels: Sequence[str], timeout: str) -> Race:
 
 
 def _from_file(path: Path, timeout: str) -> Race:
-    label = f"file={plain.short(str(path))}"
+    label = f"file={plain.path(path)}"
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

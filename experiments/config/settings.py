@@ -601,7 +601,7 @@ def of_preset(
 
 def _read(path: Path) -> dict[str, str]:
     """Return the settings of a JSON file: texts, numbers, truth values and flat lists."""
-    label = f"settings={plain.short(str(path))}"
+    label = f"settings={plain.path(path)}"
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)

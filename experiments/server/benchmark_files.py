@@ -144,7 +144,7 @@ def _split(text: str) -> tuple[str, str]:
 
 def _read(read: Callable[[Any, str], Iterator[Process]], format: str, text: str) -> list[Process]:
     level, path = _split(text)
-    label = f"{format} file {plain.short(path)}"
+    label = f"{format} file {plain.path(path)}"
     try:
         with Path(path).open("rb") as file:
             content = file.read(MAX_BYTES + 1)

@@ -6,7 +6,10 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+from experiments.contract import CellSpec
 from experiments.workloads import served
 from models import frameworks
 from tracking import bundle, limits
@@ -67,7 +70,11 @@ def test_bundle_loads_next_to_packages_of_the_same_names(tmp_path: Path) -> None
 
 def test_servers_take_the_model_names_of_every_framework() -> None:
     for framework in frameworks.available():
-        name = served.name("captioner", framework, 1)
+        cell = cast(
+            CellSpec,
+            SimpleNamespace(study="captioning", settings={"preset": "demo"}, framework=framework),
+        )
+        name = served.name(cell, "captioner")
         record = ModelSaved("r", name, "loader", "data", {}, "caption", ())
         assert limits.acceptable_part(record) == (record, [])
 

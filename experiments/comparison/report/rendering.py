@@ -86,8 +86,8 @@ def terminal_card(card: AnswerCard) -> Table:
     for text in filter(None, (card.settled, card.unsettled)):
         table.add_row(name, Text(text, style="bold"))
         name = ""
-    if to_do := " ".join(filter(None, (card.recommendation, str(card.advice or "")))):
-        table.add_row("To do", Text(to_do, style="bold"))
+    if card.recommendation:
+        table.add_row("To do", Text(card.recommendation, style="bold"))
     if card.conditions:
         table.add_row("Conditions", Text(card.conditions))
     for name, text in card.facts.items():

@@ -42,12 +42,12 @@ def autologged(frame: pd.DataFrame, columns: Sequence[str]) -> frozenset[str]:
         frame: Runs with their levels.
         columns: Params that may count.
     """
-    if frame["settings_hash"].notna().any():
+    if "settings_hash" in frame.columns and frame["settings_hash"].notna().any():
         return frozenset()
     levels = dict(tuple(frame.groupby("level")))
     defaults = {level: _defaults(runs) for level, runs in levels.items()}
     expected = set()
-    for column in columns:
+    for column in set(columns) & set(frame.columns):
         name = column.removeprefix("params.")
         is_missing = any(runs[column].isna().all() for runs in levels.values())
         is_default = all(
