@@ -37,8 +37,8 @@ PROOFS = (
     "Before anything is measured, a group of workers and one worker with all of their images train "
     "a few steps in float64. Then their weights are compared. With exact averaging the difference "
     "is a share of the largest weight. With compression it is a share of the distance by which "
-    "training moved the weights (L2 norms), and the limit allows for the precision that the "
-    "compression loses. A group above its limit is not measured."
+    "training moved the weights (L2 norms), and the limit allows for what the compression itself "
+    "changes. A group above its limit is not measured."
 )
 
 
