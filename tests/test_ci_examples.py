@@ -22,8 +22,8 @@ RACE = "evenhand race --file race.toml --blocks 12 --fail_if slower:wall_seconds
 
 def job(name: str) -> dict[str, Any]:
     content = yaml.safe_load((EXAMPLES / name).read_text())
-    found: dict[str, Any] = content["jobs"]["race"] if "jobs" in content else content["race"]
-    return found
+    described: dict[str, Any] = content["jobs"]["race"] if "jobs" in content else content["race"]
+    return described
 
 
 def steps() -> dict[str, dict[str, Any]]:

@@ -60,7 +60,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def kept() -> set[str]:
+def remaining() -> set[str]:
     return {entry.path.name for entry in clean.entries(clean.Clean())}
 
 
@@ -82,12 +82,12 @@ def test_list_removes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr().out
     assert f"{Path('mlflow.db').absolute()}, 4 bytes" in output
     assert re.search(r"comparisons +2.00 KiB", output)
-    assert kept() == FREE | STAY
+    assert remaining() == FREE | STAY
 
 
 def test_yes_keeps_the_store_links_and_what_was_not_delivered(place: Path) -> None:
     assert main(["clean", "--yes"]) == DONE
-    assert kept() == STAY
+    assert remaining() == STAY
     assert (place.parent / "outside" / "file").exists()
     assert {"mlflow.db", "mlruns"} < {path.name for path in place.iterdir()}
 
@@ -101,9 +101,9 @@ def test_journal_is_delivered_only_to_a_store_that_exists() -> None:
 @pytest.mark.usefixtures("place")
 def test_undelivered_journal_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["clean", "--yes", f"--discard={'x' * 32}"]) == WRONG_CALL
-    assert kept() == FREE | STAY
+    assert remaining() == FREE | STAY
     assert main(["clean", "--yes", f"--discard={'u' * 32}"]) == DONE
-    assert kept() == {"accounts"}
+    assert remaining() == {"accounts"}
     assert "passwords" in capsys.readouterr().out
 
 
@@ -112,7 +112,7 @@ def test_what_a_campaign_uses_stays() -> None:
     running = Journal(Path(".evenhand/journal", "d" * 32))
     assert {name for name, state in states().items() if state == "in use"} == {"d" * 32, "parity"}
     assert main(["clean", "--yes", f"--discard={'d' * 32}"]) == DONE
-    assert kept() == STAY | {"d" * 32, "parity"}
+    assert remaining() == STAY | {"d" * 32, "parity"}
     running.close()
 
 
@@ -154,20 +154,20 @@ def test_question_in_a_terminal(place: Path) -> None:
     os.close(ours)
     os.close(theirs)
     assert done.returncode == DONE, done.stderr
-    assert kept() == (FREE | STAY) - {"comparisons", "d" * 32}
+    assert remaining() == (FREE | STAY) - {"comparisons", "d" * 32}
 
 
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("answer", ["0", "9", "2-1", "some", "1;2"])
 def test_wrong_answers(answer: str) -> None:
-    found = clean.entries(clean.Clean())
+    listed = clean.entries(clean.Clean())
     with pytest.raises(clean.UsageError, match="nothing was removed"):
-        clean.choose(answer, found, found)
+        clean.choose(answer, listed, listed)
     with pytest.raises(clean.UsageError, match="nothing was removed"):
-        clean.choose("1", found, found[1:])
-    assert clean.choose("all", found, found[1:]) == found[1:]
-    assert clean.choose("1-2, 2", found, found) == found[:2]
-    assert clean.choose("none", found, found) == []
+        clean.choose("1", listed, listed[1:])
+    assert clean.choose("all", listed, listed[1:]) == listed[1:]
+    assert clean.choose("1-2, 2", listed, listed) == listed[:2]
+    assert clean.choose("none", listed, listed) == []
 
 
 # ---- docs/how-to/remove.md
@@ -180,7 +180,7 @@ def test_commands_of_the_page() -> None:
     assert ["clean", "--yes", "--discard", "RUN_ID"] in cleaning
     for words in (words for words in cleaning if "DIR" not in words):
         assert main([word.replace("RUN_ID", "u" * 32) for word in words]) == DONE
-    assert kept() == {"accounts"}
+    assert remaining() == {"accounts"}
 
 
 def test_everything_is_removed_as_the_page_says(place: Path) -> None:

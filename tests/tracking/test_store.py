@@ -362,9 +362,9 @@ def test_source_of_a_data_set_is_one_that_mlflow_reads(
     store.apply([RunOpened("r2", 1, "captioning", "cell"), used], tmp_path)
     run = next(store.runs("captioning"))
     (stored,) = store._client.get_run(run.run_id).inputs.dataset_inputs
-    found = mlflow.data.get_source(stored)
-    assert found._get_source_type() == kind
-    assert content in (found.to_dict(), found.to_dict().get("tags", {}).get("description"))
+    source = mlflow.data.get_source(stored)
+    assert source._get_source_type() == kind
+    assert content in (source.to_dict(), source.to_dict().get("tags", {}).get("description"))
     (exported,) = store.datasets(run.run_id, "r3")
     store.apply([RunOpened("r3", 2, "captioning", "copy"), exported], tmp_path)
     copy = store._client.get_run(next(store.runs("captioning")).run_id)

@@ -72,16 +72,16 @@ class Entry:
 
 
 def run(settings: Clean, display: Display) -> int:
-    found = entries(settings)
-    unknown = set(settings.discard) - {entry.path.name for entry in found}
+    listed = entries(settings)
+    unknown = set(settings.discard) - {entry.path.name for entry in listed}
     if unknown:
         raise UsageError(
             ErrorCode.NOT_FOUND,
             f"discard={plain.short(min(unknown))}: no such campaign in "
             f"journal={Path(settings.journal).resolve()}",
         )
-    if found:
-        display.console.print(_table(found))
+    if listed:
+        display.console.print(_table(listed))
     else:
         display.say("nothing is kept here")
     links = (_link(folder) for folder in (FOLDER, Path(settings.journal), Path(settings.cache)))
@@ -90,14 +90,14 @@ def run(settings: Clean, display: Display) -> int:
     _say_store(display)
     free = [
         entry
-        for entry in found
+        for entry in listed
         if entry.state in FREE
         or (entry.state == State.NOT_DELIVERED and entry.path.name in settings.discard)
     ]
     if settings.yes:
         chosen = free
-    elif found and sys.stdin.isatty():
-        chosen = choose(_ask(), found, free)
+    elif listed and sys.stdin.isatty():
+        chosen = choose(_ask(), listed, free)
     else:
         chosen = []
         if free:
@@ -105,7 +105,7 @@ def run(settings: Clean, display: Display) -> int:
     removed = [entry for entry in chosen if _remove(entry)]
     if removed:
         display.say(f"removed {len(removed)}: {_size(sum(entry.bytes for entry in removed))}")
-    for entry in found:
+    for entry in listed:
         if (settings.yes or chosen) and entry not in removed:
             display.say(f"kept {entry.path}: {_reason(entry)}")
     return DONE
@@ -118,7 +118,7 @@ def _ask() -> str:
         return ""
 
 
-def choose(answer: str, found: Sequence[Entry], free: Sequence[Entry]) -> list[Entry]:
+def choose(answer: str, listed: Sequence[Entry], free: Sequence[Entry]) -> list[Entry]:
     """Return the entries that an answer names.
 
     Raises:
@@ -134,15 +134,15 @@ def choose(answer: str, found: Sequence[Entry], free: Sequence[Entry]) -> list[E
         first, _, last = part.partition("-")
         try:
             numbers = range(int(first), int(last or first) + 1)
-            if not 1 <= numbers[0] <= numbers[-1] <= len(found):
+            if not 1 <= numbers[0] <= numbers[-1] <= len(listed):
                 raise ValueError
         except (ValueError, IndexError):
             raise UsageError(
                 ErrorCode.INVALID_VALUE,
                 f"'{plain.short(part)}' is no number of the list; nothing was removed; "
-                f"write numbers from 1 to {len(found)}, all or none",
+                f"write numbers from 1 to {len(listed)}, all or none",
             ) from None
-        chosen += [found[number - 1] for number in numbers]
+        chosen += [listed[number - 1] for number in numbers]
     for entry in chosen:
         if entry not in free:
             raise UsageError(
@@ -154,16 +154,16 @@ def choose(answer: str, found: Sequence[Entry], free: Sequence[Entry]) -> list[E
 def entries(settings: Clean) -> list[Entry]:
     """Return what is kept: journals, the oldest first, caches, and the rest of `.evenhand`."""
     journals, cache = Path(settings.journal), Path(settings.cache)
-    found = list(_journals(journals))
-    in_use = any(entry.state == State.IN_USE for entry in found)
+    listed = list(_journals(journals))
+    in_use = any(entry.state == State.IN_USE for entry in listed)
     state = State.IN_USE if in_use else State.FREE
     cached = [path for path in _inside(cache) if path.name in CACHES]
-    found += [Entry(path, f"cache: {path.name}", state, _bytes(path)) for path in cached]
+    listed += [Entry(path, f"cache: {path.name}", state, _bytes(path)) for path in cached]
     for path in _inside(FOLDER):
         if path.absolute() not in (journals.absolute(), cache.absolute()):
             state = State.PASSWORDS if path.name in KEPT else State.FREE
-            found.append(Entry(path, path.name, state, _bytes(path)))
-    return found
+            listed.append(Entry(path, path.name, state, _bytes(path)))
+    return listed
 
 
 def _journals(root: Path) -> Iterator[Entry]:
@@ -248,7 +248,7 @@ def _reason(entry: Entry) -> str:
     return "a campaign is running; wait for it or stop it first"
 
 
-def _table(found: Sequence[Entry]) -> Table:
+def _table(listed: Sequence[Entry]) -> Table:
     from experiments.config.console import Table, box
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -257,7 +257,7 @@ def _table(found: Sequence[Entry]) -> Table:
     table.add_column("state", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("path", overflow="fold")
-    for number, entry in enumerate(found, 1):
+    for number, entry in enumerate(listed, 1):
         cells = (str(number), entry.what, entry.state, _size(entry.bytes), str(entry.path))
         table.add_row(*map(plain.line, cells))
     return table

@@ -88,8 +88,8 @@ def are_settled(conditions: Iterable[Condition], comparison: Comparison) -> bool
 
 def matching(conditions: Iterable[Condition], comparison: Comparison) -> dict[str, list[Finding]]:
     """Return the conditions that hold, with the findings by which they do."""
-    found = {
+    by_text = {
         str(condition): list(filter(condition.matches, condition.findings(comparison)))
         for condition in conditions
     }
-    return {text: findings for text, findings in found.items() if findings}
+    return {text: findings for text, findings in by_text.items() if findings}

@@ -30,7 +30,7 @@ MAX_REASON_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class EnvironmentRequest:
-    """What a level runs in.
+    """Request of a level for an environment.
 
     requirements: lines as in a requirements file; their paths are relative to the level's folder.
     python: version or path of an interpreter. commit: tag, branch or hash of a git repository.
@@ -43,7 +43,7 @@ class EnvironmentRequest:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a level's processes get.
+    """Environment of a level's processes.
 
     cwd: their working folder. variables: of their environment; None removes one.
     packages: versions that their `python` sees. commit: full hash, with a digest of uncommitted

@@ -86,7 +86,7 @@ def test_scripts_of_packages_are_compared_without_editing_them(place: Place) -> 
 
 @pytest.mark.slow
 def test_two_threads_are_found(place: Place) -> None:
-    """One level and a varied environment variable; it needs two CPUs that are mostly free."""
+    """Vary an environment variable of one level; this needs two CPUs that are mostly free."""
     (place.folder / "matrices.py").write_text(MATRICES)
     done = place.call(
         *races.command(
