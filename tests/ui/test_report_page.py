@@ -54,7 +54,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Picture of the README, and the text in it that names the structure of the page that it shows.
-PICTURE, SHOWN, STRUCTURE = "report.png", {"width": 1100, "height": 1180}, "evenhand:report"
+PICTURE, SHOWN, STRUCTURE = "report.png", {"width": 1400, "height": 1180}, "evenhand:report"
 
 
 @pytest.fixture
