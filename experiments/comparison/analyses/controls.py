@@ -72,8 +72,8 @@ def result(control: Control) -> str:
         return "no median time of steps or requests was tested, which would show the delay"
     failed = missed(control)
     count = len(control.delayed) - len(failed)
-    text = f"the delay is shown with its size in {count} of {len(control.delayed)} outcomes"
-    return f"{text}, but not in {_named(failed)}" if failed else text
+    text = f"the delay and its size are seen in {count} of {len(control.delayed)} median times"
+    return f"{text}; not {_named(failed)}" if failed else text
 
 
 def missed(control: Control) -> list[Finding]:

@@ -125,7 +125,8 @@ def warnings(evidence: Evidence) -> list[ComparisonWarning]:
             WarningCode.LEARNING_DIFFERS,
             f"LEARNING DIFFERS, {agreement.b} against {agreement.a}: "
             f"{outcome(agreement.metric).label} in epoch {agreement.epoch} by "
-            f"{agreement.difference}" + (f" [{agreement.stratum}]" if agreement.stratum else ""),
+            f"{agreement.difference}, margin ±{agreement.margin:g}"
+            + (f" [{agreement.stratum}]" if agreement.stratum else ""),
         )
         for agreement in agreements(evidence.raw, evidence.comparison.baseline)
         if agreement.alike is False

@@ -58,7 +58,7 @@ def tables(evidence: Evidence) -> list[Section]:
     results, factor = of_runs(evidence.raw), evidence.comparison.factor
     if not results:
         return []
-    counts = ("median first steady step", "summary includes unsteady steps")
+    counts = ("median first steady step", "steady only after the warm-up")
     header: Header = (factor, *map(number, ("runs read", *KINDS, *counts)))
     rows: list[Line] = []
     for level in evidence.comparison.levels:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from experiments.comparison.report import tables, wording
 from experiments.comparison.runs.environment import Span
+from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts import sample_size
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
@@ -312,7 +313,9 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
         sizes = wording.joined(list(dict.fromkeys(margins)), "or")
         where = "" if len(either) == len(by_question) else f"{wording.joined(either)}: "
         word = "either" if len(comparison.levels) == 2 else "any"
-        texts.append(f"{where}choose {word}; no difference of {sizes} or more")
+        differs = any(w.code is WarningCode.LEARNING_DIFFERS for w in comparison.warnings)
+        but = ", but their learning curves differ" if differs else ""
+        texts.append(f"{where}choose {word}; no difference of {sizes} or more{but}")
     texts += [f"{wording.joined(questions)}: {action}" for action, questions in to_do.items()]
     return " ".join(map(wording.capitalised, texts))
 
@@ -399,7 +402,7 @@ def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:
         "Date": span.days if span else "",
         "Duration": f"{durations.format_duration(span.seconds)}, first run to last" if span else "",
         "Runs": runs,
-        "Precision": f"smallest detectable effect {smallest}" if smallest else "",
+        "Precision": f"effects of {smallest}" if smallest else "",
     }
 
 

@@ -29,12 +29,14 @@ FAMILIES = {
     "declared beforehand, and another 5 % among the exploratory ones (Holm, in each family).",
 }
 EQUIVALENCE = (
-    "A true effect of exactly the margin is called equivalent in at most 5 % of rows, and is "
-    "called larger than the margin in at most 2.5 %. Many rows together have more such errors."
+    "Equivalence is tested with the 90 % interval (TOST): the 95 % interval of an equivalent row "
+    "may reach beyond the margin. If the true effect is exactly the margin, a row is wrongly "
+    "equivalent in at most 5 %, wrongly larger in at most 2.5 %. Many rows together have more "
+    "such errors."
 )
 DETECTABLE = (
-    "The smallest true effect that such a campaign shows with a probability of 80 % (power), "
-    "after Holm’s correction over its family."
+    "The smallest true effect that such a campaign tells from none with a probability of 80 % "
+    "(power), after Holm’s correction over its family. A difference beyond the margin needs more."
 )
 # Rows from which the table has the headlines only, with all rows in a section that opens.
 MANY_ROWS = 40

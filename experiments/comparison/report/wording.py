@@ -128,16 +128,16 @@ def amount(value: float | None, finding: Finding) -> str:
 
 
 def smallest_detectable(comparison: Comparison) -> str:
-    """Return the smallest effects that the headlines' blocks could detect; empty without a test."""
-    tested = [finding for finding in headlines(comparison) if finding.row.minimum_in_family]
+    """Return the smallest effects for which the blocks suffice; empty without a test."""
+    tested = [finding for finding in headlines(comparison) if finding.row.minimum_for_verdict]
     greatest: dict[str, Finding] = {}
-    for finding in sorted(tested, key=lambda finding: finding.row.minimum_in_family or 0.0):
+    for finding in sorted(tested, key=lambda finding: finding.row.minimum_for_verdict or 0.0):
         greatest[finding.outcome.label] = finding
     parts = [
-        f"{amount(finding.row.minimum_in_family, finding)} in {label}"
+        f"{amount(finding.row.minimum_for_verdict, finding)} in {label}"
         for label, finding in greatest.items()
     ]
-    return f"{joined(parts)} (80 % power)" if parts else ""
+    return f"{joined(parts)} lead to a verdict (80 % power)" if parts else ""
 
 
 def _unit(finding: Finding) -> str:

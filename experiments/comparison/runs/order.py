@@ -29,6 +29,7 @@ class Order:
         n_timed: Pairs with recorded times.
         apart: Blocks of the pairs that did not run side by side.
         longest_ms: Longest pause between two runs of a pair.
+        strata: Number of strata that the counts are from.
     """
 
     a: str
@@ -39,6 +40,7 @@ class Order:
     n_timed: int = 0
     apart: tuple[str, ...] = ()
     longest_ms: float = 0.0
+    strata: int = 1
 
     @property
     def p(self) -> float:
@@ -53,7 +55,8 @@ class Order:
         level, count = self.a, self.a_first
         if 2 * count < self.n_ordered:
             level, count = self.b, self.n_ordered - count
-        return f"{level} ran first in {count} of {self.n_ordered} blocks"
+        where = f" in {self.strata} strata" if self.strata > 1 else ""
+        return f"{level} ran first in {count} of {self.n_ordered} blocks{where}"
 
     @property
     def refused(self) -> str:
@@ -76,7 +79,7 @@ def combine(orders: Sequence[Order]) -> Order:
     a, b = orders[0].a, orders[0].b
     counts = [(order.n_ordered, order.a_first) for order in orders]
     n_ordered, a_first = (sum(count) for count in zip(*counts, strict=True))
-    return Order(a, b, n_ordered=n_ordered, a_first=a_first)
+    return Order(a, b, n_ordered=n_ordered, a_first=a_first, strata=len(orders))
 
 
 def order_of_pairs(first: pd.DataFrame, second: pd.DataFrame) -> Order:

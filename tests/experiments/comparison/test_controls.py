@@ -115,7 +115,7 @@ def test_injected_delay_must_show_in_its_size(factor: float, is_missed: bool) ->
     control = _controls(cells, STEP, RSS)["injected 5 %"]
     missed = [finding.row.metric for finding in controls.missed(control)]
     assert missed == ([STEP] if is_missed else [])
-    assert f"in {0 if is_missed else 1} of 1 outcomes" in controls.result(control)
+    assert f"in {0 if is_missed else 1} of 1 median times" in controls.result(control)
 
 
 def test_every_baseline_has_its_controls() -> None:
