@@ -97,7 +97,8 @@ class Study:
     """Experiment as data, checked when its file is imported.
 
     name: of its file. settings: the user's. workload: the folder with its stages.
-    presets: `demo` and others; every study also has `smoke`, which ends in a minute.
+    presets: `demo` and others; every study also has `smoke`, a run of
+    the smallest size without a verdict.
     models: the networks that a campaign measures; the parity gate proves them equal.
     outcomes: judged metrics, in the order of the report; primary: one to three of them.
     factor: the compared setting. baseline: its level that others are judged against; None: the

@@ -119,9 +119,8 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
     try:
         memory.bound(limit_bytes)
         framework = opened(spec) if spec.framework else None
-        if (
-            framework and spec.device == "auto"
-        ):  # a check that reports which device the framework sees
+        # a check that reports which device the framework sees
+        if framework and spec.device == "auto":
             output.record(Tags(spec.run, {DEVICE: framework.device}))
         if framework and spec.stage == "check":
             output.progress("check", 0, None)

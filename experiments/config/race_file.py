@@ -56,10 +56,6 @@ class Level(Conditions):
     command: Text
 
     @property
-    def needs_environment(self) -> bool:
-        return bool(self.requirements or self.python or self.commit)
-
-    @property
     def secrets(self) -> list[str]:
         """Values that are never recorded, those that the command inherits included."""
         return secrets({**os.environ, **self.env})

@@ -79,8 +79,8 @@ def check_section(section: Section) -> None:
     for text in filter(None, (section.caption, *(note.text for note in section.notes))):
         check(text, *COUNT.findall(text))
     names = [column.name for column in section.columns]
-    own = [name for name in names if name != "95 % interval"]
-    assert len(own) == len(set(own)), own
+    distinct = [name for name in names if name != "95 % interval"]
+    assert len(distinct) == len(set(distinct)), distinct
     cells = [cell for line in section.lines if not isinstance(line, str) for cell in line]
     for text in (section.title, section.hint, *names, *(f"{c.text} {c.note}" for c in cells)):
         assert not IN_A_CELL.search(text.strip()), text
