@@ -80,7 +80,9 @@ def test_interpreter_without_mlflow_is_refused_in_one_line(tmp_path: Path) -> No
 def test_changed_routes_and_fields_are_listed() -> None:
     """Take a route and a field away from the older MLflow, and a route from the newer one."""
     classes = routes.classes()
-    fields: dict[str, list[str]] = {line: ["run_id"] for lines in classes.values() for line in lines}
+    fields: dict[str, list[str]] = {
+        line: ["run_id"] for lines in classes.values() for line in lines
+    }
     create, delete = "POST {api}/2.0/mlflow/runs/create", "POST {api}/2.0/mlflow/runs/delete"
     refused = "POST /v1/traces"
     newer = {**fields, create: ["parent", "run_id"], refused: [], "GET /new": ["run_id"]}
