@@ -19,7 +19,7 @@ from experiments.config import devices, interpreters, variation, virtual_environ
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
-from experiments.contract import CellSpec, DatasetInfo, Job, Node, Treatment
+from experiments.contract import OUTLIVED, CellSpec, DatasetInfo, Job, Node, Treatment
 from experiments.run.cell_process import CellProcess, Watch
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
@@ -76,8 +76,8 @@ class CellRun:
         self._data = prepared.data_for(task.treatment)
         self._began = time.monotonic()
         spec = cell_spec(prepared, task, recorder.folder, recorder.nodes)
-        self._after_cell = workloads.load(spec.workload).after_cell
-        if self._after_cell:
+        self._workload = workloads.load(spec.workload)
+        if self._workload.after_cell:
             environment = {**spec.environment, **recorder.variables_of_scripts(spec.run)}
             spec = replace(spec, environment=environment)
         self.spec = replace(spec, in_turns=in_turns)
@@ -111,9 +111,9 @@ class CellRun:
 
     def _collect(self) -> None:
         """Record what the cell's program has logged in MLflow by itself."""
-        assert self._after_cell
+        assert self._workload.after_cell
         try:
-            metrics, tags = self._after_cell(self.spec, self._recorder.store)
+            metrics, tags = self._workload.after_cell(self.spec, self._recorder.store)
         except Unreachable as error:
             metrics, tags = {}, {"not_available.script_runs": str(error)[:200]}
         write_metrics(self.spec.run, metrics, self._recorder.write)
@@ -124,8 +124,11 @@ class CellRun:
     def close(self, closed: RunClosed) -> CellResult:
         """Record the load by others and the run's end; show it."""
         recorder, spec, process = self._recorder, self.spec, self.process
-        if self._after_cell and closed.outcome == RunOutcome.OK:
-            self._collect()
+        if closed.outcome == RunOutcome.OK:
+            if self._workload.after_cell:
+                self._collect()
+        elif self._workload.end_leftovers and (text := self._workload.end_leftovers(spec.path)):
+            recorder.write(Tags(spec.run, {OUTLIVED: text}))
         phase = ""
         if closed.outcome == RunOutcome.OUT_OF_MEMORY:
             phases = self.task.treatment.settings.get("phases", ())

@@ -133,7 +133,9 @@ def restart(
         description = journal.read_campaign(folder)
         settings = resume.settings_of(description, folder, overrides, display.step)
         plan = plan_.from_values(description["plan"]) if "plan" in description else None
-        prepared = preparation.prepare(study, settings, display, plan)
+        # before the preparation, whose idle check they would disturb
+        warnings = resume.end_leftovers(study, folder)
+        prepared = preparation.prepare(study, settings, display, plan).with_data(warnings)
         resume.require_same_data(description, prepared)
         backends.gather(records, description["run_id"])
         opening.reopen(description, records)
