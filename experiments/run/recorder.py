@@ -123,6 +123,7 @@ class Recorder:
             "MLFLOW_TRACKING_URI": self.store.absolute_uri,
             "MLFLOW_EXPERIMENT_ID": experiment,
             "MLFLOW_RUN_CONTEXT": json.dumps(context),
+            "EVENHAND_CONTEXT": "off",  # the cell has these tags, and a script is timed
         }
 
     # ---- around a cell
