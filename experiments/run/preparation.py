@@ -107,6 +107,7 @@ def prepare(
         experiment=accounts.experiment_path(account, team, study),
         launches=accounts.launches(account, team),
     )
+    preflight.check_folders(draft, display)
     prepared = preflight.check_devices(draft, display)
     prepared = preflight.prove(_with_data_of_treatments(prepared, display), display)
     return replace(prepared, plan=_by_machine(prepared)).with_data(

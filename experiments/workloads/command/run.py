@@ -76,7 +76,7 @@ class Finished:
             "wall_seconds": self.wall_seconds,
             "cpu/user_seconds": self.user_seconds,
             "cpu/system_seconds": self.system_seconds,
-            "memory/peak_tree_bytes": float(self.peak_bytes),
+            **({"memory/peak_tree_bytes": float(self.peak_bytes)} if self.peak_bytes else {}),
         }
 
 
@@ -187,6 +187,8 @@ def _tags(finished: Finished, inputs: Mapping[str, Any]) -> dict[str, str]:
     tags = {"memory.method": finished.memory_method, "cwd": inputs["cwd"], "end": finished.end}
     if finished.exit_code is not None:
         tags["exit_code"] = str(finished.exit_code)
+    if not finished.peak_bytes:
+        tags["not_available.memory/peak_tree_bytes"] = "the command ended before the first sample"
     if finished.left:
         tags[OUTLIVED] = leftovers.describe(finished.left)
     return tags

@@ -37,7 +37,7 @@ def test_two_commands_are_measured_in_fresh_processes_and_reported(place: Place)
         ({}, "needs commands"),
         ({"level": "a"}, "NAME=COMMAND"),
         ({"level": "a=true", "pairing": "interleaved"}, "takes no turns"),
-        ({"level": "a=true", "executor": "slurm"}, "this machine"),
+        ({"level": "a=true", "partition": "gpu"}, "executor=slurm"),
         ({"level": "a=true", "frameworks": "pytorch"}, "no setting"),
         ({"level": "a=true", "command": "x"}, "set level or file instead"),
         ({"level": "a=true", "fail_if": "slower:wal_seconds"}, "did you mean wall_seconds?"),
