@@ -31,6 +31,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.protos.service_pb2 import SearchDatasets
 from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
+from mlflow.server.auth.config import DEFAULT_AUTHORIZATION_FUNCTION
 from mlflow.utils.proto_json_utils import parse_dict
 from mlflow.utils.workspace_utils import DEFAULT_WORKSPACE_NAME
 from sqlalchemy import text
@@ -59,6 +60,23 @@ class Account:
     is_admin: bool
 
 
+def check_settings(longest_cache_seconds: int) -> None:
+    """Raise ValueError for a setting of MLflow's accounts that the guard's promises exclude."""
+    settings = auth.auth_config
+    right = {
+        "default_permission": "READ",
+        "authorization_function": DEFAULT_AUTHORIZATION_FUNCTION,
+        "grant_default_workspace_access": False,
+        "read_database_uri": None,
+    }
+    for name, value in right.items():
+        if getattr(settings, name) != value:
+            raise ValueError(f"{name} is {getattr(settings, name)}; write {value}")
+    if not 1 <= settings.auth_cache_ttl_seconds <= longest_cache_seconds:
+        seconds = f"1 to {longest_cache_seconds}"
+        raise ValueError(f"auth_cache_ttl_seconds is {settings.auth_cache_ttl_seconds}: {seconds}")
+
+
 def prepare(artifacts: str) -> None:
     """Make tables and administrator, once, before the first worker.
 
@@ -78,6 +96,7 @@ def prepare(artifacts: str) -> None:
     with auth.store.engine.begin() as connection:
         columns = "pair VARCHAR(64) PRIMARY KEY, day INTEGER NOT NULL"
         connection.execute(text(f"CREATE TABLE IF NOT EXISTS {LOGINS} ({columns})"))
+    with handlers._get_tracking_store().engine.begin() as connection:  # accounts may lie elsewhere
         connection.execute(text(readiness.CREATE))
 
 
