@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def send(
         connection.putheader(name, value)
     connection.endheaders(body)
     answer = connection.getresponse()
-    results = answer.status, requests.models.complexjson.loads(answer.read() or b"{}")
+    results = answer.status, json.loads(answer.read() or b"{}")
     connection.close()
     return results
 
@@ -126,10 +127,15 @@ def test_header_changes_nothing_for_a_password(server: Group) -> None:
         assert (status, current["user"]["username"]) == (200, "alice")
 
 
-def test_removed_account_is_refused(server: Group) -> None:
+def test_account_sets_its_password_and_is_removed(server: Group) -> None:
     headers = PROVEN, (USER, "gone@example.org")
     assert server.admin(action="add_user", user=headers[1][1], team="vision").returncode == 0
-    assert send(server, "GET", CURRENT, *headers)[0] == 200
+    sent = json.dumps({"username": headers[1][1], "password": "chosen by this test"}).encode()
+    content = (*headers, ("Content-Type", "application/json"))
+    address = f"{API}/users/update-password"
+    assert send(server, "PATCH", address, *content, body=sent)[0] == 200
+    words = (headers[1][1], "chosen by this test")
+    assert requests.get(f"{server.uri}{CURRENT}", auth=words, timeout=30).status_code == 200
     assert server.admin(action="remove_user", user=headers[1][1]).returncode == 0
     assert send(server, "GET", CURRENT, *headers)[1]["reason"] == "unknown_user"
 
