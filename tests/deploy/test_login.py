@@ -127,15 +127,14 @@ def test_header_changes_nothing_for_a_password(server: Group) -> None:
         assert (status, current["user"]["username"]) == (200, "alice")
 
 
-def test_account_sets_its_password_and_is_removed(server: Group) -> None:
+def test_log_in_sets_no_password_and_ends_with_the_account(server: Group) -> None:
     headers = PROVEN, (USER, "gone@example.org")
     assert server.admin(action="add_user", user=headers[1][1], team="vision").returncode == 0
-    sent = json.dumps({"username": headers[1][1], "password": "chosen by this test"}).encode()
-    content = (*headers, ("Content-Type", "application/json"))
-    address = f"{API}/users/update-password"
-    assert send(server, "PATCH", address, *content, body=sent)[0] == 200
-    words = (headers[1][1], "chosen by this test")
-    assert requests.get(f"{server.uri}{CURRENT}", auth=words, timeout=30).status_code == 200
+    for current in ("", "a guess"):
+        names = {"username": headers[1][1], "password": "chosen here", "current_password": current}
+        content, body = (*headers, ("Content-Type", "application/json")), json.dumps(names).encode()
+        path = f"{API}/users/update-password"
+        assert send(server, "PATCH", path, *content, body=body)[0] == 400
     assert server.admin(action="remove_user", user=headers[1][1]).returncode == 0
     assert send(server, "GET", CURRENT, *headers)[1]["reason"] == "unknown_user"
 
