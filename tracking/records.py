@@ -143,6 +143,7 @@ class ModelSaved:
         columns: MLflow's type of what a client may send, by name; a `binary` one is base64 in
             `example`. If empty, all names of `example` are texts.
         outputs: The same of the answer. If empty, the answer is the text `output`.
+        native: Result of `Framework.save_native`, whose file is in `data`; empty without one.
     """
 
     run: str
@@ -155,6 +156,7 @@ class ModelSaved:
     columns: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
     description: str = ""
+    native: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

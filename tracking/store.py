@@ -92,6 +92,11 @@ PROBE = "evenhand.probe"
 
 ROOT = Path(__file__).resolve().parent.parent
 LOADER = re.compile(r"(?:experiments|models)(?:\.[a-z_][a-z0-9_]*)+")
+# Formats of networks by MLflow's flavor: the file, the option that has its folder, the versions.
+NATIVE = {
+    "pytorch": ("model.pt2", "model_data", {"pytorch_version"}),
+    "keras": ("model.keras", "data", {"keras_version", "keras_backend"}),
+}
 REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?==[\w.+!-]+")
 
 
@@ -493,7 +498,7 @@ class Store:
     def _log_model(self, run_id: str, record: ModelSaved, folder: Path) -> None:
         """Log a model by the client's steps: `log_model` would load it, and a framework with it."""
         data = _below(folder, record.data)
-        _check_model(record)
+        _check_model(record, data)
         run = self._ask(self._client.get_run, run_id)
         outputs = run.outputs.model_outputs if run.outputs else []
         linked = {output.model_id for output in outputs}
@@ -857,10 +862,10 @@ def _below(folder: Path, path: str) -> Path:
     return target
 
 
-def _check_model(record: ModelSaved) -> None:
-    """Raise Rejected for a loader that is not ours, or a requirement without a version.
+def _check_model(record: ModelSaved, data: Path) -> None:
+    """Raise Rejected for a foreign loader, a requirement without a version, or a pickled network.
 
-    Users of a model import its loader and install its packages.
+    Users of a model import its loader, install its packages and open its network.
     """
     source = ROOT / f"{record.loader.replace('.', '/')}.py"
     is_ours = LOADER.fullmatch(record.loader) and source.is_file()
@@ -870,6 +875,12 @@ def _check_model(record: ModelSaved) -> None:
     for requirement in record.requirements:
         if not REQUIREMENT.fullmatch(requirement):
             text = f"{ascii(requirement)[:100]} is no requirement NAME==VERSION"
+            raise Rejected(ErrorCode.DENIED, text)
+    if record.native:
+        file, _, versions = NATIVE.get(record.native.get("flavor", ""), ("", "", set[str]()))
+        is_alone = (data / file).is_file() and not list(data.glob("*.pth"))
+        if not file or not is_alone or record.native.keys() != {"flavor", *versions}:
+            text = f"{ascii(record.native)[:100]} is no network in a format of evenhand's"
             raise Rejected(ErrorCode.DENIED, text)
 
 
@@ -887,6 +898,10 @@ def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> Non
         name: base64.b64decode(text) if record.columns.get(name) == "binary" else text
         for name, text in record.example.items()
     }
+    if record.native:
+        flavor, *versions = record.native.items()
+        _, folder, _ = NATIVE[flavor[1]]
+        model.add_flavor(flavor[1], **{folder: f"data/{data.name}"}, **dict(versions))
     mlflow.pyfunc.save_model(
         path=str(path),
         mlflow_model=model,

@@ -32,7 +32,10 @@ from experiments.datasets.captions import index
 from experiments.studies import captioning
 from experiments.workloads import served
 from experiments.workloads.captioning import samples
+from models.contract import Array, Weights
+from models.weights import read_safetensors
 from tests.conftest import ROOT, Place, set_toy_costs, titled, wait_for
+from tests.experiments import native_models
 from tests.experiments.small_campaigns import run as run_campaign
 from tracking.records import JIT_COMPILE, JIT_PLANNED, StoredRun
 from tracking.store import Store
@@ -223,6 +226,51 @@ def test_logged_captioner_has_the_settings_and_quality_of_its_run(
     columns = [(column.name, column.type.name, column.required) for column in signature.inputs]
     assert columns == [("image", "string", False)]
     assert signature.outputs.input_names() == ["caption", "error"]
+
+
+def decoder_logits(weights: Weights, features: Array, tokens: Array, positions: Array) -> Array:
+    """Return the caption decoder's logits, from the formulas of PyTorch's layers."""
+
+    def linear(name: str, x: Array) -> Array:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def sigmoid(x: Array) -> Array:
+        return 1 / (1 + np.exp(-x))
+
+    image = np.maximum(linear("image", features), 0)
+    h = c = np.zeros_like(image)
+    states = []
+    for step in (image, *np.swapaxes(weights["embedding.weight"][tokens], 0, 1)):
+        gates = step @ weights["lstm.weight_ih_l0"].T + h @ weights["lstm.weight_hh_l0"].T
+        i, f, g, o = np.split(gates + weights["lstm.bias_ih_l0"], 4, axis=1)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        states.append(h)
+    rows, steps = np.divmod(positions, tokens.shape[1])
+    merged = np.maximum(linear("merge", np.stack(states[1:], 1)[rows, steps] + image[rows]), 0)
+    return linear("words", merged)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_native_decoder_computes_with_the_trained_weights(
+    finished: Place, runs: dict[str, StoredRun], tmp_path: Path, framework: str
+) -> None:
+    run = Store(finished.uri)._client.get_run(runs[f"{framework} · block 1"].run_id)
+    model = run.outputs.model_outputs[0].model_id
+    folder = next(finished.folder.glob(f"mlruns/*/models/{model}/artifacts"))
+    description = json.loads((folder / "data" / "model" / "model.json").read_text())
+    decoder, rng = description["decoder"], np.random.default_rng(0)
+    inputs = (
+        rng.standard_normal((3, decoder["features"])).astype(np.float32),
+        rng.integers(1, decoder["vocabulary"], (3, decoder["length"]), dtype=np.int32),
+        np.arange(0, 3 * decoder["length"], 2, dtype=np.int32),
+    )
+    loaded, logits = native_models.load(folder, inputs, tmp_path)
+    assert loaded["flavor"] == {"pytorch": "pytorch", "tensorflow": "keras"}[framework]
+    assert loaded["answer"]["caption"]
+    weights = read_safetensors(folder / "data" / "model" / "weights.safetensors")
+    # float32 sums in another order
+    np.testing.assert_allclose(logits, decoder_logits(weights, *inputs), atol=1e-4)
 
 
 @contextmanager

@@ -376,7 +376,9 @@ def find_mismatch(
     if plain_name(factor) == "framework" and (differing := varying(frame, ["settings_hash"])):
         text = f"settings differ apart from {factor}: {differing}; select one campaign"
         return Incomparability(Mismatch.SETTINGS, text)
-    if "machine" not in by_nature and (differing := varying(frame, ["machine"])):
+    recorded = frame[as_text(frame["machine"]) != ""]
+    if "machine" not in by_nature and varying(recorded, ["machine"]):
+        differing = varying(recorded, ["machine", *expected_differences.HARDWARE])
         text = f"runs of several machines are not pooled: {differing}; name it in strata"
         return Incomparability(Mismatch.MACHINES, text)
     hardware = expected_differences.versions_and_hardware(factor, frame.columns)

@@ -154,3 +154,36 @@ def test_scores_of_libraries_are_quality() -> None:
     names = ["training_f1_score", "val_roc_auc", "test_accuracy", "training_log_loss"]
     assert all(outcome(name).is_learned for name in names)
     assert not any(outcome(name).is_learned for name in (SECONDS, "memory_bytes", "epochs"))
+
+
+def test_runs_without_a_machine_are_a_caution_and_other_machines_are_refused() -> None:
+    is_a = foreign()["tags.script"] == "a"
+    unknown = judge(foreign(**{"tags.machine": np.where(is_a, "m1", None)}))
+    assert verdicts(unknown)[SECONDS] == "slower"
+    assert WarningCode.MACHINE_UNKNOWN in codes(unknown)
+    quality = judge(foreign(), outcomes=[ACCURACY])
+    assert WarningCode.MACHINE_UNKNOWN not in codes(quality)
+    same = foreign(**{"tags.machine": "m1", "tags.gpu": "A100 (driver 1)"})
+    assert codes(judge(same)) == {WarningCode.PAIRED_BY, WarningCode.LOAD_UNKNOWN}
+    other = {"tags.machine": np.where(is_a, "m1", "m2"), "tags.gpu": np.where(is_a, "A100", "H100")}
+    refused = judge(foreign(**other))
+    assert {finding.mismatch for finding in refused.findings} == {Mismatch.MACHINES}
+    assert "machine (m1, m2), gpu (A100, H100)" in refused.findings[0].row.reason
+
+
+def test_packages_and_variables_that_differ_are_listed() -> None:
+    is_a = foreign()["tags.script"] == "a"
+    columns = {
+        "tags.machine": "m1",
+        "tags.version.numpy": np.where(is_a, "2.1", "2.3"),
+        "tags.inherited.OMP_NUM_THREADS": np.where(is_a, None, "1"),
+        "tags.cpus.usable": "2",
+    }
+    result = judge(foreign(**columns))
+    assert verdicts(result)[SECONDS] == "slower"
+    (line,) = [w.text for w in result.warnings if w.code is WarningCode.MIXED_ENVIRONMENTS]
+    assert "inherited.OMP_NUM_THREADS (none, 1), version.numpy (2.1, 2.3)" in line
+    by_version = judge(foreign(**columns), factor="version.numpy", ignore=["script"])
+    assert verdicts(by_version)[SECONDS] == "slower"
+    (line,) = [w.text for w in by_version.warnings if w.code is WarningCode.MIXED_ENVIRONMENTS]
+    assert "version.numpy" not in line
