@@ -174,8 +174,8 @@ class Guard:
             client = scope["client"][0] if scope.get("client") else ""
             return await self._logins.account(header(scope["headers"], b"authorization"), client)
         account, authorization = await self._proxy_logins.account(user_of_proxy)
-        kept = [item for item in scope["headers"] if item[0].lower() != b"authorization"]
-        scope["headers"] = [*kept, (b"authorization", authorization)]
+        others = [item for item in scope["headers"] if item[0].lower() != b"authorization"]
+        scope["headers"] = [*others, (b"authorization", authorization)]
         return account
 
     async def _answer(self, exchange: Exchange) -> None:

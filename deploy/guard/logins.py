@@ -229,15 +229,15 @@ class ProxyLogins:
         Raises:
             Refusal: There is no account of this name.
         """
-        found = None
+        entry = None
         if user.isprintable() and len(user) <= LONGEST_NAME:
-            found = await anyio.to_thread.run_sync(backend.proxy_account, user)
-        if found is None:
+            entry = await anyio.to_thread.run_sync(backend.proxy_account, user)
+        if entry is None:
             shown = ascii(user)[1:-1][:LONGEST_NAME]
             right = f"evenhand admin --action=add_user --user={shown} --team=TEAM"
             text = f"{shown} has no account on this server; an administrator adds it: {right}"
             raise Refusal(Reason.UNKNOWN_USER, text)
-        return found
+        return entry
 
 
 def _credentials(authorization: str) -> tuple[str, str]:

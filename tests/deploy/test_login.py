@@ -152,9 +152,9 @@ class Stand(BaseHTTPRequestHandler):
     """oauth2-proxy's answers to nginx: one cookie is right."""
 
     def do_GET(self) -> None:
-        asked = self.path.partition("?")[0]
+        path = self.path.partition("?")[0]
         is_right = "__Host-evenhand=right" in self.headers.get("Cookie", "")
-        status = {"/oauth2/auth": 202 if is_right else 401}.get(asked, 302)
+        status = {"/oauth2/auth": 202 if is_right else 401}.get(path, 302)
         self.send_response(status)
         if status == 202:
             self.send_header(USER, PERSON)
