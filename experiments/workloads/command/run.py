@@ -91,13 +91,16 @@ def run(spec: CellSpec, _: object, output: Output) -> None:
     began = clock.now()
     finished = execute(spec.inputs, spec.path, spec.settings["inject_delay"])
     output.window("command", began, clock.now(), 0)
-    secrets = spec.inputs["secrets"]
-    text = "".join(_mask_file(spec.path / name, secrets, output) for name in (STDERR, STDOUT))
+    secrets, outcomes = spec.inputs["secrets"], spec.inputs["outcomes"]
+    outputs = [spec.path / name for name in (STDERR, STDOUT)]
+    # before the files are cut
+    matches = reported.search(outputs, outcomes, secrets) if finished.exit_code == 0 else {}
+    text = "".join(_mask_file(path, secrets, output) for path in outputs)
     output.record(Tags(spec.run, _tags(finished, spec.inputs)))
     if reason := _failure(finished, spec):
         is_memory = finished.end == "memory"
         raise MemoryError(reason) if is_memory else EvenhandError(ErrorCode.CHILD_FAILED, reason)
-    metrics = reported.collect(spec.path / METRICS, text, spec.inputs["outcomes"])
+    metrics = reported.collect(spec.path / METRICS, text, matches, outcomes)
     output.metrics({**metrics, **finished.metrics})
 
 
