@@ -26,6 +26,8 @@ else:  # studies annotate with it; importing it would import pandas
 NO_DEVICE = "no_device"
 # Result of a check: the device that its framework sees, if it opened `auto`.
 DEVICE = "device"
+# Tag of a cell: processes of its program that had to be ended.
+OUTLIVED = "outlived"
 Progress = Callable[[str, int, int | None], None]
 S = TypeVar("S", bound=CampaignSettings)
 # Settings of the preset `smoke`, in studies that have them; all others are those of `demo`.
@@ -169,6 +171,8 @@ class Workload:
     after_checks: adds the results of the frameworks' checks. after_extraction: returns warnings.
     after_cell: returns metrics and tags of a cell that has ended, by its run and inputs, from runs
     that its program made in MLflow; that program then finds the campaign's server and experiment.
+    end_leftovers: ends processes that killed cells below a folder have left running; returns their
+    names as a text, empty if there were none.
     """
 
     prepare: Callable[[Any, Progress], Prepared]
@@ -178,6 +182,7 @@ class Workload:
         Callable[[str, Mapping[str, Any], RunStore], tuple[Mapping[str, float], Mapping[str, str]]]
         | None
     ) = None
+    end_leftovers: Callable[[Path], str] | None = None
 
 
 @dataclass(frozen=True)

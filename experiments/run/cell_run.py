@@ -19,7 +19,7 @@ from experiments.config import devices, interpreters, variation, virtual_environ
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
-from experiments.contract import CellSpec, DatasetInfo, Job, Node, RunStore, Treatment
+from experiments.contract import OUTLIVED, CellSpec, DatasetInfo, Job, Node, RunStore, Treatment
 from experiments.run.cell_process import CellProcess, Watch
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
@@ -85,7 +85,8 @@ class CellRun:
         self._data = prepared.data_for(task.treatment)
         self._began = time.monotonic()
         spec = cell_spec(prepared, task, recorder.folder, recorder.nodes)
-        if workloads.load(spec.workload).after_cell:
+        self._workload = workloads.load(spec.workload)
+        if self._workload.after_cell:
             environment = {**spec.environment, **recorder.variables_of_scripts(spec.run)}
             spec = replace(spec, environment=environment)
         self.spec = replace(spec, in_turns=in_turns)
@@ -120,7 +121,10 @@ class CellRun:
     def close(self, closed: RunClosed) -> CellResult:
         """Record the load by others and the run's end; show it."""
         recorder, spec, process = self._recorder, self.spec, self.process
-        if closed.outcome == RunOutcome.OK and not recorder.is_part:
+        if closed.outcome != RunOutcome.OK:
+            if self._workload.end_leftovers and (text := self._workload.end_leftovers(spec.path)):
+                recorder.write(Tags(spec.run, {OUTLIVED: text}))
+        elif not recorder.is_part:
             self.process.latest |= record_script_results(
                 spec.workload, spec.run, spec.inputs, recorder.store, recorder.write
             )

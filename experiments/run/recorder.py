@@ -127,6 +127,7 @@ class Recorder:
             "MLFLOW_TRACKING_URI": self.store.absolute_uri,
             "MLFLOW_EXPERIMENT_ID": self._experiment_id,
             "MLFLOW_RUN_CONTEXT": json.dumps(context),
+            "EVENHAND_CONTEXT": "off",  # the cell has these tags, and a script is timed
         }
 
     # ---- around a cell

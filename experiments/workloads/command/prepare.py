@@ -19,7 +19,7 @@ from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
 from experiments.planning import treatments
 from experiments.studies import race as study
 from experiments.studies.race import Settings
-from experiments.workloads.command import environments, script_runs
+from experiments.workloads.command import environments, leftovers, script_runs
 from experiments.workloads.command.environments import Environment, EnvironmentRequest
 from models import frameworks
 from tracking import provenance
@@ -144,4 +144,4 @@ def _tags(environment: Environment, differing: Collection[str]) -> dict[str, str
     return {**tags, "level.commit": environment.commit} if environment.commit else tags
 
 
-WORKLOAD = Workload(prepare=prepare, after_cell=script_runs.collect)
+WORKLOAD = Workload(prepare=prepare, after_cell=script_runs.collect, end_leftovers=leftovers.end)
