@@ -163,7 +163,7 @@ def test_timeout_memory_outlived_processes_and_variables_in_a_job(
     assert (hangs["outcome"], hangs["end"]) == ("failed", "timeout")
     assert "stuck" in hangs["outcome_reason"]
     assert (leaves["outcome"], runs["leaves"].data.metrics["speed"]) == ("ok", 4)
-    assert leaves["outlived"].startswith("1 processes")
+    assert leaves["outlived"].startswith("1 process ")
     assert are_gone([*processes("sleep", "300"), *processes("sleep", "301")])
     peak = runs["allocates"].data.metrics["memory/peak_tree_bytes"]
     assert 2 * size < peak < 2 * size + 60_000_000
