@@ -136,9 +136,12 @@ def restart(
         description = journal.read_campaign(folder)
         settings = resume.settings_of(description, folder, overrides, display.step)
         plan = plan_.from_values(description["plan"]) if "plan" in description else None
-        prepared = preparation.prepare(study, settings, display, plan)
+        backends.cancel(folder, description["run_id"])  # they may use what is made anew
+        # before the preparation, whose idle check they would disturb
+        warnings = resume.end_leftovers(study, folder)
+        prepared = preparation.prepare(study, settings, display, plan).with_data(warnings)
         resume.require_same_data(description, prepared)
-        backends.gather(records, description["run_id"])
+        backends.gather(records, prepared)
         opening.reopen(description, records)
         resume.record_length(records, description, settings)
     except BaseException:

@@ -29,6 +29,7 @@ from tracking.sensors import load
 from tracking.store import Store
 
 MAX_NAME_CHARACTERS = 100  # as the header of a column
+REPORTED = "; declare what scripts report as [outcomes.NAME] in race.toml"
 NO_DATA = Prepared(DatasetInfo("", "", "", {}, {}), {})
 
 
@@ -109,6 +110,7 @@ def prepare(
         experiment=accounts.experiment_path(account, team, study),
         launches=accounts.launches(account, team),
     )
+    preflight.check_folders(draft, display)
     prepared = preflight.check_devices(draft, display)
     prepared = preflight.prove(_with_data_of_treatments(prepared, display), display)
     return replace(prepared, plan=_by_machine(prepared)).with_data(
@@ -192,11 +194,12 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
         devices.check_variables(devices.resolve_all(level), os.environ)
     backends.check(settings)
     module = studies.load(study)
-    studies.primary(module, settings)  # raises for what it does not judge
-    metrics = [outcome.metric for outcome in studies.outcomes(module, settings)]
-    failing = conditions.parse(settings.fail_if)
-    if module.reported is None:  # else programs report further metrics, known only afterwards
-        conditions.check(failing, metrics)
+    conditions.check(
+        conditions.parse(settings.fail_if),
+        studies.outcomes(module, settings),
+        studies.primary(module, settings),  # raises for what it does not judge
+        REPORTED if module.reported else "",
+    )
 
 
 def _check_registration(settings: ModelSettings, strata: Collection[str]) -> None:
