@@ -42,6 +42,12 @@ IMMATERIAL = re.compile(
 # Devices that a CUDA program sees.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ROOT = Path(__file__).resolve().parent.parent
+# Ends of lines that look like secrets, and passwords in addresses: every user reads tags.
+SECRET_TEXT = re.compile(
+    r"((?:token|passw(?:or)?d|secret|credentials?|(?:api|access|private|secret)_?key)[\"']?"
+    r"\s*[:=]\s*)\S.*|(://[^/\s:@]*:)[^@\s/]+(?=@)",
+    re.IGNORECASE,
+)
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 
 
@@ -172,9 +178,12 @@ def commit(folder: Path | None = None) -> str:
 
 
 def changes() -> str:
-    """Return how tracked files differ from the commit, as git prints it; empty outside of git."""
+    """Return how tracked files differ from the commit, as git prints it; empty outside of git.
+
+    What follows a name such as `password` or `token` is masked.
+    """
     try:
-        return git(*_DIFF, "HEAD")
+        return SECRET_TEXT.sub(lambda match: f"{match[1] or match[2]}***", git(*_DIFF, "HEAD"))
     except (OSError, subprocess.SubprocessError):
         return ""
 

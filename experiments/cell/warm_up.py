@@ -109,9 +109,7 @@ def of_gpu(
 
     def read() -> dict[str, float]:
         return {
-            f"system/{gpu.key}_{name}": value
-            for gpu in gpus
-            for name, value in gpu.read({}, None).items()
+            f"system/{gpu.key}_{name}": value for gpu in gpus for name, value in gpu.read().items()
         }
 
     keys = [gpu.key for gpu in gpus]
