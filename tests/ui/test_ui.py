@@ -91,7 +91,7 @@ def unfold_description(page: Page) -> None:
 def test_page_compare_shows_the_chosen_outcome(
     page: Page, newcomer: Group, campaign: Campaign, frameworks: tuple[str, str], seen: Seen
 ) -> None:
-    """Choose framework and primary outcome: the page begins with what the database returns first."""
+    """Choose framework and outcome: the page begins with what the database returns first."""
     cells = [
         newest(newcomer, campaign.experiment, f"tags.framework = '{name}' and tags.block = '1'")
         for name in frameworks
