@@ -43,7 +43,7 @@ IMMATERIAL = re.compile(
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ROOT = Path(__file__).resolve().parent.parent
 # Ends of lines that look like secrets, and passwords in addresses: every user reads tags.
-SECRET = re.compile(
+SECRET_TEXT = re.compile(
     r"((?:token|passw(?:or)?d|secret|credentials?|(?:api|access|private|secret)_?key)[\"']?"
     r"\s*[:=]\s*)\S.*|(://[^/\s:@]*:)[^@\s/]+(?=@)",
     re.IGNORECASE,
@@ -183,7 +183,7 @@ def changes() -> str:
     What follows a name such as `password` or `token` is masked.
     """
     try:
-        return SECRET.sub(lambda match: f"{match[1] or match[2]}***", git(*_DIFF, "HEAD"))
+        return SECRET_TEXT.sub(lambda match: f"{match[1] or match[2]}***", git(*_DIFF, "HEAD"))
     except (OSError, subprocess.SubprocessError):
         return ""
 
