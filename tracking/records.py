@@ -160,6 +160,23 @@ class ModelSaved:
 
 
 @dataclass(frozen=True)
+class ModelRegistered:
+    """Registered model `name` that has the run's logged model as a version.
+
+    Attributes:
+        tags: Of the version; earlier ones below `verdict/` go.
+        aliases: Aliases that the version gets.
+        removed_aliases: Aliases that no version of the registered model keeps.
+    """
+
+    run: str
+    name: str
+    tags: dict[str, str]
+    aliases: tuple[str, ...] = ()
+    removed_aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunClosed:
     """End of a run. `status`: MLflow's, if it is not that of the outcome."""
 
@@ -170,7 +187,9 @@ class RunClosed:
     status: str = ""
 
 
-Record = RunOpened | Tags | Metrics | Artifact | DatasetUsed | ModelSaved | RunClosed
+Record = (
+    RunOpened | Tags | Metrics | Artifact | DatasetUsed | ModelSaved | ModelRegistered | RunClosed
+)
 _TYPES: dict[str, Any] = {kind.__name__: kind for kind in typing.get_args(Record)}
 
 

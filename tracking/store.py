@@ -44,6 +44,7 @@ from mlflow.utils.mlflow_tags import (
     MLFLOW_GIT_DIRTY,
     MLFLOW_GIT_REPO_URL,
     MLFLOW_LOGGED_ARTIFACTS,
+    MLFLOW_MODEL_VERSIONS,
     MLFLOW_RUN_NAME,
     MLFLOW_SOURCE_NAME,
     MLFLOW_SOURCE_TYPE,
@@ -58,6 +59,7 @@ from tracking.records import (
     Artifact,
     DatasetUsed,
     Metrics,
+    ModelRegistered,
     ModelSaved,
     Point,
     Record,
@@ -425,6 +427,7 @@ class Store:
                 Artifact: self._log_artifact,
                 DatasetUsed: self._log_dataset,
                 ModelSaved: self._log_model,
+                ModelRegistered: self._register_model,
                 RunClosed: self._close,
             }
             log[kind](run_id, records[0], folder)
@@ -536,6 +539,49 @@ class Store:
             params=run.data.params,
             tags=note(record.description) if record.description else {},
         )
+
+    def _register_model(self, run_id: str, record: ModelRegistered, _: Path) -> None:
+        """Make a run's model a version of a registered model, or update the version that it is."""
+        run = self._ask(self._client.get_run, run_id)
+        if not (run.outputs and run.outputs.model_outputs):
+            raise Rejected(ErrorCode.NOT_FOUND, f"{record.name}: the run has no logged model")
+        model_id = run.outputs.model_outputs[0].model_id
+        version = _again(lambda: self._find_or_create_version(run_id, model_id, record))
+        place, client = (record.name, version.version), self._client
+        for key, text in record.tags.items():
+            if version.tags.get(key) != text:
+                self._ask(client.set_model_version_tag, *place, key, text)
+        for key in version.tags.keys() - record.tags.keys():
+            if key.startswith("verdict/"):
+                self._ask(client.delete_model_version_tag, *place, key)
+        for alias in record.aliases:
+            self._ask(client.set_registered_model_alias, record.name, alias, version.version)
+        if record.removed_aliases:
+            aliases = self._ask(client.get_registered_model, record.name).aliases
+            for alias in aliases.keys() & set(record.removed_aliases):
+                self._ask(client.delete_registered_model_alias, record.name, alias)
+
+    def _find_or_create_version(self, run_id: str, model_id: str, record: ModelRegistered) -> Any:
+        condition = f"name = '{record.name}' and run_id = '{run_id}'"
+        versions = self._ask(self._client.search_model_versions, condition)
+        if versions:
+            return versions[0]
+        with suppress(Rejected):  # it exists; if it may not be made, nor may its version
+            self._ask(self._client.create_registered_model, record.name)
+        version = self._ask_once(
+            self._client.create_model_version,
+            record.name,
+            f"models:/{model_id}",
+            run_id,
+            record.tags,
+            await_creation_for=0,
+            model_id=model_id,
+        )
+        # the link from the model's page, which servers make and files do not
+        if MLFLOW_MODEL_VERSIONS not in self._ask(self._client.get_logged_model, model_id).tags:
+            link = json.dumps([{"name": version.name, "version": version.version}])
+            self._ask(self._client.set_logged_model_tags, model_id, {MLFLOW_MODEL_VERSIONS: link})
+        return version
 
     def _log_quality(self, run: Any, model_id: str) -> None:
         """Log the run's metrics of its network again as the model's, with the data set used."""

@@ -30,7 +30,10 @@ def main(arguments: Sequence[str]) -> None:
     os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] = args.origins
     from deploy.guard import backend, process
 
-    process.prepare(args.artifacts)
+    try:
+        process.prepare(args.artifacts)
+    except ValueError as error:
+        parser.error(str(error))
     options: dict[str, Any] = process.UVICORN
     uvicorn.run(
         "deploy.guard.app:create",

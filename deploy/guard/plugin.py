@@ -132,7 +132,7 @@ def _prepare(artifacts: str) -> None:
         raise Unsafe(f"{settings}: {error}") from None
     try:
         process.prepare(artifacts)
-    except MlflowException as error:
+    except (MlflowException, ValueError) as error:
         raise Unsafe(" ".join(str(error).split())) from None
 
 

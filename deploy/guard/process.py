@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
+PROXY_SECRET, SHORTEST_SECRET = "EVENHAND_PROXY_SECRET", 32
 STATEMENT_SECONDS = 60
 UVICORN: dict[str, str | int | bool] = {
     "http": "deploy.guard.connections:BoundedProtocol",
@@ -21,9 +22,15 @@ def prepare(artifacts: str) -> None:
 
     Args:
         artifacts: Folder or s3:// address.
+
+    Raises:
+        ValueError: The proxy's secret is short.
     """
     from deploy.guard import backend
 
+    if 0 < len(os.environ.get(PROXY_SECRET, "")) < SHORTEST_SECRET:
+        right = f"at least {SHORTEST_SECRET} random characters: openssl rand -hex 24"
+        raise ValueError(f"{PROXY_SECRET} is short; it needs {right}")
     _, largest = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (largest, largest))
     backend.prepare(artifacts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from experiments.comparison.verdicts import conditions
 from experiments.config import devices, interpreters, memory, variation, virtual_environments
 from experiments.config import settings as settings_
 from experiments.config.console import Display
-from experiments.config.settings import MAX_SMOKE_BLOCKS, SMOKE, CampaignSettings
+from experiments.config.settings import MAX_SMOKE_BLOCKS, SMOKE, CampaignSettings, ModelSettings
 from experiments.contract import DatasetInfo, Prepared, Progress, Study, Treatment
 from experiments.planning import treatments
 from experiments.run import backends, machine_state, preflight, scheduler
@@ -23,7 +23,7 @@ from experiments.run.plan import Plan
 from experiments.workloads.command import environments
 from models import frameworks
 from models import own as own_models
-from tracking import accounts
+from tracking import accounts, limits, plain
 from tracking.errors import ErrorCode, UsageError
 from tracking.sensors import load
 from tracking.store import Store
@@ -99,9 +99,12 @@ def prepare(
     if not draft.settings.on_cluster:  # jobs of a cluster check their nodes themselves
         device, workers = devices.resolve_all(draft.settings)[0], draft.settings.workers_of_a_cell
         machine = machine_state.observe(began, device, workers)
+    named = replace(draft.settings, team=team)
+    if isinstance(named, ModelSettings) and named.register:
+        named = replace(named, register=accounts.registered_model(account, team, named.register))
     draft = replace(
         draft,
-        settings=replace(draft.settings, team=team),
+        settings=named,
         data=data,
         machine=machine,
         experiment=accounts.experiment_path(account, team, study),
@@ -176,6 +179,8 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
             ErrorCode.TOO_LARGE,
             f"name has {len(settings.name):,} characters; at most {MAX_NAME_CHARACTERS}",
         )
+    if isinstance(settings, ModelSettings) and settings.register:
+        _check_registration(settings, studies.load(study).strata(settings))
     scheduler.check_stopping(settings)
     for level in variation.each(settings):
         memory.size(level.memory_limit)
@@ -195,6 +200,26 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
         studies.primary(module, settings),  # raises for what it does not judge
         REPORTED if module.reported else "",
     )
+
+
+def _check_registration(settings: ModelSettings, strata: Collection[str]) -> None:
+    if not limits.is_registered_model(settings.register):
+        raise UsageError(
+            ErrorCode.INVALID_VALUE,
+            f"register={plain.short(settings.register)} is no name of a registered model; use "
+            "letters, digits, _ + = - and, each between two of them, single dots and spaces",
+        )
+    if settings.save_model == "none":
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"register={settings.register} needs logged models; add save_model=first",
+        )
+    if strata:
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"register={settings.register} needs one verdict for each framework; choose one "
+            f"{', '.join(strata)}",
+        )
 
 
 def _with_data_of_treatments(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:

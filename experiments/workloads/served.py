@@ -25,6 +25,8 @@ COLUMNS = {"image": "string"}
 ERROR = "error"
 EXAMPLE_SIDE = 224
 NO_PICTURE = "no picture: send its bytes in image (base64 in JSON)"
+# Distributions that models need besides those of their framework.
+REQUIRED = ("numpy", "pandas", "pillow", "safetensors")
 WEIGHTS = "weights.safetensors"
 
 
@@ -141,7 +143,7 @@ def save(
         logging.getLogger(__name__).exception("the network could not be saved for MLflow's flavor")
         native = {}
         text += f" It has no native network ({type(error).__name__}: {str(error)[:200]})."
-    needed = {"numpy", "pillow", "safetensors", "pandas", *packages}
+    needed = {*REQUIRED, *packages}
     needed.update(frameworks.described(framework.name).distributions)
     versions = provenance.versions_of(sorted(needed))
     return ModelSaved(

@@ -27,6 +27,8 @@ from tests import warm
 from tests.conftest import PYTHONPATH, ROOT, wait_for
 
 API = "/api/2.0/mlflow"
+# Address and secret of the proxy that the server of `mlflow server` trusts.
+PROXY, PROXY_SECRET = "127.0.0.2", secrets.token_hex(24)
 # Copy of Python of the group's server, if it needs one: others use it too, to save time.
 _copies: list[Path] = []
 
@@ -158,14 +160,22 @@ def running() -> Iterator[Group]:
 
 @contextmanager
 def mlflow_server(
-    folder: Path, backend_uri: str, accounts_uri: str, *options: str, **named: str
+    folder: Path,
+    backend_uri: str,
+    accounts_uri: str,
+    *options: str,
+    proxy_port: int = 0,
+    **named: str,
 ) -> Iterator[Group]:
     """Yield a server of `mlflow server --app-name evenhand` with an administrator alone.
 
     named: more variables of its environment.
     """
     port, password = free_port(), secrets.token_hex()
-    made = Group(folder, f"http://127.0.0.1:{port}", folder / "accounts", 0)
+    made = Group(folder, f"http://127.0.0.1:{port}", folder / "accounts", proxy_port)
+    if proxy_port:
+        hosts = f"127.0.0.1:{port},localhost:{proxy_port}"
+        options = ("--allowed-hosts", hosts, *options)
     made.accounts.mkdir()
     (folder / "secrets.json").write_text(json.dumps({"admin_password": password}))
     authentication.write_settings(folder / "auth.ini", accounts_uri)

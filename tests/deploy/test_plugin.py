@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ import pytest
 from deploy import authentication
 from tests import warm
 from tests.conftest import ROOT
-from tests.deploy.group import Group, add_teams, mlflow_server
+from tests.deploy.group import PROXY, Group
 from tests.deploy.test_guard import (
     test_forged_hosts_and_origins_are_refused,
     test_refused_routes_are_refused_to_administrators,
@@ -30,19 +29,11 @@ __all__ = [
     "test_without_a_password_only_health_and_ready_are_open",
 ]
 
-PROXY = "127.0.0.2"
-
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Group]:
-    """Yield a server on SQLite with a team and a proxy, in place of the group's."""
-    folder = tmp_path_factory.mktemp("plugin")
-    shutil.copy(empty_store, folder / "store.db")
-    store, accounts = (f"sqlite:///{folder}/{name}.db" for name in ("store", "accounts"))
-    proxies = {"FORWARDED_ALLOW_IPS": PROXY}
-    with mlflow_server(folder, store, accounts, "--workers", "1", **proxies) as made:
-        add_teams(made, {"vision": "alice"})
-        yield made
+def group(mlflow_group: Group) -> Group:
+    """Return the server of MLflow's command, in place of the group's."""
+    return mlflow_group
 
 
 def test_client_logs_a_run(group: Group, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -106,6 +97,7 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, str], str]] = [
     ((), {"MLFLOW_FLASK_SERVER_SECRET_KEY": "short"}, "MLFLOW_FLASK_SERVER_SECRET_KEY"),
     ((), {"MLFLOW_AUTH_ADMIN_PASSWORD": ""}, "MLFLOW_AUTH_ADMIN_PASSWORD"),
     ((), {"MLFLOW_AUTH_ADMIN_PASSWORD": "tiny"}, "MLFLOW_AUTH_ADMIN_PASSWORD"),
+    ((), {"EVENHAND_PROXY_SECRET": "short"}, "EVENHAND_PROXY_SECRET"),
     ((), {"MLFLOW_AUTH_CONFIG_PATH": "missing.ini"}, "MLFLOW_AUTH_CONFIG_PATH"),
 ]
 # Settings of accounts that are refused, and the line that replaces one.

@@ -49,7 +49,8 @@ def finished(
     folder = tmp_path_factory.mktemp("campaign")
     shutil.copy(empty_store, folder / "mlflow.db")
     place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db").without_features()
-    done = place.run(blocks="1", inference_requests="80", team="vision", save_model="first")
+    models = {"save_model": "first", "register": "scenes captioner"}
+    done = place.run(blocks="1", inference_requests="80", team="vision", **models)
     assert done.returncode == 3, done.stdout + done.stderr
     (folder / "output.txt").write_text(done.stdout + done.stderr)
     return place
@@ -228,6 +229,27 @@ def test_logged_captioner_has_the_settings_and_quality_of_its_run(
     assert signature.outputs.input_names() == ["caption", "error"]
 
 
+def test_one_block_registers_its_models_without_a_fastest_one(
+    finished: Place, runs: dict[str, StoredRun]
+) -> None:
+    client = Store(finished.uri)._client
+    registered = client.get_registered_model("scenes captioner")
+    versions = {
+        version.tags["framework"]: version
+        for version in client.search_model_versions("name = 'scenes captioner'")
+    }
+    assert versions.keys() == {"pytorch", "tensorflow"}
+    assert registered.aliases == {"baseline": versions["pytorch"].version}
+    for framework, version in versions.items():
+        run = client.get_run(runs[f"{framework} · block 1"].run_id)
+        assert version.source == f"models:/{run.outputs.model_outputs[0].model_id}"
+        assert version.tags["campaign"] == runs["captioning demo"].run_id
+    tags = versions["tensorflow"].tags
+    codes = {metric: tags[f"verdict/{metric}/code"] for metric in captioning.STUDY.primary}
+    assert set(codes.values()) <= {"too_few", "not_comparable"}
+    assert not [key for key in versions["pytorch"].tags if key.startswith("verdict/")]
+
+
 def decoder_logits(weights: Weights, features: Array, tokens: Array, positions: Array) -> Array:
     """Return the caption decoder's logits, from the formulas of PyTorch's layers."""
 
@@ -251,26 +273,47 @@ def decoder_logits(weights: Weights, features: Array, tokens: Array, positions: 
     return linear("words", merged)
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_native_decoder_computes_with_the_trained_weights(
-    finished: Place, runs: dict[str, StoredRun], tmp_path: Path, framework: str
+def check_native(
+    finished: Place, run_id: str, framework: str, folder: Path, **options: str
 ) -> None:
-    run = Store(finished.uri)._client.get_run(runs[f"{framework} · block 1"].run_id)
-    model = run.outputs.model_outputs[0].model_id
-    folder = next(finished.folder.glob(f"mlruns/*/models/{model}/artifacts"))
-    description = json.loads((folder / "data" / "model" / "model.json").read_text())
+    """Check that a logged captioner and its native decoder answer in another process."""
+    (output,) = Store(finished.uri)._client.get_run(run_id).outputs.model_outputs
+    model = next(finished.folder.glob(f"mlruns/*/models/{output.model_id}/artifacts"))
+    description = json.loads((model / "data" / "model" / "model.json").read_text())
     decoder, rng = description["decoder"], np.random.default_rng(0)
     inputs = (
         rng.standard_normal((3, decoder["features"])).astype(np.float32),
         rng.integers(1, decoder["vocabulary"], (3, decoder["length"]), dtype=np.int32),
         np.arange(0, 3 * decoder["length"], 2, dtype=np.int32),
     )
-    loaded, logits = native_models.load(folder, inputs, tmp_path)
+    loaded, logits = native_models.load(model, inputs, folder, **options)
     assert loaded["flavor"] == {"pytorch": "pytorch", "tensorflow": "keras"}[framework]
     assert loaded["answer"]["caption"]
-    weights = read_safetensors(folder / "data" / "model" / "weights.safetensors")
+    weights = read_safetensors(model / "data" / "model" / "weights.safetensors")
     # float32 sums in another order
     np.testing.assert_allclose(logits, decoder_logits(weights, *inputs), atol=1e-4)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_native_decoder_computes_with_the_trained_weights(
+    finished: Place, runs: dict[str, StoredRun], tmp_path: Path, framework: str
+) -> None:
+    check_native(finished, runs[f"{framework} · block 1"].run_id, framework, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_model_loads_in_an_environment_of_its_requirements(
+    finished: Place, runs: dict[str, StoredRun], tmp_path: Path, framework: str
+) -> None:
+    run_id = runs[f"{framework} · block 1"].run_id
+    (output,) = Store(finished.uri)._client.get_run(run_id).outputs.model_outputs
+    (required,) = finished.folder.glob(f"mlruns/*/models/{output.model_id}/*/requirements.txt")
+    python = tmp_path / "environment" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "environment"], check=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", "-r", required], check=True)
+    check_native(finished, run_id, framework, tmp_path, python=str(python))
 
 
 @contextmanager

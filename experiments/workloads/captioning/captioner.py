@@ -14,7 +14,7 @@ from experiments.datasets.captions import CaptionData
 from experiments.datasets.images import Image, normalise, open_picture
 from experiments.datasets.tokens import Vocabulary
 from experiments.workloads import served
-from experiments.workloads.captioning.extract import encoder
+from experiments.workloads.captioning.features import encoder
 from models.caption_decoder.decoding import decode
 from models.caption_decoder.spec import CaptionDecoderSpec, batch
 from models.contract import Framework
