@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from experiments.contract import CellSpec, Output
 from models.contract import Framework
-from tracking import sensors
+from tracking import nvml, sensors
 from tracking.records import Tags
-from tracking.sensors import Sample, nvml
+from tracking.sensors import Sample
 
 # Longest warm-up, and its length where no clock can be read.
 LIMIT_SECONDS, BLIND_SECONDS = 30.0, 5.0

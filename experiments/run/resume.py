@@ -143,7 +143,7 @@ def same_settings(
                 f"resume: {name} was {settings_.to_text(before)} at the beginning "
                 f"and cannot become {overrides[name]}; start anew",
             )
-    changed = set(overrides) & {"cache", "journal", *open_ended(settings)}
+    changed = set(overrides) & {"cache", "journal", "register", *open_ended(settings)}
     if overrides.get("executor") == "local":  # options of the cluster go with it
         changed |= settings_.of_group(settings, "cluster")
     return replace(settings, **{name: getattr(requested, name) for name in changed})

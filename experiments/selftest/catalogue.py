@@ -22,9 +22,9 @@ from experiments.selftest.cells import CellOutcome
 from experiments.selftest.checks import Check, Context, Figure, Skip, reason_missing
 from experiments.selftest.children import ProbeError, probe
 from models import parity
-from tracking import provenance
+from tracking import nvml, provenance
 from tracking.records import RunOutcome
-from tracking.sensors import Sample, Sampler, Sensors, nvml
+from tracking.sensors import Sample, Sampler, Sensors
 
 # Relative L2 errors against float64 that each precision may have.
 ERRORS = {"float32": (0.0, 2e-6), "tf32": (1e-4, 3e-3), "bfloat16": (1e-3, 0.1)}

@@ -33,9 +33,9 @@ from experiments.selftest.checks import (
 from tests.conftest import ROOT
 from tracking import provenance
 from tracking.errors import ErrorCode
+from tracking.nvml import Card
 from tracking.records import Metrics, RunOutcome, Tags, from_line
 from tracking.sensors import Sample
-from tracking.sensors.nvml import Card
 
 ON_THE_CPU = (2, 7, 12, 13, 14, 16)
 # Packages that a machine with a GPU may lack.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from subprocess import CompletedProcess
@@ -12,7 +14,8 @@ import pytest
 from experiments.config.settings import CampaignSettings
 from experiments.run import backends
 from tests import slurm
-from tests.conftest import Place, set_toy_costs, wait_for
+from tests.conftest import QUICK, ROOT, Place, set_toy_costs, titled, wait_for
+from tests.experiments.race import races
 from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
 from tests.tracking.postgres import Postgres
@@ -77,6 +80,32 @@ def test_campaign_runs_as_jobs_with_one_node_per_block(on_cluster: Place, cluste
     wait_for(lambda: cluster.jobs() == {}, 60)  # a job leaves the queue a moment after its result
 
 
+RACE = """
+[levels.good]
+command = "sleep 0.1; echo '{\\"speed\\": 7.5}'"
+[levels.fails]
+command = "echo the key is $API_TOKEN >&2; exit 3"
+env = {API_TOKEN = "geheim-1234"}
+"""
+
+
+@with_slurm
+def test_race_runs_as_a_job_and_a_failing_level_is_an_outcome(
+    on_cluster: Place, cluster: Slurm
+) -> None:
+    (on_cluster.folder / "race.toml").write_text(RACE)
+    settings = {"executor": "slurm", "partition": "main", "figures": "false"}
+    done = on_cluster.call(*races.command(on_cluster, file="race.toml", **settings))
+    assert done.returncode == 1, done.stdout + done.stderr
+    runs = races.by_level(on_cluster)
+    good, fails = races.tags(runs["good"]), races.tags(runs["fails"])
+    assert (good["outcome"], fails["outcome"]) == ("ok", "failed")
+    assert runs["good"].data.metrics["speed"] == 7.5
+    assert runs["good"].data.metrics["memory/peak_tree_bytes"] > 0
+    assert (fails["exit_code"], good["slurm.node"]) == ("3", fails["slurm.node"])
+    assert "the key is ***" in fails["outcome_reason"]
+
+
 def assert_refused(done: CompletedProcess[str], *values: str) -> None:
     """Assert an error of one line that names these values, and exit code 2."""
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stdout + done.stderr
@@ -132,19 +161,21 @@ def test_unreachable_controller_is_one_line(
 @with_slurm
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="a node with its own mount needs root")
-def test_unshared_folder_is_one_line(on_cluster: Place, cluster: Slurm) -> None:
-    on_cluster.journal.mkdir()
-    for name in cluster.nodes:
-        cluster.kill_node(name)
-        cluster.start_node(name, without=on_cluster.journal)
+@pytest.mark.parametrize("name", ["journal", "project"])
+def test_unshared_folder_is_one_line(on_cluster: Place, cluster: Slurm, name: str) -> None:
+    folder = {"journal": on_cluster.journal, "project": ROOT}[name]
+    folder.mkdir(exist_ok=True)
+    for node in cluster.nodes:
+        cluster.kill_node(node)
+        cluster.start_node(node, without=folder)
     try:
         done = on_cluster.run(**TOYS)
     finally:
-        for name in cluster.nodes:
-            cluster.kill_node(name)
-            cluster.start_node(name)
+        for node in cluster.nodes:
+            cluster.kill_node(node)
+            cluster.start_node(node)
         wait_for(lambda: set(cluster.states().values()) == {"idle"}, 60)
-    assert_refused(done, str(on_cluster.journal))
+    assert_refused(done, str(folder))
     wait_for(lambda: cluster.jobs() == {}, 60)
     assert not stored(on_cluster)
 
@@ -195,3 +226,89 @@ def test_sweep_workers_run_as_jobs(on_cluster: Place, cluster: Slurm, postgres: 
     assert {run.tags["slurm.node"] for run in trials} <= set(cluster.nodes)
     assert len(list(on_cluster.journal.glob("*/jobs/submitted/*_result.pkl"))) == 2
     wait_for(lambda: cluster.jobs() == {}, 60)
+
+
+def params(place: Place, **settings: str) -> dict[str, str]:
+    small = {name: text for name, text in TOYS.items() if name not in ("executor", "partition")}
+    folders = {"cache": str(place.cache), "journal": str(place.journal)}
+    return {**QUICK, **small, **folders, **settings}
+
+
+def mlflow_run(place: Place, **settings: str) -> list[str]:
+    """Return the call of `mlflow run -b evenhand-slurm` in the user's experiment."""
+    command = [sys.executable, "-m", "mlflow", "run", str(ROOT), "-e", "captioning"]
+    command += ["-b", "evenhand-slurm", "--backend-config", '{"partition": "main"}']
+    command += ["--experiment-name", "captioning"]
+    return [*command, *(f"-P{name}={text}" for name, text in params(place, **settings).items())]
+
+
+@with_slurm
+@pytest.mark.slow
+def test_project_backend_runs_the_campaign_as_jobs(on_cluster: Place, cluster: Slurm) -> None:
+    done = on_cluster.call(*mlflow_run(on_cluster, blocks="1"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = {titled(run): run for run in Store(on_cluster.uri).runs("captioning")}
+    assert {name: run.status for name, run in runs.items()} == dict.fromkeys(
+        ("captioning demo", "toy · block 1", "toy+twin · block 1"), "FINISHED"
+    )
+    assert runs["toy · block 1"].tags["slurm.node"] in cluster.nodes
+    campaign = runs["captioning demo"]
+    assert campaign.tags["mlflow.project.backend"] == "evenhand-slurm"
+    assert (campaign.params["executor"], campaign.params["partition"]) == ("slurm", "main")
+
+
+@with_slurm
+@pytest.mark.slow
+def test_interrupted_project_backend_cancels_its_jobs(
+    on_cluster: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_toy_costs(monkeypatch, step=0.1)
+    command = mlflow_run(on_cluster, blocks="1", steps_per_epoch="10", epochs="60")
+    runner = on_cluster.begin(*command)
+    wait_for_epochs(on_cluster, runner, 1)
+    assert cluster.jobs()
+    os.killpg(runner.pid, signal.SIGINT)
+    assert runner.wait(120) == 1, runner.output
+    wait_for(lambda: cluster.jobs() == {}, 60)
+    runs = list(Store(on_cluster.uri).runs("captioning"))
+    assert {run.tags["outcome"] for run in runs} == {"interrupted"}
+    assert "RUNNING" not in {run.status for run in runs}
+
+
+CANCELLED = """
+import time
+from pathlib import Path
+import mlflow
+run = mlflow.projects.run(
+    {project!r},
+    "captioning",
+    parameters={params!r},
+    experiment_name="captioning",
+    backend="evenhand-slurm",
+    backend_config={{"partition": "main"}},
+    synchronous=False,
+)
+while not Path("is_measuring").exists():
+    time.sleep(0.1)
+run.cancel()
+Path("status").write_text(run.get_status())
+"""
+
+
+@with_slurm
+@pytest.mark.slow
+def test_cancelled_run_cancels_its_jobs(
+    on_cluster: Place, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_toy_costs(monkeypatch, step=0.1)
+    values = params(on_cluster, blocks="1", steps_per_epoch="10", epochs="60")
+    script = CANCELLED.format(project=str(ROOT), params=values)
+    process = on_cluster.begin(sys.executable, "-c", script)
+    wait_for_epochs(on_cluster, process, 1)
+    (on_cluster.folder / "is_measuring").touch()
+    assert process.wait(120) == 0, process.output
+    assert (on_cluster.folder / "status").read_text() == "FAILED"
+    wait_for(lambda: cluster.jobs() == {}, 60)
+    assert {run.tags["outcome"] for run in Store(on_cluster.uri).runs("captioning")} == {
+        "interrupted"
+    }

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
+from tracking.nvml import SHARED_CARD
 from tracking.sensors import (
     Sample,
     Sensors,
@@ -22,7 +23,6 @@ from tracking.sensors import (
     rapl,
     summarise,
 )
-from tracking.sensors.nvml import SHARED_CARD
 
 
 def test_ranks_are_read_until_they_end() -> None:
@@ -129,7 +129,8 @@ def test_unsupported_readings_are_missing_with_the_drivers_reason(driver: Driver
 
 VISIBLE = """
 import json, os, sys
-from tracking.sensors import Sensors, nvml
+from tracking import nvml
+from tracking.sensors import Sensors
 devices = []
 for text in sys.argv[1:]:
     os.environ["CUDA_VISIBLE_DEVICES"] = text

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from tracking import clock
-from tracking.sensors import nvml, rapl
+from tracking import clock, nvml
+from tracking.sensors import rapl
 from tracking.sensors.host import Host
 
 # Reading of a GPU: the number of processes of others that compute on it.

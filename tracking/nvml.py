@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tracking.provenance import VISIBLE
+from .provenance import VISIBLE  # relative as in that module
 
 SHARED_CARD = "MIG shares the card: the driver counts this for all of its instances together"
 
