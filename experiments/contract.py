@@ -26,6 +26,8 @@ else:  # studies annotate with it; importing it would import pandas
 NO_DEVICE = "no_device"
 # Result of a check: the device that its framework sees, if it opened `auto`.
 DEVICE = "device"
+# Tag of a cell: processes of its program that had to be ended.
+OUTLIVED = "outlived"
 Progress = Callable[[str, int, int | None], None]
 S = TypeVar("S", bound=CampaignSettings)
 # Settings of the preset `smoke`, in studies that have them; all others are those of `demo`.
@@ -167,23 +169,28 @@ class Workload:
 
     prepare: checks settings and data, and makes the inputs of the cells; raises UsageError.
     after_checks: adds the results of the frameworks' checks. after_extraction: returns warnings.
-    after_cell: returns metrics and tags of a cell that has ended, from runs that its program made
-    in MLflow; that program then finds the campaign's server and experiment.
+    after_cell: returns metrics and tags of a cell that has ended, by its run and inputs, from runs
+    that its program made in MLflow; that program then finds the campaign's server and experiment.
+    end_leftovers: ends processes that killed cells below a folder have left running; returns their
+    names as a text, empty if there were none.
     """
 
     prepare: Callable[[Any, Progress], Prepared]
     after_checks: Callable[[Prepared, Sequence[Mapping[str, str]]], Prepared] | None = None
     after_extraction: Callable[[Any, Prepared], tuple[str, ...]] | None = None
     after_cell: (
-        Callable[[CellSpec, RunStore], tuple[Mapping[str, float], Mapping[str, str]]] | None
+        Callable[[str, Mapping[str, Any], RunStore], tuple[Mapping[str, float], Mapping[str, str]]]
+        | None
     ) = None
+    end_leftovers: Callable[[Path], str] | None = None
 
 
 @dataclass(frozen=True)
 class Job:
     """Stage that runs in a separate process before the cells, with its inputs.
 
-    name: of its run, next to the kind of that run. is_needed: whether cells need its result.
+    name: of its run, next to the kind of that run. is_needed: whether cells need its result; else
+    it prepares a machine, and runs on every node of a cluster.
     """
 
     stage: str
@@ -218,6 +225,7 @@ class Prepared:
     of_treatment: the same of treatments whose settings change their data.
     refused: treatments that the parity gate does not call equal, and the difference.
     left_out: pictures and folders that are not read, each with the reason.
+    folders: that cells need; the nodes of a cluster have to share them.
     """
 
     dataset: DatasetInfo
@@ -229,6 +237,7 @@ class Prepared:
     of_treatment: Mapping[str, Prepared] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

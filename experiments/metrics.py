@@ -55,6 +55,7 @@ class Metric:
         within: the values that it summarises.
         by_epoch: whether it is a series with a value after every epoch.
         total: whether it depends on how much is trained: sums, and what was learned.
+        learned: whether it says how good a trained network is though it is compared as a ratio.
         exclusive: whether it is valid only in a process that has the machine for itself from its
             start: times of what happens once, and sums over the whole process.
         shown: how MLflow shows it. What it does not show is in the run's hidden tag, from which
@@ -74,6 +75,7 @@ class Metric:
     by_epoch: bool = False
     exclusive: bool = False
     total: bool = False
+    learned: bool = False
     shown: Shown = "plain"
 
     @property
@@ -90,8 +92,12 @@ class Metric:
 
     @property
     def is_learned(self) -> bool:
-        """True for accuracies, losses and scores: the machine's state does not change them."""
-        return self.unit in ("nats", "points") or (self.kind == "difference" and not self.unit)
+        """True for accuracies, losses, errors and scores, which no busy machine changes."""
+        return (
+            self.learned
+            or self.unit in ("nats", "points")
+            or (self.kind == "difference" and not self.unit)
+        )
 
 
 # Name of a judged metric in comparisons.
@@ -299,6 +305,13 @@ BY_SUFFIX = (
     _ratio("*_seconds", "", "s", total=True),
     _ratio("*_seconds_*", "", "s", total=True),
     _ratio("*_bytes", "", "bytes"),
+    *(
+        _ratio(pattern, "", "", total=True, learned=True)
+        for pattern in (
+            *("*squared_error*", "*absolute*_error*", "*mse", "*mae"),
+            *("*error_rate*", "*perplexity*"),
+        )
+    ),
     _ratio("*joules*", "", "J", total=True),
     _ratio("*watts*", "", "W", "neither"),
     _difference("*temperature_celsius*", "", "°C", "lower", 1.0),
@@ -306,7 +319,10 @@ BY_SUFFIX = (
     _difference("*accuracy*", "", "", "higher", 0.01, total=True),
     _difference("*bleu*", "", "points", "higher", 1.0, total=True),
     _difference("*score*", "", "", "higher", 0.01, total=True),
-    _difference("*roc_auc*", "", "", "higher", 0.01, total=True),
+    *(
+        _difference(pattern, "", "", "higher", 0.01, total=True)
+        for pattern in ("*auc*", "*f1*", "*precision*", "*recall*", "*r2")
+    ),
     _difference("*loss", "", "nats", "lower", 0.05, total=True),
 )
 _PLACE = {metric.metric: place for place, metric in enumerate(KNOWN)}

@@ -456,6 +456,27 @@ class Framework(ABC):
         `compiled`, which compiles a function.
         """
 
+    def save_native(
+        self,
+        network: Any,
+        inputs: tuple[Array, ...],
+        folder: Path,
+    ) -> dict[str, str]:
+        """Write a network in the framework's own format, which needs no code of this project.
+
+        Only the number of rows stays free; other sizes are those of the inputs.
+
+        Args:
+            network: Network of this framework, which stays as it is.
+            inputs: Of two rows or more.
+            folder: Where the file goes.
+
+        Returns:
+            MLflow's name of the format under `flavor`, with the versions that MLflow records;
+            empty if the framework has no such format.
+        """
+        return {}
+
     @abstractmethod
     def compilations(self) -> int:
         """Count compilations.

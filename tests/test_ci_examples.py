@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +59,11 @@ def test_levels_are_the_tags_of_the_jobs() -> None:
         assert level["commit"] == name
         assert f"git tag -f {name}" in steps()["Name both commits"]["run"]
         assert any(f"git tag -f {name}" in line for line in job("gitlab-ci.yml")["script"])
+
+
+def test_each_command_of_a_gitlab_job_can_fail_it() -> None:
+    """GitLab runs them under `set -e`, which a failure before `&&` does not end."""
+    assert not [line for line in job("gitlab-ci.yml")["script"] if "&&" in line or ";" in line]
 
 
 def repository(folder: Path, *seconds: float) -> str:
@@ -109,4 +117,77 @@ def test_job_fails_only_for_the_slower_commit(
     card = summary.read_text()
     assert card.startswith("# ")
     assert len(card.encode()) < 65_536  # of a comment
-    assert "| wall time |" in card
+    assert "| time (wall time) |" in card
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make an environment for a job: its pip, with the packages that are installed here."""
+    folder = tmp_path_factory.mktemp("image")
+    venv.create(folder, with_pip=True, symlinks=True)
+    packages = next(folder.glob("lib/python*/site-packages"))
+    purelib = sysconfig.get_path("purelib")
+    paths = [purelib, *(path for path in sys.path if path.endswith("-packages"))]
+    (packages / "packages.pth").write_text("\n".join(dict.fromkeys(paths)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy what pip builds, which would write next to it."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in ("experiments", "models", "tracking"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "requirements.txt", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.skipif(not shutil.which("gitlab-ci-local"), reason="npm's gitlab-ci-local is missing")
+@pytest.mark.parametrize(("seconds", "end"), [((0.5, 1.0), "FAIL 4"), ((0.5, 0.5), "")])
+def test_gitlab_job_fails_only_for_the_slower_commit(
+    tmp_path: Path, image: Path, source: Path, seconds: tuple[float, float], end: str
+) -> None:
+    """Run the whole job without its container: the installation, the race, the card, the report.
+
+    Needs a package index, for the tools that build evenhand.
+    """
+    base = repository(tmp_path, *seconds)
+    subprocess.run(
+        ["git", "-C", str(tmp_path), "remote", "add", "origin", "https://git.example.org/a/b.git"],
+        check=True,
+    )
+    shutil.copy(EXAMPLES / "race.toml", tmp_path)
+    (tmp_path / "requirements.txt").write_text("numpy\n")
+    settings = "--blocks 12 --margin 0.2 --figures false --others_limit_percent 100"
+    content = (EXAMPLES / "gitlab-ci.yml").read_text().replace("--blocks 12", settings)
+    (tmp_path / ".gitlab-ci.yml").write_text(content)
+    variables = {
+        "CI_PIPELINE_SOURCE": "merge_request_event",
+        "CI_MERGE_REQUEST_DIFF_BASE_SHA": base,
+        "EVENHAND": f"file://{source}",
+    }
+    options = [f"--variable={name}={text}" for name, text in variables.items()]
+    inherited = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(("MLFLOW_", "VIRTUAL_ENV", "PYTHON"))
+    }
+    path = f"{image / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["gitlab-ci-local", "--force-shell-executor", "--no-color", *options],
+        cwd=tmp_path,
+        env={**inherited, "PATH": path, "HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+    )
+    output = done.stdout + done.stderr
+    ends = re.findall(r"^race finished in \S+ (?:s|min)(.*)$", output, re.MULTILINE)
+    assert [text.strip() for text in ends] == [end], output
+    assert ("FAIL  race" if end else "PASS  race") in output
+    assert "race > | time (wall time) |" in done.stdout, output  # of the card
+    reports = list(tmp_path.glob(".gitlab-ci-local/artifacts/race/.evenhand/journal/*/report"))
+    assert len(reports) == 1, output
+    assert (reports[0] / "report.html").exists()

@@ -93,7 +93,7 @@ def check(words: list[str]) -> None:
             check_tests(options)
         case ["srun", *options]:
             check(list(dropwhile(lambda word: word.startswith("--"), options)))
-        case ["pip" | ".tensorflow/bin/pip", "install", *options]:
+        case ["pip" | ".next/bin/pip" | ".tensorflow/bin/pip", "install", *options]:
             check_installation(options)
         case ["export", *variables]:
             assert all(

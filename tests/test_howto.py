@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import socket
 import subprocess
@@ -19,11 +20,11 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from experiments.cli.codes import DONE, NO_VERDICT, WRONG_CALL
+from experiments.cli.codes import CONDITION_HOLDS, DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from tests.conftest import ROOT, Place
 from tests.documented import commands
-from tests.experiments.comparison.campaigns import runs
+from tests.experiments.comparison.campaigns import BLEU, LOSS, RATE, STEP, runs
 from tests.experiments.test_compare import store_runs
 from tracking.records import StoredRun
 from tracking.store import Store
@@ -163,6 +164,58 @@ def test_autologged_scripts_reach_a_verdict(store: Store, place: Place) -> None:
     rows = {row["metric"]: row for row in result["rows"]}
     assert {rows[name]["n_blocks"] for name in ("fit_seconds", "test_accuracy")} == {6}
     assert "not comparable" not in {rows[name]["verdict"] for name in ("fit_seconds",)}
+
+
+def gate(text: str, place: Place, run_id: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the exit code of the gate's script."""
+    script = place.folder / "gate.py"
+    script.write_text(text)
+    monkeypatch.setattr(sys, "argv", [str(script), run_id])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script))
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("factor", "spread", "blocks", "verdict", "code"),
+    [
+        (1.0, 0.005, 8, "equivalent", DONE),
+        (1.2, 0.01, 8, "slower", CONDITION_HOLDS),
+        (1.03, 0.05, 8, "inconclusive", NO_VERDICT),
+        (0.95, 0.05, 8, "inconclusive", DONE),  # neither shown to be faster nor equivalent
+        (0.8, 0.01, 5, "inconclusive", NO_VERDICT),  # too few blocks, whatever the interval
+    ],
+)
+def test_gate_decides_by_the_interval(
+    store: Store,
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    factor: float,
+    spread: float,
+    blocks: int,
+    verdict: str,
+    code: int,
+) -> None:
+    """TensorFlow's steps take `factor` times as long; loss and BLEU are equal on both sides."""
+    page = "validation-gate.md"
+    planted = runs(factors={"tensorflow": factor}, spread=spread, blocks=blocks)
+    store_runs(store, planted)
+    judged = {RATE: True, STEP: False, LOSS: False, BLEU: True}
+    options = ["--figures=false", "--outcomes", ",".join(judged)]
+    options += ["--output", str(place.folder / "out")]
+    assert main(["compare", "--experiment", "captioning", *options]) in (DONE, NO_VERDICT)
+    (comparison,) = store.runs("comparisons")
+    (text,) = (place.folder / "out").glob("*/comparison.json")
+    rows = {row["metric"]: row for row in json.loads(text.read_text())["rows"]}
+    assert {rows[RATE]["kind"], rows[LOSS]["kind"]} == {"ratio", "difference"}
+    assert rows[RATE]["verdict"] == verdict
+    script = re.sub("(?m)^greater_is_better = .*", f"greater_is_better = {judged}", python(page))
+    assert gate(script, place, comparison.run_id, monkeypatch) == code
+    from_file = next(line for line in script.splitlines() if line.startswith("rows = pd.DataFrame"))
+    from_table = python(page, 1).replace("captioning", "comparisons")
+    as_table = script.replace(from_file, from_table)
+    assert as_table != script
+    assert gate(as_table, place, comparison.run_id, monkeypatch) == code
 
 
 def shell(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -97,6 +97,18 @@ def experiment_path(account: Account | None, team: str, name: str) -> str:
     return f"{team}/{name}" if account and team else name
 
 
+def registered_model(account: Account | None, team: str, name: str) -> str:
+    """Return the registered model of that name that an account may write: `team.name`, or `name`.
+
+    Args:
+        account: Who is logged in; None on a server without accounts.
+        team: Team of the account that the work is for; empty if it is of none.
+        name: Name with or without the team.
+    """
+    is_complete = not (account and team) or name.startswith(f"{team}.")
+    return name if is_complete else f"{team}.{name}"
+
+
 def launches(account: Account | None, team: str) -> str:
     """Return the experiment in which `mlflow run` opens an account's runs."""
     return f"{team}/{LAUNCHES}" if account and team else DEFAULT

@@ -15,6 +15,7 @@ from functools import lru_cache
 from tracking.records import (
     DatasetUsed,
     Metrics,
+    ModelRegistered,
     ModelSaved,
     Point,
     Record,
@@ -38,6 +39,8 @@ LARGEST = 2**63 - 1
 _KEY = re.compile(rf"[/\w.\- :]{{1,{KEY_CHARACTERS}}}")
 # An origin stands in a filter between quotes.
 _ORIGIN = re.compile(r"[\w.\- :/|@+·]{1,250}")
+# On servers with teams a dot stands behind the team.
+_REGISTERED_MODEL = re.compile(r"[A-Za-z0-9][\w+=-]*(?:[. ][A-Za-z0-9][\w+=-]*)*", re.ASCII)
 # A database stores no NUL, and no half of a surrogate pair.
 _NOT_STORED = re.compile("[\0\ud800-\udfff]")
 
@@ -48,6 +51,11 @@ def is_origin(text: str) -> bool:
 
 def is_experiment(text: str) -> bool:
     return 0 < len(text) <= EXPERIMENT_NAME_CHARACTERS and not _NOT_STORED.search(text)
+
+
+def is_registered_model(text: str) -> bool:
+    """Return whether a text can name a registered model, also on servers with teams."""
+    return len(text) <= KEY_CHARACTERS and _REGISTERED_MODEL.fullmatch(text) is not None
 
 
 def is_path(text: str) -> bool:
@@ -92,6 +100,11 @@ def acceptable_part(record: Record) -> tuple[Record | None, list[str]]:
         case ModelSaved():
             trouble = key_trouble(re.sub("[/:]", "()", record.name))
             return (None, [trouble]) if trouble else (record, [])
+        case ModelRegistered():
+            if not is_registered_model(record.name):
+                return None, [f"{ascii(record.name)[:60]} is no name of a registered model"]
+            values, reasons = _pairs(record.tags)
+            return replace(record, tags=values), reasons
     return record, []
 
 

@@ -1,4 +1,8 @@
-"""Provenance of a measurement: commit, packages, processor, accelerator, machine."""
+"""Provenance of a measurement: commit, packages, processor, accelerator, machine.
+
+Imports within the package are relative here, since MLflow's plugin loads this module under another
+name (`evenhand_run_context.py`).
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tracking.cpus import cpus
+from .cpus import cpus
 
 PACKAGES = ("numpy", "mlflow", "scipy", "statsmodels", "sacrebleu")
 # Packages of which each release is made for one release of the other.
 RELEASED_TOGETHER = (frozenset({"torch", "torchvision"}), frozenset({"jax", "jaxlib"}))
-# Environment variables that change the speed or the results of frameworks.
+# Environment variables that change the speed or the results of frameworks. TF_CLI_… and so on are
+# Terraform's.
 VARIABLES = re.compile(
     r"(CUBLAS|CUDA|CUDNN|DNNL|GOMP|JAX|KERAS|KMP|MALLOC|MKL|NCCL|NVIDIA|OMP|ONEDNN|OPENBLAS"
-    r"|PYTORCH|TF|TORCH\w*|XLA)_\w+"
+    r"|PYTORCH|TF(?!_(?:CLI|TOKEN|VAR)_)|TORCH\w*|XLA)_\w+"
     r"|GLIBC_TUNABLES|LD_PRELOAD|NPROC"
 )
+# Part of the name of a variable whose value is never recorded.
+SECRET = re.compile(r"TOKEN|PASSW|SECRET|KEY|CREDENTIAL", re.IGNORECASE)
 # Exceptions: set for each cell, or names of folders, messages and programs.
 IMMATERIAL = re.compile(
     r"CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|HOME|PATH|CACHE_PATH|VERSION\w*)"
@@ -35,6 +42,12 @@ IMMATERIAL = re.compile(
 # Devices that a CUDA program sees.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ROOT = Path(__file__).resolve().parent.parent
+# Ends of lines that look like secrets, and passwords in addresses: every user reads tags.
+SECRET_TEXT = re.compile(
+    r"((?:token|passw(?:or)?d|secret|credentials?|(?:api|access|private|secret)_?key)[\"']?"
+    r"\s*[:=]\s*)\S.*|(://[^/\s:@]*:)[^@\s/]+(?=@)",
+    re.IGNORECASE,
+)
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 
 
@@ -81,7 +94,9 @@ def variables(of_process: Mapping[str, str], *, material: bool = False) -> dict[
     return {
         name: text
         for name, text in sorted(of_process.items())
-        if VARIABLES.fullmatch(name) and not (material and IMMATERIAL.fullmatch(name))
+        if VARIABLES.fullmatch(name)
+        and not SECRET.search(name)
+        and not (material and IMMATERIAL.fullmatch(name))
     }
 
 
@@ -136,7 +151,11 @@ def environment_tags(
         installed: Packages of another interpreter than this.
     """
     hardware = machine()
-    tags = {"cpu": f"{hardware['cores']} × {hardware['cpu']}", "gpu": ", ".join(hardware["gpus"])}
+    tags = {
+        "cpu": f"{hardware['cores']} × {hardware['cpu']}",
+        "gpu": ", ".join(hardware["gpus"]),
+        "machine.system": hardware["system"],
+    }
     versions = packages(of_frameworks) if installed is None else installed
     tags |= {f"version.{name}": version for name, version in versions.items()}
     inherited = variables(os.environ, material=True)
@@ -159,16 +178,19 @@ def commit(folder: Path | None = None) -> str:
 
 
 def changes() -> str:
-    """Return how tracked files differ from the commit, as git prints it; empty outside of git."""
+    """Return how tracked files differ from the commit, as git prints it; empty outside of git.
+
+    What follows a name such as `password` or `token` is masked.
+    """
     try:
-        return git(*_DIFF, "HEAD")
+        return SECRET_TEXT.sub(lambda match: f"{match[1] or match[2]}***", git(*_DIFF, "HEAD"))
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
 @cache
 def gpus() -> list[str]:
-    from tracking.sensors import nvml
+    from . import nvml
 
     return nvml.names()
 

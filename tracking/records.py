@@ -143,6 +143,7 @@ class ModelSaved:
         columns: MLflow's type of what a client may send, by name; a `binary` one is base64 in
             `example`. If empty, all names of `example` are texts.
         outputs: The same of the answer. If empty, the answer is the text `output`.
+        native: Result of `Framework.save_native`, whose file is in `data`; empty without one.
     """
 
     run: str
@@ -155,6 +156,24 @@ class ModelSaved:
     columns: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
     description: str = ""
+    native: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelRegistered:
+    """Registered model `name` that has the run's logged model as a version.
+
+    Attributes:
+        tags: Of the version; earlier ones below `verdict/` go.
+        aliases: Aliases that the version gets.
+        removed_aliases: Aliases that no version of the registered model keeps.
+    """
+
+    run: str
+    name: str
+    tags: dict[str, str]
+    aliases: tuple[str, ...] = ()
+    removed_aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,7 +187,9 @@ class RunClosed:
     status: str = ""
 
 
-Record = RunOpened | Tags | Metrics | Artifact | DatasetUsed | ModelSaved | RunClosed
+Record = (
+    RunOpened | Tags | Metrics | Artifact | DatasetUsed | ModelSaved | ModelRegistered | RunClosed
+)
 _TYPES: dict[str, Any] = {kind.__name__: kind for kind in typing.get_args(Record)}
 
 

@@ -44,6 +44,7 @@ from mlflow.utils.mlflow_tags import (
     MLFLOW_GIT_DIRTY,
     MLFLOW_GIT_REPO_URL,
     MLFLOW_LOGGED_ARTIFACTS,
+    MLFLOW_MODEL_VERSIONS,
     MLFLOW_RUN_NAME,
     MLFLOW_SOURCE_NAME,
     MLFLOW_SOURCE_TYPE,
@@ -58,6 +59,7 @@ from tracking.records import (
     Artifact,
     DatasetUsed,
     Metrics,
+    ModelRegistered,
     ModelSaved,
     Point,
     Record,
@@ -92,6 +94,11 @@ PROBE = "evenhand.probe"
 
 ROOT = Path(__file__).resolve().parent.parent
 LOADER = re.compile(r"(?:experiments|models)(?:\.[a-z_][a-z0-9_]*)+")
+# Formats of networks by MLflow's flavor: the file, the option that has its folder, the versions.
+NATIVE = {
+    "pytorch": ("model.pt2", "model_data", {"pytorch_version"}),
+    "keras": ("model.keras", "data", {"keras_version", "keras_backend"}),
+}
 REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?==[\w.+!-]+")
 
 
@@ -420,6 +427,7 @@ class Store:
                 Artifact: self._log_artifact,
                 DatasetUsed: self._log_dataset,
                 ModelSaved: self._log_model,
+                ModelRegistered: self._register_model,
                 RunClosed: self._close,
             }
             log[kind](run_id, records[0], folder)
@@ -493,7 +501,7 @@ class Store:
     def _log_model(self, run_id: str, record: ModelSaved, folder: Path) -> None:
         """Log a model by the client's steps: `log_model` would load it, and a framework with it."""
         data = _below(folder, record.data)
-        _check_model(record)
+        _check_model(record, data)
         run = self._ask(self._client.get_run, run_id)
         outputs = run.outputs.model_outputs if run.outputs else []
         linked = {output.model_id for output in outputs}
@@ -531,6 +539,49 @@ class Store:
             params=run.data.params,
             tags=note(record.description) if record.description else {},
         )
+
+    def _register_model(self, run_id: str, record: ModelRegistered, _: Path) -> None:
+        """Make a run's model a version of a registered model, or update the version that it is."""
+        run = self._ask(self._client.get_run, run_id)
+        if not (run.outputs and run.outputs.model_outputs):
+            raise Rejected(ErrorCode.NOT_FOUND, f"{record.name}: the run has no logged model")
+        model_id = run.outputs.model_outputs[0].model_id
+        version = _again(lambda: self._find_or_create_version(run_id, model_id, record))
+        place, client = (record.name, version.version), self._client
+        for key, text in record.tags.items():
+            if version.tags.get(key) != text:
+                self._ask(client.set_model_version_tag, *place, key, text)
+        for key in version.tags.keys() - record.tags.keys():
+            if key.startswith("verdict/"):
+                self._ask(client.delete_model_version_tag, *place, key)
+        for alias in record.aliases:
+            self._ask(client.set_registered_model_alias, record.name, alias, version.version)
+        if record.removed_aliases:
+            aliases = self._ask(client.get_registered_model, record.name).aliases
+            for alias in aliases.keys() & set(record.removed_aliases):
+                self._ask(client.delete_registered_model_alias, record.name, alias)
+
+    def _find_or_create_version(self, run_id: str, model_id: str, record: ModelRegistered) -> Any:
+        condition = f"name = '{record.name}' and run_id = '{run_id}'"
+        versions = self._ask(self._client.search_model_versions, condition)
+        if versions:
+            return versions[0]
+        with suppress(Rejected):  # it exists; if it may not be made, nor may its version
+            self._ask(self._client.create_registered_model, record.name)
+        version = self._ask_once(
+            self._client.create_model_version,
+            record.name,
+            f"models:/{model_id}",
+            run_id,
+            record.tags,
+            await_creation_for=0,
+            model_id=model_id,
+        )
+        # the link from the model's page, which servers make and files do not
+        if MLFLOW_MODEL_VERSIONS not in self._ask(self._client.get_logged_model, model_id).tags:
+            link = json.dumps([{"name": version.name, "version": version.version}])
+            self._ask(self._client.set_logged_model_tags, model_id, {MLFLOW_MODEL_VERSIONS: link})
+        return version
 
     def _log_quality(self, run: Any, model_id: str) -> None:
         """Log the run's metrics of its network again as the model's, with the data set used."""
@@ -857,10 +908,10 @@ def _below(folder: Path, path: str) -> Path:
     return target
 
 
-def _check_model(record: ModelSaved) -> None:
-    """Raise Rejected for a loader that is not ours, or a requirement without a version.
+def _check_model(record: ModelSaved, data: Path) -> None:
+    """Raise Rejected for a foreign loader, a requirement without a version, or a pickled network.
 
-    Users of a model import its loader and install its packages.
+    Users of a model import its loader, install its packages and open its network.
     """
     source = ROOT / f"{record.loader.replace('.', '/')}.py"
     is_ours = LOADER.fullmatch(record.loader) and source.is_file()
@@ -870,6 +921,12 @@ def _check_model(record: ModelSaved) -> None:
     for requirement in record.requirements:
         if not REQUIREMENT.fullmatch(requirement):
             text = f"{ascii(requirement)[:100]} is no requirement NAME==VERSION"
+            raise Rejected(ErrorCode.DENIED, text)
+    if record.native:
+        file, _, versions = NATIVE.get(record.native.get("flavor", ""), ("", "", set[str]()))
+        is_alone = (data / file).is_file() and not list(data.glob("*.pth"))
+        if not file or not is_alone or record.native.keys() != {"flavor", *versions}:
+            text = f"{ascii(record.native)[:100]} is no network in a format of evenhand's"
             raise Rejected(ErrorCode.DENIED, text)
 
 
@@ -887,6 +944,10 @@ def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> Non
         name: base64.b64decode(text) if record.columns.get(name) == "binary" else text
         for name, text in record.example.items()
     }
+    if record.native:
+        flavor, *versions = record.native.items()
+        _, folder, _ = NATIVE[flavor[1]]
+        model.add_flavor(flavor[1], **{folder: f"data/{data.name}"}, **dict(versions))
     mlflow.pyfunc.save_model(
         path=str(path),
         mlflow_model=model,

@@ -21,6 +21,12 @@ mkdir -p secrets certificates
 for secret in database_password store_password admin_password session_key; do
     [ -s "secrets/$secret" ] || openssl rand -hex 24 > "secrets/$secret"
 done
+# The log-in of compose.login.yaml: oauth2-proxy's cookies, and the proof that a header is the proxy's.
+if [ -s secrets/client_secret ]; then
+    [ -s secrets/cookie_secret ] || printf %s "$(openssl rand -hex 16)" > secrets/cookie_secret
+    [ -s secrets/proxy_secret ] || openssl rand -hex 24 > secrets/proxy_secret
+    echo "proxy_set_header X-Evenhand-Proxy-Secret $(cat secrets/proxy_secret);" > secrets/proxy_secret.conf
+fi
 if [ ! -s certificates/server.crt ]; then
     openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj "/CN=$name" -addext "subjectAltName=DNS:$name" \
         -keyout certificates/server.key -out certificates/server.crt 2> /dev/null

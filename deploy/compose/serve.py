@@ -9,6 +9,7 @@ from pathlib import Path
 
 from deploy import authentication
 from deploy.copies import Bucket
+from deploy.guard.process import PROXY_SECRET
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECRETS = Path(os.environ.get("SECRETS", "/run/secrets"))
@@ -50,6 +51,7 @@ def main() -> None:
     """Replace this process by the server's. No password is in an address or an argument."""
     passwords = {name: read_secret(f"{name}_password") for name in ("database", "store", "admin")}
     session_key = read_secret("session_key")
+    proxy_secret = read_secret("proxy_secret") if (SECRETS / "proxy_secret").exists() else ""
     drop_root()
     settings = Path(os.environ.get("TMPDIR", "/tmp")) / "auth.ini"
     authentication.write_settings(settings, DATABASE)
@@ -58,6 +60,7 @@ def main() -> None:
         **os.environ,
         "PGPASSWORD": passwords["database"],
         "PYTHONPATH": str(ROOT),
+        PROXY_SECRET: proxy_secret,
         **authentication.environment(settings, DATABASE, passwords["admin"], session_key),
     }
     name, port = os.environ["SERVER_NAME"], os.environ.get("PORT", "5000")

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import sys
 from collections.abc import Sequence
-
-KEEP_ALIVE_SECONDS = 20
-STATEMENT_SECONDS = 60
-# A worker that does not answer in this time is ended. A busy one may need some seconds.
-HEALTHCHECK_SECONDS = 30
+from typing import Any
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -33,28 +28,23 @@ def main(arguments: Sequence[str]) -> None:
     # Read when MLflow is imported, here and in every worker.
     os.environ["MLFLOW_SERVER_ALLOWED_HOSTS"] = args.hosts
     os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"] = args.origins
-    from deploy.guard import backend
-    from deploy.guard.connections import BoundedProtocol
+    from deploy.guard import backend, process
 
-    _, largest = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (largest, largest))
-    backend.prepare(args.artifacts)
-    # libpq reads it in every worker.
-    os.environ.setdefault("PGOPTIONS", f"-c statement_timeout={STATEMENT_SECONDS}s")
+    try:
+        process.prepare(args.artifacts)
+    except ValueError as error:
+        parser.error(str(error))
+    options: dict[str, Any] = process.UVICORN
     uvicorn.run(
         "deploy.guard.app:create",
         factory=True,
         host=args.host,
         port=args.port,
         workers=args.workers,
-        http=BoundedProtocol,
-        ws="none",
         proxy_headers=bool(args.proxies),
         forwarded_allow_ips=args.proxies or None,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_worker_healthcheck=HEALTHCHECK_SECONDS,
-        server_header=False,
         log_config=str(backend.LOG_CONFIG),
+        **options,
     )
 
 

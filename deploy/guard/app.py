@@ -28,7 +28,14 @@ from deploy import readiness
 from deploy.guard import backend, bodies, content, names, routes, searches
 from deploy.guard.backend import Account
 from deploy.guard.bodies import IncomingBody, StreamedBody
-from deploy.guard.logins import Logins, header
+from deploy.guard.logins import (
+    PROXY_SECRET_HEADER,
+    PROXY_USER_HEADER,
+    Logins,
+    ProxyLogins,
+    header,
+)
+from deploy.guard.process import PROXY_SECRET
 from deploy.guard.refusal import Reason, Refusal
 from deploy.guard.routes import Route, Routes
 from deploy.guard.searches import Turns
@@ -45,8 +52,11 @@ CREATED = {
     "registered-models/rename": ("registered_model", "new_name"),
 }
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
-# MLflow's own systems of rights and places, which this server does not use.
-DROPPED_HEADERS = {b"x-mlflow-workspace", b"x-mlflow-authorization"}
+# MLflow's own systems of rights and places, which this server does not use, and a proxy's log-in,
+# which is read before.
+DROPPED_HEADERS = {
+    b"x-mlflow-workspace", b"x-mlflow-authorization", PROXY_SECRET_HEADER, PROXY_USER_HEADER,
+}  # fmt: skip
 # Account of open routes.
 ANONYMOUS = Account("", 0, is_admin=False)
 
@@ -58,7 +68,8 @@ def create() -> ASGIApp:
     origins = os.environ["MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"].split(",")
     searches.install()
     largest_upload_bytes = int(os.environ.get(LARGEST_UPLOAD, 2 * 2**30))
-    return Guard(backend.application(), origins, largest_upload_bytes)
+    proxy_logins = ProxyLogins(os.environ.get(PROXY_SECRET, ""))
+    return Guard(backend.application(), origins, largest_upload_bytes, proxy_logins)
 
 
 def _end_with(main: Any) -> None:
@@ -93,16 +104,21 @@ class Guard:
         application: MLflow's.
         origins: Addresses of the server's own pages.
         largest_upload_bytes: Size of the largest artifact.
+        proxy_logins: Users whom a proxy has authenticated.
     """
 
     def __init__(
-        self, application: ASGIApp, origins: Iterable[str], largest_upload_bytes: int
+        self,
+        application: ASGIApp,
+        origins: Iterable[str],
+        largest_upload_bytes: int,
+        proxy_logins: ProxyLogins,
     ) -> None:
         self._application = application
         self._origins = frozenset(origins)
         self._largest_upload_bytes = largest_upload_bytes
         self._routes = Routes(routes.classes())
-        self._logins = Logins()
+        self._logins, self._proxy_logins = Logins(), proxy_logins
         self._turns = Turns()
         self._ready = Readiness()
 
@@ -131,6 +147,7 @@ class Guard:
         origin = header(scope["headers"], b"origin")
         if origin and origin not in self._origins:  # MLflow admits any page of the same machine
             raise Refusal(Reason.DENIED, "pages of other addresses may not send requests")
+        user_of_proxy = self._proxy_logins.user(scope["headers"])
         # To WSGI an underscore is the same as a hyphen.
         scope["headers"] = [
             (name, value)
@@ -140,8 +157,7 @@ class Guard:
         route = self._routes.match(scope["method"], scope["path"])
         account = ANONYMOUS
         if route is None or route.kind != routes.OPEN:
-            client = scope["client"][0] if scope.get("client") else ""
-            account = await self._logins.account(header(scope["headers"], b"authorization"), client)
+            account = await self._account(scope, user_of_proxy)
             if route is None or route.kind == routes.REFUSED:
                 offered = "experiments, runs, artifacts and models"
                 raise Refusal(
@@ -152,6 +168,15 @@ class Guard:
             if path := route.named.get("artifact_path"):
                 content.check_path(path, is_upload=route.kind == routes.UPLOAD)
         return Exchange(route, account, scope, receive, send, size)
+
+    async def _account(self, scope: Scope, user_of_proxy: str) -> Account:
+        if not user_of_proxy:
+            client = scope["client"][0] if scope.get("client") else ""
+            return await self._logins.account(header(scope["headers"], b"authorization"), client)
+        account, authorization = await self._proxy_logins.account(user_of_proxy)
+        others = [item for item in scope["headers"] if item[0].lower() != b"authorization"]
+        scope["headers"] = [*others, (b"authorization", authorization)]
+        return account
 
     async def _answer(self, exchange: Exchange) -> None:
         route, scope = exchange.route, exchange.scope

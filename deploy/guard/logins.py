@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import anyio
 from cachetools import TTLCache
@@ -33,6 +33,8 @@ REMEMBERED = 10_000
 MAX_WAITING, MAX_WAITING_OF_ADDRESS = 32, 8
 LONGEST_NAME = 250
 HISTORY_DAYS, DAY_SECONDS = 30, 86_400
+# oauth2-proxy names the user in the first one, and the proxy proves by the second who it is.
+PROXY_USER_HEADER, PROXY_SECRET_HEADER = b"x-auth-request-email", b"x-evenhand-proxy-secret"
 SET_VARIABLES = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
 
 
@@ -190,6 +192,52 @@ class Logins:
 
         check.add_done_callback(finish)
         return await asyncio.shield(check)
+
+
+class ProxyLogins:
+    """Users whom a proxy has authenticated and names in a header.
+
+    A secret that only the proxy and this server know proves that the proxy sent the header. Its
+    address would not: the client's may stand in its place, and other containers share a network.
+
+    Args:
+        secret: The proxy's secret; with "" no header is believed.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+    def user(self, headers: Sequence[tuple[bytes, bytes]]) -> str:
+        """Return the user whom the proxy names, or "".
+
+        Raises:
+            Refusal: The proxy's header comes twice, or together with a password.
+        """
+        if not self._secret:
+            return ""
+        sent = header(headers, PROXY_SECRET_HEADER).encode("latin-1")
+        if not hmac.compare_digest(sent, self._secret):
+            return ""
+        user = header(headers, PROXY_USER_HEADER)
+        if user and header(headers, b"authorization"):
+            raise Refusal(Reason.AMBIGUOUS, "a request has a password or the proxy's log-in")
+        return user
+
+    async def account(self, user: str) -> tuple[Account, bytes]:
+        """Return the account of a user of the proxy, and the header by which MLflow accepts it.
+
+        Raises:
+            Refusal: There is no account of this name.
+        """
+        entry = None
+        if user.isprintable() and len(user) <= LONGEST_NAME:
+            entry = await anyio.to_thread.run_sync(backend.proxy_account, user)
+        if entry is None:
+            shown = ascii(user)[1:-1][:LONGEST_NAME]
+            right = f"evenhand admin --action=add_user --user={shown} --team=TEAM"
+            text = f"{shown} has no account on this server; an administrator adds it: {right}"
+            raise Refusal(Reason.UNKNOWN_USER, text)
+        return entry
 
 
 def _credentials(authorization: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ class Reason(StrEnum):
     TOO_SLOW = "too_slow"
     NO_LOGIN = "no_login"
     DENIED = "denied"
+    UNKNOWN_USER = "unknown_user"  # the proxy's log-in was right, and nobody made an account
     NOT_OFFERED = "not_offered"
     NOT_FOUND = "not_found"
     WAIT = "wait"
@@ -32,6 +33,7 @@ ANSWERS = {
     Reason.TOO_SLOW: (408, "TEMPORARILY_UNAVAILABLE"),
     Reason.NO_LOGIN: (401, "UNAUTHENTICATED"),
     Reason.DENIED: (403, "PERMISSION_DENIED"),
+    Reason.UNKNOWN_USER: (403, "PERMISSION_DENIED"),
     Reason.NOT_OFFERED: (403, "PERMISSION_DENIED"),
     Reason.NOT_FOUND: (404, "RESOURCE_DOES_NOT_EXIST"),
     Reason.WAIT: (429, "REQUEST_LIMIT_EXCEEDED"),

@@ -24,7 +24,7 @@ from experiments.contract import DEVICE, NO_DEVICE, CellSpec
 from models import frameworks
 from models.contract import Framework
 from models.errors import NoDevice
-from tracking import clock
+from tracking import clock, nvml
 from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import (
     Artifact,
@@ -36,7 +36,6 @@ from tracking.records import (
     Tags,
     to_line,
 )
-from tracking.sensors import nvml
 
 PROGRESS_SECONDS = 0.2
 LOOK_SECONDS = 0.05  # the parent reads its counters in this time, not in the first step

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from experiments.contract import CellSpec, Output
 from models.contract import Framework
-from tracking import sensors
+from tracking import nvml, sensors
 from tracking.records import Tags
-from tracking.sensors import Sample, nvml
+from tracking.sensors import Sample
 
 # Longest warm-up, and its length where no clock can be read.
 LIMIT_SECONDS, BLIND_SECONDS = 30.0, 5.0
@@ -109,9 +109,7 @@ def of_gpu(
 
     def read() -> dict[str, float]:
         return {
-            f"system/{gpu.key}_{name}": value
-            for gpu in gpus
-            for name, value in gpu.read({}, None).items()
+            f"system/{gpu.key}_{name}": value for gpu in gpus for name, value in gpu.read().items()
         }
 
     keys = [gpu.key for gpu in gpus]

@@ -116,6 +116,8 @@ def verdict_code(failing: Sequence[Condition], comparison: Comparison) -> int:
 
     if conditions.matching(failing, comparison):
         return CONDITION_HOLDS
+    if conditions.without_runs(failing, comparison):
+        return FAILED  # more blocks change nothing
     is_done = conditions.are_settled(failing, comparison)
     return DONE if is_done or is_by_mlflow() else NO_VERDICT
 
@@ -123,12 +125,16 @@ def verdict_code(failing: Sequence[Condition], comparison: Comparison) -> int:
 def print_conditions(
     failing: Sequence[Condition], comparison: Comparison, display: Display
 ) -> None:
-    """Print the conditions that hold, with the first finding by which they do."""
+    """Print the conditions that hold, with the first finding by which they do, or that cannot."""
     from experiments.comparison.report import wording
     from experiments.comparison.verdicts import conditions
 
     for text, findings in conditions.matching(failing, comparison).items():
         line = f"fail_if={text} holds: {wording.sentence(findings[0])}"
+        display.say(line, style="bold red")
+    for condition in conditions.without_runs(failing, comparison):
+        metric = condition.metric or "an outcome that it is about"
+        line = f"fail_if={condition} cannot be judged: no run has {metric}"
         display.say(line, style="bold red")
 
 

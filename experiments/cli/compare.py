@@ -67,7 +67,8 @@ def run(settings: Compare, display: Display) -> int:
     runs = _read(store, selection, display.step)
     runs, notes = _without_running(store, selection, runs)
     answer, notes = _judge(settings, store, selection, runs, notes, display.step)
-    conditions.check(failing, {row.metric for row in answer.comparison.rows})
+    outcomes = {finding.row.metric: finding.outcome for finding in answer.comparison.findings}
+    conditions.check(failing, outcomes.values(), answer.comparison.primary)
     if answer.report is None:
         raise EvenhandError(
             ErrorCode.UNWRITABLE, f"{answer.trouble}; choose another folder (output=DIR)"

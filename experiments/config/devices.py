@@ -80,7 +80,7 @@ def gpus_of_cell(device: str, workers: int, variables: Mapping[str, str]) -> tup
     if device != "cuda":
         return ()
     try:
-        from tracking.sensors import nvml  # help does not need it
+        from tracking import nvml  # help does not need it
 
         return tuple(card.uuid for card in nvml.visible_cards(variables))[:workers]
     except Exception:  # NVML has many error classes; a framework may see the GPU all the same

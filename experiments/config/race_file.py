@@ -15,9 +15,9 @@ from experiments.config import durations
 from experiments.config.settings import suggestion
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
+from tracking.provenance import SECRET
 
 # Names of environment variables whose values are never recorded.
-SECRET = re.compile(r"TOKEN|PASSW|SECRET|KEY|CREDENTIAL", re.IGNORECASE)
 MASK = "***"
 # A shorter value of such a variable is a switch or a number, which other texts contain too.
 SECRET_CHARACTERS = 4

@@ -517,6 +517,28 @@ class CampaignSettings:
         return self.max_blocks if self.until_settled else self.blocks
 
 
+@dataclass(frozen=True)
+class ModelSettings(CampaignSettings):
+    """Settings of experiments whose trained networks are worth keeping."""
+
+    save_model: str = setting(
+        "first",
+        "log the trained network as an MLflow model: of the first block, of all, none",
+        choices=("first", "all", "none"),
+        group="records",
+        affects_measurement=False,
+        searchable=False,
+        advanced=True,
+    )
+    register: str = setting(
+        "",
+        "registered model that gets a version of each framework, with the verdict as tags",
+        group="records",
+        not_logged=True,
+        advanced=True,
+    )
+
+
 def parse(kind: type[T], presets: Mapping[str, Mapping[str, Any]], options: Mapping[str, str]) -> T:
     """Return settings from text: defaults, then the preset's, then those of the call.
 

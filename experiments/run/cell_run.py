@@ -8,7 +8,7 @@ import math
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from experiments.config import devices, interpreters, variation, virtual_environ
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
 from experiments.config.stopping import STOP
-from experiments.contract import CellSpec, DatasetInfo, Job, Node, Treatment
+from experiments.contract import OUTLIVED, CellSpec, DatasetInfo, Job, Node, RunStore, Treatment
 from experiments.run.cell_process import CellProcess, Watch
 from experiments.run.recorder import Recorder
 from experiments.run.scheduler import CellResult, Skip
@@ -28,7 +28,16 @@ from models import frameworks
 from models import own as own_models
 from tracking import clock, provenance
 from tracking.cpus import quota
-from tracking.records import Artifact, DatasetUsed, RunClosed, RunKind, RunOpened, RunOutcome, Tags
+from tracking.records import (
+    Artifact,
+    DatasetUsed,
+    Record,
+    RunClosed,
+    RunKind,
+    RunOpened,
+    RunOutcome,
+    Tags,
+)
 from tracking.store import Unreachable, note, schema, source
 
 if TYPE_CHECKING:
@@ -76,8 +85,8 @@ class CellRun:
         self._data = prepared.data_for(task.treatment)
         self._began = time.monotonic()
         spec = cell_spec(prepared, task, recorder.folder, recorder.nodes)
-        self._after_cell = workloads.load(spec.workload).after_cell
-        if self._after_cell:
+        self._workload = workloads.load(spec.workload)
+        if self._workload.after_cell:
             environment = {**spec.environment, **recorder.variables_of_scripts(spec.run)}
             spec = replace(spec, environment=environment)
         self.spec = replace(spec, in_turns=in_turns)
@@ -109,23 +118,16 @@ class CellRun:
             return replace(closed, reason=f"{process.phase}: {closed.reason}")
         return closed
 
-    def _collect(self) -> None:
-        """Record what the cell's program has logged in MLflow by itself."""
-        assert self._after_cell
-        try:
-            metrics, tags = self._after_cell(self.spec, self._recorder.store)
-        except Unreachable as error:
-            metrics, tags = {}, {"not_available.script_runs": str(error)[:200]}
-        write_metrics(self.spec.run, metrics, self._recorder.write)
-        self.process.latest |= metrics
-        if tags:
-            self._recorder.write(Tags(self.spec.run, dict(tags)))
-
     def close(self, closed: RunClosed) -> CellResult:
         """Record the load by others and the run's end; show it."""
         recorder, spec, process = self._recorder, self.spec, self.process
-        if self._after_cell and closed.outcome == RunOutcome.OK:
-            self._collect()
+        if closed.outcome != RunOutcome.OK:
+            if self._workload.end_leftovers and (text := self._workload.end_leftovers(spec.path)):
+                recorder.write(Tags(spec.run, {OUTLIVED: text}))
+        elif not recorder.is_part:
+            self.process.latest |= record_script_results(
+                spec.workload, spec.run, spec.inputs, recorder.store, recorder.write
+            )
         phase = ""
         if closed.outcome == RunOutcome.OUT_OF_MEMORY:
             phases = self.task.treatment.settings.get("phases", ())
@@ -140,7 +142,7 @@ class CellRun:
             recorder.write(Tags(spec.run, recorder.warning_tags))
         metrics = process.latest | process.background.metrics
         if metrics:
-            self._keep_metrics(metrics)
+            _keep_metrics(spec.run, recorder.folder, spec.folder, metrics, recorder.write)
         recorder.write(closed)
         reasons = "; ".join(filter(None, (closed.reason, disturbed)))
         why = f" ({reasons})" if reasons else ""
@@ -156,16 +158,89 @@ class CellRun:
             "repeats" in self.task.tags,
         )
 
-    def _keep_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Record the file of all metrics, for persons: MLflow does not show each."""
-        values = {
-            key: value if math.isfinite(value) else str(value)
-            for key, value in sorted(metrics.items())
-        }
-        with suppress(OSError):  # a full disk, which the journal reports
-            path = self.spec.path / METRICS
-            path.write_text(json.dumps(values, indent=1), encoding="utf-8")
-            self._recorder.write(Artifact(self.spec.run, f"{self.spec.folder}/{METRICS}"))
+
+def record_script_results(
+    workload: str,
+    run: str,
+    inputs: Mapping[str, Any],
+    store: RunStore,
+    write: Callable[[Record], None],
+) -> Mapping[str, float]:
+    """Record what the program of a cell has logged in MLflow by itself. Return its metrics.
+
+    Args:
+        workload: Of the cell.
+        run: Of the cell.
+        inputs: That the cell was sent.
+        store: Tracking server of the program.
+        write: Takes the records.
+    """
+    after_cell = workloads.load(workload).after_cell
+    if not after_cell:
+        return {}
+    try:
+        metrics, tags = after_cell(run, inputs, store)
+    except Unreachable as error:
+        metrics, tags = {}, {"not_available.script_runs": str(error)[:200]}
+    write_metrics(run, metrics, write)
+    if tags:
+        write(Tags(run, dict(tags)))
+    return metrics
+
+
+def record_script_results_of_job(
+    prepared: PreparedCampaign,
+    opened: RunOpened,
+    journal: Path,
+    store: RunStore,
+    write: Callable[[Record], None],
+) -> None:
+    """Record what the program of a job's cell has logged in MLflow, for a node without network.
+
+    Args:
+        prepared: The campaign.
+        opened: Run of the cell, which succeeded.
+        journal: Folder of the campaign.
+        store: Tracking server.
+        write: Takes the records.
+    """
+    inputs = {
+        treatment.name: prepared.data_for(treatment).inputs
+        for treatment in prepared.plan.treatments
+    }
+    name, key = opened.tags.get("treatment"), opened.tags.get("cell")
+    if name not in inputs or not key:
+        return
+    workload = prepared.module.workload
+    metrics = record_script_results(workload, opened.run, inputs[name], store, write)
+    if metrics:
+        folder = _folder_of(key, opened.run)
+        with suppress(OSError, ValueError):
+            recorded = json.loads((journal / folder / METRICS).read_text(encoding="utf-8"))
+            _keep_metrics(opened.run, journal, folder, {**recorded, **metrics}, write)
+
+
+def _keep_metrics(
+    run: str,
+    journal: Path,
+    folder: str,
+    metrics: Mapping[str, float],
+    write: Callable[[Record], None],
+) -> None:
+    """Record the file of all metrics, for persons: MLflow does not show each."""
+    values = {
+        key: value if math.isfinite(float(value)) else str(value)
+        for key, value in sorted(metrics.items())
+    }
+    with suppress(OSError):  # a full disk, which the journal reports
+        text = json.dumps(values, indent=1)
+        (journal / folder / METRICS).write_text(text, encoding="utf-8")
+        write(Artifact(run, f"{folder}/{METRICS}"))
+
+
+def _folder_of(key: str, run: str) -> str:
+    """Return the folder of a cell's run below the campaign's."""
+    return f"cells/{key}/{run[:8]}"
 
 
 def measure(
@@ -230,7 +305,7 @@ def cell_spec(
         settings={name: value for name, value in values if name not in not_sent},
         inputs=dict(task.inputs),
         journal=str(journal.resolve()),
-        folder=f"cells/{task.key}/{task.run[:8]}",
+        folder=_folder_of(task.key, task.run),
         checkpoint=str(checkpoint_of(journal, task.key)),
         cpus=devices.cpus_of_cells(settings),
         nodes=nodes,

@@ -72,6 +72,7 @@ def open_journal(
         "run": run.run,
         "run_id": run_id,
         "experiment": opened.experiment,
+        "experiment_id": store.experiment_id(opened.experiment),
         "settings": asdict(settings),
         "idle": asdict(prepared.machine),
         "data": prepared.data.dataset.digest,

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
+
 from experiments import studies, workloads
 from experiments.comparison.judgement import ComparisonResult, ComparisonSpec, ReportOptions, answer
 from experiments.comparison.report import rendering
@@ -18,7 +20,7 @@ from experiments.comparison.verdicts import conditions
 from experiments.comparison.verdicts.conditions import Condition
 from experiments.config import settings as settings_
 from experiments.config.console import Display
-from experiments.config.settings import CampaignSettings
+from experiments.config.settings import CampaignSettings, ModelSettings
 from experiments.config.stopping import Interrupted
 from experiments.contract import Progress
 from experiments.planning.design import Cell
@@ -30,6 +32,7 @@ from experiments.run import (
     mlflow_run,
     opening,
     preparation,
+    registration,
     resume,
     rules,
 )
@@ -133,9 +136,12 @@ def restart(
         description = journal.read_campaign(folder)
         settings = resume.settings_of(description, folder, overrides, display.step)
         plan = plan_.from_values(description["plan"]) if "plan" in description else None
-        prepared = preparation.prepare(study, settings, display, plan)
+        backends.cancel(folder, description["run_id"])  # they may use what is made anew
+        # before the preparation, whose idle check they would disturb
+        warnings = resume.end_leftovers(study, folder)
+        prepared = preparation.prepare(study, settings, display, plan).with_data(warnings)
         resume.require_same_data(description, prepared)
-        backends.gather(records, description["run_id"])
+        backends.gather(records, prepared)
         opening.reopen(description, records)
         resume.record_length(records, description, settings)
     except BaseException:
@@ -232,8 +238,9 @@ def _judge_and_report(
     """
     recorder = campaign.recorder
     result: ComparisonResult | None = None
+    settings, runs = campaign.settings, None
     try:
-        result = _judge(campaign, progress)
+        result, runs = _judge(campaign, progress)
     except UsageError as error:  # a single framework was compared, or a single one succeeded
         headline = f"No verdict: {error}."
         sentences = [headline]
@@ -251,6 +258,9 @@ def _judge_and_report(
         **_description(campaign, sentences, result),
         **(table_tag(VERDICTS) if result and result.report else {}),
     }
+    if isinstance(settings, ModelSettings) and settings.register:
+        spec, comparison = question(campaign.prepared), result.comparison if result else None
+        registration.register(campaign, settings.register, headline, spec, comparison, runs)
     outcome, reason = RunOutcome.OK, ""
     if not all_ok:
         outcome, reason = RunOutcome.FAILED, "some cells failed; resume runs them again"
@@ -287,8 +297,8 @@ def question(prepared: PreparedCampaign) -> ComparisonSpec:
     )
 
 
-def _judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
-    """Compare the finished runs and write the report.
+def _judge(campaign: Campaign, progress: Progress) -> tuple[ComparisonResult, pd.DataFrame]:
+    """Compare the finished runs and write the report. Return the result and the runs' table.
 
     They come from the server or, while that is not reachable, from the journal.
     """
@@ -320,7 +330,9 @@ def _judge(campaign: Campaign, progress: Progress) -> ComparisonResult:
         more_blocks=partial(resume.advice, campaign),
         link=link,
     )
-    return answer(question(prepared), table(runs), recorder.folder / "report", options, steps)
+    judged_runs = table(runs)
+    result = answer(question(prepared), judged_runs, recorder.folder / "report", options, steps)
+    return result, judged_runs
 
 
 def _description(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -123,14 +123,38 @@ def _check_where_cells_run(prepared: PreparedCampaign, display: Display) -> list
     if not settings.on_cluster:
         display.step(f"check {', '.join(settings.frameworks)}", 0, None)
         return _check_frameworks(prepared)
+    results: list[CheckResult] = _call_on_node(
+        settings, partial(_check_frameworks, prepared), display
+    )
+    return results
+
+
+def _call_on_node(settings: CampaignSettings, task: Callable[[], Any], display: Display) -> Any:
     from experiments.run.backends import cluster
 
     with tempfile.TemporaryDirectory(prefix="check-", dir=settings.journal) as folder:
-        task = partial(_check_frameworks, prepared)
-        results: list[CheckResult] = cluster.call(
+        return cluster.call(
             settings, Path(folder).resolve(), "evenhand-check", task, display.waiting
         )
-    return results
+
+
+def check_folders(prepared: PreparedCampaign, display: Display) -> None:
+    """Raise UsageError if a node of a cluster lacks a folder that cells need."""
+    settings, folders = prepared.settings, prepared.data.folders
+    if not (settings.on_cluster and folders):
+        return
+    display.begin("check")
+    missing = _call_on_node(settings, partial(_missing_folders, folders), display)
+    if missing:
+        raise UsageError(
+            ErrorCode.NOT_FOUND,
+            f"executor=slurm: a node has no folder {missing[0]}; every node must share it: "
+            "set cwd, or cache=DIR for environments and commits",
+        )
+
+
+def _missing_folders(folders: Sequence[str]) -> list[str]:
+    return [folder for folder in folders if not Path(folder).is_dir()]
 
 
 def _check_frameworks(prepared: PreparedCampaign) -> list[CheckResult]:

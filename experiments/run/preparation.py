@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from experiments.comparison.verdicts import conditions
 from experiments.config import devices, interpreters, memory, variation, virtual_environments
 from experiments.config import settings as settings_
 from experiments.config.console import Display
-from experiments.config.settings import MAX_SMOKE_BLOCKS, SMOKE, CampaignSettings
+from experiments.config.settings import MAX_SMOKE_BLOCKS, SMOKE, CampaignSettings, ModelSettings
 from experiments.contract import DatasetInfo, Prepared, Progress, Study, Treatment
 from experiments.planning import treatments
 from experiments.run import backends, machine_state, preflight, scheduler
@@ -23,12 +23,13 @@ from experiments.run.plan import Plan
 from experiments.workloads.command import environments
 from models import frameworks
 from models import own as own_models
-from tracking import accounts
+from tracking import accounts, limits, plain
 from tracking.errors import ErrorCode, UsageError
 from tracking.sensors import load
 from tracking.store import Store
 
 MAX_NAME_CHARACTERS = 100  # as the header of a column
+REPORTED = "; declare what scripts report as [outcomes.NAME] in race.toml"
 NO_DATA = Prepared(DatasetInfo("", "", "", {}, {}), {})
 
 
@@ -98,14 +99,18 @@ def prepare(
     if not draft.settings.on_cluster:  # jobs of a cluster check their nodes themselves
         device, workers = devices.resolve_all(draft.settings)[0], draft.settings.workers_of_a_cell
         machine = machine_state.observe(began, device, workers)
+    named = replace(draft.settings, team=team)
+    if isinstance(named, ModelSettings) and named.register:
+        named = replace(named, register=accounts.registered_model(account, team, named.register))
     draft = replace(
         draft,
-        settings=replace(draft.settings, team=team),
+        settings=named,
         data=data,
         machine=machine,
         experiment=accounts.experiment_path(account, team, study),
         launches=accounts.launches(account, team),
     )
+    preflight.check_folders(draft, display)
     prepared = preflight.check_devices(draft, display)
     prepared = preflight.prove(_with_data_of_treatments(prepared, display), display)
     return replace(prepared, plan=_by_machine(prepared)).with_data(
@@ -174,6 +179,8 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
             ErrorCode.TOO_LARGE,
             f"name has {len(settings.name):,} characters; at most {MAX_NAME_CHARACTERS}",
         )
+    if isinstance(settings, ModelSettings) and settings.register:
+        _check_registration(settings, studies.load(study).strata(settings))
     scheduler.check_stopping(settings)
     for level in variation.each(settings):
         memory.size(level.memory_limit)
@@ -187,11 +194,32 @@ def check_settings(study: str, settings: CampaignSettings) -> None:
         devices.check_variables(devices.resolve_all(level), os.environ)
     backends.check(settings)
     module = studies.load(study)
-    studies.primary(module, settings)  # raises for what it does not judge
-    metrics = [outcome.metric for outcome in studies.outcomes(module, settings)]
-    failing = conditions.parse(settings.fail_if)
-    if module.reported is None:  # else programs report further metrics, known only afterwards
-        conditions.check(failing, metrics)
+    conditions.check(
+        conditions.parse(settings.fail_if),
+        studies.outcomes(module, settings),
+        studies.primary(module, settings),  # raises for what it does not judge
+        REPORTED if module.reported else "",
+    )
+
+
+def _check_registration(settings: ModelSettings, strata: Collection[str]) -> None:
+    if not limits.is_registered_model(settings.register):
+        raise UsageError(
+            ErrorCode.INVALID_VALUE,
+            f"register={plain.short(settings.register)} is no name of a registered model; use "
+            "letters, digits, _ + = - and, each between two of them, single dots and spaces",
+        )
+    if settings.save_model == "none":
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"register={settings.register} needs logged models; add save_model=first",
+        )
+    if strata:
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"register={settings.register} needs one verdict for each framework; choose one "
+            f"{', '.join(strata)}",
+        )
 
 
 def _with_data_of_treatments(prepared: PreparedCampaign, display: Display) -> PreparedCampaign:

@@ -50,6 +50,7 @@ class Recorder:
         place_tags: Of where such a part runs.
         called: The name of this process in the reason of a cell that a signal ended.
         nodes: Nodes that cells may use, see `CellSpec`.
+        is_part: True if these records are a part of a campaign.
     """
 
     def __init__(
@@ -57,9 +58,11 @@ class Recorder:
     ) -> None:
         self.folder = part_of or records.folder
         description = journal.read_campaign(self.folder)
+        self.is_part = part_of is not None
         self.run: str = description["run"]
         self.run_id: str = description["run_id"]
         self.experiment: str = description["experiment"]
+        self._experiment_id: str = description.get("experiment_id", "")
         self.resume_command = _resume_command(description, self.folder.parent)
         self.machine = MachineState.from_values(description.get("idle", {}))
         self.place_tags: dict[str, str] = {}
@@ -117,12 +120,14 @@ class Recorder:
         Its runs carry a tag, and are never that of the cell: a script that sets an experiment or
         a server crashes in a run that it has not opened.
         """
-        experiment = self.store.experiment_id(self.experiment)
+        if not self._experiment_id:  # a journal without it
+            self._experiment_id = self.store.experiment_id(self.experiment)
         context = {**_run_context(), SCRIPT_OF: run}
         return {
             "MLFLOW_TRACKING_URI": self.store.absolute_uri,
-            "MLFLOW_EXPERIMENT_ID": experiment,
+            "MLFLOW_EXPERIMENT_ID": self._experiment_id,
             "MLFLOW_RUN_CONTEXT": json.dumps(context),
+            "EVENHAND_CONTEXT": "off",  # the cell has these tags, and a script is timed
         }
 
     # ---- around a cell

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments import studies
+from experiments import studies, workloads
 from experiments.comparison.report.card import Advice
 from experiments.config import settings as settings_
 from experiments.config.settings import MAX_BLOCKS, CampaignSettings
@@ -56,6 +56,18 @@ def settings_of(
         preparation.make_environments(settings, progress)
     require_extendable(settings, before, folder, description["run"])
     return settings
+
+
+def end_leftovers(study: str, folder: Path) -> tuple[str, ...]:
+    """End what killed cells have left running, and return a warning that names it, if any.
+
+    Args:
+        study: Name of the experiment.
+        folder: Of the campaign's journal, which no other process writes.
+    """
+    end = workloads.load(studies.load(study).workload).end_leftovers
+    text = end(folder.resolve()) if end else ""
+    return (f"{text}; ended before the campaign goes on",) if text else ()
 
 
 def require_same_data(description: Mapping[str, Any], prepared: PreparedCampaign) -> None:
@@ -131,7 +143,7 @@ def same_settings(
                 f"resume: {name} was {settings_.to_text(before)} at the beginning "
                 f"and cannot become {overrides[name]}; start anew",
             )
-    changed = set(overrides) & {"cache", "journal", *open_ended(settings)}
+    changed = set(overrides) & {"cache", "journal", "register", *open_ended(settings)}
     if overrides.get("executor") == "local":  # options of the cluster go with it
         changed |= settings_.of_group(settings, "cluster")
     return replace(settings, **{name: getattr(requested, name) for name in changed})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -21,9 +22,9 @@ from experiments.selftest.cells import CellOutcome
 from experiments.selftest.checks import Check, Context, Figure, Skip, reason_missing
 from experiments.selftest.children import ProbeError, probe
 from models import parity
-from tracking import provenance
+from tracking import nvml, provenance
 from tracking.records import RunOutcome
-from tracking.sensors import Sample, Sampler, Sensors, nvml
+from tracking.sensors import Sample, Sampler, Sensors
 
 # Relative L2 errors against float64 that each precision may have.
 ERRORS = {"float32": (0.0, 2e-6), "tf32": (1e-4, 3e-3), "bfloat16": (1e-3, 0.1)}
@@ -40,6 +41,11 @@ PATHS = os.pathsep.join(
 )
 GIB, MIB = 2**30, 2**20
 ENERGY_SECONDS, SENSOR_SECONDS = 5.0, 0.1
+# Script of a child of a race's command.
+HOLD_GIB = (
+    "import time, torch; held = torch.ones(2**30, dtype=torch.uint8, device='cuda'); "
+    "torch.cuda.synchronize(); time.sleep(2)"
+)
 
 
 def _visible_gpu(context: Context) -> None:
@@ -312,6 +318,21 @@ def _cells(context: Context) -> None:
         context.report(label, ratio)
 
 
+def _command(context: Context) -> None:
+    context.installed("pytorch")
+    if not find_spec("pydantic"):
+        raise Skip("pydantic is not installed, and a race checks its commands with it")
+    in_child = f"{shlex.quote(sys.executable)} -c {shlex.quote(HOLD_GIB)} & wait $!"
+    values: dict[str, Any] = {"frameworks": (), "level": (f"holds={in_child}",)}
+    result = cells.run(context.folder, "race", "", context.device, **values)
+    context.equal("command", result.outcome, RunOutcome.OK, result.reason)
+    used = result.metrics.get("memory/peak_device_process_bytes")
+    if used is None:
+        context.report("memory of its child", None, "the driver does not report it")
+    else:  # CUDA itself takes some hundred megabytes
+        context.within("memory of its child, GiB", used / GIB, 1, 2)
+
+
 def _grid(
     context: Context, framework: str, model: str, side: int, rows: int, **values: Any
 ) -> CellOutcome:
@@ -425,5 +446,11 @@ CHECKS: Sequence[Check] = (
         "cells end well; on a GPU a step is within 3 % of a plain loop's",
         _cells,
         on_cpu=True,
+    ),
+    Check(
+        17,
+        "memory of a command",
+        "1 GiB that a child of a race's command holds is the command's, up to 1 GiB more",
+        _command,
     ),
 )

@@ -101,7 +101,7 @@ def cell_spec(
         threads=merged.threads or max(1, threads),
         block=block,
         settings={name: value for name, value in cell_values if name not in not_sent},
-        inputs=dict(prepared.inputs),
+        inputs=dict(prepared.of_treatment.get(treatment.name, prepared).inputs),
         journal=str(folder.resolve()),
         folder=f"cells/{study}-{framework}-{run_id[:8]}",
         checkpoint=str(folder.resolve() / f"checkpoint-{run_id[:8]}"),

@@ -18,7 +18,11 @@ from tracking.accounts import ROLES, USERS
 from tracking.errors import ErrorCode, UsageError
 from tracking.store import Rejected, Store
 
-NAME = re.compile(r"[a-z][a-z0-9_-]{1,39}")
+# The server's guard has the same rules.
+NAMES = {
+    "team": (r"[a-z][a-z0-9_-]{1,39}", "2 to 40 small letters, digits, - or _"),
+    "user": (r"[A-Za-z][A-Za-z0-9._@-]{1,63}", "2 to 64 letters, digits, . _ - or @"),
+}
 SECRET_BYTES = 18
 ABOUT_LAUNCHES = "Launches\n\nOne run per `mlflow run`; it leads to its campaign."
 Lines = tuple[list[str], Table | None]
@@ -137,11 +141,11 @@ def _password(store: Store, settings: Admin, method: str, endpoint: str) -> str:
 
 
 def _name(text: str, setting: str) -> str:
-    if not NAME.fullmatch(text):
+    pattern, right = NAMES[setting]
+    if not re.fullmatch(pattern, text):
         raise UsageError(
             ErrorCode.INVALID_VALUE,
-            f"{setting}={text} is no name; write 2 to 40 small letters, digits, - or _, "
-            f"a letter first",
+            f"{setting}={text} is no name; write {right}, a letter first",
         )
     return text
 

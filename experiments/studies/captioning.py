@@ -15,7 +15,7 @@ from experiments.config.settings import (
     MAX_ROWS,
     MAX_SIDE,
     MAX_STEPS,
-    CampaignSettings,
+    ModelSettings,
     setting,
 )
 from experiments.contract import Scaling, Study
@@ -23,7 +23,7 @@ from experiments.metrics import outcome
 
 
 @dataclass(frozen=True)
-class Settings(CampaignSettings):
+class Settings(ModelSettings):
     """Settings of the captioning study."""
 
     data: str = setting(
@@ -168,15 +168,6 @@ class Settings(CampaignSettings):
         minimum=1,
         maximum=1_000,
         group="inference",
-        advanced=True,
-    )
-    save_model: str = setting(
-        "first",
-        "log the captioner as an MLflow model",
-        choices=("first", "all", "none"),
-        group="records",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
 

@@ -14,7 +14,7 @@ from experiments.config.settings import (
     MAX_ROWS,
     MAX_SIDE,
     MAX_STEPS,
-    CampaignSettings,
+    ModelSettings,
     setting,
 )
 from experiments.contract import Scaling, Study, Treatment
@@ -23,7 +23,7 @@ from experiments.planning.treatments import compared, controls
 
 
 @dataclass(frozen=True)
-class Settings(CampaignSettings):
+class Settings(ModelSettings):
     """Settings of the classification study."""
 
     model: str = setting("resnet18", "a model that takes images, by folder name", group="training")
@@ -129,15 +129,6 @@ class Settings(CampaignSettings):
         minimum=1,
         maximum=MAX_STEPS,
         group="inference",
-        advanced=True,
-    )
-    save_model: str = setting(
-        "first",
-        "log the classifier as an MLflow model",
-        choices=("first", "all", "none"),
-        group="records",
-        affects_measurement=False,
-        searchable=False,
         advanced=True,
     )
     profile: bool = setting(

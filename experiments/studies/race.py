@@ -42,10 +42,6 @@ class Settings(CampaignSettings):
             "malloc",
             "allow_unequal",
             "protocol",
-            "partition",
-            "nodes",
-            "gres",
-            "time_limit",
         }
     )
 
@@ -99,12 +95,6 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
         raise UsageError(
             ErrorCode.UNSUPPORTED,
             "pairing=interleaved: a command runs as a whole and takes no turns; leave it out",
-        )
-    if settings.on_cluster:
-        raise UsageError(
-            ErrorCode.UNSUPPORTED,
-            f"executor={settings.executor}: a race runs on this machine only; "
-            "call it inside of a job, srun evenhand race …",
         )
     levels = []
     for name, level in race_of(settings).levels.items():

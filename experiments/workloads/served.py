@@ -14,7 +14,7 @@ from typing import Any
 from experiments.contract import CellSpec
 from experiments.datasets.images import Image, decode_picture
 from models import frameworks
-from models.contract import Framework
+from models.contract import Array, Framework
 from models.weights import read_safetensors, write_safetensors
 from tracking import provenance
 from tracking.records import ModelSaved
@@ -25,6 +25,8 @@ COLUMNS = {"image": "string"}
 ERROR = "error"
 EXAMPLE_SIDE = 224
 NO_PICTURE = "no picture: send its bytes in image (base64 in JSON)"
+# Distributions that models need besides those of their framework.
+REQUIRED = ("numpy", "pandas", "pillow", "safetensors")
 WEIGHTS = "weights.safetensors"
 
 
@@ -110,6 +112,7 @@ def save(
     *,
     title: str,
     description: Mapping[str, Any],
+    inputs: tuple[Array, ...],
     request: Mapping[str, str],
     answers: Mapping[str, str],
     text: str,
@@ -124,6 +127,7 @@ def save(
         loader: Module with `_load_pyfunc`.
         title: Of the network; left out of the model's name if the study has it, too.
         description: Content of `model.json`, besides the framework.
+        inputs: What the network takes, of two rows or more.
         request: Example of a request.
         answers: Column -> type of the answers, the main one first.
         text: Description for users.
@@ -133,7 +137,13 @@ def save(
     write_safetensors(framework.weights(network), folder / WEIGHTS)
     content = {"framework": framework.name, **description}
     (folder / "model.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
-    needed = {"numpy", "pillow", "safetensors", "pandas", *packages}
+    try:
+        native = framework.save_native(network, inputs, folder)
+    except Exception as error:  # the cell has been measured: the model does without
+        logging.getLogger(__name__).exception("the network could not be saved for MLflow's flavor")
+        native = {}
+        text += f" It has no native network ({type(error).__name__}: {str(error)[:200]})."
+    needed = {*REQUIRED, *packages}
     needed.update(frameworks.described(framework.name).distributions)
     versions = provenance.versions_of(sorted(needed))
     return ModelSaved(
@@ -143,10 +153,12 @@ def save(
         f"{cell.folder}/{folder.name}",
         dict(request),
         next(iter(answers)),
-        tuple(f"{package}=={version}" for package, version in versions.items()),
+        # a local label, as in 2.15.0+cpu, is of another index than pip's default
+        tuple(f"{name}=={version.partition('+')[0]}" for name, version in versions.items()),
         COLUMNS,
         {**answers, ERROR: "string"},
         text,
+        native,
     )
 
 

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.group import Group, Team, native
+from tests.deploy.group import (
+    PROXY,
+    PROXY_SECRET,
+    Group,
+    Team,
+    add_teams,
+    free_port,
+    mlflow_server,
+    native,
+)
 from tracking.store import Store
 
 
@@ -21,6 +30,21 @@ def place() -> Iterator[Path]:
     for server in folder.iterdir():
         native("stop", server)
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def mlflow_group(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Group]:
+    """Yield `mlflow server --app-name evenhand` on SQLite, with a team and a trusted proxy."""
+    folder = tmp_path_factory.mktemp("plugin")
+    shutil.copy(empty_store, folder / "store.db")
+    store, accounts = (f"sqlite:///{folder}/{name}.db" for name in ("store", "accounts"))
+    proxies = {"FORWARDED_ALLOW_IPS": PROXY, "EVENHAND_PROXY_SECRET": PROXY_SECRET}
+    options = ("--workers", "1")
+    with mlflow_server(
+        folder, store, accounts, *options, proxy_port=free_port(), **proxies
+    ) as made:
+        add_teams(made, {"vision": "alice"})
+        yield made
 
 
 @pytest.fixture(scope="module")

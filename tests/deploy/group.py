@@ -22,10 +22,13 @@ from urllib.parse import urlsplit
 import psutil
 import requests
 
+from deploy import authentication
 from tests import warm
-from tests.conftest import PYTHONPATH, ROOT
+from tests.conftest import PYTHONPATH, ROOT, wait_for
 
 API = "/api/2.0/mlflow"
+# Address and secret of the proxy that the server of `mlflow server` trusts.
+PROXY, PROXY_SECRET = "127.0.0.2", secrets.token_hex(24)
 # Copy of Python of the group's server, if it needs one: others use it too, to save time.
 _copies: list[Path] = []
 
@@ -123,6 +126,16 @@ class Group:
         return requests.request(method, f"{self.uri}{address}", **options)
 
 
+def add_teams(made: Group, of_team: dict[str, str]) -> None:
+    """Create teams of a user each."""
+    with ThreadPoolExecutor(len(of_team)) as at_once:
+        for done in at_once.map(lambda team: made.admin(action="add_team", team=team), of_team):
+            assert done.returncode == 0, done.stdout + done.stderr
+    for team, user in of_team.items():  # one after the other: each reads the list of users
+        done = made.admin(action="add_user", user=user, team=team)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @contextmanager
 def running() -> Iterator[Group]:
     """Yield a server with three teams of a user each."""
@@ -138,17 +151,57 @@ def running() -> Iterator[Group]:
         _copies.append(folder / "python")
     made = Group(folder, f"http://127.0.0.1:{port}", place / "accounts", proxy_port)
     made.accounts.mkdir()
-    of_team = {"vision": "alice", "speech": "bob", "text": "carol"}
-    with ThreadPoolExecutor(len(of_team)) as at_once:
-        for done in at_once.map(lambda team: made.admin(action="add_team", team=team), of_team):
-            assert done.returncode == 0, done.stdout + done.stderr
-    for team, user in of_team.items():  # one after the other: each reads the list of users
-        done = made.admin(action="add_user", user=user, team=team)
-        assert done.returncode == 0, done.stdout + done.stderr
+    add_teams(made, {"vision": "alice", "speech": "bob", "text": "carol"})
     yield made
     _copies.clear()
     native("stop", folder)
     subprocess.Popen(["rm", "-rf", str(place)])  # its copy of Python has 20,000 files
+
+
+@contextmanager
+def mlflow_server(
+    folder: Path,
+    backend_uri: str,
+    accounts_uri: str,
+    *options: str,
+    proxy_port: int = 0,
+    **named: str,
+) -> Iterator[Group]:
+    """Yield a server of `mlflow server --app-name evenhand` with an administrator alone.
+
+    named: more variables of its environment.
+    """
+    port, password = free_port(), secrets.token_hex()
+    made = Group(folder, f"http://127.0.0.1:{port}", folder / "accounts", proxy_port)
+    if proxy_port:
+        hosts = f"127.0.0.1:{port},localhost:{proxy_port}"
+        options = ("--allowed-hosts", hosts, *options)
+    made.accounts.mkdir()
+    (folder / "secrets.json").write_text(json.dumps({"admin_password": password}))
+    authentication.write_settings(folder / "auth.ini", accounts_uri)
+    environment = made.environment("") | named
+    environment |= authentication.environment(
+        folder / "auth.ini", backend_uri, password, secrets.token_hex()
+    )
+    command = [sys.executable, "-m", "mlflow", "server", "--app-name", "evenhand"]
+    command += ["--port", str(port), "--artifacts-destination", str(folder / "artifacts"), *options]
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+    (folder / "server.pid").write_text(str(process.pid))
+    try:
+        wait_for(lambda: process.poll() is not None or is_ready(made), 90)
+        assert process.poll() is None, (folder / "server.log").read_text()
+        yield made
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def is_ready(group: Group) -> bool:
+    try:
+        return requests.get(f"{group.uri}/ready", timeout=5).status_code == 200
+    except requests.RequestException:
+        return False
 
 
 def ask(

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
@@ -32,6 +33,7 @@ def started(
     port: int,
     resolver: str = "127.0.0.1",
     confined: Sequence[str] = (),
+    login: Login | None = None,
 ) -> Iterator[tuple[str, Path]]:
     """Nginx with both of compose's files, their places and ports replaced. Address and certificate.
 
@@ -42,6 +44,10 @@ def started(
         folder / "compose",
         ignore=shutil.ignore_patterns("secrets", "certificates", ".env"),
     )
+    if login:
+        (folder / "compose" / "secrets").mkdir()
+        for name, text in {"client_secret": "the provider's", "proxy_secret": login.secret}.items():
+            (folder / "compose" / "secrets" / name).write_text(text)
     drawn = subprocess.run(
         ["sh", str(folder / "compose" / "secrets.sh"), "localhost"],
         capture_output=True,
@@ -49,39 +55,69 @@ def started(
         timeout=60,
     )
     assert drawn.returncode == 0, drawn.stderr
-    filled = {
+    certificate = folder / "compose" / "certificates" / "server.crt"
+    variables = {
         "SERVER_NAME": "localhost",
         "UPSTREAM": upstream,
         "RESOLVER": resolver,
         "PORT": str(port),
-        "CERTIFICATES": str(folder / "compose" / "certificates"),
+        "CERTIFICATES": str(certificate.parent),
         "LARGEST_UPLOAD": "1m",
+        "LOGIN": login.address if login else "",
+        "SECRETS": str(folder / "compose" / "secrets"),
     }
+    templates = {"default.conf": (folder / "compose" / "nginx.conf.template").read_text()}
+    if login:
+        text = (folder / "compose" / "nginx.login.conf.template").read_text()
+        templates["login.server"] = text
+        if login.server:
+            templates["default.conf"] = login.server.replace("8080", str(port))
+    address = f"{'http' if login and login.server else 'https'}://localhost:{port}"
+    with running_nginx(folder, templates, variables, confined):
+        wait_for(lambda: answers(address, certificate), 20)
+        yield address, certificate
+
+
+@dataclass(frozen=True)
+class Login:
+    """Log-in by oauth2-proxy.
+
+    Attributes:
+        address: Of oauth2-proxy.
+        secret: The proxy's.
+        server: Template in place of compose's.
+    """
+
+    address: str
+    secret: str
+    server: str = ""
+
+
+@contextmanager
+def running_nginx(
+    folder: Path, templates: dict[str, str], variables: dict[str, str], confined: Sequence[str]
+) -> Iterator[None]:
+    """Run nginx with compose's main file and these templates in conf.d, filled in."""
     (folder / "conf.d").mkdir()
-    server = Template((folder / "compose" / "nginx.conf.template").read_text()).safe_substitute(
-        filled
-    )
-    (folder / "conf.d" / "default.conf").write_text(server)
+    local = str(folder / "conf.d")
+    for name, text in templates.items():
+        filled = Template(text).safe_substitute(variables)
+        (folder / "conf.d" / name).write_text(filled.replace("/etc/nginx/conf.d", local))
     main = (folder / "compose" / "nginx.conf").read_text()
-    for place, local in {
+    for place, name in {
         "/etc/nginx/conf.d": "conf.d",
         "/tmp/nginx.pid": "nginx.pid",
         "/dev/stderr": "error.log",
     }.items():
         assert place in main
-        main = main.replace(place, f"{folder}/{local}")
+        main = main.replace(place, f"{folder}/{name}")
     (folder / "nginx.conf").write_text(main.replace("/dev/stdout", f"{folder}/access.log"))
     command = [*confined, str(NGINX), "-c", str(folder / "nginx.conf"), "-p", str(folder)]
     checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     process = subprocess.Popen([*command, "-g", "daemon off;"])
-    address, certificate = (
-        f"https://localhost:{port}",
-        folder / "compose" / "certificates" / "server.crt",
-    )
     try:
-        wait_for(lambda: answers(address, certificate), 20)
-        yield address, certificate
+        yield
     finally:
         process.terminate()
         process.wait(10)

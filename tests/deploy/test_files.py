@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ from tests.conftest import ROOT
 
 DEPLOY = ROOT / "deploy"
 COMPOSE = (DEPLOY / "compose" / "compose.yaml").read_text()
+LOGIN = (DEPLOY / "compose" / "compose.login.yaml").read_text()
 CAMPAIGN = DEPLOY / "kubernetes" / "campaign"
-MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "evenhand.yaml").read_text()))
+MANIFESTS, OF_LOGIN = (
+    list(yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text()))
+    for name in ("evenhand", "login")
+)
 VERSIONS = ("1.25", "1.31", kubernetes_validate.latest_version())
 WITH_CAPABILITIES = shutil.which("setpriv") if os.getuid() == 0 else None
 
@@ -55,6 +60,45 @@ def test_compose_follows_its_specification() -> None:
         for kind in ("secrets", "networks"):
             assert set(service.get(kind, [])) <= set(results[kind])
         assert set(service.get("depends_on", {})) <= set(results["services"])
+
+
+def merged(base: Any, added: Any) -> Any:
+    """Merge a second file into a first one as Docker Compose does: lists are joined."""
+    if isinstance(base, dict):
+        return {
+            key: merged(base[key], added[key]) if key in base and key in added else value
+            for key, value in {**base, **added}.items()
+        }
+    return [*base, *added] if isinstance(base, list) else added
+
+
+def test_login_adds_to_compose() -> None:
+    base, added = yaml.safe_load(COMPOSE), yaml.safe_load(LOGIN)
+    both = merged(base, added)
+    PyCompose.from_yaml(yaml.safe_dump(both)).validate()
+    assert both["services"]["tracking"]["secrets"][-1] == "proxy_secret"
+    for service in added["services"].values():
+        assert set(service.get("secrets", [])) <= set(added["secrets"])
+        for volume in service.get("volumes", []):
+            assert (DEPLOY / "compose" / volume.partition(":")[0]).is_file()
+    settings = tomllib.loads((DEPLOY / "compose" / "oauth2-proxy.cfg").read_text())
+    files = {Path(text).name for name, text in settings.items() if name.endswith("_file")}
+    assert files == set(added["services"]["login"]["secrets"])
+    assert added["services"]["proxy"]["environment"]["LOGIN"].endswith(
+        settings["http_address"].rpartition(":")[2]
+    )
+
+
+def test_login_replaces_ingress_and_policy_of_the_server() -> None:
+    """Let nobody but the pod of the log-in reach the server."""
+    names = {(item["kind"], item["metadata"]["name"]) for item in MANIFESTS}
+    of_login = {(item["kind"], item["metadata"]["name"]): item for item in OF_LOGIN}
+    assert names & set(of_login) == {("Ingress", "tracking"), ("NetworkPolicy", "tracking")}
+    (rule,) = of_login["NetworkPolicy", "tracking"]["spec"]["ingress"]
+    labels = of_login["Deployment", "login"]["spec"]["template"]["metadata"]["labels"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": labels}}]
+    (route,) = of_login["Ingress", "tracking"]["spec"]["rules"][0]["http"]["paths"]
+    assert route["backend"]["service"]["name"] == "login"
 
 
 def test_backup_is_healthy_for_26_hours(tmp_path: Path) -> None:
@@ -140,7 +184,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_manifests_follow_kubernetes_schemas(job: dict[str, Any], version: str) -> None:
     work = yaml.safe_load((CAMPAIGN / "work.yaml").read_text())
-    for manifest in (*MANIFESTS, work, job):
+    for manifest in (*MANIFESTS, *OF_LOGIN, work, job):
         kubernetes_validate.validate(manifest, version, strict=True)
     job["spec"]["template"]["spec"]["containers"][0]["resource"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):

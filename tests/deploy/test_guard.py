@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import mlflow
 import psutil
 import pytest
 
 from deploy.guard import routes
+from deploy.guard.refusal import Reason
+from deploy.guard.route_changes import FAILED, SAME, changes
 from tests.conftest import ROOT, wait_for
 from tests.deploy.group import API, Group, Team, ask
 
@@ -54,41 +57,86 @@ def addresses_of(kinds: list[str]) -> Iterator[tuple[str, str]]:
 # Which routes there are
 
 
-LIST_ROUTES = r"""
-import os, re, sys
-from pathlib import Path
-from deploy import authentication
+def route_changes(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "deploy.guard.route_changes", *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
-settings, store = Path(sys.argv[1], "auth.ini"), f"sqlite:///{sys.argv[1]}/store.db"
-authentication.write_settings(settings, store)
-os.environ |= authentication.environment(settings, store, "a password of this test", "a key")
-from deploy.guard import backend
-from deploy.guard.routes import line
-from fastapi.routing import iter_route_contexts
-from mlflow.server import app
-from starlette.routing import Mount
 
-application = backend.application()
-for rule in app.url_map.iter_rules():
-    print(*(line(method, rule.rule) for method in rule.methods), sep="\n")
-native = [route for route in application.routes if not isinstance(route, Mount)]
-for route in iter_route_contexts(native):
-    path = re.sub(r"\{(\w+):path\}", r"<path:\1>", route.path or "")
-    path = path.replace("{", "<").replace("}", ">")
-    print(*(line(method, path) for method in route.methods or ()), sep="\n")
+def test_every_route_of_mlflow_is_classified() -> None:
+    """After an upgrade of MLflow: classify new routes in routes.toml, remove old ones."""
+    done = route_changes()
+    assert (done.returncode, done.stderr) == (SAME, ""), done.stdout
+    assert f"MLflow {mlflow.__version__}: " in done.stdout
+
+
+def test_interpreter_without_mlflow_is_refused_in_one_line(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    for python in (tmp_path / "bin" / "python", tmp_path / "nothing"):
+        done = route_changes("--python", str(python))
+        assert (done.returncode, done.stdout) == (FAILED, "")
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_changed_routes_and_fields_are_listed() -> None:
+    """Take a route and a field away from the older MLflow, and a route from the newer one."""
+    classes = routes.classes()
+    fields: dict[str, list[str]] = {
+        line: ["run_id"] for lines in classes.values() for line in lines
+    }
+    create, delete = "POST {api}/2.0/mlflow/runs/create", "POST {api}/2.0/mlflow/runs/delete"
+    refused = "POST /v1/traces"
+    newer = {**fields, create: ["parent", "run_id"], refused: [], "GET /new": ["run_id"]}
+    del newer[delete]
+    assert list(changes(classes, fields, fields)) == []
+    assert [line.split(":")[0] for line in changes(classes, fields, newer)] == [
+        "added    GET /new",
+        f"removed  {delete}",
+        f"changed  {create}",
+    ]
+    (changed,) = (line for line in changes(classes, fields, newer) if line.startswith("changed"))
+    assert changed.endswith(": write, fields +parent")
+
+
+def test_traces_workspaces_and_language_models_are_refused() -> None:
+    """Offered are only the lists of traces, which the UI requests; they are empty."""
+    kinds = {line: kind for kind, lines in routes.classes().items() for line in lines}
+    parts = "traces|trace|workspaces|gateway|jobs|webhooks|mcp-servers|scorers|assistant"
+    named = re.compile(rf"/(v1|mlflow|3\.0)/({parts})\b")
+    matching = {line for line in kinds if named.search(line)}
+    assert len(matching) > 100
+    assert {line: kinds[line] for line in matching if kinds[line] != routes.REFUSED} == {
+        "GET {api}/2.0/mlflow/traces": routes.SEARCH,
+        "GET {api}/2.0/mlflow/traces/<request_id>/info": routes.READ,
+        "GET {api}/3.0/mlflow/traces/<trace_id>": routes.READ,
+        "POST {api}/3.0/mlflow/traces/search": routes.SEARCH,
+    }
+
+
+TRACED = """
+import sys, mlflow
+mlflow.set_experiment("vision/captioning")
+with mlflow.start_run() as run, mlflow.start_span("step"):
+    mlflow.log_metric("m", 1)
+mlflow.flush_trace_async_logging()
+print(run.info.run_id)
 """
 
 
-def test_every_route_of_mlflow_is_classified(tmp_path: Path) -> None:
-    """After an upgrade of MLflow: classify new routes in routes.toml, remove old ones."""
-    command = [sys.executable, "-W", "ignore", "-c", LIST_ROUTES, str(tmp_path)]
-    environment = {"PATH": "", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+@pytest.mark.slow
+def test_run_with_traces_finishes_without_them(group: Group, hers: Team) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", TRACED]
+    done = subprocess.run(
+        command, env=group.environment("alice"), capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
-    lines = set(done.stdout.splitlines())
-    offered = {line for line in lines if line and not line.startswith(("HEAD ", "OPTIONS "))}
-    classified = {line for lines in routes.classes().values() for line in lines}
-    assert (offered - classified, classified - offered) == (set(), set())
+    assert "PERMISSION_DENIED" in done.stderr
+    query = {"run_id": done.stdout.split()[-1]}
+    answer = group.ask("alice", "GET", f"{API}/runs/get", params=query).json()
+    assert answer["run"]["info"]["status"] == "FINISHED"
+    sent = {"locations": [{"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {}}]}
+    sent["locations"][0]["mlflow_experiment"] = {"experiment_id": hers.experiment}
+    traces = group.ask("alice", "POST", "/api/3.0/mlflow/traces/search", json=sent)
+    assert (traces.status_code, traces.json()) == (200, {})
 
 
 def test_unclassified_routes_are_refused(group: Group) -> None:
@@ -104,10 +152,13 @@ def test_unclassified_routes_are_refused(group: Group) -> None:
 def test_refused_routes_are_refused_to_administrators(group: Group) -> None:
     """Refuse the assistant, which runs commands of a provider that its user chooses."""
     refused = list(addresses_of([routes.REFUSED]))
-    statuses = {line: group.ask("admin", *line, json={}).status_code for line in refused}
-    assert len(statuses) > 250
-    assert ("PUT", "/ajax-api/3.0/mlflow/assistant/config") in statuses
-    assert {line: status for line, status in statuses.items() if status != 403} == {}
+    answers = {line: group.ask("admin", *line, json={}) for line in refused}
+    assert len(answers) > 250
+    assert ("PUT", "/ajax-api/3.0/mlflow/assistant/config") in answers
+    reasons = {line: (answer.status_code, answer.text) for line, answer in answers.items()}
+    assert {line: text for line, text in reasons.items() if text[0] != 403} == {}
+    texts = {text for line, (_, text) in reasons.items() if line[0] != "HEAD"}
+    assert {json.loads(text)["reason"] for text in texts} == {Reason.NOT_OFFERED}
     assert group.ask("alice", *refused[0], json={}).status_code == 403
 
 

@@ -47,6 +47,21 @@ def secrets(folder: Path, *words: str, **named: str) -> subprocess.CompletedProc
     )
 
 
+def test_secrets_of_a_login_are_drawn_for_a_client_secret(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "deploy" / "compose" / "secrets.sh", tmp_path)
+    assert secrets(tmp_path, "mlflow.example.org").returncode == 0
+    assert not (tmp_path / "secrets" / "proxy_secret").exists()
+    (tmp_path / "secrets" / "client_secret").write_text("the provider's")
+    assert secrets(tmp_path).returncode == 0
+    drawn = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
+    assert len(drawn["cookie_secret"]) == 32, "oauth2-proxy takes 16, 24 or 32 bytes"
+    line = f"proxy_set_header X-Evenhand-Proxy-Secret {drawn['proxy_secret'].strip()};\n"
+    assert drawn["proxy_secret.conf"] == line
+    assert (tmp_path / "secrets" / "proxy_secret").stat().st_mode & 0o777 == 0o600
+    assert secrets(tmp_path).returncode == 0
+    assert drawn == {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
+
+
 def test_certificate_names_the_server(tmp_path: Path) -> None:
     shutil.copy(ROOT / "deploy" / "compose" / "secrets.sh", tmp_path)
     for words in ((), ("",), ("two words",), ("-x",), ("$(id)",)):

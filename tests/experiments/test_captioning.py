@@ -32,7 +32,10 @@ from experiments.datasets.captions import index
 from experiments.studies import captioning
 from experiments.workloads import served
 from experiments.workloads.captioning import samples
+from models.contract import Array, Weights
+from models.weights import read_safetensors
 from tests.conftest import ROOT, Place, set_toy_costs, titled, wait_for
+from tests.experiments import native_models
 from tests.experiments.small_campaigns import run as run_campaign
 from tracking.records import JIT_COMPILE, JIT_PLANNED, StoredRun
 from tracking.store import Store
@@ -46,7 +49,8 @@ def finished(
     folder = tmp_path_factory.mktemp("campaign")
     shutil.copy(empty_store, folder / "mlflow.db")
     place = Place(folder, shared_cache, f"sqlite:///{folder}/mlflow.db").without_features()
-    done = place.run(blocks="1", inference_requests="80", team="vision", save_model="first")
+    models = {"save_model": "first", "register": "scenes captioner"}
+    done = place.run(blocks="1", inference_requests="80", team="vision", **models)
     assert done.returncode == 3, done.stdout + done.stderr
     (folder / "output.txt").write_text(done.stdout + done.stderr)
     return place
@@ -223,6 +227,93 @@ def test_logged_captioner_has_the_settings_and_quality_of_its_run(
     columns = [(column.name, column.type.name, column.required) for column in signature.inputs]
     assert columns == [("image", "string", False)]
     assert signature.outputs.input_names() == ["caption", "error"]
+
+
+def test_one_block_registers_its_models_without_a_fastest_one(
+    finished: Place, runs: dict[str, StoredRun]
+) -> None:
+    client = Store(finished.uri)._client
+    registered = client.get_registered_model("scenes captioner")
+    versions = {
+        version.tags["framework"]: version
+        for version in client.search_model_versions("name = 'scenes captioner'")
+    }
+    assert versions.keys() == {"pytorch", "tensorflow"}
+    assert registered.aliases == {"baseline": versions["pytorch"].version}
+    for framework, version in versions.items():
+        run = client.get_run(runs[f"{framework} · block 1"].run_id)
+        assert version.source == f"models:/{run.outputs.model_outputs[0].model_id}"
+        assert version.tags["campaign"] == runs["captioning demo"].run_id
+    tags = versions["tensorflow"].tags
+    codes = {metric: tags[f"verdict/{metric}/code"] for metric in captioning.STUDY.primary}
+    assert set(codes.values()) <= {"too_few", "not_comparable"}
+    assert not [key for key in versions["pytorch"].tags if key.startswith("verdict/")]
+
+
+def decoder_logits(weights: Weights, features: Array, tokens: Array, positions: Array) -> Array:
+    """Return the caption decoder's logits, from the formulas of PyTorch's layers."""
+
+    def linear(name: str, x: Array) -> Array:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def sigmoid(x: Array) -> Array:
+        return 1 / (1 + np.exp(-x))
+
+    image = np.maximum(linear("image", features), 0)
+    h = c = np.zeros_like(image)
+    states = []
+    for step in (image, *np.swapaxes(weights["embedding.weight"][tokens], 0, 1)):
+        gates = step @ weights["lstm.weight_ih_l0"].T + h @ weights["lstm.weight_hh_l0"].T
+        i, f, g, o = np.split(gates + weights["lstm.bias_ih_l0"], 4, axis=1)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        states.append(h)
+    rows, steps = np.divmod(positions, tokens.shape[1])
+    merged = np.maximum(linear("merge", np.stack(states[1:], 1)[rows, steps] + image[rows]), 0)
+    return linear("words", merged)
+
+
+def check_native(
+    finished: Place, run_id: str, framework: str, folder: Path, **options: str
+) -> None:
+    """Check that a logged captioner and its native decoder answer in another process."""
+    (output,) = Store(finished.uri)._client.get_run(run_id).outputs.model_outputs
+    model = next(finished.folder.glob(f"mlruns/*/models/{output.model_id}/artifacts"))
+    description = json.loads((model / "data" / "model" / "model.json").read_text())
+    decoder, rng = description["decoder"], np.random.default_rng(0)
+    inputs = (
+        rng.standard_normal((3, decoder["features"])).astype(np.float32),
+        rng.integers(1, decoder["vocabulary"], (3, decoder["length"]), dtype=np.int32),
+        np.arange(0, 3 * decoder["length"], 2, dtype=np.int32),
+    )
+    loaded, logits = native_models.load(model, inputs, folder, **options)
+    assert loaded["flavor"] == {"pytorch": "pytorch", "tensorflow": "keras"}[framework]
+    assert loaded["answer"]["caption"]
+    weights = read_safetensors(model / "data" / "model" / "weights.safetensors")
+    # float32 sums in another order
+    np.testing.assert_allclose(logits, decoder_logits(weights, *inputs), atol=1e-4)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_native_decoder_computes_with_the_trained_weights(
+    finished: Place, runs: dict[str, StoredRun], tmp_path: Path, framework: str
+) -> None:
+    check_native(finished, runs[f"{framework} · block 1"].run_id, framework, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_model_loads_in_an_environment_of_its_requirements(
+    finished: Place, runs: dict[str, StoredRun], tmp_path: Path, framework: str
+) -> None:
+    run_id = runs[f"{framework} · block 1"].run_id
+    (output,) = Store(finished.uri)._client.get_run(run_id).outputs.model_outputs
+    (required,) = finished.folder.glob(f"mlruns/*/models/{output.model_id}/*/requirements.txt")
+    python = tmp_path / "environment" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "environment"], check=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", "-r", required], check=True)
+    check_native(finished, run_id, framework, tmp_path, python=str(python))
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import io
 import json
 import re
 import shutil
@@ -21,6 +23,7 @@ from experiments.datasets.labelled.data import Labelled
 from experiments.workloads.classification.train import time_to
 from tests import warm
 from tests.conftest import Place
+from tests.experiments import native_models
 from tests.experiments.small_campaigns import cells, command, report, run
 from tracking import tables, technical
 
@@ -125,6 +128,24 @@ def test_logged_classifier_labels_pictures_of_clients(place: Place) -> None:
     ]
     assert np.mean(is_right) == pytest.approx(cell.data.metrics["val/accuracy"], abs=0.1)
     assert np.mean(is_right) > 0.2  # of ten classes
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_native_network_gives_the_logits_of_the_classifier(
+    place: Place, tmp_path: Path, framework: str
+) -> None:
+    output = cell_of(place, framework).outputs.model_outputs[0]
+    folder = next(place.folder.glob(f"mlruns/*/models/{output.model_id}/artifacts"))
+    description = json.loads((folder / "data" / "model" / "model.json").read_text())
+    request = json.loads((folder / "input_example.json").read_text())
+    picture = Image.open(io.BytesIO(base64.b64decode(request["data"][0][0])))
+    pixels = np.asarray(picture.convert("L"), np.float32).reshape(1, 28, 28, 1) / 255
+    inputs = (pixels - description["mean"]) / description["deviation"]
+    loaded, logits = native_models.load(folder, (inputs.astype(np.float32),), tmp_path)
+    assert loaded["flavor"] == {"pytorch": "pytorch", "tensorflow": "keras"}[framework]
+    shares = np.exp(logits[0].astype(float)) / np.exp(logits[0].astype(float)).sum()
+    assert loaded["answer"]["label"] == description["classes"][int(shares.argmax())]
+    assert loaded["answer"]["probability"] == pytest.approx(shares.max(), rel=1e-5)
 
 
 @pytest.fixture

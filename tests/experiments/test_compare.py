@@ -157,6 +157,7 @@ def test_condition_that_holds_is_the_exit_code(
     assert call(fail_if="faster") == DONE
     assert call(fail_if="slow") == WRONG_CALL
     assert call(fail_if="slower:throughputs") == WRONG_CALL
+    assert call(fail_if="higher:throughput") == WRONG_CALL
 
 
 def description(store: Store, experiment: str) -> str:

@@ -33,9 +33,9 @@ from experiments.selftest.checks import (
 from tests.conftest import ROOT
 from tracking import provenance
 from tracking.errors import ErrorCode
+from tracking.nvml import Card
 from tracking.records import Metrics, RunOutcome, Tags, from_line
 from tracking.sensors import Sample
-from tracking.sensors.nvml import Card
 
 ON_THE_CPU = (2, 7, 12, 13, 14, 16)
 # Packages that a machine with a GPU may lack.
@@ -92,12 +92,12 @@ def test_gpu_tests_need_no_other_package(tmp_path: Path) -> None:
     assert done.returncode in (0, 1), done.stdout + done.stderr
     if not provenance.gpus():
         (skipped,) = re.findall(r"(\d+) skipped", done.stdout.splitlines()[-1])
-        assert int(skipped) >= 16
+        assert int(skipped) >= 17
         assert "passed" not in done.stdout
 
 
 def test_checks_that_need_a_gpu_are_skipped_on_the_cpu(tmp_path: Path) -> None:
-    assert [check.number for check in CHECKS] == list(range(1, 17))
+    assert [check.number for check in CHECKS] == list(range(1, 18))
     assert tuple(check.number for check in CHECKS if check.on_cpu) == ON_THE_CPU
     context = Context("cpu", ("pytorch",), tmp_path)
     results = [run_check(check, context) for check in CHECKS if not check.on_cpu]
@@ -152,6 +152,15 @@ def test_probe_error_is_passed_on(name: str, options: dict[str, str]) -> None:
         children.probe(name, **options)
     assert error.value.code is ErrorCode.CHILD_FAILED
     assert name in str(error.value)
+
+
+def test_command_of_a_race_runs_without_a_campaign(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"frameworks": (), "level": ("prints=echo text",)}
+    result = cells.run(tmp_path, "race", "", "cpu", **values)
+    assert (result.outcome, result.reason) == (RunOutcome.OK, "")
+    assert result.metrics["wall_seconds"] > 0
+    (output,) = tmp_path.glob("cells/*/stdout.txt")
+    assert output.read_text() == "text\n"
 
 
 def recorded(folder: Path) -> list[Any]:
@@ -276,6 +285,10 @@ def stepped(step_seconds: float) -> CellOutcome:
     return replace(OK, metrics={"train/step_seconds": step_seconds})
 
 
+def holding(gib: float) -> CellOutcome:
+    return replace(OK, metrics={"memory/peak_device_process_bytes": gib * GIB})
+
+
 FAILED_CELL = CellOutcome(RunOutcome.FAILED, reason="CUDNN_STATUS_ALLOC_FAILED")
 
 
@@ -292,6 +305,10 @@ FAILED_CELL = CellOutcome(RunOutcome.FAILED, reason="CUDNN_STATUS_ALLOC_FAILED")
         (13, [compiled(20.0), compiled(4.0)], FAILED),  # a warm cache
         (16, [OK, stepped(0.0101), stepped(0.0100)], PASSED),
         (16, [OK, stepped(0.0101), stepped(0.0095)], FAILED),  # slower than a plain loop
+        (17, [holding(1.4)], PASSED),
+        (17, [holding(0.4)], FAILED),  # not that of the child
+        (17, [holding(2.4)], FAILED),
+        (17, [FAILED_CELL], FAILED),
     ],
 )
 def test_outcomes_of_cells(

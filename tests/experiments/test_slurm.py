@@ -15,6 +15,7 @@ from experiments.config.settings import CampaignSettings
 from experiments.run import backends
 from tests import slurm
 from tests.conftest import QUICK, ROOT, Place, set_toy_costs, titled, wait_for
+from tests.experiments.race import races
 from tests.faults.test_campaign import stored, wait_for_epochs
 from tests.slurm import Slurm
 from tests.tracking.postgres import Postgres
@@ -77,6 +78,32 @@ def test_campaign_runs_as_jobs_with_one_node_per_block(on_cluster: Place, cluste
         assert len(places[1]) == len(places[2]) == 1
         assert places[1] != places[2]
     wait_for(lambda: cluster.jobs() == {}, 60)  # a job leaves the queue a moment after its result
+
+
+RACE = """
+[levels.good]
+command = "sleep 0.1; echo '{\\"speed\\": 7.5}'"
+[levels.fails]
+command = "echo the key is $API_TOKEN >&2; exit 3"
+env = {API_TOKEN = "geheim-1234"}
+"""
+
+
+@with_slurm
+def test_race_runs_as_a_job_and_a_failing_level_is_an_outcome(
+    on_cluster: Place, cluster: Slurm
+) -> None:
+    (on_cluster.folder / "race.toml").write_text(RACE)
+    settings = {"executor": "slurm", "partition": "main", "figures": "false"}
+    done = on_cluster.call(*races.command(on_cluster, file="race.toml", **settings))
+    assert done.returncode == 1, done.stdout + done.stderr
+    runs = races.by_level(on_cluster)
+    good, fails = races.tags(runs["good"]), races.tags(runs["fails"])
+    assert (good["outcome"], fails["outcome"]) == ("ok", "failed")
+    assert runs["good"].data.metrics["speed"] == 7.5
+    assert runs["good"].data.metrics["memory/peak_tree_bytes"] > 0
+    assert (fails["exit_code"], good["slurm.node"]) == ("3", fails["slurm.node"])
+    assert "the key is ***" in fails["outcome_reason"]
 
 
 def assert_refused(done: CompletedProcess[str], *values: str) -> None:

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests import warm
-from tests.conftest import Place
+from tests.conftest import Place, Server
 from tracking.records import Artifact, DatasetUsed, Metrics, Point, RunClosed, RunKind, RunOpened
 from tracking.store import Store
 
@@ -93,6 +94,39 @@ def test_export_and_import_are_complete_and_idempotent(place: Place) -> None:
     assert files["cell"] == ["deep/values.parquet"]
     values = downloads / after["cell"].run_id / "deep" / "values.parquet"
     assert values.read_bytes() == b"\x00\x01"
+
+
+@pytest.mark.slow
+def test_runs_move_into_a_workspace(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import with `MLFLOW_WORKSPACE`: runs and files are in this workspace, and in no other."""
+    source = fill(place)
+    folder = place.folder / "export"
+    words = ("export", f"--experiment={EXPERIMENT}", f"--output={folder}")
+    assert call(place, place.uri, *words)[0] == 0
+    (place.folder / "server").mkdir()
+    server = Server(place.folder / "server", options=("--enable-workspaces",))
+    try:
+        workspaces = f"{server.uri}/api/3.0/mlflow/workspaces"
+        requests.post(workspaces, json={"name": "vision"}, timeout=30).raise_for_status()
+        monkeypatch.setenv("MLFLOW_WORKSPACE", "vision")
+        environment = {**place.environment, "MLFLOW_WORKSPACE": "vision"}
+        environment["MLFLOW_TRACKING_URI"] = server.uri
+        command = [sys.executable, "-m", "experiments", "import", f"--journal={folder}"]
+        done = warm.run(command, environment, place.folder)
+        assert done.returncode == 0, done.stderr
+        search = f"{server.uri}/api/2.0/mlflow/experiments/search?max_results=10"
+        names = {}
+        for name in ("vision", "default"):
+            sent = {"X-MLFLOW-WORKSPACE": name}
+            answer = requests.get(search, headers=sent, timeout=30).json()
+            names[name] = [experiment["name"] for experiment in answer.get("experiments", ())]
+        assert names == {"vision": [EXPERIMENT], "default": ["Default"]}
+        target = Store(server.uri)
+        assert len(list(target.runs(EXPERIMENT))) == len(list(source.runs(EXPERIMENT)))
+        files = list((server.artifacts / "workspaces" / "vision").rglob("report.html"))
+        assert len(files) == 1
+    finally:
+        server.kill()
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 from experiments.cell import warm_up
 from experiments.selftest import cells
+from tracking import nvml
 from tracking.records import RunOutcome, Tags, from_line
-from tracking.sensors import nvml
 from tracking.sensors.windows import STEADY_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -149,16 +149,17 @@ int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millij
     return OK;
 }
 
-/* Processes `pid`, which holds `process_bytes`, and `other_pid`. */
+/* Processes `pid`, `child_pid` and `other_pid`, and what each holds. */
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, process_t *processes) {
-    const char *names[] = {"pid", "other_pid"};
+    const char *names[] = {"pid", "child_pid", "other_pid"};
+    const char *sizes[] = {"process_bytes", "child_bytes", "other_bytes"};
     double pid, bytes;
     unsigned found = 0, room = *count;
-    for (int at = 0; at < 2; at++) {
+    for (int at = 0; at < 3; at++) {
         if (answer(device, names[at], &pid)) continue;
         if (found < room) {
             processes[found].pid = (unsigned)pid, processes[found].gpu_instance = processes[found].compute_instance = ~0u;
-            processes[found].used = answer(device, "process_bytes", &bytes) ? ~0ull : (unsigned long long)bytes;
+            processes[found].used = answer(device, sizes[at], &bytes) ? ~0ull : (unsigned long long)bytes;
         }
         found++;
     }

@@ -18,8 +18,22 @@ from tracking.records import ModelSaved
 # What a captioner needs to be loaded, framework and all but its weights.
 LOAD = """
 import sys
-from importlib import import_module
-name = sys.argv[1]
+from importlib import import_module, metadata
+name, *required = sys.argv[1:]
+
+class NotRequired:
+    installed = {
+        package
+        for package, distributions in metadata.packages_distributions().items()
+        if not set(required) & {name.lower() for name in distributions}
+    }
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name in cls.installed - {"models", "experiments", "tracking"}:
+            raise ModuleNotFoundError(f"{name} is no requirement")
+
+sys.meta_path.insert(0, NotRequired)
 import models, experiments, tracking
 assert models.MINE and experiments.MINE and tracking.MINE
 captioner = import_module(f"{name}.experiments.workloads.captioning.captioner")
@@ -51,7 +65,9 @@ def test_no_module_imports_a_package_of_an_application(tmp_path: Path) -> None:
         assert not imported(module.read_text(encoding="utf-8")) & set(bundle.PACKAGES), module
 
 
-def test_bundle_loads_next_to_packages_of_the_same_names(tmp_path: Path) -> None:
+def test_bundle_loads_with_its_requirements_next_to_packages_of_its_names(
+    tmp_path: Path,
+) -> None:
     name = bundle.write(tmp_path / "code")
     for package in bundle.PACKAGES:
         (tmp_path / "application" / package).mkdir(parents=True)
@@ -60,7 +76,7 @@ def test_bundle_loads_next_to_packages_of_the_same_names(tmp_path: Path) -> None
         "PYTHONPATH": f"{tmp_path}/application:{tmp_path}/code",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = [sys.executable, "-c", LOAD, name]
+    command = [sys.executable, "-c", LOAD, name, *served.REQUIRED]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )

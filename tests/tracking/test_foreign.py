@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,13 @@ from tracking.records import Artifact, ModelSaved, Record, RunClosed, RunOpened
 from tracking.store import Store
 
 LOADER = "experiments.workloads.captioning.captioner"
+# Networks: without its file, next to a pickle, in no format, and with an option that imports code.
+PICKLED = (
+    {"flavor": "keras", "keras_version": "3", "keras_backend": "torch"},
+    {"flavor": "pytorch", "pytorch_version": "2"},
+    {"flavor": "sklearn", "sklearn_version": "1"},
+    {"flavor": "pytorch", "pytorch_version": "2", "code": "code"},
+)
 SECRET = b"kept from others"
 
 
@@ -32,6 +40,9 @@ def folder(tmp_path: Path) -> Path:
     (folder / "linked" / "link.txt").symlink_to(tmp_path / "secret.txt")
     (folder / "entered" / "way").symlink_to(tmp_path / "private")
     (folder / "looped" / "loop").symlink_to("loop")
+    (folder / "pickled").mkdir()
+    for name in ("model.pt2", "model.pth"):
+        (folder / "pickled" / name).write_bytes(b"theirs")
     os.mkfifo(folder / "piped" / "pipe")
     return folder
 
@@ -67,6 +78,7 @@ def hostile(folder: Path) -> list[tuple[str, Record]]:
         ("experiments.../good", model("good", "experiments.../good")),
         ("-r ../secret.txt", model("good", requirement="-r ../secret.txt")),
         ("evil @ https://h/x.whl", model("good", requirement="evil @ https://h/x.whl")),
+        *((str(native), replace(model("pickled"), native=native)) for native in PICKLED),
     ]
 
 
@@ -97,4 +109,5 @@ def test_paths_that_lead_out_are_refused_and_the_rest_arrives(
     assert [logged.name for logged in models] == [good[-1].name]  # type: ignore[union-attr]
     refused = Store(store.uri).apply([opened, *(record for _, record in bad)], folder)
     for line, (value, record) in zip(refused, bad, strict=True):
-        assert line.startswith(f"{type(record).__name__} of r1: '{value}' "), line
+        shown = value if value.startswith("{") else f"'{value}'"
+        assert line.startswith(f"{type(record).__name__} of r1: {shown[:100]}"), line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,21 @@ from tests.tracking.nvml import UUIDS, Driver, driver, library  # noqa: F401
 from tracking import provenance
 
 
-def test_states_of_a_checkout_have_different_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def git(tmp_path: Path) -> Callable[..., str]:
+    """Return git in a folder, as a function of its arguments."""
+
     def git(*arguments: str) -> str:
         user = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         command = ["git", "-C", str(tmp_path), *user, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
+    return git
+
+
+def test_states_of_a_checkout_have_different_names(
+    tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
     assert provenance.commit() == ""
     code = tmp_path / "code.py"
@@ -38,6 +46,29 @@ def test_states_of_a_checkout_have_different_names(
     assert all(name.startswith(f"{clean}+changes.") for name in names)
     assert names[0] == names[2]
     assert len(set(names)) == 3
+
+
+def test_secrets_in_changes_are_masked(
+    tmp_path: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    (tmp_path / "code.py").write_text("x = 1\n")
+    git("init", "-q")
+    git("add", "code.py")
+    git("commit", "-q", "-m", "first")
+    lines = [
+        'DB_PASSWORD = "hush 1"',
+        "export HF_TOKEN=hush2",
+        'sent = {"api_key": "hush3"}',
+        "url = 'postgresql://dana:hush4@example.org/x'",
+        "client_secret: hush5",
+    ]
+    harmless = ["tokens = tokenizer(words)", "key = rng.key(3)", "see https://example.org/a@b"]
+    (tmp_path / "code.py").write_text("\n".join([*lines, *harmless]) + "\n")
+    changes = provenance.changes()
+    assert "hush" not in changes
+    assert changes.count("***") == len(lines)
+    assert all(f"+{line}\n" in f"{changes}\n" for line in harmless)
 
 
 # ---- the environment of a run
@@ -61,11 +92,10 @@ def test_inherited_variables_are_recorded_and_change_the_environment(driver: Dri
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
     _, digest_before, _, machine_before, _ = json.loads(driver.python(READ))
-    variables, digest, _, machine, _ = json.loads(
-        driver.python(READ, **immaterial, NOTHING_TF_X="1")
-    )
+    left_out = {"NOTHING_TF_X": "1", "TF_CLI_CONFIG_FILE": "a", "NVIDIA_API_KEY": "secret"}
+    variables, digest, _, machine, _ = json.loads(driver.python(READ, **immaterial, **left_out))
     assert variables.items() >= immaterial.items()
-    assert "NOTHING_TF_X" not in variables
+    assert not left_out.keys() & variables.keys()
     assert (digest, machine) == (digest_before, machine_before)
     material = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "OMP_PROC_BIND": "close"}
     variables, digest, tags, machine, _ = json.loads(driver.python(READ, **material))

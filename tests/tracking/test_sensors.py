@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.tracking.nvml import INSTANCES, UUIDS, Driver, driver, library  # noqa: F401
+from tracking.nvml import SHARED_CARD
 from tracking.sensors import (
     Sample,
     Sensors,
@@ -22,7 +23,6 @@ from tracking.sensors import (
     rapl,
     summarise,
 )
-from tracking.sensors.nvml import SHARED_CARD
 
 
 def test_ranks_are_read_until_they_end() -> None:
@@ -87,6 +87,37 @@ def test_memory_of_the_measured_process_is_read(driver: Driver) -> None:
     assert "process_memory_megabytes" not in values
 
 
+TREE = """
+import json, os, subprocess, sys
+from tracking.sensors import Sensors
+holds = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+starts = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+command = [sys.executable, "-c", starts, holds]
+cell = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+child = int(cell.stdout.readline())
+sensors = Sensors(cell.pid, "cuda")
+readings = []
+for line in sys.argv[1:]:
+    with open(os.environ["NVML_ANSWERS"], "w") as file:
+        file.write(line.format(cell=cell.pid, child=child))
+    values, missing = sensors.read().values, sensors.missing
+    reason = bool(missing.get("gpu_0_process_memory"))
+    readings.append([values.get("system/gpu_0_process_memory_megabytes"), reason])
+os.killpg(cell.pid, 9)
+cell.wait()
+print(json.dumps(readings))
+"""
+
+
+def test_memory_of_descendants_is_part_of_the_measured_process(driver: Driver) -> None:
+    """A cell, the child of its child, and this test's process hold memory; one size is hidden."""
+    cell, child = "pid {cell} process_bytes 1e8 ", "child_pid {child} child_bytes 6e8 "
+    other = f"other_pid {os.getpid()} other_bytes 3e8"
+    lines = [other, child + other, cell + child + other, cell + "child_pid {child}", other]
+    readings = json.loads(driver.python(TREE, lines))
+    assert readings == [[None, True], [600, False], [700, False], [None, True], [None, True]]
+
+
 def test_unsupported_readings_are_missing_with_the_drivers_reason(driver: Driver) -> None:
     driver.answers(celsius=None, counter_seconds=None)
     values, counters, missing, _ = json.loads(driver.python(READ))
@@ -98,7 +129,8 @@ def test_unsupported_readings_are_missing_with_the_drivers_reason(driver: Driver
 
 VISIBLE = """
 import json, os, sys
-from tracking.sensors import Sensors, nvml
+from tracking import nvml
+from tracking.sensors import Sensors
 devices = []
 for text in sys.argv[1:]:
     os.environ["CUDA_VISIBLE_DEVICES"] = text

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psutil
 
-from tracking import clock
-from tracking.sensors import nvml, rapl
+from tracking import clock, nvml
+from tracking.sensors import rapl
 from tracking.sensors.host import Host
 
 # Reading of a GPU: the number of processes of others that compute on it.
 OTHERS = "other_processes"
+MEMORY = "process_memory"
+UNREPORTED = "the driver does not report what the measured processes hold"
 
 
 @dataclass(frozen=True)
@@ -81,20 +83,45 @@ class Sensors:
         values = self._host.read()
         is_cuda = self.device == "cuda"
         for gpu in self._gpus:
-            holders = gpu.processes() if is_cuda else {}
-            readings = gpu.read(holders, self._pid if is_cuda else None)
+            readings = gpu.read()
             if self._pid and is_cuda:
-                readings |= self._others(gpu, holders)
+                holders = gpu.processes()
+                lineages = {pid: _lineage(pid) for pid in holders}
+                readings |= self._memory(gpu, holders, lineages) | self._others(gpu, lineages)
             values |= {f"{gpu.key}_{name}": value for name, value in readings.items()}
         return values
 
-    def _others(self, gpu: nvml.Gpu, holders: Collection[int]) -> dict[str, float]:
+    def _memory(
+        self,
+        gpu: nvml.Gpu,
+        holders: Mapping[int, int | None],
+        lineages: Mapping[int, Sequence[int]],
+    ) -> dict[str, float]:
+        """Return what the measured process and its descendants hold on a GPU together.
+
+        Args:
+            holders: See `Gpu.processes`.
+            lineages: See `_lineage`, by process id.
+        """
+        held = [used for pid, used in holders.items() if self._pid in lineages[pid]]
+        reported = [used for used in held if used is not None]
+        if not held:  # before they use the GPU, and after their end
+            gpu.missing.setdefault(MEMORY, UNREPORTED)
+            return {}
+        gpu.missing[MEMORY] = UNREPORTED if len(reported) < len(held) else ""
+        return {} if gpu.missing[MEMORY] else {"process_memory_megabytes": sum(reported) / 1e6}
+
+    def _others(self, gpu: nvml.Gpu, lineages: Mapping[int, Sequence[int]]) -> dict[str, float]:
         """Return how many processes of others compute on a GPU, while one of ours does.
 
         Process numbers are those of the driver's namespace: where it is not this one, ours are
         not among them, and others are not known.
         """
-        are_ours = {pid: is_ours for pid in holders if (is_ours := self._is_ours(pid)) is not None}
+        are_ours = {
+            pid: os.getpid() in lineage or self._pid in lineage
+            for pid, lineage in lineages.items()
+            if lineage
+        }
         if not any(are_ours.values()):
             gpu.missing.setdefault(
                 OTHERS,
@@ -111,14 +138,6 @@ class Sensors:
                     self.others[pid] = "a process"
         return {OTHERS: float(len(others))}
 
-    def _is_ours(self, pid: int) -> bool | None:
-        """Return whether a process descends from this one; None if there is no such process."""
-        try:
-            parents = [parent.pid for parent in psutil.Process(pid).parents()]
-            return os.getpid() in (pid, *parents) or os.getsid(pid) == self._pid
-        except (psutil.Error, OSError):
-            return None
-
     def counters(self) -> dict[str, float]:
         """Return the joules so far, by counter."""
         counters = {package.name: package.joules() for package in self._packages}
@@ -134,6 +153,18 @@ class Sensors:
             Bytes by process id, None if the driver does not report them.
         """
         return {pid: held for gpu in self._gpus for pid, held in gpu.processes().items()}
+
+
+def _lineage(pid: int) -> tuple[int, ...]:
+    """Return a process's id, those of its ancestors, and that of its session.
+
+    Empty if there is no such process.
+    """
+    try:
+        parents = psutil.Process(pid).parents()
+        return (pid, *(parent.pid for parent in parents), os.getsid(pid))
+    except (psutil.Error, OSError):
+        return ()
 
 
 class Sampler(threading.Thread):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tracking.sensors.nvml import THROTTLES
+from tracking.nvml import THROTTLES
 from tracking.sensors.sampler import Sample
 
 RISES = 3

@@ -170,7 +170,7 @@ def as_table(comparison: Comparison) -> str:
     """Return the verdicts as JSON of `mlflow.log_table`, which MLflow's pages sort and filter."""
     names = [
         *("metric", "verdict", "a", "b", "kind", "estimate", "ci_low", "ci_high"),
-        *("n_blocks", "family", "stratum", "p_holm", "reason"),
+        *("margin", "n_blocks", "family", "stratum", "p_holm", "equivalent", "reason"),
     ]
     rows = [[getattr(row, name) for name in names] for row in comparison.rows]
     return json.dumps({"columns": names, "data": rows}, allow_nan=False, ensure_ascii=False)

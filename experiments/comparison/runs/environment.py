@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.comparison.runs import pairing
+from experiments.comparison.runs.expected_differences import SOFTWARE
 from experiments.comparison.runs.pairing import natural
 from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
 from experiments.comparison.statistics.estimates import Floats
@@ -277,3 +278,30 @@ def warnings(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
         text = f"The runs come from {count} {name}; {where}."
         lines.append(ComparisonWarning(code, text))
     return tuple(dict.fromkeys(lines))
+
+
+def warnings_of_others(
+    frame: pd.DataFrame, expected: Collection[str], *, timed: bool
+) -> Iterator[ComparisonWarning]:
+    """Yield warnings on the machines and environments of runs that are no cells of campaigns.
+
+    Each run may have a virtual environment of its side, so that differences refuse nothing.
+
+    Args:
+        expected: Columns that differ by the nature of the factor.
+        timed: Whether an outcome depends on the machine.
+    """
+    others = frame[frame["kind"].isna()]
+    is_recorded = pairing.as_text(others["machine"]) != ""
+    if timed and not is_recorded.all():
+        text = (
+            f"The machine of {(~is_recorded).sum()} of {len(frame)} runs was not recorded: whether "
+            "all runs were measured on the same one is not known. Runs record it if evenhand is "
+            "installed in their environment."
+        )
+        yield ComparisonWarning(WarningCode.MACHINE_UNKNOWN, text)
+    columns = [name for name in frame.columns if str(name).startswith(SOFTWARE)]
+    rest = [name for name in sorted(columns) if name not in expected]
+    if differing := pairing.varying(others[is_recorded], rest):
+        text = f"Versions of packages, inherited variables or usable CPUs differ: {differing}."
+        yield ComparisonWarning(WarningCode.MIXED_ENVIRONMENTS, text)

@@ -14,6 +14,8 @@ from tracking.provenance import RELEASED_TOGETHER
 
 ENVIRONMENT, VERSION = "tags.environment", "tags.version."
 HARDWARE = ("tags.cpu", "tags.gpu")
+# Prefixes of tags of what a process had, in addition to its machine.
+SOFTWARE = (VERSION, "tags.inherited.", "tags.cpus.")
 # Levels that cannot run side by side in one campaign, as frameworks can.
 APART = frozenset({"team", "user", "campaign", "machine", "cpu", "gpu", "environment", "commit"})
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from experiments.comparison.runs import pairing
+from experiments.comparison.runs.expected_differences import HARDWARE, SOFTWARE
 from tracking.errors import ErrorCode, UsageError
 
 MAX_LEVELS = 10
@@ -61,7 +62,14 @@ def _factors(frame: pd.DataFrame) -> Iterator[str]:
         texts = pairing.as_text(frame[column])
         counts = texts.value_counts()
         if 2 <= len(counts) <= MAX_LEVELS and counts.min() >= 2 and (texts != "").all():
-            rank = (not is_tag, column not in OF_MLFLOW, column == SAME_CLASS, len(counts))
+            is_condition = column.startswith((*SOFTWARE, *HARDWARE))
+            rank = (
+                is_condition,
+                not is_tag,
+                column not in OF_MLFLOW,
+                column == SAME_CLASS,
+                len(counts),
+            )
             candidates.append((rank, column))
     yield from (column for _, column in sorted(candidates))
 

@@ -66,7 +66,8 @@ class Order:
                 f"{self.a} and {self.b} did not run side by side "
                 f"in {len(self.apart)} of {self.n_timed} blocks "
                 f"(up to {duration(self.longest_ms)} lie between the two runs): "
-                "changes in between may explain the difference"
+                "changes in between may explain the difference; run the sides of a block one after "
+                "the other, or leave these blocks out (filter)"
             )
         if self.p < ONE_SIDED:
             remedy = "the order may explain the difference; run them in random order"

@@ -16,8 +16,9 @@ import pandas as pd
 
 from experiments.comparison.runs import expected_differences
 from experiments.comparison.runs import names as names_
-from experiments.comparison.runs.query import FIRST
+from experiments.comparison.runs.query import FIRST, TAG_COLUMNS
 from experiments.config import settings as settings_
+from tracking import plain
 from tracking.errors import ErrorCode, UsageError
 from tracking.records import RepeatCause
 
@@ -117,10 +118,17 @@ def column_of(table: pd.DataFrame, name: str) -> str:
     for column in (name, f"params.{name}", f"tags.{name}", name.removeprefix("tags.")):
         if column in table.columns:
             return column
-    names = [str(column) for column in table.columns if "/" not in str(column)]
-    have = sorted(column for column in names if not column.startswith("tags.mlflow"))
+    have = sorted(
+        {
+            plain_name(column)
+            for column in map(str, table.columns)
+            if column in TAG_COLUMNS or column.startswith(("params.", "tags."))
+            if not column.startswith("tags.mlflow.") and table[column].notna().any()
+        }
+    )
+    right = settings_.suggestion(name, have, "MLflow")
     raise UsageError(
-        ErrorCode.UNKNOWN_NAME, f"no column '{name}' in the runs; have {', '.join(have)}"
+        ErrorCode.UNKNOWN_NAME, f"no run has a param or tag '{plain.short(name)}'{right}"
     )
 
 
@@ -371,12 +379,17 @@ def find_mismatch(
     columns = settings_of(frame, factor, (), allowed_to_differ)
     autologged = expected_differences.autologged(frame, columns)
     if differing := varying(frame, [name for name in columns if name not in autologged]):
-        text = f"settings differ apart from {factor}: {differing}; select one, or name it in strata"
+        text = (
+            f"settings differ apart from {factor}: {differing}; select one, name it in strata, or "
+            "let it differ (ignore)"
+        )
         return Incomparability(Mismatch.SETTINGS, text)
     if plain_name(factor) == "framework" and (differing := varying(frame, ["settings_hash"])):
         text = f"settings differ apart from {factor}: {differing}; select one campaign"
         return Incomparability(Mismatch.SETTINGS, text)
-    if "machine" not in by_nature and (differing := varying(frame, ["machine"])):
+    recorded = frame[as_text(frame["machine"]) != ""]
+    if "machine" not in by_nature and varying(recorded, ["machine"]):
+        differing = varying(recorded, ["machine", *expected_differences.HARDWARE])
         text = f"runs of several machines are not pooled: {differing}; name it in strata"
         return Incomparability(Mismatch.MACHINES, text)
     hardware = expected_differences.versions_and_hardware(factor, frame.columns)

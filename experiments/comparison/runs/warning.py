@@ -24,6 +24,7 @@ class WarningCode(StrEnum):
     LEARNING_DIFFERS = "learning_differs"
     PAIRED_BY = "paired_by"  # a setting or the time, instead of blocks
     LOAD_UNKNOWN = "load_unknown"
+    MACHINE_UNKNOWN = "machine_unknown"
     IGNORED_SETTINGS = "ignored_settings"
     AUTOLOGGED_SETTINGS = "autologged_settings"
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
-from experiments.config.settings import suggestion
-from experiments.metrics import SHORT, without_batch
+from experiments.metrics import SHORT, Outcome, without_batch
 from tracking import plain
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, UsageError, choices
 
 WORSE = "worse"
 VERDICTS = (WORSE, "slower", "faster", "higher", "lower")
@@ -41,7 +40,15 @@ class Condition:
         rows = [*comparison.findings, *comparison.summaries]
         if self.metric:
             return [finding for finding in rows if self.names(finding.row.metric)]
-        return [finding for finding in rows if finding.primary] or rows
+        if comparison.primary:
+            return [finding for finding in rows if finding.primary]
+        return rows
+
+    def can_match(self, outcome: Outcome) -> bool:
+        """Return whether the verdict is one that this outcome can have."""
+        if self.verdict == WORSE:
+            return outcome.better != "neither"
+        return self.verdict in outcome.words
 
     def matches(self, finding: Finding) -> bool:
         """Return whether a finding is settled beyond its margin, with this verdict."""
@@ -67,14 +74,39 @@ def parse(texts: Iterable[str]) -> tuple[Condition, ...]:
     return tuple(conditions)
 
 
-def check(conditions: Iterable[Condition], metrics: Collection[str]) -> None:
-    """Raise UsageError for a condition about a metric that is not judged."""
+def check(
+    conditions: Iterable[Condition],
+    outcomes: Collection[Outcome],
+    primary: Collection[str] = (),
+    hint: str = "",
+) -> None:
+    """Check that conditions are about outcomes that are judged, and about verdicts of these.
+
+    Args:
+        conditions: Those of a call.
+        outcomes: All that are judged.
+        primary: Keys of the primary ones.
+        hint: What makes another metric an outcome, as the end of a sentence.
+
+    Raises:
+        UsageError: For a condition that can never hold.
+    """
     for condition in conditions:
-        if not any(map(condition.names, metrics)):
-            right = suggestion(condition.metric, metrics)
+        text = f"fail_if={plain.short(str(condition))}"
+        named = [outcome for outcome in outcomes if condition.names(outcome.metric)]
+        if condition.metric and not named:
+            right = choices(condition.metric, [outcome.metric for outcome in outcomes])
+            raise UsageError(ErrorCode.UNKNOWN_NAME, f"{text} names no outcome here; {right}{hint}")
+        if primary and not condition.metric:
+            named = [outcome for outcome in named if outcome.metric in primary]
+        if named and not any(map(condition.can_match, named)):
+            metrics = ", ".join(outcome.metric for outcome in named)
+            possible = [
+                verdict for verdict in VERDICTS if any(map(Condition(verdict).can_match, named))
+            ]
             raise UsageError(
-                ErrorCode.UNKNOWN_NAME,
-                f"fail_if={plain.short(str(condition))} names no outcome here{right}",
+                ErrorCode.INVALID_VALUE,
+                f"{text} can never hold; write {' or '.join(possible)} for {metrics}",
             )
 
 
@@ -93,3 +125,8 @@ def matching(conditions: Iterable[Condition], comparison: Comparison) -> dict[st
         for condition in conditions
     }
     return {text: findings for text, findings in by_text.items() if findings}
+
+
+def without_runs(conditions: Iterable[Condition], comparison: Comparison) -> list[Condition]:
+    """Return the conditions about outcomes that no run has."""
+    return [condition for condition in conditions if not condition.findings(comparison)]

@@ -373,8 +373,9 @@ class Comparison:
     @property
     def has_verdict(self) -> bool:
         """True if a primary outcome has a verdict, or any outcome if none is declared."""
-        relevant = [finding for finding in self.findings if finding.primary] or self.findings
-        return any(finding.judged for finding in relevant)
+        return any(
+            finding.judged for finding in self.findings if finding.primary or not self.primary
+        )
 
 
 @dataclass(frozen=True)

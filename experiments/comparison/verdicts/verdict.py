@@ -191,6 +191,10 @@ def _cautions(
         )
         yield ComparisonWarning(WarningCode.PAIRED_BY, text)
     yield from busy.unknown_load(frame, outcomes)
+    factor = pairing.column_of(frame, spec.factor)
+    by_nature = expected_differences.differs_by(spec.factor, frame.columns) | {factor}
+    timed = any(not outcome.is_learned for outcome in outcomes)
+    yield from environment.warnings_of_others(frame, by_nature, timed=timed)
     settings = pairing.settings_of(frame, spec.factor, spec.strata, ())
     ignored = [column for column in settings if pairing.matches(column, spec.ignore)]
     if differing := pairing.varying(frame, ignored):

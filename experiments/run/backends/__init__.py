@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from experiments.config import durations
@@ -17,6 +18,7 @@ from tracking.journal import Journal
 
 if TYPE_CHECKING:
     from experiments.run.campaign import Campaign
+    from experiments.run.preparation import PreparedCampaign
 
 JOBS = "jobs"  # below a campaign's folder: a journal for each of its jobs, and submitit's files
 
@@ -73,13 +75,21 @@ def local_backend(campaign: Campaign) -> Backend:
     return (Interleaved if campaign.settings.pairing == "interleaved" else Sequential)(campaign)
 
 
-def gather(records: Journal, run_id: str) -> None:
-    """Collect what jobs of an earlier launch have measured into the campaign's journal."""
-    if (records.folder / JOBS).is_dir():
+def cancel(folder: Path, run_id: str) -> None:
+    """Cancel the jobs of an earlier launch, whose folder of the journal is given."""
+    if (folder / JOBS).is_dir():
         _require_cluster()
         from experiments.run.backends import slurm
 
-        slurm.gather(records, run_id)
+        slurm.cancel(folder, run_id)
+
+
+def gather(records: Journal, prepared: PreparedCampaign) -> None:
+    """Collect what jobs of an earlier launch have measured into the campaign's journal."""
+    if (records.folder / JOBS).is_dir():
+        from experiments.run.backends import slurm
+
+        slurm.gather(records, prepared)
 
 
 def check(settings: CampaignSettings) -> None:

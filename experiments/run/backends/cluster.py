@@ -36,6 +36,7 @@ RESULT_SECONDS = 15.0
 NOTICE_SECONDS = 90
 # Then a job fails: it may make no progress. `--resume` continues a longer campaign.
 MAX_REQUEUES = 30
+PRIVATE = 0o700  # permissions of a folder
 PENDING, VANISHED = "PENDING", "VANISHED"
 OVER = {
     "BOOT_FAIL",
@@ -119,7 +120,7 @@ class SubmittedJob:
     @property
     def waits_for(self) -> str:
         state = self.queue.states[self.id]
-        return state.reason if state.state == PENDING else ""
+        return state.reason if state.state == PENDING and state.reason != "None" else ""
 
     def result(self) -> Any:
         """Return the result of its task. Raises EvenhandError with the reason if there is none."""
@@ -165,7 +166,8 @@ def submit(
 
     Args:
         settings: Whose options of sbatch the jobs have.
-        folder: On a file system that all nodes share.
+        folder: On a file system that all nodes share. Only its owner may read it from now on: the
+            tasks can contain secrets of the user.
         name: Of the jobs in the queue.
         tasks: Of each job.
         more: Options of sbatch in addition to those of the settings.
@@ -176,6 +178,8 @@ def submit(
     python = f"{shlex.quote(sys.executable)} -P"
     executor = SlurmExecutor(folder, max_num_timeout=MAX_REQUEUES, python=python)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    folder.chmod(PRIVATE)
     options = _options(settings)
     parameters: dict[str, Any] = {
         "job_name": name,
@@ -201,6 +205,19 @@ def submit(
         raise UsageError(ErrorCode.UNSUPPORTED, f"executor=slurm: {_tail(str(error))}") from None
     queue = Queue({str(job.job_id): JobState() for job in jobs})
     return [SubmittedJob(job, task, queue) for job, task in zip(jobs, tasks, strict=True)]
+
+
+def restore_path() -> None:
+    """Remove what `submit` adds to a job's PYTHONPATH, which its processes inherit."""
+    added, _, path = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+    if added == str(ROOT):
+        os.environ["PYTHONPATH"] = path
+
+
+def forget_tasks(folder: Path) -> None:
+    """Remove the tasks of jobs that have ended, which can contain secrets of the user."""
+    for path in folder.glob("*_submitted.pkl"):
+        path.unlink(missing_ok=True)
 
 
 def follow(jobs: Sequence[SubmittedJob]) -> Generator[list[SubmittedJob]]:

@@ -23,16 +23,25 @@ from experiments.run import backends, journal_runs, machine_state
 from experiments.run.backends import JOBS, BlockResult, cluster
 from experiments.run.backends.cluster import SubmittedJob
 from experiments.run.campaign import Campaign
-from experiments.run.cell_run import checkpoint_of
+from experiments.run.cell_run import checkpoint_of, record_script_results_of_job
 from experiments.run.journal_runs import block_of
 from experiments.run.preparation import PreparedCampaign
-from experiments.run.recorder import Recorder
+from experiments.run.recorder import Recorder, shown_and_details
 from experiments.run.scheduler import CellResult, planned_looks
 from tracking import clock, journal, provenance
 from tracking.errors import ErrorCode, EvenhandError
 from tracking.journal import Journal
-from tracking.records import BETWEEN_WARNINGS, Record, RunClosed, RunOpened, RunOutcome
+from tracking.records import (
+    BETWEEN_WARNINGS,
+    Metrics,
+    Record,
+    RunClosed,
+    RunKind,
+    RunOpened,
+    RunOutcome,
+)
 from tracking.sensors import load
+from tracking.store import Store
 
 SUBMITTED = "submitted"
 COLLECT_SECONDS = 0.5
@@ -50,7 +59,9 @@ class SlurmTask:
     Attributes:
         campaign: Folder of the campaign.
         journal_folder: Of the job, which the campaign's process collects.
+        before: Jobs of `Prepared.before`, which run in this order ahead of the blocks.
         results: Of cells of these blocks in earlier launches, by key.
+        warm_nodes: Nodes on which the jobs that cells do not need have run before.
     """
 
     campaign: Path
@@ -59,9 +70,11 @@ class SlurmTask:
     blocks: tuple[tuple[Cell, ...], ...] = ()
     before: tuple[Job, ...] = ()
     results: Mapping[str, CellResult] = field(default_factory=dict)
+    warm_nodes: frozenset[str] = frozenset()
 
     def __call__(self) -> int:
         """Run the task. Return the bytes of its journal."""
+        cluster.restore_path()
         STOP.hold()
         STOP.watch()
         records = Journal(self.journal_folder)
@@ -90,9 +103,24 @@ class SlurmTask:
         backend = backends.local_backend(campaign)
         with campaign.recorder.signals():
             campaign.schedule.recall(self._results())
-            backend.extract(self.before)
+            backend.extract(self._missing_before())
             for _ in backend.blocks(self.blocks):
                 pass
+
+    def _missing_before(self) -> Sequence[Job]:
+        """Return the jobs ahead of the blocks, without warm-ups that this node has had."""
+        node = cluster.here()["slurm.node"]
+        if node in self.warm_nodes:
+            return [job for job in self.before if job.is_needed]
+        finished = [
+            run
+            for run in journal_runs.read(self.journal_folder).values()
+            if run.tags.get("kind") == RunKind.WARM_UP
+            and run.tags.get("slurm.node") == node
+            and run.closed
+            and run.closed.outcome != RunOutcome.INTERRUPTED
+        ]
+        return self.before[len(finished) :]
 
     def _results(self) -> dict[str, CellResult]:
         """Return results of cells, without blocks that another machine began: they begin anew."""
@@ -148,12 +176,15 @@ class Slurm:
         self._schedule, self._settings = campaign.schedule, campaign.settings
         self._folder = campaign.recorder.folder.resolve() / JOBS
         self._node = ""
+        self._warm_ups: tuple[Job, ...] = ()
+        self._warm_nodes: set[str] = set()
 
     def extract(self, jobs: Sequence[Job]) -> list[bool]:
-        if not jobs:
-            return []
-        outcomes = self._run([self._task(before=tuple(jobs))])
-        return [outcomes.get(job.framework) == RunOutcome.OK for job in jobs]
+        """Run the jobs whose results cells need; the others run on each node before its cells."""
+        self._warm_ups = tuple(job for job in jobs if not job.is_needed)
+        needed = tuple(job for job in jobs if job.is_needed)
+        outcomes = self._run([self._task(before=needed)]) if needed else {}
+        return [not job.is_needed or outcomes.get(job.framework) == RunOutcome.OK for job in jobs]
 
     def blocks(self, blocks: Sequence[Sequence[Cell]]) -> Generator[BlockResult]:
         """Run blocks as jobs; those up to the next look are submitted together."""
@@ -169,7 +200,11 @@ class Slurm:
         counts, is_done = self._schedule.counts, self._schedule.is_done
         missing = [tuple(block) for block in blocks if not is_done(block)]
         count = min(self._settings.nodes // self._settings.nodes_of_a_job, len(missing))
-        outcomes = self._run([self._task(tuple(missing[start::count])) for start in range(count)])
+        tasks = [self._task(tuple(missing[start::count]), self._warm_ups) for start in range(count)]
+        further = 0 if self._warm_nodes else len(self._warm_ups) * (count - 1)
+        if further:
+            self._recorder.display.expect_more(further, "warm-ups on the other nodes")
+        outcomes = self._run(tasks)
         results = []
         for block in blocks:
             ok = all(is_done([cell]) or counts(outcomes.get(cell.key)) for cell in block)
@@ -189,7 +224,8 @@ class Slurm:
         }
         job_folder = self._folder / uuid.uuid4().hex[:8]
         folder, prepared = self._recorder.folder.resolve(), self._campaign.prepared
-        return SlurmTask(folder, job_folder, prepared, blocks, before, results)
+        warm = frozenset(self._warm_nodes)
+        return SlurmTask(folder, job_folder, prepared, blocks, before, results, warm)
 
     def _run(self, tasks: Sequence[SlurmTask]) -> dict[str, RunOutcome]:
         """Run tasks as an array of jobs. Return the last outcome of each cell and extraction.
@@ -221,6 +257,7 @@ class Slurm:
                         break
         finally:
             self._stop(list(running.values()))
+            cluster.forget_tasks(folder)
         self._recorder.check_stop()
         return {key: end for tail in tails.values() for key, end in tail.outcomes.items()}
 
@@ -247,10 +284,18 @@ class Slurm:
 
     def _close(self, tail: JobTail, closed: RunClosed) -> None:
         """Write the end of a run and show it, if it is the end of a cell or extraction."""
-        self._recorder.write(closed)
-        if not (opened := tail.open.pop(closed.run, None)):
-            return
+        opened = tail.open.pop(closed.run, None)
         outcome = RunOutcome(closed.outcome)
+        if opened and outcome == RunOutcome.OK:
+            recorder, prepared = self._recorder, self._campaign.prepared
+            record_script_results_of_job(
+                prepared, opened, recorder.folder, recorder.store, recorder.write
+            )
+        self._recorder.write(closed)
+        if not opened:
+            return
+        if "cell" in opened.tags:
+            self._warm_nodes.add(opened.tags["slurm.node"])
         tail.outcomes[opened.tags.get("cell") or opened.tags["framework"]] = outcome
         seconds = (closed.time_ms - opened.time_ms) / 1_000
         why = f" ({closed.reason})" if closed.reason else ""
@@ -299,12 +344,27 @@ def name_of(run_id: str) -> str:
     return f"evenhand-{run_id[:12]}"
 
 
-def gather(records: Journal, run_id: str) -> None:
-    """Cancel the jobs of an earlier process of the campaign, and collect what they have written."""
+def cancel(folder: Path, run_id: str) -> None:
+    """Cancel the jobs of an earlier process of the campaign."""
     cluster.cancel_by_name(name_of(run_id))
+    cluster.forget_tasks(folder / JOBS / SUBMITTED)
+
+
+def gather(records: Journal, prepared: PreparedCampaign) -> None:
+    """Collect what cancelled jobs of an earlier process of the campaign have written."""
+    store = Store()
+
+    def write(record: Record) -> None:
+        for part in shown_and_details(record) if isinstance(record, Metrics) else [record]:
+            records.append(part)
+
     for file in sorted((records.folder / JOBS).glob(f"*/{journal.RECORDS}")):
         job_records, offset = _read_from(file.parent, journal.delivered(file.parent, ""))
+        runs = journal_runs.read(file.parent)
         for record in job_records:
+            opened = runs[record.run].opened if record.run in runs else None
+            if opened and isinstance(record, RunClosed) and record.outcome == RunOutcome.OK:
+                record_script_results_of_job(prepared, opened, records.folder, store, write)
             records.append(record)
         journal.mark_delivered(file.parent, offset, "")
 

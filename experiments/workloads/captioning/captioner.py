@@ -14,9 +14,9 @@ from experiments.datasets.captions import CaptionData
 from experiments.datasets.images import Image, normalise, open_picture
 from experiments.datasets.tokens import Vocabulary
 from experiments.workloads import served
-from experiments.workloads.captioning.extract import encoder
+from experiments.workloads.captioning.features import encoder
 from models.caption_decoder.decoding import decode
-from models.caption_decoder.spec import CaptionDecoderSpec
+from models.caption_decoder.spec import CaptionDecoderSpec, batch
 from models.contract import Framework
 from tracking.records import ModelSaved
 
@@ -49,6 +49,7 @@ def save(
         __name__,
         title="captioning",
         description=description,
+        inputs=batch(spec, np.full(2, spec.length), np.random.default_rng(0)).inputs,
         request=_example(data),
         answers={"caption": "string"},
         # torch also reads torchvision's checkpoints, in a process of its own
@@ -95,11 +96,11 @@ class Captioner:
         return served.answered(model_input, self._captions, {"caption": ""})
 
     def _captions(self, pictures: list[Image.Image]) -> list[dict[str, str]]:
-        batch = np.stack([normalise(picture, self._size) for picture in pictures])
+        pixels = np.stack([normalise(picture, self._size) for picture in pictures])
         ids = decode(
             self._framework,
             self._decoder,
-            self._framework.infer(self._encoder, (batch,)),
+            self._framework.infer(self._encoder, (pixels,)),
             start=self._vocabulary.start,
             end=self._vocabulary.end,
             words=self._spec.length,

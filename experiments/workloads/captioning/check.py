@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.contract import CellSpec, Output
-from experiments.workloads.captioning.extract import encoder
+from experiments.workloads.captioning.features import encoder
 from models.contract import Framework
 
 

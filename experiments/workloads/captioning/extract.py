@@ -18,9 +18,7 @@ from experiments.datasets import images
 from experiments.datasets.captions import CaptionData
 from experiments.datasets.files import hold_lock
 from experiments.workloads.captioning import features
-from models import weights
 from models.contract import Framework
-from models.densenet201.spec import Spec
 from tracking import clock
 
 BATCH_SIZE = 32
@@ -30,7 +28,7 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     """Extract the features, from where an earlier extraction stopped."""
     data = CaptionData.open(Path(spec.inputs["index"]))
     folder = Path(spec.inputs["features"])
-    network = encoder(framework, spec.inputs["weights"], spec.settings["seed"])
+    network = features.encoder(framework, spec.inputs["weights"], spec.settings["seed"])
     with hold_lock(folder / ".lock"):  # another campaign may extract the same pictures
         peaks = DevicePeaks(framework)
         values = _extract(spec, framework, network, data, folder, peaks, output)
@@ -53,14 +51,6 @@ def run(spec: CellSpec, framework: Framework, output: Output) -> None:
     (spec.path / "broken_images.json").write_text(json.dumps(broken, indent=1))
     for name in ("values.parquet", "environment.json", "broken_images.json"):
         output.artifact(name)
-
-
-def encoder(framework: Framework, source: str, seed: int) -> Any:
-    """Return DenseNet-201 without its classifier, with the weights of the source."""
-    shape = Spec(classes=None)
-    network = framework.build(features.MODEL, shape)
-    framework.load_weights(network, weights.load(source, features.MODEL, shape, seed))
-    return network
 
 
 def _extract(

@@ -16,12 +16,21 @@ import numpy as np
 
 from experiments.datasets.captions import CaptionData
 from models import weights
-from models.contract import ModelError
+from models.contract import Framework, ModelError
+from models.densenet201.spec import Spec
 
 MODEL = "densenet201"
 SIZE = 1_920
 ARRAY = "features.npy"
 PROGRESS = "progress.json"
+
+
+def encoder(framework: Framework, source: str, seed: int) -> Any:
+    """Return DenseNet-201 without its classifier, with the weights of the source."""
+    shape = Spec(classes=None)
+    network = framework.build(MODEL, shape)
+    framework.load_weights(network, weights.load(source, MODEL, shape, seed))
+    return network
 
 
 def resolve(setting: str, seed: int) -> tuple[str, str]:

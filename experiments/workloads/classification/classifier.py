@@ -37,6 +37,7 @@ def save(
         __name__,
         title=model,
         description=description,
+        inputs=(np.zeros((2, data.side, data.side, data.images.shape[3]), np.float32),),
         request=served.example(picture),
         answers={"label": "string", "probability": "double"},
         text=f"Classifies pictures into {len(data.classes)} classes of {data.name}: {model}, "

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from experiments.datasets.files import hold_lock, replace_text
 from tracking import plain, provenance, whereabouts
 from tracking.errors import ErrorCode, UsageError
 
+# Key of a worktree's lock: cells of a cluster, which outlive the process that made it, use it.
+OF_JOBS = "of_jobs"
+ABANDONED_SECONDS = 7 * 24 * 3_600
 # Written last into an environment: without it the creation was killed.
 COMPLETE = "evenhand.json"
 INSTALLATION_SECONDS, CHECKOUT_SECONDS = 3_600, 600
@@ -34,11 +38,13 @@ class EnvironmentRequest:
 
     requirements: lines as in a requirements file; their paths are relative to the level's folder.
     python: version or path of an interpreter. commit: tag, branch or hash of a git repository.
+    of_jobs: True if it is for jobs of a cluster, which may run when this process is dead.
     """
 
     requirements: tuple[str, ...] = ()
     python: str | None = None
     commit: str | None = None
+    of_jobs: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ def make(
     """
     if request.commit is None:
         return _complete(request, cwd, cache, progress)
-    place, folder = _check_out(request.commit, cwd, cache, progress)
+    place, folder = _check_out(request.commit, cwd, cache, progress, of_jobs=request.of_jobs)
     try:
         if not (place / folder).is_dir():
             raise UsageError(
@@ -217,7 +223,7 @@ def _reason(output: str) -> str:
 
 
 def _check_out(
-    commit: str, cwd: Path, cache: Path, progress: Callable[[str], None]
+    commit: str, cwd: Path, cache: Path, progress: Callable[[str], None], *, of_jobs: bool
 ) -> tuple[Path, Path]:
     """Return the folder of a new worktree, and the path in it that a working folder has.
 
@@ -244,10 +250,10 @@ def _check_out(
             f"{label} is not in {root}; name one of its tags, branches or hashes "
             "(git fetch --tags brings those of the server)",
         ) from None
-    _remove_worktrees(cwd, lambda owner: whereabouts.is_alive(owner) is False)
+    _remove_worktrees(cwd, _is_over)
     progress(f"commit {commit}: {digest[:12]}")
     place = _new_folder(root, cache, digest)
-    reason = json.dumps(whereabouts.process_tags())
+    reason = json.dumps(whereabouts.process_tags() | ({OF_JOBS: "true"} if of_jobs else {}))
     add = ("worktree", "add", "--detach", "--lock", "--reason", reason, str(place), digest)
     try:
         provenance.git(*add, folder=cwd, timeout_seconds=CHECKOUT_SECONDS)
@@ -259,6 +265,13 @@ def _check_out(
             ErrorCode.UNWRITABLE, f"{label} cannot be checked out in {place}: {_of_git(error)}"
         ) from None
     return place, cwd.resolve().relative_to(root)
+
+
+def _is_over(owner: Mapping[str, str]) -> bool:
+    """Return whether a worktree's process is dead, and its jobs, if it has any, are over too."""
+    started = float(owner.get(whereabouts.HEARTBEAT, 0))
+    is_recent = time.time() - started < ABANDONED_SECONDS
+    return whereabouts.is_alive(owner) is False and not (OF_JOBS in owner and is_recent)
 
 
 def _of_git(error: Exception) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import itertools
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +19,15 @@ from experiments.contract import DatasetInfo, Job, Prepared, Progress, Workload
 from experiments.planning import treatments
 from experiments.studies import race as study
 from experiments.studies.race import Settings
-from experiments.workloads.command import environments, script_runs
+from experiments.workloads.command import environments, leftovers, script_runs
 from experiments.workloads.command.environments import Environment, EnvironmentRequest
 from models import frameworks
 from tracking import provenance
 from tracking.errors import ErrorCode, UsageError
 from tracking.records import RunKind
+
+# Of the time of a job: its start, and Slurm's notice of its end, which can come a minute early.
+RESERVED_SECONDS = 180.0
 
 
 def prepare(settings: Settings, progress: Progress) -> Prepared:
@@ -32,13 +37,21 @@ def prepare(settings: Settings, progress: Progress) -> Prepared:
     definition = _definition(race, made)
     digest = hashlib.sha256(definition.encode()).hexdigest()
     info = DatasetInfo("commands", digest, "race", {"levels": len(race.levels)}, {})
-    inputs = {name: _inputs(name, race, environment) for name, environment in made.items()}
+    inputs = {
+        name: _inputs(name, race, environment, settings) for name, environment in made.items()
+    }
     before = [
         Job("warm_up", "", values, name, RunKind.WARM_UP, is_needed=False)
         for name, values in inputs.items()
         if not settings.cold
     ]
-    prepared = Prepared(info, {}, tuple(before), files={"race.json": definition})
+    prepared = Prepared(
+        info,
+        {},
+        tuple(before),
+        files={"race.json": definition},
+        folders=tuple(dict.fromkeys(itertools.chain(*map(_folders, made.values())))),
+    )
     differing = differing_packages(environment.packages for environment in made.values())
     of_treatment = {}
     for treatment in treatments.list_treatments(study.STUDY, settings):
@@ -59,14 +72,42 @@ def _environment(name: str, race: Race, settings: Settings, progress: Progress) 
         return Environment(cwd, {}, {}, level.commit)
     if level.commit:
         atexit.register(environments.remove_worktrees, cwd)
-    request = EnvironmentRequest(level.requirements, level.python, level.commit)
+    request = EnvironmentRequest(
+        level.requirements, level.python, level.commit, of_jobs=settings.on_cluster
+    )
     cache = Path(settings.cache)
     return environments.make(
         request, cwd=cwd, cache=cache, progress=lambda text: progress(text, 0, None)
     )
 
 
-def _inputs(name: str, race: Race, environment: Environment) -> dict[str, Any]:
+def _folders(environment: Environment) -> list[str]:
+    virtual = environment.variables.get("VIRTUAL_ENV")
+    return [str(environment.cwd), *filter(None, [virtual])]
+
+
+def _timeout_seconds(name: str, level: Level, settings: Settings) -> float:
+    """Return the longest time of a command, which on a cluster has to fit into a job.
+
+    Raises:
+        UsageError: If it does not.
+    """
+    timeout = durations.seconds(f"timeout of level {name}", level.timeout)
+    if not settings.on_cluster:
+        return timeout
+    limit = durations.seconds("time_limit", settings.time_limit)
+    longest = max(limit - RESERVED_SECONDS, limit / 8)
+    if longest < timeout < math.inf:
+        raise UsageError(
+            ErrorCode.CONFLICT,
+            f"level {name}: timeout={level.timeout} does not fit into jobs of "
+            f"time_limit={settings.time_limit}, which leave {durations.format_duration(longest)} "
+            "to a command; raise time_limit",
+        )
+    return min(timeout, longest)
+
+
+def _inputs(name: str, race: Race, environment: Environment, settings: Settings) -> dict[str, Any]:
     """Return what the cells of a level are sent; it is not recorded, as it contains secrets."""
     level = race.levels[name]
     return {
@@ -75,7 +116,7 @@ def _inputs(name: str, race: Race, environment: Environment) -> dict[str, Any]:
         "cwd": str(environment.cwd),
         "variables": {**environment.variables, **level.env},
         "secrets": level.secrets,
-        "timeout_seconds": durations.seconds("timeout", level.timeout),
+        "timeout_seconds": _timeout_seconds(name, level, settings),
         "outcomes": {key: outcome.model_dump() for key, outcome in race.outcomes.items()},
     }
 
@@ -103,4 +144,4 @@ def _tags(environment: Environment, differing: Collection[str]) -> dict[str, str
     return {**tags, "level.commit": environment.commit} if environment.commit else tags
 
 
-WORKLOAD = Workload(prepare=prepare, after_cell=script_runs.collect)
+WORKLOAD = Workload(prepare=prepare, after_cell=script_runs.collect, end_leftovers=leftovers.end)

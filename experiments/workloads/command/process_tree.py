@@ -1,4 +1,4 @@
-"""Processes that descend from this one: their memory, their CPU time and their end."""
+"""Processes of a command: their memory, their CPU time and their end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,11 +120,36 @@ def _kilobytes(pid: int, file: str, name: str) -> int:
         return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0) * 1_024
 
 
-def reap() -> None:
-    """Wait for the descendants that have ended."""
+def running_descendants() -> list[int]:
+    """Wait for the descendants that have ended, and return the ids of all others."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    return descendants()
+
+
+def marked(variable: str, folder: Path) -> list[int]:
+    """Return the ids of processes that were started with a variable that is a path in a folder.
+
+    They may have any parent. Processes that have cleared or overwritten their environment, and
+    those of other users, are not recognized.
+    """
+    pids = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            path = process.environ().get(variable, "")
+            if path and Path(path).is_relative_to(folder):
+                pids.append(process.pid)
+    return pids
+
+
+def names(pids: Iterable[int]) -> list[str]:
+    """Return the names of processes that still run, with their ids."""
+    texts = []
+    for pid in pids:
+        with suppress(psutil.Error):
+            texts.append(f"{psutil.Process(pid).name()} ({pid})")
+    return texts
 
 
 def wait_for_rest(seconds: float) -> list[str]:
@@ -137,30 +162,28 @@ def wait_for_rest(seconds: float) -> list[str]:
         Names of those that still run, with their ids.
     """
     deadline = time.monotonic() + seconds
-    reap()
-    while (rest := descendants()) and time.monotonic() < deadline:
+    while (rest := running_descendants()) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-        reap()
-    names = []
-    for pid in rest:
-        with suppress(psutil.Error):
-            names.append(f"{psutil.Process(pid).name()} ({pid})")
-    return names
+    return names(rest)
 
 
-def end(grace_seconds: float) -> None:
-    """End all descendants: they are asked first, and killed after some time."""
+def end(grace_seconds: float, find: Callable[[], Sequence[int]] = running_descendants) -> None:
+    """End processes: they are asked first, and killed after some time.
+
+    Args:
+        grace_seconds: Time between the two.
+        find: Returns the ids of those that still run; by default of all descendants.
+    """
     for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 1.0)):
         deadline = time.monotonic() + seconds
         is_first = True
-        while rest := descendants():
+        while rest := find():
             if is_first or number == signal.SIGKILL:  # new ones may have been started
                 for pid in rest:
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, number)
                         os.kill(pid, signal.SIGCONT)
             is_first = False
-            reap()
             if time.monotonic() > deadline:
                 break
             time.sleep(POLL_SECONDS)

@@ -18,21 +18,20 @@ from experiments.cell import timing
 from experiments.cell.lifetime import die_with_parent
 from experiments.config import devices, memory
 from experiments.config.race_file import masked
-from experiments.contract import CellSpec, Output
-from experiments.workloads.command import process_tree, reported
+from experiments.contract import OUTLIVED, CellSpec, Output
+from experiments.workloads.command import leftovers, process_tree, reported
+from experiments.workloads.command.leftovers import GRACE_SECONDS, METRICS_VARIABLE
 from experiments.workloads.command.process_tree import MemorySampler, Usage
 from tracking import clock, mlflow_defaults, plain, provenance
 from tracking.errors import ErrorCode, EvenhandError
 from tracking.records import Tags
 
 SHELL = "/bin/sh"
-METRICS_VARIABLE = "EVENHAND_METRICS"
 STDOUT, STDERR, METRICS = "stdout.txt", "stderr.txt", "metrics.jsonl"
-# Time for helpers of a command that has ended, and for a command that is asked to end.
-REST_SECONDS, GRACE_SECONDS = 0.5, 2.0
+# Time for helpers of a command that has ended.
+REST_SECONDS = 0.5
 SWITCH_SECONDS = 0.0005  # the thread that samples must not hold up the clock
 LAST_LINES, TAIL_BYTES = 5, 2**20
-MAX_NAMES = 5
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Finished:
             "wall_seconds": self.wall_seconds,
             "cpu/user_seconds": self.user_seconds,
             "cpu/system_seconds": self.system_seconds,
-            "memory/peak_tree_bytes": float(self.peak_bytes),
+            **({"memory/peak_tree_bytes": float(self.peak_bytes)} if self.peak_bytes else {}),
         }
 
 
@@ -188,9 +187,10 @@ def _tags(finished: Finished, inputs: Mapping[str, Any]) -> dict[str, str]:
     tags = {"memory.method": finished.memory_method, "cwd": inputs["cwd"], "end": finished.end}
     if finished.exit_code is not None:
         tags["exit_code"] = str(finished.exit_code)
+    if not finished.peak_bytes:
+        tags["not_available.memory/peak_tree_bytes"] = "the command ended before the first sample"
     if finished.left:
-        names = ", ".join(finished.left[:MAX_NAMES])
-        tags["outlived"] = f"{len(finished.left)} processes outlived the command: {names}"
+        tags[OUTLIVED] = leftovers.describe(finished.left)
     return tags
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from experiments.contract import CellSpec, RunStore
+from experiments.contract import RunStore
 from experiments.workloads.command.reported import History, summarise_all
 from tracking.records import SCRIPT_OF, StoredRun
 
@@ -13,19 +14,21 @@ NESTED = "mlflow.parentRunId"
 SYSTEM = "system/"
 
 
-def collect(spec: CellSpec, store: RunStore) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the metrics of a cell's script, and tags that name its runs.
+def collect(
+    cell: str, inputs: Mapping[str, Any], store: RunStore
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the metrics of the script of a cell's run, and tags that name the script's runs.
 
     Of several runs with the same metric, the last that is not nested counts; with `summary =
     "best"` the best of all.
     """
     runs = sorted(
-        store.tagged(SCRIPT_OF, spec.run),
+        store.tagged(SCRIPT_OF, cell),
         key=lambda run: (NESTED not in run.tags, run.start_ms),
     )
     if not runs:
         return {}, {}
-    outcomes = spec.inputs["outcomes"]
+    outcomes = inputs["outcomes"]
     histories: dict[str, History] = {}
     for run in runs:
         for name, last in run.metrics.items():

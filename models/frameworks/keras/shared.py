@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,6 +142,29 @@ class KerasFramework(FrameworkOnDevice):
         to_tensor = self._keras.ops.convert_to_tensor
         return tuple(to_tensor(self._array(array)) for array in inputs)
 
+    def save_native(self, network: Any, inputs: tuple[Array, ...], folder: Path) -> dict[str, str]:
+        """Write `model.keras`: a graph of Keras' own layers and operations, not compiled."""
+        keras = self._keras
+        symbolic = [
+            keras.Input(batch_shape=(None, *array.shape[1:]), dtype=str(array.dtype))
+            for array in map(self._array, inputs)
+        ]
+        placed = symbolic if len(symbolic) > 1 else symbolic[0]
+        if _is_of_keras(network):
+            outputs = keras.models.clone_model(
+                keras.Model(network.input, network.output),  # without our optimizer
+                placed,
+                clone_function=lambda layer: layer,  # the trained layers themselves
+                call_function=lambda layer, *args, **options: (
+                    layer if _is_of_keras(layer) else layer.call
+                )(*args, **options),
+            ).outputs
+        else:
+            outputs = network.call(placed)
+        keras.Model(placed, outputs, name=network.name).save(folder / "model.keras")
+        versions = {"keras_version": keras.__version__, "keras_backend": self.backend}
+        return {"flavor": "keras", **versions}
+
     def compilations(self) -> int:
         return self._traced + len(self._shapes)
 
@@ -160,6 +184,11 @@ class KerasFramework(FrameworkOnDevice):
         entries = self._transfer.entries(network).items()
         trainable = {name: at for name, at in entries if id(at.variables[0]) in by_variable}
         return self._transfer.from_keras(trainable, lambda variable: by_variable[id(variable)])
+
+
+def _is_of_keras(layer: Any) -> bool:
+    """Return whether Keras can load a layer without our code."""
+    return type(layer).__module__.partition(".")[0] == "keras"
 
 
 def _slots(optimizer: Any) -> dict[str, Any]:

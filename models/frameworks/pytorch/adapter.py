@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import shutil
 import tempfile
@@ -202,6 +203,19 @@ class Adapter(TorchDevice, FrameworkOnDevice):
         with torch.inference_mode():
             outputs = function(network, *placed, compiled=self._forward, **options)
         return outputs.cpu().numpy()
+
+    def save_native(
+        self, network: nn.Module, inputs: tuple[Array, ...], folder: Path
+    ) -> dict[str, str]:
+        """Write `model.pt2`: the graph of an evaluation in float32 on the CPU, without a pickle."""
+        on_cpu = network if self.device == "cpu" else copy.deepcopy(network).cpu()
+        _set_mode(on_cpu, training=False)
+        examples = tuple(map(torch.from_numpy, inputs))
+        any_number = tuple({0: torch.export.Dim.AUTO} for _ in examples)
+        with torch.no_grad():
+            program = torch.export.export(on_cpu, examples, dynamic_shapes=any_number)
+        torch.export.save(program, folder / "model.pt2")
+        return {"flavor": "pytorch", "pytorch_version": str(torch.__version__)}
 
     def compilations(self) -> int:
         if not self._compile:

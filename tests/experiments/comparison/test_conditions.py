@@ -7,9 +7,10 @@ import pytest
 
 from experiments.calibration.simulation import Noise, simulate
 from experiments.cli.campaign import verdict_code
-from experiments.cli.codes import CONDITION_HOLDS, DONE, NO_VERDICT
+from experiments.cli.codes import CONDITION_HOLDS, DONE, FAILED, NO_VERDICT
 from experiments.comparison import compare
 from experiments.comparison.verdicts import conditions
+from experiments.metrics import outcome
 from tests.experiments.comparison.campaigns import RATE, STEP, frame
 from tracking.errors import ErrorCode, UsageError
 
@@ -69,8 +70,46 @@ def test_condition_names_what_exists() -> None:
     with pytest.raises(UsageError) as wrong:
         conditions.parse(["slow"])
     assert wrong.value.code is ErrorCode.UNKNOWN_NAME
-    with pytest.raises(UsageError, match=STEP):
-        conditions.check(conditions.parse(["slower:train/step_second"]), [STEP, RATE])
+    outcomes = [outcome(STEP), outcome(RATE)]
+    with pytest.raises(UsageError, match=f"did you mean {STEP}.* {RATE}; declare it") as wrong:
+        conditions.check(
+            conditions.parse(["slower:train/step_second"]), outcomes, hint="; declare it"
+        )
+    assert wrong.value.code is ErrorCode.UNKNOWN_NAME
+
+
+@pytest.mark.parametrize(
+    ("condition", "primary", "right"),
+    [
+        ("slower:memory", (), "worse or higher or lower"),
+        ("higher:step", (), "worse or slower or faster"),
+        ("worse:power/watts_mean", (), "higher or lower"),
+        ("lower", (STEP, RATE), "worse or slower or faster"),
+        ("lower", (STEP, MEMORY), ""),
+        ("lower", (), ""),
+        ("worse:memory", (), ""),
+    ],
+)
+def test_verdict_that_an_outcome_cannot_have_is_refused(
+    condition: str, primary: tuple[str, ...], right: str
+) -> None:
+    outcomes = [outcome(name) for name in (STEP, RATE, MEMORY, "power/watts_mean")]
+    if not right:
+        conditions.check(conditions.parse([condition]), outcomes, primary)
+        return
+    with pytest.raises(UsageError, match=right) as wrong:
+        conditions.check(conditions.parse([condition]), outcomes, primary)
+    assert wrong.value.code is ErrorCode.INVALID_VALUE
+
+
+def test_condition_on_a_metric_that_no_run_has_is_a_failure() -> None:
+    table = frame(factors={"tensorflow": 1.2})
+    assert verdict_code(conditions.parse(["worse:energy"]), compare(table)) == FAILED
+    failing = conditions.parse(["worse:energy", "slower:step"])
+    assert verdict_code(failing, compare(table)) == CONDITION_HOLDS
+    unmeasured = compare(table, outcomes=[STEP, "val/accuracy"], primary=["val/accuracy"])
+    assert verdict_code(conditions.parse(["slower"]), unmeasured) == FAILED
+    assert verdict_code((), unmeasured) == NO_VERDICT
 
 
 def test_identical_levels_never_fail_a_call() -> None:

@@ -74,6 +74,16 @@ def test_first_error_names_what_is_missing(options: dict[str, str], parts: Seque
     assert all(part in str(refused.value) for part in parts), refused.value
 
 
+@pytest.mark.parametrize("options", [{"factor": "scripts"}, {"pair_by": "sed"}], ids=str)
+def test_misspelt_param_or_tag_is_named_with_the_right_one(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError) as refused:
+        judge(foreign(), **options)
+    assert refused.value.code is ErrorCode.UNKNOWN_NAME
+    (name,) = options.values()
+    right = {"scripts": "script", "sed": "seed"}[name]
+    assert str(refused.value) == f"no run has a param or tag '{name}'; did you mean {right}?"
+
+
 @pytest.mark.parametrize("pair_by", ["seed", "params.seed", "time"])
 def test_runs_without_blocks_are_paired_with_a_caution(pair_by: str) -> None:
     result = judge(foreign(), pair_by=pair_by, ignore=["seed"] if pair_by == "time" else [])
@@ -98,6 +108,7 @@ def test_only_quality_is_judged_of_runs_one_after_the_other() -> None:
     assert verdicts(result) == {SECONDS: "not comparable", ACCURACY: "equivalent"}
     (times,) = [finding for finding in result.findings if finding.row.metric == SECONDS]
     assert times.mismatch is Mismatch.ORDER
+    assert "filter" in times.row.reason
     assert WarningCode.NOT_SIDE_BY_SIDE in codes(result)
 
 
@@ -151,6 +162,45 @@ def test_failed_run_leaves_its_partner_out() -> None:
 
 
 def test_scores_of_libraries_are_quality() -> None:
-    names = ["training_f1_score", "val_roc_auc", "test_accuracy", "training_log_loss"]
-    assert all(outcome(name).is_learned for name in names)
+    names = ["training_f1_score", "val_roc_auc", "test_accuracy", "auc_1", "val_f1", "test_r2"]
+    errors = [
+        *("training_log_loss", "training_mean_squared_error", "val_mae", "test_rmse"),
+        *("mean_absolute_percentage_error", "val_perplexity", "word_error_rate"),
+    ]
+    assert {outcome(name).better for name in names} == {"higher"}
+    assert {outcome(name).better for name in errors} == {"lower"}
+    assert all(outcome(name).is_learned for name in [*names, *errors])
     assert not any(outcome(name).is_learned for name in (SECONDS, "memory_bytes", "epochs"))
+
+
+def test_runs_without_a_machine_are_a_caution_and_other_machines_are_refused() -> None:
+    is_a = foreign()["tags.script"] == "a"
+    unknown = judge(foreign(**{"tags.machine": np.where(is_a, "m1", None)}))
+    assert verdicts(unknown)[SECONDS] == "slower"
+    assert WarningCode.MACHINE_UNKNOWN in codes(unknown)
+    quality = judge(foreign(), outcomes=[ACCURACY])
+    assert WarningCode.MACHINE_UNKNOWN not in codes(quality)
+    same = foreign(**{"tags.machine": "m1", "tags.gpu": "A100 (driver 1)"})
+    assert codes(judge(same)) == {WarningCode.PAIRED_BY, WarningCode.LOAD_UNKNOWN}
+    other = {"tags.machine": np.where(is_a, "m1", "m2"), "tags.gpu": np.where(is_a, "A100", "H100")}
+    refused = judge(foreign(**other))
+    assert {finding.mismatch for finding in refused.findings} == {Mismatch.MACHINES}
+    assert "machine (m1, m2), gpu (A100, H100)" in refused.findings[0].row.reason
+
+
+def test_packages_and_variables_that_differ_are_listed() -> None:
+    is_a = foreign()["tags.script"] == "a"
+    columns = {
+        "tags.machine": "m1",
+        "tags.version.numpy": np.where(is_a, "2.1", "2.3"),
+        "tags.inherited.OMP_NUM_THREADS": np.where(is_a, None, "1"),
+        "tags.cpus.usable": "2",
+    }
+    result = judge(foreign(**columns))
+    assert verdicts(result)[SECONDS] == "slower"
+    (line,) = [w.text for w in result.warnings if w.code is WarningCode.MIXED_ENVIRONMENTS]
+    assert "inherited.OMP_NUM_THREADS (none, 1), version.numpy (2.1, 2.3)" in line
+    by_version = judge(foreign(**columns), factor="version.numpy", ignore=["script"])
+    assert verdicts(by_version)[SECONDS] == "slower"
+    (line,) = [w.text for w in by_version.warnings if w.code is WarningCode.MIXED_ENVIRONMENTS]
+    assert "version.numpy" not in line

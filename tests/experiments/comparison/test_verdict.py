@@ -299,7 +299,7 @@ def test_zero_has_a_difference():
         (lambda table: table.head(0), {}, ErrorCode.NO_RUNS, ""),
         (lambda table: table[table["framework"] == "pytorch"], {}, ErrorCode.ONE_SIDE, "pytorch"),
         (lambda table: table.assign(kind="campaign"), {}, ErrorCode.NO_RUNS, "kind=cell"),
-        (None, {"factor": "optimizer"}, ErrorCode.UNKNOWN_NAME, "params.batch_size"),
+        (None, {"factor": "optimizer"}, ErrorCode.UNKNOWN_NAME, "batch_size"),
         (None, {"strata": ["x"]}, ErrorCode.UNKNOWN_NAME, "'x'"),
         (None, {"baseline": "torch"}, ErrorCode.UNKNOWN_NAME, "pytorch, tensorflow"),
         (None, {"margin": 3.0}, ErrorCode.INVALID_VALUE, "margin=3.0"),

@@ -14,7 +14,9 @@ import psutil
 import pytest
 
 from experiments.workloads.command import process_tree
-from tests.conftest import ROOT, are_gone
+from tests.conftest import ROOT, Place, are_gone
+from tests.experiments.race import races
+from tests.tracking.nvml import Driver, driver, library  # noqa: F401
 
 EXECUTE = """
 import dataclasses, json, math, sys
@@ -122,3 +124,34 @@ def test_a_kernel_without_lists_of_children(monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
+
+
+HOLD = """
+import os, subprocess, sys, time
+if sys.argv[1:]:
+    with open(os.environ["NVML_ANSWERS"], "a") as answers:
+        answers.write(f"child_pid {os.getpid()}\\nchild_bytes {float(sys.argv[1]):.0f}\\n")
+    time.sleep(0.5)
+else:
+    subprocess.run([sys.executable, __file__, "7.5e8"], start_new_session=True)
+"""
+
+
+@pytest.mark.slow
+def test_memory_on_the_gpu_is_that_of_the_commands_processes(
+    place: Place, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child of the command holds 750 MB; another program's process is not counted."""
+    for name, text in driver.environment.items():
+        monkeypatch.setenv(name, text)
+    driver.answers(other_pid=os.getpid(), other_bytes=3e9)
+    level = f"holds={python(place.folder, 'hold.py', HOLD)}"
+    options = {"device": "cuda", "others_limit_percent": "100"}
+    command = driver.loaded(races.command(place, level, **options))
+    process = place.begin(*command)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 3, output
+    (cell,) = races.cells(place)
+    (metrics,) = place.journal.glob("*/cells/*/*/metrics.json")
+    assert json.loads(metrics.read_text())["memory/peak_device_process_bytes"] == 7.5e8
+    assert "not_available.gpu_0_process_memory" not in races.tags(cell)

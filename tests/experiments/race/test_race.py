@@ -37,9 +37,12 @@ def test_two_commands_are_measured_in_fresh_processes_and_reported(place: Place)
         ({}, "needs commands"),
         ({"level": "a"}, "NAME=COMMAND"),
         ({"level": "a=true", "pairing": "interleaved"}, "takes no turns"),
-        ({"level": "a=true", "executor": "slurm"}, "this machine"),
+        ({"level": "a=true", "partition": "gpu"}, "executor=slurm"),
         ({"level": "a=true", "frameworks": "pytorch"}, "no setting"),
         ({"level": "a=true", "command": "x"}, "set level or file instead"),
+        ({"level": "a=true", "fail_if": "slower:wal_seconds"}, "did you mean wall_seconds?"),
+        ({"level": "a=true", "fail_if": "slower:speed"}, "[outcomes.NAME]"),
+        ({"level": "a=true", "fail_if": "slower:memory/peak_tree_bytes"}, "can never hold"),
     ],
 )
 def test_wrong_calls_end_in_one_line(place: Place, options: dict[str, str], code: str) -> None:
@@ -47,3 +50,15 @@ def test_wrong_calls_end_in_one_line(place: Place, options: dict[str, str], code
     assert done.returncode == 2
     assert code in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert not list(place.journal.glob("*/records.jsonl"))
+
+
+def test_condition_on_a_declared_outcome_that_no_command_reports(place: Place) -> None:
+    (place.folder / "race.toml").write_text(
+        "[levels.a]\ncommand = 'true'\n[levels.b]\ncommand = 'true'\n"
+        "[outcomes.speed]\nbetter = 'higher'\nunit = 'steps/s'\nregex = 'speed: ([0-9]+)'\n"
+    )
+    done = place.call(*races.command(place, file="race.toml", fail_if="slower:speed"))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "fail_if=slower:speed cannot be judged" in done.stdout
+    assert {run.info.status for run in races.cells(place)} == {"FINISHED"}

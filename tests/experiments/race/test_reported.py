@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -72,8 +71,7 @@ def run(
 )
 def test_several_runs_of_a_script(summary: str, value: float | None) -> None:
     outcomes = {"acc": {"better": "higher", "regex": "", "summary": summary}}
-    spec = SimpleNamespace(run="cell-1", inputs={"outcomes": outcomes})
-    metrics, tags = script_runs.collect(spec, Runs())  # type: ignore[arg-type]
+    metrics, tags = script_runs.collect("cell-1", {"outcomes": outcomes}, Runs())
     assert metrics.get("acc") == value
     assert (metrics["early"], metrics["deep"]) == (1.0, 4.0)
     assert not any(name.startswith("system/") for name in metrics)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from mlflow import MlflowClient
 
 from tests.conftest import Place, are_gone, wait_for
 from tests.experiments.race import races
@@ -119,6 +120,10 @@ def test_scripts_with_runs_and_servers_of_their_own(place: Place) -> None:
     assert "elsewhere" not in runs["server"].data.metrics
     assert runs["experiment"].data.metrics["score"] == 0.9
     assert runs["experiment"].data.metrics["inner"] == 3.0
+    scripts = races.tags(runs["experiment"])["script_runs"].split(",")
+    of_scripts = [MlflowClient(place.uri).get_run(run_id).data.tags for run_id in scripts]
+    assert [tags for tags in of_scripts if "machine" in tags] == []  # tags would take time
+    assert "machine" in runs["experiment"].data.tags
     assert (folder / "own.db").exists()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tracking.provenance import VISIBLE
+from .provenance import VISIBLE  # relative as in that module
 
 SHARED_CARD = "MIG shares the card: the driver counts this for all of its instances together"
 
@@ -70,24 +70,13 @@ class Gpu:
                 self.missing[name] = SHARED_CARD
                 del self._readings[name]
 
-    def read(self, holders: Mapping[int, int | None], pid: int | None) -> dict[str, float]:
+    def read(self) -> dict[str, float]:
         """Return the readings that the device supports, by name.
 
-        `clock_limits` is NVML's mask of reasons, `process_memory_megabytes` that of `pid` only.
-
-        Args:
-            holders: See `processes`.
+        `clock_limits` is NVML's mask of reasons.
         """
         readings = {name: self._try(name, reading) for name, reading in self._readings.items()}
-        values = {name: value for name, value in readings.items() if value is not None}
-        if pid is None:
-            return values
-        used = holders.get(pid)
-        if used is None:
-            self.missing["process_memory"] = "the driver does not report what this process holds"
-            return values
-        self.missing.pop("process_memory", None)
-        return values | {"process_memory_megabytes": used / 1e6}
+        return {name: value for name, value in readings.items() if value is not None}
 
     def joules(self) -> float | None:
         """Return the device's energy counter since its driver was loaded."""

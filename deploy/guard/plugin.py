@@ -1,0 +1,141 @@
+"""Application `evenhand` of MLflow's command: `mlflow server --app-name evenhand`.
+
+MLflow imports this module in the process of its command. Then it starts uvicorn, whose workers
+call `create`. So the import checks the command's options and prepares the server: uvicorn would
+replace a worker that fails for ever.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from starlette.types import ASGIApp
+
+from deploy.guard import process
+
+APP = "evenhand"
+# Other options of MLflow's keep their defaults: they weaken the guard, or have no effect behind it.
+OPTIONS = {
+    "app_name", "backend_store_uri", "artifacts_destination", "host", "port", "workers",
+    "allowed_hosts", "cors_allowed_origins", "x_frame_options",
+}  # fmt: skip
+DATABASES = ("sqlite", "postgresql")
+LOOPBACK = ("127.0.0.1", "localhost")
+SHORTEST_KEY = 16
+LONGEST_CACHE_SECONDS = 60
+PROXIES = "FORWARDED_ALLOW_IPS"  # uvicorn's
+
+
+class Unsafe(click.ClickException):
+    """Option or variable that is missing, or would weaken the guard. One line, exit code 2."""
+
+    exit_code = 2
+
+
+def create() -> ASGIApp:
+    """Return the application that a worker of uvicorn serves."""
+    from deploy.guard import app
+
+    return app.create()
+
+
+def prepare(context: click.Context) -> None:
+    """Check the options and the environment of MLflow's command, and make tables and administrator.
+
+    Raises:
+        Unsafe: Something is missing or weakens the guard.
+    """
+    options = context.params
+    _check_options(context)
+    _check_environment()
+    os.environ |= {
+        "MLFLOW_BACKEND_STORE_URI": options["backend_store_uri"],
+        **_addresses(options),
+        **{f"UVICORN_{name.upper()}": str(value) for name, value in process.UVICORN.items()},
+        "UVICORN_PROXY_HEADERS": str(bool(os.environ.get(PROXIES))),
+    }
+    artifacts = options["artifacts_destination"]
+    if "://" not in artifacts:
+        Path(artifacts).mkdir(parents=True, exist_ok=True)
+    _prepare(artifacts)
+
+
+def _check_options(context: click.Context) -> None:
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        is_default = context.params.get(name) == parameter.get_default(context)
+        if name not in OPTIONS and not is_default:
+            names = sorted(f"--{name.replace('_', '-')}" for name in OPTIONS)
+            text = f"--app-name {APP} does not support {parameter.opts[0]}"
+            raise Unsafe(f"{text}; it supports {', '.join(names)}")
+    scheme = urlsplit(context.params["backend_store_uri"] or "").scheme.partition("+")[0]
+    if scheme not in DATABASES:
+        right = "postgresql://user@host/name or sqlite:///mlflow.db"
+        raise Unsafe(f"--backend-store-uri (MLFLOW_BACKEND_STORE_URI) names no database: {right}")
+    destination = context.params["artifacts_destination"]
+    if destination.startswith("file:"):
+        raise Unsafe(f"--artifacts-destination {destination}: write the path of the folder alone")
+
+
+def _check_environment() -> None:
+    for name in ("MLFLOW_ENABLE_WORKSPACES", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION"):
+        if os.environ.get(name, "false").lower() not in ("false", "0"):
+            raise Unsafe(f"--app-name {APP} does not support {name}; set it to false")
+    if not Path(os.environ.get("MLFLOW_AUTH_CONFIG_PATH", "")).is_file():
+        right = "a file with the settings of accounts, as docs/server.md shows"
+        raise Unsafe(f"MLFLOW_AUTH_CONFIG_PATH is missing; it names {right}")
+    if len(os.environ.get("MLFLOW_FLASK_SERVER_SECRET_KEY", "")) < SHORTEST_KEY:
+        right = f"at least {SHORTEST_KEY} random characters: openssl rand -hex 24"
+        raise Unsafe(f"MLFLOW_FLASK_SERVER_SECRET_KEY is missing or short; it needs {right}")
+
+
+def _addresses(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names by which users call the server, and the addresses of its own pages."""
+    port, named = options["port"], options["allowed_hosts"]
+    if not named:
+        if options["host"] not in LOOPBACK:
+            text = "--allowed-hosts is missing: the names by which users call the server"
+            raise Unsafe(f"{text}, for example mlflow.example.org:{port}")
+        named = ",".join(f"{host}:{port}" for host in LOOPBACK)
+    hosts = [name.strip() for name in named.split(",")]
+    origins = [f"{scheme}://{name}" for name in hosts for scheme in ("http", "https")]
+    if options["cors_allowed_origins"]:
+        origins = [name.strip() for name in options["cors_allowed_origins"].split(",")]
+    if "*" in "".join((*hosts, *origins)):
+        raise Unsafe("--allowed-hosts and --cors-allowed-origins name each address, without *")
+    return {
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(hosts),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(origins),
+    }
+
+
+def _prepare(artifacts: str) -> None:
+    """Prepare the server with MLflow's accounts. Raises Unsafe in place of MLflow's errors."""
+    from mlflow.exceptions import MlflowException
+
+    settings = f"{os.environ['MLFLOW_AUTH_CONFIG_PATH']} (MLFLOW_AUTH_CONFIG_PATH)"
+    try:
+        from deploy.guard import backend
+
+        backend.check_settings(LONGEST_CACHE_SECONDS)
+    except ImportError as error:
+        raise Unsafe(f"{error}; pip install 'evenhand[server]'") from None
+    except KeyError as error:
+        raise Unsafe(f"{settings} lacks {error}") from None
+    except (configparser.Error, ValueError) as error:
+        raise Unsafe(f"{settings}: {error}") from None
+    try:
+        process.prepare(artifacts)
+    except (MlflowException, ValueError) as error:
+        raise Unsafe(" ".join(str(error).split())) from None
+
+
+# uvicorn's own command has such a context too, without a name of an application.
+if (context := click.get_current_context(silent=True)) and context.params.get("app_name") == APP:
+    prepare(context)
