@@ -27,7 +27,8 @@ from tests.conftest import ROOT
 from tests.documented import NOT_RUN, PAGES, Command, commands
 
 ENTRY_POINTS = yaml.safe_load((ROOT / "MLproject").read_text())["entry_points"]
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 COMPOSE = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())
 
 
@@ -125,7 +126,16 @@ def check(words: list[str]) -> None:
 def runner_options(options: list[str]) -> tuple[str, dict[str, str]]:
     """Return the entry point and the parameters of `mlflow run .`."""
     pairs = list(zip(options[::2], options[1::2], strict=True))
-    assert {name for name, _ in pairs} <= {"-e", "-P", "--env-manager", "--experiment-name"}
+    assert {name for name, _ in pairs} <= {
+        "-b",
+        "-e",
+        "-P",
+        "--backend-config",
+        "--env-manager",
+        "--experiment-name",
+    }
+    backends = PROJECT["entry-points"]["mlflow.project_backend"]
+    assert {value for option, value in pairs if option == "-b"} <= set(backends)
     (name,) = (value for option, value in pairs if option == "-e")
     assert name in ENTRY_POINTS
     return name, dict(value.split("=", 1) for option, value in pairs if option == "-P")

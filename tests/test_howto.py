@@ -246,6 +246,10 @@ def test_captioner_is_served(tmp_path: Path) -> None:
         )
         assert step.returncode == 0, step.stderr
     assert "caption" in step.stdout
+    step = subprocess.run(
+        [sys.executable, "-c", python(page, 2)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert re.fullmatch(r"\d+ weights\n", step.stdout), step.stderr
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -114,8 +114,8 @@ def parameters(
         name: settings.to_text(tuple(value) if isinstance(value, list) else value)
         for name, value in config.items()
     }
-    given = {name.replace("-", "_") for name in params}  # as the command line reads them
-    defaults = {name: text for name, text in texts.items() if name not in given}
+    overridden = {name.replace("-", "_") for name in params}  # as the command line reads them
+    defaults = {name: text for name, text in texts.items() if name not in overridden}
     return {"executor": "slurm", **defaults, **params}
 
 

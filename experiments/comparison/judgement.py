@@ -158,9 +158,11 @@ def _against_itself(
 ) -> tuple[ComparisonSpec, pd.DataFrame]:
     """Drop the controls, but compare a single level with its controls."""
     candidates = pairing.without_controls(runs)
+    if len(candidates) == len(runs):
+        return spec, candidates
     cells = candidates[pairing.are_cells(candidates)]
-    levels = set(cells[spec.factor]) if spec.factor in cells else set()
-    if len(candidates) == len(runs) or len(levels) != 1 or spec.baseline not in {None, *levels}:
+    levels = set(cells[pairing.column_of(cells, spec.factor)])
+    if len(levels) != 1 or spec.baseline not in {None, *levels}:
         return spec, candidates
     control_spec = replace(
         spec,

@@ -46,7 +46,7 @@ def register(
     fastest = ""
     if comparison is not None and runs is not None and comparison.factor == factor:
         fastest = fastest_level(spec, comparison, runs)
-    for level, run in levels.items():
+    for level, run in sorted(levels.items(), key=lambda entry: entry[0] != baseline):
         tags = {
             "campaign": recorder.run_id,
             "block": FIRST_BLOCK,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from mlflow.entities import LoggedModelOutput
 
 from tests.conftest import QUICK
 from tests.deploy.group import API, Group
-from tracking.records import Metrics, Point, Record, RunClosed, RunKind, RunOpened
+from tracking.records import Metrics, ModelRegistered, Point, Record, RunClosed, RunKind, RunOpened
 from tracking.store import Store
 
 
@@ -168,3 +170,33 @@ def test_life_of_a_user(group: Group) -> None:
     assert "dave" in group.admin(action="list").stdout
     assert group.admin(action="leave", user="dave", team="text").returncode == 0
     assert group.admin(action="remove_user", user="dave").returncode == 0
+
+
+def test_models_are_registered_under_the_names_of_the_own_team(
+    as_user: Callable[[str], Store], tmp_path: Path
+) -> None:
+    def log_model(store: Store, team: str) -> str:
+        """Log a model without files in a run of a team's; return the journal's id of the run."""
+        opened = RunOpened(f"{team}-registers", 1_000, f"{team}/captioning", "registers")
+        assert store.apply([opened], tmp_path) == []
+        run_id, client = store.run_id(opened.run), store._client
+        model = client.create_logged_model(
+            store.experiment_id(opened.experiment), "model", source_run_id=run_id
+        )
+        client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+        return opened.run
+
+    tags = {"framework": "toy", "verdict/train/loss": "faster"}
+    alice = as_user("alice")
+    hers = ModelRegistered(log_model(alice, "vision"), "vision.captioner", tags, ("baseline",))
+    for _ in range(2):  # the second time as a replay
+        assert alice.apply([hers], tmp_path) == []
+    bob = as_user("bob")
+    his = ModelRegistered(log_model(bob, "speech"), "vision.captioner", tags, ("fastest",))
+    (refused,) = bob.apply([his], tmp_path)
+    assert refused.startswith("ModelRegistered of speech-registers: ")
+    assert bob.apply([replace(his, name="speech.captioner")], tmp_path) == []
+    assert bob.apply([replace(hers, removed_aliases=("baseline",))], tmp_path)
+    registered = bob._client.get_registered_model("vision.captioner")
+    assert registered.aliases == {"baseline": "1"}
+    assert bob._client.get_model_version("vision.captioner", "1").tags == tags

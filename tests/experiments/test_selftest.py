@@ -309,6 +309,7 @@ FAILED_CELL = CellOutcome(RunOutcome.FAILED, reason="CUDNN_STATUS_ALLOC_FAILED")
         (17, [holding(0.4)], FAILED),  # not that of the child
         (17, [holding(2.4)], FAILED),
         (17, [FAILED_CELL], FAILED),
+        (17, [replace(OK, metrics={})], SKIPPED),
     ],
 )
 def test_outcomes_of_cells(

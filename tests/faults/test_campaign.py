@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.conftest import Place, Server, set_toy_costs, titled, wait_for
+from tests.experiments.race import races
 from tests.warm import Process
 from tracking import journal
 from tracking.records import Metrics, Record, RunClosed, RunOpened, StoredRun
@@ -156,6 +157,20 @@ def test_replay_after_server_crash(place: Place, server: Server) -> None:
         names = ("captioning demo", "toy · block 1", "toy · block 2")
         assert statuses(remote) == {name: ["FINISHED"] for name in names}
         assert list(history(remote, stored(remote)["toy · block 2"][0], "train/loss")) == EPOCHS
+
+
+@pytest.mark.slow
+def test_race_goes_on_after_server_crash(place: Place, server: Server) -> None:
+    remote = Place(place.folder, place.cache, server.uri)
+    parent = remote.begin(*races.command(remote, "a=touch started; sleep 1", blocks="3"))
+    wait_for(lambda: (remote.folder / "started").exists(), 120)
+    server.kill()
+    output, _ = parent.communicate(timeout=240)
+    server.start()
+    assert parent.returncode == 3, output
+    assert "replay --journal" in output
+    ends = [record.outcome for record in records(remote) if isinstance(record, RunClosed)]
+    assert ends == ["ok"] * 4  # three cells and the campaign
 
 
 @pytest.mark.parametrize("small_disk", ["40m"], indirect=True)

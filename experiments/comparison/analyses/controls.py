@@ -24,18 +24,20 @@ def judged(table: pd.DataFrame, spec: ComparisonSpec) -> tuple[Control, ...]:
     """Judge every control against the cells that it repeats, in the campaigns that have it."""
     if not {CONTROL, TREATMENT} <= set(table.columns):
         return ()
-    names, controls = pairing.control_names(table), list[Control]()
+    names, controls, compared = pairing.control_names(table), list[Control](), spec.factor
     allowed = (*spec.allowed_to_differ, "inject_delay")
     spec = replace(spec, factor=TREATMENT, primary=(), allowed_to_differ=allowed, all_pairs=False)
     # Of varied settings, a control has only the first value.
     keys = [key for key in ("framework", "campaign", "settings_hash") if key in table.columns]
+    if (factor := pairing.column_of(table, compared)) != TREATMENT:
+        keys.append(factor)
     for (name, _), runs in table[names != ""].groupby([CONTROL, TREATMENT], sort=True):
         same = names == ""
         for key in keys:
             same &= table[key].isin(runs[key])
         expected = "no difference: both did the same work"
         if name != SAME_WORK:
-            expected = f"every step and every request to be slower ({name})"
+            expected = f"every step, request or command to be slower ({name})"
         for baseline, repeated in table[same].groupby(TREATMENT, sort=True):
             both = pd.concat([repeated, runs])
             comparison = judge(both, replace(spec, baseline=str(baseline)))
@@ -69,10 +71,10 @@ def result(control: Control) -> str:
         text = f"{count} of {len(control.tested)} tested outcomes called different"
         return f"{text}: {named}" if named else text
     if not control.delayed:
-        return "no median time of steps or requests was tested, which would show the delay"
+        return "no time that would show the delay was tested"
     failed = missed(control)
     count = len(control.delayed) - len(failed)
-    text = f"the delay and its size are seen in {count} of {len(control.delayed)} median times"
+    text = f"the delay and its size are seen in {count} of {len(control.delayed)} delayed times"
     return f"{text}; not {_named(failed)}" if failed else text
 
 

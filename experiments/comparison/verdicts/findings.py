@@ -402,7 +402,8 @@ class Control:
 
     Attributes:
         expected: the result that must come out, as text.
-        injected: share by which every step and request was slowed; None if by nothing or unknown.
+        injected: share by which every step, request or command was slowed; None if by nothing or
+            unknown.
     """
 
     name: str
@@ -418,7 +419,8 @@ class Control:
     def delayed(self) -> tuple[Finding, ...]:
         """Tested outcomes in which an injected delay must show in full.
 
-        Medians of steps and requests; throughput of steps that ran freely, which have no median.
+        Medians of steps and requests, wall times of commands; throughput of steps that ran freely,
+        which have no median.
         """
         single = any(finding.row.metric == DELAYED[0] for finding in self.tested)
         metrics = DELAYED if single else (*DELAYED, FREELY)

@@ -190,8 +190,8 @@ def submit(
         "srun_args": ["--nodes=1", "--ntasks=1", "--cpu-bind=none"],
         # the runner's run is the campaign's
         "setup": [
-            # without this folder, the node would import an installed version of it
-            f"(cd {shlex.quote(str(ROOT))}) || exit",
+            # a node without this folder would import an installed version instead
+            f"(cd {shlex.quote(str(ROOT / 'experiments'))}) || exit",
             f"export PYTHONPATH={shlex.quote(path)}",
             "unset MLFLOW_RUN_ID MLFLOW_EXPERIMENT_ID",
         ],

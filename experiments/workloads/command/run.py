@@ -84,21 +84,40 @@ def run(spec: CellSpec, _: object, output: Output) -> None:
     """Run the command once, and report what it took and what it printed."""
     die_with_parent(signal.SIGTERM)  # to end the command first
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the command inherits what a cell ignores
+    signal.signal(signal.SIGTERM, _interrupt_once)
+    # Slurm announces the end of a job to all of its processes; the cell is then ended by its parent
+    signal.signal(signal.SIGUSR2, lambda *_: None)
     sys.setswitchinterval(SWITCH_SECONDS)
     spec.path.mkdir(parents=True, exist_ok=True)
     output.progress(spec.inputs["name"], 0, None)
     output.begin()
     began = clock.now()
-    finished = execute(spec.inputs, spec.path, spec.settings["inject_delay"])
-    output.window("command", began, clock.now(), 0)
-    secrets = spec.inputs["secrets"]
-    text = "".join(_mask_file(spec.path / name, secrets, output) for name in (STDERR, STDOUT))
+    secrets, outcomes = spec.inputs["secrets"], spec.inputs["outcomes"]
+    outputs = [spec.path / name for name in (STDERR, STDOUT)]
+    matches = dict[str, tuple[int, float]]()
+    try:
+        finished = execute(spec.inputs, spec.path, spec.settings["inject_delay"])
+        output.window("command", began, clock.now(), 0)
+        if finished.exit_code == 0:  # before the files are cut
+            matches = reported.search(outputs, outcomes, secrets)
+    finally:
+        printed = {path.name: _mask_file(path, secrets) for path in outputs if path.exists()}
+    for name, text in printed.items():
+        if text:
+            output.artifact(name)
     output.record(Tags(spec.run, _tags(finished, spec.inputs)))
     if reason := _failure(finished, spec):
         is_memory = finished.end == "memory"
         raise MemoryError(reason) if is_memory else EvenhandError(ErrorCode.CHILD_FAILED, reason)
-    metrics = reported.collect(spec.path / METRICS, text, spec.inputs["outcomes"])
+    text = "".join(printed.values())
+    metrics = reported.collect(spec.path / METRICS, text, matches, outcomes)
     output.metrics({**metrics, **finished.metrics})
+
+
+def _interrupt_once(_: int, __: object) -> None:
+    """Raise at the first signal only: Slurm and the parent both send one."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def execute(inputs: Mapping[str, Any], folder: Path, delay: float = 0.0) -> Finished:
@@ -112,20 +131,20 @@ def execute(inputs: Mapping[str, Any], folder: Path, delay: float = 0.0) -> Fini
     process_tree.adopt_orphans()
     kills_before, environment = memory.kernel_kills(), environment_of(inputs, folder)
     sampler, before = MemorySampler(), Usage.of_children()
-    with (folder / STDOUT).open("wb") as stdout, (folder / STDERR).open("wb") as stderr:
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            [SHELL, "-c", inputs["command"]],
-            cwd=inputs["cwd"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-        )  # without a preexec_fn, which would copy this process: milliseconds of the wall time
     left = list[str]()
-    sampler.start()
     try:
+        with (folder / STDOUT).open("wb") as stdout, (folder / STDERR).open("wb") as stderr:
+            began = time.perf_counter()
+            process = subprocess.Popen(
+                [SHELL, "-c", inputs["command"]],
+                cwd=inputs["cwd"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )  # without a preexec_fn, which would copy this process: milliseconds of the wall time
+        sampler.start()
         is_over = _wait(process.pid, inputs["timeout_seconds"])
         timing.inject_delay(began, delay)
         wall_seconds = time.perf_counter() - began
@@ -133,6 +152,7 @@ def execute(inputs: Mapping[str, Any], folder: Path, delay: float = 0.0) -> Fini
             process.wait()
             left = process_tree.wait_for_rest(REST_SECONDS)
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it would leave processes behind
         process_tree.end(GRACE_SECONDS)
     peak_bytes, usage = sampler.stop(), Usage.of_children()
     return Finished(
@@ -172,14 +192,12 @@ def _wait(pid: int, timeout_seconds: float) -> bool:
         os.close(descriptor)
 
 
-def _mask_file(path: Path, secrets: Sequence[str], output: Output) -> str:
-    """Keep the end of a file as an artifact, with secrets masked, and return it."""
+def _mask_file(path: Path, secrets: Sequence[str]) -> str:
+    """Keep the end of a file, with secrets masked, and return it."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         text = masked(file.read().decode(errors="replace"), secrets)
     path.write_text(text)
-    if text:
-        output.artifact(path.name)
     return text
 
 

@@ -267,15 +267,13 @@ def test_uncommitted_changes_are_recorded(tmp_path: Path, repository: Path) -> N
     environments.remove_worktrees(repository)
 
 
-@pytest.mark.parametrize("removed_by_hand", [False, True])
-def test_worktree_of_a_killed_process_is_removed_by_the_next(
-    tmp_path: Path, repository: Path, *, removed_by_hand: bool
-) -> None:
-    script = """
+def make_and_die(repository: Path, *, of_jobs: bool = False) -> str:
+    """Return git's line of the worktree that a killed process leaves."""
+    script = f"""
 import os, signal
 from pathlib import Path
 from experiments.workloads.command import environments
-request = environments.EnvironmentRequest(commit="v1")
+request = environments.EnvironmentRequest(commit="v1", of_jobs={of_jobs})
 environments.make(request, cwd=Path(), cache=Path("../cache"), progress=print)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -288,6 +286,14 @@ os.kill(os.getpid(), signal.SIGKILL)
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     (left,) = worktrees(repository)
+    return left
+
+
+@pytest.mark.parametrize("removed_by_hand", [False, True])
+def test_worktree_of_a_killed_process_is_removed_by_the_next(
+    tmp_path: Path, repository: Path, *, removed_by_hand: bool
+) -> None:
+    left = make_and_die(repository)
     if removed_by_hand:
         shutil.rmtree(left.split()[0])
     environment = make(tmp_path, cwd=str(repository), commit="v2")
@@ -296,6 +302,17 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not Path(left.split()[0]).exists()
     environments.remove_worktrees(repository)
     assert (worktrees(repository), environment.cwd.exists()) == ([], False)
+
+
+def test_worktree_of_jobs_outlives_a_killed_process_for_a_week(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = make_and_die(repository, of_jobs=True)
+    for seconds, remaining in ((environments.ABANDONED_SECONDS, [left]), (0, [])):
+        monkeypatch.setattr(environments, "ABANDONED_SECONDS", seconds)
+        make(tmp_path, cwd=str(repository), commit="v2")
+        environments.remove_worktrees(repository)
+        assert worktrees(repository) == remaining
 
 
 def test_worktrees_of_others_stay(tmp_path: Path, repository: Path) -> None:

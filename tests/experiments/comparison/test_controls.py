@@ -74,6 +74,28 @@ def test_calibration_counts_tested_outcomes(blocks: int, tested: int) -> None:
     assert (f"of {tested} outcomes" in text) is (tested > 0)
 
 
+def _as_levels(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs as those of a race, whose levels differ in no other setting."""
+    return cells.assign(**{"params.level": cells["framework"], "framework": ""})
+
+
+def test_level_is_not_judged_by_the_control_of_another() -> None:
+    comparison = compare(_as_levels(with_controls()), factor="level", outcomes=[STEP])
+    assert [(row.a, row.b) for row in comparison.rows] == [("pytorch", "tensorflow")]
+    rows = [(row.a, row.b) for control in comparison.controls for row in control.comparison.rows]
+    assert rows == [("pytorch", f"pytorch {name}") for name in ("A/A", "injected 5 %")]
+
+
+def test_single_level_is_compared_with_its_controls() -> None:
+    cells = _as_levels(with_controls())
+    cells = cells[cells["params.level"] == "pytorch"]
+    comparison = compare(cells, factor="level", outcomes=[STEP])
+    verdicts = {(row.a, row.b): row.verdict for row in comparison.rows}
+    assert verdicts["pytorch", "pytorch injected 5 %"] == "slower"
+    assert verdicts["pytorch", "pytorch A/A"] != "slower"
+    assert len(comparison.controls) == 2
+
+
 def test_single_framework_is_compared_with_its_controls() -> None:
     cells = with_controls()
     cells = cells[cells["framework"] == "pytorch"]
@@ -115,7 +137,7 @@ def test_injected_delay_must_show_in_its_size(factor: float, is_missed: bool) ->
     control = _controls(cells, STEP, RSS)["injected 5 %"]
     missed = [finding.row.metric for finding in controls.missed(control)]
     assert missed == ([STEP] if is_missed else [])
-    assert f"in {0 if is_missed else 1} of 1 median times" in controls.result(control)
+    assert f"in {0 if is_missed else 1} of 1 delayed times" in controls.result(control)
 
 
 def test_every_baseline_has_its_controls() -> None:
