@@ -238,7 +238,7 @@ def shell(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def test_captioner_is_served(tmp_path: Path) -> None:
     """Run each step of the page, and request its example."""
     page = "serve-the-captioner.md"
-    trained = shell(words(page, "evenhand", "captioning"), tmp_path)
+    trained = shell(words(page, "evenhand", "captioning", "--frameworks"), tmp_path)
     assert trained.returncode == NO_VERDICT, trained.stderr
     for at in (0, 1):
         step = subprocess.run(
