@@ -44,6 +44,10 @@ class PlainConsole(Console):
                 segment if segment.control else Segment(plain.visible(segment.text), segment.style)
             )
 
+    def on_broken_pipe(self) -> None:
+        """Raise the error again, which the command line knows; Rich would exit with 1."""
+        raise
+
 
 def as_text(renderable: RenderableType) -> str:
     """Return what a console prints, for a file."""

@@ -65,7 +65,8 @@ def run(
         for _ in rounds:
             recorder.check_stop()
             recorder.display.step("trials of jobs", total - count_missing(), total)
-    if missing := count_missing():
+    missing = count_missing()
+    if missing > 0:  # workers that begin at the same moment run more trials than requested
         for job in submitted:
             job.result()  # raises the reason
         raise EvenhandError(

@@ -67,6 +67,8 @@ def test_other_releases_of_mlflow_pass_the_suite(
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     done = run([*pip, *map(str, packages.values())], tmp_path)
     assert done.returncode == 0, done.stderr
+    done = run([*pip, "--no-deps", "--editable", ROOT], tmp_path)  # with its plugins of MLflow
+    assert done.returncode == 0, done.stderr
     listing = run([python, "-m", "pip", "list", "--format", "json"], tmp_path)
     versions = {line["name"]: line["version"] for line in json.loads(listing.stdout)}
     installed = Version(versions["mlflow"])

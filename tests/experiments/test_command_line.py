@@ -17,6 +17,7 @@ from experiments.cli import arguments, campaign, entries
 from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.cli.main import main
 from experiments.config import settings
+from experiments.config.console import PlainConsole
 from tests.conftest import ROOT
 from tracking.errors import ErrorCode, UsageError
 
@@ -227,6 +228,15 @@ def test_closed_pipe_is_no_error(script: Path) -> None:
     command = f"{script} captioning --help | head -1; echo ${{PIPESTATUS[0]}}"
     done = run(["bash", "-c", command], PYTHONUNBUFFERED="1")
     assert (done.stdout.splitlines()[-1], done.stderr) == ("0", "")
+
+
+def test_console_leaves_a_closed_pipe_to_the_command_line() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    console = PlainConsole()
+    console.file = os.fdopen(writer, "w")
+    with pytest.raises(BrokenPipeError):
+        console.print("line")
 
 
 # ---- faults

@@ -222,7 +222,8 @@ def test_sweep_workers_run_as_jobs(on_cluster: Place, cluster: Slurm, postgres: 
     done = on_cluster.call(*on_cluster.command("sweep", **options))
     assert done.returncode == 3, done.stdout + done.stderr
     trials = list(Store(on_cluster.uri).runs("captioning", "tags.kind = 'trial'"))
-    assert [run.status for run in trials] == ["FINISHED"] * 4
+    assert {run.status for run in trials} == {"FINISHED"}
+    assert 4 <= len(trials) <= 5  # two workers may begin the last one at the same moment
     assert {run.tags["slurm.node"] for run in trials} <= set(cluster.nodes)
     assert len(list(on_cluster.journal.glob("*/jobs/submitted/*_result.pkl"))) == 2
     wait_for(lambda: cluster.jobs() == {}, 60)

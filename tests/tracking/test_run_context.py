@@ -122,9 +122,9 @@ def test_every_new_run_of_a_script_gets_the_tags_of_the_schema(place: Place) -> 
     assert not {"x1", "x2"} & set(tags["plain"].values())
     assert tags["tagged"]["gpu"] == "mine"
     assert [tags["tagged"][name] for name in ("machine", "version.numpy")] == ["theirs"] * 2
-    assert tags["tagged"]["version.torch"] == ours["version.torch"]
+    assert tags["tagged"]["version.scipy"] == ours["version.scipy"]
     for name in ("no_proc", "off"):
-        assert not {"cpu", "version.torch"} & tags[name].keys()
+        assert not {"cpu", "version.scipy"} & tags[name].keys()
     assert ids["models"] == "user"
     assert not HEAVY & set(ids["imported"])
 

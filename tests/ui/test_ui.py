@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -84,6 +85,28 @@ def test_experiments_lead_to_the_newest_result(page: Page, campaign: Campaign, s
 
 def unfold_description(page: Page) -> None:
     page.locator("[data-component-id='mlflow.experiment.metadata_editor.expand_button']").click()
+
+
+@pytest.mark.slow
+def test_page_compare_shows_the_chosen_outcome(
+    page: Page, newcomer: Group, campaign: Campaign, frameworks: tuple[str, str], seen: Seen
+) -> None:
+    """Choose framework and outcome: the page begins with what the database returns first."""
+    cells = [
+        newest(newcomer, campaign.experiment, f"tags.framework = '{name}' and tags.block = '1'")
+        for name in frameworks
+    ]
+    runs, experiments = json.dumps(cells), json.dumps([campaign.experiment])
+    page.goto(f"/#/compare-runs?runs={runs}&experiments={experiments}")
+    page.get_by_role("button", name="Clear All").click()
+    chosen = ["framework", "train/examples_per_second"]
+    for at, name in enumerate(chosen):
+        page.get_by_role("combobox").nth(at).click()
+        page.keyboard.type(name)
+        page.locator(f"[class*=select-item-option][title='{name}']").last.click()
+        page.keyboard.press("Escape")
+    expect(page.locator(".parcoords .axis-title")).to_have_text(chosen)
+    seen(page, "compare")
 
 
 @pytest.mark.slow
