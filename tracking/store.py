@@ -564,8 +564,8 @@ class Store:
     def _find_or_create_version(self, run_id: str, model_id: str, record: ModelRegistered) -> Any:
         condition = f"name = '{record.name}' and run_id = '{run_id}'"
         versions = self._ask(self._client.search_model_versions, condition)
-        if versions:
-            return versions[0]
+        if versions:  # several if the answer to a creation was lost: always the same one
+            return min(versions, key=lambda version: int(version.version))
         with suppress(Rejected):  # it exists; if it may not be made, nor may its version
             self._ask(self._client.create_registered_model, record.name)
         version = self._ask_once(

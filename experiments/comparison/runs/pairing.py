@@ -387,8 +387,9 @@ def find_mismatch(
     if plain_name(factor) == "framework" and (differing := varying(frame, ["settings_hash"])):
         text = f"settings differ apart from {factor}: {differing}; select one campaign"
         return Incomparability(Mismatch.SETTINGS, text)
-    recorded = frame[as_text(frame["machine"]) != ""]
-    if "machine" not in by_nature and varying(recorded, ["machine"]):
+    is_compared = "machine" in frame and "machine" not in by_nature
+    recorded = frame[as_text(frame["machine"]) != ""] if is_compared else frame
+    if is_compared and varying(recorded, ["machine"]):
         differing = varying(recorded, ["machine", *expected_differences.HARDWARE])
         text = f"runs of several machines are not pooled: {differing}; name it in strata"
         return Incomparability(Mismatch.MACHINES, text)
