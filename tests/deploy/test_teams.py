@@ -188,15 +188,15 @@ def test_models_are_registered_under_the_names_of_the_own_team(
 
     tags = {"framework": "toy", "verdict/train/loss": "faster"}
     alice = as_user("alice")
-    hers = ModelRegistered(log_model(alice, "vision"), "vision.captioner", tags, ("baseline",))
+    hers = ModelRegistered(log_model(alice, "vision"), "vision.registers", tags, ("baseline",))
     for _ in range(2):  # the second time as a replay
         assert alice.apply([hers], tmp_path) == []
     bob = as_user("bob")
-    his = ModelRegistered(log_model(bob, "speech"), "vision.captioner", tags, ("fastest",))
+    his = ModelRegistered(log_model(bob, "speech"), "vision.registers", tags, ("fastest",))
     (refused,) = bob.apply([his], tmp_path)
     assert refused.startswith("ModelRegistered of speech-registers: ")
-    assert bob.apply([replace(his, name="speech.captioner")], tmp_path) == []
+    assert bob.apply([replace(his, name="speech.registers")], tmp_path) == []
     assert bob.apply([replace(hers, removed_aliases=("baseline",))], tmp_path)
-    registered = bob._client.get_registered_model("vision.captioner")
+    registered = bob._client.get_registered_model("vision.registers")
     assert registered.aliases == {"baseline": "1"}
-    assert bob._client.get_model_version("vision.captioner", "1").tags == tags
+    assert bob._client.get_model_version("vision.registers", "1").tags == tags
