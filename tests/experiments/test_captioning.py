@@ -297,7 +297,9 @@ def check_native(
     np.testing.assert_allclose(logits, decoder_logits(weights, *inputs), atol=1e-4)
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+@pytest.mark.parametrize(
+    "framework", ["pytorch", pytest.param("tensorflow", marks=pytest.mark.slow)]
+)
 def test_native_decoder_computes_with_the_trained_weights(
     finished: Place, runs: dict[str, StoredRun], tmp_path: Path, framework: str
 ) -> None:

@@ -199,6 +199,8 @@ def test_ctrl_c_ends_an_endless_spec(place: Place) -> None:
         cwd=place.folder,
         stderr=subprocess.PIPE,
         text=True,
+        # ignored where the tests run in the background of a script
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for((place.folder / "begun").exists, 60)
     time.sleep(0.5)  # the parent may not have come back from starting it

@@ -101,6 +101,7 @@ def run(spec: CellSpec, _: object, output: Output) -> None:
         if finished.exit_code == 0:  # before the files are cut
             matches = reported.search(outputs, outcomes, secrets)
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it would leave secrets in the files
         printed = {path.name: _mask_file(path, secrets) for path in outputs if path.exists()}
     for name, text in printed.items():
         if text:
@@ -152,8 +153,9 @@ def execute(inputs: Mapping[str, Any], folder: Path, delay: float = 0.0) -> Fini
             process.wait()
             left = process_tree.wait_for_rest(REST_SECONDS)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it would leave processes behind
+        handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it would leave processes behind
         process_tree.end(GRACE_SECONDS)
+        signal.signal(signal.SIGTERM, handler)
     peak_bytes, usage = sampler.stop(), Usage.of_children()
     return Finished(
         exit_code=process.returncode if is_over else None,
