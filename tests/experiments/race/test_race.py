@@ -9,7 +9,8 @@ import pytest
 from tests.conftest import Place
 from tests.experiments.race import races
 
-PRINTS = """python -c 'print("{\\"speed\\": 7.5}")'"""
+# Sleeps, since its memory is sampled: on a busy machine a shorter command ends before.
+PRINTS = """python -c 'import time; time.sleep(0.5); print("{\\"speed\\": 7.5}")'"""
 
 
 def test_two_commands_are_measured_in_fresh_processes_and_reported(place: Place) -> None:
