@@ -12,18 +12,8 @@ from typing import Any
 import click
 from mlflow import projects
 from mlflow.exceptions import ExecutionException
-from mlflow.projects import SubmittedRun
+from mlflow.projects import SubmittedRun, utils
 from mlflow.projects.backend.local import LocalBackend
-from mlflow.projects.utils import (
-    PROJECT_BUILD_IMAGE,
-    PROJECT_DOCKER_ARGS,
-    PROJECT_DOCKER_AUTH,
-    PROJECT_ENV_MANAGER,
-    PROJECT_STORAGE_DIR,
-    PROJECT_SYNCHRONOUS,
-    fetch_and_validate_project,
-    load_project,
-)
 from mlflow.utils.env_manager import LOCAL
 
 from experiments.cli import entries
@@ -34,12 +24,12 @@ from tracking.errors import ErrorCode, UsageError
 NAME = "evenhand-slurm"
 # Entries that MLflow itself adds to a backend's configuration.
 OF_MLFLOW = (
-    PROJECT_BUILD_IMAGE,
-    PROJECT_DOCKER_ARGS,
-    PROJECT_DOCKER_AUTH,
-    PROJECT_ENV_MANAGER,
-    PROJECT_STORAGE_DIR,
-    PROJECT_SYNCHRONOUS,
+    utils.PROJECT_BUILD_IMAGE,
+    utils.PROJECT_DOCKER_ARGS,
+    utils.PROJECT_DOCKER_AUTH,
+    utils.PROJECT_ENV_MANAGER,
+    utils.PROJECT_STORAGE_DIR,
+    utils.PROJECT_SYNCHRONOUS,
 )
 logger = logging.getLogger(projects.__name__)  # MLflow's, with its format
 
@@ -66,8 +56,8 @@ class SlurmBackend(LocalBackend):  # type: ignore[misc]
             ExecutionException: For another project, an entry point whose work runs on one machine
                 only, and names in the configuration that are no settings.
         """
-        folder = fetch_and_validate_project(project_uri, version, entry_point, params)
-        project = load_project(folder)
+        folder = utils.fetch_and_validate_project(project_uri, version, entry_point, params)
+        project = utils.load_project(folder)
         if project.name != "evenhand" or project.docker_env:
             raise ExecutionException(
                 f"{NAME} runs evenhand's project without Docker; {plain.path(folder)} is another"
@@ -77,13 +67,15 @@ class SlurmBackend(LocalBackend):  # type: ignore[misc]
             chosen = parameters(entry_point, ours, params or {})
         except UsageError as error:
             raise ExecutionException(f"{NAME}: {error}") from None
-        options = {name: backend_config[name] for name in OF_MLFLOW} | {PROJECT_SYNCHRONOUS: True}
+        options = {name: backend_config[name] for name in OF_MLFLOW} | {
+            utils.PROJECT_SYNCHRONOUS: True
+        }
         # the environment that `python_env.yaml` describes lacks submitit
-        options[PROJECT_ENV_MANAGER] = options[PROJECT_ENV_MANAGER] or LOCAL
+        options[utils.PROJECT_ENV_MANAGER] = options[utils.PROJECT_ENV_MANAGER] or LOCAL
         started = super().run(
             folder, entry_point, chosen, None, options, tracking_uri, experiment_id
         )
-        if not backend_config[PROJECT_SYNCHRONOUS]:
+        if not backend_config[utils.PROJECT_SYNCHRONOUS]:
             if command := click.get_current_context(silent=True):
                 command.call_on_close(partial(end_command, started))
             else:
