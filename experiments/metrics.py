@@ -91,6 +91,11 @@ class Metric:
         return ("slower", "faster") if self.unit.endswith("/s") else ("lower", "higher")
 
     @property
+    def is_speed(self) -> bool:
+        """True for times and rates, whose ratios read 1.42× faster."""
+        return "faster" in self.words
+
+    @property
     def is_learned(self) -> bool:
         """True for accuracies, losses, errors and scores, which no busy machine changes."""
         return (

@@ -201,6 +201,7 @@ def _judge(
         protocol=settings.protocol,
         pair_by=settings.pair_by,
         ignore=settings.ignore,
+        fail_if=settings.fail_if,
     )
     choice = sets.Choice(table(runs))
     missing.check(choice.table, spec.factor, spec.pair_by)

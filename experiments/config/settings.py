@@ -335,7 +335,7 @@ class CampaignSettings:
     )
     repeat_odd_block: bool = setting(
         True,
-        "with until=fixed, measure a single block that is unlike all others once more",
+        "with 6 or 7 fixed blocks, measure one that is unlike all others once more",
         group="design",
         affects_measurement=False,
         searchable=False,

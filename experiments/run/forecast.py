@@ -180,7 +180,7 @@ def _detectable(
 
 
 def _effects(finding: Finding, tests: int, settings: CampaignSettings) -> list[Detectable]:
-    sd, effects = float(finding.shifts.std(ddof=1)), []
+    sd, effects = finding.spread, []
     for looks in _looks(settings):
         after = looks.blocks[-1] if looks.blocks else settings.blocks
         alpha = looks.level(ALPHA)

@@ -294,6 +294,7 @@ def question(prepared: PreparedCampaign) -> ComparisonSpec:
         ),
         protocol=settings.protocol,
         and_others=module.reported is not None,
+        fail_if=settings.fail_if,
     )
 
 

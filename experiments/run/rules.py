@@ -12,6 +12,7 @@ from experiments.comparison.judgement import ComparisonSpec, judged
 from experiments.comparison.report import wording
 from experiments.comparison.runs.query import table
 from experiments.comparison.statistics import outliers
+from experiments.comparison.statistics.estimates import TRIMMED_PART
 from experiments.comparison.verdicts import busy
 from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
@@ -22,6 +23,8 @@ from experiments.run.campaign import Campaign
 from experiments.run.journal_runs import ODD_BLOCK, REASON, RULE
 from experiments.run.scheduler import planned_looks
 from tracking.errors import UsageError
+
+MAX_TEXTS = 3  # outcomes of a look that its line names
 
 
 @dataclass
@@ -51,18 +54,18 @@ class StoppingRule:
         budget = durations.seconds("budget", settings.budget)
         is_over = ran_now and seconds + block_seconds > budget
         if is_planned or is_over:
-            self._look(block, block_seconds, is_over=is_over)
+            self._look(block, is_over=is_over)
         return bool(self.stopped)
 
-    def _look(self, block: int, block_seconds: float, *, is_over: bool) -> None:
-        settings, say = self.campaign.settings, self.campaign.recorder.display.say
+    def _look(self, block: int, *, is_over: bool) -> None:
+        say = self.campaign.recorder.display.say
         self.campaign.note_look(block)
         runs = table(list(journal_runs.stored(self.campaign.recorder.folder)))
         is_settled = False
         try:
             comparison = judged(self.question, runs[pd.to_numeric(runs["block"]) <= block])
         except UsageError as error:
-            say(f"look after {block} blocks: nothing to judge: {error}")
+            say(f"{wording.blocks(block)}: nothing to judge: {error}")
         else:
             findings = _to_settle(comparison)
             settled = sum(
@@ -70,12 +73,8 @@ class StoppingRule:
                 for finding in findings
             )
             is_settled = bool(findings) and settled == len(findings)
-            say(
-                f"look after {block} of at most {settings.max_blocks} blocks: "
-                f"{settled} of {len(findings)} settled"
-            )
-            for finding in findings:
-                say(f"  {wording.at_a_look(finding, block_seconds)}")
+            texts = wording.shortened(list(map(wording.at_a_look, findings)), MAX_TEXTS)
+            say(f"{wording.blocks(block)}: {'; '.join(texts)}")
         self.stopped = self._why_stop(block, is_settled=is_settled, is_over=is_over)
 
     def _why_stop(self, block: int, *, is_settled: bool, is_over: bool) -> str:
@@ -95,8 +94,12 @@ def _to_settle(comparison: Comparison) -> list[Finding]:
 
 
 def rule_tags(settings: CampaignSettings) -> dict[str, str]:
-    """Return the record of the rule for a campaign that begins; empty if no block is repeated."""
-    if settings.until_settled or not settings.repeat_odd_block:
+    """Return the record of the rule for a campaign that begins; empty if no block is repeated.
+
+    From eight blocks on the estimate is trimmed, and an odd block hardly counts.
+    """
+    is_trimmed = settings.blocks >= TRIMMED_PART
+    if is_trimmed or settings.until_settled or not settings.repeat_odd_block:
         return {}
     return {
         RULE: f"after the last block: one odd block, Grubbs {100 * outliers.LEVEL:g} %, "
@@ -119,7 +122,7 @@ class OddBlock:
 def find_odd_block(folder: Path, campaign: str, spec: ComparisonSpec) -> OddBlock | None:
     """Return the block that the campaign's rule measures again, once per campaign.
 
-    None if the campaign recorded no rule, has repeated a block before, has fewer than six
+    None if the campaign recorded no rule, has repeated a block before, has not six or seven
     blocks, or if no block or more than one is odd. The rows are those of the primary outcomes
     that a busy machine can change; without primary outcomes all such.
 
@@ -138,7 +141,7 @@ def find_odd_block(folder: Path, campaign: str, spec: ComparisonSpec) -> OddBloc
     rows = [
         finding
         for finding in _to_settle(comparison)
-        if len(finding.pairs) >= MINIMUM_BLOCKS
+        if MINIMUM_BLOCKS <= len(finding.pairs) < TRIMMED_PART
         and busy.depends_on_load(finding.outcome)
         and finding.row.p is not None
     ]

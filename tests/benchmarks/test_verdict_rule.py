@@ -14,7 +14,6 @@ from scipy import stats
 
 from experiments.comparison import compare
 from experiments.comparison.statistics import estimates
-from experiments.comparison.verdicts.decision import Widening
 from experiments.comparison.verdicts.findings import Row
 from tests.benchmarks import simulated_reports as simulated
 from tests.benchmarks.simulated_reports import (
@@ -40,7 +39,7 @@ def table(shifts: np.ndarray) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("blocks", [6, 12])
-@pytest.mark.parametrize("name", ["AR(1) .7", "normal", "lognormal on one side"])
+@pytest.mark.parametrize("name", ["AR(1) .7", "normal", "3 % of runs 10 SDs slow"])
 def test_simulated_reports_equal_those_of_compare(name: str, blocks: int) -> None:
     """360 rows in all: some equal, some apart."""
     shifts = draw(name, 5, blocks)
@@ -77,7 +76,7 @@ def test_interval_p_and_verdict_agree(seed: int) -> None:
         assert row.equivalent == (-row.bound < low and high < row.bound)
         if row.verdict in ("equivalent", "different, within margin"):
             assert row.equivalent
-        mean = estimates.mean(finding.shifts)
+        mean = estimates.trimmed_mean(finding.shifts)
         assert row.widening == pytest.approx(width(row) / (mean.high - mean.low))
 
 
@@ -95,7 +94,7 @@ def test_unrequested_outcomes_are_evidence() -> None:
     assert row.autocorrelation_weight > isolated.rows[0].autocorrelation_weight
 
 
-@pytest.mark.parametrize("blocks", [3, 4, 6, 8])
+@pytest.mark.parametrize("blocks", [3, 4, 6, 7])
 def test_intervals_have_all_degrees_of_freedom(blocks: int) -> None:
     """A steady drift is the worst case; the interval is that of a mixture of t(n - 1)."""
     comparison = compare(table(np.linspace(0.1, 0.2, blocks)[None]))
@@ -105,38 +104,31 @@ def test_intervals_have_all_degrees_of_freedom(blocks: int) -> None:
     assert width(row) <= 2 * largest + 0.1
 
 
-@pytest.mark.parametrize(
-    ("name", "outcomes", "code"),
-    [
-        ("AR(1) .7", 12, Widening.AUTOCORRELATION),
-        ("lognormal on one side", 12, Widening.SKEWNESS),
-        ("AR(1) .7", 1, Widening.POSSIBLE_AUTOCORRELATION),
-    ],
-)
-def test_widening_has_a_code(name: str, outcomes: int, code: Widening) -> None:
-    comparison = compare(table(draw(name, 3, 12)[1, :outcomes]))
-    rows = [row for row in comparison.rows if row.widened_by]
-    assert {row.widened_by for row in rows} == {code}
-    assert all(row.widening >= 1.25 for row in rows)
-    if code is Widening.AUTOCORRELATION:
-        assert all(0.4 < row.autocorrelation < 0.9 for row in rows)
-        assert all(row.autocorrelation_weight > 0.8 for row in rows)
+def test_autocorrelation_widens_intervals() -> None:
+    every, single = (compare(table(draw("AR(1) .7", 3, 12)[1, :count])) for count in (12, 1))
+    wide = [row for row in every.rows if row.widening >= 1.25]
+    assert wide
+    assert all(0.4 < row.autocorrelation < 0.9 for row in wide)
+    assert all(row.autocorrelation_weight > 0.8 for row in wide)
+    assert single.rows[0].autocorrelation_weight < 0.8
     clean = compare(table(draw("normal", 1, 12)[0]))
-    assert {row.widened_by for row in clean.rows} == {""}
+    assert max(row.widening for row in clean.rows) < 1.25
 
 
-def test_disturbed_block_is_a_long_tail() -> None:
+def test_one_disturbed_block_moves_no_verdict() -> None:
     """Twelve shifts of about 10 %, in one of which the other side took twice as long."""
     shifts = np.array([9.1, 10.6, 10.2, 9.5, 10.9, 9.8, 10.4, -60, 10.1, 9.9, 10.7, 9.6]) / 100
     (row,) = compare(table(shifts[None])).rows
-    assert (row.verdict, row.widened_by) == ("inconclusive", Widening.SKEWNESS)
+    assert (row.verdict, row.slow_runs_a, row.slow_runs_b) == ("slower", 0, 0)
+    assert row.estimate == pytest.approx(math.exp(0.1), abs=0.005)
 
 
 @pytest.mark.parametrize("name", NOISES)
 def test_false_differences_in_the_small(name: str) -> None:
     """200 reports of 8 and of 12 blocks; three standard errors are added to what is promised."""
-    for blocks in (8, 12):
-        if most := simulated.limit(name, blocks):
+    most = simulated.limit(name)
+    if most is not None:
+        for blocks in (8, 12):
             allowed = most + 3 * math.sqrt(most * (1 - most) / FEW)
             assert false_differences(name, FEW, blocks) <= allowed
 
@@ -153,7 +145,7 @@ def test_power_in_the_small(effect: str) -> None:
 @pytest.mark.slow
 def test_false_differences() -> None:
     """2,000 reports each. Two standard errors refute a promise: 1 point at 6 %, 1.6 at 15 %."""
-    print("\n| noise | t tests: 6, 8, 12, 20 blocks | 12 outcomes | one outcome | coverage |")
+    print("\n| noise | t tests: 6, 8, 12, 20, 43 blocks | 12 outcomes | one outcome | coverage |")
     missed = []
     for name in NOISES:
         shares = [false_differences(name, REPORTS, blocks) for blocks in BLOCKS]
@@ -163,10 +155,10 @@ def test_false_differences() -> None:
         covers = [simulated.judge(draw(name, 200, blocks)).covers.mean() for blocks in BLOCKS]
         cells = [f"{100 * share:.1f}" for share in (*by_t, *shares, *single, *covers)]
         print(f"| {name} | {' | '.join(cells)} |")
-        limits = [simulated.limit(name, blocks) for blocks in BLOCKS]
+        most = simulated.limit(name)
         missed += [
             (name, blocks, share)
-            for blocks, share, most in zip(BLOCKS, shares, limits, strict=True)
+            for blocks, share in zip(BLOCKS, shares, strict=True)
             if most is not None and share > most + 2 * math.sqrt(most * (1 - most) / REPORTS)
         ]
     assert not missed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from experiments.comparison.analyses.evidence import Evidence
 from experiments.comparison.report import wording
@@ -18,7 +18,7 @@ from experiments.comparison.runs import raw as raw_values
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.pairing import natural, plain_name
 from experiments.comparison.statistics import significance
-from experiments.comparison.statistics.estimates import ROUNDING, Floats
+from experiments.comparison.statistics.estimates import ROUNDING, Floats, trim
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS
 from experiments.comparison.verdicts.findings import Comparison
 
@@ -27,9 +27,9 @@ RATES = ("train/images_per_second", "train/examples_per_second")
 FIRST_SIZES = "params.inference_batch_sizes"
 ALL_RUNS = "all runs"
 CAPTION = (
-    "Geometric means over runs. The limit is the smallest size whose throughput is shown to be "
-    "within 2 % of the best. It is determined only if Page’s test shows that throughput rises with "
-    "the size. Sizes are compared within blocks, each with all others (Holm)."
+    "Trimmed geometric means over runs. The limit is the smallest size whose throughput is shown "
+    "to be within 2 % of the best. It is determined only if Page’s test shows that throughput "
+    "rises with the size. Sizes are compared within blocks, each with all others (Holm)."
 )
 _INFERENCE = re.compile(r"inference/(?:batch_(\d+)/)?examples_per_second")
 _SIZE = re.compile(r"(?:^|, )batch_size=(\d+)(?=, |$)")
@@ -66,7 +66,7 @@ class Curve:
     """Curve of a level's `training` or `inference` over batch sizes.
 
     Attributes:
-        rates: size → examples per second, geometric mean over the runs, ascending.
+        rates: size → examples per second, trimmed geometric mean over the runs, ascending.
     """
 
     phase: str
@@ -101,9 +101,8 @@ def curves(comparison: Comparison, first_size: int | None = None) -> tuple[Curve
     for key in sorted(rates, key=lambda key: (key[0], natural(key[2]), place.get(key[1], -1))):
         by_size = rates[key]
         if len(by_size) > 1:
-            means = {
-                size: float(stats.gmean(list(by_size[size].values()))) for size in sorted(by_size)
-            }
+            logs = {size: np.log(list(by_size[size].values())) for size in sorted(by_size)}
+            means = {size: float(np.exp(trim(values).centre)) for size, values in logs.items()}
             limit = Limit(LimitReason.BUSY_MACHINE) if comparison.busy else find_limit(by_size)
             results.append(Curve(*key, means, limit))
     return tuple(results)
@@ -145,9 +144,9 @@ def find_limit(rates: Mapping[int, Mapping[str, float]]) -> Limit:
     """Return the smallest size that is shown to lie within 2 % of the best, if throughput rises.
 
     Every other size is compared with it, block by block, so the best need not be known: a size is
-    within the margin of the best if no other one is faster by the margin (one-sided paired t
-    tests, the greatest p counts). Holm's correction spans the sizes. Page's trend test comes
-    first; with two sizes there is no trend to test.
+    within the margin of the best if no other one is faster by the margin (one-sided tests of
+    trimmed means of pairs, the greatest p counts). Holm's correction spans the sizes. Page's trend
+    test comes first; with two sizes there is no trend to test.
 
     Args:
         rates: size → block → examples per second.
@@ -168,12 +167,13 @@ def find_limit(rates: Mapping[int, Mapping[str, float]]) -> Limit:
 
 
 def _p_within_best(table: Floats, at: int) -> float:
-    """Return the p that another column's mean exceeds this one's by the margin, on log scale."""
-    others = np.delete(table, at, axis=1) - table[:, [at]]
-    ps = stats.ttest_1samp(others, np.log1p(MARGIN), alternative="less").pvalue
-    # Without variance over the blocks the mean decides.
-    constant = np.ptp(others, axis=0) <= ROUNDING
-    return float(np.where(constant, others.mean(axis=0) >= np.log1p(MARGIN), ps).max())
+    """Return the p that another column's typical value exceeds this one's by the margin."""
+    others = trim((np.delete(table, at, axis=1) - table[:, [at]]).T)
+    # Without variance over the blocks the centre decides.
+    error = np.where(np.ptp(others.winsorised, axis=1) <= ROUNDING, 0.0, others.error)
+    distance = others.centre - np.log1p(MARGIN)
+    with np.errstate(divide="ignore"):
+        return float(special.stdtr(others.df, distance / error).max())
 
 
 def from_evidence(evidence: Evidence) -> tuple[Curve, ...]:

@@ -101,7 +101,7 @@ def _cost(where: str, findings: Sequence[Finding], bound: float) -> Cost:
     means = [float(np.mean([shifts[block] for shifts in by_block])) for block in blocks]
     ratio, answer = None, Answer.NOT_SHOWN
     if len(means) >= estimates.MINIMUM_VALUES:
-        ratio = estimates.exponential(estimates.mean(means))
+        ratio = estimates.exponential(estimates.trimmed_mean(means))
         if ratio.high <= bound:
             answer = Answer.SHOWN
         elif ratio.low > bound:

@@ -109,7 +109,7 @@ def _exposed(step: Finding, without: Finding) -> tuple[Estimate | None, float | 
     if len(blocks) < estimates.MINIMUM_VALUES or step.b_value is None or without.b_value is None:
         return None, None
     sides = ([side[block] for block in blocks] for side in (with_exchange, others))
-    ratio = estimates.exponential(estimates.mean(estimates.log_ratios(*sides)))
+    ratio = estimates.exponential(estimates.trimmed_mean(estimates.log_ratios(*sides)))
     return _missing(ratio), step.b_value - without.b_value
 
 

@@ -233,13 +233,12 @@ def _unsettled(findings: Sequence[Finding]) -> str:
     """Return what is not settled, and what it costs to settle it."""
     if not findings:
         return ""
-    labels = wording.joined(_labels(findings))
-    if all(finding.across for finding in findings):
-        labels += " over all strata"
-    if len(findings) == 1 and findings[0].decision is Decision.OPEN:
-        labels = wording.range_text(findings[0])
-    costs = map(wording.capitalised, _costs(findings))
-    return " ".join([f"Not settled: {labels}.", *costs])
+    estimated = [finding for finding in findings if finding.decision in sample_size.OPEN]
+    texts = wording.shortened(list(map(wording.sentence, estimated)), MAX_CLAUSES)
+    if rest := wording.joined(_labels(finding for finding in findings if finding not in estimated)):
+        over = " over all strata" if all(finding.across for finding in findings) else ""
+        texts.append(f"Not settled: {rest}{over}.")
+    return " ".join([*texts, *map(wording.capitalised, _costs(findings))])
 
 
 def _costs(findings: Sequence[Finding]) -> list[str]:

@@ -22,7 +22,15 @@ from experiments.metrics import outcome
 Link = Callable[[str], str]
 EFFECT: Header = (Column("effect", decimal=True), Column("95 % CI", decimal=True), "verdict")
 CAPTION = "Every line compares a level with the baseline {baseline}."
-VALUES = "Means over blocks; geometric means where the effect is a ratio."
+VALUES = (
+    "The effect is the typical one: a trimmed mean over blocks, without the lowest and the highest "
+    "eighth (of 8 blocks or more), so that single slow runs do not decide. The values of both "
+    "sides are trimmed means, too; geometric where the effect is a ratio."
+)
+SLOW_RUNS = (
+    "A slow run takes longer than the typical run of its side by more than 3 SDs, both without "
+    "the ends. p: Fisher’s exact test that one side has more."
+)
 FAMILIES = {
     False: "At most 5 % of reports show a difference where there is none (Holm, over all rows).",
     True: "At most 5 % of reports show a difference where there is none among the primary rows, "
@@ -114,10 +122,21 @@ def verdicts(comparison: Comparison) -> Section:
     if same_reason and notes:
         caption, notes = f"{caption} {notes[0].text}", []
     notes.append(Note("values", VALUES))
+    if slow := [_slow_runs(finding) for finding in findings if finding.row.slow_runs_p is not None]:
+        listed = wording.joined(wording.shortened(slow, MAX_LABELS))
+        notes.append(Note("slow runs", SLOW_RUNS, listed))
     if any(finding.row.p is not None for finding in findings):
         error_rates = f"{FAMILIES[bool(comparison.primary)]} {EQUIVALENCE}"
         notes += [Note("error rates", error_rates), Note("smallest detectable effect", DETECTABLE)]
     return Section("Verdicts", caption, header, rows, notes=notes)
+
+
+def _slow_runs(finding: Finding) -> str:
+    row, label = finding.row, wording.describe_outcome(finding)
+    return (
+        f"{label}: {row.slow_runs_b} of {row.n_blocks} runs of {row.b}, {row.slow_runs_a} of "
+        f"{row.a} (p = {wording.p_value(row.slow_runs_p)})"
+    )
 
 
 def headline_verdicts(comparison: Comparison) -> Section:
@@ -165,7 +184,7 @@ def reason_code(finding: Finding) -> str:
     """Return the code of what a row's reader should know; empty of a plain verdict."""
     row = finding.row
     if finding.judged:
-        return row.widened_by
+        return "autocorrelation" if reasons.widening(row) else ""
     return str(finding.mismatch or finding.withheld or row.no_estimate or finding.decision)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from decimal import (
     ROUND_CEILING,
-    ROUND_DOWN,
     ROUND_FLOOR,
     ROUND_HALF_EVEN,
     ROUND_UP,
@@ -18,11 +17,9 @@ from decimal import (
 )
 
 from experiments.comparison.runs.pairing import NAMED
-from experiments.comparison.verdicts import sample_size
-from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS, Decision, NoEstimate
+from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision, NoEstimate
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
 from experiments.comparison.verdicts.strata import MINIMUM_STRATA
-from experiments.config import durations
 from experiments.metrics import Outcome, is_quality, place
 
 DASH, MINUS, NONE = "–", "−", "—"
@@ -177,7 +174,7 @@ def _directed(value: float, finding: Finding, rule: str = ROUND_HALF_EVEN) -> st
     if row.kind == "difference":
         size = _rounded(abs(value), _decimals(finding), rule)
         return f"{_with_unit(size, finding)} {word}" if _is_shown(size) else ""
-    if is_speed(outcome):
+    if outcome.is_speed:
         size = _ratio(max(value, 1 / value) if value else math.inf, finding, rule)
         return f"{size}× {word}" if re.fullmatch(r"1(\.0+)?", size) is None else ""
     if value >= TIMES and rule == ROUND_HALF_EVEN:
@@ -187,11 +184,6 @@ def _directed(value: float, finding: Finding, rule: str = ROUND_HALF_EVEN) -> st
     if not greater and float(size.replace(",", "")) >= 100:
         size = "over 99"
     return f"{size} % {word}" if _is_shown(size) else ""
-
-
-def is_speed(outcome: Outcome) -> bool:
-    """Return whether ratios of an outcome are times and rates: 1.42× faster."""
-    return outcome.words[0] in ("faster", "slower")
 
 
 def _words(outcome: Outcome) -> tuple[str, str]:
@@ -217,7 +209,7 @@ def effect_interval(finding: Finding) -> str:
     if turned is None or low is None or high is None or finding.never_varied or low == high:
         return interval(finding)
     crosses = low < 1 < high
-    if is_speed(finding.outcome):
+    if finding.outcome.is_speed:
         if crosses:
             return " to ".join(_directed(end, finding, ROUND_UP) for end in (low, high))
         return _interval(finding, turned.low, turned.high)
@@ -301,9 +293,7 @@ def sentence(finding: Finding) -> str:
     row, across = finding.row, finding.across
     has_effect = finding.decision not in (Decision.TOO_FEW, Decision.NOT_COMPARABLE)
     bounds = effect_interval(finding) if has_effect else ""
-    if bounds and finding.decision is Decision.OPEN and bounds != "unbounded":
-        bounds = " "  # the sentence itself is the interval
-    basis = [f"95 % CI {bounds}".strip()] if bounds else []
+    basis = [f"95 % CI {bounds}"] if bounds else []
     if across and has_effect:
         basis.append(f"{len(across.names)} strata")
         share = across.i_squared_percent
@@ -319,16 +309,27 @@ def clause(finding: Finding) -> str:
     row, margin = finding.row, amount(finding.row.margin, finding)
     match finding.decision:
         case Decision.OPEN:
-            text = f"not settled: {range_text(finding)}"
+            text = f"not settled: {_than(finding, 'about ')}"
         case Decision.SIZE_OPEN:
-            text = f"{_than(finding)}, perhaps by less than the margin of {margin}"
+            text = f"{_than(finding)}; whether by more than {margin} is open"
         case Decision.WITHIN_MARGIN | Decision.CONSTANT:
             text = f"{_than(finding)}, less than the margin of {margin}"
         case Decision.DIFFERENT:
             text = _than(finding)
         case _:
             text = _without_effect([finding])
+    text += tail(finding)
     return f"{text} [{row.stratum}]" if row.stratum else text
+
+
+def tail(finding: Finding) -> str:
+    """Return the slow runs of both sides as the end of a clause, if one side has more of them."""
+    row, (a, b) = finding.row, names(finding)
+    if row.slow_runs_p is None or row.slow_runs_p > ALPHA:
+        return ""
+    return (
+        f", but {row.slow_runs_b} of {row.n_blocks} runs of {b} were slow, {row.slow_runs_a} of {a}"
+    )
 
 
 def clauses(findings: Sequence[Finding]) -> list[str]:
@@ -338,7 +339,7 @@ def clauses(findings: Sequence[Finding]) -> list[str]:
         row, key = finding.row, finding.decision.value
         if finding.decision is Decision.DIFFERENT:
             key = "verb" if finding.outcome.verb and effect(finding) != ABOUT_EQUAL else ""
-        if finding.decision in (Decision.SIZE_OPEN, Decision.OPEN):
+        if finding.decision in (Decision.SIZE_OPEN, Decision.OPEN) or tail(finding):
             key = ""
         same = row.reason if finding.decision is Decision.TOO_FEW else row.margin
         pair = (row.a, row.b, row.stratum, key, same)
@@ -388,13 +389,13 @@ def _why(finding: Finding) -> str:
     return f"; {row.reason}"
 
 
-def _than(finding: Finding) -> str:
-    """Return `TensorFlow trains 1.42× faster than PyTorch`."""
+def _than(finding: Finding, about: str = "") -> str:
+    """Return `TensorFlow trains 1.42× faster than PyTorch`; about: before the size."""
     label, text, (a, b) = finding.outcome.label, effect(finding), names(finding)
     if text in (ABOUT_EQUAL, NO_DIRECTION):
         return f"{label}: {text} in {b} and {a}"
     conjunction = "as" if text.endswith((" as much", " as high")) else "than"
-    return f"{_subject(finding)} {text} {conjunction} {a}"
+    return f"{_subject(finding)} {about}{text} {conjunction} {a}"
 
 
 def _subject(finding: Finding) -> str:
@@ -403,21 +404,6 @@ def _subject(finding: Finding) -> str:
     if outcome.verb:
         return f"{b} {outcome.verb}"
     return f"{outcome.label}: {b} {'uses' if _words(outcome)[0] == 'less' else 'is'}"
-
-
-def range_text(finding: Finding) -> str:
-    """Return `TensorFlow trains between 1.12× faster and 1.34× slower than PyTorch`."""
-    row, label, (a, b) = finding.row, finding.outcome.label, names(finding)
-    low, high, none = row.ci_low, row.ci_high, 1.0 if row.kind == "ratio" else 0.0
-    if low is None or high is None or (row.kind == "ratio" and low <= 0):
-        return f"{label}: {b} and {a} may differ by any amount"
-    ends = [
-        _directed(low, finding, ROUND_DOWN if low > none else ROUND_UP),
-        _directed(high, finding, ROUND_UP if high > none else ROUND_DOWN),
-    ]
-    if not all(ends):
-        return f"{_subject(finding)} up to {joined(list(filter(None, ends)))} than {a}"
-    return f"{_subject(finding)} between {ends[0]} and {ends[1]} than {a}"
 
 
 def names(finding: Finding) -> tuple[str, str]:
@@ -566,21 +552,12 @@ def rests_on(comparison: Comparison) -> str:
     return f"Based on {'; '.join(parts)}." if parts else ""
 
 
-def at_a_look(finding: Finding, block_seconds: float) -> str:
-    """Return a line on an outcome while its campaign goes on.
-
-    Args:
-        block_seconds: time that one more block takes.
-    """
-    text, share = sentence(finding), sample_size.narrower(finding)
-    if finding.judged or finding.row.estimate is None:
-        return text
-    narrow = f" Settled at {share:.2g} of that width." if share else ""
-    needed = sample_size.payable(finding, block_seconds)
-    if needed is None:
-        return f"{text}{narrow}"
-    time = durations.format_duration(needed * block_seconds)
-    return f"{text}{narrow} At most {more_blocks(needed)}, {time}."
+def at_a_look(finding: Finding) -> str:
+    """Return `wall time 1.05× slower (1.01–1.09), not settled`, while a campaign goes on."""
+    state = "settled" if finding.judged else "not settled"
+    text, bounds = effect(finding), effect_interval(finding)
+    bounds = f" ({bounds})" if bounds else ""
+    return f"{describe_outcome(finding)} of {names(finding)[1]}: {text}{bounds}, {state}"
 
 
 def more_blocks(count: int) -> str:

@@ -1,7 +1,8 @@
-"""Means of autocorrelated blocks: their confidence distributions, from evidence that they share.
+"""Typical values of autocorrelated blocks: their confidence distributions, from shared evidence.
 
-A mixture of t distributions over AR(1) coefficients. Autocorrelation belongs to a machine at a
-time, so every outcome of a campaign weighs the coefficients with the likelihoods of all others.
+A trimmed mean with winsorised errors, so that single slow runs neither move nor blur it, in a
+mixture of t distributions over AR(1) coefficients. Autocorrelation belongs to a machine at a time,
+so every outcome of a campaign weighs the coefficients with the likelihoods of all others.
 Pure functions of shifts in the order of time; arrays may have more axes in front (simulations).
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from experiments.comparison.statistics.estimates import Floats
+from experiments.comparison.statistics.estimates import Floats, trim
 from experiments.comparison.statistics.significance import SMALLEST_P
 
 # AR(1) coefficients; the first stands for independent blocks.
@@ -23,10 +24,6 @@ COEFFICIENTS = np.arange(10) / 10
 # Share of a campaign's outcomes that are autocorrelated, and its prior. They share one coefficient.
 SHARES = np.array([0.0, 0.1, 0.3, 0.6, 1.0])
 PRIOR = np.array([0.68, 0.10, 0.08, 0.07, 0.07])
-# Level of the test of all outcomes together for skewness.
-SKEWNESS_LEVEL = 0.05
-# Of 6 to 20 exponential or lognormal shifts the skewness is about half of the true one.
-SKEWNESS_FACTOR = 2.0
 _STEPS = 64
 
 
@@ -34,18 +31,15 @@ _STEPS = 64
 class Fits:
     """AR(1) models of series, one for every coefficient (last axis).
 
-    log_likelihood: restricted, less that of independent blocks. mean: by generalised least squares;
-    error: its standard error, with `df` degrees of freedom. df, skewness, plain_mean and plain_sd
-    (divisor n) are without that axis.
+    log_likelihood: restricted, less that of independent blocks. centre: the trimmed mean, moved as
+    generalised least squares move the winsorised mean; error: its standard error, with `df` degrees
+    of freedom. df is without that axis.
     """
 
     log_likelihood: Floats
-    mean: Floats
+    centre: Floats
     error: Floats
     df: Floats
-    skewness: Floats
-    plain_mean: Floats
-    plain_sd: Floats
 
     def __getitem__(self, at: int) -> Fits:
         """Return the fits of one outcome."""
@@ -53,24 +47,26 @@ class Fits:
 
 
 def fit(shifts: ArrayLike) -> Fits:
-    """Fit the models to series (time last) of at least three values that are not constant."""
+    """Fit the models to series (time last) of at least three values that are not constant.
+
+    They are fitted to the winsorised series. Of independent blocks centre and error are those of
+    the trimmed mean; autocorrelation moves and widens them as it does those of a mean.
+    """
     series = np.asarray(shifts, dtype=float)
     n = series.shape[-1]
+    trimmed = trim(series)
     whiten, weights, precision, log_determinant = _models(n)
-    mean = series @ weights.T
-    whitened = np.einsum("kij,...kj->...ki", whiten, series[..., None, :] - mean[..., None])
+    mean = trimmed.winsorised @ weights.T
+    apart = trimmed.winsorised[..., None, :] - mean[..., None]
+    whitened = np.einsum("kij,...kj->...ki", whiten, apart)
     squares = np.maximum((whitened**2).sum(axis=-1), np.finfo(float).tiny)
     log_likelihood = -0.5 * (log_determinant + np.log(precision) + (n - 1) * np.log(squares))
-    centred = series - series.mean(axis=-1, keepdims=True)
-    variance = np.maximum((centred**2).mean(axis=-1), np.finfo(float).tiny)
+    error = np.sqrt(squares / precision)
     return Fits(
         log_likelihood - log_likelihood[..., :1],
-        mean,
-        np.sqrt(squares / ((n - 1) * precision)),
-        np.full(series.shape[:-1], n - 1.0),
-        (centred**3).mean(axis=-1) / variance**1.5,
-        series.mean(axis=-1),
-        np.sqrt(variance),
+        trimmed.centre[..., None] + mean - mean[..., :1],
+        trimmed.error[..., None] * error / error[..., :1],
+        trimmed.df,
     )
 
 
@@ -107,19 +103,17 @@ def posterior(log_likelihood: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class MeanDistribution:
-    """Confidence distributions of means: intervals and p-values of any level, from the same tails.
+    """Confidence distributions of trimmed means: intervals and p-values from the same tails.
 
-    weights: of the coefficients. skewed: whether the distribution of Hall's (1992) transformed t
-    statistic has to agree; every tail is then the larger one of both.
+    weights: of the coefficients.
     """
 
     fits: Fits
     weights: Floats
-    skewed: Floats
 
     def __getitem__(self, at: int) -> MeanDistribution:
         """Return the distribution of one outcome."""
-        return MeanDistribution(self.fits[at], self.weights[at], self.skewed[at])
+        return MeanDistribution(self.fits[at], self.weights[at])
 
     @property
     def autocorrelation(self) -> Floats:
@@ -132,10 +126,10 @@ class MeanDistribution:
         return np.asarray(1 - self.weights[..., 0])
 
     def p_above(self, bound: float) -> Floats:
-        """Return the one-sided p that the mean lies above the bound.
+        """Return the one-sided p that the typical value lies above the bound.
 
         Args:
-            bound: Largest mean of the hypothesis that is tested, on the scale of the shifts.
+            bound: Largest value of the hypothesis that is tested, on the scale of the shifts.
 
         Returns:
             A p for each outcome, (…, outcomes).
@@ -143,10 +137,10 @@ class MeanDistribution:
         return self._tail(bound, 1.0)
 
     def p_below(self, bound: float) -> Floats:
-        """Return the one-sided p that the mean lies below the bound.
+        """Return the one-sided p that the typical value lies below the bound.
 
         Args:
-            bound: Smallest mean of the hypothesis that is tested, on the scale of the shifts.
+            bound: Smallest value of the hypothesis that is tested, on the scale of the shifts.
 
         Returns:
             A p for each outcome, (…, outcomes).
@@ -154,7 +148,7 @@ class MeanDistribution:
         return self._tail(bound, -1.0)
 
     def p(self) -> Floats:
-        """Return the two-sided p that the mean is not 0.
+        """Return the two-sided p that the typical value is not 0.
 
         Returns:
             A p for each outcome, (…, outcomes), never below `SMALLEST_P`.
@@ -163,7 +157,7 @@ class MeanDistribution:
         return np.asarray(np.clip(2 * tail, SMALLEST_P, 1.0))
 
     def p_within(self, bound: float) -> Floats:
-        """Return the larger p of two one-sided tests that the mean lies inside ±bound.
+        """Return the larger p of two one-sided tests that the typical value lies inside ±bound.
 
         Args:
             bound: Margin on the scale of the shifts.
@@ -186,25 +180,21 @@ class MeanDistribution:
         return self._quantile((1 - confidence) / 2, 1.0), self._quantile((1 - confidence) / 2, -1.0)
 
     def _tail(self, bound: float, sign: float) -> Floats:
-        fits = self.fits
-        below = sign * (bound - fits.mean) / fits.error
-        mixture = (self.weights * special.stdtr(fits.df[..., None], below)).sum(axis=-1)
-        t = sign * (fits.plain_mean - bound) / fits.plain_sd
-        g = sign * SKEWNESS_FACTOR * fits.skewness
-        transformed = t + g * t**2 / 3 + g**2 * t**3 / 27 + g / (6 * (fits.df + 1))
-        hall = special.stdtr(fits.df, -np.sqrt(fits.df) * transformed)
-        return np.asarray(np.where(self.skewed, np.maximum(mixture, hall), mixture))
+        below = sign * (bound - self.fits.centre) / self.fits.error
+        return np.asarray(
+            (self.weights * special.stdtr(self.fits.df[..., None], below)).sum(axis=-1)
+        )
 
     def _quantile(self, tail: float, sign: float) -> Floats:
         fits = self.fits
         t = special.stdtrit(fits.df, tail)
-        means, df = sign * fits.mean, fits.df[..., None]
-        single = means + t[..., None] * fits.error
+        centres, df = sign * fits.centre, fits.df[..., None]
+        single = centres + t[..., None] * fits.error
         low, high = single.min(axis=-1), single.max(axis=-1)
         middle = (self.weights * single).sum(axis=-1)
         height = 1 / (np.sqrt(df) * special.beta(0.5, df / 2))
         for _ in range(_STEPS):  # Newton's, kept inside the bracket by halving it
-            z = (middle[..., None] - means) / fits.error
+            z = (middle[..., None] - centres) / fits.error
             missing = tail - (self.weights * special.stdtr(df, z)).sum(axis=-1)
             low, high = np.where(missing >= 0, middle, low), np.where(missing >= 0, high, middle)
             density = height * (1 + z**2 / df) ** (-(df + 1) / 2) / fits.error
@@ -213,23 +203,12 @@ class MeanDistribution:
             before, middle = middle, np.where(is_inside, ahead, (low + high) / 2)
             if (np.abs(middle - before) <= 1e-14 * fits.error[..., 0]).all():
                 break
-        g = sign * SKEWNESS_FACTOR * fits.skewness
-        flat = np.abs(g) < 1e-9
-        safe = np.where(flat, 1.0, g)
-        value = -t / np.sqrt(fits.df)
-        turned = 3 / safe * (np.cbrt(1 + safe * (value - safe / (6 * (fits.df + 1)))) - 1)
-        hall = sign * fits.plain_mean - fits.plain_sd * np.where(flat, value, turned)
-        return np.asarray(sign * np.where(self.skewed, np.minimum(middle, hall), middle))
+        return np.asarray(sign * middle)
 
 
 def distributions(fits: Fits) -> MeanDistribution:
-    """Return the distributions of the means of all outcomes of one campaign, (…, outcomes)."""
-    # a test that the outcomes together are more skewed than normal shifts
-    n = fits.df + 1
-    squares = fits.skewness**2 * (n + 1) * (n + 3) / (6 * (n - 2))
-    is_skewed = special.chdtrc(squares.shape[-1], squares.sum(axis=-1)) < SKEWNESS_LEVEL
-    skewed = np.broadcast_to(is_skewed[..., None], fits.df.shape)
-    return MeanDistribution(fits, posterior(fits.log_likelihood), skewed)
+    """Return the distributions of all outcomes of one campaign, (…, outcomes)."""
+    return MeanDistribution(fits, posterior(fits.log_likelihood))
 
 
 def distributions_of(series: Sequence[ArrayLike]) -> MeanDistribution:

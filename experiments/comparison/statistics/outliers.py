@@ -1,4 +1,4 @@
-"""Blocks that are unlike all others, by a rule that does not see which side is better."""
+"""Runs and blocks that are unlike all others."""
 
 from __future__ import annotations
 
@@ -7,15 +7,35 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
+from scipy import special, stats
 
-from experiments.comparison.statistics.estimates import is_constant, numbers
+from experiments.comparison.statistics.estimates import Floats, is_constant, numbers, trim
 
 # Share of campaigns of independent normal shifts in which some block is odd. It is small because
 # a long tail on one side is no disturbance: at 2.5 % a repeat doubles its false differences, at
 # 0.3 % it adds half (simulated).
 LEVEL = 0.003
 MINIMUM_SHIFTS = 5
+# SDs, of independent normal runs 3 to 6 % of sides have one beyond (simulated, 8 to 43 runs).
+FAR_SDS = 3.0
+
+
+def high_values(values: Floats) -> int:
+    """Return how many values lie more than 3 SDs above the trimmed mean; 0 of fewer than 8.
+
+    The SD is the winsorised one, scaled up for what winsorising takes (Tukey & McLaughlin 1963).
+    """
+    trimmed, n = trim(values), len(values)
+    if trimmed.df == n - 1:
+        return 0
+    sd = trimmed.winsorised.std(ddof=1) * (n - 1) / trimmed.df
+    return int((values > trimmed.centre + FAR_SDS * sd).sum())
+
+
+def more_p(first: int, second: int, count: int) -> float:
+    """Return the p of Fisher's exact test that of two sides of so many runs one has more such."""
+    table = [[first, count - first], [second, count - second]]
+    return float(stats.fisher_exact(table).pvalue)
 
 
 def outlier(shifts: ArrayLike, level: float = LEVEL) -> tuple[int, float] | None:

@@ -1,6 +1,7 @@
 """Power of a number of blocks, and the number of further blocks that would settle an outcome.
 
-Values are on the scale of the test: logarithms for ratios, differences as they are.
+Values are on the scale of the test: logarithms for ratios, differences as they are. An SD is the
+standard error of the trimmed mean times √blocks, which hardly depends on the blocks.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import optimize, special
 
-from experiments.comparison.statistics.estimates import Floats, t_quantile
+from experiments.comparison.statistics.estimates import Floats, kept_values, t_quantile
 from experiments.comparison.statistics.significance import ALPHA
 
 POWER = 0.8
@@ -22,9 +23,9 @@ MAXIMUM_BLOCKS = 100_000
 _MORE = np.unique(np.rint(np.geomspace(1, MAXIMUM_BLOCKS, 200))).astype(int)
 
 
-def power_of_t(effect: float, sd: float, n: float, *, alpha: float = ALPHA) -> float:
-    """Return the power of the two-sided paired t test for a true difference at n pairs."""
-    df = n - 1
+def power_of_t(effect: float, sd: float, n: int, *, alpha: float = ALPHA) -> float:
+    """Return the power of the two-sided test of the trimmed mean of n shifts."""
+    df = float(kept_values(n)) - 1
     shift = abs(effect) / sd * math.sqrt(n)
     critical = t_quantile(1 - alpha / 2, df)
     # `stats.nct` takes ten times as long, and a report needs hundreds of these
@@ -69,8 +70,9 @@ def minimum_for_verdict(
     if not sd:
         return bound
     error = sd / math.sqrt(n)
-    spreads = _estimated_spreads(n - 1, 200) * error
-    beyond, single = (t_quantile(1 - alpha / 2 / among, n - 1) * spreads for among in (1, tests))
+    df = int(kept_values(n)) - 1
+    spreads = _estimated_spreads(df, 200) * error
+    beyond, single = (t_quantile(1 - alpha / 2 / among, df) * spreads for among in (1, tests))
     needed = np.maximum(bound + beyond, single)
     short = float(needed[0]) - 10 * error, float(needed[-1]) + 10 * error
 
@@ -98,7 +100,7 @@ def blocks_to_settle(
     t rule of `significance`.
 
     Args:
-        mean, sd: Of the n shifts, on the scale of the test.
+        mean, sd: Trimmed mean of the n shifts and its SD.
         bound: A verdict is a difference that stands among `tests` and lies beyond ±bound, or
             equivalence within it.
         most: Largest number of further blocks that is considered.
@@ -107,7 +109,7 @@ def blocks_to_settle(
     if not len(more):
         return None
     total, critical = n + more[:, None], _critical(n, tests, alpha)
-    true_sd = sd / _estimated_spreads(n - 1, 25)
+    true_sd = sd / _estimated_spreads(int(kept_values(n)) - 1, 25)
     error = np.sqrt(((n - 1) * sd**2 + more[:, None] * true_sd**2) / (total - 1) / total)
     # SD of the mean of all blocks, given those that are measured
     moves = true_sd * np.sqrt(more[:, None] / (n * total))
@@ -122,7 +124,7 @@ def blocks_to_settle(
 @lru_cache(maxsize=64)
 def _critical(n: int, tests: int, alpha: float) -> tuple[Floats, Floats, Floats]:
     """Return quantiles of t for the interval, for the test among all, and for equivalence."""
-    df = n + _MORE - 1
+    df = kept_values(n + _MORE) - 1
     beyond, single, inside = (
         special.stdtrit(df, 1 - tail) for tail in (alpha / 2, alpha / 2 / tests, alpha)
     )

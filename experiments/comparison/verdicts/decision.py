@@ -33,14 +33,6 @@ class Withheld(StrEnum):
     ORDER = "order"
 
 
-class Widening(StrEnum):
-    """Cause of an interval notably wider than a t interval, as in `comparison.json`."""
-
-    AUTOCORRELATION = "autocorrelation"
-    POSSIBLE_AUTOCORRELATION = "possible_autocorrelation"
-    SKEWNESS = "skewness"
-
-
 class Decision(StrEnum):
     """Decision on one effect."""
 
@@ -89,8 +81,8 @@ class Effect:
 
 
 def paired(shifts: ArrayLike, margin: float, confidence: float = 0.95) -> Effect:
-    """Decide on the mean of paired shifts: by its interval, and by two one-sided tests at 5 %."""
-    mean, inner = estimates.mean(shifts, confidence), estimates.mean(shifts, 1 - 2 * ALPHA)
+    """Decide on the trimmed mean of paired shifts: its interval, two one-sided tests at 5 %."""
+    mean, inner = (estimates.trimmed_mean(shifts, level) for level in (confidence, 1 - 2 * ALPHA))
     return Effect(
         mean,
         margin,
@@ -105,7 +97,6 @@ __all__ = [
     "Decision",
     "Effect",
     "NoEstimate",
-    "Widening",
     "Withheld",
     "paired",
 ]

@@ -53,11 +53,14 @@ class Row:
         p_holm: adjusted over the rows of the family.
         autocorrelation: expected AR(1) coefficient.
         autocorrelation_weight: of all coefficients above 0.
-        widening: width of the interval over that of the t interval.
-        widened_by: a `Widening` if that is notable, else empty.
+        widening: width of the interval over that for independent blocks.
         effect_size: Vargha and Delaney's A12: how often any run of b has a greater value than any
             of a, over all blocks.
         probability_within_blocks: the same within each block.
+        slow_runs_a: runs of a far slower than its typical run (see `outliers`), of speeds only.
+        slow_runs_b: the same of b.
+        slow_runs_p: of Fisher's exact test that one side has more; None if neither has any.
+        decision: the verdict as a `Decision`.
         minimum_detectable: with this as the only outcome.
         minimum_in_family: among all tests of its family.
         minimum_for_verdict: as a difference beyond the margin; None without a test.
@@ -89,7 +92,10 @@ class Row:
     autocorrelation: float | None = None
     autocorrelation_weight: float | None = None
     widening: float | None = None
-    widened_by: str = ""
+    slow_runs_a: int | None = None
+    slow_runs_b: int | None = None
+    slow_runs_p: float | None = None
+    decision: str = ""
 
     @property
     def bound(self) -> float:
@@ -149,9 +155,9 @@ class Finding:
         mismatch: why the runs are not comparable.
         busy: the text of a verdict withheld because others disturbed the cells.
         sample_size_text: end of the reason.
-        mean: distribution of the mean; None if it did not vary.
+        mean: distribution of the trimmed mean; None if it did not vary.
         order: which side ran first, and the time in between.
-        a_value: geometric mean (ratio) or mean (difference) of a over the paired blocks.
+        a_value: trimmed mean of a over the paired blocks, geometric if its kind is a ratio.
         b_value: the same of b.
         plan: how many more blocks should settle what is open; None if that cannot be predicted.
         block_seconds: median time of both runs of a block.
@@ -186,8 +192,11 @@ class Finding:
 
     @property
     def spread(self) -> float:
-        """SD of independent shifts whose t interval is as wide as the row's."""
-        return float(self.shifts.std(ddof=1)) * (self.row.widening or 1.0)
+        """Standard error of the estimate times √blocks; 0 if it never varied."""
+        if self.mean is None:
+            return 0.0
+        error = float(self.mean.fits.error[0]) * (self.row.widening or 1.0)
+        return error * math.sqrt(self.row.n_blocks)
 
     @property
     def judged(self) -> bool:

@@ -15,7 +15,6 @@ from experiments.comparison.verdicts.decision import (
     Decision,
     Effect,
     NoEstimate,
-    Widening,
     Withheld,
 )
 from experiments.comparison.verdicts.findings import (
@@ -35,6 +34,8 @@ VERDICTS = {
     Decision.WITHIN_MARGIN: WITHIN_MARGIN,
     Decision.EQUIVALENT: EQUIVALENT,
 }
+# An interval this many times as wide as for independent blocks states the cause.
+NOTABLE_WIDENING = 1.25
 # Reason code -> three to eight words; codes of one value mean the same.
 PHRASES: dict[str, str] = {
     Mismatch.NO_RUN: "no usable run on one side",
@@ -54,7 +55,7 @@ PHRASES: dict[str, str] = {
     Decision.DIFFERENT: "interval lies beyond the margin",
     Decision.WITHIN_MARGIN: "a difference below the margin",
     Decision.EQUIVALENT: "any difference is below the margin",
-    Decision.SIZE_OPEN: "perhaps smaller than the margin",
+    Decision.SIZE_OPEN: "whether beyond the margin is open",
     Decision.OPEN: "the interval is too wide",
 }
 
@@ -177,9 +178,11 @@ def _with_text(finding: Finding, scope: Scope, family: Family) -> Finding:
     verdict = VERDICTS.get(decision, INCONCLUSIVE)
     if decision is Decision.DIFFERENT:
         verdict = finding.way
+    elif decision is Decision.SIZE_OPEN:
+        verdict = f"{finding.way}, size open"
     texts = (row.reason or _reason(finding, scope, family), finding.sample_size_text, widening(row))
     reason = "; ".join(filter(None, texts))
-    return replace(finding, row=replace(row, verdict=verdict, reason=reason))
+    return replace(finding, row=replace(row, verdict=verdict, reason=reason, decision=decision))
 
 
 def _reason(finding: Finding, scope: Scope, family: Family) -> str:
@@ -192,7 +195,7 @@ def _reason(finding: Finding, scope: Scope, family: Family) -> str:
         case Decision.WITHIN_MARGIN | Decision.EQUIVALENT:
             return scope.equivalence
         case Decision.SIZE_OPEN:
-            return f"{finding.way}, but perhaps by less than the margin"
+            return f"{finding.way}; whether by more than the margin is open"
     if row.p is not None and row.p <= ALPHA:
         among = " ".join(filter(None, (str(family.tests), family.name, scope.tests)))
         return f"p = {row.p:.2g} is not significant among {among} (Holm)"
@@ -212,13 +215,11 @@ def _never_varied(finding: Finding, scope: Scope) -> str:
 
 
 def widening(row: Row) -> str:
-    """Return what autocorrelation or skewness cost the interval; empty if not notable."""
-    if not row.widened_by:
+    """Return what autocorrelation cost the interval; empty if not notable."""
+    if (row.widening or 0.0) < NOTABLE_WIDENING:
         return ""
-    causes = {
-        Widening.AUTOCORRELATION: f"autocorrelation of blocks (about {row.autocorrelation:.1f})",
-        Widening.POSSIBLE_AUTOCORRELATION: "possible autocorrelation of blocks",
-        Widening.SKEWNESS: "a long tail on one side",
-    }
-    cause = causes[Widening(row.widened_by)]
-    return f"{cause} makes the interval {row.widening:.1f} times as wide as a t interval"
+    possible = "" if (row.autocorrelation_weight or 0.0) >= 0.5 else "possible "
+    return (
+        f"{possible}autocorrelation of blocks (about {row.autocorrelation:.1f}) makes the interval "
+        f"{row.widening:.1f} times as wide as for independent blocks"
+    )

@@ -15,9 +15,9 @@ from experiments.config import durations
 from experiments.metrics import outcome
 
 OPEN = (Decision.OPEN, Decision.SIZE_OPEN)
-# Estimate and spread of a few blocks predict at most about ten times as many blocks. A hundred
-# cells of minutes take a night, and no row is worth more than a day.
-MAX_TIMES, FEW, MAX_SECONDS = 10, 100, 24 * 3_600
+# Estimate and spread of a few blocks predict at most about ten times as many blocks, and no row is
+# worth more than a day.
+MAX_TIMES, MAX_SECONDS = 10, 24 * 3_600
 PREDICTED = f"{100 * power.PREDICTED:.0f} %"
 
 
@@ -45,15 +45,15 @@ def plan_row(finding: Finding, family: Family) -> Finding:
 
 
 def _plan(finding: Finding, tests: int) -> int | None:
-    shifts, looks = finding.shifts, finding.looks
-    mean, sd, n = float(shifts.mean()), finding.spread, len(shifts)
-    most = max(FEW, MAX_TIMES * n)
+    row, looks = finding.row, finding.looks
+    mean, sd, n = row.on_test_scale(row.estimate), finding.spread, row.n_blocks
+    most = MAX_TIMES * n
     if finding.block_seconds:
         most = min(most, int(MAX_SECONDS / finding.block_seconds))
 
     def predicted(at: Looks) -> int | None:
         return power.blocks_to_settle(
-            mean, sd, n, finding.row.bound, most=most, tests=tests, alpha=at.level(ALPHA)
+            mean, sd, n, row.bound, most=most, tests=tests, alpha=at.level(ALPHA)
         )
 
     last = looks
@@ -69,13 +69,9 @@ def more_blocks(finding: Finding) -> int:
     return finding.missing_blocks or payable(finding) or 0
 
 
-def payable(finding: Finding, block_seconds: float | None = None) -> int | None:
-    """Return how many more blocks are predicted to settle it within a day; else None.
-
-    Args:
-        block_seconds: time of a block, if known better than from the finding.
-    """
-    blocks, seconds = finding.plan, block_seconds or finding.block_seconds or 0.0
+def payable(finding: Finding) -> int | None:
+    """Return how many more blocks are predicted to settle it within a day; else None."""
+    blocks, seconds = finding.plan, finding.block_seconds or 0.0
     return blocks if blocks and blocks * seconds <= MAX_SECONDS else None
 
 
@@ -89,14 +85,6 @@ def remedies(finding: Finding) -> tuple[str, ...]:
         if not finding.took_turns and not outcome(finding.row.metric).exclusive:
             ways.append("pairing=interleaved")
     return tuple(ways)
-
-
-def narrower(finding: Finding) -> float | None:
-    """Return the share of its width at which the interval would settle it; else None."""
-    row = finding.row
-    low, high = row.on_test_scale(row.ci_low, -math.inf), row.on_test_scale(row.ci_high, math.inf)
-    half, distance = (high - low) / 2, abs(abs(row.on_test_scale(row.estimate)) - row.bound)
-    return distance / half if distance < half else None
 
 
 def as_effect(shift: float, kind: str) -> float:

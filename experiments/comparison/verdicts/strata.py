@@ -11,7 +11,6 @@ import numpy as np
 from experiments.comparison.runs import order
 from experiments.comparison.runs.pairing import NAMED
 from experiments.comparison.statistics import significance
-from experiments.comparison.statistics.estimates import mean
 from experiments.comparison.statistics.sequential import strictest
 from experiments.comparison.verdicts import reasons
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, NoEstimate, Withheld
@@ -52,13 +51,8 @@ def _summary(group: Sequence[Finding]) -> Finding | None:
         row = replace(row, reason=reason, no_estimate=NoEstimate.TOO_FEW_STRATA)
         across = AcrossStrata(*_names(group, usable))
         return Finding(row, group[0].outcome, across=across)
-    shifts = [finding.shifts for finding in usable]
-    values = [mean(stratum_shifts).value for stratum_shifts in shifts]
-    # as the interval of a stratum has it; 0 if its blocks agree
-    variances = [
-        0.0 if finding.row.minimum_detectable == 0 else finding.spread**2 / len(stratum_shifts)
-        for finding, stratum_shifts in zip(usable, shifts, strict=True)
-    ]
+    values = [finding.row.on_test_scale(finding.row.estimate) for finding in usable]
+    variances = [finding.spread**2 / finding.row.n_blocks for finding in usable]
     looks = strictest(finding.looks for finding in usable)
     combined = significance.random_effects(values, variances, looks.confidence)
     tost = combined.tost_p(row.bound)
@@ -105,7 +99,9 @@ def _blank(row: Row, usable: Sequence[Finding]) -> Row:
         autocorrelation=None,
         autocorrelation_weight=None,
         widening=None,
-        widened_by="",
+        slow_runs_a=None,
+        slow_runs_b=None,
+        slow_runs_p=None,
     )
 
 

@@ -29,16 +29,15 @@ from experiments.comparison.runs.pairing import (
     natural,
 )
 from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
-from experiments.comparison.statistics import autocorrelation, estimates, power
+from experiments.comparison.statistics import autocorrelation, estimates, outliers, power
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Estimate, Floats
 from experiments.comparison.statistics.sequential import Looks
-from experiments.comparison.verdicts import busy, extended, reasons, sample_size
+from experiments.comparison.verdicts import busy, conditions, extended, reasons, sample_size
 from experiments.comparison.verdicts.decision import (
     ALPHA,
     MINIMUM_BLOCKS,
     NoEstimate,
-    Widening,
     Withheld,
 )
 from experiments.comparison.verdicts.findings import (
@@ -66,8 +65,6 @@ from experiments.metrics import outcome as outcome_of
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
 
-# An interval at least this many times as wide as a t interval states the cause.
-NOTABLE = 1.25
 PAIRING, INTERLEAVED = "params.pairing", "interleaved"
 TOOK_TURNS = Incomparability(
     Mismatch.TURNS,
@@ -85,6 +82,7 @@ class ComparisonSpec:
         protocol: `paper` shows the published procedure too.
         pair_by: What pairs runs instead of blocks; empty: their blocks.
         ignore: Patterns of params that may differ.
+        fail_if: Conditions by which the call fails; the metrics that they name are primary, too.
         and_others: Whether metrics that are not among the outcomes are judged, too.
     """
 
@@ -100,6 +98,7 @@ class ComparisonSpec:
     and_others: bool = False
     pair_by: str = ""
     ignore: Sequence[str] = ()
+    fail_if: Sequence[str] = ()
 
     @property
     def may_differ(self) -> tuple[str, ...]:
@@ -254,6 +253,14 @@ def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> 
     random_weights = len(frame) > 0 and environment.all_runs_have(frame, "tags.weights", "random")
     if random_weights:
         primary = tuple(metric for metric in primary if not is_quality(outcome_of(metric)))
+    gates = conditions.parse(spec.fail_if)
+    if primary or all(gate.metric for gate in gates):  # else `worse` is about all outcomes
+        named = (outcome.metric for outcome in outcomes)
+        primary += tuple(
+            metric
+            for metric in named
+            if metric not in primary and any(gate.metric and gate.names(metric) for gate in gates)
+        )
     kinds = {metric: outcome_of(metric).kind for metric in metrics}
     kinds |= {outcome.metric: outcome.kind for outcome in outcomes}
     columns = {metric: environment.numbers(frame, metric) for metric in kinds}
@@ -429,7 +436,7 @@ class _Paired:
 
 
 def _means(paired: _Paired, request: _Request) -> dict[str, MeanDistribution]:
-    """Return the distribution of every metric's mean, except where it is constant."""
+    """Return the distribution of every metric's trimmed mean, except where it is constant."""
     in_time = np.argsort(paired.sequence, kind="stable")
     sides = [request.values.loc[side.index].to_numpy()[in_time].T for side in paired.runs]
     before = np.ones(len(in_time), dtype=bool)
@@ -461,7 +468,7 @@ def _measure(
 
     Args:
         finding: without numbers.
-        mean: the distribution of its mean.
+        mean: the distribution of its trimmed mean.
         a: its values on one side, NaN if missing.
         b: its values on the other side.
     """
@@ -511,8 +518,10 @@ def _text(values: Iterable[object]) -> str:
 
 def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Floats) -> Finding:
     row, schedule, ratio = finding.row, finding.looks, finding.row.kind == "ratio"
-    centre_of_side = estimates.geometric_mean if ratio else estimates.centre
-    finding = replace(finding, a_value=centre_of_side(a), b_value=centre_of_side(b))
+    sides = (np.log(a), np.log(b)) if ratio else (a, b)
+    values = (float(estimates.trim(side).centre) for side in sides)
+    a_value, b_value = map(math.exp, values) if ratio else values
+    finding = replace(finding, a_value=a_value, b_value=b_value)
     count = len(a)
     reason = ""
     if count < MINIMUM_BLOCKS:
@@ -523,15 +532,14 @@ def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Flo
     if count < MINIMUM_VALUES:
         return replace(finding, row=replace(row, no_estimate=NoEstimate.TOO_FEW_BLOCKS))
     shifts = estimates.log_ratios(a, b) if ratio else estimates.differences(a, b)
-    centre = estimates.centre(shifts)
+    centre = float(estimates.trim(shifts).centre)
     bounds = map(float, mean.interval(schedule.confidence)) if mean else (centre, centre)
     interval = Estimate(centre, *bounds)
-    widening = _widening(interval, shifts, mean, schedule.confidence) if mean else {}
-    row = replace(row, **widening)
     detectable = 0.0
     if mean:
-        spread = float(shifts.std(ddof=1)) * (row.widening or 1.0)
-        least = power.minimum_detectable(spread, count, alpha=schedule.level(ALPHA))
+        row = replace(row, **_autocorrelation(interval, mean, schedule.confidence))
+        finding = replace(finding, row=row, mean=mean)
+        least = power.minimum_detectable(finding.spread, count, alpha=schedule.level(ALPHA))
         detectable = sample_size.as_effect(least, row.kind)
     interval = estimates.exponential(interval) if ratio else interval
     row = replace(
@@ -542,36 +550,41 @@ def _estimate(finding: Finding, mean: MeanDistribution | None, a: Floats, b: Flo
         effect_size=estimates.a12(a, b),
         probability_within_blocks=estimates.probability_within_blocks(shifts),
         minimum_detectable=detectable,
+        **_slow_runs(finding.outcome, *sides),
     )
-    finding = replace(finding, row=row, mean=mean)
+    finding = replace(finding, row=row)
     if count < MINIMUM_BLOCKS:
         return replace(finding, withheld=Withheld.TOO_FEW_BLOCKS)
-    return _test(finding, mean, shifts)
+    return _test(finding, mean)
 
 
-def _test(finding: Finding, mean: MeanDistribution | None, shifts: Floats) -> Finding:
+def _test(finding: Finding, mean: MeanDistribution | None) -> Finding:
     row, schedule = finding.row, finding.looks
     if mean is None:
-        return replace(finding, row=replace(row, equivalent=bool(abs(shifts.mean()) < row.bound)))
+        equivalent = abs(row.on_test_scale(row.estimate)) < row.bound
+        return replace(finding, row=replace(row, equivalent=equivalent))
     tost_p = float(schedule.one_sided(mean.p_within(row.bound)))
     row = replace(row, p=float(schedule.p(mean.p())), equivalent=tost_p < ALPHA)
     return replace(finding, row=row)
 
 
-def _widening(
-    interval: Estimate, shifts: Floats, mean: MeanDistribution, confidence: float
+def _autocorrelation(
+    interval: Estimate, mean: MeanDistribution, confidence: float
 ) -> dict[str, Any]:
-    plain_interval = estimates.mean(shifts, confidence)
-    width, plain_width = interval.high - interval.low, plain_interval.high - plain_interval.low
-    weight, cause = float(mean.autocorrelated), ""
-    if width / plain_width >= NOTABLE:
-        low, high = replace(mean, skewed=np.asarray(False)).interval(confidence)
-        cause = Widening.AUTOCORRELATION if weight >= 0.5 else Widening.POSSIBLE_AUTOCORRELATION
-        if high - low < (plain_width + width) / 2:
-            cause = Widening.SKEWNESS
+    """Return the autocorrelation, its weight, and the cost: against independent blocks."""
+    half = -estimates.t_quantile((1 - confidence) / 2, float(mean.fits.df)) * mean.fits.error[0]
     return {
         "autocorrelation": float(mean.autocorrelation),
-        "autocorrelation_weight": weight,
-        "widening": width / plain_width,
-        "widened_by": str(cause),
+        "autocorrelation_weight": float(mean.autocorrelated),
+        "widening": (interval.high - interval.low) / (2 * half),
     }
+
+
+def _slow_runs(outcome: Outcome, a: Floats, b: Floats) -> dict[str, Any]:
+    """Return the slow runs of both sides and a test that one has more, of speeds from 8 blocks."""
+    if not outcome.is_speed or len(a) < estimates.TRIMMED_PART:
+        return {}
+    sign = 1.0 if outcome.words[1] == "slower" else -1.0
+    slow_a, slow_b = outliers.high_values(sign * a), outliers.high_values(sign * b)
+    p = outliers.more_p(slow_a, slow_b, len(a)) if slow_a or slow_b else None
+    return {"slow_runs_a": slow_a, "slow_runs_b": slow_b, "slow_runs_p": p}

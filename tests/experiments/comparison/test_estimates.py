@@ -24,14 +24,19 @@ samples = st.lists(st.tuples(positive, positive), min_size=2, max_size=25)
 
 
 def ratio(a, b) -> estimates.Estimate:
-    """Return the geometric mean of b / a."""
-    return estimates.exponential(estimates.mean(estimates.log_ratios(a, b)))
+    """Return the trimmed geometric mean of b / a."""
+    return estimates.exponential(estimates.trimmed_mean(estimates.log_ratios(a, b)))
 
 
-def test_mean_difference_of_the_sleep_data():
-    mean = estimates.mean(estimates.differences(*reversed(SLEEP)))
-    expected = (-1.58, -2.4598858, -0.7001142)
-    assert (mean.value, mean.low, mean.high) == pytest.approx(expected, abs=1e-7)
+@pytest.mark.parametrize(("count", "cut"), [(7, 0), (8, 1), (10, 1), (43, 5)])
+def test_trimmed_mean_is_that_of_yuens_test(count, cut):
+    """SciPy's test of two samples, of which the other is a constant."""
+    values = np.random.default_rng(count).standard_t(2, count) + 0.5
+    mean = estimates.trimmed_mean(values, 0.9)
+    yuen = stats.ttest_ind(values, np.zeros(count), trim=cut / count, equal_var=False)
+    assert mean.value == pytest.approx(stats.trim_mean(values, cut / count))
+    half = stats.t.ppf(0.95, count - 2 * cut - 1) * mean.value / yuen.statistic
+    assert (mean.low, mean.high) == pytest.approx((mean.value - half, mean.value + half))
 
 
 def test_geometric_mean_ratio_by_hand():
@@ -43,7 +48,7 @@ def test_geometric_mean_ratio_by_hand():
 
 @pytest.mark.parametrize("values", [[1.05], [1.0, 1.1]])
 def test_few_values_bound_nothing(values):
-    mean = estimates.mean(values)
+    mean = estimates.trimmed_mean(values)
     assert (mean.value, mean.low, mean.high) == (pytest.approx(1.05), -math.inf, math.inf)
 
 
@@ -63,9 +68,9 @@ def test_cells_report_percentiles_from_the_same_number_of_values():
 @pytest.mark.parametrize(
     ("call", "code"),
     [
-        (lambda: estimates.mean([1.0, math.nan]), ErrorCode.INVALID_VALUE),
-        (lambda: estimates.mean([1.0, math.inf]), ErrorCode.INVALID_VALUE),
-        (lambda: estimates.mean([]), ErrorCode.TOO_FEW),
+        (lambda: estimates.trimmed_mean([1.0, math.nan]), ErrorCode.INVALID_VALUE),
+        (lambda: estimates.trimmed_mean([1.0, math.inf]), ErrorCode.INVALID_VALUE),
+        (lambda: estimates.trimmed_mean([]), ErrorCode.TOO_FEW),
         (lambda: ratio([0.0, 1.0], [1.0, 1.0]), ErrorCode.INVALID_VALUE),
         (lambda: estimates.differences([1.0, 2.0], [1.0]), ErrorCode.INVALID_VALUE),
     ],
@@ -96,7 +101,7 @@ def test_t_interval_on_log_ratios_covers():
     rng, shape = np.random.default_rng(2), (4_000, 6, 2)
     draws = rng.normal(0, 0.01, shape) + 0.05 * rng.integers(0, 2, shape)
     shifts = draws[..., 1] - draws[..., 0]
-    intervals = [estimates.mean(campaign) for campaign in shifts]
+    intervals = [estimates.trimmed_mean(campaign) for campaign in shifts]
     covered = np.mean([interval.low <= 0 <= interval.high for interval in intervals])
     assert 0.93 <= covered <= 0.985
 
