@@ -14,6 +14,7 @@ import pytest
 from experiments.comparison import compare
 from experiments.comparison.statistics.sequential import Looks
 from tests.benchmarks import simulated_campaigns as simulated
+from tests.benchmarks import simulated_reports
 from tests.benchmarks.simulated_campaigns import (
     BELOW,
     BEYOND,
@@ -102,8 +103,8 @@ def test_wrong_verdicts_in_the_small() -> None:
 
 
 def test_slow_block_in_the_small() -> None:
-    slowed = slow_block(0.02 * draw("normal", FEW, 9) + math.log(1.1))
-    before, after = simulated.judge(slowed[..., :8]), simulated.judge(with_repeats(slowed)[0])
+    slowed = slow_block(0.02 * draw("normal", FEW, 8) + math.log(1.1))
+    before, after = simulated.judge(slowed[..., :7]), simulated.judge(with_repeats(slowed)[0])
     assert before.slower.mean() < 0.1
     assert after.slower.mean() >= 0.8
 
@@ -153,7 +154,20 @@ def test_blocks_that_are_needed() -> None:
                 f"| {exact:.1f} ({blocks / exact:.2f}) "
                 f"| {approximate:.1f} ({blocks / approximate:.2f}) |"
             )
-            assert outcomes == 1 or blocks <= 1.35 * exact
+            # trimming costs 6 % of the blocks in normal noise
+            assert outcomes == 1 or blocks <= 1.45 * exact
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ratio", "verdict", "most"), [(1.05, BEYOND, 20.0), (1.0, INSIDE, 14.0)])
+def test_looks_settle_in_spite_of_slow_runs(ratio: float, verdict: int, most: float) -> None:
+    """1,500 campaigns of one outcome with an SD of 2 % but for slow runs."""
+    noise, looks = simulated_reports.NOISES["3 % of runs 10 SDs slow"][0], looks_of()
+    shifts = noise(np.random.default_rng(11), (1_500, 1, simulated.MOST))
+    result = stop(at_every_look(shifts, looks), looks, 0.02, ratio)
+    print(f"\n{ratio}: {np.mean(result.verdict == verdict):.1%}, {result.blocks.mean():.1f} blocks")
+    assert np.mean(result.verdict == verdict) >= 0.99
+    assert result.blocks.mean() <= most
 
 
 @pytest.mark.slow
@@ -163,7 +177,7 @@ def test_repeats_of_clean_campaigns() -> None:
     print("\n| noise | blocks | repeated | false difference | any of 12 | wrongly equivalent |")
     missed = []
     for name in (*PROMISED, *OTHERS):
-        for blocks in (6, 8, 12):
+        for blocks in (6, 7):
             noise = 0.03 * draw(name, CAMPAIGNS, blocks + 1)
             counted, repeated = with_repeats(noise)
             cells = []
@@ -195,7 +209,7 @@ def test_repeats_of_a_slow_block() -> None:
     print("\n| noise | SD | blocks | clean | one slow block | with its repetition | size open |")
     for name in ("normal", "t with 3 degrees of freedom", "bimodal"):
         for sd in (0.02, 0.03):
-            for blocks in (6, 8, 12):
+            for blocks in (6, 7):
                 clean = sd * draw(name, CAMPAIGNS, blocks + 1) + math.log(1.1)
                 slowed = slow_block(clean)
                 after = simulated.judge(with_repeats(slowed)[0])

@@ -142,6 +142,30 @@ def test_power_in_the_small(effect: str) -> None:
     assert shares.lost <= 0.10 + 0.04
 
 
+@pytest.mark.parametrize(
+    ("name", "blocks", "found", "equal"),
+    [
+        ("normal", 12, 0.62, 0.90),
+        ("3 % of runs 10 SDs slow", 20, 0.85, 0.92),
+        ("3 % of runs 10 SDs slow", 43, 0.98, 0.98),
+        ("10 % of runs 5 SDs slow", 20, 0.70, 0.82),
+    ],
+)
+def test_slow_runs_hide_no_difference(name: str, blocks: int, found: float, equal: float) -> None:
+    """2,000 reports of one outcome: 5 % slower found, and equality shown, where it is true.
+
+    At the margin, of 16,000 reports: a standard error of .2 points.
+    """
+    noise = draw(name, REPORTS, blocks, 1)
+    slower, same = simulated.judge(noise + math.log(1.05)), simulated.judge(noise)
+    shares = float(slower.beyond.mean()), float(same.equivalent.mean())
+    print(f"\n| {name} | {blocks} | {100 * shares[0]:.0f} | {100 * shares[1]:.0f} |")
+    assert shares[0] >= found
+    assert shares[1] >= equal
+    edge = simulated.judge(draw(name, 8 * REPORTS, blocks, 1) + simulated.MARGIN)
+    assert edge.equivalent.mean() <= 0.055
+
+
 @pytest.mark.slow
 def test_false_differences() -> None:
     """2,000 reports each. Two standard errors refute a promise: 1 point at 6 %, 1.6 at 15 %."""

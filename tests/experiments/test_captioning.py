@@ -75,7 +75,7 @@ def test_one_block_ends_without_a_verdict(finished: Place, runs: dict[str, Store
     assert "random weights" in campaign.tags["warnings"]
     assert "random weights" in artifact(finished, campaign, "report.html").read_text()
     report = json.loads(artifact(finished, campaign, "comparison.json").read_text())
-    assert report["schema_version"] == 1
+    assert report["schema_version"] == 2
     verdicts = {row["verdict"] for row in report["rows"]}
     assert verdicts <= {"inconclusive", "not comparable", "deterministic"}
 

@@ -28,8 +28,8 @@ VALUES = (
     "sides are trimmed means, too; geometric where the effect is a ratio."
 )
 SLOW_RUNS = (
-    "A slow run takes longer than the typical run of its side by more than 3 SDs, both without "
-    "the ends. p: Fisher’s exact test that one side has more."
+    "A slow run is far from the median run of its side: its modified z-score, by the median "
+    "absolute deviation, is above 3.5. p: Fisher’s exact test that one side has more."
 )
 FAMILIES = {
     False: "At most 5 % of reports show a difference where there is none (Holm, over all rows).",

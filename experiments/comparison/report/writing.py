@@ -15,7 +15,7 @@ from experiments.config.console import Table
 from tracking import spreadsheet
 from tracking import tables as parquet
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 VERDICTS = "verdicts.json"
 SUMMARY_KEYS = (
     "metric",

@@ -581,8 +581,8 @@ def _autocorrelation(
 
 
 def _slow_runs(outcome: Outcome, a: Floats, b: Floats) -> dict[str, Any]:
-    """Return the slow runs of both sides and a test that one has more, of speeds from 8 blocks."""
-    if not outcome.is_speed or len(a) < estimates.TRIMMED_PART:
+    """Return the slow runs of both sides and a test that one has more, of speeds from 6 blocks."""
+    if not outcome.is_speed or len(a) < MINIMUM_BLOCKS:
         return {}
     sign = 1.0 if outcome.words[1] == "slower" else -1.0
     slow_a, slow_b = outliers.high_values(sign * a), outliers.high_values(sign * b)

@@ -84,7 +84,7 @@ def test_json_and_csv_have_the_published_keys(report: tuple[ComparisonResult, Pa
     result, folder = report
     content = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     assert set(content) == set(PARTS.split())
-    assert content["schema_version"] == 1
+    assert content["schema_version"] == 2
     assert all(list(row) == KEYS.split() for row in content["rows"])
     assert content["environment"]["pytorch"]["machine"] == "box"
     with (folder / "comparison.csv").open(encoding="utf-8") as file:

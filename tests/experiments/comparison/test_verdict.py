@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, judged
-from experiments.comparison.report import writing
+from experiments.comparison.report import wording, writing
 from experiments.comparison.runs.pairing import ExclusionCode, Mismatch
 from experiments.comparison.statistics import autocorrelation
 from experiments.comparison.verdicts.decision import Decision, NoEstimate
@@ -83,9 +83,43 @@ def test_small_and_noisy_differences(sd, factor, noise, decision, verdict):
     rng = np.random.default_rng(2)
     a = np.exp(rng.normal(0, sd, 10))
     step = finding(compare(paired(a, a * factor * np.exp(rng.normal(0, noise, 10)))))
-    assert (step.decision, step.row.verdict) == (decision, verdict)
+    assert (step.decision, step.row.decision, step.row.verdict) == (decision, decision, verdict)
     assert step.row.equivalent is (decision in (Decision.EQUIVALENT, Decision.WITHIN_MARGIN))
     assert step.different is (decision in (Decision.SIZE_OPEN, Decision.WITHIN_MARGIN))
+
+
+@pytest.mark.parametrize(("slow", "p", "is_told"), [(6, 0.0256, True), (2, 0.494, False)])
+def test_slow_runs_are_counted_and_told(slow: int, p: float, is_told: bool) -> None:
+    """Of 43 runs; p of a one-sided table of Fisher's exact test, doubled."""
+    rng = np.random.default_rng(4)
+    a, b = np.exp(rng.normal(0, 0.01, (2, 43)))
+    b[rng.choice(43, slow, replace=False)] *= 1.5
+    step = finding(compare(paired(a, 1.1 * b)))
+    assert (step.row.verdict, step.row.slow_runs_a, step.row.slow_runs_b) == ("slower", 0, slow)
+    assert step.row.slow_runs_p == pytest.approx(p, abs=5e-4)
+    assert step.row.estimate == pytest.approx(1.1, abs=0.03)
+    assert (f"{slow} of 43 runs" in wording.sentence(step)) is is_told
+    rate = finding(compare(paired(1 / a, 1 / b, RATE)), RATE)
+    assert (rate.row.slow_runs_a, rate.row.slow_runs_b) == (0, slow)
+    memory = finding(compare(paired(a, b, RSS)), RSS)
+    assert memory.row.slow_runs_p is None
+
+
+def test_metrics_of_conditions_are_primary() -> None:
+    table = frame(factors={"tensorflow": 1.2}, blocks=12)
+
+    def primary(*fail_if: str, declared: tuple[str, ...] = ()) -> tuple[str, ...]:
+        spec = ComparisonSpec(primary=declared, fail_if=fail_if)
+        comparison = judged(spec, table)
+        assert {row.metric for row in comparison.rows if row.family == "primary"} == {
+            *comparison.primary
+        }
+        return comparison.primary
+
+    assert primary("slower:step") == (STEP,)
+    assert primary("slower:step", declared=(RATE, LATENCY, LOSS)) == (RATE, LATENCY, LOSS, STEP)
+    assert primary("worse", "slower:step") == ()
+    assert primary("worse") == ()
 
 
 @pytest.mark.parametrize(
