@@ -170,6 +170,7 @@ KNOWN = (
         shown="milliseconds",
     ),
     _ratio("train/step_seconds_p95", "p95 training step", "s", shown="no"),
+    _ratio("train/alone_step_seconds", "median training step of one worker", "s", shown="no"),
     _ratio(
         "train/first_step_seconds", "first training step", "s", exclusive=True, shown="milliseconds"
     ),
@@ -362,6 +363,12 @@ def outcome(metric: str) -> Metric:
     return Metric(metric, "ratio", "neither", None, metric, "", total=True)
 
 
+def is_known(metric: str) -> bool:
+    """Return whether a key, with or without a batch size, is in the catalogue."""
+    key = without_batch(metric)
+    return key in _PLACE or key.removeprefix("inference/") in _PLACE
+
+
 def is_quality(metric: Metric) -> bool:
     """Return whether a metric says how good the trained network is."""
     return metric.unit in ("nats", "points") or metric.question == QUALITY
@@ -422,7 +429,7 @@ def check_outcomes(names: Iterable[str], measured: Iterable[str]) -> None:
     """
     available = sorted(measured, key=place)
     for name in names:
-        if name in available or without_batch(name).removeprefix("inference/") in _PLACE:
+        if name in available or is_known(name):
             continue
         right = suggestion(name, available)
         if SHORT.get(name) in available:

@@ -101,12 +101,15 @@ def conclude(campaign: Campaign, display: Display) -> int:
 
 
 def exit_code(conclusion: Conclusion | None) -> int:
-    if conclusion and not conclusion.all_ok:
-        return FAILED
+    code = None
     if conclusion and conclusion.answer:
         comparison = conclusion.answer.comparison
         code = verdict_code(conclusion.conditions, comparison)
-        return DONE if comparison.smoke and code == NO_VERDICT else code
+        code = DONE if comparison.smoke and code == NO_VERDICT else code
+    if conclusion and not conclusion.all_ok:
+        return CONDITION_HOLDS if code == CONDITION_HOLDS else FAILED
+    if code is not None:
+        return code
     return DONE if is_by_mlflow() else NO_VERDICT
 
 
@@ -128,10 +131,14 @@ def print_conditions(
     """Print the conditions that hold, with the first finding by which they do, or that cannot."""
     from experiments.comparison.report import wording
     from experiments.comparison.verdicts import conditions
+    from experiments.comparison.verdicts.findings import Finding
 
-    for text, findings in conditions.matching(failing, comparison).items():
-        line = f"fail_if={text} holds: {wording.sentence(findings[0])}"
-        display.say(line, style="bold red")
+    for text, (first, *_) in conditions.matching(failing, comparison).items():
+        if isinstance(first, Finding):
+            why = wording.sentence(first)
+        else:
+            why = wording.failed_runs(first, comparison.factor) + "."
+        display.say(f"fail_if={text} holds: {why}", style="bold red")
     for condition in conditions.without_runs(failing, comparison):
         metric = condition.metric or "an outcome that it is about"
         line = f"fail_if={condition} cannot be judged: no run has {metric}"

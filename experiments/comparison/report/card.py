@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 from experiments.comparison.report import tables, wording
 from experiments.comparison.runs.environment import Span
@@ -14,7 +16,7 @@ from experiments.comparison.verdicts import sample_size
 from experiments.comparison.verdicts.decision import Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
 from experiments.config import durations, shell
-from experiments.metrics import QUALITY
+from experiments.metrics import QUALITY, is_known
 
 # More than that cannot be read in ten seconds; the tables have all.
 MAX_OUTCOMES, MAX_CLAUSES = 12, 4
@@ -71,6 +73,7 @@ class AnswerCard:
     """Card of a comparison.
 
     Attributes:
+        failures: levels with failed runs; empty if there are none.
         settled: sentence on what is settled; empty if nothing is.
         unsettled: sentences on what is not, and what it costs to settle it.
         recommendation: what to do.
@@ -83,6 +86,7 @@ class AnswerCard:
 
     title: str
     question: str
+    failures: str
     settled: str
     unsettled: str
     recommendation: str
@@ -97,7 +101,9 @@ class AnswerCard:
     @property
     def answer(self) -> str:
         """Sentences of the head in one line."""
-        return " ".join(filter(None, (self.settled, self.unsettled, self.recommendation)))
+        return " ".join(
+            filter(None, (self.failures, self.settled, self.unsettled, self.recommendation))
+        )
 
     def without_answer(self, sentences: Sequence[str]) -> list[str]:
         """Return the sentences that the card does not already have as its answer."""
@@ -125,9 +131,8 @@ def build_card(
     chosen = wording.headlines(comparison)
     headlines = wording.summaries_of(chosen, comparison) or chosen
     headlines = sorted(headlines, key=lambda finding: not finding.judged)
-    several = len(grouped(headlines)) > 1
     shown = [] if comparison.smoke else [*headlines, *_other_questions(comparison, headlines)]
-    lines = [_line(finding, comparison, several=several) for finding in shown[:MAX_OUTCOMES]]
+    lines = [_line(finding, comparison) for finding in shown[:MAX_OUTCOMES]]
     if comparison.random_weights and not comparison.smoke:
         lines.append(OutcomeLine("quality", "not judged", "", "random weights", "none"))
     settled, unsettled, recommendation = _answer(comparison, headlines)
@@ -137,6 +142,7 @@ def build_card(
     return AnswerCard(
         title,
         _question(comparison, headlines),
+        _failures(comparison),
         settled,
         unsettled,
         recommendation,
@@ -150,13 +156,12 @@ def build_card(
     )
 
 
-def _line(finding: Finding, comparison: Comparison, *, several: bool) -> OutcomeLine:
+def _line(finding: Finding, comparison: Comparison) -> OutcomeLine:
     level = wording.level_name(finding.row.b, comparison.factor)
     label, question = wording.describe_outcome(finding), finding.outcome.question
     if question != finding.outcome.label:
         label = f"{question} ({label})"
-    if several:
-        label += f": {level}"
+    label += f": {level}"
     family = "" if finding.primary or not comparison.primary else "exploratory"
     verdicts = (finding.row.verdict, wording.verdicts_of_strata(finding, comparison), family)
     return OutcomeLine(
@@ -172,10 +177,7 @@ def _other_questions(comparison: Comparison, headlines: Sequence[Finding]) -> li
     """Return the first finding on training, inference and quality that no headline answers."""
     answered = {finding.outcome.question for finding in headlines}
     others: dict[tuple[str, str, str, str], Finding] = {}
-    ranked = sorted(
-        comparison.findings, key=lambda finding: (finding.outcome.headline or ("", 9))[1]
-    )
-    for finding in ranked:
+    for finding in sorted(comparison.findings, key=_rank):
         row, question = finding.row, finding.outcome.question
         is_asked = question in QUESTIONS and question not in answered
         if is_asked and row.n_blocks and wording.is_meaningful(finding, comparison):
@@ -218,7 +220,7 @@ def _answer(comparison: Comparison, findings: Sequence[Finding]) -> tuple[str, s
     text = f"{'; '.join(wording.shortened(clauses, MAX_CLAUSES))}." if clauses else ""
     text = wording.begin(text, settled[0]) if text else ""
     unsettled = [finding for finding in findings if not finding.judged]
-    first = f"{text} {_quality(comparison)}".strip()
+    first = f"{text} {_exploratory(comparison, findings)}".strip()
     return first, _unsettled(unsettled), _recommendation(comparison, findings)
 
 
@@ -283,40 +285,99 @@ def _blocks_with_time(count: int, findings: Sequence[Finding], more: str = "") -
 
 
 def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
-    """Return which level to choose for what, from the outcomes of which one way is better."""
-    by_question: dict[str, list[Finding]] = {}
+    """Return what to do: from all settled rows which level to choose, and what is left to measure.
+
+    A question is what the reader asks: training, inference, memory, or a metric of no headline.
+    """
+    asked: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.outcome.better != "neither":
-            by_question.setdefault(finding.outcome.question, []).append(finding)
+            asked.setdefault(finding.outcome.question, []).extend(_of_strata(finding, comparison))
+    settled = {question: list(group) for question, group in asked.items()}
+    for finding in _other_settled(comparison, findings):
+        settled.setdefault(finding.outcome.question, []).append(finding)
     choices: dict[str, list[str]] = {}
-    either, margins, to_do = [], list[str](), dict[str, list[str]]()
-    for question, group in by_question.items():
-        group = [part for finding in group for part in _of_strata(finding, comparison)]
-        if not _strata_agree(group):
-            to_do.setdefault("the choice depends on the stratum", []).append(question)
-        elif choice := _choice(group, comparison):
-            choices.setdefault(choice, []).append(question)
-        elif all(finding.judged for finding in group):
-            either.append(question)
-            margins += [wording.amount(finding.row.margin, finding) for finding in group]
-        elif count := max(map(sample_size.more_blocks, group)):
-            action = f"run {_blocks_with_time(count, group, 'more ')}"
-            to_do.setdefault(action, []).append(question)
-        elif any(finding.busy for finding in group):
-            to_do.setdefault("measure again on an idle machine", []).append(question)
-        else:
-            to_do.setdefault("no choice yet", []).append(question)
-    parts = [f"{choice} for {wording.joined(questions)}" for choice, questions in choices.items()]
-    texts = [f"choose {wording.joined(parts, 'but')}"] if parts else []
-    if either:
-        sizes = wording.joined(list(dict.fromkeys(margins)), "or")
-        where = "" if len(either) == len(by_question) else f"{wording.joined(either)}: "
-        word = "either" if len(comparison.levels) == 2 else "any"
-        differs = any(w.code is WarningCode.LEARNING_DIFFERS for w in comparison.warnings)
-        but = ", but their learning curves differ" if differs else ""
-        texts.append(f"{where}choose {word}; no difference of {sizes} or more{but}")
-    texts += [f"{wording.joined(questions)}: {action}" for action, questions in to_do.items()]
+    to_do: dict[str, list[str]] = {}
+    for question, group in settled.items():
+        if choice := _choice(group, comparison):
+            is_primary = not comparison.primary or any(
+                finding.primary for finding in group if finding.good is not None
+            )
+            name = question if is_primary else f"{question} (exploratory)"
+            kind = choices if choice.is_choice else to_do
+            kind.setdefault(choice.text, []).append(name)
+    clear = {
+        question: group
+        for question, group in asked.items()
+        if not any(finding.good is not None for finding in settled[question])
+    }
+    equal = {
+        question: group
+        for question, group in clear.items()
+        if all(finding.judged for finding in group)
+    }
+    for question, group in clear.items():
+        if question not in equal:
+            to_do.setdefault(_next_step(group), []).append(question)
+    texts = []
+    if choices:
+        parts = [f"{choice} for {_questions(names)}" for choice, names in choices.items()]
+        texts.append(f"choose {wording.joined(parts, 'but')}")
+    if equal:
+        margins = dict.fromkeys(
+            wording.amount(finding.row.margin, finding)
+            for group in equal.values()
+            for finding in group
+        )
+        is_free = len(equal) == len(settled) and not comparison.failures
+        is_free = is_free and all(finding.good is None for finding in comparison.findings)
+        either = "choose either" if len(comparison.levels) == 2 else "choose any"
+        texts.append(
+            f"{either if is_free else _questions(equal)}{'; ' if is_free else ': '}"
+            f"no difference of {wording.joined(list(margins), 'or')} or more"
+            f"{_curves(comparison)}"
+        )
+    texts += [f"{_questions(questions)}: {action}" for action, questions in to_do.items()]
     return " ".join(map(wording.capitalised, texts))
+
+
+def _questions(names: Iterable[str]) -> str:
+    return wording.joined(wording.shortened(list(names), MAX_CLAUSES))
+
+
+def _curves(comparison: Comparison) -> str:
+    differs = any(w.code is WarningCode.LEARNING_DIFFERS for w in comparison.warnings)
+    return ", but their learning curves differ" if differs else ""
+
+
+def _next_step(findings: Sequence[Finding]) -> str:
+    """Return what may settle the outcomes of a question."""
+    if count := max(map(sample_size.more_blocks, findings)):
+        return f"run {_blocks_with_time(count, findings, 'more ')}"
+    if any(finding.busy for finding in findings):
+        return "measure again on an idle machine"
+    return "no choice yet"
+
+
+def _other_settled(comparison: Comparison, findings: Sequence[Finding]) -> list[Finding]:
+    """Return the settled differences with a better side on questions that no headline answers.
+
+    A question is answered by its best metric. Details of the catalogue answer none.
+    """
+    answered = {finding.outcome.question for finding in findings}
+    best: dict[tuple[str, ...], Finding] = {}
+    for finding in sorted(comparison.findings, key=_rank):
+        row, outcome = finding.row, finding.outcome
+        is_detail = not outcome.headline and is_known(row.metric)
+        if finding.good is None or is_detail or outcome.question in answered:
+            continue
+        if wording.is_meaningful(finding, comparison):
+            best.setdefault((outcome.question, row.a, row.b, row.stratum), finding)
+    return list(best.values())
+
+
+def _rank(finding: Finding) -> int:
+    return (finding.outcome.headline or ("", 9))[1]
 
 
 def _of_strata(finding: Finding, comparison: Comparison) -> list[Finding]:
@@ -326,53 +387,66 @@ def _of_strata(finding: Finding, comparison: Comparison) -> list[Finding]:
     return [part for part in comparison.findings if wording.key_of(part) == wording.key_of(finding)]
 
 
-def _strata_agree(findings: Sequence[Finding]) -> bool:
-    """Return whether all strata of a pair of levels have the same better level, or none has."""
-    pairs = {(wording.key_of(finding), finding.good) for finding in findings}
-    return len(pairs) == len({key for key, _ in pairs})
+class _Choice(NamedTuple):
+    """Level to choose for a question, or why there is none."""
+
+    text: str
+    is_choice: bool
 
 
-def _choice(findings: Sequence[Finding], comparison: Comparison) -> str:
-    """Return the levels that are better than another and worse than none; empty if there is none.
+def _choice(findings: Sequence[Finding], comparison: Comparison) -> _Choice | None:
+    """Return the levels that are better than another and worse than none.
 
-    Findings are of one question, of all pairs of levels and all strata.
+    Findings are of one question, of all pairs of levels and all strata. None without a difference.
     """
-    pairs = [
+    wins = {
         (finding.row.b, finding.row.a) if finding.good else (finding.row.a, finding.row.b)
         for finding in findings
         if finding.good is not None
+    }
+    if not wins:
+        return None
+    pairs = {(wording.key_of(finding), finding.good) for finding in findings if finding.row.stratum}
+    if len(pairs) > len({key for key, _ in pairs}):
+        return _Choice("the choice depends on the stratum", is_choice=False)
+    losers = {loser for _, loser in wins}
+    best = [
+        level for level in comparison.levels if level in {winner for winner, _ in wins} - losers
     ]
-    winners, losers = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
-    best = [level for level in comparison.levels if level in winners - losers]
-    names = [wording.level_name(level, comparison.factor) for level in best]
-    if not best or len(comparison.levels) == 2:
-        return wording.joined(names, "or")
-    beaten = [
-        wording.level_name(level, comparison.factor)
-        for level in comparison.levels
-        if level in losers
-    ]
-    return f"{wording.joined(names, 'or')} over {wording.joined(beaten)}"
+    if not best:
+        return _Choice("the choice depends on the outcome", is_choice=False)
+    failed = {failure.level for failure in comparison.failures}
+    name = partial(wording.level_name, factor=comparison.factor)
+    sound = [name(level) for level in best if level not in failed]
+    if not sound:
+        better = wording.joined(list(map(name, best)), "and")
+        return _Choice(f"{better} would be better, but has failed runs", is_choice=False)
+    beaten = [name(level) for level in comparison.levels if level in losers]
+    over = f" over {wording.joined(beaten)}" if len(comparison.levels) > 2 else ""
+    return _Choice(wording.joined(sound, "or") + over, is_choice=True)
 
 
-def _quality(comparison: Comparison) -> str:
-    """Return the differences in quality that are shown though no primary outcome."""
-    if comparison.random_weights:
+def _failures(comparison: Comparison) -> str:
+    """Return the levels with failed runs: `flaky failed in 8 of 16 runs: exit code 1.`."""
+    texts = [wording.failed_runs(failure, comparison.factor) for failure in comparison.failures]
+    return f"{'; '.join(texts)}." if texts else ""
+
+
+def _exploratory(comparison: Comparison, findings: Sequence[Finding]) -> str:
+    """Return the differences that are shown though they are of no primary outcome."""
+    if not comparison.primary:
         return ""
-    clauses = []
-    for group in grouped(comparison.findings).values() if comparison.primary else ():
-        different = [
-            finding
-            for finding in group
-            if finding.outcome.question == QUALITY
-            and not finding.primary
-            and finding.decision in (Decision.DIFFERENT, Decision.SIZE_OPEN)
-        ]
-        if different:
-            first = min(different, key=lambda finding: (finding.outcome.headline or ("", 0))[1])
-            clauses.append(wording.clause(first))
-    text = "; ".join(wording.shortened(clauses, MAX_CLAUSES))
-    return f"Quality differs (exploratory): {text}." if clauses else ""
+    open_quality = [
+        finding
+        for finding in sorted(comparison.findings, key=_rank)
+        if finding.outcome.question == QUALITY
+        and finding.decision is Decision.SIZE_OPEN
+        and not finding.primary
+        and not comparison.random_weights
+    ]
+    shown = [*_other_settled(comparison, findings), *open_quality[:1]]
+    clauses = wording.shortened(list(map(wording.clause, shown)), MAX_CLAUSES)
+    return f"Exploratory: {'; '.join(clauses)}." if clauses else ""
 
 
 def _facts(comparison: Comparison, span: Span | None) -> dict[str, str]:

@@ -82,6 +82,8 @@ def terminal_card(card: AnswerCard) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
+    if card.failures:
+        table.add_row("Failed", Text(card.failures, style="bold red"))
     name = "Answer"
     for text in filter(None, (card.settled, card.unsettled)):
         table.add_row(name, Text(text, style="bold"))

@@ -16,7 +16,7 @@ from decimal import (
     Decimal,
 )
 
-from experiments.comparison.runs.pairing import NAMED
+from experiments.comparison.runs.pairing import NAMED, FailedRuns
 from experiments.comparison.verdicts.decision import ALPHA, MINIMUM_BLOCKS, Decision, NoEstimate
 from experiments.comparison.verdicts.findings import Comparison, Finding, grouped
 from experiments.comparison.verdicts.strata import MINIMUM_STRATA
@@ -330,6 +330,15 @@ def tail(finding: Finding) -> str:
     return (
         f", but {row.slow_runs_b} of {row.n_blocks} runs of {b} were slow, {row.slow_runs_a} of {a}"
     )
+
+
+def failed_runs(failure: FailedRuns, factor: str) -> str:
+    """Return `flaky failed in 8 of 16 runs: exit code 1`."""
+    name, reason = (
+        level_name(failure.level, factor),
+        f": {failure.reason}" if failure.reason else "",
+    )
+    return f"{name} failed in {failure.failed} of {failure.runs} runs{reason}"
 
 
 def clauses(findings: Sequence[Finding]) -> list[str]:

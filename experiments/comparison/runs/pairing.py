@@ -6,7 +6,7 @@ import fnmatch
 import math
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -45,6 +45,7 @@ class ExclusionCode(StrEnum):
     RUNNING = "running"
     NOT_EQUAL = "not_equal"
     FAILED = "failed"
+    INTERRUPTED = "interrupted"
     NO_LEVEL = "no_level"
     NO_BLOCK = "no_block"
     REPEATED = "repeated"
@@ -96,6 +97,21 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
+class FailedRuns:
+    """Level of whose runs some failed; runs that were interrupted do not count.
+
+    Attributes:
+        runs: All that ended.
+        reason: The most frequent one.
+    """
+
+    level: str
+    failed: int
+    runs: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Runs:
     """Usable runs, a row each, and exclusions.
 
@@ -107,6 +123,7 @@ class Runs:
     frame: pd.DataFrame
     levels: tuple[str, ...]
     excluded: tuple[Exclusion, ...]
+    failures: tuple[FailedRuns, ...]
 
 
 def column_of(table: pd.DataFrame, name: str) -> str:
@@ -191,7 +208,29 @@ def select_usable(
     )
     # a side whose runs all failed is reported too
     levels = sorted(set(frame["level"]) - {""}, key=natural)
-    return Runs(runs, tuple(levels), tuple(excluded))
+    failures = tuple(_failures(frame.assign(cause=pd.Series(causes, frame.index, object)), levels))
+    return Runs(runs, tuple(levels), tuple(excluded), failures)
+
+
+def _failures(frame: pd.DataFrame, levels: Iterable[str]) -> Iterator[FailedRuns]:
+    """Yield the levels with failed runs.
+
+    A size that never fitted into memory is a limit, not a failure, if the level ran elsewhere.
+    """
+    for level in levels:
+        runs = frame[frame["level"] == level]
+        fits = set(runs["stratum"][runs["cause"].isna()])
+        columns = (runs["cause"], runs["stratum"], as_text(runs["outcome"]))
+        reasons = [
+            cause[2] or cause[1]
+            for cause, stratum, outcome in zip(*columns, strict=True)
+            if cause and cause[0] is ExclusionCode.FAILED
+            if stratum in fits or not fits or outcome != "out_of_memory"
+        ]
+        if reasons:
+            (reason, _), *_ = Counter(reasons).most_common()
+            succeeded = int(runs["cause"].isna().sum())
+            yield FailedRuns(level, len(reasons), len(reasons) + succeeded, reason)
 
 
 def _cells(table: pd.DataFrame) -> pd.DataFrame:
@@ -323,8 +362,8 @@ def _cause(run: Sequence[str], factor: str) -> tuple[ExclusionCode, str, str] | 
     if status in ("RUNNING", "SCHEDULED"):
         return ExclusionCode.RUNNING, f"still {status.lower()}", ""
     if outcome != "ok":
-        is_unequal = outcome == ExclusionCode.NOT_EQUAL
-        code = ExclusionCode.NOT_EQUAL if is_unequal else ExclusionCode.FAILED
+        known = (ExclusionCode.NOT_EQUAL, ExclusionCode.INTERRUPTED)
+        code = ExclusionCode(outcome) if outcome in known else ExclusionCode.FAILED
         return code, f"{outcome.replace('_', ' ')}{why}", detail
     if status != "FINISHED":
         return ExclusionCode.FAILED, f"{status.lower()}{why}", detail

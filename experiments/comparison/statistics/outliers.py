@@ -30,10 +30,13 @@ def high_values(values: Floats) -> int:
     return int((0.6745 * apart > FAR * spread).sum()) if spread else 0
 
 
-def more_p(first: int, second: int, count: int) -> float:
-    """Return the p of Fisher's exact test that of two sides of so many runs one has more such."""
-    table = [[first, count - first], [second, count - second]]
-    return float(stats.fisher_exact(table).pvalue)
+def more_p(
+    first: int, first_count: int, second: int, second_count: int, *, two_sided: bool = False
+) -> float:
+    """Return the p of Fisher's exact test that more of the first runs are such, or of either."""
+    table = [[first, first_count - first], [second, second_count - second]]
+    alternative = "two-sided" if two_sided else "greater"
+    return float(stats.fisher_exact(table, alternative).pvalue)
 
 
 def outlier(shifts: ArrayLike, level: float = LEVEL) -> tuple[int, float] | None:

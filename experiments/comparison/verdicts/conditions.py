@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from experiments.comparison.verdicts.decision import Decision
+from experiments.comparison.runs.pairing import FailedRuns
+from experiments.comparison.statistics import outliers
+from experiments.comparison.verdicts.decision import ALPHA, Decision
 from experiments.comparison.verdicts.findings import Comparison, Finding
 from experiments.metrics import SHORT, Outcome, without_batch
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError, choices
 
-WORSE = "worse"
+WORSE, RUNS_FAILED = "worse", "failed"
 VERDICTS = (WORSE, "slower", "faster", "higher", "lower")
 
 
@@ -23,13 +25,16 @@ class Condition:
         verdict: As in the verdict table; `worse` is the side that the metric's `better` excludes.
         metric: Its key, with or without a batch size; empty for the primary outcomes, or for all
             outcomes if none is declared.
+        limit_percent: Of `failed`, the share of failed runs that is still accepted.
     """
 
     verdict: str
     metric: str = ""
+    limit_percent: float | None = None
 
     def __str__(self) -> str:
-        return ":".join(filter(None, (self.verdict, self.metric)))
+        limit = "" if self.limit_percent is None else f"{self.limit_percent:g}"
+        return ":".join(filter(None, (self.verdict, self.metric, limit)))
 
     def names(self, metric: str) -> bool:
         """Return whether the condition is about a metric."""
@@ -43,6 +48,25 @@ class Condition:
         if comparison.primary:
             return [finding for finding in rows if finding.primary]
         return rows
+
+    def failures(self, comparison: Comparison) -> list[FailedRuns]:
+        """Return the levels by whose failed runs the condition holds.
+
+        Of `worse`, those that fail more often than the baseline by Fisher's exact test at 5 %.
+        """
+        by_level = {failure.level: failure for failure in comparison.failures}
+        baseline = by_level.pop(comparison.baseline, None)
+        if self.limit_percent is not None:
+            limit = self.limit_percent / 100
+            return [level for level in by_level.values() if level.failed > limit * level.runs]
+        if self.verdict != WORSE or self.metric:
+            return []
+        failed, runs = (baseline.failed, baseline.runs) if baseline else (0, None)
+        return [
+            level
+            for level in by_level.values()
+            if outliers.more_p(level.failed, level.runs, failed, runs or level.runs) <= ALPHA
+        ]
 
     def can_match(self, outcome: Outcome) -> bool:
         """Return whether the verdict is one that this outcome can have."""
@@ -64,14 +88,31 @@ def parse(texts: Iterable[str]) -> tuple[Condition, ...]:
     conditions = []
     for text in texts:
         verdict, _, metric = text.partition(":")
+        if verdict == RUNS_FAILED:
+            conditions.append(Condition(verdict, limit_percent=_percent(text, metric or "0")))
+            continue
         if verdict not in VERDICTS:
             raise UsageError(
                 ErrorCode.UNKNOWN_NAME,
                 f"fail_if={plain.short(text)} is no verdict; write one of {', '.join(VERDICTS)}, "
-                f"with a metric if you like: slower:throughput",
+                "with a metric if you like: slower:throughput; or failed:PERCENT",
             )
         conditions.append(Condition(verdict, SHORT.get(metric, metric)))
     return tuple(conditions)
+
+
+def _percent(text: str, number: str) -> float:
+    try:
+        percent = float(number)
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent < 100:
+        raise UsageError(
+            ErrorCode.INVALID_VALUE,
+            f"fail_if={plain.short(text)}: write the accepted share of failed runs in percent, "
+            "from 0 to below 100: failed:10",
+        )
+    return percent
 
 
 def check(
@@ -92,6 +133,8 @@ def check(
         UsageError: For a condition that can never hold.
     """
     for condition in conditions:
+        if condition.limit_percent is not None:
+            continue
         text = f"fail_if={plain.short(str(condition))}"
         named = [outcome for outcome in outcomes if condition.names(outcome.metric)]
         if condition.metric and not named:
@@ -115,18 +158,28 @@ def are_settled(conditions: Iterable[Condition], comparison: Comparison) -> bool
     return comparison.has_verdict and all(
         any(finding.judged for finding in condition.findings(comparison))
         for condition in conditions
+        if condition.limit_percent is None
     )
 
 
-def matching(conditions: Iterable[Condition], comparison: Comparison) -> dict[str, list[Finding]]:
-    """Return the conditions that hold, with the findings by which they do."""
-    by_text = {
-        str(condition): list(filter(condition.matches, condition.findings(comparison)))
+def matching(
+    conditions: Iterable[Condition], comparison: Comparison
+) -> dict[str, list[Finding | FailedRuns]]:
+    """Return the conditions that hold, with the findings or failed runs by which they do."""
+    by_text: dict[str, list[Finding | FailedRuns]] = {
+        str(condition): [
+            *condition.failures(comparison),
+            *filter(condition.matches, condition.findings(comparison)),
+        ]
         for condition in conditions
     }
-    return {text: findings for text, findings in by_text.items() if findings}
+    return {text: evidence for text, evidence in by_text.items() if evidence}
 
 
 def without_runs(conditions: Iterable[Condition], comparison: Comparison) -> list[Condition]:
     """Return the conditions about outcomes that no run has."""
-    return [condition for condition in conditions if not condition.findings(comparison)]
+    return [
+        condition
+        for condition in conditions
+        if condition.limit_percent is None and not condition.findings(comparison)
+    ]

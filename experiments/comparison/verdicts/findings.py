@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.comparison.runs.environment import Value
 from experiments.comparison.runs.order import Order
-from experiments.comparison.runs.pairing import Exclusion, Mismatch
+from experiments.comparison.runs.pairing import Exclusion, FailedRuns, Mismatch
 from experiments.comparison.runs.warning import ComparisonWarning
 from experiments.comparison.statistics.autocorrelation import MeanDistribution
 from experiments.comparison.statistics.estimates import (
@@ -303,6 +303,7 @@ class Comparison:
         conditions: settings that a reader must know -> the value of all runs, or "several".
         random_weights: whether features come from random weights: their quality means nothing.
         smoke: whether the runs only show that everything works.
+        failures: levels of whose runs some failed.
     """
 
     factor: str
@@ -329,6 +330,7 @@ class Comparison:
     conditions: Mapping[str, str] = field(default_factory=dict)
     random_weights: bool = False
     smoke: bool = False
+    failures: tuple[FailedRuns, ...] = ()
 
     @property
     def looks(self) -> tuple[Look, ...]:

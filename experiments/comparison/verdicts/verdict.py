@@ -175,6 +175,7 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         checks=values_of(CHECKS),
         conditions=environment.conditions(frame, (spec.factor, *spec.strata)),
         random_weights=request.random_weights,
+        failures=runs.failures,
         smoke=len(frame) > 0 and environment.all_runs_have(frame, "params.preset", SMOKE),
     )
 
@@ -586,5 +587,6 @@ def _slow_runs(outcome: Outcome, a: Floats, b: Floats) -> dict[str, Any]:
         return {}
     sign = 1.0 if outcome.words[1] == "slower" else -1.0
     slow_a, slow_b = outliers.high_values(sign * a), outliers.high_values(sign * b)
-    p = outliers.more_p(slow_a, slow_b, len(a)) if slow_a or slow_b else None
+    counts = (slow_a, len(a), slow_b, len(b))
+    p = outliers.more_p(*counts, two_sided=True) if slow_a or slow_b else None
     return {"slow_runs_a": slow_a, "slow_runs_b": slow_b, "slow_runs_p": p}
