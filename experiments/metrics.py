@@ -91,6 +91,11 @@ class Metric:
         return ("slower", "faster") if self.unit.endswith("/s") else ("lower", "higher")
 
     @property
+    def better_word(self) -> str:
+        """Name of b if it is better; empty if neither direction is."""
+        return {"lower": self.words[0], "higher": self.words[1], "neither": ""}[self.better]
+
+    @property
     def is_speed(self) -> bool:
         """True for times and rates, whose ratios read 1.42× faster."""
         return "faster" in self.words

@@ -49,7 +49,7 @@ SMOKE, MAX_SMOKE_BLOCKS = "smoke", 2
 MAX_BLOCKS = 10_000
 MAX_LISTED = 16  # names in an error
 DEFAULT_MAX_BLOCKS = 48
-FAIL_IF = "verdicts that make the exit code 4: worse, slower:throughput; several with commas"
+FAIL_IF = "verdicts that make the exit code 4: worse, slower:throughput, failed:10 (percent)"
 
 
 def setting(

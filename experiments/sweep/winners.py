@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from experiments.comparison.verdicts.findings import Comparison
 from experiments.config import shell
 from experiments.config.settings import CampaignSettings, to_text
 from experiments.contract import Treatment
@@ -55,6 +56,36 @@ def write(folder: Path, best: Sequence[FrozenTrial], dimensions: Sequence[Dimens
         (folder / name).write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
 
+def _name(trial: FrozenTrial, count: int) -> str:
+    """Return the level of a winner in the campaign that measures it again."""
+    return f"best: trial {trial.number}" if count > 1 else "best"
+
+
+def not_refuted(
+    best: Sequence[FrozenTrial], comparison: Comparison, metrics: Collection[str]
+) -> list[FrozenTrial]:
+    """Return the trials without those that their campaign shows to be no better than the default.
+
+    Args:
+        best: Winners of the search.
+        comparison: Of those that were measured again.
+        metrics: Objectives.
+    """
+    measured = select(best)
+    refuted = set()
+    for trial in measured:
+        rows = [
+            finding
+            for finding in comparison.findings
+            if finding.row.b == _name(trial, len(measured)) and finding.row.metric in metrics
+        ]
+        ways = {finding.way == finding.outcome.better_word for finding in rows if finding.different}
+        is_settled = bool(rows) and all(finding.judged for finding in rows)
+        if ways == {False} or (is_settled and not ways):
+            refuted.add(trial.number)
+    return [trial for trial in best if trial.number not in refuted]
+
+
 def plan(
     study: str,
     base: CampaignSettings,
@@ -79,8 +110,7 @@ def plan(
     default = treatment(DEFAULT, space.defaults(first, dimensions), {})
     treatments = []
     for trial in winners:
-        name = f"best: trial {trial.number}" if len(winners) > 1 else "best"
-        best = treatment(name, first, trial.params)
+        best = treatment(_name(trial, len(winners)), first, trial.params)
         if (best.framework, best.settings) != (default.framework, default.settings):
             treatments.append(best)
     if not treatments:

@@ -124,14 +124,19 @@ class Worker:
         folder.mkdir(exist_ok=True)
         best = search.best(self.study)
         sentences = results.sentences(self.study.get_trials(), best, request.goal)
-        commands = [winners.command(request.sweep.experiment, trial, dimensions) for trial in best]
-        winners.write(folder, best, dimensions)
         self.display.begin("plots")
         self.display.step("plots", 0, None)
         conclusion, link = self._confirm(best, sentences), ""
         if conclusion:
             sentences += [f"Measured again: {line}" for line in conclusion.sentences]
             link = self._link(self.study.user_attrs[self._campaign])
+            metrics = [objective.metric for objective in objectives]
+            if conclusion.answer:
+                best = winners.not_refuted(best, conclusion.answer.comparison, metrics)
+            if not best:
+                sentences.append("Keep the default: measured again, no trial is better.")
+        commands = [winners.command(request.sweep.experiment, trial, dimensions) for trial in best]
+        winners.write(folder, best, dimensions)
         sweep = request.sweep
         head = results.Head(sweep.experiment, sweep.search, sentences, recorder.warnings)
         results.write_page(self.study, folder, head, self._runs_of_trials())

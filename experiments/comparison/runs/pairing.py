@@ -66,6 +66,7 @@ class Mismatch(StrEnum):
     NO_PAIR = "no_pair"
     ORDER = "order"
     TURNS = "turns"
+    BATCH_SIZES = "batch_sizes"
 
 
 @dataclass(frozen=True)

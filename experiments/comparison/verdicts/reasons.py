@@ -45,6 +45,7 @@ PHRASES: dict[str, str] = {
     Mismatch.SEVERAL_RUNS: "several runs of one cell",
     Mismatch.NO_PAIR: "no block holds both sides",
     Mismatch.ORDER: "runs of a block not side by side",
+    Mismatch.BATCH_SIZES: "steps of other batch sizes",
     Mismatch.TURNS: "not measurable with pairing=interleaved",
     NoEstimate.NOT_MEASURED: "not measured on one side",
     NoEstimate.NO_RATIO: "zero or negative values",

@@ -71,6 +71,12 @@ TOOK_TURNS = Incomparability(
     "with pairing=interleaved the cells of a block take turns; first steps and total times depend "
     "on all of them",
 )
+STEPS = Incomparability(
+    Mismatch.BATCH_SIZES,
+    "the sides have other batch sizes, and so a step trains on another number of examples; compare "
+    "rates",
+)
+BATCH_SIZE, STEP = "params.batch_size", "step_seconds"
 _NUMERIC = ("floating", "integer", "mixed", "decimal")
 
 
@@ -370,6 +376,7 @@ def _compare_stratum(
     )
     means, disturbed = _means(paired, request), busy.busy_reason(first, second)
     took_turns = _took_turns(first, second)
+    sizes = {str(size) for side in (first, second) for size in side.get(BATCH_SIZE, ())}
     seconds = environment.block_seconds(first, second)
     metrics = [finding.row.metric for finding in blank]
     sides = (request.values.loc[side.index, metrics].to_numpy().T for side in (first, second))
@@ -377,6 +384,9 @@ def _compare_stratum(
     for finding, *values in zip(blank, *sides, strict=True):
         if refused and not finding.outcome.is_learned:
             findings.append(_not_comparable(finding, refused))
+            continue
+        if len(sizes) > 1 and STEP in finding.row.metric:
+            findings.append(_not_comparable(finding, STEPS))
             continue
         if took_turns and outcome_of(finding.row.metric).exclusive:
             findings.append(_not_comparable(finding, TOOK_TURNS))

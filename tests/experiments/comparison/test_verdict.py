@@ -105,6 +105,18 @@ def test_slow_runs_are_counted_and_told(slow: int, p: float, is_told: bool) -> N
     assert memory.row.slow_runs_p is None
 
 
+def test_steps_of_other_batch_sizes_are_not_compared() -> None:
+    """A step of 8 images that takes a third of the time of one of 64 is not faster."""
+    table = frame(factors={"tensorflow": 0.3}).assign(
+        **{"params.batch_size": lambda runs: runs["framework"].map({"pytorch": 64}).fillna(8)}
+    )
+    table[RATE] = table["params.batch_size"] / table[STEP]
+    comparison = compare(table, baseline="pytorch", ignore=["batch_size"])
+    assert finding(comparison, STEP).mismatch is Mismatch.BATCH_SIZES
+    assert row(comparison, RATE).verdict == "slower"
+    assert row(comparison, LATENCY).estimate is not None
+
+
 def test_metrics_of_conditions_are_primary() -> None:
     table = frame(factors={"tensorflow": 1.2}, blocks=12)
 

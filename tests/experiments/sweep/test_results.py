@@ -8,10 +8,12 @@ from pathlib import Path
 import optuna
 import pytest
 from optuna.study import Study
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
+from experiments.comparison import compare
 from experiments.comparison.report.sections import Cell
-from experiments.sweep import plots, results, search
+from experiments.sweep import plots, results, search, winners
+from tests.experiments.comparison.campaigns import RSS, STEP, frame
 
 HEAD = results.Head("lenet", "batch_size=8..64", ["3 trials."], ["RANDOM <weights>"])
 
@@ -118,3 +120,29 @@ def test_page_has_escaped_lines_and_names_missing_plots(tmp_path: Path) -> None:
     assert "RANDOM &lt;weights&gt;" in page
     assert len(missing) == 1
     assert missing[0] in page
+
+
+@pytest.mark.parametrize(
+    ("ratio", "memory", "is_kept"),
+    [
+        (1.33, 1.0, False),  # slower than the default: refuted
+        (1.0, 1.0, False),  # no better than the default
+        (0.8, 1.0, True),
+        (1.33, 0.7, True),  # a point of the front
+    ],
+)
+def test_winner_that_its_campaign_refutes_is_no_best(
+    ratio: float, memory: float, is_kept: bool
+) -> None:
+    runs = frame(("default", "best"), 12, factors={"best": ratio}, spread=0.005)
+    runs.loc[runs["framework"] == "best", RSS] *= memory
+    comparison = compare(runs, baseline="default", outcomes=[STEP, RSS])
+    trial = create_trial(value=1.0)
+    kept = winners.not_refuted([trial], comparison, [STEP, RSS])
+    assert kept == [trial] * is_kept
+
+
+def test_winner_that_is_not_settled_stays_a_candidate() -> None:
+    runs = frame(("default", "best"), 2)
+    comparison = compare(runs, baseline="default", outcomes=[STEP])
+    assert len(winners.not_refuted([create_trial(value=1.0)], comparison, [STEP])) == 1
