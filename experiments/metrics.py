@@ -29,6 +29,8 @@ TOTAL = "train/total_seconds"
 # Metric of steps that ran freely, which have no single times.
 FREELY = "train/examples_per_second"
 PRIMARY_AT_MOST = 3
+# Part of the keys of times of a step, which depend on the batch size.
+PER_STEP = "step_seconds"
 PROFILED = "profile/"
 CHECKS = "check/"
 COMPILED = ("train/compilations", "train/recompilations", "train/graph_breaks")

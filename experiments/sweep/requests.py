@@ -10,7 +10,7 @@ from typing import Any
 from experiments import studies
 from experiments.config import settings as settings_
 from experiments.config.settings import CampaignSettings
-from experiments.metrics import BY_EPOCH
+from experiments.metrics import BY_EPOCH, PER_STEP
 from experiments.planning import length
 from experiments.run import resume
 from experiments.sweep import goals, space
@@ -123,9 +123,16 @@ def with_length(request: SweepRequest, counts: Mapping[str, int]) -> SweepReques
 
 
 def check_rates(request: SweepRequest) -> None:
-    """Raise UsageError for a metric that depends on the length of training, if lengths differ."""
+    """Raise UsageError for a metric that other batch sizes or lengths of training change."""
     margin = request.base.margin
     for dimension in request.goal.dimensions:
+        steps = [metric for metric in request.goal.metrics if PER_STEP in metric]
+        if dimension.name == "batch_size" and steps:
+            raise UsageError(
+                ErrorCode.CONFLICT,
+                f"objectives, constraints: {steps[0]} of other batch sizes is of other numbers of "
+                "examples. Take throughput",
+            )
         if dimension.length is None:
             continue
         is_grid = request.sweep.sampler == "grid"

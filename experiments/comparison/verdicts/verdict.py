@@ -53,6 +53,7 @@ from experiments.config.settings import SMOKE
 from experiments.metrics import (
     CHECKS,
     HIDDEN,
+    PER_STEP,
     PROFILED,
     TOTAL,
     Outcome,
@@ -76,7 +77,7 @@ STEPS = Incomparability(
     "the sides have other batch sizes, and so a step trains on another number of examples; compare "
     "rates",
 )
-BATCH_SIZE, STEP = "params.batch_size", "step_seconds"
+BATCH_SIZE = "params.batch_size"
 _NUMERIC = ("floating", "integer", "mixed", "decimal")
 
 
@@ -385,7 +386,7 @@ def _compare_stratum(
         if refused and not finding.outcome.is_learned:
             findings.append(_not_comparable(finding, refused))
             continue
-        if len(sizes) > 1 and STEP in finding.row.metric:
+        if len(sizes) > 1 and PER_STEP in finding.row.metric:
             findings.append(_not_comparable(finding, STEPS))
             continue
         if took_turns and outcome_of(finding.row.metric).exclusive:

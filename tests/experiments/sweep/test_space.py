@@ -251,3 +251,10 @@ def test_trainings_of_different_length_are_compared_by_rates_only(options: dict[
     assert "6,144" in str(error.value)
     requests.check_rates(make_request("batch_size=8|32|256", SHORT))
     requests.check_rates(make_request("dropout=0.1|0.2", SHORT, **options))
+
+
+def test_steps_of_other_batch_sizes_are_no_objective() -> None:
+    with pytest.raises(UsageError, match="Take throughput") as wrong:
+        requests.check_rates(make_request("batch_size=8|32", {}, objectives="step"))
+    assert wrong.value.code is ErrorCode.CONFLICT
+    requests.check_rates(make_request("dropout=0.1|0.2", {}, objectives="step"))
