@@ -39,7 +39,7 @@ Bounds = tuple[float | None, float | None, float | None]
 MAXIMUM_LINES = 40
 HIGH_INCHES = 4.0
 FOREST = (
-    "A dot is the geometric mean ratio over paired blocks, a line its 95 % interval, the band the "
+    "A dot is the typical ratio over paired blocks, a line its 95 % interval, the band the "
     "margin (±{margin}). Right of 1 is better: where less is better, the ratio is inverted. Green: "
     "better than the baseline; red: worse; grey: no difference shown that matters. An outcome of "
     "which neither way is better is grey too and never inverted. A hollow dot has no verdict."
@@ -152,7 +152,11 @@ def _paint(shown: Sequence[Finding], margin: float, colours: Colours, canvas: Ca
         shortened(levels.pop(), 40) if len(levels) == 1 else several
         for levels, several in zip(sides, ("each level", "its baseline"), strict=True)
     )
-    axes.set_xlabel(f"ratio of {b} to {a} (×)      better →")
+    directions = {finding.outcome.better for finding in shown}
+    what = f"{a} / {b}" if directions == {"lower"} else f"{b} / {a}"
+    what += ", inverted where less is better" if {"lower"} < directions else ""
+    better = "" if "neither" in directions else "      better →"
+    axes.set_xlabel(f"{what} (×){better}")
 
 
 def _intervals(axes: Axes, shown: Sequence[Finding], colours: Colours) -> None:

@@ -38,6 +38,8 @@ MINIMUM_FOR_A_BOX = 5
 MAXIMUM_BLOCKS = 30
 # Ratio of the greatest to the least value from which a linear axis would hide the small ones.
 WIDE = 30.0
+# Dots of a level are spread over this width, successive ones a golden section apart.
+SPREAD, GOLDEN = 0.4, 0.618
 CAPTION = (
     "A dot is a run. The box holds the middle half of a level’s runs and its line is their median, "
     f"from {MINIMUM_FOR_A_BOX} runs on. Lines join the runs of one block, for at most "
@@ -82,7 +84,8 @@ def _panel(
     wide = outcome.kind == "ratio" and max(numbers) > WIDE * min(numbers) > 0
     axes.set_yscale("log" if wide else "linear")
     paint_levels(axes, values, factor, colours)
-    frame(axes, outcome.label, stratum, unit)
+    better = {"lower": "↓ better", "higher": "↑ better", "neither": ""}[outcome.better]
+    frame(axes, outcome.label, stratum, "   ".join(filter(None, (unit, better))))
     plain_ticks(axes.yaxis)
 
 
@@ -92,13 +95,18 @@ def paint_levels(axes: Axes, values: Sequence[Value], factor: float, colours: Co
     blocks: dict[str, list[Value]] = {}
     for value in sorted(values, key=lambda value: places[value.level]):
         blocks.setdefault(value.block, []).append(value)
+    # dots of equal values side by side; both runs of a block at the same distance
+    shifts = dict(zip(blocks, SPREAD * (np.arange(len(blocks)) * GOLDEN % 1 - 0.5), strict=True))
     for block in evenly(list(blocks.values()), MAXIMUM_BLOCKS):
-        line = [(places[value.level], value.value / factor) for value in block]
+        line = [
+            (places[value.level] + shifts[value.block], value.value / factor) for value in block
+        ]
         axes.plot(*zip(*line, strict=True), color=JOIN, linewidth=0.7, alpha=0.7, zorder=1)
     for level, place in places.items():
-        inside = [value.value / factor for value in values if value.level == level]
-        colour = colours[level]
-        axes.scatter([place] * len(inside), inside, s=9, color=colour, linewidths=0, zorder=3)
+        runs = [value for value in values if value.level == level]
+        inside, colour = [run.value / factor for run in runs], colours[level]
+        across = [place + shifts[run.block] for run in runs]
+        axes.scatter(across, inside, s=9, color=colour, linewidths=0, zorder=3, clip_on=False)
         if len(inside) >= MINIMUM_FOR_A_BOX:
             low, middle, high = np.quantile(inside, (0.25, 0.5, 0.75), method="median_unbiased")
             axes.bar(place, high - low, 0.64, bottom=low, color=colour, alpha=0.16, zorder=2)
