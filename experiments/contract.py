@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from experiments.config import settings as settings_
-from experiments.config.settings import NO_OTHERS_LIMIT, SMOKE, CampaignSettings
+from experiments.config.settings import SMOKE, CampaignSettings
 from experiments.metrics import Outcome
 from tracking.records import RunKind
 
@@ -36,7 +36,7 @@ SMALLEST: Mapping[str, Any] = {
     "epochs": 1,
     "inference_requests": 20,
     "seconds": 0.1,
-    "others_limit_percent": NO_OTHERS_LIMIT,
+    "others_limit_percent": 100.0,
     "cool_down_seconds": 0.0,
 }
 

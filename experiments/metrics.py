@@ -35,10 +35,10 @@ PROFILED = "profile/"
 CHECKS = "check/"
 COMPILED = ("train/compilations", "train/recompilations", "train/graph_breaks")
 QUALITY = "quality"
-_UNJUDGED = (CHECKS, "model/", "idle/", "machine/", PROFILED, "graph/", *COMPILED)
-HIDDEN = ("live/", "system/", TO_ACCURACY, *_UNJUDGED)
+UNJUDGED = (CHECKS, "model/", "idle/", "machine/", PROFILED, "graph/", *COMPILED)
+HIDDEN = ("live/", "system/", TO_ACCURACY, *UNJUDGED)
 # Unknown to the catalogue, and read by programs only.
-_DETAILS = (*_UNJUDGED, "cpu/clock_", "gpu/clock_", "memory/peak_device_process_")
+_DETAILS = (*UNJUDGED, "cpu/clock_", "gpu/clock_", "memory/peak_device_process_")
 _BATCH = re.compile(r"(?:^|/)batch_(\d+)(?=/)")
 
 

@@ -27,6 +27,16 @@ while True:
 """
 
 
+BURSTS = """
+import random, time
+while True:
+    until = time.monotonic() + random.expovariate(1 / 2)
+    while time.monotonic() < until:
+        pass
+    time.sleep(random.expovariate(1 / 6))
+"""
+
+
 @contextmanager
 def busy(count: int, work: str = WITHOUT_END, *, yielding: bool = False) -> Iterator[list[int]]:
     """Run processes that compute and yield their ids; `yielding`: only on an otherwise free CPU."""

@@ -51,12 +51,12 @@ def cores(numbers: Iterable[int], root: Path = Path("/")) -> list[tuple[int, ...
     selected, groups = set(numbers), dict[tuple[int, ...], None]()
     for number in sorted(selected):
         folder = root / "sys/devices/system/cpu" / f"cpu{number}" / "topology"
-        siblings = _parse_list(text(folder / "thread_siblings_list")) & selected
+        siblings = parse_list(text(folder / "thread_siblings_list")) & selected
         groups[tuple(sorted(siblings | {number}))] = None
     return list(groups)
 
 
-def _parse_list(text: str) -> set[int]:
+def parse_list(text: str) -> set[int]:
     """Return the numbers of a list as the kernel writes it: `0,4-6`."""
     numbers = set[int]()
     for part in filter(None, text.strip().split(",")):
@@ -66,18 +66,19 @@ def _parse_list(text: str) -> set[int]:
 
 
 def quota(root: Path = Path("/")) -> float | None:
-    """Return the smallest CPU quota of this process's cgroup (version 2) and those above it.
+    """Return the smallest CPU quota of this process's cgroup and those above it.
 
     In a container the path may be that of the host, which is not mounted: it is passed over.
     """
     quotas = []
     for line in text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers:  # version 1
-            continue
+        # version 1 names controllers
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
         group = Path(path.lstrip("/"))
         for folder in (group, *group.parents):
-            limit, _, period = text(root / CGROUPS / folder / "cpu.max").strip().partition(" ")
+            place = root / CGROUPS / controllers / folder
+            limit, _, period = " ".join(text(place / name).strip() for name in files).partition(" ")
             if limit.isdigit() and period.isdigit() and int(period):
                 quotas.append(int(limit) / int(period))
     return min(quotas, default=None)

@@ -14,10 +14,13 @@ from typing import Any
 BETWEEN_WARNINGS = " · "
 # MLflow's statuses, and none.
 STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
-# Use of all CPUs by other programs while a cell was timed.
+# Use by other programs of the CPUs that a cell may use, while it was timed.
 OTHERS_CPU = "machine/others_cpu_percent"
 # Share of samples in which other programs computed on its GPUs meanwhile.
 OTHERS_GPU = "machine/others_gpu_percent"
+LOADS = (OTHERS_CPU, OTHERS_GPU)
+# What its threads and other programs needed beyond its CPUs, in percent of these.
+OVERSUBSCRIBED = "machine/oversubscribed_percent"
 # Tag: the network that was to be compiled and was not, or not as a whole.
 RAN_EAGERLY = "ran_eagerly"
 # Tags: whether XLA compiled the training step, and whether the framework's variant is to be.

@@ -17,7 +17,6 @@ from experiments.comparison.report.rendering import Document
 from experiments.comparison.report.sections import Section
 from experiments.comparison.runs import environment, pairing, raw
 from experiments.comparison.runs.raw import RawRun, ShownRun
-from experiments.comparison.runs.warning import WarningCode
 from experiments.comparison.verdicts.findings import Comparison
 from experiments.comparison.verdicts.verdict import ComparisonSpec, judge
 from experiments.contract import ReportAddition
@@ -98,8 +97,6 @@ def answer(
         addition.sections,
     )
     warnings = (*analyses.warnings(evidence), *comparison.warnings)
-    if comparison.busy:  # which blocks that were does not matter then
-        warnings = tuple(w for w in warnings if w.code is not WarningCode.DISTURBED_BLOCKS)
     comparison = replace(comparison, warnings=warnings)
     card = build_card(comparison, options.title, environment.span(runs), options.more_blocks)
     unread = [

@@ -43,7 +43,6 @@ MAX_RATE = 1_000
 # fifth of one: a framework with a thread for each CPU waits for it at every step, and one with a
 # single thread may not notice it.
 OTHERS_LIMIT_PERCENT = 10.0
-NO_OTHERS_LIMIT = 100.0
 # Preset of every study: the smallest run that shows that everything works.
 SMOKE, MAX_SMOKE_BLOCKS = "smoke", 2
 MAX_BLOCKS = 10_000
@@ -325,7 +324,7 @@ class CampaignSettings:
     )
     others_limit_percent: float = setting(
         OTHERS_LIMIT_PERCENT,
-        "CPU share of other programs above which a cell is repeated, then not judged; 100: off",
+        "allowed difference of cells and sides in the CPU share of other programs; 100: any",
         minimum=0,
         maximum=100,
         group="machine",

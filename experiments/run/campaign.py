@@ -87,4 +87,5 @@ class Campaign:
             tags |= {"repeats": repeats.disturbed, "repeats.cause": repeats.cause}
         inputs = self.prepared.data_for(treatment).inputs
         name = f"{treatment.name} · block {cell.block}"
-        return CellTask(treatment, cell.key, name, tags, inputs, cell.block)
+        loads = self.schedule.usual_loads()
+        return CellTask(treatment, cell.key, name, tags, inputs, cell.block, usual_loads=loads)

@@ -17,6 +17,7 @@ from experiments.config import devices, interpreters, memory
 from experiments.contract import NO_DEVICE, CellSpec, Progress
 from experiments.run.sensing import BackgroundLoad, Sensing
 from tracking import clock
+from tracking.cpus import cpus
 from tracking.records import Metrics, Record, RunClosed, RunOutcome, Tags, from_line
 from tracking.sensors import Sensors, Window
 
@@ -64,7 +65,8 @@ class CellProcess:
         self.latest: dict[str, float] = {}
         self.timed: set[str] = set()
         self.windows: list[Window] = []
-        self.background = BackgroundLoad()
+        threads = min(spec.threads, cpus().usable) if spec.framework else 0  # a command's: unknown
+        self.background = BackgroundLoad(threads)
         self.closed: RunClosed | None = None
         self.phase = self.pruned = ""
         self.turn_report: TurnReport | None = None

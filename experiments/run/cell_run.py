@@ -57,6 +57,7 @@ class CellTask:
         key: Name of its folder among the journal's cells.
         name: Of its run, which the journal calls `run`; tags: of it.
         inputs: What this process is sent besides the settings.
+        usual_loads: Load by others during the other cells, see `Schedule.usual_loads`.
     """
 
     treatment: Treatment
@@ -66,6 +67,7 @@ class CellTask:
     inputs: Mapping[str, Any]
     block: int = 0
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    usual_loads: Mapping[str, float] = field(default_factory=dict)
 
 
 class CellRun:
@@ -134,7 +136,9 @@ class CellRun:
             phase = next((name for name in phases if name not in process.timed), "")
             recorder.write(Tags(spec.run, {"phase": phase}))
         limit_percent = self.settings.others_limit_percent
-        disturbed = process.background.log(spec.run, limit_percent, recorder.write)
+        disturbed = process.background.log(
+            spec.run, self.task.usual_loads, limit_percent, recorder.write
+        )
         is_good = closed.outcome in (RunOutcome.OK, RunOutcome.PRUNED)
         if spec.stage == "train" and is_good:
             shutil.rmtree(spec.checkpoint, ignore_errors=True)

@@ -10,6 +10,7 @@ from experiments.run.scheduler import CellResult
 from tracking import clock, journal
 from tracking.journal import Journal
 from tracking.records import (
+    LOADS,
     Metrics,
     RepeatCause,
     RunClosed,
@@ -101,6 +102,7 @@ def cell_results(folder: Path) -> dict[str, CellResult]:
         result = CellResult(
             RunOutcome(run.closed.outcome),
             run.tags.get("phase", ""),
+            metrics={name: run.metrics[name][1] for name in LOADS if name in run.metrics},
             disturbed=disturbed,
             repeat=is_repeat,
             machine=run.tags.get("machine", ""),

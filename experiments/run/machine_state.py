@@ -28,7 +28,7 @@ class MachineState:
     """State of the machine before the first cell.
 
     Attributes:
-        others_percent: Use of all CPUs by others.
+        others_percent: Use by others of the CPUs that this process may use.
         busiest: The process that used more than half of it, if any.
         on_gpu: Processes that compute on the GPUs.
         celsius: Temperature by sensor.
@@ -57,12 +57,16 @@ class MachineState:
         if self.others_percent > OTHERS_LIMIT_PERCENT:
             process = f", most of it by {self.busiest}" if self.busiest else ""
             lines.append(
-                "the CPU was not free at the start: "
-                f"others used {self.others_percent:.0f} % of all CPUs{process}"
+                f"other programs used {self.others_percent:.0f} % of the CPU at the start"
+                f"{process}: times get a verdict if all sides meet the same load and each thread "
+                "has a CPU"
             )
         if self.on_gpu:
             names = ", ".join(self.on_gpu)
-            lines.append(f"the GPU was not free at the start: {names} computed there")
+            lines.append(
+                f"{names} computed on the GPU at the start: times get a verdict if all sides meet "
+                "the same load"
+            )
         if (self.memory_pressure_percent or 0.0) > MEMORY_LIMIT_PERCENT:
             lines.append(
                 "memory was short at the start: processes waited for it "

@@ -18,9 +18,11 @@ from experiments.planning import design, treatments
 from experiments.planning.design import Cell
 from experiments.run.plan import Plan
 from tracking.errors import ErrorCode, UsageError
-from tracking.records import RepeatCause, RunOutcome
+from tracking.records import LOADS, RepeatCause, RunOutcome
 
 PHASES = "phases"
+# Fewer cells do not show which load is usual.
+FEWEST_CELLS = 3
 Pair = tuple[Cell, Treatment]
 
 
@@ -135,7 +137,7 @@ class Schedule:
         self._refused = refused
         self._frontier = MemoryFrontier(plan.along)
         self._done: set[str] = set()
-        self._disturbed: dict[str, CellResult] = {}
+        self._results: dict[str, CellResult] = {}
 
     @property
     def blocks(self) -> list[tuple[Cell, ...]]:
@@ -145,9 +147,7 @@ class Schedule:
     def recall(self, results: Mapping[str, CellResult]) -> None:
         """Load results of cells of earlier launches, by key."""
         self._done = {key for key, result in results.items() if self.counts(result.outcome)}
-        self._disturbed = {
-            key: result for key, result in results.items() if result.ok and result.disturbed
-        }
+        self._results = {key: result for key, result in results.items() if result.ok}
         if self._is_interleaved:
             for group in self._groups(self.cells):
                 if not (keys := {cell.key for cell in group}) <= self._done:
@@ -159,11 +159,20 @@ class Schedule:
 
     def note(self, cell: Cell, treatment: Treatment, result: CellResult) -> bool:
         """Record the result of a cell. Return True if it need not run again."""
-        if result.ok and result.disturbed:
-            self._disturbed[cell.key] = result
+        if result.ok:
+            self._results[cell.key] = result
         if result.outcome == RunOutcome.OUT_OF_MEMORY:
             self._frontier.note(treatment, result.phase)
         return self.counts(result.outcome)
+
+    def usual_loads(self) -> dict[str, float]:
+        """Return the median load by others over the cells so far, by metric, if three have it."""
+        usual = {}
+        for name in LOADS:
+            cells = [result.metrics for result in self._results.values() if name in result.metrics]
+            if len(cells) >= FEWEST_CELLS:
+                usual[name] = float(np.median([metrics[name] for metrics in cells]))
+        return usual
 
     def counts(self, outcome: RunOutcome | None) -> bool:
         """Return True if a cell with this outcome need not run again."""
@@ -196,7 +205,7 @@ class Schedule:
         parts = [pair for cell in block for pair in self._parts(cell)]
         again = [(cell, treatment) for cell, treatment in parts if self._is_owed(cell)]
         for number, (cell, treatment) in enumerate(again):
-            first = self._disturbed[cell.key]
+            first = self._results[cell.key]
             why = f"{cell.treatment} · block {cell.block} runs once more: {first.disturbed}"
             repeated = replace(cell, order_in_block=len(block) + number)
             yield replace(self._step(repeated, treatment), repeats=first, unplanned=why)
@@ -218,7 +227,7 @@ class Schedule:
                 yield Step(equal)
         for group in groups:
             if disturbed := [cell for cell in group if self._is_owed(cell)]:
-                first = self._disturbed[disturbed[0].key]
+                first = self._results[disturbed[0].key]
                 again = [
                     replace(cell, order_in_block=len(block) + cell.order_in_block) for cell in group
                 ]
@@ -250,8 +259,8 @@ class Schedule:
             treatment = self._frontier.fitting_part(treatment)
 
     def _is_owed(self, cell: Cell) -> bool:
-        result = self._disturbed.get(cell.key)
-        return result is not None and not result.repeat
+        result = self._results.get(cell.key)
+        return result is not None and bool(result.disturbed) and not result.repeat
 
 
 def cells_of(plan: Plan, settings: CampaignSettings) -> list[Cell]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from experiments.config.settings import NO_OTHERS_LIMIT
 from tracking import clock
-from tracking.records import OTHERS_GPU, Metrics, Point, Record, Tags
+from tracking.records import LOADS, OTHERS_CPU, OTHERS_GPU, Metrics, Point, Record, Tags
 from tracking.sensors import (
     OTHERS,
     Sample,
@@ -135,12 +134,16 @@ class Sensing:
 class BackgroundLoad:
     """Load by others in a cell's timed windows, from counters at their beginnings and ends.
 
+    Args:
+        threads: Of the cell; 0: not known.
+
     Attributes:
         on_gpu: Percent of samples in which others computed on its GPUs, or None; and who did.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = 0) -> None:
         self.on_gpu: tuple[float | None, str] = (None, "")
+        self._threads = threads
         self._began: CpuSnapshot | None = None
         self._loads: list[Load] = []
 
@@ -154,31 +157,53 @@ class BackgroundLoad:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Percent of all CPUs, and of the samples of GPUs; empty if nothing was counted."""
+        """Percent of CPUs, and of the samples of GPUs; empty if nothing was counted."""
         percent, _ = self.on_gpu
         of_gpus = {} if percent is None else {OTHERS_GPU: percent}
-        return {**load.combine_loads(self._loads).metrics, **of_gpus}
+        return {**load.combine_loads(self._loads).metrics(self._threads), **of_gpus}
 
-    def log(self, run: str, limit_percent: float, write: Callable[[Record], None]) -> str:
-        """Record the load. Return the reason, which is a tag, if it is beyond the limit."""
+    def log(
+        self,
+        run: str,
+        usual: Mapping[str, float],
+        limit_percent: float,
+        write: Callable[[Record], None],
+    ) -> str:
+        """Record the load. Return the reason, which is a tag, if it is unlike that of other cells.
+
+        Args:
+            run: Of the cell.
+            usual: Load of the other cells by metric, as far as it is known.
+            limit_percent: Percent points above it that are still like it.
+            write: Takes the records.
+        """
         if not self._loads:
             return ""
-        total = load.combine_loads(self._loads)
-        write_metrics(run, self.metrics, write)
+        total, metrics = load.combine_loads(self._loads), self.metrics
+        write_metrics(run, metrics, write)
+        unusual = unusual_loads(metrics, usual, limit_percent)
         reasons = []
-        if not total.trouble and total.others_percent > limit_percent:
+        if OTHERS_CPU in unusual:
             process = total.culprit()
-            reason = f"others used {total.others_percent:.0f} % of all CPUs"
+            reason = f"others used {metrics[OTHERS_CPU]:.0f} % of the CPU"
             reasons.append(f"{reason}, most of it by {process}" if process else reason)
-        if limit_percent < NO_OTHERS_LIMIT:
+        if OTHERS_GPU in unusual:
             reasons.append(self.on_gpu[1])
-        disturbed = "; ".join(filter(None, reasons))
+        disturbed = "; ".join(reasons)
         tags = {f"not_available.{name}": reason[:200] for name, reason in total.missing.items()}
         if disturbed:
             tags["disturbed"] = disturbed
         if tags:
             write(Tags(run, tags))
         return disturbed
+
+
+def unusual_loads(
+    loads: Mapping[str, float], usual: Mapping[str, float], limit_percent: float
+) -> list[str]:
+    """Return the metrics of load that lie more than the limit above their usual values."""
+    known = [metric for metric in LOADS if metric in loads and metric in usual]
+    return [metric for metric in known if loads[metric] > usual[metric] + limit_percent]
 
 
 def write_metrics(run: str, values: Mapping[str, float], write: Callable[[Record], None]) -> None:

@@ -16,7 +16,7 @@ from experiments.contract import CellSpec
 from experiments.planning import treatments
 from experiments.run.cell_process import CellProcess
 from tracking.cpus import quota
-from tracking.records import Record, RunOutcome, Tags, to_line
+from tracking.records import LOADS, Record, RunOutcome, Tags, to_line
 
 RECORDS = "records.jsonl"
 SENSOR_SECONDS = 0.1
@@ -70,7 +70,8 @@ def run(
             phases = spec.settings.get("phases", ())
             phase = next((name for name in phases if name not in cell.timed), cell.phase)
             write(Tags(spec.run, {"phase": phase}))
-        disturbed = cell.background.log(spec.run, OTHERS_LIMIT_PERCENT, write)
+        idle = dict.fromkeys(LOADS, 0.0)
+        disturbed = cell.background.log(spec.run, idle, OTHERS_LIMIT_PERCENT, write)
         write(closed)
     metrics = {**cell.latest, **cell.background.metrics}
     return CellOutcome(RunOutcome(closed.outcome), phase, closed.reason, metrics, disturbed)

@@ -11,7 +11,8 @@ from experiments.config.settings import CampaignSettings
 from experiments.contract import Treatment
 from experiments.run.plan import Plan
 from experiments.run.scheduler import CellResult, Schedule
-from tracking.records import RunOutcome
+from experiments.run.sensing import unusual_loads
+from tracking.records import LOADS, OTHERS_CPU, OTHERS_GPU, RunOutcome
 
 OK, BUSY = CellResult(RunOutcome.OK), CellResult(RunOutcome.OK, disturbed="others used 30 %")
 TOO_LARGE = CellResult(RunOutcome.OUT_OF_MEMORY, phase="train")
@@ -58,6 +59,41 @@ def test_recall_skips_finished_and_repeats_disturbed_cells() -> None:
     schedule.recall({first.key: OK, second.key: replace(BUSY, repeat=True)})
     assert schedule.is_done([first, second])
     assert play(schedule, {}) == []
+
+
+def test_usual_load_is_the_median_of_three_cells_or_more() -> None:
+    schedule = make_schedule(A, B)
+    cells = [cell for block in schedule.blocks for cell in block]
+    usual = []
+    for cell, percent in zip(cells, (30.0, 2.0, 31.0, 90.0), strict=True):
+        result = replace(OK, metrics={OTHERS_CPU: percent, "train/step_seconds": 1.0})
+        schedule.note(cell, schedule.treatments[cell.treatment], result)
+        usual.append(schedule.usual_loads())
+    assert usual == [{}, {}, {OTHERS_CPU: 30.0}, {OTHERS_CPU: 30.5}]
+    failed = CellResult(RunOutcome.FAILED, metrics={OTHERS_CPU: 0.0})
+    schedule.note(replace(cells[0], block=9), A, failed)
+    assert schedule.usual_loads() == usual[-1]
+    resumed = make_schedule(A, B)
+    resumed.recall({cell.key: replace(OK, metrics={OTHERS_GPU: 60.0}) for cell in cells[:3]})
+    assert resumed.usual_loads() == {OTHERS_GPU: 60.0}
+
+
+@pytest.mark.parametrize(
+    ("loads", "usual", "unusual"),
+    [
+        ({OTHERS_CPU: 90.0}, {}, []),  # nothing is known yet
+        ({OTHERS_CPU: 90.0}, {OTHERS_CPU: 88.0}, []),  # a steady load
+        ({OTHERS_CPU: 38.0}, {OTHERS_CPU: 28.0}, []),  # the limit itself
+        ({OTHERS_CPU: 38.1}, {OTHERS_CPU: 28.0}, [OTHERS_CPU]),
+        ({OTHERS_CPU: 2.0}, {OTHERS_CPU: 28.0}, []),
+        ({OTHERS_GPU: 80.0}, dict.fromkeys(LOADS, 0.0), [OTHERS_GPU]),
+        ({}, dict.fromkeys(LOADS, 0.0), []),  # not counted
+    ],
+)
+def test_unusual_load_is_above_that_of_other_cells(
+    loads: Mapping[str, float], usual: Mapping[str, float], unusual: list[str]
+) -> None:
+    assert unusual_loads(loads, usual, 10.0) == unusual
 
 
 @pytest.mark.parametrize(

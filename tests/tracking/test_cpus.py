@@ -26,6 +26,14 @@ OF_THE_HOST = {
     "proc/self/cgroup": "0::/kubepods/pod1/c1\n",
     "sys/fs/cgroup/cpu.max": "300000 100000\n",
 }
+V1 = "sys/fs/cgroup/cpu,cpuacct"
+OF_VERSION_1 = {
+    "proc/self/cgroup": "4:cpu,cpuacct:/docker/a\n1:cpuset:/\n",
+    f"{V1}/cpu.cfs_quota_us": "-1\n",
+    f"{V1}/cpu.cfs_period_us": "100000\n",
+    f"{V1}/docker/a/cpu.cfs_quota_us": "250000\n",
+    f"{V1}/docker/a/cpu.cfs_period_us": "100000\n",
+}
 LINES = "9:memory:/docker/a\n4:cpu,cpuacct:/docker/a\n1:cpuset:/\n0::/\n"
 
 
@@ -38,6 +46,7 @@ LINES = "9:memory:/docker/a\n4:cpu,cpuacct:/docker/a\n1:cpuset:/\n0::/\n"
         (IN_A_SLICE, 2.0),
         (TIGHTER_BELOW, 0.5),
         (OF_THE_HOST, 3.0),
+        (OF_VERSION_1, 2.5),
         ({"proc/self/cgroup": LINES}, None),
         ({**IN_A_CONTAINER, "sys/fs/cgroup/cpu.max": "what\n"}, None),
     ],

@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -16,12 +17,15 @@ from pathlib import Path
 
 import psutil
 
-from tracking.records import OTHERS_CPU
+from tracking.cpus import parse_list, text
+from tracking.records import OTHERS_CPU, OVERSUBSCRIBED
 
 # The kernel counts in steps of 10 ms: over less time, one step of another program is more than
 # 2 % of two CPUs.
 SHORTEST_SECONDS = 0.2
 NAME_CHARACTERS = 40
+# Of a CPU: what the parent and helper threads use besides the threads that compute.
+SLACK_THREADS = 0.1
 
 # Number and start of a process, since numbers are used again.
 Process = tuple[int, float]
@@ -29,16 +33,18 @@ Process = tuple[int, float]
 
 @dataclass(frozen=True)
 class CpuSnapshot:
-    """Counters since the machine started, in seconds.
+    """Counters since the machine started, in seconds, of the CPUs that this process may run on.
 
     Attributes:
-        counted: CPU time of all CPUs, idle or not.
+        cpus: Number of these CPUs.
+        counted: Their time, idle or not.
         busy: CPU time in use, with what a virtual machine's host took away (`stolen`).
         ours: Use by this program and all that it started, ended processes included.
         others: Use by each other process.
     """
 
     at: float
+    cpus: int
     counted: float
     busy: float
     stolen: float
@@ -53,15 +59,23 @@ def take_snapshot() -> CpuSnapshot:
     }
     ours = _started_by(os.getpid(), {pid: info["ppid"] for pid, info in processes.items()})
     readable = {pid: info for pid, info in processes.items() if info["cpu_times"]}
-    times = psutil.cpu_times()
-    waiting = getattr(times, "iowait", 0.0)
+    times = psutil.cpu_times(percpu=True)
+    affinity = os.sched_getaffinity(0)
+    if len(times) > len(affinity):  # else a container shows its own, under other numbers
+        online = sorted(parse_list(text(Path("/sys/devices/system/cpu/online"))))
+        times = [cpu for number, cpu in zip(online, times, strict=False) if number in affinity]
+
+    def total(*fields: str) -> float:
+        return sum(getattr(cpu, field, 0.0) for cpu in times for field in fields)
+
     # guests are counted as user time already
-    counted = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    counted = sum(map(sum, times)) - total("guest", "guest_nice")
     return CpuSnapshot(
         at=time.monotonic(),
+        cpus=len(times),
         counted=counted,
-        busy=counted - times.idle - waiting,
-        stolen=getattr(times, "steal", 0.0),
+        busy=counted - total("idle", "iowait"),
+        stolen=total("steal"),
         ours=sum(sum(info["cpu_times"][:4]) for pid, info in readable.items() if pid in ours),
         others={
             (pid, info["create_time"]): sum(info["cpu_times"][:2])
@@ -90,10 +104,11 @@ def _started_by(pid: int, parents: Mapping[int, int | None]) -> set[int]:
 
 @dataclass(frozen=True)
 class Load:
-    """Use of the processors between two moments, or in several such spans; see `Moment`.
+    """Use of the processors between two moments, or in several such spans; see `CpuSnapshot`.
 
     Attributes:
-        cpus: Number of CPUs of the machine.
+        cpus: Number of CPUs that this process may run on.
+        ours: Seconds that this program used.
         foreign: Seconds that others used.
         used: Seconds that each other process used.
     """
@@ -101,6 +116,7 @@ class Load:
     seconds: float = 0.0
     cpus: int = 1
     counted: float = 0.0
+    ours: float = 0.0
     foreign: float = 0.0
     stolen: float = 0.0
     used: Mapping[Process, float] = field(default_factory=dict)
@@ -119,13 +135,19 @@ class Load:
     def others_percent(self) -> float:
         return self._percent(self.foreign)
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Percentages of all CPUs over the spans; empty if the load is not known."""
+    def metrics(self, threads: int = 0) -> dict[str, float]:
+        """Return percentages of these CPUs over the spans; empty if the load is not known.
+
+        Args:
+            threads: Of the measured work; 0: as many as its use of the CPUs needs, at least one.
+        """
         if self.trouble:
             return {}
+        threads = threads or max(1, math.ceil(self.ours / self.seconds - SLACK_THREADS))
+        needed = self.others_percent + 100 * min(threads, self.cpus) / self.cpus
         return {
             OTHERS_CPU: self.others_percent,
+            OVERSUBSCRIBED: max(0.0, needed - 100),
             "machine/steal_percent": self._percent(self.stolen),
         }
 
@@ -138,18 +160,16 @@ class Load:
 
         Empty if there is none, or it has ended. Arguments are left out: they may be private.
         """
-        if not self.used or not self.foreign:
-            return ""
-        (pid, began), seconds = max(self.used.items(), key=lambda item: item[1])
-        if seconds <= self.foreign / 2:
-            return ""
-        try:
-            process = psutil.Process(pid)
-            program = Path((process.cmdline() or [process.name()])[0]).name
-            is_same = process.create_time() == began
-        except psutil.Error:
-            return ""
-        return f"{program[:NAME_CHARACTERS]} ({pid})" if program and is_same else ""
+        for (pid, began), seconds in self.used.items():
+            if not seconds > self.foreign / 2 > 0:
+                continue
+            with suppress(psutil.Error):
+                process = psutil.Process(pid)
+                program = Path((process.cmdline() or [process.name()])[0]).name
+                is_here = process.cpu_num() in os.sched_getaffinity(0)
+                if program and is_here and process.create_time() == began:
+                    return f"{program[:NAME_CHARACTERS]} ({pid})"
+        return ""
 
     def _percent(self, seconds: float) -> float:
         return min(100.0, 100 * seconds / (self.seconds * self.cpus)) if self.seconds else 0.0
@@ -160,8 +180,9 @@ def load_between(first: CpuSnapshot, last: CpuSnapshot) -> Load:
     used = {process: time - first.others.get(process, 0.0) for process, time in last.others.items()}
     return Load(
         seconds=last.at - first.at,
-        cpus=psutil.cpu_count() or 1,
+        cpus=max(1, last.cpus),
         counted=last.counted - first.counted,
+        ours=last.ours - first.ours,
         foreign=max(0.0, (last.busy - first.busy) - (last.ours - first.ours)),
         stolen=max(0.0, last.stolen - first.stolen),
         used={process: seconds for process, seconds in used.items() if seconds > 0},
@@ -177,6 +198,7 @@ def combine_loads(loads: Iterable[Load]) -> Load:
         seconds=sum(load.seconds for load in spans),
         cpus=max((load.cpus for load in spans), default=1),
         counted=sum(load.counted for load in spans),
+        ours=sum(load.ours for load in spans),
         foreign=sum(load.foreign for load in spans),
         stolen=sum(load.stolen for load in spans),
         used=used,

@@ -84,7 +84,8 @@ def _panel(
     wide = outcome.kind == "ratio" and max(numbers) > WIDE * min(numbers) > 0
     axes.set_yscale("log" if wide else "linear")
     paint_levels(axes, values, factor, colours)
-    better = {"lower": "↓ better", "higher": "↑ better", "neither": ""}[outcome.better]
+    # the label is turned upwards
+    better = {"lower": "← better", "higher": "better →", "neither": ""}[outcome.better]
     frame(axes, outcome.label, stratum, "   ".join(filter(None, (unit, better))))
     plain_ticks(axes.yaxis)
 

@@ -14,7 +14,7 @@ class WarningCode(StrEnum):
     MIXED_ENVIRONMENTS = "mixed_environments"
     MIXED_COMMITS = "mixed_commits"
     EXTENDED = "extended"
-    DISTURBED_BLOCKS = "disturbed_blocks"
+    BACKGROUND_LOAD = "background_load"
     ODD_BLOCK = "odd_block"
     UNBALANCED_ORDER = "unbalanced_order"
     NOT_SIDE_BY_SIDE = "not_side_by_side"

@@ -1,42 +1,45 @@
-"""Verdicts of outcomes that were timed on a busy machine: not settled.
+"""Verdicts under the load of other programs: a condition if both sides meet it, else withheld.
 
-Loads are per side: a neighbour that meets only one side makes the difference that a verdict would
-be about. The median cell decides, since one disturbed cell of many moves no verdict, and is
-repeated if it can be.
+In random blocks a load that comes and goes meets both sides alike, and widens their interval. A
+load of one side is in the difference, and threads without a CPU each wait for one another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from experiments.comparison.runs import environment
-from experiments.comparison.runs.pairing import NAMED, Exclusion
+from experiments.comparison.runs.pairing import Exclusion
 from experiments.comparison.runs.warning import ComparisonWarning, WarningCode
-from experiments.comparison.statistics.estimates import Floats
+from experiments.comparison.statistics import estimates
+from experiments.comparison.statistics.estimates import MINIMUM_VALUES, Floats
 from experiments.comparison.verdicts.decision import Withheld
 from experiments.comparison.verdicts.findings import Finding
-from experiments.config.settings import NO_OTHERS_LIMIT, OTHERS_LIMIT_PERCENT
-from experiments.metrics import Outcome
-from tracking.records import OTHERS_CPU, OTHERS_GPU, RepeatCause
+from experiments.config.settings import OTHERS_LIMIT_PERCENT
+from experiments.metrics import UNJUDGED, Outcome
+from tracking.records import OTHERS_CPU, OTHERS_GPU, OVERSUBSCRIBED, RepeatCause
 
 LIMIT = "params.others_limit_percent"
-# Metric -> the load of a side, and what a list of disturbed blocks ends with.
+# Metric -> what other programs did in a run.
 LOADS = {
-    OTHERS_CPU: ("used {:.0f} % of the CPU", "share of all CPUs that other programs used"),
-    OTHERS_GPU: (
-        "used the GPU in {:.0f} % of samples",
-        "share of samples in which other programs used the GPU",
-    ),
+    OTHERS_CPU: "used {:.0f} % of the CPU",
+    OTHERS_GPU: "used the GPU in {:.0f} % of samples",
 }
+# Units with a time, an energy, a temperature or a share of a resource.
+OF_SPEED = re.compile(r"(^|\W)([mµun]?s|sec\w*|min\w*|h|hours?|fps|M?Hz|[km]?[JW]h?|°C|%)(\W|$)")
 
 
 def withhold(finding: Finding, reason: str) -> Finding:
-    """Return a finding without tests, if there is a reason and its outcome depends on it."""
-    if not reason or not finding.row.n_blocks or not depends_on_load(finding.outcome):
+    """Return a finding without tests, if there is a reason and its outcome depends on it.
+
+    A value that is the same in all runs has no test, and no load has changed it.
+    """
+    if not reason or finding.row.p is None or not depends_on_load(finding.outcome):
         return finding
     row = replace(
         finding.row,
@@ -55,34 +58,27 @@ def withhold(finding: Finding, reason: str) -> Finding:
 def warning(findings: Iterable[Finding]) -> tuple[ComparisonWarning, ...]:
     """Return the first lines of a report, one for each reason."""
     loads = dict.fromkeys(finding.busy for finding in findings if finding.busy)
-    text = "times, rates, energy and temperatures have no verdict; measure again on an idle machine"
+    text = (
+        "times, rates, energy and temperatures have no verdict; measure again on an idle machine, "
+        "or with a larger --others_limit_percent"
+    )
     return tuple(
         ComparisonWarning(WarningCode.BUSY_MACHINE, f"{reason[:1].upper()}{reason[1:]}: {text}.")
         for reason in loads
     )
 
 
-def disturbed_blocks(frame: pd.DataFrame) -> tuple[ComparisonWarning, ...]:
-    """Return warnings with the blocks that others disturbed and that count all the same.
-
-    frame: the runs that are used, after every disturbed cell was measured again where it could be.
-    """
-    several = frame["stratum"].nunique() > 1
-    lines = []
-    for metric, (_, label) in LOADS.items():
-        percent, beyond = _excess(frame, metric)
-        loaded = frame.assign(percent=percent)[beyond > 0]
-        groups = loaded.groupby(["stratum", "block_label"], sort=False)["percent"]
-        blocks = []
-        for (stratum, block), used in groups:
-            name = f"{block} [{stratum}]" if several else block
-            blocks.append(f"{name} ({used.max():.0f} %)")
-        if blocks:
-            more = f" and {len(blocks) - NAMED} more" if len(blocks) > NAMED else ""
-            listed = ", ".join(blocks[:NAMED])
-            line = f"Disturbed blocks, not left out: {listed}{more}; {label}."
-            lines.append(ComparisonWarning(WarningCode.DISTURBED_BLOCKS, line))
-    return tuple(lines)
+def load_warnings(frame: pd.DataFrame) -> Iterator[ComparisonWarning]:
+    """Yield the load under which the runs were measured, if it was above the limit in any."""
+    for metric, text in LOADS.items():
+        percent = pd.Series(_percents(frame, metric), frame.index)
+        if (most := percent.max()) > _limit(frame):
+            block = frame["block_label"].iloc[percent.argmax()]
+            line = (
+                f"Measured while other programs {text.format(percent.median())} in the median run, "
+                f"{most:.0f} % at most (block {block})."
+            )
+            yield ComparisonWarning(WarningCode.BACKGROUND_LOAD, line)
 
 
 def repeated_blocks(excluded: Iterable[Exclusion]) -> tuple[ComparisonWarning, ...]:
@@ -114,40 +110,54 @@ def unknown_load(frame: pd.DataFrame, outcomes: Iterable[Outcome]) -> tuple[Comp
 
 
 def depends_on_load(outcome: Outcome) -> bool:
-    """Return whether a busy machine can change the outcome: times, rates, energy, unknown units.
+    """Return whether a busy machine can change the outcome: times, rates, energy, temperatures.
 
-    What is learned, and what is held in memory, does not depend on how fast it goes.
+    What is learned, counted, checked or held in memory does not depend on how fast it goes. A
+    metric without a unit may be a time.
     """
-    return not (outcome.is_learned or outcome.unit == "bytes")
+    if outcome.is_learned:
+        return False
+    if outcome.unit:
+        return OF_SPEED.search(outcome.unit) is not None
+    return not outcome.metric.startswith(UNJUDGED)
 
 
-def busy_reason(*sides: pd.DataFrame) -> str:
-    """Return why times may not be judged: the median cell of a side was disturbed. Else empty.
+def busy_reason(first: pd.DataFrame, second: pd.DataFrame) -> str:
+    """Return why times may not be judged; empty if they may.
 
-    Runs of others record no load and are passed over.
+    The load of the sides differs by more than the limit, beyond chance; or threads and other
+    programs needed more than all CPUs, in the median run of a side. Runs that record no load are
+    passed over.
+
+    Args:
+        first: Runs of a level.
+        second: Runs of the other level, row by row from the same blocks.
     """
-    loads = []
-    for metric, (text, _) in LOADS.items():
-        percents = []
-        for side in sides:
-            percent, beyond = _excess(side, metric)
-            is_finite = np.isfinite(percent)
-            if is_finite.any() and np.median(beyond[is_finite]) > 0:
-                percents.append(float(np.median(percent[is_finite])))
-        loads += [text.format(max(percents))] if percents else []
-    return f"other programs {' and '.join(loads)}" if loads else ""
+    sides, reasons = (first, second), []
+    limit = min(map(_limit, sides))
+    for metric, text in LOADS.items():
+        loads = np.array([_percents(side, metric) for side in sides])
+        a, b = loads[:, np.isfinite(loads).all(axis=0)]
+        if len(a) < MINIMUM_VALUES:
+            continue
+        shift = estimates.trimmed_mean(b - a)
+        if abs(shift.value) > limit and shift.low * shift.high > 0:
+            reasons.append(
+                f"other programs {text.format(b.mean())} in the runs of {second['level'].iloc[0]}, "
+                f"{a.mean():.0f} % in those of {first['level'].iloc[0]}"
+            )
+    needed = [pd.Series(_percents(side, OVERSUBSCRIBED)).median() for side in sides]
+    if (most := np.nanmax([*needed, 0.0])) > limit:
+        reasons.append(f"threads and other programs needed {100 + most:.0f} % of the CPU")
+    return "; ".join(reasons)
 
 
-def _excess(frame: pd.DataFrame, metric: str) -> tuple[Floats, Floats]:
-    """Return each run's load in percent, and its excess over the limit; NaN if unknown.
+def _percents(frame: pd.DataFrame, metric: str) -> Floats:
+    return environment.numbers(frame.reindex(columns=[metric]), metric)
 
-    Of the CPUs others may use as much as the limit. Of a GPU they may use nothing, unless the
-    limit is off.
-    """
-    percent, limits = (
-        environment.numbers(frame.reindex(columns=[name]), name) for name in (metric, LIMIT)
-    )
-    limits = np.where(np.isfinite(limits), limits, OTHERS_LIMIT_PERCENT)
-    if metric == OTHERS_GPU:
-        limits = np.where(limits < NO_OTHERS_LIMIT, 0.0, NO_OTHERS_LIMIT)
-    return percent, percent - limits
+
+def _limit(frame: pd.DataFrame) -> float:
+    """Return the smallest limit of the runs."""
+    limits = _percents(frame, LIMIT)
+    known = limits[np.isfinite(limits)]
+    return float(known.min()) if len(known) else OTHERS_LIMIT_PERCENT

@@ -50,7 +50,7 @@ PHRASES: dict[str, str] = {
     NoEstimate.NOT_MEASURED: "not measured on one side",
     NoEstimate.NO_RATIO: "zero or negative values",
     NoEstimate.TOO_FEW_STRATA: "too few strata for a summary",
-    Withheld.BUSY_MACHINE: "other programs were running",
+    Withheld.BUSY_MACHINE: "disturbed by other programs",
     Decision.IDENTICAL: "the same value in every block",
     Decision.CONSTANT: "a constant difference below the margin",
     Decision.DIFFERENT: "interval lies beyond the margin",

@@ -168,7 +168,7 @@ def judge(table: pd.DataFrame, spec: ComparisonSpec) -> Comparison:
         warnings=(
             *environment.warnings(frame),
             *extended.warnings(frame),
-            *busy.disturbed_blocks(frame),
+            *busy.load_warnings(frame),
             *busy.repeated_blocks(runs.excluded),
             *order.warnings(orders),
             *_cautions(frame, spec, request.outcomes),
