@@ -302,7 +302,7 @@ def _log(
     lines += ["", "The whole report: artifact `report.html`."]
     points = tuple(Point(key, value, 0, began_ms) for key, value in card.figures.items())
     result = {
-        "answer": card.headline[:TEXT_CHARACTERS],
+        "answer": card.short,
         "verdict": " ".join(answer.sentences)[:TEXT_CHARACTERS],
         **note("\n".join(lines)),
         **table_tag(writing.VERDICTS),

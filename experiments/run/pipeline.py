@@ -242,10 +242,10 @@ def _judge_and_report(
     try:
         result, runs = _judge(campaign, progress)
     except UsageError as error:  # a single framework was compared, or a single one succeeded
-        headline = f"No verdict: {error}."
+        headline = short = f"No verdict: {error}."
         sentences = [headline]
     else:
-        sentences, headline = list(result.sentences), result.card.headline
+        sentences, headline, short = list(result.sentences), result.card.answer, result.card.short
         recorder.keep_metrics({**result.extra.metrics, **result.card.figures})
         if result.report is None:
             sentences.append(f"{result.trouble}; resume writes it later.")
@@ -253,7 +253,7 @@ def _judge_and_report(
             recorder.keep_file(result.report.parent)
     sentences += filter(None, [stopped])
     tags = {
-        "answer": headline[:1_000],
+        "answer": short,
         "verdict": " ".join(sentences)[:1_000],
         **_description(campaign, sentences, result),
         **(table_tag(VERDICTS) if result and result.report else {}),

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from textwrap import shorten
 from typing import NamedTuple
 
 from experiments.comparison.report import tables, wording
@@ -20,6 +21,8 @@ from experiments.metrics import QUALITY, is_known
 
 # More than that cannot be read in ten seconds; the tables have all.
 MAX_OUTCOMES, MAX_CLAUSES = 12, 4
+# Characters of the answer in a column of MLflow's list.
+MAX_SHORT = 250
 # Questions that a card answers where they were measured, declared or not.
 QUESTIONS = ("training", "inference", QUALITY)
 _NOT_IN_A_METRIC = re.compile(r"[^\w\-. :/]")
@@ -81,6 +84,7 @@ class AnswerCard:
         facts: name → text: model, data, machine, versions, date, duration, precision.
         outcomes: settled ones first.
         figures: `verdict/…` metrics of the campaign's run.
+        short: answer for a column of MLflow's run list.
         advice: the command that measures what would settle it.
     """
 
@@ -96,6 +100,7 @@ class AnswerCard:
     outcomes: Sequence[OutcomeLine]
     left_out: int
     figures: Mapping[str, float]
+    short: str = ""
     advice: Advice | None = None
 
     @property
@@ -108,12 +113,6 @@ class AnswerCard:
     def without_answer(self, sentences: Sequence[str]) -> list[str]:
         """Return the sentences that the card does not already have as its answer."""
         return [text for text in sentences if text not in (self.settled, self.unsettled)]
-
-    @property
-    def headline(self) -> str:
-        """Answer with the number of warnings."""
-        count = len(self.warnings)
-        return f"{self.answer} ({count} warning{'s' * (count > 1)})" if count else self.answer
 
 
 def build_card(
@@ -152,6 +151,7 @@ def build_card(
         lines,
         max(0, len(shown) - MAX_OUTCOMES),
         {} if comparison.smoke else _figures(headlines),
+        shorten(_short(comparison, headlines) or settled or unsettled, MAX_SHORT, placeholder=" …"),
         _advice(chosen, more_blocks) if more_blocks and not comparison.smoke else None,
     )
 
@@ -193,6 +193,26 @@ def _advice(headlines: Sequence[Finding], more_blocks: MoreBlocks) -> Advice | N
         return None
     advice = more_blocks(sample_size.more_blocks(needed), needed.row.stratum)
     return advice and replace(advice, what=f"{advice.what} (for {needed.outcome.label})")
+
+
+def _short(comparison: Comparison, findings: Sequence[Finding]) -> str:
+    """Return `TensorFlow: training 1.18× slower, memory equivalent`; empty without a finding."""
+    if comparison.smoke:
+        return ""
+    texts: dict[str, list[str]] = {
+        wording.level_name(failure.level, comparison.factor): [
+            f"{failure.failed} of {failure.runs} runs failed"
+        ]
+        for failure in comparison.failures
+    }
+    for finding in findings:
+        verdict = finding.row.verdict
+        if finding.decision in (Decision.DIFFERENT, Decision.SIZE_OPEN):
+            verdict = wording.effect(finding)
+            verdict += ", size open" * (finding.decision is Decision.SIZE_OPEN)
+        name = wording.level_name(finding.row.b, comparison.factor)
+        texts.setdefault(name, []).append(f"{finding.outcome.question} {verdict}")
+    return "; ".join(f"{name}: {', '.join(parts)}" for name, parts in texts.items())
 
 
 def _question(comparison: Comparison, findings: Sequence[Finding]) -> str:
