@@ -52,7 +52,8 @@ def page(entry: Entry, words: Sequence[str]) -> str:
     for group in dict.fromkeys(field.metadata["group"] for field in shown):
         lines += ["", f"{group}:"]
         for field in (field for field in shown if field.metadata["group"] == group):
-            head = f"  --{field.name} {settings.to_text(preset.get(field.name, field.default))} "
+            default = settings.to_text(preset.get(field.name, field.default))
+            head = f"  --{field.name.rstrip('_')} {default} "
             if is_complete:
                 lines += [head.rstrip(), *_wrapped(_description(field, entry), INDENT)]
             else:
