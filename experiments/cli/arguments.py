@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import keyword
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,8 @@ def options(words: Sequence[str], entry: Entry | None = None) -> dict[str, str]:
             )
         option, equals, value = word.partition("=")
         name, label = option[2:].replace("-", "_"), plain.short(option)
+        if keyword.iskeyword(name):  # no field of a dataclass can have this name
+            name += "_"
         has_value = bool(equals or (rest and not rest[0].startswith("--")))
         if entry and not has_value and name in entry.flags:
             value = "true"

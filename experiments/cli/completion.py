@@ -103,5 +103,9 @@ def _option(entry: Entry, name: str, field: dataclasses.Field[Any]) -> click.Opt
     kind = click.Path() if field.metadata["path"] else Values(values)
     flag_value = "true" if name in entry.flags else None
     return click.Option(
-        [f"--{name}"], type=kind, help=field.metadata["help"], is_flag=False, flag_value=flag_value
+        [f"--{name.rstrip('_')}"],
+        type=kind,
+        help=field.metadata["help"],
+        is_flag=False,
+        flag_value=flag_value,
     )

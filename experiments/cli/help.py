@@ -13,24 +13,31 @@ from experiments.cli.entries import Entry
 from experiments.config import settings
 from tracking.errors import UsageError
 
-USAGE = """evenhand: the same model in every framework, one honest verdict, all of it in MLflow.
-
-usage: evenhand NAME --setting value …          the same: python -m experiments NAME …,
-                                                mlflow run . -e NAME -P setting=value …
-       evenhand NAME [--preset PRESET] --help   its settings, with the defaults of that preset
-       evenhand NAME --help all                 all settings, with their bounds, and the presets
-       evenhand --version
-       evenhand --completion bash|zsh|fish      a script for the shell, which completes these
-"""
-INDENT, SHORT_INDENT = 6, 34
+TITLE = "evenhand: the same model in every framework, one honest verdict, all of it in MLflow."
+USAGE = {
+    "evenhand NAME --setting value …": "the same: python -m experiments NAME …, "
+    "mlflow run . -e NAME -P setting=value …",
+    "evenhand NAME [--preset PRESET] --help": "its settings, with the defaults of that preset",
+    "evenhand NAME --help all": "all settings, with their bounds, and the presets",
+    "evenhand --version": "the version of evenhand",
+    "evenhand --completion bash|zsh|fish": "a script for the shell, which completes these",
+}
+# Options without an experiment or command.
+OPTIONS = ("--help", "--version", "--completion")
+INDENT, COLUMN = 6, 20
 ALL = "all"
 
 
 def overview() -> str:
     """Return the names of all experiments and commands, a line each."""
-    lines = [USAGE]
+    lines = [*_wrapped(TITLE), "", "usage:"]
+    for form, text in USAGE.items():
+        lines += _beside(f"  {form}", text)
+    lines.append("")
     for title, names in {"experiments": studies.available(), "other": commands.available()}.items():
-        lines += [f"{title}:", *(f"  {name:16} {entries.load(name).title}" for name in names)]
+        lines.append(f"{title}:")
+        for name in names:
+            lines += _beside(f"  {name}", entries.load(name).title)
     return "\n".join(lines)
 
 
@@ -48,17 +55,20 @@ def page(entry: Entry, words: Sequence[str]) -> str:
     preset = settings.of_preset(entry.presets, _partial_options(entry, words))
     fields = settings.for_users(entry.settings)
     shown = [field for field in fields if is_complete or not field.metadata["advanced"]]
-    lines = [f"usage: evenhand {entry.name} [--setting value] …", "", *_wrapped(entry.title)]
+    usage = f"usage: evenhand {entry.name} [--setting value] …"
+    lines = [*_wrapped(usage), "", *_wrapped(entry.title)]
     for group in dict.fromkeys(field.metadata["group"] for field in shown):
         lines += ["", f"{group}:"]
         for field in (field for field in shown if field.metadata["group"] == group):
-            head = f"  --{field.name} {settings.to_text(preset.get(field.name, field.default))} "
+            default = settings.to_text(preset.get(field.name, field.default))
+            head = f"  --{field.name.rstrip('_')} {default}"
             if is_complete:
-                lines += [head.rstrip(), *_wrapped(_description(field, entry), INDENT)]
+                lines += [
+                    *_wrapped(head.lstrip(), 2),
+                    *_wrapped(_description(field, entry), INDENT),
+                ]
             else:
-                width = max(_columns() - max(len(head), SHORT_INDENT), 2)
-                text = textwrap.shorten(field.metadata["help"], width, placeholder=" …")
-                lines.append(head.ljust(SHORT_INDENT) + text)
+                lines += _beside(head, field.metadata["help"])
     if is_complete and entry.presets:
         lines += ["", "presets:"]
         for name, values in entry.presets.items():
@@ -90,15 +100,22 @@ def _description(field: Field[Any], entry: Entry) -> str:
     return f"{rules['help']} ({accepted})" if accepted else str(rules["help"])
 
 
+def _beside(head: str, text: str) -> list[str]:
+    """Return a text in the column behind a head, or below a head that is too long for that."""
+    lines = _wrapped(text, COLUMN)
+    if len(head) < COLUMN:
+        return [head.ljust(COLUMN) + lines[0].lstrip(), *lines[1:]]
+    return [*_wrapped(head.lstrip(), 2), *lines]
+
+
 def _wrapped(text: str, indent: int = 0) -> list[str]:
     space = " " * indent
     return textwrap.wrap(
         text,
-        max(_columns(), 40),
+        max(_columns(), indent + 10),
         initial_indent=space,
         subsequent_indent=space,
         break_on_hyphens=False,
-        break_long_words=False,
     )
 
 

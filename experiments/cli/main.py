@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from experiments.cli import arguments, entries, help
 from experiments.cli.codes import DONE, FAILED, WRONG_CALL
-from experiments.config import shell
+from experiments.config import settings, shell
 from experiments.config.stopping import STOP, Interrupted
 from tracking import mlflow_defaults, plain
-from tracking.errors import EvenhandError, UsageError
+from tracking.errors import ErrorCode, EvenhandError, UsageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -63,6 +63,10 @@ def _dispatch(words: Sequence[str]) -> int:
         print(completion.script(rest))
     elif {"-h", "--help"} & set(rest):
         print(help.page(entries.load(name), rest))
+    elif name.startswith("-"):
+        right = settings.suggestion(name, help.OPTIONS)
+        text = f"there is no option '{plain.short(name)}' before a name{right}"
+        raise UsageError(ErrorCode.UNKNOWN_NAME, text)
     else:
         entry = entries.load(name)
         return entry.run(arguments.with_named_models(arguments.options(rest, entry)))

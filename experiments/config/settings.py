@@ -149,7 +149,7 @@ class CampaignSettings:
 
     preset: str = setting(
         "demo",
-        "a named set of settings; other settings of the call override it",
+        "a set of settings; others of the call override it",
         group="design",
         affects_measurement=False,
         searchable=False,
@@ -330,7 +330,6 @@ class CampaignSettings:
         group="machine",
         affects_measurement=False,
         searchable=False,
-        advanced=True,
     )
     repeat_odd_block: bool = setting(
         True,
@@ -434,7 +433,6 @@ class CampaignSettings:
         group="verdict",
         affects_measurement=False,
         searchable=False,
-        advanced=True,
     )
     figures: bool = setting(
         True,
@@ -828,12 +826,11 @@ def suggestion(name: str, names: Collection[str], help: str = "--help all") -> s
         help: What lists them.
 
     Returns:
-        The closest name, or all of them if none is close; of many the three closest.
+        The closest name; if none is close, a few names, or what lists many.
     """
     close = difflib.get_close_matches(name, names, n=1)
     if close:
         return f"; did you mean {close[0]}?"
     if len(names) <= MAX_LISTED:
         return f"; have {', '.join(names) or 'none'}"
-    closest = difflib.get_close_matches(name, names, n=3, cutoff=0)
-    return f"; the closest of {len(names)} are {', '.join(closest)}; {help} lists them"
+    return f"; {help} lists all {len(names)}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any, ClassVar
@@ -13,6 +14,19 @@ import numpy as np
 from models.contract import Batch, ErrorCode, ModelError, Weights
 
 Size = int | tuple[int, int]
+# Public names (docs/own-model.md) that a spec.py needs no longer, and what they return.
+DEPRECATED: dict[str, Callable[[ImageSpec], Any]] = {
+    "shapes": lambda spec: spec.shapes(),
+    "parameters": lambda spec: spec.shapes().parameters,
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in DEPRECATED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    text = f"{__name__}.{name} is deprecated: a spec.py needs it no longer; remove its import"
+    warnings.warn(text, FutureWarning, stacklevel=2)
+    return DEPRECATED[name]
 
 
 class Shapes(dict[str, tuple[int, ...]]):
@@ -156,6 +170,7 @@ class ImageSpec(ABC):
         classes: Number of classes.
         least_side: Smallest height and width of an image, in pixels.
         only_side: The only height and width of an image, None if there are several.
+        only_classes: The only number of classes, None if there are several.
         channels: Channels of an image.
         small: Sizes of the small version for the parity gate; the rest is as in the whole one.
         probe_side: Height and width of the gate's images.
@@ -165,6 +180,7 @@ class ImageSpec(ABC):
 
     least_side: ClassVar[int] = 1
     only_side: ClassVar[int | None] = None
+    only_classes: ClassVar[int | None] = None
     channels: ClassVar[int] = 3
     small: ClassVar[Mapping[str, Any]] = {}
     probe_side: ClassVar[int] = 64
@@ -174,6 +190,9 @@ class ImageSpec(ABC):
             raise ModelError(
                 ErrorCode.INVALID_VALUE, f"classes must be at least 1, not {self.classes}"
             )
+        if self.classes != (self.only_classes or self.classes):
+            text = f"the network has {self.only_classes} classes, and is asked for {self.classes}"
+            raise ModelError(ErrorCode.INVALID_VALUE, text)
 
     def refuses(self, side: int) -> str:
         """Return the reason for which square images of this side do not go through, or ""."""

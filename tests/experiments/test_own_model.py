@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import models
 from experiments.cli.codes import DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from models import own
@@ -45,7 +46,7 @@ def runs_of(place: Place, kind: str) -> list[StoredRun]:
 @pytest.mark.slow
 def test_tutorial_can_be_followed(place: Place) -> None:
     names = [command.words[1] for command in TUTORIAL]
-    assert names == ["new", "parity", "classification", "new", "classification"]
+    assert names == ["new", "new", "parity", "parity", "classification", "new", "classification"]
     for command in TUTORIAL:
         done = run(place, *command.words[1:])
         # one block gives no verdict
@@ -88,6 +89,78 @@ def test_vision_transformer_is_proven_and_measured(place: Place, frameworks: str
     outcomes = {cell.tags["framework"]: cell.tags["outcome"] for cell in cells}
     assert outcomes == dict.fromkeys(frameworks.split(","), "ok")
     assert {cell.metrics["model/trainable_parameters"] for cell in cells} == {53_482.0}
+
+
+NETWORK = """
+from torch import nn
+
+
+def small(num_classes=7):
+    norm, pool = nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1)
+    layers = nn.Conv2d(1, 4, 3, bias=False), norm, nn.ReLU(), pool, nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(4, num_classes))
+
+
+class Fixed(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(28 * 28, 10))
+
+
+def in_parts():
+    return nn.LSTM(3, 4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "sizes", "files"),
+    [
+        ("torchvision:resnet18", (3, 8, None, 1_000, (11_689_512, 9_600)), 2),
+        ("torch:nets:small", (1, 8, None, 7, (36 + 8 + 4 * 7 + 7, 8)), 3),
+        ("torch:nets:Fixed", (1, 28, 28, 10, (7_850, 0)), 3),
+    ],
+)
+def test_network_in_pytorch_becomes_a_model(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    sizes: tuple[int, int, int | None, int, tuple[int, int]],
+    files: int,
+) -> None:
+    """Its cells start in other folders than that of its module."""
+    name = f"from_{source.rpartition(':')[2].lower()}"
+    (place.folder / "nets.py").write_text(NETWORK)
+    done = run(place, "new", "model", name, f"--from={source}", f"--output={place.folder}/models")
+    assert done.returncode == DONE, done.stderr
+    folder = place.folder / "models" / name
+    assert len(list(folder.iterdir())) == files
+    monkeypatch.setenv(own.FOLDERS, "")
+    definition = models.spec(own.add(folder))
+    kind, spec = definition.Spec, definition.Spec()
+    counts = definition.parameters(spec)
+    assert (kind.channels, kind.least_side, kind.only_side, spec.classes, counts) == sizes
+    (place.folder / "nets.py").unlink()
+    few = ("--steps_per_epoch=8", "--image_size=28", "--batch_size=16", "--threads=1")
+    call = ("classification", f"--model={folder}/", "--frameworks=pytorch")
+    done = run(place, *call, *few, *ONE_BLOCK)
+    assert done.returncode == NO_VERDICT, done.stdout + done.stderr
+    (cell,) = runs_of(place, "cell")
+    assert cell.tags["outcome"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("torchvision:resnet19", "resnet19"),
+        ("torch:nothing:small", "No module named 'nothing'"),
+        ("torch:nets:in_parts", "(n, classes)"),
+    ],
+)
+def test_network_that_cannot_be_described_is_one_line(place: Place, source: str, part: str) -> None:
+    (place.folder / "nets.py").write_text(NETWORK)
+    done = run(place, "new", "model", "mine", f"--from={source}")
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, part in line) == (WRONG_CALL, True), line
+    assert not (place.folder / "mine").exists()
 
 
 @pytest.mark.slow
@@ -145,6 +218,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("new model lenet", "name=lenet"),
         ("new model My-Net", "My-Net"),
         ("new models a", "choose model, dataset"),
+        ("new model a --from=torchvision", "torchvision:resnet18"),
+        ("new dataset a --from=torch:nets:small", "new model a"),
         ("new model broken", "name=broken"),
         ("classification --model=./nowhere/", "spec.py"),
         ("classification --model=./lenet/", "lenet"),

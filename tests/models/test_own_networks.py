@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -9,15 +11,79 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
+import models
 from models import own
 from models.contract import ErrorCode, ModelError
 from models.frameworks import missing
 from models.parity import ParityRequest, gate
 from models.testing import check_equality, check_initial_weights, check_sizes
+from tests.conftest import ROOT
 from tests.models.children import run_in
 from tests.models.test_contract import slow_unless
 
 EXAMPLE = Path(__file__).parent / "own" / "vision_transformer"
+# As `evenhand new model` wrote it until 2026-11-25; its files do not change.
+WRITTEN_EARLIER = Path(__file__).parent / "own" / "written_earlier"
+# Parameters of the public names. One that is removed or renamed needs a deprecation first.
+PUBLIC = {
+    "models.contract": {"Batch": "inputs targets weights"},
+    "models.layers.images": {
+        "ImageSpec": "classes",
+        "Shapes": "",
+        "Shapes.convolution": "self path outputs inputs size bias",
+        "Shapes.norm": "self path channels",
+        "Shapes.linear": "self path outputs inputs",
+        "Shapes.layer_norm": "self path width",
+        "Shapes.scale": "self path width",
+        "Shapes.embedding": "self path rows width",
+        "Shapes.attention": "self path width",
+        "initial_weights": "spec rng",
+        "probe_batch": "spec side rng rows",
+    },
+    "models.layers.pytorch": {
+        "Attention": "width heads dropout",
+        "OneBiasCell": "inputs size",
+        "OneBiasLSTM": "inputs size bidirectional",
+        "PositionEmbedding": "rows width",
+        "Scale": "width",
+        "gelu": "",
+        "of_images": "network",
+    },
+    "models.layers.keras": {
+        "attention": "x heads path dropout",
+        "average_pool": "x size strides padding",
+        "convolution": "x filters size path strides padding bias",
+        "depthwise": "x size path strides bias",
+        "dropout": "x rate path",
+        "embedding": "tokens rows width path",
+        "flatten": "x",
+        "gelu": "x",
+        "images": "channels side",
+        "layer_norm": "x path epsilon",
+        "linear": "x outputs path",
+        "max_pool": "x size strides padding",
+        "network": "inputs outputs name",
+        "norm": "x path epsilon",
+        "position_embedding": "x rows path",
+        "scale": "x path",
+    },
+    "models.transfer": {
+        "AS_IS": "",
+        "Arrays": "",
+        "CONVOLUTION": "",
+        "DEPTHWISE": "",
+        "LINEAR": "",
+        "Layout": "to_torch to_keras",
+        "SEQUENCE": "",
+        "weight_rule": "kind",
+    },
+    "experiments.datasets.labelled.raw": {
+        "Pictures": "name source key classes labels training pictures files",
+        "digest_of": "paths",
+        "held_out": "labels",
+        "of_arrays": "arrays",
+    },
+}
 GELU = 'gelu(linear(layer_norm(x, f"{path}.norm2")'
 
 
@@ -32,6 +98,48 @@ def test_example_keeps_the_contract() -> None:
     check_sizes(name, (53_482, 0))
     check_initial_weights(name)
     check_equality(name, ("pytorch", "tensorflow", "keras-torch"))
+
+
+# Prints the parameters of names, {module: names}; those without a default have a star.
+PARAMETERS = """
+import importlib, inspect, json, operator, sys
+from models.frameworks import open_framework
+open_framework("keras-torch", device="cpu", threads=1, precision="float64", seed=0)
+signatures = {}
+for module, names in json.loads(sys.argv[1]).items():
+    for name in names:
+        value = operator.attrgetter(name)(importlib.import_module(module))
+        named = inspect.signature(value).parameters.values() if names[name] else ()
+        signatures[f"{module}.{name}"] = [[at.name, at.default is at.empty] for at in named]
+with open(sys.argv[2], "w") as file:
+    json.dump(signatures, file)
+"""
+
+
+def test_public_names_change_only_with_a_deprecation(tmp_path: Path) -> None:
+    """Names that docs/own-model.md promises, with their parameters; new ones have defaults."""
+    page = (ROOT / "docs" / "own-model.md").read_text().partition("## Names that stay")[2]
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", page, re.MULTILINE)
+    documented = {module: re.findall(r"`(\w+)`", names) for module, names in rows}
+    public = {
+        module: [name for name in names if "." not in name] for module, names in PUBLIC.items()
+    }
+    assert documented == public
+    run_in("keras-torch", "-c", PARAMETERS, json.dumps(PUBLIC), str(tmp_path / "signatures"))
+    signatures = json.loads((tmp_path / "signatures").read_text())
+    for module, names in PUBLIC.items():
+        for name, text in names.items():
+            parameters, pinned = signatures[f"{module}.{name}"], text.split()
+            assert [parameter for parameter, _ in parameters][: len(pinned)] == pinned
+            assert not any(is_required for _, is_required in parameters[len(pinned) :])
+
+
+def test_model_written_earlier_is_equal_and_warned_about() -> None:
+    name = own.add(WRITTEN_EARLIER)
+    with pytest.warns(FutureWarning, match="parameters"):
+        assert models.spec(name).Spec().shapes().parameters == (5_418, 0)
+    rows = gate(ParityRequest(name), ["pytorch", "keras-torch"])
+    assert all(row.equal for row in rows)
 
 
 def request_with_fault(folder: Path, file: str, right: str, wrong: str) -> ParityRequest:

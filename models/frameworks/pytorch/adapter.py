@@ -77,13 +77,18 @@ class Adapter(TorchDevice, FrameworkOnDevice):
 
     def parameter_counts(self, network: nn.Module) -> tuple[int, int]:
         trainable = sum(tensor.numel() for tensor in network.parameters() if tensor.requires_grad)
-        return trainable, sum(tensor.numel() for tensor in _state(network).values()) - trainable
+        return trainable, sum(
+            tensor.numel() for tensor in introspection.state(network).values()
+        ) - trainable
 
     def weights(self, network: nn.Module) -> Weights:
-        return {name: tensor.numpy(force=True).copy() for name, tensor in _state(network).items()}
+        return {
+            name: tensor.numpy(force=True).copy()
+            for name, tensor in introspection.state(network).items()
+        }
 
     def load_weights(self, network: nn.Module, weights: Mapping[str, Array]) -> None:
-        state = _state(network)
+        state = introspection.state(network)
         check_weights(weights, {name: tuple(tensor.shape) for name, tensor in state.items()})
         for name, tensor in state.items():
             tensor.copy_(torch.tensor(weights[name]))
@@ -296,15 +301,6 @@ def _set_mode(network: nn.Module, *, training: bool) -> None:
     """Set the mode if it is another: the call walks over all modules, in each step and request."""
     if network.training is not training:
         network.train(training)
-
-
-def _state(network: nn.Module) -> dict[str, Tensor]:
-    """Return the state_dict without BatchNorm's step counters, which no kernel reads."""
-    return {
-        name: tensor
-        for name, tensor in network.state_dict().items()
-        if not name.endswith("num_batches_tracked")
-    }
 
 
 def _logits(network: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:

@@ -1,8 +1,12 @@
-"""Calls of PyTorch's layers, observed with hooks, and the kernels of its optimizers."""
+"""Sizes of PyTorch's networks, calls of their layers, and the kernels of optimizers."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,10 +15,103 @@ from torch import Tensor, nn
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._pytree import tree_leaves
 
-from models.contract import Array
+from models.contract import Array, ErrorCode, ModelError
 from models.frameworks.introspection import Call
 
 RATE = "p"
+# Heights and widths of images, and numbers of classes, that a network is tried with.
+SIDES = (8, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 150, 160, 192, 224, 256, 299, 384)
+CLASSES = (11, 12)
+
+
+@dataclass(frozen=True)
+class NetworkDescription:
+    """Sizes of a network of images, for its `spec.py`.
+
+    Attributes:
+        channels: Channels of an image.
+        least_side: Smallest height and width of an image, in pixels.
+        only_side: The only height and width of an image, None if there are several.
+        classes: Number of classes, by default if there are several.
+        argument: Name of the argument that sets the number of classes; empty if there is none.
+        shapes: Shape of each weight by name; None for the number of classes.
+    """
+
+    channels: int
+    least_side: int
+    only_side: int | None
+    classes: int
+    argument: str
+    shapes: dict[str, tuple[int | None, ...]]
+
+
+def describe(make: Callable[..., nn.Module]) -> NetworkDescription:
+    """Return the sizes of a network, from its weights and from trials.
+
+    Args:
+        make: Returns the network: forward(images (n, channels, height, width)) -> (n, classes).
+
+    Raises:
+        ModelError: for another kind of network.
+    """
+    argument, (network, other) = _of_several_classes(make)
+    shapes = dict[str, tuple[int | None, ...]]()
+    for (name, tensor), resized in zip(state(network).items(), state(other).values(), strict=True):
+        if not tensor.is_floating_point():
+            raise ModelError(
+                ErrorCode.UNSUPPORTED, f"{name} has {tensor.dtype}, not numbers to train"
+            )
+        pairs = list(zip(tensor.shape, resized.shape, strict=True))
+        if any(size != after and (size, after) != CLASSES for size, after in pairs):
+            text = f"the shape of {name} depends on {argument} in more than one number"
+            raise ModelError(ErrorCode.UNSUPPORTED, text)
+        shapes[name] = tuple(size if size == after else None for size, after in pairs)
+    kernels = [tensor.shape[1] for tensor in network.parameters() if tensor.ndim == 4]
+    network.eval()
+    for channels in kernels[:1] or (3, 1):
+        sides = (side for side in SIDES if _logits(network, 1, channels, side) is not None)
+        if first_sides := list(islice(sides, 2)):
+            break
+    else:
+        text = f"no images of {SIDES[0]} to {SIDES[-1]} pixels a side go through it to (n, classes)"
+        raise ModelError(ErrorCode.UNSUPPORTED, text)
+    logits = _logits(network.train(), 2, channels, first_sides[0])
+    if logits is None or (argument and logits.shape[1] != CLASSES[0]):
+        text = "in training it does not return logits (n, classes) alone"
+        raise ModelError(ErrorCode.UNSUPPORTED, text)
+    classes = logits.shape[1]
+    if argument:
+        default = inspect.signature(make).parameters.get(argument)
+        classes = default.default if default and isinstance(default.default, int) else 1_000
+    only_side = first_sides[0] if len(first_sides) == 1 else None
+    return NetworkDescription(channels, first_sides[0], only_side, classes, argument, shapes)
+
+
+def _of_several_classes(make: Callable[..., nn.Module]) -> tuple[str, list[nn.Module]]:
+    """Return the argument for the number of classes, if there is one, and two networks."""
+    for argument in ("num_classes", "classes"):
+        with suppress(TypeError):
+            return argument, [make(**{argument: classes}) for classes in CLASSES]
+    return "", [make()] * 2
+
+
+def _logits(network: nn.Module, rows: int, channels: int, side: int) -> Tensor | None:
+    """Return the outputs for images of zeros; None if the network does not take them."""
+    try:
+        with torch.no_grad():
+            outputs = network(torch.zeros(rows, channels, side, side))
+    except Exception:
+        return None
+    return outputs if isinstance(outputs, Tensor) and outputs.ndim == 2 else None
+
+
+def state(network: nn.Module) -> dict[str, Tensor]:
+    """Return the state_dict without BatchNorm's step counters, which no kernel reads."""
+    return {
+        name: tensor
+        for name, tensor in network.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
 
 
 def droppers(network: nn.Module) -> dict[str, nn.Module]:
