@@ -1,14 +1,27 @@
-"""NVIDIA devices that a CUDA program sees: the only module that imports nvidia-ml-py."""
+"""NVIDIA devices that a CUDA program sees: the only module that imports nvidia-ml-py.
+
+As a program it prints their names.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from .provenance import VISIBLE  # relative as in that module
-
+# Devices that a CUDA program sees.
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+# One of them exists where programs reach a GPU: Linux, its subsystem on Windows, Jetson.
+DRIVER = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvmap"))
+LIBRARY = "libnvidia-ml.so.1"
+ANSWER_SECONDS = 2
+UNKNOWN = "not known: the NVIDIA driver gave no answer"
 SHARED_CARD = "MIG shares the card: the driver counts this for all of its instances together"
 
 # Reasons for slower clocks; idling and the user's own settings (bits 0, 1, 8) do not count.
@@ -176,6 +189,35 @@ def names() -> list[str]:
     return [f"{card.name} (driver {driver})" for card in cards]
 
 
+def names_from_helper() -> list[str]:
+    """Return `names()` of another process, which a driver may hang or end; else `UNKNOWN`.
+
+    No process starts where neither a device nor a library path shows a driver.
+    """
+    folders = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
+    if not any(map(os.path.exists, (*DRIVER, *(Path(text, LIBRARY) for text in folders)))):
+        return []
+    try:
+        helper = subprocess.Popen(
+            [sys.executable, "-P", __file__],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return [UNKNOWN]
+    try:
+        answer: list[str] = json.loads(helper.communicate(timeout=ANSWER_SECONDS)[0])
+    except ValueError:
+        return [UNKNOWN]
+    except subprocess.TimeoutExpired:
+        helper.kill()
+        with suppress(subprocess.TimeoutExpired):  # a call into the driver may be unkillable
+            helper.communicate(timeout=0.1)
+        return [UNKNOWN]
+    return answer
+
+
 def _cards() -> list[list[Card]]:
     """Return, for each GPU in the order of the PCI bus, itself or its MIG instances."""
     import pynvml
@@ -222,3 +264,7 @@ def _named(entry: str, cards: list[list[Card]]) -> Card | None:
             first = instances[0]
             chosen += [first] if (first.parent or first.uuid).startswith(entry) else []
     return chosen[0] if len(chosen) == 1 else None
+
+
+if __name__ == "__main__":
+    print(json.dumps(names()))

@@ -39,8 +39,6 @@ IMMATERIAL = re.compile(
     r"|KERAS_(BACKEND|TORCH_DEVICE|HOME)|NVIDIA_(?!TF32)\w+|TF_(CONFIG|CPP_\w+)|TORCH_HOME"
     r"|XLA_PYTHON_CLIENT_(PREALLOCATE|MEM_FRACTION)|NCCL_(VERSION|DEBUG\w*)"
 )
-# Devices that a CUDA program sees.
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 ROOT = Path(__file__).resolve().parent.parent
 # Ends of lines that look like secrets, and passwords in addresses: every user reads tags.
 SECRET_TEXT = re.compile(
@@ -190,9 +188,10 @@ def changes() -> str:
 
 @cache
 def gpus() -> list[str]:
+    """Return the names of CUDA's devices; in a user's process, a helper reads them."""
     from . import nvml
 
-    return nvml.names()
+    return nvml.names() if __package__ == "tracking" else nvml.names_from_helper()
 
 
 def git(*arguments: str, folder: Path | None = None, timeout_seconds: float = 10) -> str:

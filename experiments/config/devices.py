@@ -13,15 +13,13 @@ from experiments.config import variation
 from experiments.config.settings import CampaignSettings
 from tracking import cpus, provenance
 from tracking.errors import ErrorCode, UsageError
-from tracking.provenance import VISIBLE
+from tracking.nvml import DRIVER, VISIBLE
 
 # JAX allocates three quarters of a GPU when it starts: more than a cell needs.
 XLA_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
 # New name of the last variable: JAX refuses both together.
 XLA_FRACTION = "XLA_CLIENT_MEM_FRACTION"
 CPU_SENSOR_SECONDS, CUDA_SENSOR_SECONDS, SHORTEST_SENSOR_SECONDS = 0.5, 0.1, 0.05
-# One of them exists where programs reach a GPU: Linux, its subsystem on Windows, Jetson.
-DRIVER = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvmap"))
 # Variables that override the settings of every cell, each with its remedy.
 REFUSED = {
     "NVIDIA_TF32_OVERRIDE": "it overrides the precision of every framework; "

@@ -61,7 +61,7 @@ def _visible_gpu(context: Context) -> None:
     sensors = Sensors(device="cuda")
     if matches and sensors.gpus and (number := re.fullmatch(r"gpu_(\d+)", sensors.gpus[0])):
         context.equal("NVML index that the sensors read", int(number[1]), matches[0].index)
-    hidden = probe("device_of", {provenance.VISIBLE: ""}, framework="pytorch")
+    hidden = probe("device_of", {nvml.VISIBLE: ""}, framework="pytorch")
     context.equal("device=auto with CUDA_VISIBLE_DEVICES empty", hidden["device"], "cpu")
 
 

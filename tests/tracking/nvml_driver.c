@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 
@@ -53,7 +54,16 @@ static unsigned instances(unsigned card) {
     return (unsigned)count;
 }
 
-int nvmlInitWithFlags(unsigned flags) { (void)flags; return OK; }
+/* `init` is how a broken driver behaves: 1 hangs, 2 crashes, 3 ends the process. */
+int nvmlInitWithFlags(unsigned flags) {
+    double how = flags * 0;
+    read_answer("init", &how);
+    if (how == 1) sleep(600);
+    if (how == 2) abort();
+    if (how == 3) exit(0);
+    return OK;
+}
+
 int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int code) { return code == NOT_SUPPORTED ? "Not Supported" : "Unknown Error"; }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "600.00"); return OK; }

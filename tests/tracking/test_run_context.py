@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import mlflow
 import pytest
@@ -20,7 +21,7 @@ from experiments.comparison.runs.warning import WarningCode
 from models import frameworks
 from tests.conftest import Place
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
-from tracking import provenance
+from tracking import nvml, provenance
 from tracking.technical import unpack_tags
 
 # Runs of a script, by name. Names of our packages belong to the user's project here.
@@ -127,6 +128,35 @@ def test_every_new_run_of_a_script_gets_the_tags_of_the_schema(place: Place) -> 
         assert not {"cpu", "version.scipy"} & tags[name].keys()
     assert ids["models"] == "user"
     assert not HEAVY & set(ids["imported"])
+
+
+# A script that prints how long its run took to begin, and the run's GPUs.
+TIMED = """
+import time
+import mlflow
+
+began = time.monotonic()
+with mlflow.start_run() as run:
+    seconds = time.monotonic() - began
+print(seconds, run.data.tags["gpu"])
+"""
+
+
+@pytest.mark.parametrize("init", range(1, 4), ids=["hangs", "crashes", "exits"])
+def test_broken_driver_costs_a_script_the_tag_only(place: Place, driver: Driver, init: int) -> None:
+    driver.answers(init=init)
+    seconds, tag = script(place, TIMED, **driver.environment).split(maxsplit=1)
+    assert tag.strip() == nvml.UNKNOWN
+    assert float(seconds) < nvml.ANSWER_SECONDS + 8  # beginning a run takes a loaded machine 5 s
+
+
+def test_no_process_starts_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")  # cannot start
+    monkeypatch.setattr(nvml, "DRIVER", ())
+    assert nvml.names_from_helper() == []
+    monkeypatch.setattr(nvml, "DRIVER", (Path("/dev/null"),))
+    assert nvml.names_from_helper() == [nvml.UNKNOWN]
 
 
 @pytest.fixture
