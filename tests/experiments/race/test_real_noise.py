@@ -11,14 +11,12 @@ import json
 import os
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 
 from experiments.comparison.verdicts.decision import Decision
 from tests import neighbours
 from tests.conftest import Place
-from tests.experiments.race import races
 
 WORK = """
 import sys
@@ -36,11 +34,14 @@ def race(place: Place, slowdown: float, number: int) -> dict[str, object]:
     command = f"{shlex.quote(sys.executable)} work.py"
     journal = place.folder / f"journal-{number}"
     options = {"until": "settled", "blocks": "6", "max_blocks": "40", "seed": str(number)}
-    options |= {"journal": str(journal), "cold": "false"}
-    levels = (f"old={command} 1", f"new={command} {slowdown}")
-    done = place.call(*races.command(place, *levels, **options))
+    options |= {"journal": str(journal), "cache": str(place.cache)}
+    done = place.call(
+        *(sys.executable, "-m", "experiments", "race"),
+        *(f"--level=old={command} 1", f"--level=new={command} {slowdown}"),
+        *(f"--{name}={text}" for name, text in options.items()),
+    )
     assert done.returncode in (0, 3), done.stdout + done.stderr
-    (report,) = Path(journal).glob("*/report/comparison.json")
+    (report,) = journal.glob("*/report/comparison.json")
     rows = json.loads(report.read_text())["rows"]
     return next(row for row in rows if row["metric"] == "wall_seconds")
 
