@@ -6,7 +6,9 @@ import datetime
 import hashlib
 import json
 import math
+import os
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 
 from experiments.config import shell
 from experiments.config.console import Display
-from tracking import accounts, clock, plain
+from tracking import accounts, clock, limits, plain
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.records import (
     BETWEEN_WARNINGS,
@@ -79,7 +81,8 @@ def import_files(format: str, files: Sequence[str], experiment: str, display: Di
         display: Shows the progress.
 
     Raises:
-        UsageError: If a file is not of this format, or no file is named.
+        UsageError: If a file is not of this format, a record has no place on a server, or a run is
+            there with other values; nothing is sent then.
     """
     if not files:
         raise UsageError(
@@ -94,9 +97,8 @@ def import_files(format: str, files: Sequence[str], experiment: str, display: Di
     account = accounts.current(store)
     place = accounts.experiment_path(account, accounts.team_of(account, ""), experiment)
     now = clock.now_ms()
-    digests = [hashlib.sha256(Path(_split(text)[1]).read_bytes()).hexdigest() for text in files]
-    seed = hashlib.sha256("".join([format, *files, *digests]).encode()).hexdigest()[:24]
     opened, records = list[RunOpened](), list[Record]()
+    of_key = Counter[tuple[object, ...]]()
     for number, (run, block, is_median) in enumerate(runs):
         start = now + number if run.start_ms is None else run.start_ms
         end = start if run.end_ms is None else run.end_ms
@@ -111,7 +113,11 @@ def import_files(format: str, files: Sequence[str], experiment: str, display: Di
             "warnings": BETWEEN_WARNINGS.join(warnings),
         }
         tags = accounts.tags(account) | {name: text for name, text in tags.items() if text}
-        origin = f"imported-{seed}-{number}"
+        # Not the file's bytes: a repaired file has the same runs.
+        key = (run.level, run.block or block, run.params.get(BENCHMARK), run.start_ms)
+        identity = json.dumps([*key, of_key[key]])
+        of_key[key] += 1
+        origin = f"imported-{hashlib.sha256(identity.encode()).hexdigest()[:24]}"
         opened.append(RunOpened(origin, start, place, run.level, tags, dict(run.params)))
         points = [Point(key, value, 0, end) for key, value in run.medians.items()]
         points += [
@@ -122,11 +128,12 @@ def import_files(format: str, files: Sequence[str], experiment: str, display: Di
         outcome = RunOutcome.OK if run.ok else RunOutcome.FAILED
         records += [opened[-1], Metrics(origin, tuple(points)), RunClosed(origin, end, outcome)]
         display.step("runs", number, len(runs))
+    _check(records, store, place)
     store.expect(opened)
     if refused := store.apply(records, Path()):
         raise EvenhandError(ErrorCode.DENIED, f"{store.uri} refused {refused[0]}")
     benchmarks = {run.params[BENCHMARK] for run, _, _ in runs if BENCHMARK in run.params}
-    words = ["--experiment", place, "--factor", "level"]
+    words = ["--experiment", place, "--factor", "level", "--baseline", runs[0][0].level]
     words += ["--strata", BENCHMARK] if len(benchmarks) > 1 else []
     display.rest()
     display.say(f"{len(runs)} runs are in {place} on {store.uri}")
@@ -136,16 +143,43 @@ def import_files(format: str, files: Sequence[str], experiment: str, display: Di
     return shell.command("compare", *words)
 
 
+def _check(records: Sequence[Record], store: Store, experiment: str) -> None:
+    """Raise UsageError for a record that servers refuse or that contradicts a stored run."""
+    before = {run.tags.get("origin"): run for run in store.runs(experiment, "tags.imported != ''")}
+    level = ""
+    for record in records:
+        reasons = limits.acceptable_part(record)[1]
+        stored = before.get(record.run)
+        if isinstance(record, RunOpened):
+            level = record.name
+        elif stored and isinstance(record, Metrics):
+            reasons += [
+                f"{point.key} is {stored.metrics[point.key]:g} in {experiment}, not "
+                f"{point.value:g}; delete run {stored.run_id} there, or choose another experiment "
+                f"(--experiment NAME)"
+                for point in record.points
+                if stored.metrics.get(point.key, point.value) != point.value
+                and not point.key.startswith("live/")
+            ]
+        if reasons:
+            raise UsageError(
+                ErrorCode.CONFLICT if stored else ErrorCode.INVALID_VALUE,
+                f"a run of level {plain.short(level)}: {reasons[0]}",
+            )
+
+
 def _split(text: str) -> tuple[str, str]:
     """Return level and path of `base=old.json`; no level for a path only."""
     level, equals, path = text.partition("=")
-    return (level, path) if equals and not Path(text).exists() else ("", text)
+    return (level, path) if equals and not os.path.exists(text) else ("", text)
 
 
 def _read(read: Callable[[Any, str], Iterator[Process]], format: str, text: str) -> list[Process]:
     level, path = _split(text)
     label = f"{format} file {plain.path(path)}"
     try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise ValueError("it is no regular file")
         with Path(path).open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
@@ -155,13 +189,16 @@ def _read(read: Callable[[Any, str], Iterator[Process]], format: str, text: str)
             number
             for process in processes
             for values in process.values.values()
-            for number in values
+            for number in (*values, statistics.median(values))
         ]
         if not numbers or not all(map(math.isfinite, numbers)):
             raise ValueError("it has no values, or values that are not finite")
         if format == "hyperfine" and level and len({process.level for process in processes}) > 1:
             raise ValueError(f"it has several commands, so {level}= cannot name one")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        *(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
+        OverflowError,
+    ) as error:
         reason = plain.short(str(error))
         raise UsageError(
             ErrorCode.UNREADABLE, f"{label} cannot be read: {reason}; {EXPECTED[format]}"

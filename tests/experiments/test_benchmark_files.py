@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -120,6 +121,36 @@ def test_json_list_with_blocks(store: Store, table: Callable[..., Any], tmp_path
     assert (row["verdict"], row["n_blocks"]) == ("slower", 6)
 
 
+def test_repaired_file_has_the_same_runs(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of a file with a bad name is sent; other values are no runs that exist already."""
+    path, metrics = tmp_path / "list.json", {"wall_seconds": 1.0}
+    entries = [{"level": text, "block": "1", "metrics": metrics} for text in ("base", "head")]
+
+    def bring_with(**metrics: float) -> tuple[int, int, list[str]]:
+        entries[-1]["metrics"] = metrics
+        path.write_text(json.dumps(entries))
+        code = bring("json", path)
+        return code, len(list(store.runs("imported"))), capsys.readouterr().err.splitlines()
+
+    code, runs, (line,) = bring_with(**{"wall;seconds": 1.0})
+    assert (code, runs) == (WRONG_CALL, 0)
+    assert "head" in line
+    assert "wall;seconds" in line
+    for _ in range(2):
+        assert bring_with(wall_seconds=1.0) == (DONE, 2, [])
+    assert bring_with(wall_seconds=1.0, loss=0.5) == (DONE, 2, [])
+    code, runs, (line,) = bring_with(wall_seconds=2.0)
+    assert (code, runs) == (WRONG_CALL, 2)
+    assert {run.metrics["wall_seconds"] for run in store.runs("imported")} == {1.0}
+
+
+def test_pipe_is_refused(store: Store, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    assert bring("json", tmp_path / "pipe.json") == WRONG_CALL
+
+
 @pytest.mark.parametrize(
     ("format", "text"),
     [
@@ -129,6 +160,9 @@ def test_json_list_with_blocks(store: Store, table: Callable[..., Any], tmp_path
         ("hyperfine", '{"results": [{"command": "x", "times": [NaN]}]}'),
         ("hyperfine", '{"results": 1}'),
         ("json", '{"metrics": 1}'),
+        ("json", f'[{{"metrics": {{"x": 1{"0" * 400}}}}}]'),
+        ("json", '[{"metrics": {"x": 1}, "start_ms": Infinity}]'),
+        ("pyperf", '{"benchmarks": [{"runs": [{"values": [1.7e308, 1.7e308]}]}]}'),
         ("json", "[" * 100_000),
         ("json", "{"),
         ("pyperf", None),
