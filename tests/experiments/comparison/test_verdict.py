@@ -372,7 +372,7 @@ def test_settings_can_be_the_factor():
     for name in ("batch_size", "params.batch_size"):
         comparison = compare(table, factor=name)
         assert (comparison.baseline, comparison.levels) == ("8", ("8", "32"))
-        assert row(comparison).n_blocks == 8
+        assert row(comparison, RATE).n_blocks == 8
 
 
 def test_levels_are_judged_against_the_baseline_or_in_all_pairs():
