@@ -52,7 +52,7 @@ from mlflow.utils.mlflow_tags import (
 )
 from mlflow.utils.rest_utils import http_request, verify_rest_response
 
-from tracking import bundle, first_use, limits, plain, technical, whereabouts
+from tracking import bundle, first_use, limits, mlflow_defaults, plain, technical, whereabouts
 from tracking.errors import ErrorCode, EvenhandError, UsageError, choices
 from tracking.records import (
     VANISHED,
@@ -71,6 +71,7 @@ from tracking.records import (
     Tags,
 )
 
+mlflow_defaults.redirect_logs()
 POINTS_A_CALL = 1_000
 ENTRIES_A_CALL = 100
 # Metrics of a run that describe its network, and so the model. MLflow shows them in both.

@@ -82,7 +82,8 @@ def run(settings: Parity, display: Display) -> int:
     troubles = [*parity_cache.differences(rows), *failed]
     page = _log(store, settings, rows, failed, troubles, began_ms)
     display.rest()
-    display.console.print(table(rows))
+    if rows:
+        display.console.print(table(rows))
     print_warnings(troubles, display)
     display.say(f"MLflow UI  {page}")
     return FAILED if troubles else DONE
@@ -92,7 +93,12 @@ def table(rows: Sequence[Row], style: Box = box.SIMPLE_HEAD) -> Table:
     """Return a line for each model and framework, with the worst error of each quantity."""
     shown = Table(box=style, title=f"{TITLE}\n", title_justify="left")
     for head in COLUMNS:
-        shown.add_column(head, justify="right" if head in HEADS else "left", no_wrap=True)
+        shown.add_column(
+            head,
+            justify="right" if head in HEADS else "left",
+            overflow="fold",
+            no_wrap=style is box.MARKDOWN,
+        )
     for line in _lines(rows):
         shown.add_row(*line, style="" if line[-1] == "equal" else "bold red")
     return shown

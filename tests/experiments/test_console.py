@@ -79,6 +79,30 @@ def test_terminal_gets_only_escape_sequences_of_the_display() -> None:
     assert not [part for part in ("\x1b[2J", "\x1b]0;", "\x9b", "\u202e") if part in text]
 
 
+def printed(width: int) -> list[str]:
+    """Return the lines of a verdict table in a terminal."""
+    console = PlainConsole()
+    console.width, console.file = width, io.StringIO()
+    console.print(writing.terminal(compare(frame())))
+    return console.file.getvalue().splitlines()
+
+
+def test_heads_of_a_table_stand_over_their_columns() -> None:
+    title, head, _, *lines = printed(160)
+    assert (title[0], head[0]) == (title.strip()[0], head.strip()[0]), "both begin at the margin"
+    (step,) = (line for line in lines if line.startswith("median training step"))
+    for name, value in {"pytorch": "32.2 ms", "tensorflow": "32.1 ms", "blocks": "8"}.items():
+        # numbers end where their head does
+        assert step[: head.index(name) + len(name)].endswith(f" {value}")
+    assert head.index("verdict") == step.index("equivalent")
+
+
+def test_table_fits_into_a_narrow_terminal() -> None:
+    lines = printed(80)
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+
+
 def test_file_of_the_data_is_named_escaped(place: Place, tmp_path: Path) -> None:
     folder = kaggle(tmp_path / "data")
     (folder / "captions.txt").rename(folder / "dataset_\x1b[2J\x1b]0;owned\x07.json")

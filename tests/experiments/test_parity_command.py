@@ -11,8 +11,9 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from experiments.cli.codes import WRONG_CALL
+from experiments.cli.codes import DONE, FAILED, WRONG_CALL
 from experiments.cli.main import main
+from experiments.cli.parity import TITLE
 from experiments.config.console import Display
 from experiments.contract import Prepared, Treatment
 from experiments.run import parity_cache, preflight
@@ -21,7 +22,9 @@ from experiments.run.preparation import PreparedCampaign
 from experiments.studies import classification
 from models.parity import QUANTITIES, ParityRequest, Row, Side
 from tests.conftest import Place
-from tracking import provenance
+from tracking import mlflow_defaults, provenance
+
+TOYS = ("--frameworks", "toy,toy+twin")
 
 
 def parity(place: Place, **options: str) -> tuple[int, str]:
@@ -40,6 +43,21 @@ def test_real_frameworks_are_proven_equal(place: Place) -> None:
     assert 0 <= errors["forward"] < 1e-12
     assert errors["mask"] == 0
     assert 0 < errors["dropout"] < 0.01  # two draws of a million
+
+
+def test_check_that_refuses_prints_no_table(place: Place) -> None:
+    code, output = parity(place, models="vgg16_cifar", frameworks="toy,toy+twin")
+    assert code == FAILED
+    assert "vgg16_cifar" in output
+    assert TITLE not in output
+
+
+def test_lines_of_mlflow_go_to_a_file(place: Place) -> None:
+    """It makes the tables of a new store, which it reports line by line."""
+    new = replace(place, uri=f"sqlite:///{place.folder}/new.db")
+    done = new.call(*(sys.executable, "-m", "experiments"), *("parity", "--models=lenet"), *TOYS)
+    assert (done.returncode, done.stderr) == (DONE, "")
+    assert "mlflow.store.db" in (place.folder / mlflow_defaults.LOG).read_text()
 
 
 def test_several_models_are_proven_at_once(place: Place) -> None:

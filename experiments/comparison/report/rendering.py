@@ -101,7 +101,13 @@ def terminal(section: Section, title: str) -> Table:
     """Return the columns of a section that fit into a terminal."""
     shown = [at for at, column in enumerate(section.columns) if column.in_terminal]
     table = Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
     )
     for at in shown:
         column = section.columns[at]
