@@ -22,3 +22,5 @@ def apply() -> None:
         os.environ.setdefault(name, text)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow").setLevel(logging.ERROR)
+    # it logs the traceback of an error of the database, and raises the error
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
