@@ -22,6 +22,7 @@ import numpy as np
 import models
 from models import frameworks, own
 from models.contract import Array, Batch, ErrorCode, Framework, ModelError, OptimizerConfig, Weights
+from models.errors import EvenhandError
 from models.frameworks import lean_import, missing, open_framework
 from models.frameworks.introspection import first_difference
 
@@ -306,6 +307,7 @@ def gate(
 
     Raises:
         ModelError: if a framework is missing or its process fails.
+        EvenhandError: if a signal ends its process.
     """
     models.spec(request.model)
     all_sides = list(map(side_of, sides))
@@ -344,7 +346,8 @@ def _compute_in_process(
         # the user's code may end the process with exit code 0
         if result.returncode or not out.is_file():
             last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-            raise ModelError(
+            kind = EvenhandError if result.returncode < 0 else ModelError  # a signal ended it
+            raise kind(
                 ErrorCode.CHILD_FAILED,
                 f"parity of {request.model}: {side} exited with {result.returncode}: {last}",
             )

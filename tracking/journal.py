@@ -176,12 +176,12 @@ def delivered(folder: Path, server: str) -> int:
     nothing.
     """
     try:
-        with _open(folder / DELIVERED) as file:
+        with open_regular(folder / DELIVERED) as file:
             first, _, address = file.read(4_096).decode().partition("\n")
         offset = int(first)
         if address.strip() != _public(server) or offset <= 0:
             return 0
-        with _open(folder / RECORDS) as file:
+        with open_regular(folder / RECORDS) as file:
             file.seek(offset - 1)
             return offset if file.read(1) == b"\n" else 0
     except (OSError, ValueError, OverflowError):
@@ -201,12 +201,12 @@ def mark_delivered(folder: Path, offset: int, server: str) -> None:
         offset: Bytes of the journal, up to the end of a line.
         server: Address of the server, which is saved without its password.
     """
-    _write_atomically(folder / DELIVERED, f"{offset}\n{_public(server)}\n")
+    write_atomically(folder / DELIVERED, f"{offset}\n{_public(server)}\n")
 
 
 def write_campaign(folder: Path, description: dict[str, Any]) -> None:
     text = json.dumps({**description, CHECKSUM: _checksum(description)}, indent=1)
-    _write_atomically(folder / CAMPAIGN, text)
+    write_atomically(folder / CAMPAIGN, text)
 
 
 def read_campaign(folder: Path) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def read_campaign(folder: Path) -> dict[str, Any]:
         UsageError: The file is missing or damaged.
     """
     try:
-        with _open(folder / CAMPAIGN) as file:
+        with open_regular(folder / CAMPAIGN) as file:
             description: dict[str, Any] = json.loads(file.read())
         if description.pop(CHECKSUM) != _checksum(description):
             raise ValueError
@@ -279,15 +279,16 @@ def hold(folder: Path) -> Iterator[bool]:
             yield True
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file in one move, whatever is at its path. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
 
 
 def _open_records(folder: Path) -> BinaryIO:
     try:
-        return _open(folder / RECORDS)
+        return open_regular(folder / RECORDS)
     except OSError as error:
         raise UsageError(
             ErrorCode.UNREADABLE,
@@ -296,7 +297,7 @@ def _open_records(folder: Path) -> BinaryIO:
         ) from None
 
 
-def _open(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BinaryIO:
     """Open a file to read. Raises OSError for a pipe too, which would be waited for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     _require_regular(descriptor)

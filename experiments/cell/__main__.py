@@ -36,18 +36,24 @@ from tracking.records import (
     Tags,
     to_line,
 )
+from tracking.redaction import Redaction
 
 PROGRESS_SECONDS = 0.2
 LOOK_SECONDS = 0.05  # the parent reads its counters in this time, not in the first step
 
 
 class Emitter:
-    """Writer of records and messages to the parent, as JSON lines."""
+    """Writer of records and messages to the parent, as JSON lines.
+
+    Attributes:
+        redact: Removes the secrets of the cell's inputs from texts.
+    """
 
     def __init__(self, spec: CellSpec, stream: TextIO, token: TextIO) -> None:
         self._spec = spec
         self._stream = stream
         self._next_progress = 0.0
+        self.redact = Redaction(spec.inputs.get("secrets", ()))
         self._turns = Turns(self._send, token, enabled=spec.in_turns)
 
     @property
@@ -55,6 +61,8 @@ class Emitter:
         return self._turns.waited_seconds
 
     def record(self, record: Record) -> None:
+        if isinstance(record, Tags):
+            record = Tags(record.run, self.redact.all(record.values))
         self._write(to_line(record))
 
     def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
@@ -139,9 +147,10 @@ def run(spec: CellSpec, output: Emitter) -> RunClosed:
     except EvenhandError as error:
         reason = str(error)
     except BaseException as error:  # user code may raise SystemExit, too
-        traceback.print_exc()
+        print(output.redact(traceback.format_exc()), file=sys.stderr)
         outcome, reason = _classify(error, limit_bytes)
-    return RunClosed(spec.run, clock.now_ms(), outcome, " ".join(reason.split())[:1_000])
+    reason = " ".join(output.redact(reason).split())[:1_000]
+    return RunClosed(spec.run, clock.now_ms(), outcome, reason)
 
 
 def opened(spec: CellSpec) -> Framework:

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tracking.journal import open_regular
+
 GRACE_SECONDS = 5.0
 DRAIN_SECONDS = 0.02
-LINES_OF_AN_ERROR = 40
+LINES_OF_AN_ERROR, BYTES_OF_AN_ERROR = 40, 2**16
 
 
 class Child:
@@ -115,6 +117,8 @@ class Child:
 
     def last_lines(self) -> list[str]:
         """Return the end of the standard error."""
-        return self._log.read_text(errors="replace").strip().splitlines()[-LINES_OF_AN_ERROR:] or [
-            "no output"
-        ]
+        text = ""
+        with suppress(OSError), open_regular(self._log) as file:  # the process may have changed it
+            file.seek(max(0, file.seek(0, os.SEEK_END) - BYTES_OF_AN_ERROR))
+            text = file.read().decode(errors="replace")
+        return text.strip().splitlines()[-LINES_OF_AN_ERROR:] or ["no output"]

@@ -25,6 +25,7 @@ def run() -> int:
     _escape_output()
     # objects of imports and comparisons stay alive: fewer collections take a tenth of the time
     gc.set_threshold(50_000, 20, 20)
+    STOP.watch()
     return main(sys.argv[1:])
 
 
@@ -33,9 +34,11 @@ def main(words: Sequence[str]) -> int:
     mlflow_defaults.apply()
     try:
         return _dispatch(words)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if not STOP.number:
+            return _report_raised(error)
         _print_error(f"stopped by {STOP.name}")
-        return 128 + (STOP.number or signal.SIGINT)
+        return 128 + STOP.number
     except EvenhandError as error:
         if isinstance(error, Interrupted):
             _print_error(f"{error}. Continue with: {error.command}")
@@ -86,6 +89,16 @@ def _report_unexpected(error: BaseException) -> int:
     text = f"{type(error).__name__}: {plain.short(str(error))}"
     _print_error(f"a fault of evenhand: {text}; the traceback is in {path}")
     return FAILED
+
+
+def _report_raised(error: KeyboardInterrupt) -> int:
+    """Report an interrupt without a signal: the user's code has raised it."""
+    at = error.__traceback__
+    while at and at.tb_next:
+        at = at.tb_next
+    place = f"{plain.path(at.tb_frame.f_code.co_filename)}, line {at.tb_lineno}" if at else "code"
+    _print_error(f"{place}: KeyboardInterrupt is raised without a signal; raise another error")
+    return WRONG_CALL
 
 
 def _is_output_closed() -> bool:

@@ -69,12 +69,14 @@ def require(needed_bytes: int, what: str) -> None:
 
 
 def bound(limit_bytes: int) -> None:
-    """Limit the memory that this process can allocate; 0: no limit.
+    """Limit the memory that this process can allocate, within earlier limits; 0: no limit.
 
     By RLIMIT_DATA: CUDA reserves far more addresses than memory.
     """
     if limit_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        least = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (least, least))
 
 
 def keep_freed() -> None:

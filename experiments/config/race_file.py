@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,13 +15,8 @@ from experiments.config import durations
 from experiments.config.settings import suggestion
 from tracking import plain
 from tracking.errors import ErrorCode, UsageError
-from tracking.provenance import SECRET
+from tracking.redaction import MASK, SECRET, Redaction, secrets
 
-# Names of environment variables whose values are never recorded.
-MASK = "***"
-# A shorter value of such a variable is a switch or a number, which other texts contain too.
-SECRET_CHARACTERS = 4
-_INLINE = re.compile(r"(?:^|[\s;&|(])(\w+)=(?=\S)")
 _LEVEL = r"[A-Za-z0-9][\w.+-]{0,59}"
 _EXAMPLE = "write --level old='python train.py' --level new='python train.py --fast'"
 
@@ -58,14 +53,17 @@ class Level(Conditions):
     @property
     def secrets(self) -> list[str]:
         """Values that are never recorded, those that the command inherits included."""
-        return secrets({**os.environ, **self.env})
+        return secrets({**os.environ, **self.env}, self.command, *self.requirements)
 
     @property
-    def variables(self) -> str:
-        """Variables as they are recorded, with masks."""
-        return " ".join(
+    def recorded(self) -> dict[str, Any]:
+        """Level as it is recorded: without secrets, and its variables as a text."""
+        variables = " ".join(
             f"{name}={MASK if SECRET.search(name) else text}" for name, text in self.env.items()
         )
+        values = {**self.model_dump(mode="json", exclude={"env"}), "variables": variables}
+        recorded: dict[str, Any] = Redaction(self.secrets).all(values)
+        return recorded
 
 
 class ReportedOutcome(_Table):
@@ -110,22 +108,6 @@ class Race(_Table):
     primary: tuple[str, ...] = ()
 
 
-def secrets(variables: Mapping[str, str]) -> list[str]:
-    """Return the values of variables with the name of a secret, the longest first."""
-    values = {
-        text
-        for name, text in variables.items()
-        if SECRET.search(name) and len(text) >= SECRET_CHARACTERS
-    }
-    return sorted(values, key=len, reverse=True)
-
-
-def masked(text: str, secret_values: Iterable[str]) -> str:
-    for value in secret_values:
-        text = text.replace(value, MASK)
-    return text
-
-
 def load(file: str, levels: Sequence[str], timeout: str) -> Race:
     """Return a race.
 
@@ -144,7 +126,6 @@ def load(file: str, levels: Sequence[str], timeout: str) -> Race:
     race = _from_file(Path(file).expanduser(), timeout) if file else _from_texts(levels, timeout)
     for name, level in race.levels.items():
         durations.seconds(f"timeout of level {name}", level.timeout)
-        _refuse_inline_secrets(name, level)
     return race
 
 
@@ -228,14 +209,3 @@ def _check_regex(label: str, text: str) -> None:
             ErrorCode.INVALID_VALUE,
             f"{label} has {groups} groups; write one around the number: 'loss: ([0-9.e+-]+)'",
         )
-
-
-def _refuse_inline_secrets(name: str, level: Level) -> None:
-    """Raise UsageError for a command that sets a secret: commands are recorded as they are."""
-    for variable in _INLINE.findall(level.command):
-        if SECRET.search(variable):
-            raise UsageError(
-                ErrorCode.CONFLICT,
-                f"level {name}: {variable} in a command would be recorded; export it, or set it "
-                f"in [levels.{name}.env] of a file",
-            )

@@ -28,6 +28,7 @@ from models import frameworks
 from models import own as own_models
 from tracking import clock, provenance
 from tracking.cpus import quota
+from tracking.journal import open_regular, write_atomically
 from tracking.records import (
     Artifact,
     DatasetUsed,
@@ -220,7 +221,8 @@ def record_script_results_of_job(
     if metrics:
         folder = _folder_of(key, opened.run)
         with suppress(OSError, ValueError):
-            recorded = json.loads((journal / folder / METRICS).read_text(encoding="utf-8"))
+            with open_regular(journal / folder / METRICS) as file:
+                recorded = json.loads(file.read())
             _keep_metrics(opened.run, journal, folder, {**recorded, **metrics}, write)
 
 
@@ -237,8 +239,7 @@ def _keep_metrics(
         for key, value in sorted(metrics.items())
     }
     with suppress(OSError):  # a full disk, which the journal reports
-        text = json.dumps(values, indent=1)
-        (journal / folder / METRICS).write_text(text, encoding="utf-8")
+        write_atomically(journal / folder / METRICS, json.dumps(values, indent=1))
         write(Artifact(run, f"{folder}/{METRICS}"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from tracking import clock, journal, whereabouts
 from tracking.errors import ErrorCode, UsageError
 from tracking.journal import Journal, JournalError
 from tracking.records import VANISHED, RunClosed, RunKind, RunOpened, RunOutcome
+from tracking.redaction import Redaction, secrets
 from tracking.store import Store
 
 
@@ -53,7 +55,9 @@ def open_journal(
     mlflow_run.describe(store, experiment, prepared.module)
     for place in {experiment, prepared.launches}:
         store.close_stale(place)
-    texts, not_logged = settings_.as_text(settings), settings_.not_logged_names(settings)
+    redacted = Redaction(secrets(os.environ)).all(vars(settings))
+    texts = {name: settings_.to_text(value) for name, value in redacted.items()}
+    not_logged = settings_.not_logged_names(settings)
     logged = {name: text for name, text in texts.items() if text and name not in not_logged}
     run = RunOpened(
         uuid.uuid4().hex,

@@ -25,7 +25,7 @@ from models import parity
 from models.contract import OptimizerConfig
 from models.parity import ParityRequest, Row, Side
 from tracking import provenance
-from tracking.errors import ErrorCode, UsageError
+from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.records import Record, RunClosed, RunOutcome, Tags
 
 if TYPE_CHECKING:
@@ -46,12 +46,14 @@ class CheckResult:
 
     Attributes:
         sees_device: False if it failed because its framework does not see the device.
+        was_killed: True if a signal ended its process.
         findings: By name.
     """
 
     framework: str
     closed: RunClosed
     sees_device: bool
+    was_killed: bool
     findings: Mapping[str, str]
 
     @property
@@ -71,6 +73,7 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
 
     Raises:
         UsageError: If a framework does not open.
+        EvenhandError: If a signal ended the process that opens it.
     """
     warning = ""
     results = _check_where_cells_run(prepared, display)
@@ -96,9 +99,8 @@ def check_devices(prepared: PreparedCampaign, display: Display) -> PreparedCampa
         results = _check_where_cells_run(prepared, display)
         failed = [result for result in results if not result.ok]
     if failed:
-        raise UsageError(
-            ErrorCode.CHILD_FAILED, f"{failed[0].framework}: {failed[0].closed.reason}"
-        )
+        kind = EvenhandError if failed[0].was_killed else UsageError
+        raise kind(ErrorCode.CHILD_FAILED, f"{failed[0].framework}: {failed[0].closed.reason}")
     if after_checks := workloads.load(prepared.module.workload).after_checks:
         data = after_checks(prepared.data, [result.findings for result in results])
         prepared = replace(prepared, data=data)
@@ -189,7 +191,9 @@ def _check(spec: CellSpec, stop: threading.Event) -> CheckResult:
 
     process = CellProcess(spec, write)
     closed = process.run(why_stop=lambda: "interrupted" if stop.is_set() else "")
-    return CheckResult(spec.framework, closed, process.sees_device, findings)
+    return CheckResult(
+        spec.framework, closed, process.sees_device, (process.child.poll() or 0) < 0, findings
+    )
 
 
 def _distinct(prepared: PreparedCampaign) -> list[tuple[Treatment, CampaignSettings]]:

@@ -19,7 +19,7 @@ else:  # it imports pydantic, which help does not need
 
 @dataclass(frozen=True)
 class RaceParameters(CellParameters):
-    """Parameters of a cell: its command and that command's variables, with secrets masked."""
+    """Parameters of a cell: its command and that command's variables, without secrets."""
 
     command: str = parameter("", "level", "file")
     variables: str = parameter("", "file")
@@ -98,10 +98,11 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
         )
     levels = []
     for name, level in race_of(settings).levels.items():
+        recorded = level.recorded
         values = {
             "level": (name,),
-            "command": level.command,
-            "variables": level.variables,
+            "command": recorded["command"],
+            "variables": recorded["variables"],
             "inject_delay": 0.0,
         }
         levels.append(Treatment(name, "", "run", values))

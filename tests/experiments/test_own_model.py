@@ -181,6 +181,7 @@ def test_network_that_ends_its_cell_is_a_failed_cell(place: Place) -> None:
 HOSTILE = {
     "broken": "nothing",
     "ending": "raise SystemExit(0)",
+    "stopping": "raise KeyboardInterrupt",
     "raising": r"raise type('\x1b[31mOdd', (BaseException,), {})('\x1b]0;title\a\nmore')",
     "mute": (
         "class Mute(BaseException):\n    def __str__(self):\n        raise ValueError\nraise Mute"
@@ -200,6 +201,7 @@ while True:
 DATA = {
     "failing.py": "\ndef read(folder):\n    raise ValueError('no pictures')\n",
     "ending.py": "raise SystemExit(3)\n",
+    "stopping.py": "\nraise KeyboardInterrupt\n",
     "endless.py": "while True:\n    pass\n",
     "empty.py": "def read(folder):\n    return None\n",
 }
@@ -225,11 +227,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("classification --model=./lenet/", "lenet"),
         ("parity --models=lenet,./broken/", "NameError: name 'nothing' is not defined"),
         ("parity --models=lenet,./ending/", "SystemExit: 0"),
+        ("parity --models=lenet,./stopping/", "spec.py, line 1: KeyboardInterrupt"),
         ("parity --models=lenet,./raising/", "Odd: \\x1b]0;title\\x07 more"),
         ("classification --model=./mute/", "Mute"),
         ("classification --model=./stubborn/", "1 s"),
         ("classification --model=./loop/", "model=loop"),
         ("classification --data=ending.py", "ending.py, line 1: SystemExit: 3"),
+        ("classification --data=stopping.py", "stopping.py, line 2: KeyboardInterrupt"),
         ("classification --data=endless.py", "1 s"),
         ("classification --data=nowhere.py", "nowhere.py"),
         ("classification --data=failing.py", "failing.py, line 3: ValueError: no pictures"),

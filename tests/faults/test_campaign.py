@@ -82,6 +82,20 @@ def _slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     set_toy_costs(monkeypatch, step=0.025)
 
 
+def test_killed_check_of_a_framework_is_failed_work(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_toy_costs(monkeypatch, start=60.0)
+    parent = place.start(**LONG)
+    wait_for(lambda: cell_process(parent) is not None, 60)
+    child = cell_process(parent)
+    assert child is not None
+    child.kill()
+    output, _ = parent.communicate(timeout=60)
+    assert parent.returncode == 1, output
+    assert "SIGKILL" in output.splitlines()[-1]
+
+
 def test_resume_continues_killed_cell_from_checkpoint(place: Place) -> None:
     parent = place.start(**LONG)
     wait_for_epochs(place, parent, 5)

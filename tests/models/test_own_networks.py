@@ -14,6 +14,7 @@ from scipy.special import erf
 import models
 from models import own
 from models.contract import ErrorCode, ModelError
+from models.errors import EvenhandError, UsageError
 from models.frameworks import missing
 from models.parity import ParityRequest, gate
 from models.testing import check_equality, check_initial_weights, check_sizes
@@ -190,6 +191,16 @@ def test_network_that_cannot_run_is_one_line(
     assert refused.value.code is ErrorCode.CHILD_FAILED
     assert place in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_network_whose_process_is_killed_is_no_wrong_call(tmp_path: Path) -> None:
+    kill = "    import os\n    os.kill(os.getpid(), 9)\n    return of_images("
+    fault = ("pytorch.py", "    return of_images(", kill)
+    request = request_with_fault(tmp_path / EXAMPLE.name, *fault)
+    with pytest.raises(EvenhandError) as failed:
+        gate(request, ["pytorch"])
+    assert failed.value.code is ErrorCode.CHILD_FAILED
+    assert not isinstance(failed.value, UsageError)
 
 
 HELPERS = """

@@ -21,6 +21,7 @@ from experiments.config.virtual_environments import VirtualEnvironment, python_o
 from experiments.datasets.files import hold_lock, replace_text
 from tracking import plain, provenance, whereabouts
 from tracking.errors import ErrorCode, UsageError
+from tracking.redaction import Redaction, secrets
 
 # Key of a worktree's lock: cells of a cluster, which outlive the process that made it, use it.
 OF_JOBS = "of_jobs"
@@ -28,7 +29,6 @@ ABANDONED_SECONDS = 7 * 24 * 3_600
 # Written last into an environment: without it the creation was killed.
 COMPLETE = "evenhand.json"
 INSTALLATION_SECONDS, CHECKOUT_SECONDS = 3_600, 600
-PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 MAX_REASON_CHARACTERS = 300
 
 
@@ -107,7 +107,7 @@ def make_virtual(
         if not _is_complete(place):
             shutil.rmtree(place, ignore_errors=True)
             content = ", ".join(environment.requirements) or f"python {environment.python}"
-            progress(PASSWORD.sub("***", f"environment: {content}"))
+            progress(_redaction(environment)(f"environment: {content}"))
             _install(environment, place)
             packages = virtual_environments.installed(python_of(place), _isolated())
             replace_text(place / COMPLETE, json.dumps(packages))
@@ -176,7 +176,8 @@ def _install(environment: VirtualEnvironment, place: Path) -> None:
             install = [interpreter, "-m", "pip", "install", "--no-input", "--compile"]
         _run(create, environment, f"python={python}")
         if environment.requirements:
-            label = f"requirements {plain.short(', '.join(environment.requirements))}"
+            requirements = _redaction(environment)(", ".join(environment.requirements))
+            label = f"requirements {plain.short(requirements)}"
             _run([*install, *arguments], environment, label)
 
 
@@ -198,15 +199,17 @@ def _run(command: Sequence[str], environment: VirtualEnvironment, label: str) ->
             timeout=INSTALLATION_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = str(error)
+        output = str(error)
     else:
         if not done.returncode:
             return
-        reason = _reason(done.stderr or done.stdout)
-    raise UsageError(
-        ErrorCode.NOT_INSTALLED,
-        PASSWORD.sub("***", f"{label}: the environment cannot be made: {reason}"),
-    )
+        output = done.stderr or done.stdout
+    reason = _reason(_redaction(environment)(output))
+    raise UsageError(ErrorCode.NOT_INSTALLED, f"{label}: the environment cannot be made: {reason}")
+
+
+def _redaction(environment: VirtualEnvironment) -> Redaction:
+    return Redaction(secrets(os.environ, *environment.requirements))
 
 
 def _isolated() -> dict[str, str]:

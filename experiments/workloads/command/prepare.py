@@ -122,16 +122,17 @@ def _inputs(name: str, race: Race, environment: Environment, settings: Settings)
 
 
 def _definition(race: Race, made: Mapping[str, Environment]) -> str:
-    """Return the race as JSON, with secrets masked; equal for races that can be continued."""
-    levels = {name: _recorded(level, made[name]) for name, level in race.levels.items()}
+    """Return the race as JSON, without secrets; equal for races that can be continued."""
+    levels = {
+        name: {
+            **level.recorded,
+            "commit": made[name].commit,
+            "packages": dict(made[name].packages),
+        }
+        for name, level in race.levels.items()
+    }
     values = race.model_dump(mode="json", exclude={"levels", "folder"})
     return json.dumps({"levels": levels, **values}, indent=1)
-
-
-def _recorded(level: Level, environment: Environment) -> dict[str, Any]:
-    values = level.model_dump(mode="json", exclude={"env", "commit"})
-    made = {"commit": environment.commit, "packages": dict(environment.packages)}
-    return {**values, "variables": level.variables, **made}
 
 
 def _tags(environment: Environment, differing: Collection[str]) -> dict[str, str]:

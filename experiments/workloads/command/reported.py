@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
+import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from experiments.config.race_file import masked
 from tracking import limits
+from tracking.errors import ErrorCode, EvenhandError
+from tracking.journal import open_regular
+from tracking.redaction import Redaction
 
 # Step and value, in the order in which they were reported.
 History = list[tuple[int, float]]
 STEP = "step"
 # Longer lines are not searched: a part of one could end inside of a number.
 MAX_LINE_CHARACTERS = 2**20
+CHUNK_CHARACTERS = 2**16
+MAX_METRICS_BYTES, TAIL_BYTES = 2**26, 2**20
 
 
 def search(
-    files: Sequence[Path], outcomes: Mapping[str, Mapping[str, Any]], secrets: Sequence[str]
+    files: Sequence[BinaryIO], outcomes: Mapping[str, Mapping[str, Any]], redact: Redaction
 ) -> dict[str, tuple[int, float]]:
     """Return the match that counts of every outcome with a regular expression: number and value.
 
@@ -31,43 +38,101 @@ def search(
     Args:
         files: Outputs of a script, in the order in which they count.
         outcomes: Declared outcomes with `better`, `regex` and `summary`.
-        secrets: Texts that are masked before the search.
+        redact: Removes secrets before the search.
     """
     matches = dict[str, tuple[int, float]]()
     for name, outcome in outcomes.items():
         if outcome["regex"]:
-            history = _matches(re.compile(outcome["regex"]), files, secrets)
+            history = _matches(re.compile(outcome["regex"]), files, redact)
             if point := select(history, **_rule(outcome)):
                 matches[name] = point
     return matches
 
 
 def _matches(
-    pattern: re.Pattern[str], files: Sequence[Path], secrets: Sequence[str]
+    pattern: re.Pattern[str], files: Sequence[BinaryIO], redact: Redaction
 ) -> Iterator[tuple[int, float]]:
     """Yield the number and value of each match."""
     number = 0
-    for path in files:
-        for line in _lines(path):
-            for text in pattern.findall(masked(line, secrets)):
-                with suppress(ValueError):
-                    yield number, float(text)
-                number += 1
+    for line in itertools.chain.from_iterable(_lines(file, redact) for file in files):
+        for text in pattern.findall(line):
+            with suppress(ValueError):
+                yield number, float(text)
+            number += 1
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file, which also a carriage return ends, as in progress bars."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        is_whole = True
-        while part := file.readline(MAX_LINE_CHARACTERS):
-            is_end = part.endswith("\n") or len(part) < MAX_LINE_CHARACTERS
-            if is_whole and is_end:
-                yield part
-            is_whole = is_end
+def _lines(file: BinaryIO, redact: Redaction) -> Iterator[str]:
+    """Yield the redacted lines of a file, without those that are too long to be searched.
+
+    A carriage return ends a line too, as in progress bars.
+    """
+    is_begin = True
+    for part, is_end in _parts(file, redact, MAX_LINE_CHARACTERS):
+        text = part.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
+        lines = [f"{line}\n" for line in text.split("\n")]
+        yield from lines[not is_begin : len(lines) if is_end else -1]
+        is_begin = is_end
+
+
+def _parts(
+    file: BinaryIO, redact: Redaction, longest: int, start: int = 0
+) -> Iterator[tuple[str, bool]]:
+    """Yield the redacted text of a file in parts, and whether each ends a line.
+
+    Args:
+        file: With any bytes.
+        redact: Removes secrets, each of which is within a line.
+        longest: Characters of a line that has more than one part; none ends inside of a secret.
+        start: Byte to begin at.
+    """
+    file.seek(start)
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
+    rest = ""
+    while chunk := text.read(CHUNK_CHARACTERS):
+        rest += chunk
+        end = max(rest.rfind("\n"), rest.rfind("\r")) + 1
+        if end or len(rest) > longest:
+            cut = end or redact.cut(rest)
+            yield redact(rest[:cut]), bool(end)
+            rest = rest[cut:]
+    yield redact(rest), True
+    text.detach()  # or it would close the file
+
+
+def read_tail(file: BinaryIO, redact: Redaction) -> str:
+    """Return the end of an output of any size, without secrets."""
+    start = max(0, file.seek(0, os.SEEK_END) - 3 * TAIL_BYTES)
+    parts = [part for part, _ in _parts(file, redact, 4 * redact.overlap, start)]
+    text = "".join(parts[bool(start) :])  # the first may begin inside of a secret
+    return text.encode()[-TAIL_BYTES:].decode(errors="ignore")
+
+
+def read_metrics(path: Path, redact: Redaction) -> Iterator[str]:
+    """Yield the lines of a script's file of metrics, without secrets; none if it is missing.
+
+    Raises:
+        EvenhandError: If it is no regular file, or too large.
+    """
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_METRICS_BYTES:
+                raise EvenhandError(
+                    ErrorCode.TOO_LARGE,
+                    f"EVENHAND_METRICS has {size:,} bytes; write at most {MAX_METRICS_BYTES:,}",
+                )
+            yield from _lines(file, redact)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise EvenhandError(
+            ErrorCode.UNREADABLE,
+            f"EVENHAND_METRICS cannot be read: {error.strerror}; write a file of JSON lines",
+        ) from None
 
 
 def collect(
-    metrics_file: Path,
+    lines: Iterable[str],
     output: str,
     matches: Mapping[str, tuple[int, float]],
     outcomes: Mapping[str, Mapping[str, Any]],
@@ -75,15 +140,14 @@ def collect(
     """Return the metrics of a script.
 
     Args:
-        metrics_file: JSON lines that it has written; may be missing.
+        lines: Of JSON, from its file of metrics.
         output: The end of what it has printed.
         matches: See `search`.
         outcomes: Declared outcomes with `better`, `regex` and `summary`.
     """
     histories: dict[str, History] = {}
     last_line = output.rstrip().rpartition("\n")[2]
-    with suppress(OSError):
-        _add_objects(histories, metrics_file.read_text(errors="replace").splitlines())
+    _add_objects(histories, lines)
     _add_objects(histories, [last_line])
     for name, point in matches.items():
         histories.setdefault(name, []).append(point)

@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from experiments.cell import timing
 from experiments.cell.lifetime import die_with_parent
 from experiments.config import devices, memory
-from experiments.config.race_file import masked
 from experiments.contract import OUTLIVED, CellSpec, Output
 from experiments.workloads.command import leftovers, process_tree, reported
 from experiments.workloads.command.leftovers import GRACE_SECONDS, METRICS_VARIABLE
 from experiments.workloads.command.process_tree import MemorySampler, Usage
 from tracking import clock, mlflow_defaults, plain, provenance
 from tracking.errors import ErrorCode, EvenhandError
+from tracking.journal import write_atomically
 from tracking.records import Tags
+from tracking.redaction import Redaction
 
 SHELL = "/bin/sh"
 STDOUT, STDERR, METRICS = "stdout.txt", "stderr.txt", "metrics.jsonl"
 # Time for helpers of a command that has ended.
 REST_SECONDS = 0.5
 SWITCH_SECONDS = 0.0005  # the thread that samples must not hold up the clock
-LAST_LINES, TAIL_BYTES = 5, 2**20
+LAST_LINES = 5
+# Results of a command are collected in what its timeout leaves, and at least in this time.
+MIN_COLLECTION_SECONDS, COLLECTION_BYTES = 10.0, 2**30
+# From the signal by which a cell ends: then the kernel ends it.
+MAX_END_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -92,41 +101,130 @@ def run(spec: CellSpec, _: object, output: Output) -> None:
     output.progress(spec.inputs["name"], 0, None)
     output.begin()
     began = clock.now()
-    secrets, outcomes = spec.inputs["secrets"], spec.inputs["outcomes"]
-    outputs = [spec.path / name for name in (STDERR, STDOUT)]
-    matches = dict[str, tuple[int, float]]()
-    try:
-        finished = execute(spec.inputs, spec.path, spec.settings["inject_delay"])
+    # without a name on the disk: neither a kill leaves secrets there, nor does the command put a
+    # pipe in their place
+    with (
+        tempfile.TemporaryFile(dir=spec.path) as stderr,
+        tempfile.TemporaryFile(dir=spec.path) as stdout,
+    ):
+        outputs = {STDERR: stderr, STDOUT: stdout}
+        finished = execute(spec.inputs, spec.path, stdout, stderr, spec.settings["inject_delay"])
         output.window("command", began, clock.now(), 0)
-        if finished.exit_code == 0:  # before the files are cut
-            matches = reported.search(outputs, outcomes, secrets)
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it would leave secrets in the files
-        printed = {path.name: _mask_file(path, secrets) for path in outputs if path.exists()}
-    for name, text in printed.items():
-        if text:
-            output.artifact(name)
-    output.record(Tags(spec.run, _tags(finished, spec.inputs)))
-    if reason := _failure(finished, spec):
+        results = _collect(spec, outputs, finished)
+    for name in results["files"]:
+        output.artifact(name)
+    output.record(Tags(spec.run, _tags(finished, spec.inputs) | results["tags"]))
+    if reason := _failure(finished, spec, results["errors"]):
         is_memory = finished.end == "memory"
         raise MemoryError(reason) if is_memory else EvenhandError(ErrorCode.CHILD_FAILED, reason)
-    text = "".join(printed.values())
-    metrics = reported.collect(spec.path / METRICS, text, matches, outcomes)
-    output.metrics({**metrics, **finished.metrics})
+    if error := results["error"]:
+        raise error
+    output.metrics({**results["metrics"], **finished.metrics})
 
 
 def _interrupt_once(_: int, __: object) -> None:
     """Raise at the first signal only: Slurm and the parent both send one."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.alarm(MAX_END_SECONDS)
     raise KeyboardInterrupt
 
 
-def execute(inputs: Mapping[str, Any], folder: Path, delay: float = 0.0) -> Finished:
+@contextmanager
+def _without_interruption() -> Iterator[None]:
+    """Delay SIGTERM, which would leave processes behind."""
+    received = list[int]()
+    handler = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        for number in received:
+            signal.raise_signal(number)
+
+
+def _collect(spec: CellSpec, outputs: Mapping[str, BinaryIO], finished: Finished) -> dict[str, Any]:
+    """Return what a command has printed and reported, as far as a child has read it in time.
+
+    Returns:
+        `files` with the ends of the outputs; `errors`, the end of the standard error; `metrics`;
+        `error` and `tags` if these cannot be read.
+    """
+    results: dict[str, Any] = {"files": [], "errors": "", "tags": {}, "error": None}
+    rest = spec.inputs["timeout_seconds"] - finished.wall_seconds
+    seconds = max(rest, MIN_COLLECTION_SECONDS)
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_read, args=(spec, outputs, finished, sender))
+    child.start()
+    sender.close()
+    deadline = time.monotonic() + seconds
+    try:
+        while True:
+            left = None if math.isinf(seconds) else max(0.0, deadline - time.monotonic())
+            if not receiver.poll(left):
+                raise TimeoutError
+            results |= receiver.recv()
+    except EOFError:
+        child.join()
+        if child.exitcode:
+            reason = f"what reads its results was ended by code {child.exitcode}"
+            results["error"] = EvenhandError(ErrorCode.CHILD_FAILED, reason)
+    except TimeoutError:
+        reason = f"reading its results took longer than the {seconds:g} s left of its timeout"
+        results["tags"] = {"end": "timeout"}
+        results["error"] = EvenhandError(ErrorCode.CHILD_FAILED, reason)
+    finally:
+        child.kill()
+        child.join()
+    return results
+
+
+def _read(
+    spec: CellSpec, outputs: Mapping[str, BinaryIO], finished: Finished, sender: Connection
+) -> None:
+    """Send the results of a command, in a child whose time and memory are limited."""
+    die_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    memory.bound(memory.allocated(os.getpid()) + COLLECTION_BYTES)
+    redact, outcomes = Redaction(spec.inputs["secrets"]), spec.inputs["outcomes"]
+    error: EvenhandError
+    try:
+        printed = {name: reported.read_tail(file, redact) for name, file in outputs.items()}
+        files = [name for name, text in printed.items() if text]
+        for name in files:
+            write_atomically(spec.path / name, printed[name])
+        last = reported.tail(printed[STDERR].splitlines(), LAST_LINES)
+        sender.send({"files": files, "errors": last})
+        if finished.exit_code == 0:
+            lines = reported.read_metrics(spec.path / METRICS, redact)
+            matches = reported.search(list(outputs.values()), outcomes, redact)
+            text = "".join(printed.values())
+            sender.send({"metrics": reported.collect(lines, text, matches, outcomes)})
+        return
+    except EvenhandError as known:
+        error = known
+    except MemoryError:
+        limit = f"{COLLECTION_BYTES / 2**30:g} GiB of memory"
+        error = EvenhandError(ErrorCode.TOO_LARGE, f"its results take more than {limit} to read")
+    except OSError as problem:
+        error = EvenhandError(ErrorCode.UNWRITABLE, f"its results cannot be written: {problem}")
+    sender.send({"error": error})
+
+
+def execute(
+    inputs: Mapping[str, Any],
+    folder: Path,
+    stdout: BinaryIO,
+    stderr: BinaryIO,
+    delay: float = 0.0,
+) -> Finished:
     """Run a command to its end, or to its timeout.
 
     Args:
         inputs: Of the level.
-        folder: For its output.
+        folder: For its metrics.
+        stdout: File of its output.
+        stderr: File of its standard error.
         delay: Share by which it is made longer, for a control.
     """
     process_tree.adopt_orphans()
@@ -134,17 +232,16 @@ def execute(inputs: Mapping[str, Any], folder: Path, delay: float = 0.0) -> Fini
     sampler, before = MemorySampler(), Usage.of_children()
     left = list[str]()
     try:
-        with (folder / STDOUT).open("wb") as stdout, (folder / STDERR).open("wb") as stderr:
-            began = time.perf_counter()
-            process = subprocess.Popen(
-                [SHELL, "-c", inputs["command"]],
-                cwd=inputs["cwd"],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )  # without a preexec_fn, which would copy this process: milliseconds of the wall time
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [SHELL, "-c", inputs["command"]],
+            cwd=inputs["cwd"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )  # without a preexec_fn, which would copy this process: milliseconds of the wall time
         sampler.start()
         is_over = _wait(process.pid, inputs["timeout_seconds"])
         timing.inject_delay(began, delay)
@@ -153,9 +250,8 @@ def execute(inputs: Mapping[str, Any], folder: Path, delay: float = 0.0) -> Fini
             process.wait()
             left = process_tree.wait_for_rest(REST_SECONDS)
     finally:
-        handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it would leave processes behind
-        process_tree.end(GRACE_SECONDS)
-        signal.signal(signal.SIGTERM, handler)
+        with _without_interruption():
+            process_tree.end(GRACE_SECONDS)
     peak_bytes, usage = sampler.stop(), Usage.of_children()
     return Finished(
         exit_code=process.returncode if is_over else None,
@@ -194,15 +290,6 @@ def _wait(pid: int, timeout_seconds: float) -> bool:
         os.close(descriptor)
 
 
-def _mask_file(path: Path, secrets: Sequence[str]) -> str:
-    """Keep the end of a file, with secrets masked, and return it."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        text = masked(file.read().decode(errors="replace"), secrets)
-    path.write_text(text)
-    return text
-
-
 def _tags(finished: Finished, inputs: Mapping[str, Any]) -> dict[str, str]:
     tags = {"memory.method": finished.memory_method, "cwd": inputs["cwd"], "end": finished.end}
     if finished.exit_code is not None:
@@ -214,7 +301,7 @@ def _tags(finished: Finished, inputs: Mapping[str, Any]) -> dict[str, str]:
     return tags
 
 
-def _failure(finished: Finished, spec: CellSpec) -> str:
+def _failure(finished: Finished, spec: CellSpec, errors: str) -> str:
     """Return why the command failed, with the end of its standard error; empty if it did not."""
     if finished.exit_code == 0:
         return ""
@@ -224,6 +311,5 @@ def _failure(finished: Finished, spec: CellSpec) -> str:
         "signal": f"it was killed by {finished.signal_name}",
         "exit": f"it ended with code {finished.exit_code}",
     }[finished.end]
-    lines = (spec.path / STDERR).read_text().splitlines()
-    end = plain.line(reported.tail(lines, LAST_LINES))[-600:]
+    end = plain.line(errors)[-600:]
     return f"{reason}: {end}" if end else reason

@@ -19,12 +19,13 @@ from tests.experiments.race import races
 from tests.tracking.nvml import Driver, driver, library  # noqa: F401
 
 EXECUTE = """
-import dataclasses, json, math, sys
+import dataclasses, json, math, sys, tempfile
 from pathlib import Path
 from experiments.workloads.command.run import execute
 inputs = {"name": "x", "cwd": sys.argv[2], "variables": json.loads(sys.argv[4]),
           "timeout_seconds": float(sys.argv[3]), "command": sys.argv[1]}
-finished = execute(inputs, Path(sys.argv[2]), float(sys.argv[5]))
+with tempfile.TemporaryFile() as file:
+    finished = execute(inputs, Path(sys.argv[2]), file, file, float(sys.argv[5]))
 print(json.dumps(dataclasses.asdict(finished)))
 """
 ALLOCATE = "x = bytearray({size}); import time; time.sleep(0.4)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from experiments.workloads.command import reported, script_runs
 from tracking.records import Point, StoredRun
+from tracking.redaction import Redaction
 
 HISTORY = [(1, 0.5), (2, 0.9), (3, 0.6)]
 LOSS = {"better": "lower", "regex": r"loss: ([0-9.]+)", "summary": "last"}
@@ -39,24 +41,23 @@ def test_a_script_reports_in_a_file_in_its_last_line_and_in_its_output(tmp_path:
     file.write_text("\n".join(map(json.dumps, lines)) + '\n{"bad": "text", "flag": true}\n[1]\nno')
     output = 'loss: 3.5\nloss: 2.25\n{"speed": 12, "bad\\u0000name": 1}\n'
     outcomes = {"loss": LOSS, "accuracy": {**LOSS, "regex": "", "summary": "step:2"}}
-    printed = tmp_path / "stdout.txt"
-    printed.write_text(output)
-    matches = reported.search([printed], outcomes, [])
-    values = reported.collect(file, output, matches, outcomes)
+    matches = reported.search([io.BytesIO(output.encode())], outcomes, Redaction())
+    lines = reported.read_metrics(file, Redaction())
+    values = reported.collect(lines, output, matches, outcomes)
     assert values == {"accuracy": 0.9, "loss": 2.25, "speed": 12}
-    assert reported.collect(tmp_path / "missing", "no number\n", {}, {"loss": LOSS}) == {}
+    missing = reported.read_metrics(tmp_path / "missing", Redaction())
+    assert reported.collect(missing, "no number\n", {}, {"loss": LOSS}) == {}
 
 
-def test_the_whole_output_is_searched(tmp_path: Path) -> None:
+def test_the_whole_output_is_searched() -> None:
     """Values stand before megabytes of other lines, between carriage returns, and in a long line.
 
     A long line is left out: its parts would end inside of numbers.
     """
-    errors, output = tmp_path / "stderr.txt", tmp_path / "stdout.txt"
-    errors.write_bytes(b"loss: 9\xff\n")
     noise = "another line\n" * 300_000
     bars = "loss: 0.5\rloss: 0.7\r\n"
-    output.write_text(f"loss: 4 loss: 3\n{bars}{noise}loss: 1{'0' * 2**21}\nkey loss: 12\n")
+    output = f"loss: 4 loss: 3\n{bars}{noise}loss: 1{'0' * 2**21}\nkey loss: 12\n"
+    files = [io.BytesIO(b"loss: 9\xff\n"), io.BytesIO(output.encode())]
     expected = {
         ("last", "lower"): (5, 12),
         ("best", "lower"): (3, 0.5),
@@ -66,8 +67,8 @@ def test_the_whole_output_is_searched(tmp_path: Path) -> None:
     }
     for (summary, better), point in expected.items():
         outcomes = {"loss": {**LOSS, "summary": summary, "better": better}}
-        assert reported.search([errors, output], outcomes, []).get("loss") == point
-    secret = reported.search([errors, output], {"loss": LOSS}, ["key loss: 12"])
+        assert reported.search(files, outcomes, Redaction()).get("loss") == point
+    secret = reported.search(files, {"loss": LOSS}, Redaction(["key loss: 12"]))
     assert secret == {"loss": (4, 0.7)}
 
 
