@@ -45,6 +45,8 @@ def test_a_script_reports_in_a_file_in_its_last_line_and_in_its_output(tmp_path:
     values = reported.collect(file, output, matches, outcomes)
     assert values == {"accuracy": 0.9, "loss": 2.25, "speed": 12}
     assert reported.collect(tmp_path / "missing", "no number\n", {}, {"loss": LOSS}) == {}
+    huge = json.dumps({"loss": 10**400, "speed": 12, "step": 10**400})
+    assert reported.collect(tmp_path / "missing", huge, {}, {}) == {"speed": 12}
 
 
 def test_the_whole_output_is_searched(tmp_path: Path) -> None:
