@@ -41,7 +41,7 @@ def parse(pythons: Sequence[str]) -> dict[str, str]:
     paths: dict[str, str] = {}
     for text in pythons:
         name, _, path = map(str.strip, text.partition("="))
-        python = Path(path).expanduser()
+        python = Path(os.path.expanduser(path))  # Path.expanduser raises for an unknown user
         if not (name and python.is_absolute()):
             raise UsageError(
                 ErrorCode.INVALID_VALUE,

@@ -7,22 +7,49 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from experiments.config import durations
-from experiments.config.settings import suggestion
-from tracking import plain
+from experiments.config.settings import path_problem, read_file, suggestion
+from tracking import limits, plain
 from tracking.errors import ErrorCode, UsageError
 from tracking.redaction import MASK, SECRET, Redaction, secrets
 
 _LEVEL = r"[A-Za-z0-9][\w.+-]{0,59}"
 _EXAMPLE = "write --level old='python train.py' --level new='python train.py --fast'"
 
+
+def _regex(text: str) -> str:
+    try:
+        groups = re.compile(text).groups
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"does not compile: {error}") from None
+    if text and groups != 1:
+        raise ValueError(f"has {groups} groups; write one around the number: 'loss: ([0-9.e+-]+)'")
+    return text
+
+
+def _folder(text: str) -> str:
+    if problem := path_problem(text):
+        raise ValueError(problem)
+    return text
+
+
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 LevelName = Annotated[str, StringConstraints(pattern=f"^{_LEVEL}$")]
-Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+# Programs, variables and paths hold no NUL.
+AnyText = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+Text = Annotated[AnyText, StringConstraints(min_length=1, strip_whitespace=True)]
 
 
 class _Table(BaseModel):
@@ -37,8 +64,8 @@ class Conditions(_Table):
     cwd: relative to the file. requirements: arguments of an installer, one each.
     """
 
-    cwd: Text = "."
-    env: dict[Variable, str] = {}
+    cwd: Annotated[Text, AfterValidator(_folder)] = "."
+    env: dict[Variable, AnyText] = {}
     timeout: str = "none"
     commit: Text | None = None
     requirements: tuple[Text, ...] = ()
@@ -77,8 +104,8 @@ class ReportedOutcome(_Table):
     better: Literal["lower", "higher"]
     margin: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     unit: str = ""
-    regex: str = ""
-    summary: Annotated[str, StringConstraints(pattern=r"^(last|best|step:[0-9]+)$")] = "last"
+    regex: Annotated[str, AfterValidator(_regex)] = ""
+    summary: Annotated[str, StringConstraints(pattern=r"^(last|best|step:[0-9]{1,18})$")] = "last"
 
 
 class _Outcomes(BaseModel):
@@ -88,6 +115,13 @@ class _Outcomes(BaseModel):
     __pydantic_extra__: dict[str, ReportedOutcome] = Field(init=False)
 
     primary: tuple[Text, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for name in self.__pydantic_extra__:
+            if trouble := limits.key_trouble(name):
+                raise ValueError(trouble)
+        return self
 
 
 class _File(_Table):
@@ -132,7 +166,7 @@ def load(file: str, levels: Sequence[str], timeout: str) -> Race:
 def _from_file(path: Path, timeout: str) -> Race:
     label = f"file={plain.path(path)}"
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_file(path, label).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             ErrorCode.UNREADABLE,
@@ -140,9 +174,6 @@ def _from_file(path: Path, timeout: str) -> Race:
             "docs/tutorials/your-script.md",
         ) from None
     file = _validated(_File, values, label)
-    outcomes = file.outcomes.__pydantic_extra__
-    for name, outcome in outcomes.items():
-        _check_regex(f"{label}: outcomes.{name}.regex", outcome.regex)
     defaults = {"timeout": timeout, **_set_values(file.defaults)}
     merged = {
         name: Level(
@@ -153,7 +184,7 @@ def _from_file(path: Path, timeout: str) -> Race:
     return Race(
         folder=path.resolve().parent,
         levels=merged,
-        outcomes=outcomes,
+        outcomes=file.outcomes.__pydantic_extra__,
         primary=file.outcomes.primary,
     )
 
@@ -186,7 +217,7 @@ def _validated(kind: type[_File], values: Mapping[str, Any], label: str) -> _Fil
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
     *parents, key = (str(part) for part in first["loc"] if part != "[key]")
-    right, reason = "", first["msg"]
+    right, reason = "", first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         table = Level if parents[:1] == ["levels"] else Conditions
         if parents[:1] == ["outcomes"]:
@@ -197,15 +228,3 @@ def _validated(kind: type[_File], values: Mapping[str, Any], label: str) -> _Fil
         ErrorCode.UNKNOWN_NAME if right else ErrorCode.INVALID_VALUE,
         f"{label}: {plain.short('.'.join([*parents, key]))}: {reason}{right}",
     )
-
-
-def _check_regex(label: str, text: str) -> None:
-    try:
-        groups = re.compile(text).groups
-    except re.error as error:
-        raise UsageError(ErrorCode.INVALID_VALUE, f"{label} does not compile: {error}") from None
-    if text and groups != 1:
-        raise UsageError(
-            ErrorCode.INVALID_VALUE,
-            f"{label} has {groups} groups; write one around the number: 'loss: ([0-9.e+-]+)'",
-        )

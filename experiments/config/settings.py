@@ -622,10 +622,7 @@ def _read(path: Path) -> dict[str, str]:
     """Return the settings of a JSON file: texts, numbers, truth values and flat lists."""
     label = f"settings={plain.path(path)}"
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
-        if len(text) > MAX_BYTES:
-            raise UsageError(ErrorCode.TOO_LARGE, f"{label} has more than {MAX_BYTES:,} bytes")
+        text = read_file(path, label)
         values = dict(json.loads(text, object_pairs_hook=_unique).items())
     except (OSError, RecursionError, ValueError, AttributeError) as error:
         raise UsageError(
@@ -643,6 +640,22 @@ def _read(path: Path) -> dict[str, str]:
             )
         texts[name] = ",".join(map(to_text, parts))
     return texts
+
+
+def read_file(path: Path, label: str, most_bytes: int = MAX_BYTES) -> bytes:
+    """Return the bytes of a file that a user names.
+
+    Raises:
+        OSError: It cannot be read.
+        UsageError: It is too large, or not a regular file: a pipe would block the reader.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(ErrorCode.UNREADABLE, f"{label} is no regular file")
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise UsageError(ErrorCode.TOO_LARGE, f"{label} has more than {most_bytes:,} bytes")
+    return content
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -687,7 +700,7 @@ def _problem(value: Any, rules: Mapping[str, Any]) -> str:
     if rules.get("choices") and value not in rules["choices"]:
         return f"is not known; choose {', '.join(rules['choices'])}"
     if rules.get("path"):
-        return _path_problem(value)
+        return path_problem(value)
     if rules.get("minimum") is not None and value < rules["minimum"]:
         return f"is too small; at least {rules['minimum']}"
     if rules.get("maximum") is not None and value > rules["maximum"]:
@@ -695,7 +708,7 @@ def _problem(value: Any, rules: Mapping[str, Any]) -> str:
     return ""
 
 
-def _path_problem(text: str) -> str:
+def path_problem(text: str) -> str:
     """Return why no file system here can hold a path, whether or not it exists."""
     try:
         path = os.fsencode(Path(text).expanduser().resolve())

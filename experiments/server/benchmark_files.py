@@ -16,6 +16,7 @@ from typing import Any
 
 from experiments.config import shell
 from experiments.config.console import Display
+from experiments.config.settings import read_file
 from tracking import accounts, clock, limits, plain
 from tracking.errors import ErrorCode, EvenhandError, UsageError
 from tracking.records import (
@@ -178,13 +179,8 @@ def _read(read: Callable[[Any, str], Iterator[Process]], format: str, text: str)
     level, path = _split(text)
     label = f"{format} file {plain.path(path)}"
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise ValueError("it is no regular file")
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise UsageError(ErrorCode.TOO_LARGE, f"{label} has more than {MAX_BYTES:,} bytes")
-        processes = list(read(json.loads(content), level or Path(path).stem))
+        content = json.loads(read_file(Path(path), label, MAX_BYTES))
+        processes = list(read(content, level or Path(path).stem))
         numbers = [
             number
             for process in processes

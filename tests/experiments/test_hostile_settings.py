@@ -162,6 +162,7 @@ SAMPLE = (
     ("calibrate", f"--vocabulary={2**63}"),
     ("grid", "--batch_sizes=1,１２"),
     ("compare", "--margin=inf"),
+    ("captioning", "--pythons=pytorch=~nobody-here/python"),
     ("\x1b[31mcaptioning",),
 )
 

@@ -56,8 +56,8 @@ def _matches(
     number = 0
     for line in itertools.chain.from_iterable(_lines(file, redact) for file in files):
         for text in pattern.findall(line):
-            with suppress(ValueError):
-                yield number, float(text)
+            if (value := _number(text)) is not None:
+                yield number, value
             number += 1
 
 
@@ -193,10 +193,18 @@ def _add_objects(histories: dict[str, History], lines: Iterable[str]) -> None:
             continue
         step = values.pop(STEP, number)
         for name, value in values.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if is_number and not limits.key_trouble(name):
-                at = step if isinstance(step, int) else number
-                histories.setdefault(name, []).append((at, float(value)))
+            reported = None if isinstance(value, str | bool) else _number(value)
+            if reported is not None and not limits.key_trouble(name):
+                is_step = isinstance(step, int) and abs(step) <= limits.LARGEST
+                histories.setdefault(name, []).append((step if is_step else number, reported))
+
+
+def _number(value: Any) -> float | None:
+    """Return a value as a number; None if it is none, or an integer beyond a double's range."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def tail(lines: Sequence[str], count: int) -> str:

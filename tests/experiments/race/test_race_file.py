@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,33 @@ def test_controls_repeat_the_first_command(tmp_path: Path) -> None:
             "outcomes.loss.summary",
         ),
         ("[levels.a", ErrorCode.UNREADABLE, "race.toml"),
+        ("[levels.a]\ncommand='x'\ncwd='~nobody-here'", ErrorCode.INVALID_VALUE, "levels.a.cwd"),
+        ("[levels.a]\ncommand='x'\ncwd='" + "a" * 300 + "'", ErrorCode.INVALID_VALUE, "a.cwd"),
+        ('[defaults]\ncwd="a\\u0000"\n[levels.a]\ncommand="x"', ErrorCode.INVALID_VALUE, "s.cwd"),
+        ('[levels.a]\ncommand="a\\u0000"', ErrorCode.INVALID_VALUE, "levels.a.command"),
+        (
+            '[levels.a]\ncommand="x"\nenv={A="a\\u0000"}',
+            ErrorCode.INVALID_VALUE,
+            "levels.a.env.A",
+        ),
+        *(
+            (
+                f"[levels.a]\ncommand='x'\n[outcomes.loss]\nbetter='lower'\n{line}",
+                ErrorCode.INVALID_VALUE,
+                f"outcomes.loss.{line.partition('=')[0]}",
+            )
+            for line in (
+                f"regex='{'(' * 5_000}x{')' * 5_000}'",
+                "regex='(x{99999999999999})'",
+                f"summary='step:{'9' * 400}'",
+                f"margin={'9' * 400}",
+            )
+        ),
+        (
+            "[levels.a]\ncommand='x'\n[outcomes.'a;b']\nbetter='lower'",
+            ErrorCode.INVALID_VALUE,
+            "outcomes",
+        ),
     ],
 )
 def test_mistakes_name_their_key(tmp_path: Path, text: str, code: ErrorCode, path: str) -> None:
@@ -132,6 +160,13 @@ def test_mistakes_name_their_key(tmp_path: Path, text: str, code: ErrorCode, pat
     assert error.value.code == code
     assert path in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "race.toml")
+    with pytest.raises(UsageError) as error:
+        race_file.load(str(tmp_path / "race.toml"), (), "none")
+    assert error.value.code == ErrorCode.UNREADABLE
 
 
 def test_a_file_and_levels_exclude_each_other(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ def test_a_script_reports_in_a_file_in_its_last_line_and_in_its_output(tmp_path:
     assert values == {"accuracy": 0.9, "loss": 2.25, "speed": 12}
     missing = reported.read_metrics(tmp_path / "missing", Redaction())
     assert reported.collect(missing, "no number\n", {}, {"loss": LOSS}) == {}
+    huge = json.dumps({"loss": 10**400, "speed": 12, "step": 10**400})
+    assert reported.collect(iter(()), huge, {}, {}) == {"speed": 12}
 
 
 def test_the_whole_output_is_searched() -> None:
