@@ -1,8 +1,8 @@
 """Accounts, teams and permissions of a tracking server with passwords.
 
-A team is one of MLflow's roles: all users read all experiments, a team's members write its
-experiments, named `team/…`. *Default*, where MLflow puts launches unless another experiment is
-named, is read-only.
+A team is one of MLflow's roles: all users read all experiments, a team's members write those named
+`team/…`, and those that it has a grant on. *Default*, where MLflow puts launches unless another
+experiment is named, is read-only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Team:
-    """Team with the id of its role, the ids of its experiments, and its users."""
+    """Team with the ids of its role and of the experiments that it has a grant on, and users."""
 
     name: str
     role: int
@@ -143,7 +143,9 @@ def find_team(store: Store, name: str) -> Team:
 
 
 def add_team(store: Store, name: str, experiments: Sequence[str]) -> None:
-    """Create a team that may write these experiments, or add them to an existing team.
+    """Create a team with these experiments, or add them to an existing team.
+
+    Its members write them by their names. The grant limits that: they delete no runs in them.
 
     Raises:
         UsageError: One of them belongs to a user outside the team, who took its name in advance.
@@ -153,8 +155,9 @@ def add_team(store: Store, name: str, experiments: Sequence[str]) -> None:
         _revoke(store, experiment, team.users if team else ())
     if team is None:
         call(store, "POST", f"{ROLES}/create", name=name, workspace=WORKSPACE)
-        team = find_team(store, name)
-    for experiment_id in map(store.experiment_id, experiments):
+    experiment_ids = [store.experiment_id(experiment) for experiment in experiments]
+    team = find_team(store, name)  # a new experiment ends older grants on its id
+    for experiment_id in experiment_ids:
         if experiment_id not in team.experiments:
             grant(store, team, experiment_id, "EDIT")
 

@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote
@@ -45,13 +46,7 @@ LARGEST_UPLOAD = "EVENHAND_LARGEST_UPLOAD_BYTES"
 READY_SECONDS = 2.0
 # Refusals before a password was right: nothing more of such a request is read.
 UNAUTHENTICATED = (Reason.NO_LOGIN, Reason.WAIT, Reason.BUSY)
-# Things that an account makes, and the field of the request that names them.
-CREATED = {
-    "experiments/create": ("experiment", ""),
-    "registered-models/create": ("registered_model", "name"),
-    "registered-models/rename": ("registered_model", "new_name"),
-}
-ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
+ARTIFACTS = routes.ARTIFACTS.replace(routes.API, routes.PREFIXES[0])
 # MLflow's own systems of rights and places, which this server does not use, and a proxy's log-in,
 # which is read before.
 DROPPED_HEADERS = {
@@ -193,9 +188,8 @@ class Guard:
         elif route.kind == routes.UPLOAD:
             await self._upload(exchange)
         else:
-            message, team = await self._read_message(exchange)
-            send = _hand_over(exchange, message, team) if team else exchange.send
-            await self._application(scope, exchange.receive, send)
+            await self._read_message(exchange)
+            await self._application(scope, exchange.receive, exchange.send)
 
     async def _search(self, exchange: Exchange, query: dict[str, Any]) -> None:
         """Answer a search in its account's turn. A failed one leaves one line in the log."""
@@ -207,25 +201,31 @@ class Guard:
             await self._read_message(exchange)
         async with self._turns.turn(account.id):
             with searches.limit_time() as search:
+                failed = list[Message]()
 
-                async def send_unless_overdue(message: Message) -> None:
-                    if not search.is_overdue:
+                async def send(message: Message) -> None:
+                    if failed or message.get("status") == 500:
+                        failed.append(message)
+                    elif not search.is_overdue:
                         await exchange.send(message)
 
-                await self._application(exchange.scope, exchange.receive, send_unless_overdue)
+                await self._application(exchange.scope, exchange.receive, send)
         if search.failure:
             values = (route.rule, account.user, search.failure)
             LOGGER.warning("%s: a search of %s failed: %s", *values)
         if search.is_overdue:
             right = "name fewer conditions, experiments or results"
             raise Refusal(Reason.TOO_MANY, f"the search takes too long; {right}")
+        if failed:
+            # MLflow's code for many wrong searches; errors of the database have others.
+            with suppress(ValueError):
+                error = json.loads(b"".join(part.get("body", b"") for part in failed))
+                raise Refusal(Reason.INVALID, error["message"])
+        for part in failed:
+            await exchange.send(part)
 
-    async def _read_message(self, exchange: Exchange) -> tuple[dict[str, Any], str]:
-        """Read and check a body, which then replaces the client's own.
-
-        Returns:
-            What MLflow's handler reads, and the team of the thing that it makes, or "".
-        """
+    async def _read_message(self, exchange: Exchange) -> None:
+        """Read and check a body, which then replaces the client's own."""
         route, scope = exchange.route, exchange.scope
         is_read = route.kind in (routes.READ, routes.SEARCH)
         largest = bodies.LARGEST_SEARCH_BYTES if is_read else bodies.LARGEST_JSON_BYTES
@@ -234,12 +234,9 @@ class Guard:
         raw = await bodies.read(exchange.receive, largest)
         if raw:
             content.check_type(header(scope["headers"], b"content-type"))
-        message, body, team = await anyio.to_thread.run_sync(
-            _check_message, route, exchange.account, raw
-        )
+        body = await anyio.to_thread.run_sync(_check_message, route, exchange.account, raw)
         scope["headers"] = bodies.replace_body_headers(scope["headers"], body)
         exchange.receive = bodies.replay(body, exchange.receive)
-        return message, team
 
     async def _upload(self, exchange: Exchange) -> None:
         if exchange.body_bytes is not None and exchange.body_bytes > self._largest_upload_bytes:
@@ -297,8 +294,8 @@ def _stream_file(route: Route, scope: Scope) -> Scope:
     return {**scope, "path": f"{ARTIFACTS}/{path}", "raw_path": address, "query_string": b""}
 
 
-def _check_message(route: Route, account: Account, raw: bytes) -> tuple[dict[str, Any], bytes, str]:
-    """Return the message of a body, the body as it is sent on, and the team of a new thing.
+def _check_message(route: Route, account: Account, raw: bytes) -> bytes:
+    """Return a body as it is sent on.
 
     Raises:
         Refusal: The body names things of others, or a thing in two ways.
@@ -306,19 +303,15 @@ def _check_message(route: Route, account: Account, raw: bytes) -> tuple[dict[str
     message, body = content.read_body(route, raw)
     if route.kind == routes.SEARCH:
         searches.check(route, message)
-    team = _check_names(route, account, message)
+    _check_names(route, account, message)
     if route.kind == routes.WRITE and not account.is_admin:
         for kind, identifier in content.ids(route, message):
             _check_owner(account, kind, identifier)
-    return message, body, "" if account.is_admin else team
+    return body
 
 
-def _check_names(route: Route, account: Account, body: dict[str, Any]) -> str:
-    """Return the team of the thing that a request makes or renames, or "".
-
-    Raises:
-        Refusal: The account may not give the name.
-    """
+def _check_names(route: Route, account: Account, body: dict[str, Any]) -> None:
+    """Raise Refusal for a name that the account may not give."""
     action = route.rule.partition("/mlflow/")[2]
     name, new_name = body.get("name"), body.get("new_name")
     teams = None if account.is_admin else backend.teams(account)
@@ -327,21 +320,18 @@ def _check_names(route: Route, account: Account, body: dict[str, Any]) -> str:
     elif action == "users/create":
         names.check(body.get("username"), names.USER)
     elif action == "experiments/create":
-        return names.check_owned(name, names.EXPERIMENT, teams)
+        names.check_owned(name, names.EXPERIMENT, teams)
     elif action == "experiments/update":
         names.check_owned(new_name, names.EXPERIMENT, teams)
     elif route.kind == routes.WRITE and action.startswith(("registered-models", "model-versions")):
-        team = ""
         if teams is not None or action == "registered-models/create":
-            team = names.check_owned(name, names.MODEL, teams)
+            names.check_owned(name, names.MODEL, teams)
         if action == "model-versions/create":
             source = content.check_source(body)
             if source and teams is not None:
                 names.check_owned(source, names.MODEL, teams)
         if action == "registered-models/rename":
-            team = names.check_owned(new_name, names.MODEL, teams)
-        return team if action in CREATED else ""
-    return ""
+            names.check_owned(new_name, names.MODEL, teams)
 
 
 def _check_owner(account: Account, kind: str, identifier: str) -> None:
@@ -359,22 +349,3 @@ def _check_owner(account: Account, kind: str, identifier: str) -> None:
     if not backend.may_write(account, experiment):
         reason = f"{kind} {identifier} is of an experiment that {account.user} may not write"
         raise Refusal(Reason.DENIED, f"no permission: {reason}")
-
-
-def _hand_over(exchange: Exchange, message: dict[str, Any], team: str) -> Send:
-    """Return a `send` that gives a new thing to its team before its maker gets the answer."""
-    kind, field = CREATED[exchange.route.rule.partition("/mlflow/")[2]]
-    parts = list[Message]()
-
-    async def send_after(part: Message) -> None:
-        parts.append(part)
-        if part["type"] != "http.response.body" or part.get("more_body", False):
-            return
-        if parts[0]["status"] == 200:
-            answer = json.loads(b"".join(part.get("body", b"") for part in parts[1:]))
-            pattern = str(message[field] if field else answer["experiment_id"])
-            await anyio.to_thread.run_sync(backend.hand_over, exchange.account, kind, pattern, team)
-        for part in parts:
-            await exchange.send(part)
-
-    return send_after

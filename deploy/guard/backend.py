@@ -6,7 +6,7 @@ import base64
 import hmac
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,8 +18,9 @@ from google.protobuf.json_format import Error, MessageToDict
 from google.protobuf.message import Message
 
 from deploy import readiness
+from deploy.guard import names
 from deploy.guard.refusal import Reason, Refusal
-from deploy.guard.routes import Route, line
+from deploy.guard.routes import Route, line, listed_fields
 
 # MLflow reads these when it is imported.
 os.environ["_MLFLOW_SGI_NAME"] = "uvicorn"
@@ -31,12 +32,16 @@ os.environ["MLFLOW_ENABLE_WORKSPACES"] = "false"
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 from mlflow.protos.service_pb2 import SearchDatasets
 from mlflow.server import ARTIFACTS_DESTINATION_ENV_VAR, auth, constants, handlers
 from mlflow.server.auth.config import DEFAULT_AUTHORIZATION_FUNCTION
+from mlflow.server.auth.sqlalchemy_store import RoleGrantRow
+from mlflow.store.model_registry.dbmodels.models import SqlRegisteredModel
+from mlflow.store.tracking.dbmodels.models import SqlExperiment
 from mlflow.utils.proto_json_utils import parse_dict
 from mlflow.utils.workspace_utils import DEFAULT_WORKSPACE_NAME
-from sqlalchemy import text
+from sqlalchemy import String, bindparam, cast, make_url, or_, select, text
 from werkzeug.security import check_password_hash, generate_password_hash
 
 BACKEND, ARTIFACTS = "MLFLOW_BACKEND_STORE_URI", ARTIFACTS_DESTINATION_ENV_VAR
@@ -50,6 +55,23 @@ SEARCH_DATASETS = "POST {api}/2.0/mlflow/experiments/search-datasets"
 # Log-ins that are remembered after their minute in MLflow's cache, while they are used.
 REMEMBERED, REMEMBERED_SECONDS = 10_000, 86_400
 LOGINS = "evenhand_logins"
+# For each id that explicit grants name, when the thing was made that they are for.
+GRANTS = "evenhand_grants"
+# Things that grants name: id, name, time of creation, and the form of the name.
+THINGS: dict[str, tuple[Any, Any, Any, names.Grammar]] = {
+    "experiment": (
+        cast(SqlExperiment.experiment_id, String),
+        SqlExperiment.name,
+        SqlExperiment.creation_time,
+        names.EXPERIMENT,
+    ),
+    "registered_model": (
+        SqlRegisteredModel.name,
+        SqlRegisteredModel.name,
+        SqlRegisteredModel.creation_time,
+        names.MODEL,
+    ),
+}
 LOG_CONFIG = Path(handlers.__file__).with_name("uvicorn_log_config.yaml")
 
 
@@ -79,6 +101,14 @@ def check_settings(longest_cache_seconds: int) -> None:
         raise ValueError(f"auth_cache_ttl_seconds is {settings.auth_cache_ttl_seconds}: {seconds}")
 
 
+def files() -> list[str]:
+    """Return the files of the server that are no artifacts: settings, databases of SQLite."""
+    urls = map(make_url, (os.environ[BACKEND], auth.auth_config.database_uri))
+    databases = [url.database for url in urls if url.get_backend_name() == "sqlite"]
+    paths = [path.removeprefix("file:") for path in databases if path]
+    return [os.environ["MLFLOW_AUTH_CONFIG_PATH"], *paths]
+
+
 def prepare(artifacts: str) -> None:
     """Make tables and administrator, once, before the first worker.
 
@@ -98,6 +128,8 @@ def prepare(artifacts: str) -> None:
     with auth.store.engine.begin() as connection:
         columns = "pair VARCHAR(64) PRIMARY KEY, day INTEGER NOT NULL"
         connection.execute(text(f"CREATE TABLE IF NOT EXISTS {LOGINS} ({columns})"))
+        columns = "kind VARCHAR(64), id VARCHAR(255), created BIGINT, PRIMARY KEY (kind, id)"
+        connection.execute(text(f"CREATE TABLE IF NOT EXISTS {GRANTS} ({columns})"))
     with handlers._get_tracking_store().engine.begin() as connection:  # accounts may lie elsewhere
         connection.execute(text(readiness.CREATE))
 
@@ -141,6 +173,7 @@ def _fields(kind: type[Message], values: Mapping[str, Any]) -> dict[str, Any]:
     options = {"preserving_proto_field_name": True, "unquote_int64_if_possible": True}
     try:
         parse_dict(values, message)
+        _check_fields(message)
         fields: dict[str, Any] = MessageToDict(message, **options)
     except OverflowError:
         raise Refusal(
@@ -152,6 +185,18 @@ def _fields(kind: type[Message], values: Mapping[str, Any]) -> dict[str, Any]:
             Reason.INVALID, f"the request is no {kind.DESCRIPTOR.name}: {reason[:300]}"
         ) from None
     return fields
+
+
+def _check_fields(message: Message) -> None:
+    """Raise Refusal for a field that is not listed: it may name a thing in a way not checked."""
+    listed = listed_fields().get(message.DESCRIPTOR.full_name, frozenset())
+    for field, value in message.ListFields():
+        if field.name not in listed:
+            text = f"this server does not offer {field.name} of {message.DESCRIPTOR.name}"
+            raise Refusal(Reason.NOT_OFFERED, text)
+        if field.message_type:
+            for inner in value if field.is_repeated else (value,):
+                _check_fields(inner)
 
 
 @lru_cache(1)
@@ -260,16 +305,113 @@ def add_login(pair: str, day: int, oldest: int) -> None:
 
 def teams(account: Account) -> frozenset[str]:
     """Return the names of the teams that an account belongs to."""
-    roles = auth.store.list_user_roles(account.id)
-    return frozenset(role.name for role in roles if not role.name.startswith(PERSONAL_ROLE))
+    return _teams(auth.store.list_user_roles(account.id))
 
 
 def may_write(account: Account, experiment: str) -> bool:
     """Return whether a role of the account permits changes in an experiment."""
-    permission = auth.store.get_role_permission_for_resource(
+    permission = auth._role_grant_for_resource(
         account.id, "experiment", experiment, DEFAULT_WORKSPACE_NAME
     )
     return permission is not None and bool(permission.can_update)
+
+
+def _teams(roles: Iterable[Any]) -> frozenset[str]:
+    return frozenset(role.name for role in roles if not role.name.startswith(PERSONAL_ROLE))
+
+
+def _list_grants(user_id: int, workspace: str, kinds: Collection[str]) -> list[RoleGrantRow]:
+    """Return the grants of a user, for every check of MLflow's and of the guard's.
+
+    A thing is its team's by its present name, unless a grant to the team limits that. Explicit
+    grants count for the thing that they were given for: SQLite reuses the id of a removed one.
+    """
+    roles = auth.store.list_user_roles_for_workspace(user_id, workspace)
+    items = [(role.name, item) for role in roles for item in role.permissions]
+    grants = [
+        RoleGrantRow(item.resource_type, "*", item.permission)
+        for _, item in items
+        if item.resource_pattern == "*" and item.resource_type in {*kinds, "workspace"}
+    ]
+    teams = _teams(roles)
+    for kind in THINGS.keys() & set(kinds):
+        explicit: dict[str, dict[str, str]] = {}
+        for role, item in items:
+            if item.resource_type == kind and item.resource_pattern != "*":
+                explicit.setdefault(item.resource_pattern, {})[role] = item.permission
+        claimed = _claimed(kind, explicit)
+        for identifier, name, created in _things(kind, teams, explicit):
+            is_claimed = claimed.get(identifier) == created
+            permissions = explicit.get(identifier, {}) if is_claimed else {}
+            team = names.team_of(name, THINGS[kind][-1])
+            if team in teams:
+                permissions.setdefault(team, MANAGE)
+            grants += [RoleGrantRow(kind, identifier, level) for level in permissions.values()]
+    return grants
+
+
+def _things(
+    kind: str, teams: Collection[str], identifiers: Iterable[str]
+) -> list[tuple[str, str, int]]:
+    """Return id, name and time of creation of the things of these teams, and of these ids."""
+    identifier, name, created, grammar = THINGS[kind]
+    # On SQLite, LIKE does not distinguish upper and lower case.
+    prefixes = [name.startswith(f"{team}{grammar.separator}", autoescape=True) for team in teams]
+    query = select(identifier, name, created).where(
+        or_(identifier.in_(list(identifiers)), *prefixes)
+    )
+    with handlers._get_tracking_store().engine.connect() as connection:
+        return [(row[0], row[1], row[2] or 0) for row in connection.execute(query)]
+
+
+def _claimed(kind: str, identifiers: Collection[str]) -> dict[str, int]:
+    """Return for each of these ids when the thing was made that explicit grants are for."""
+    if not identifiers:
+        return {}
+    query = text(f"SELECT id, created FROM {GRANTS} WHERE kind = :kind AND id IN :ids")
+    values = {"kind": kind, "ids": list(identifiers)}
+    with auth.store.engine.connect() as connection:
+        rows = connection.execute(query.bindparams(bindparam("ids", expanding=True)), values)
+        return {row[0]: row[1] for row in rows}
+
+
+def _claim(kind: str, identifier: str) -> None:
+    """Remove grants that were for another thing of this id: the next ones are for the present one.
+
+    Raises:
+        MlflowException: There is no such thing.
+    """
+    things = _things(kind, (), [identifier])
+    if not things:
+        raise MlflowException(f"there is no {kind} {identifier}", RESOURCE_DOES_NOT_EXIST)
+    values = {"kind": kind, "id": identifier, "created": things[0][2]}
+    on_conflict = f"DO UPDATE SET created = :created WHERE {GRANTS}.created != :created"
+    upsert = f"INSERT INTO {GRANTS} VALUES (:kind, :id, :created) ON CONFLICT (kind, id)"
+    older = "resource_type = :kind AND resource_pattern = :id"
+    with auth.store.engine.begin() as connection:
+        if connection.execute(text(f"{upsert} {on_conflict}"), values).rowcount:
+            connection.execute(text(f"DELETE FROM role_permissions WHERE {older}"), values)
+
+
+def _claim_first(add: Callable[..., Any]) -> Callable[..., Any]:
+    def claim_and_add(holder: Any, kind: str, identifier: str, permission: str) -> Any:
+        if kind in THINGS and identifier != "*":
+            _claim(kind, identifier)
+        return add(holder, kind, identifier, permission)
+
+    return claim_and_add
+
+
+def _grant_to_maker(_user: str, kind: str, identifier: str, _permission: str) -> None:
+    """Grant nothing to the maker of a new thing: its name decides."""
+    if kind in THINGS:
+        _claim(kind, identifier)
+
+
+auth.store.list_grants = _list_grants
+auth.store.add_role_permission = _claim_first(auth.store.add_role_permission)
+auth.store.grant_user_resource_permission = _claim_first(auth.store.grant_user_resource_permission)
+auth.store.grant_user_permission = _grant_to_maker
 
 
 @lru_cache(100_000)
@@ -291,23 +433,6 @@ def locate(identifier: str, *, is_model: bool) -> tuple[str, str]:
 def _client() -> MlflowClient:
     """Return a client of the database, which has the engine that MLflow's handlers use."""
     return MlflowClient(os.environ[BACKEND])
-
-
-def hand_over(account: Account, kind: str, pattern: str, team: str) -> None:
-    """Give a new experiment or registered model to a team: MLflow gives it to its maker.
-
-    Args:
-        account: Its maker.
-        kind: `experiment` or `registered_model`.
-        pattern: Id of the experiment, or name of the model.
-        team: Its team.
-    """
-    with suppress(LookupError), _lookup_errors():  # it may have been handed over already
-        auth.store.revoke_user_resource_permission(account.user, kind, pattern)
-    (role,) = (role for role in auth.store.list_user_roles(account.id) if role.name == team)
-    permissions = {(item.resource_type, item.resource_pattern) for item in role.permissions}
-    if (kind, pattern) not in permissions:
-        auth.store.add_role_permission(role.id, kind, pattern, MANAGE)
 
 
 def check_upload(path: str) -> None:

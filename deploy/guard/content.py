@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from deploy.guard import backend
 from deploy.guard.refusal import Reason, Refusal
-from deploy.guard.routes import WRITE, Route
+from deploy.guard.routes import ARTIFACTS, WRITE, Route
 
 # Names of fields. protobuf reads a name up to its first NUL. No message of an offered route has a
 # map, whose keys would be data.
@@ -36,8 +36,10 @@ IDS = {RUN: RUN, "source_run_id": RUN, MODEL: MODEL, EXPERIMENT: EXPERIMENT}
 LOCATIONS = {"artifact_location", "artifact_uri", "artifact_path_root", "storage_location"}
 # A prompt is a registered model with a tag, and with permissions that a team does not have.
 SERVER_TAGS = {"mlflow.artifactlocation", "mlflow.trace.archivelocation", "mlflow.prompt.is_prompt"}
+# As MLflow lays out the files of a run and of a logged model, below the id of their experiment.
+ARTIFACT = re.compile(r"[0-9]+/(?:[0-9a-f]{32}|models/m-[0-9a-f]{32})/artifacts(/.+)?")
 SOURCE = re.compile(
-    r"models:/m-[A-Za-z0-9]+|runs:/[0-9a-f]{32}/[^?#%\\]+|mlflow-artifacts:/[^?#%\\]+"
+    rf"models:/m-[A-Za-z0-9]+|runs:/[0-9a-f]{{32}}/.+|mlflow-artifacts:/{ARTIFACT.pattern}"
 )
 SOURCE_IDS = {
     MODEL: re.compile(r"models:/(m-[A-Za-z0-9]+)"),
@@ -78,6 +80,8 @@ def read_query(route: Route, query: bytes, *, is_allowed: bool) -> tuple[dict[st
         for name, text in entries:
             message.setdefault(name, []).append(text)
     check_entries(message)
+    if route.rule == ARTIFACTS:
+        check_path(str(message.get("path", "")))
     return message, urlencode(entries).encode()
 
 
@@ -155,9 +159,9 @@ def check_source(body: Mapping[str, Any]) -> str:
     source = str(body.get("source"))
     if match := VERSION.fullmatch(source):
         return match[1]
-    leads_elsewhere = {".", ".."} & set(source.split("/")) or "//" in source
+    leads_elsewhere = {".", ".."} & set(source.split("/")) or re.search(r"//|[?#%\\]", source)
     if leads_elsewhere or not SOURCE.fullmatch(source):
-        forms = "models:/ID, models:/NAME/VERSION, runs:/ID/PATH or mlflow-artifacts:/PATH"
+        forms = "models:/ID, models:/NAME/VERSION, runs:/ID/PATH or mlflow-artifacts:/ARTIFACT"
         raise Refusal(Reason.INVALID, f"source is {forms}")
     return ""
 
@@ -205,7 +209,7 @@ def entries(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
 
 
 def check_path(path: str, *, is_upload: bool = False) -> None:
-    """Raise Refusal for a path of files that could lead elsewhere, or that no disk has."""
+    """Raise Refusal for a path of no artifact: it may lead elsewhere, or no disk has it."""
     parts = path.removesuffix("/").split("/")
     if {"", ".", ".."} & set(parts) or re.search(r"\\|%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]", path):
         right = "parts with / between, without . .. \\ or %-codes"
@@ -215,10 +219,10 @@ def check_path(path: str, *, is_upload: bool = False) -> None:
         raise Refusal(
             Reason.INVALID, f"a path has at most {MAX_PARTS} parts of {LONGEST_PART_BYTES} bytes"
         )
-    if is_upload and len(parts) < 2:
-        raise Refusal(
-            Reason.INVALID, "a file lies below an experiment: EXPERIMENT/RUN/artifacts/NAME"
-        )
+    match = ARTIFACT.fullmatch(path.removesuffix("/"))
+    if match is None or (is_upload and not match[1]):
+        right = "EXPERIMENT/RUN/artifacts/NAME or EXPERIMENT/models/MODEL/artifacts/NAME"
+        raise Refusal(Reason.INVALID, f"{ascii(path)[:200]} is no artifact: write {right}")
 
 
 class _ObjectReader:

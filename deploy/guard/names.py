@@ -53,8 +53,14 @@ def check(name: object, grammar: Grammar) -> str:
     return str(name)
 
 
-def check_owned(name: object, grammar: Grammar, teams: Collection[str] | None) -> str:
-    """Return the team that owns an experiment or a model of this name.
+def team_of(name: str, grammar: Grammar) -> str:
+    """Return the team whose prefix a name has, or ""."""
+    team, has_team, _ = name.partition(grammar.separator)
+    return team if has_team else ""
+
+
+def check_owned(name: object, grammar: Grammar, teams: Collection[str] | None) -> None:
+    """Check that an account may have an experiment or a model of this name.
 
     Args:
         name: Name in a request.
@@ -65,14 +71,12 @@ def check_owned(name: object, grammar: Grammar, teams: Collection[str] | None) -
         Refusal: The name is none, or not of the account's teams.
     """
     text = check(name, grammar)
-    team, has_team, _ = text.partition(grammar.separator)
     if teams is None:
-        return team if has_team else ""
+        return
     if not teams:
         right = "ask an administrator to add it to one"
         raise Refusal(Reason.DENIED, f"an account without a team makes no {grammar.kind}; {right}")
-    if not has_team or team not in teams:
+    if team_of(text, grammar) not in teams:
         right = sorted(teams)[0] + grammar.separator + text.rpartition(grammar.separator)[2]
         reason = f"is not of your team ({', '.join(sorted(teams))})"
         raise Refusal(Reason.DENIED, f"{grammar.kind} {text} {reason}; call it {right}")
-    return team

@@ -10,6 +10,7 @@ from __future__ import annotations
 import configparser
 import os
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -60,10 +61,7 @@ def prepare(context: click.Context) -> None:
         **{f"UVICORN_{name.upper()}": str(value) for name, value in process.UVICORN.items()},
         "UVICORN_PROXY_HEADERS": str(bool(os.environ.get(PROXIES))),
     }
-    artifacts = options["artifacts_destination"]
-    if "://" not in artifacts:
-        Path(artifacts).mkdir(parents=True, exist_ok=True)
-    _prepare(artifacts)
+    _prepare(options["artifacts_destination"])
 
 
 def _check_options(context: click.Context) -> None:
@@ -78,9 +76,6 @@ def _check_options(context: click.Context) -> None:
     if scheme not in DATABASES:
         right = "postgresql://user@host/name or sqlite:///mlflow.db"
         raise Unsafe(f"--backend-store-uri (MLFLOW_BACKEND_STORE_URI) names no database: {right}")
-    destination = context.params["artifacts_destination"]
-    if destination.startswith("file:"):
-        raise Unsafe(f"--artifacts-destination {destination}: write the path of the folder alone")
 
 
 def _check_environment() -> None:
@@ -93,6 +88,17 @@ def _check_environment() -> None:
     if len(os.environ.get("MLFLOW_FLASK_SERVER_SECRET_KEY", "")) < SHORTEST_KEY:
         right = f"at least {SHORTEST_KEY} random characters: openssl rand -hex 24"
         raise Unsafe(f"MLFLOW_FLASK_SERVER_SECRET_KEY is missing or short; it needs {right}")
+    if any(map(_is_everybody, os.environ.get(PROXIES, "").split(","))):
+        right = "name the proxies' addresses, with commas between"
+        raise Unsafe(f"{PROXIES} believes every client's X-Forwarded-For; {right}")
+
+
+def _is_everybody(proxy: str) -> bool:
+    """Return whether an entry of uvicorn's trusted addresses holds all of them."""
+    try:
+        return ip_network(proxy.strip(), strict=False).prefixlen == 0
+    except ValueError:  # a name, or the path of a socket
+        return proxy.strip() == "*"
 
 
 def _addresses(options: Mapping[str, Any]) -> dict[str, str]:
@@ -132,7 +138,7 @@ def _prepare(artifacts: str) -> None:
         raise Unsafe(f"{settings}: {error}") from None
     try:
         process.prepare(artifacts)
-    except (MlflowException, ValueError) as error:
+    except (MlflowException, OSError, ValueError) as error:
         raise Unsafe(" ".join(str(error).split())) from None
 
 

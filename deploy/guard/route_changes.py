@@ -1,6 +1,6 @@
-"""`python -m deploy.guard.route_changes`: routes of an MLflow that `routes.toml` does not know.
+"""`python -m deploy.guard.route_changes`: what of an MLflow `routes.toml` does not know.
 
-A newer MLflow has other routes. The guard refuses those that are not in `routes.toml`.
+A newer MLflow has other routes and fields. The guard refuses those that are not in `routes.toml`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from deploy.guard import routes
 ROOT = Path(__file__).resolve().parents[2]
 SAME, FAILED, DIFFERENT = 0, 1, 3
 LIST_SECONDS = 120
-# Routes, and the fields of the message that each one's handler reads.
-Fields = Mapping[str, Sequence[str]]
+# Messages, and their fields.
+Fields = Mapping[str, Collection[str]]
 
 
 class ListingFailed(Exception):
@@ -37,41 +37,47 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--python", default=sys.executable, help=text)
     args = parser.parse_args(arguments)
     try:
-        version, fields = installed(args.python)
-        before = fields if args.python == sys.executable else installed(sys.executable)[1]
+        version, existing = installed(args.python)
     except ListingFailed as error:
         print(error, file=sys.stderr)
         return FAILED
-    differences = list(changes(routes.classes(), before, fields))
+    differences = list(changes(routes.classes(), routes.listed_fields(), existing))
     print(*differences, sep="\n", end="\n" if differences else "")
     count = f"{len(differences)} differences" if differences else "no difference"
-    print(f"MLflow {version}: {len(fields)} routes, {count} from routes.toml")
+    print(f"MLflow {version}: {len(existing)} routes, {count} from routes.toml")
     return DIFFERENT if differences else SAME
 
 
-def changes(classes: Mapping[str, Sequence[str]], before: Fields, after: Fields) -> Iterator[str]:
-    """Yield the differences of an MLflow's routes, a line each.
+def changes(
+    classes: Mapping[str, Sequence[str]], listed: Fields, existing: Mapping[str, Fields]
+) -> Iterator[str]:
+    """Yield the differences of an MLflow from `routes.toml`, a line each.
 
     Args:
         classes: Routes of each kind in `routes.toml`.
-        before: Routes of the MLflow that `routes.toml` was written for, with their fields.
-        after: Routes of the MLflow that is compared.
+        listed: Messages in `routes.toml`.
+        existing: Routes of the MLflow, with the message that each one's handler reads, and those
+            in it.
     """
     kinds = {route: kind for kind, lines in classes.items() for route in lines}
-    for route in sorted(after.keys() - kinds.keys()):
+    for route in sorted(existing.keys() - kinds.keys()):
         yield f"added    {route}: refused, because it is not in routes.toml"
-    for route in sorted(kinds.keys() - after.keys()):
+    for route in sorted(kinds.keys() - existing.keys()):
         yield f"removed  {route}: {kinds[route]} in routes.toml"
-    for route in sorted(before.keys() & after.keys() & kinds.keys()):
-        new = sorted(set(after[route]) - set(before[route]))
-        gone = sorted(set(before[route]) - set(after[route]))
-        if kinds[route] != routes.REFUSED and (new or gone):
-            texts = [f"+{name}" for name in new] + [f"-{name}" for name in gone]
-            yield f"changed  {route}: {kinds[route]}, fields {' '.join(texts)}"
+    messages: dict[str, Collection[str]] = {}
+    for route, fields in existing.items():
+        if kinds.get(route, routes.REFUSED) != routes.REFUSED:
+            messages |= fields
+    for message in sorted(listed.keys() | messages.keys()):
+        before, after = set(listed.get(message, ())), set(messages.get(message, ()))
+        if before != after:
+            texts = [f"+{name}" for name in sorted(after - before)]
+            texts += [f"-{name}" for name in sorted(before - after)]
+            yield f"changed  {message}: refused with a new field; {' '.join(texts)}"
 
 
-def installed(python: str) -> tuple[str, Fields]:
-    """Return the version of an interpreter's MLflow, and its routes with their fields.
+def installed(python: str) -> tuple[str, dict[str, Fields]]:
+    """Return the version of an interpreter's MLflow, and its routes with their messages.
 
     Raises:
         ListingFailed: It has no MLflow with accounts, or one that the guard does not understand.
@@ -125,19 +131,17 @@ def print_installed(folder: str) -> None:
     }
     messages = backend.messages()
     fields = {
-        line: sorted(_fields(messages[line].DESCRIPTOR)) if line in messages else []
-        for line in lines
+        line: dict(_fields(messages[line].DESCRIPTOR)) if line in messages else {} for line in lines
     }
     print(json.dumps({"version": VERSION, "routes": fields}))
 
 
-def _fields(message: Any, outer: tuple[Any, ...] = ()) -> Iterator[str]:
-    """Yield the names of a message's fields, those of messages in it after a dot."""
+def _fields(message: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[str, list[str]]]:
+    """Yield the names of a message and of those in it, each with its fields."""
+    yield message.full_name, sorted(field.name for field in message.fields)
     for field in message.fields:
-        yield field.name
-        inner = field.message_type
-        if inner is not None and inner not in (message, *outer):
-            yield from (f"{field.name}.{name}" for name in _fields(inner, (message, *outer)))
+        if field.message_type not in (None, message, *outer):
+            yield from _fields(field.message_type, (message, *outer))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ CLASSIFIED = Path(__file__).with_name("routes.toml")
 API, PREFIXES = "{api}", ("/api", "/ajax-api")
 OPEN, READ, SEARCH, WRITE, UPLOAD = "open", "read", "search", "write", "upload"
 ACCOUNT, ADMINISTER, REFUSED = "account", "administer", "refused"
+FIELDS = "fields"
 READY = "/ready"
+ARTIFACTS = "{api}/2.0/mlflow-artifacts/artifacts"
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -68,7 +71,15 @@ def classes(path: Path = CLASSIFIED) -> dict[str, list[str]]:
     """Return the lines `METHOD rule` of each kind; the refused ones, for any reason, are one."""
     table: dict[str, Any] = tomllib.loads(path.read_text())
     refused = [line for lines in table.pop(REFUSED).values() for line in lines]
+    del table[FIELDS]
     return {**table, REFUSED: refused}
+
+
+@lru_cache(1)
+def listed_fields() -> dict[str, frozenset[str]]:
+    """Return the fields of each message that an offered route accepts, by its full name."""
+    table = tomllib.loads(CLASSIFIED.read_text())[FIELDS]
+    return {message: frozenset(fields) for message, fields in table.items()}
 
 
 def line(method: str, rule: str) -> str:

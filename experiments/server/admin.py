@@ -109,7 +109,11 @@ def _list(store: Store, _: Admin) -> Lines:
     table = Table("team", "users", "experiments it writes", title=f"teams of {store.uri}")
     teams, names = accounts.teams(store), store.experiment_names()
     for team in teams:
-        written = sorted(names.get(experiment, experiment) for experiment in team.experiments)
+        written = sorted(
+            name
+            for experiment, name in names.items()
+            if name.startswith(f"{team.name}/") or experiment in team.experiments
+        )
         table.add_row(team.name, ", ".join(team.users), ", ".join(written))
     placed = {user for team in teams for user in team.users}
     others = [

@@ -34,7 +34,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def mlflow_group(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Group]:
-    """Yield `mlflow server --app-name evenhand` on SQLite, with a team and a trusted proxy."""
+    """Yield `mlflow server --app-name evenhand` on SQLite, with two teams and a trusted proxy."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copy(empty_store, folder / "store.db")
     store, accounts = (f"sqlite:///{folder}/{name}.db" for name in ("store", "accounts"))
@@ -43,7 +43,7 @@ def mlflow_group(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) ->
     with mlflow_server(
         folder, store, accounts, *options, proxy_port=free_port(), **proxies
     ) as made:
-        add_teams(made, {"vision": "alice"})
+        add_teams(made, {"vision": "alice", "speech": "bob"})
         yield made
 
 

@@ -227,6 +227,13 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     assert verify(tmp_path, {**texts, "evenhand-server.service": server})
 
 
+@pytest.mark.parametrize("name", ["evenhand-server", "evenhand-mlflow"])
+def test_systemd_ends_the_workers_of_a_killed_server(name: str) -> None:
+    unit = (DEPLOY / "systemd" / f"{name}.service").read_text()
+    settings = dict(re.findall(r"^(KillMode|SendSIGKILL|Restart)=(.*)$", unit, re.MULTILINE))
+    assert settings == {"KillMode": "control-group", "Restart": "on-failure"}
+
+
 @pytest.mark.parametrize(("code", "checks", "restarts"), [(0, 1, False), (1, 3, True)])
 def test_three_failed_checks_restart_the_server(
     tmp_path: Path, code: int, checks: int, restarts: bool

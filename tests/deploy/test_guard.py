@@ -78,23 +78,23 @@ def test_interpreter_without_mlflow_is_refused_in_one_line(tmp_path: Path) -> No
 
 
 def test_changed_routes_and_fields_are_listed() -> None:
-    """Take a route and a field away from the older MLflow, and a route from the newer one."""
+    """Give the newer MLflow a route and a field, and take a route and a field away."""
     classes = routes.classes()
-    fields: dict[str, list[str]] = {
-        line: ["run_id"] for lines in classes.values() for line in lines
-    }
+    listed = {"Create": ["run_id", "tags"], "Tag": ["key"]}
     create, delete = "POST {api}/2.0/mlflow/runs/create", "POST {api}/2.0/mlflow/runs/delete"
-    refused = "POST /v1/traces"
-    newer = {**fields, create: ["parent", "run_id"], refused: [], "GET /new": ["run_id"]}
+    older = {line: dict[str, list[str]]() for lines in classes.values() for line in lines}
+    older[create] = listed
+    newer = {**older, create: {"Create": ["parent", "run_id"], "Tag": ["key"]}, "GET /new": {}}
+    newer["POST /v1/traces"] = {"Traces": ["experiment"]}  # refused
     del newer[delete]
-    assert list(changes(classes, fields, fields)) == []
-    assert [line.split(":")[0] for line in changes(classes, fields, newer)] == [
+    assert list(changes(classes, listed, older)) == []
+    assert [line.split(":")[0] for line in changes(classes, listed, newer)] == [
         "added    GET /new",
         f"removed  {delete}",
-        f"changed  {create}",
+        "changed  Create",
     ]
-    (changed,) = (line for line in changes(classes, fields, newer) if line.startswith("changed"))
-    assert changed.endswith(": write, fields +parent")
+    (changed,) = (line for line in changes(classes, listed, newer) if line.startswith("changed"))
+    assert changed.endswith("; +parent -tags")
 
 
 def test_traces_workspaces_and_language_models_are_refused() -> None:
@@ -328,6 +328,8 @@ def test_team_writes_its_things(group: Group, hers: Team) -> None:
         "/etc",
         "file:///etc",
         "mlflow-artifacts:/1/../../etc",
+        "mlflow-artifacts:/store.db",
+        "mlflow-artifacts:/.evenhand/accounts",
         "http://127.0.0.1/x",
         "dbfs:/x",
         "runs:/x",
@@ -389,6 +391,46 @@ def test_paths_lead_to_no_other_file(group: Group, hers: Team, path: str) -> Non
         "alice", "GET", f"{API}/artifacts/list", params={"run_id": hers.run, "path": path}
     )
     assert "passwd" not in listed.text or listed.status_code >= 400
+
+
+OTHER_PATHS = [
+    "",
+    "store.db",
+    ".evenhand",
+    ".evenhand/accounts/alice.env",
+    "EXPERIMENT",
+    "EXPERIMENT/store.db",
+    "EXPERIMENT/RUN",
+    "EXPERIMENT/RUN/store.db",
+    "EXPERIMENT/models/store.db",
+    "EXPERIMENT/models/RUN/artifacts/store.db",
+    "EXPERIMENT/x/artifacts/store.db",
+    "x/RUN/artifacts/store.db",
+    "EXPERIMENT/RUN/artifactsstore.db",
+]
+
+
+@pytest.mark.parametrize("form", OTHER_PATHS)
+def test_files_in_other_places_are_neither_listed_nor_sent(
+    group: Group, hers: Team, form: str
+) -> None:
+    """Ask for files below the folder of artifacts that are no run's or model's."""
+    path = form.replace("EXPERIMENT", hers.experiment).replace("RUN", hers.run)
+    artifacts = "/api/2.0/mlflow-artifacts/artifacts"
+    place = group.folder / "artifacts" / path
+    if is_file := bool(place.suffix) and place.parent.exists():
+        place.write_text("secret")
+    answers = [group.ask("alice", "GET", artifacts, params={"path": path})]
+    if path:
+        methods = {"GET": {}, "PUT": {"data": b"x"}, "DELETE": {}}
+        answers += [
+            group.ask("alice", method, f"{artifacts}/{path}", **body)
+            for method, body in methods.items()
+        ]
+    reasons = {(answer.status_code, answer.json()["reason"]) for answer in answers}
+    assert reasons == {(400, Reason.INVALID)}
+    if is_file:
+        assert place.read_text() == "secret"
 
 
 # Whose a name is
@@ -481,7 +523,8 @@ def test_default_is_read_only(group: Group, hers: Team) -> None:
     status, text = hers.tries("POST", f"{API}/runs/create", {"experiment_id": "0"})
     assert status == 403
     assert "MLFLOW_EXPERIMENT_NAME=vision/launches" in text
-    assert hers.tries("PUT", "/api/2.0/mlflow-artifacts/artifacts/0/x/artifacts/y")[0] == 403
+    file = f"/api/2.0/mlflow-artifacts/artifacts/0/{hers.run}/artifacts/y"
+    assert hers.tries("PUT", file)[0] == 403
     check(group, ("alice", "POST", "runs/search", {"experiment_ids": ["0"]}, 200))
 
 
@@ -570,7 +613,8 @@ def test_bodies_are_bounded(group: Group) -> None:
     body = b'{"run_id": "' + b"x" * 5 * 2**20 + b'"}'
     assert ask(group, words, "POST", f"{API}/runs/log-batch", body)[0] == 413
     connection = HTTPConnection(urlsplit(group.uri).netloc, timeout=30)
-    connection.putrequest("PUT", "/api/2.0/mlflow-artifacts/artifacts/1/x/artifacts/y")
+    file = f"/api/2.0/mlflow-artifacts/artifacts/1/{'0' * 32}/artifacts/y"
+    connection.putrequest("PUT", file)
     connection.putheader("Authorization", f"Basic {b64encode(':'.join(words).encode()).decode()}")
     connection.putheader("Content-Length", str(3 * 2**30))
     connection.endheaders()

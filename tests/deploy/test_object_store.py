@@ -89,7 +89,7 @@ def test_server_stores_artifacts_in_the_bucket(
         wait_for(partial(answers, f"{uri}/health"), 90)
         create = f"{uri}/api/2.0/mlflow/experiments/create"
         experiment = requests.post(create, json={"name": "stored"}, auth=user, timeout=30).json()
-        path = f"{experiment['experiment_id']}/run/artifacts/values.bin"
+        path = f"{experiment['experiment_id']}/{'0' * 32}/artifacts/values.bin"
         file = f"{uri}/api/2.0/mlflow-artifacts/artifacts/{path}"
         requests.put(file, data=sent, auth=user, timeout=30).raise_for_status()
         assert requests.get(file, auth=user, timeout=30).content == sent

@@ -204,7 +204,7 @@ def test_login_through_tls(group: Group, nginx: tuple[str, Path]) -> None:
 def test_large_upload_and_foreign_name_are_refused(group: Group, nginx: tuple[str, Path]) -> None:
     address, certificate = nginx
     user = ("alice", group.password("alice"))
-    path = f"{address}/api/2.0/mlflow-artifacts/artifacts/0/x/artifacts/y"
+    path = f"{address}/api/2.0/mlflow-artifacts/artifacts/0/{'0' * 32}/artifacts/y"
     options = {"auth": user, "verify": certificate, "timeout": 30}
     assert requests.put(path, data=b"x" * 2_000_000, **options).status_code == 413
     assert requests.get(address, headers={"Host": "evil.example"}, **options).status_code == 421

@@ -108,6 +108,27 @@ def test_large_search_is_refused(
     assert answer.json()["reason"] == Reason.TOO_MANY
 
 
+EQUAL_ORDERS = {
+    "runs": (["metrics.a"] * 10, ["start_time", "attribute.Created DESC"], ["tags.a", "tag.`a`"]),
+    "registered-models": (["timestamp", "last_updated_timestamp DESC"],),
+    "model-versions": (["name"] * 2,),
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "orders"), [(path, orders) for path, each in EQUAL_ORDERS.items() for orders in each]
+)
+def test_equal_orders_are_refused(group: Group, path: str, orders: list[str]) -> None:
+    """MLflow answers 500, after which its clients try again for minutes."""
+    address = f"{API}/{path}/search"
+    if path == "runs":
+        sent = {"experiment_ids": ["0"], "order_by": orders}
+        answer = group.ask("alice", "POST", address, json=sent)
+    else:
+        answer = group.ask("alice", "GET", address, params={"order_by": orders})
+    assert (answer.status_code, answer.json()["reason"]) == (400, Reason.INVALID)
+
+
 @pytest.mark.parametrize("sent", QUERIES.values(), ids=QUERIES.keys())
 def test_large_query_is_refused(group: Group, sent: dict[str, Any]) -> None:
     assert group.ask("alice", "POST", "/graphql", json=sent).status_code in (400, 413)

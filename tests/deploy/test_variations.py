@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from deploy.guard import routes
+from deploy.guard.refusal import Reason
 from tests.conftest import PYTHONPATH
 
 CLASSES = ("NUL", "whitespace", "case", "escapes", "duplicates", "look-alikes", "camelCase")
@@ -46,6 +47,14 @@ def test_handlers_read_the_authorised_message(report: Any, of_each_class: int) -
         assert counts[f"{kind}: 400"] == report["routes"] * of_each_class, "no field's name"
     for kind in ("escapes", "camelCase"):
         assert counts[f"{kind}: equal"] > report["routes"], "other spellings of a field's name"
+
+
+def test_new_field_of_a_later_mlflow_is_refused(report: Any) -> None:
+    """In every message of an offered route, and in those in it."""
+    answers = report["new"]
+    assert len(answers) > 60
+    assert max(map(len, answers.values())) > 2
+    assert {answer for each in answers.values() for answer in each} == {Reason.NOT_OFFERED}
 
 
 def test_guard_and_handlers_parse_the_same_message(report: Any) -> None:

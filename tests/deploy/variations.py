@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from unittest import mock
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from flask import Request
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from mlflow.protos.service_pb2 import SearchDatasets
 from mlflow.server import app, handlers
 
@@ -28,6 +32,7 @@ from deploy.guard.refusal import Refusal
 from deploy.guard.routes import WRITE, Route
 
 MINE, HERS = "MINE", "HERS"
+NEW = "other_run_id"
 IDS = {"run_id", "run_uuid", "source_run_id", "model_id", "experiment_id"}
 SPACES = (" ", "\t", "\n", "\r", "\x0b", "\xa0", "\u200b", "\u2028", "\ufeff", "\u3000")
 # Letters, and others that look like them, or become them when a text is normalised or lowered.
@@ -265,6 +270,59 @@ def check(number: int) -> dict[str, Any]:
     return {"routes": at_all, "counts": dict(sorted(counts.items())), "wrong": wrong}
 
 
+def newer(message: type[Message]) -> type[Message]:
+    """Return the class of a message as of an MLflow whose messages have one more field each."""
+    pool, added = DescriptorPool(), set[str]()
+
+    def add(file: Any) -> None:
+        if file.name in added:
+            return
+        added.add(file.name)
+        for dependency in file.dependencies:
+            add(dependency)
+        copied = FileDescriptorProto()
+        file.CopyToProto(copied)
+        waiting = [] if file.package == "google.protobuf" else list(copied.message_type)
+        while waiting:
+            item = waiting.pop()
+            if not item.options.map_entry:
+                item.field.add(name=NEW, number=20_000, label=1, type=9)
+            waiting += item.nested_type
+        pool.AddSerializedFile(copied.SerializeToString())
+
+    add(message.DESCRIPTOR.file)
+    return GetMessageClass(pool.FindMessageTypeByName(message.DESCRIPTOR.full_name))
+
+
+def new_fields() -> dict[str, list[str]]:
+    """Return the answers to requests that use a new field, which names another team's run."""
+    results: dict[str, list[str]] = {}
+    known = dict(backend.messages())
+    with mock.patch.object(backend, "messages") as messages:
+        for kind, method, rule, message in offered():
+            if message is None:
+                continue
+            line = f"{method} {rule}"
+            messages.return_value = {line: newer(known[line])}
+            route, answers = Route(kind, rule, {}, method), results.setdefault(line, [])
+            bodies: list[Any] = [{NEW: HERS}]
+            bodies += [
+                {field.name: [{NEW: HERS}] if field.is_repeated else {NEW: HERS}}
+                for field in message.DESCRIPTOR.fields
+                if field.message_type and method != "GET"
+            ]
+            for body in bodies:
+                try:
+                    if method == "GET":
+                        content.read_query(route, urlencode(body).encode(), is_allowed=True)
+                    else:
+                        content.read_body(route, json.dumps(body).encode())
+                    answers.append("accepted")
+                except Refusal as refusal:
+                    answers.append(refusal.reason)
+    return results
+
+
 class _Parsing(Exception):
     """Start of a handler's work, after which there is no need for the rest."""
 
@@ -299,4 +357,4 @@ def parsed_by_handlers() -> dict[str, str]:
 if __name__ == "__main__":
     listed = {line: message.DESCRIPTOR.full_name for line, message in backend.messages().items()}
     parsed = {"parsed": parsed_by_handlers(), "known": listed}
-    print(json.dumps({**check(int(sys.argv[1])), **parsed}))
+    print(json.dumps({**check(int(sys.argv[1])), **parsed, "new": new_fields()}))
