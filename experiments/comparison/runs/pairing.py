@@ -44,6 +44,7 @@ class ExclusionCode(StrEnum):
 
     RUNNING = "running"
     NOT_EQUAL = "not_equal"
+    NOT_AVAILABLE = "not_available"
     FAILED = "failed"
     NO_LEVEL = "no_level"
     NO_BLOCK = "no_block"
@@ -323,8 +324,8 @@ def _cause(run: Sequence[str], factor: str) -> tuple[ExclusionCode, str, str] | 
     if status in ("RUNNING", "SCHEDULED"):
         return ExclusionCode.RUNNING, f"still {status.lower()}", ""
     if outcome != "ok":
-        is_unequal = outcome == ExclusionCode.NOT_EQUAL
-        code = ExclusionCode.NOT_EQUAL if is_unequal else ExclusionCode.FAILED
+        skipped = (ExclusionCode.NOT_EQUAL, ExclusionCode.NOT_AVAILABLE)
+        code = ExclusionCode(outcome) if outcome in skipped else ExclusionCode.FAILED
         return code, f"{outcome.replace('_', ' ')}{why}", detail
     if status != "FINISHED":
         return ExclusionCode.FAILED, f"{status.lower()}{why}", detail
