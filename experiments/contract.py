@@ -168,6 +168,7 @@ class Workload:
     """Parent's part of a kind of work; its stages are modules with a function `run`.
 
     prepare: checks settings and data, and makes the inputs of the cells; raises UsageError.
+    not_available: returns why a cell with these settings cannot run while others can, or "".
     after_checks: adds the results of the frameworks' checks. after_extraction: returns warnings.
     after_cell: returns metrics and tags of a cell that has ended, by its run and inputs, from runs
     that its program made in MLflow; that program then finds the campaign's server and experiment.
@@ -176,6 +177,7 @@ class Workload:
     """
 
     prepare: Callable[[Any, Progress], Prepared]
+    not_available: Callable[[Any], str] = lambda _: ""
     after_checks: Callable[[Prepared, Sequence[Mapping[str, str]]], Prepared] | None = None
     after_extraction: Callable[[Any, Prepared], tuple[str, ...]] | None = None
     after_cell: (
@@ -224,6 +226,7 @@ class Prepared:
     files: name → text, the campaign's artifacts.
     of_treatment: the same of treatments whose settings change their data.
     refused: treatments that the parity gate does not call equal, and the difference.
+    not_available: treatments that cannot run, and the reason.
     left_out: pictures and folders that are not read, each with the reason.
     folders: that cells need; the nodes of a cluster have to share them.
     """
@@ -236,6 +239,7 @@ class Prepared:
     files: Mapping[str, str] = field(default_factory=dict)
     of_treatment: Mapping[str, Prepared] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    not_available: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
 

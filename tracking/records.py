@@ -57,6 +57,7 @@ class RunOutcome(StrEnum):
     OK = "ok"
     OUT_OF_MEMORY = "out_of_memory"
     NOT_EQUAL = "not_equal"
+    NOT_AVAILABLE = "not_available"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     PRUNED = "pruned"

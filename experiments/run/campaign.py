@@ -13,9 +13,9 @@ from experiments.run import journal_runs
 from experiments.run.cell_run import CellTask
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import Recorder
-from experiments.run.scheduler import CellResult, Schedule
+from experiments.run.scheduler import CellResult, Schedule, Skip
 from tracking.journal import Journal
-from tracking.records import RunKind
+from tracking.records import RunKind, RunOutcome
 
 
 class Campaign:
@@ -42,7 +42,16 @@ class Campaign:
         self.devices = tuple(dict.fromkeys(used))
         self.recorder = Recorder(records, display, self.devices[0], part_of)
         self.recorder.warnings = list(prepared.data.warnings)
-        self.schedule = Schedule(prepared.plan, prepared.settings, prepared.data.refused)
+        skipped = {
+            RunOutcome.NOT_AVAILABLE: prepared.data.not_available,
+            RunOutcome.NOT_EQUAL: prepared.data.refused,
+        }
+        skips = {
+            name: Skip(outcome, reason)
+            for outcome, reasons in skipped.items()
+            for name, reason in reasons.items()
+        }
+        self.schedule = Schedule(prepared.plan, prepared.settings, skips)
         self.looks: tuple[int, ...] = ()
         self.results: dict[str, CellResult] = {}
 

@@ -58,7 +58,7 @@ class Forecast:
 
     Attributes:
         cells: In their order.
-        data: Description of the data; left_out: pictures and folders that are not read.
+        data: Description of the data; left_out: pictures, folders and cells that are not.
         seconds: Treatment -> duration of each of its cells in the last campaign.
     """
 
@@ -109,8 +109,10 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
     display.rest()
     warnings = [plan.nothing_to_compare, plan.rates_only]
     warnings += [line for data in datasets for line in data.warnings]
-    texts = []
+    texts, left_out = [], list[str]()
     for data in datasets:
+        skipped = data.not_available.items()
+        left_out += [*data.left_out, *(f"{name}: not available: {why}" for name, why in skipped)]
         counts = (f"{n:,} {name.replace('_', ' ')}" for name, n in data.dataset.counts.items() if n)
         texts.append(f"{data.dataset.name}: {', '.join(counts)}")
     cells = _last_cells(study, settings, plan)
@@ -126,7 +128,7 @@ def forecast(study: str, settings: CampaignSettings, display: Display) -> Foreca
         list(dict.fromkeys(filter(None, warnings))),
         seconds,
         _detectable(question, settings, cells),
-        tuple(dict.fromkeys(line for data in datasets for line in data.left_out)),
+        tuple(dict.fromkeys(left_out)),
     )
 
 

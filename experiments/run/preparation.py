@@ -153,11 +153,24 @@ def prepare_data(study: str, settings: CampaignSettings, display: Display) -> Pr
 
 
 def read_data(study: str, settings: CampaignSettings, display: Display) -> Prepared:
-    """Return the data, read or made in the cache, and checked. Raises UsageError."""
+    """Return the data, read or made in the cache, and checked.
+
+    Raises:
+        UsageError: For what is wrong, and if no treatment can run.
+    """
     module = studies.load(study)
-    data = workloads.load(module.workload).prepare(settings, display.step)
-    treatments.list_treatments(module, settings)  # raises for what it does not know
-    return replace(data, warnings=(*data.warnings, *module.warnings(settings)))
+    workload = workloads.load(module.workload)
+    data = workload.prepare(settings, display.step)
+    compared = treatments.list_treatments(module, settings)
+    reasons = {each.name: workload.not_available(each.merged(settings)) for each in compared}
+    if all(reasons.values()):
+        name, reason = next(iter(reasons.items()))
+        raise UsageError(ErrorCode.UNSUPPORTED, f"no cell can run, the first {name}: {reason}")
+    return replace(
+        data,
+        warnings=(*data.warnings, *module.warnings(settings)),
+        not_available={name: reason for name, reason in reasons.items() if reason},
+    )
 
 
 def check_settings(study: str, settings: CampaignSettings) -> None:

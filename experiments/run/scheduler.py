@@ -127,14 +127,14 @@ class Schedule:
     """Cells of a campaign in their order, and their results so far.
 
     Args:
-        refused: Treatments that the parity gate does not call equal, with what differs.
+        skipped: Treatments that do not run, with the reason.
     """
 
-    def __init__(self, plan: Plan, settings: CampaignSettings, refused: Mapping[str, str]) -> None:
+    def __init__(self, plan: Plan, settings: CampaignSettings, skipped: Mapping[str, Skip]) -> None:
         self.cells = cells_of(plan, settings)
         self.treatments = {treatment.name: treatment for treatment in plan.treatments}
         self._is_interleaved = settings.pairing == "interleaved"
-        self._refused = refused
+        self._skipped = skipped
         self._frontier = MemoryFrontier(plan.along)
         self._done: set[str] = set()
         self._results: dict[str, CellResult] = {}
@@ -177,7 +177,8 @@ class Schedule:
     def counts(self, outcome: RunOutcome | None) -> bool:
         """Return True if a cell with this outcome need not run again."""
         is_limit = outcome == RunOutcome.OUT_OF_MEMORY and bool(self._frontier.along)
-        return outcome in (RunOutcome.OK, RunOutcome.NOT_EQUAL) or is_limit
+        known = (RunOutcome.OK, RunOutcome.NOT_EQUAL, RunOutcome.NOT_AVAILABLE)
+        return outcome in known or is_limit
 
     def is_done(self, cells: Iterable[Cell]) -> bool:
         return all(cell.key in self._done and not self._is_owed(cell) for cell in cells)
@@ -211,7 +212,7 @@ class Schedule:
             yield replace(self._step(repeated, treatment), repeats=first, unplanned=why)
 
     def _step(self, cell: Cell, treatment: Treatment) -> Step:
-        skip = self._refusal(treatment) or self._frontier.skip(treatment)
+        skip = self._skipped.get(treatment.name) or self._frontier.skip(treatment)
         return Step(((cell, treatment),), skip)
 
     def _interleaved_steps(self, block: Sequence[Cell]) -> Iterator[Step]:
@@ -221,8 +222,8 @@ class Schedule:
             if {cell.key for cell in group} <= self._done:
                 continue
             for cell in group:
-                if refusal := self._refusal(self.treatments[cell.treatment]):
-                    yield Step(((cell, self.treatments[cell.treatment]),), refusal)
+                if skip := self._skipped.get(cell.treatment):
+                    yield Step(((cell, self.treatments[cell.treatment]),), skip)
             if equal := self._equal(group):
                 yield Step(equal)
         for group in groups:
@@ -244,12 +245,8 @@ class Schedule:
         return tuple(
             (cell, self.treatments[cell.treatment])
             for cell in cells
-            if cell.treatment not in self._refused
+            if cell.treatment not in self._skipped
         )
-
-    def _refusal(self, treatment: Treatment) -> Skip | None:
-        difference = self._refused.get(treatment.name)
-        return Skip(RunOutcome.NOT_EQUAL, difference) if difference else None
 
     def _parts(self, cell: Cell) -> Iterator[Pair]:
         """Yield a cell as a whole, then the part of it that fits."""

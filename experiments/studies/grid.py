@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
 
 from experiments.config.settings import (
     MAX_RATE,
@@ -37,12 +36,8 @@ class PointParameters(CellParameters):
 
 @dataclass(frozen=True)
 class PointSettings(CampaignSettings, ABC):
-    """Settings of a network on one batch of random images, timed to a budget.
+    """Settings of a network on one batch of random images, timed to a budget."""
 
-    side_setting: name of the setting of the images' sides.
-    """
-
-    side_setting: ClassVar[str] = "image_sizes"
     models: tuple[str, ...] = setting(
         ("resnet18", "mobilenet_v2"),
         "models by folder name: python -m experiments parity --help",
@@ -161,7 +156,7 @@ STUDY = Study(
     strata=lambda _: ("model", "image_size", "batch_size"),
     grows_with="batch_size",
     presets={
-        "demo": {"blocks": 3, "window_steps": 6},
+        "demo": {"models": ("resnet18",), "blocks": 6, "window_steps": 6},
         "paper": {
             "models": ("resnet18", "resnet152", "vgg16", "mobilenet_v2", "efficientnet_b4"),
             "batch_sizes": (1, 2, 4, 8, 16, 32, 64, 128, 256),

@@ -89,7 +89,6 @@ class Settings(grid.PointSettings):
         choices=("float32",),
         group="training",
     )
-    side_setting = "image_side"
     parameters = OverheadParameters
 
     def sides(self, model: str) -> tuple[int, ...]:

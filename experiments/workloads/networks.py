@@ -53,11 +53,19 @@ def check_images(
         side: Setting of the images' side, and its value in pixels.
         rows: Setting of the batch size, and its value; None: the model is not trained.
     """
-    if reason := spec.refuses(side[1]):
-        raise UsageError(ErrorCode.INVALID_VALUE, f"{side[0]}={side[1]}: {name} {reason}")
-    if rows and rows[1] < (least := spec.least_rows(side[1])):
-        raise UsageError(
-            ErrorCode.TOO_FEW,
-            f"{rows[0]}={rows[1]}: {name} cannot train on fewer than {least} images of "
-            f"{side[1]} × {side[1]}: its last BatchNorm would see one value a channel",
-        )
+    if reason := refusal(name, spec, side[1]):
+        raise UsageError(ErrorCode.INVALID_VALUE, f"{side[0]}={side[1]}: {reason}")
+    if rows and (reason := refusal(name, spec, side[1], rows[1])):
+        raise UsageError(ErrorCode.TOO_FEW, f"{rows[0]}={rows[1]}: {reason}")
+
+
+def refusal(name: str, spec: ImageSpec, side: int, rows: int | None = None) -> str:
+    """Return why a model cannot take images, or cannot be trained on a batch of them, or ""."""
+    if reason := spec.refuses(side):
+        return f"{name} {reason}"
+    if rows is None or rows >= (least := spec.least_rows(side)):
+        return ""
+    return (
+        f"{name} cannot train on fewer than {least} images of {side} × {side}: its last "
+        "BatchNorm would see one value a channel"
+    )

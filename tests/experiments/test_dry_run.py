@@ -12,16 +12,19 @@ import pytest
 from PIL import Image
 from statsmodels.stats.power import TTestPower
 
+from experiments import studies
 from experiments.cli.codes import DONE, WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec
+from experiments.comparison.verdicts.decision import MINIMUM_BLOCKS
 from experiments.config import durations
 from experiments.config.settings import CampaignSettings
 from experiments.run import forecast
 from tests.conftest import Place
 from tests.experiments.comparison import campaigns
 from tests.experiments.comparison.campaigns import STEP, paired
+from tests.experiments.datasets.test_labelled import write_cifar, write_mnist
 from tests.experiments.test_until_settled import TOYS
 from tracking.store import Store
 
@@ -70,6 +73,51 @@ def test_dry_run_in_empty_folder(
     text = capsys.readouterr().out
     assert "36: 2 in each of at most 18 blocks, the first look after 6" in text
     assert list(tmp_path.iterdir()) == []
+
+
+PRESETS = [(name, preset) for name in studies.available() for preset in studies.load(name).presets]
+# What a preset leaves to the user.
+INPUTS = {
+    "captioning": ["--data=scenes"],
+    "classification": ["--data=digits"],
+    "classification original": ["--data=cifar"],
+    "lenet paper": ["--data=mnist"],
+    "race": ["--level=a=true", "--level=b=true"],
+}
+
+
+@pytest.mark.parametrize(("name", "preset"), PRESETS, ids=map(" ".join, PRESETS))
+def test_every_preset_starts(
+    name: str, preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if preset == "original":  # a mirrored numeral is none
+        write_cifar(tmp_path / "cifar", batch=200)
+    if (name, preset) == ("lenet", "paper"):
+        (tmp_path / "mnist").mkdir()
+        write_mnist(tmp_path / "mnist", "", train=60_000)
+    inputs = INPUTS.get(f"{name} {preset}", INPUTS.get(name, []))
+    assert main([name, f"--preset={preset}", "--dry_run", *inputs]) == DONE, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", studies.available())
+def test_every_demo_can_give_a_verdict(name: str) -> None:
+    study = studies.load(name)
+    settings = study.settings(**study.presets["demo"])
+    assert settings.blocks >= MINIMUM_BLOCKS
+
+
+def test_points_of_the_paper_that_cannot_train_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """BatchNorm of one image whose features are a single pixel has no variance."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["grid", "--preset=paper", "--frameworks=pytorch", "--dry_run"]) == DONE
+    left_out = re.findall(
+        r"^  pytorch · (\w+ · \d+ px · batch \d+): ", capsys.readouterr().out, re.M
+    )
+    models = ("resnet18", "resnet152", "mobilenet_v2", "efficientnet_b4")
+    assert set(left_out) == {f"{model} · 32 px · batch 1" for model in models}
 
 
 @pytest.mark.parametrize(

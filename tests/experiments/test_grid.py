@@ -65,6 +65,24 @@ def test_points_are_timed_in_both_phases(place: Place, frameworks: str) -> None:
     assert "model=lenet, image\\_size=28, batch\\_size=3" in report(place)
 
 
+def test_point_that_cannot_train_is_not_available_and_the_rest_runs(place: Place) -> None:
+    points = {"models": "mobilenet_v2", "image_sizes": "32", "batch_sizes": "1,2"}
+    output = run(place, "grid", frameworks="toy,toy+twin", **{**POINT, **points})
+    outcomes = {
+        (cell.data.params["batch_size"], cell.data.tags["framework"]): cell.data.tags["outcome"]
+        for cell in cells(place)
+    }
+    assert outcomes == {
+        (rows, framework): "ok" if rows == "2" else "not_available"
+        for rows in ("1", "2")
+        for framework in ("toy", "toy+twin")
+    }
+    assert "not_available (mobilenet_v2 cannot train on fewer than 2 images" in output
+    words = (f"--cache={place.cache}", f"--journal={place.journal}", "--resume=last")
+    place.call(sys.executable, "-m", "experiments", "grid", *words)
+    assert len(cells(place)) == 4, "what is not available is not tried again"
+
+
 def test_out_of_memory_is_a_result_and_nothing_larger_is_tried(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

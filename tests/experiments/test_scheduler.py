@@ -10,7 +10,7 @@ import pytest
 from experiments.config.settings import CampaignSettings
 from experiments.contract import Treatment
 from experiments.run.plan import Plan
-from experiments.run.scheduler import CellResult, Schedule
+from experiments.run.scheduler import CellResult, Schedule, Skip
 from experiments.run.sensing import unusual_loads
 from tracking.records import LOADS, OTHERS_CPU, OTHERS_GPU, RunOutcome
 
@@ -25,7 +25,9 @@ def make_schedule(
     """Return a schedule of two blocks."""
     plan = Plan("t", "framework", treatments[0].name, treatments, along=along)
     settings = replace(CampaignSettings(), pairing=pairing or "sequential", blocks=2)
-    return Schedule(plan, settings, dict.fromkeys(refused, "weights differ"))
+    return Schedule(
+        plan, settings, dict.fromkeys(refused, Skip(RunOutcome.NOT_EQUAL, "weights differ"))
+    )
 
 
 def play(schedule: Schedule, results: Mapping[str, CellResult], block: int = 0) -> list[str]:

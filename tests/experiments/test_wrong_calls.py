@@ -72,7 +72,7 @@ WRONG = {
     "grid": [
         ({"models": "lenet"}, "28"),
         ({"models": "caption_decoder"}, "models=caption_decoder"),
-        ({"image_sizes": "32", "batch_sizes": "8,1"}, "batch_sizes=1"),
+        ({"models": "resnet18", "image_sizes": "32", "batch_sizes": "1"}, "fewer than 2 images"),
         ({"least_steps": "4"}, "least_steps=4"),
         ({"phases": "training"}, "phases=training"),
         ({"memory_limit": "much"}, "memory_limit=much"),
@@ -80,7 +80,7 @@ WRONG = {
     "overhead": [
         ({"harnesses": "bare"}, "bare"),
         ({"frameworks": "tensorflow+xla"}, "frameworks=tensorflow+xla"),
-        ({"models": "resnet18", "image_side": "32", "batch_sizes": "1"}, "batch_sizes=1"),
+        ({"models": "resnet18", "image_side": "32", "batch_sizes": "1"}, "fewer than 2 images"),
         ({"models": "inception_v3"}, "75"),
     ],
     "training_speed": [

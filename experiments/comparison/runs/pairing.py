@@ -44,6 +44,7 @@ class ExclusionCode(StrEnum):
 
     RUNNING = "running"
     NOT_EQUAL = "not_equal"
+    NOT_AVAILABLE = "not_available"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     NO_LEVEL = "no_level"
@@ -363,7 +364,11 @@ def _cause(run: Sequence[str], factor: str) -> tuple[ExclusionCode, str, str] | 
     if status in ("RUNNING", "SCHEDULED"):
         return ExclusionCode.RUNNING, f"still {status.lower()}", ""
     if outcome != "ok":
-        known = (ExclusionCode.NOT_EQUAL, ExclusionCode.INTERRUPTED)
+        known = (
+            ExclusionCode.NOT_EQUAL,
+            ExclusionCode.NOT_AVAILABLE,
+            ExclusionCode.INTERRUPTED,
+        )
         code = ExclusionCode(outcome) if outcome in known else ExclusionCode.FAILED
         return code, f"{outcome.replace('_', ' ')}{why}", detail
     if status != "FINISHED":

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import models
 from experiments.contract import DatasetInfo, Prepared, Progress, Workload
 from experiments.studies.grid import PointSettings
 from experiments.workloads import networks, steps
 
 
 def prepare(settings: PointSettings, _: Progress) -> Prepared:
-    """Raise UsageError for models, images and windows that cannot be measured."""
-    rows = None
+    """Raise UsageError for models and windows that cannot be measured."""
     if "train" in settings.phases:
         least = settings.least_steps
         steps.check_windows(settings, least, f"least_steps={least} of a training")
-        rows = ("batch_sizes", min(settings.batch_sizes))
     sides = set[int]()
     for name in settings.models:
-        spec = networks.of_images(name, settings.frameworks, "models").Spec(
-            classes=settings.classes
-        )
-        for side in settings.sides(name):
-            networks.check_images(name, spec, (settings.side_setting, side), rows)
-            sides.add(side)
+        networks.of_images(name, settings.frameworks, "models").Spec(classes=settings.classes)
+        sides.update(settings.sides(name))
     sizes = ", ".join(f"{side} × {side}" for side in sorted(sides))
     text = f"standard normal, {sizes}, drawn from the seed"
     counts = {f"batch of {size}": size for size in settings.batch_sizes}
     return Prepared(DatasetInfo("random-images", f"{settings.seed:08x}", text, counts, {}), {})
 
 
-WORKLOAD = Workload(prepare=prepare)
+def not_available(point: Any) -> str:
+    """Return why a point of the grid cannot be measured, or an empty text."""
+    spec = models.spec(point.model).Spec(classes=point.classes)
+    rows = point.batch_size if "train" in point.phases else None
+    return networks.refusal(point.model, spec, point.image_size, rows)
+
+
+WORKLOAD = Workload(prepare=prepare, not_available=not_available)
