@@ -519,6 +519,23 @@ def test_add_team_refuses_a_strangers_experiment(group: Group) -> None:
     assert "future" not in group.admin(action="list").stdout.replace("future/captioning", "")
 
 
+def test_members_delete_no_runs_in_the_experiments_of_add_team(group: Group, hers: Team) -> None:
+    """A team's own grant limits what its name permits; another team's opens one experiment."""
+    made = hers.post("experiments/create", name="vision/granted")
+    run = hers.post("runs/create", **made)["run"]["info"]
+    grant = {"action": "grant", "team": "text", "experiment": "vision/granted"}
+    assert group.admin(**grant, permission="EDIT").returncode == 0
+    tag = {"run_id": run["run_id"], "key": "a", "value": "b"}
+    check(
+        group,
+        ("alice", "POST", "runs/delete", {"run_id": hers.run}, 403),
+        ("carol", "POST", "runs/set-tag", tag, 200),
+        ("carol", "POST", "runs/delete", {"run_id": run["run_id"]}, 403),
+        ("bob", "POST", "runs/set-tag", tag, 403),
+        ("alice", "POST", "runs/delete", {"run_id": run["run_id"]}, 200),
+    )
+
+
 def test_default_is_read_only(group: Group, hers: Team) -> None:
     status, text = hers.tries("POST", f"{API}/runs/create", {"experiment_id": "0"})
     assert status == 403
