@@ -815,12 +815,20 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
     """Return settings from JSON values, as the journal stores them.
 
     Raises:
-        UsageError: if a setting that affects the measurement was not recorded.
+        UsageError: if a setting has a value of another type, or if one that affects the measurement
+            was not recorded.
     """
     recorded = {}
+    types_ = typing.get_type_hints(kind)
     for field in fields(kind):
         if field.name in values:
             value = values[field.name]
+            if not _has_type(value, types_[field.name]):
+                raise UsageError(
+                    ErrorCode.UNREADABLE,
+                    f"resume: the campaign recorded {field.name}={plain.short(json.dumps(value))}, "
+                    "of another type; start a new one",
+                )
             recorded[field.name] = tuple(value) if isinstance(value, list) else value
         elif field.metadata["affects_measurement"]:
             raise UsageError(
@@ -828,6 +836,14 @@ def from_values(kind: type[T], values: Mapping[str, Any]) -> T:
                 f"resume: the campaign did not record {field.name}; start a new one",
             )
     return kind(**recorded)
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    """Return whether a JSON value is one of a setting's type."""
+    if typing.get_origin(kind) is tuple:
+        (part_kind, _) = typing.get_args(kind)
+        return isinstance(value, list | tuple) and all(_has_type(part, part_kind) for part in value)
+    return type(value) is kind or (kind is float and type(value) is int)
 
 
 def suggestion(name: str, names: Collection[str], help: str = "--help all") -> str:

@@ -135,6 +135,32 @@ def test_extend_refusals_are_one_line(
         running.close()
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"settings": ["blocks"]},
+        {"settings": {"blocks": "six"}},
+        {"settings": {"frameworks": 5}},
+        {"run_id": 7},
+        {"study": ["captioning"]},
+        {"own_models": []},
+        {"plan": []},
+    ],
+)
+def test_description_of_other_types_is_one_line(
+    changes: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_journal(tmp_path)
+    description = journal.read_campaign(folder)
+    if isinstance(changes.get("settings"), dict):
+        changes = {"settings": description["settings"] | changes["settings"]}
+    journal.write_campaign(folder, description | changes)
+    for words in (["extend", "f00d"], ["captioning", "--resume=f00d"]):
+        assert main([*words, f"--journal={tmp_path}"]) == WRONG_CALL
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "resume" in line
+
+
 @pytest.mark.parametrize("tag", ["machine", "environment", "commit"])
 def test_more_blocks_need_the_origin_of_the_first(tag: str, tmp_path: Path) -> None:
     folder = write_journal(tmp_path)
