@@ -33,6 +33,8 @@ LISTS = {
 RUN_LISTS = ("/metrics/get-history-bulk", "/metrics/get-history-bulk-interval")
 RUN, MODEL, EXPERIMENT = "run_id", "model_id", "experiment_id"
 IDS = {RUN: RUN, "source_run_id": RUN, MODEL: MODEL, EXPERIMENT: EXPERIMENT}
+# Address that the UI shows as a link.
+WEB = re.compile(r"https?://[!-~]+")
 LOCATIONS = {"artifact_location", "artifact_uri", "artifact_path_root", "storage_location"}
 # A prompt is a registered model with a tag, and with permissions that a team does not have.
 SERVER_TAGS = {"mlflow.artifactlocation", "mlflow.trace.archivelocation", "mlflow.prompt.is_prompt"}
@@ -135,7 +137,7 @@ def check_type(content_type: str) -> None:
 
 
 def check_entries(body: Any) -> None:
-    """Raise Refusal for a location of files, a tag of the server's, or text with a NUL."""
+    """Raise Refusal for a location of files, a link, tag or text that the server does not take."""
     for name, value in entries(body):
         for text in value if isinstance(value, list) else (value,):
             if isinstance(text, str) and INVALID_TEXT.search(text):
@@ -146,6 +148,8 @@ def check_entries(body: Any) -> None:
             raise Refusal(
                 Reason.INVALID, f"{name}: the server chooses where files lie; leave it out"
             )
+        if check_field(name) == "run_link" and value and not WEB.fullmatch(str(value)):
+            raise Refusal(Reason.INVALID, f"{name} is an address: https://HOST/PATH")
         if name == "key" and isinstance(value, str) and value.strip().lower() in SERVER_TAGS:
             raise Refusal(Reason.INVALID, f"only the server sets the tag {value.strip()}")
 

@@ -319,6 +319,18 @@ def test_team_writes_its_things(group: Group, hers: Team) -> None:
     )
 
 
+def test_link_of_a_version_leads_to_the_web(group: Group, hers: Team) -> None:
+    links = {"javascript:alert(1)": 400, " JavaScript:x": 400, "data:text/html,x": 400}
+    links |= {"https://a b": 400, "https://example.org/#/runs/1": 200}
+    source = {"source": f"models:/{hers.model}", "model_id": hers.model}
+    version = {"name": "vision.linked", **source}
+    check(group, ("alice", "POST", "registered-models/create", {"name": "vision.linked"}, 200))
+    for field in ("run_link", "runLink"):
+        for link, code in links.items():
+            sent = {**version, field: link}
+            check(group, ("alice", "POST", "model-versions/create", sent, code))
+
+
 # Where files lie
 
 
