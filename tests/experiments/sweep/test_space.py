@@ -115,13 +115,14 @@ def test_malformed_search_is_refused(text: str, code: ErrorCode) -> None:
         ({"pruner": "median", "objectives": "loss,throughput"}, ErrorCode.CONFLICT),
         ({"sampler": "grid", "search": "dropout=0..0.5"}, ErrorCode.TOO_LARGE),
         ({"experiment": "captoning"}, None),
-        ({"experiment": "grid"}, ErrorCode.UNSUPPORTED),  # it has two models
+        ({"experiment": "grid"}, ErrorCode.UNSUPPORTED),  # with two models
     ],
 )
 def test_impossible_request_is_refused(options: dict[str, str], code: ErrorCode | None) -> None:
     values: dict[str, str] = {"search": "batch_size=8..16", **options}
+    models = {"models": "lenet,resnet18"} if values.get("experiment") == "grid" else {}
     with pytest.raises(UsageError) as error:
-        requests.parse(dataclasses.replace(Sweep(), **values), {})  # type: ignore[arg-type]
+        requests.parse(dataclasses.replace(Sweep(), **values), models)  # type: ignore[arg-type]
     assert code in (None, error.value.code)
     assert "\n" not in str(error.value)
 
