@@ -42,6 +42,9 @@ FORMATS = tuple(
 )
 # Pillow warns of a decompression bomb from here on; a file of kilobytes may claim far more.
 MAX_PIXELS = 89_478_485
+# A progressive JPEG decodes all pixels once a scan; usual ones have about ten.
+MAX_SCANNED_PIXELS = 10 * MAX_PIXELS
+START_OF_SCAN = b"\xff\xda"
 # Warnings of bombs and of damaged notes of a camera: only readable pixels matter.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
@@ -148,6 +151,15 @@ def _open(path: Path | io.BytesIO) -> Image.Image:
         raise ValueError(
             f"{picture.width:,} × {picture.height:,} pixels; at most {MAX_PIXELS:,} are read"
         )
+    if picture.info.get("progressive"):
+        content = path.getvalue() if isinstance(path, io.BytesIO) else path.read_bytes()
+        scans = content.count(START_OF_SCAN)
+        if scans * picture.width * picture.height > MAX_SCANNED_PIXELS:
+            picture.close()
+            raise ValueError(
+                f"{picture.width:,} × {picture.height:,} pixels in {scans:,} scans; at most "
+                f"{MAX_SCANNED_PIXELS:,} are decoded"
+            )
     return picture
 
 

@@ -204,6 +204,18 @@ def test_endless_caption_does_not_widen_all(four: Path, cache: Path) -> None:
 # ---- pictures
 
 
+def test_scans_without_end_are_left_out(tmp_path: Path) -> None:
+    """A small file whose last scan is repeated 300 times: all pixels are decoded once a scan."""
+    path = tmp_path / "scans.jpg"
+    Image.new("RGB", (2_000, 2_000)).save(path, progressive=True)
+    content = path.read_bytes()
+    assert images.problem(path, decode=True) is None
+    last, end = content.rindex(images.START_OF_SCAN), content.rindex(b"\xff\xd9")
+    path.write_bytes(content[:end] + content[last:end] * 300 + content[end:])
+    reason = images.problem(path, decode=False)
+    assert f"{images.MAX_SCANNED_PIXELS:,}" in (reason or "")
+
+
 def test_pictures_without_pixels_and_bombs_are_left_out(folder: Path, cache: Path) -> None:
     size = struct.pack("<HH", 5, 0)
     gif = b"GIF89a" + size + b"\0\0\0," + b"\0\0\0\0" + size + b"\0\x02\x02\x44\x01\0;"
