@@ -95,5 +95,5 @@ class Campaign:
         if repeats:
             tags |= {"repeats": repeats.disturbed, "repeats.cause": repeats.cause}
         inputs = self.prepared.data_for(treatment).inputs
-        name = f"{treatment.name} · block {cell.block}"
+        name = f"{treatment.name} · block {cell.block}{' · repeated' if repeats else ''}"
         return CellTask(treatment, cell.key, name, tags, inputs, cell.block)

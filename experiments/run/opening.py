@@ -53,7 +53,7 @@ def open_journal(
     mlflow_run.describe(store, experiment, prepared.module)
     for place in {experiment, prepared.launches}:
         store.close_stale(place)
-    texts, not_logged = settings_.as_text(settings), settings_.not_logged_names(settings)
+    texts, not_logged = settings_.as_text(settings), cell_run.not_logged(settings)
     logged = {name: text for name, text in texts.items() if text and name not in not_logged}
     run = RunOpened(
         uuid.uuid4().hex,

@@ -54,6 +54,9 @@ def test_disturbed_cells_are_repeated_once_and_not_judged(
         assert first.tags["disturbed"]
         assert "repeats" not in first.tags
         assert again.tags["repeats"] == first.tags["disturbed"]
+        marks = [set(run.name.split(" · ")) & {"disturbed", "repeated"} for run in (first, again)]
+        assert marks[0] == {"disturbed"}
+        assert "repeated" in marks[1]
     firsts, repeats = zip(*runs.values(), strict=True)
     assert max(run.start_ms for run in firsts) < min(run.start_ms for run in repeats)
     report = json.loads((next(place.journal.iterdir()) / "report" / "comparison.json").read_text())

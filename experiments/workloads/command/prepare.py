@@ -135,7 +135,9 @@ def _recorded(level: Level, environment: Environment) -> dict[str, Any]:
 
 
 def _tags(environment: Environment, differing: Collection[str]) -> dict[str, str]:
-    recorded = {*differing, "python", *frameworks.distributions(), *provenance.PACKAGES}
+    recorded = {*differing, "python"}
+    if environment.variables:  # made for the command: what is in it was requested
+        recorded |= {*frameworks.distributions(), *provenance.PACKAGES}
     tags = {
         f"version.{name}": version
         for name, version in environment.packages.items()
