@@ -248,7 +248,7 @@ assert "remark" not in settings.searchable(kind) and "batch_size" in settings.se
 
 def test_command_is_listed_explained_and_run(source: Path) -> None:
     for words, printed in {
-        ("--help",): "greet            Greet somebody",
+        ("--help",): f"  {'greet':18}Greet somebody",
         ("greet", "--help"): "who is greeted",
         ("greet", "world"): "hello world",
     }.items():
