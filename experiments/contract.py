@@ -114,6 +114,8 @@ class Study:
     also: parts of the report besides verdicts.
     reported: outcomes that the user's code reports; every other metric of a run is judged, too.
     primary_of: the user's primary outcomes, if settings contain them otherwise than as `primary`.
+    title_of: title of a campaign whose settings name what is compared; None: `title`.
+    source_of: folder of the measured code, if it is the user's; None: this project.
     published, source: figures that it quotes.
     """
 
@@ -137,6 +139,8 @@ class Study:
     also: Callable[[Any, Comparison, Progress], ReportAddition] | None = None
     reported: Callable[[Any], tuple[Outcome, ...]] | None = None
     primary_of: Callable[[Any], tuple[str, ...]] = lambda _: ()
+    title_of: Callable[[Any], str] | None = None
+    source_of: Callable[[Any], Path] | None = None
     published: tuple[Mapping[str, str], ...] = ()
     source: str = ""
 

@@ -175,13 +175,14 @@ def commit(folder: Path | None = None) -> str:
     return f"{head}+changes.{digest}" if differences else head
 
 
-def changes() -> str:
-    """Return how tracked files differ from the commit, as git prints it; empty outside of git.
+def changes(folder: Path | None = None) -> str:
+    """Return how tracked files of a checkout, by default this one, differ from the commit.
 
-    What follows a name such as `password` or `token` is masked.
+    What follows a name such as `password` or `token` is masked. Outside of git it is empty.
     """
     try:
-        return SECRET_TEXT.sub(lambda match: f"{match[1] or match[2]}***", git(*_DIFF, "HEAD"))
+        text = git(*_DIFF, "HEAD", folder=folder)
+        return SECRET_TEXT.sub(lambda match: f"{match[1] or match[2]}***", text)
     except (OSError, subprocess.SubprocessError):
         return ""
 

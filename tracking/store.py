@@ -961,13 +961,16 @@ def _save_model(path: Path, model: Model, record: ModelSaved, data: Path) -> Non
     )
 
 
-def source(entry_point: str, commit: str, changes: str = "") -> dict[str, str]:
+def source(
+    entry_point: str, commit: str, changes: str = "", folder: Path | None = None
+) -> dict[str, str]:
     """Return the tags of the UI's columns `Created by` and `Source`, and of the code's version.
 
     Args:
         entry_point: Name of the study or command.
         commit: Of `provenance.commit()`.
         changes: What differs from the commit, of which the beginning is recorded.
+        folder: Of the code; None: this project.
     """
     try:
         user = getpass.getuser()
@@ -982,8 +985,8 @@ def source(entry_point: str, commit: str, changes: str = "") -> dict[str, str]:
         return tags
     head, _, digest = commit.partition("+")
     optional = {
-        MLFLOW_GIT_BRANCH: get_git_branch(str(ROOT)),
-        MLFLOW_GIT_REPO_URL: get_git_repo_url(str(ROOT)),  # without a password
+        MLFLOW_GIT_BRANCH: get_git_branch(str(folder or ROOT)),
+        MLFLOW_GIT_REPO_URL: get_git_repo_url(str(folder or ROOT)),  # without a password
         MLFLOW_GIT_DIFF: changes[: technical.CHARACTERS],
     }
     tags |= {MLFLOW_GIT_COMMIT: head, MLFLOW_GIT_DIRTY: str(bool(digest)).lower()}

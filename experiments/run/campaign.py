@@ -95,6 +95,6 @@ class Campaign:
         if repeats:
             tags |= {"repeats": repeats.disturbed, "repeats.cause": repeats.cause}
         inputs = self.prepared.data_for(treatment).inputs
-        name = f"{treatment.name} · block {cell.block}"
+        name = f"{treatment.name} · block {cell.block}{' · repeated' if repeats else ''}"
         loads = self.schedule.usual_loads()
         return CellTask(treatment, cell.key, name, tags, inputs, cell.block, usual_loads=loads)

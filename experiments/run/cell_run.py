@@ -93,7 +93,8 @@ class CellRun:
             environment = {**spec.environment, **recorder.variables_of_scripts(spec.run)}
             spec = replace(spec, environment=environment)
         self.spec = replace(spec, in_turns=in_turns)
-        recorder.write(_run_opened(recorder, prepared, self.spec, task))
+        self._opened = _run_opened(recorder, prepared, self.spec, task)
+        recorder.write(self._opened)
         recorder.write(dataset_used(self.spec.run, self._data.dataset))
         recorder.wake()
         prefix = f"{task.treatment.name}: " if in_turns else ""
@@ -140,6 +141,9 @@ class CellRun:
         disturbed = process.background.log(
             spec.run, self.task.usual_loads, limit_percent, recorder.write
         )
+        if disturbed:
+            name = f"{self._opened.name}{PARTS}disturbed"
+            recorder.write(Tags(spec.run, {"mlflow.runName": name}))
         is_good = closed.outcome in (RunOutcome.OK, RunOutcome.PRUNED)
         if spec.stage == "train" and is_good:
             shutil.rmtree(spec.checkpoint, ignore_errors=True)
@@ -348,7 +352,11 @@ def _run_opened(
         left_out = not_affecting | treatment.settings.keys()
         different = distinguishing_settings(prepared.study, prepared.settings, left_out)
         name = PARTS.join(filter(None, [name, different]))
-    params = {**logged, "framework": spec.framework}
+    params = {
+        name: text
+        for name, text in {**logged, "framework": spec.framework}.items()
+        if name not in not_logged(settings) and (name != "framework" or text)
+    }
     return RunOpened(spec.run, clock.now_ms(), recorder.experiment, name, tags, params)
 
 
@@ -380,23 +388,32 @@ def origin_tags(
         settings: Of the campaign.
         treatment: Of a cell, whose packages may be those of another interpreter.
     """
-    commit, python, packages = provenance.commit(), "", interpreters.packages("", "")
-    framework = treatment.framework if treatment else ""
-    if treatment:
+    folder = source_folder(study, settings)
+    commit, python, packages = provenance.commit(folder), "", interpreters.packages("", "")
+    if folder:  # a command may run in any environment; its workload records which
+        packages = {}
+    elif treatment:
+        framework = treatment.framework
         python = interpreters.separate(framework, treatment.merged(settings).pythons)
         packages = interpreters.packages(framework, python)
-        if not framework:  # a command may run in any environment; its workload records which
-            packages = {}
         if treatment.version:
             packages = {**packages, **_packages_of_level(settings, framework, python)}
     optional = {"commit": commit, "team": settings.team, "interpreter": python}
+    if folder:
+        optional["evenhand.commit"] = provenance.commit()
     return {
         "machine": provenance.fingerprint(),
         "environment": environment_digest(settings),
         **provenance.environment_tags(frameworks.distributions(), packages),
         **{name: text for name, text in optional.items() if text},
-        **source(study, commit, "" if treatment else provenance.changes()),
+        **source(study, commit, "" if treatment else provenance.changes(folder), folder),
     }
+
+
+def source_folder(study: str, settings: CampaignSettings) -> Path | None:
+    """Return the folder of the measured code, None for this project."""
+    source_of = studies.load(study).source_of
+    return source_of(settings) if source_of else None
 
 
 def environment_digest(settings: CampaignSettings) -> str:
@@ -452,6 +469,12 @@ def _short_setting(name: str, text: str) -> str:
 def _threads(settings: CampaignSettings) -> int:
     limit, cpus = quota(), len(devices.cpus_of_cells(settings))
     return settings.threads or max(1, cpus if limit is None else min(cpus, math.floor(limit)))
+
+
+def not_logged(settings: CampaignSettings) -> frozenset[str]:
+    """Return the settings that are no params of runs: places, and those that have no effect."""
+    unused = frozenset() if settings.on_cluster else settings_.of_group(settings, "cluster")
+    return settings_.not_logged_names(settings) | settings.not_offered | unused
 
 
 def sensor_seconds(settings: CampaignSettings, treatment: Treatment) -> float:

@@ -57,7 +57,7 @@ def open_journal(
         store.close_stale(place)
     redacted = Redaction(secrets(os.environ)).all(vars(settings))
     texts = {name: settings_.to_text(value) for name, value in redacted.items()}
-    not_logged = settings_.not_logged_names(settings)
+    not_logged = cell_run.not_logged(settings)
     logged = {name: text for name, text in texts.items() if text and name not in not_logged}
     run = RunOpened(
         uuid.uuid4().hex,

@@ -111,7 +111,9 @@ def _name(prepared: PreparedCampaign, title: str) -> str:
         return cell_run.PARTS.join(filter(None, [settings.name, title]))
     left_out = settings_.names_not_affecting_measurement(settings) - NAMING
     different = cell_run.distinguishing_settings(prepared.study, settings, left_out)
-    parts = [f"{prepared.study} {settings.preset}", title, different]
+    title_of = prepared.module.title_of
+    head = (prepared.study, title_of(settings)) if title_of else (prepared.study, settings.preset)
+    parts = [" ".join(head), title, different]
     return cell_run.PARTS.join(filter(None, parts))
 
 
@@ -323,7 +325,7 @@ def _judge(campaign: Campaign, progress: Progress) -> tuple[ComparisonResult, pd
         }
         steps = partial(raw.from_files, paths=paths)
     options = ReportOptions(
-        f"{plan.title} · {settings.preset}",
+        plan.title if study.title_of else f"{plan.title} · {settings.preset}",
         study.published if is_own_design else (),
         study.source if is_own_design else "",
         also=(lambda comparison: also(settings, comparison, progress)) if also else None,

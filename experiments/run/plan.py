@@ -58,7 +58,7 @@ def of_study(study: Study, settings: CampaignSettings) -> Plan:
         return _of_levels(study, settings, varied, compared)
     first = compared[0].framework if compared[0].group else compared[0].name
     return Plan(
-        title=study.title,
+        title=study.title_of(settings) if study.title_of else study.title,
         factor=study.factor,
         baseline=study.baseline(settings) if study.baseline else first,
         treatments=compared,

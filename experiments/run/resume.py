@@ -14,7 +14,7 @@ from experiments.config.settings import MAX_BLOCKS, CampaignSettings
 from experiments.contract import Progress
 from experiments.run import journal_runs, preparation
 from experiments.run.campaign import Campaign
-from experiments.run.cell_run import environment_digest
+from experiments.run.cell_run import environment_digest, source_folder
 from experiments.run.preparation import PreparedCampaign
 from experiments.run.recorder import journal_option
 from models import own as own_models
@@ -54,7 +54,7 @@ def settings_of(
     settings = same_settings(description["study"], before, overrides)
     if settings.levels:
         preparation.make_environments(settings, progress)
-    require_extendable(settings, before, folder, description["run"])
+    require_extendable(description["study"], settings, before, folder, description["run"])
     return settings
 
 
@@ -156,13 +156,14 @@ def open_ended(settings: CampaignSettings) -> set[str]:
 
 
 def require_extendable(
-    settings: CampaignSettings, before: Mapping[str, Any], folder: Path, run: str
+    study: str, settings: CampaignSettings, before: Mapping[str, Any], folder: Path, run: str
 ) -> None:
     """Raise UsageError if the requested blocks cannot be judged together with the existing ones.
 
     Looks have spent some of the error rate, and all blocks have to come from the same origin.
 
     Args:
+        study: Name of the experiment.
         settings: As they would be.
         before: As they were until now.
         folder: Of the campaign's journal.
@@ -183,16 +184,16 @@ def require_extendable(
             f"and it cannot become {now}; start anew",
         )
     if now > was:
-        _require_same_origin(folder, run, settings)
+        _require_same_origin(study, folder, run, settings)
 
 
-def _require_same_origin(folder: Path, run: str, settings: CampaignSettings) -> None:
+def _require_same_origin(study: str, folder: Path, run: str, settings: CampaignSettings) -> None:
     """Raise UsageError where machine, packages or code are not those of the first blocks."""
     tags = journal_runs.tags(folder, run)
     origin = {
         "machine": provenance.fingerprint(),
         "environment": environment_digest(settings),
-        "commit": provenance.commit(),
+        "commit": provenance.commit(source_folder(study, settings)),
     }
     for name, now in origin.items():
         if tags.get(name, now) != now:

@@ -109,6 +109,12 @@ def treatments(settings: Settings) -> tuple[Treatment, ...]:
     return (*levels, *controls(settings, levels[0]))
 
 
+def title(settings: Settings) -> str:
+    """Return the names of the levels, the baseline last."""
+    baseline, *others = race_of(settings).levels
+    return f"{', '.join(others)} against {baseline}" if others else baseline
+
+
 def reported_outcomes(settings: Settings) -> tuple[Outcome, ...]:
     """Return the outcomes that the file declares, by the catalogue's rules for their names."""
     return tuple(
@@ -133,6 +139,8 @@ STUDY = Study(
     allowed_to_differ=("command", "variables"),
     reported=reported_outcomes,
     primary_of=lambda settings: race_of(settings).primary,
+    title_of=title,
+    source_of=lambda settings: race_of(settings).folder,
     presets={"demo": {}},
     outcomes=(
         outcome("wall_seconds"),

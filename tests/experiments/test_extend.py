@@ -165,14 +165,16 @@ def test_description_of_other_types_is_one_line(
 def test_more_blocks_need_the_origin_of_the_first(tag: str, tmp_path: Path) -> None:
     folder = write_journal(tmp_path)
     settings = replace(CampaignSettings(), blocks=26)
-    resume.require_extendable(settings, {"blocks": 6}, folder, "c")
+    resume.require_extendable("captioning", settings, {"blocks": 6}, folder, "c")
     append(folder, Tags("c", {tag: "another"}))
     with pytest.raises(UsageError, match="another") as error:
-        resume.require_extendable(settings, {"blocks": 6}, folder, "c")
+        resume.require_extendable("captioning", settings, {"blocks": 6}, folder, "c")
     assert error.value.code is ErrorCode.CHANGED
-    resume.require_extendable(replace(settings, blocks=6), {"blocks": 6}, folder, "c")
+    resume.require_extendable("captioning", replace(settings, blocks=6), {"blocks": 6}, folder, "c")
     with pytest.raises(UsageError) as error:
-        resume.require_extendable(replace(settings, blocks=4), {"blocks": 6}, folder, "c")
+        resume.require_extendable(
+            "captioning", replace(settings, blocks=4), {"blocks": 6}, folder, "c"
+        )
     assert error.value.code is ErrorCode.CONFLICT
 
 

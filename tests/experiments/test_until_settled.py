@@ -194,10 +194,10 @@ def test_spent_error_rate_is_not_spent_again(tmp_path: Path) -> None:
     for now, before in ((40, 18), (12, 24)):
         settings = replace(campaign.settings, max_blocks=now)
         with pytest.raises(UsageError, match=f"18 blocks .* {now};") as error:
-            resume.require_extendable(settings, {"max_blocks": before}, tmp_path, "c")
+            resume.require_extendable("captioning", settings, {"max_blocks": before}, tmp_path, "c")
         assert error.value.code is ErrorCode.CONFLICT
     # the report may be written again
-    resume.require_extendable(campaign.settings, {"max_blocks": 18}, tmp_path, "c")
+    resume.require_extendable("captioning", campaign.settings, {"max_blocks": 18}, tmp_path, "c")
 
 
 def test_resume_changes_only_length() -> None:

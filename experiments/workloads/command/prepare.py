@@ -136,7 +136,9 @@ def _definition(race: Race, made: Mapping[str, Environment]) -> str:
 
 
 def _tags(environment: Environment, differing: Collection[str]) -> dict[str, str]:
-    recorded = {*differing, "python", *frameworks.distributions(), *provenance.PACKAGES}
+    recorded = {*differing, "python"}
+    if environment.variables:  # made for the command: what is in it was requested
+        recorded |= {*frameworks.distributions(), *provenance.PACKAGES}
     tags = {
         f"version.{name}": version
         for name, version in environment.packages.items()

@@ -32,6 +32,30 @@ def test_two_commands_are_measured_in_fresh_processes_and_reported(place: Place)
     assert (rows["wall_seconds"]["factor"], rows["wall_seconds"]["a"]) == ("level", "nap")
 
 
+def test_race_is_recorded_as_the_users_own(place: Place) -> None:
+    """Names of the levels, the commit of the user's folder, and nothing of frameworks."""
+    git = ("git", "-C", str(place.folder), "-c", "user.name=u", "-c", "user.email=u@example.org")
+    (place.folder / "a.py").write_text("")
+    for words in (("init", "-b", "trunk"), ("add", "a.py"), ("commit", "-m", "first")):
+        assert place.call(*git, *words).returncode == 0
+    head = place.call(*git, "rev-parse", "HEAD").stdout.strip()
+    levels = ("numpy=python a.py", "pandas=python -c pass")
+    done = place.call(*races.command(place, *levels, blocks="1"))
+    assert done.returncode == 3, done.stdout + done.stderr
+    (campaign,) = races.cells(place, "campaign")
+    assert campaign.info.run_name.startswith("race pandas against numpy")
+    (report,) = place.journal.glob("*/report/report.html")
+    assert "<h1>pandas against numpy</h1>" in report.read_text()
+    for run in (campaign, *races.cells(place)):
+        tags = races.tags(run)
+        assert (tags["commit"], tags["mlflow.source.git.branch"]) == (head, "trunk")
+        assert tags["mlflow.source.git.commit"] == head
+        assert {name for name in tags if name.startswith("version.")} <= {"version.python"}
+        foreign = {"threads", "timing", "conv_algorithm", "malloc", "framework", "frameworks"}
+        foreign |= {"levels", "window_steps", "pythons", "protocol", "executor", "nodes"}
+        assert not foreign & run.data.params.keys()
+
+
 @pytest.mark.parametrize(
     ("options", "code"),
     [
