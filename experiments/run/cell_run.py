@@ -472,9 +472,11 @@ def _threads(settings: CampaignSettings) -> int:
 
 
 def not_logged(settings: CampaignSettings) -> frozenset[str]:
-    """Return the settings that are no params of runs: places, and those that have no effect."""
-    unused = frozenset() if settings.on_cluster else settings_.of_group(settings, "cluster")
-    return settings_.not_logged_names(settings) | settings.not_offered | unused
+    """Return the settings that are no params of runs: places, and what a command does not have."""
+    unused = settings.not_offered
+    if unused and not settings.on_cluster:
+        unused |= settings_.of_group(settings, "cluster")
+    return settings_.not_logged_names(settings) | unused
 
 
 def sensor_seconds(settings: CampaignSettings, treatment: Treatment) -> float:
