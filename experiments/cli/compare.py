@@ -100,7 +100,7 @@ def _print(answer: ComparisonResult, display: Display) -> None:
 
     print_warnings(map(str, answer.comparison.warnings), display)
     table = writing.terminal(answer.comparison)
-    display.console.print(rendering.terminal_card(answer.card), "", table)
+    display.console.print(rendering.terminal_card(answer.card), "", table, "")
     for line in answer.card.without_answer(answer.sentences):
         display.say(line)
     display.say("")
