@@ -150,7 +150,7 @@ def print_tables(conclusion: Conclusion, display: Display) -> None:
 
     if answer := conclusion.answer:
         display.console.print(rendering.terminal_card(answer.card), "")
-        display.console.print(writing.terminal(answer.comparison))
+        display.console.print(writing.terminal(answer.comparison), "")
 
 
 def print_page(recorder: Recorder, display: Display, *, delivered: bool) -> None:

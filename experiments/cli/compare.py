@@ -100,7 +100,7 @@ def _print(answer: ComparisonResult, display: Display) -> None:
 
     print_warnings(map(str, answer.comparison.warnings), display)
     table = writing.terminal(answer.comparison)
-    display.console.print(rendering.terminal_card(answer.card), "", table)
+    display.console.print(rendering.terminal_card(answer.card), "", table, "")
     for line in answer.card.without_answer(answer.sentences):
         display.say(line)
     display.say("")
@@ -186,7 +186,7 @@ def _judge(
 ) -> tuple[ComparisonResult, list[str]]:
     """Return the answer, and the notes about runs that it does not rest on."""
     from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
-    from experiments.comparison.runs import missing, names, raw, sets
+    from experiments.comparison.runs import missing, names, pairing, raw, sets
     from experiments.comparison.runs.query import table
     from experiments.contract import ReportAddition
 
@@ -220,6 +220,15 @@ def _judge(
         frame = names.add_names(frame, ((run.run_id, run.name, run.start_ms) for run in parents))
     campaigns = names.names_by_run(frame)
     spec = replace(spec, baseline=campaigns.get(settings.baseline, settings.baseline) or None)
+    if spec.fail_if and spec.baseline is None:
+        candidates = pairing.without_controls(frame)
+        levels = pairing.select_usable(
+            candidates, factor=spec.factor, strata=spec.strata, pair_by=spec.pair_by
+        ).levels
+        raise UsageError(
+            ErrorCode.MISSING_VALUE,
+            f"fail_if is about a level against its baseline; add baseline={' or '.join(levels)}",
+        )
     options = ReportOptions(
         f"Comparison: {_title(settings)}",
         figures=settings.figures,

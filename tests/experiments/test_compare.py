@@ -150,14 +150,24 @@ def test_condition_that_holds_is_the_exit_code(
     store: Store, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store_runs(store, slower())
-    assert call(fail_if=f"faster,slower:{STEP}") == CONDITION_HOLDS
+    assert call(baseline="pytorch", fail_if=f"faster,slower:{STEP}") == CONDITION_HOLDS
     output = capsys.readouterr().out.splitlines()
     (line,) = [line for line in output if line.startswith("fail_if=")]
     assert line.startswith(f"fail_if=slower:{STEP} holds: ")
-    assert call(fail_if="faster") == DONE
-    assert call(fail_if="slow") == WRONG_CALL
-    assert call(fail_if="slower:throughputs") == WRONG_CALL
-    assert call(fail_if="higher:throughput") == WRONG_CALL
+    assert call(baseline="pytorch", fail_if="faster") == DONE
+    assert call(baseline="pytorch", fail_if="slow") == WRONG_CALL
+    assert call(baseline="pytorch", fail_if="slower:throughputs") == WRONG_CALL
+    assert call(baseline="pytorch", fail_if="higher:throughput") == WRONG_CALL
+
+
+def test_condition_needs_a_declared_baseline(
+    store: Store, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Take levels of which the slower one is first by name: its regression passed."""
+    store_runs(store, runs(("z", "a"), factors={"a": 1.2}))
+    assert call(fail_if="slower:step") == WRONG_CALL
+    assert "add baseline=a or z" in capsys.readouterr().err
+    assert call(baseline="z", fail_if="slower:step") == CONDITION_HOLDS
 
 
 def description(store: Store, experiment: str) -> str:

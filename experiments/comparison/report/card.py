@@ -309,11 +309,12 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
 
     A question is what the reader asks: training, inference, memory, or a metric of no headline.
     """
-    asked: dict[str, list[Finding]] = {}
+    headlines: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.outcome.better != "neither":
-            asked.setdefault(finding.outcome.question, []).extend(_of_strata(finding, comparison))
-    settled = {question: list(group) for question, group in asked.items()}
+            parts = _of_strata(finding, comparison)
+            headlines.setdefault(finding.outcome.question, []).extend(parts)
+    settled = {question: list(group) for question, group in headlines.items()}
     for finding in _other_settled(comparison, findings):
         settled.setdefault(finding.outcome.question, []).append(finding)
     choices: dict[str, list[str]] = {}
@@ -328,7 +329,7 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
             kind.setdefault(choice.text, []).append(name)
     clear = {
         question: group
-        for question, group in asked.items()
+        for question, group in headlines.items()
         if not any(finding.good is not None for finding in settled[question])
     }
     equal = {
@@ -341,8 +342,8 @@ def _recommendation(comparison: Comparison, findings: Sequence[Finding]) -> str:
             to_do.setdefault(_next_step(group), []).append(question)
     texts = []
     if choices:
-        parts = [f"{choice} for {_questions(names)}" for choice, names in choices.items()]
-        texts.append(f"choose {wording.joined(parts, 'but')}")
+        chosen = [f"{choice} for {_questions(names)}" for choice, names in choices.items()]
+        texts.append(f"choose {wording.joined(chosen, 'but')}")
     if equal:
         margins = dict.fromkeys(
             wording.amount(finding.row.margin, finding)
@@ -439,8 +440,8 @@ def _choice(findings: Sequence[Finding], comparison: Comparison) -> _Choice | No
     name = partial(wording.level_name, factor=comparison.factor)
     sound = [name(level) for level in best if level not in failed]
     if not sound:
-        better = wording.joined(list(map(name, best)), "and")
-        return _Choice(f"{better} would be better, but has failed runs", is_choice=False)
+        better, has = wording.joined(list(map(name, best))), "has" if len(best) == 1 else "have"
+        return _Choice(f"{better} would be better, but {has} failed runs", is_choice=False)
     beaten = [name(level) for level in comparison.levels if level in losers]
     over = f" over {wording.joined(beaten)}" if len(comparison.levels) > 2 else ""
     return _Choice(wording.joined(sound, "or") + over, is_choice=True)

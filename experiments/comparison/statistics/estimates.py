@@ -105,11 +105,11 @@ def trim(series: Floats) -> Trimmed:
     winsorised = np.where(is_coarse[..., None], series, winsorised)
     middle = ordered[..., cut : n - cut].mean(axis=-1)
     centre = np.where(is_coarse, series.mean(axis=-1), middle)
-    kept = np.where(is_coarse, float(n), kept_values(n))
+    counts = np.where(is_coarse, float(n), kept_values(n))
     spread = np.sqrt(((winsorised - winsorised.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1))
     with np.errstate(divide="ignore", invalid="ignore"):  # of a single value
-        error = spread / np.sqrt(kept * (kept - 1))
-    return Trimmed(centre, error, kept - 1, winsorised)
+        error = spread / np.sqrt(counts * (counts - 1))
+    return Trimmed(centre, error, counts - 1, winsorised)
 
 
 def trimmed_mean(values: ArrayLike, confidence: float = 0.95) -> Estimate:

@@ -88,12 +88,12 @@ def test_no_secret_reaches_mlflow(place: Place, monkeypatch: pytest.MonkeyPatch)
 def test_options_of_an_installer_are_recorded_without_passwords(tmp_path: Path) -> None:
     (tmp_path / "race.toml").write_text(
         "[levels.a]\ncommand = 'true'\n"
-        "requirements = ['--index-url https://me:geheim-1@127.0.0.1:9/x', 'tiny==1']\n"
+        "requirements = ['--find-links https://me:geheim-1@127.0.0.1:9/x', 'tiny==1']\n"
     )
     race = race_file.load(str(tmp_path / "race.toml"), (), "none")
     definition = prepare._definition(race, {"a": Environment(tmp_path, {}, {}, None)})
     assert json.loads(definition)["levels"]["a"]["requirements"] == [
-        "--index-url https://me:***@127.0.0.1:9/x",
+        "--find-links https://me:***@127.0.0.1:9/x",
         "tiny==1",
     ]
 
