@@ -182,7 +182,7 @@ def render_metrics() -> str:
         "## Other metrics",
         "The first pattern that matches a name decides. A name without a match is compared as a "
         "ratio, and neither direction is better.",
-        _render_table(header, map(_metric_row, catalogue.BY_SUFFIX)),
+        _render_table(header, map(_metric_row, catalogue.PATTERNS)),
         "## Not judged",
         f"Names that begin with one of these are recorded and not judged: {prefixes}.",
     ]

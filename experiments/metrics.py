@@ -29,6 +29,7 @@ TOTAL = "train/total_seconds"
 # Metric of steps that ran freely, which have no single times.
 FREELY = "train/examples_per_second"
 PRIMARY_AT_MOST = 3
+TIMES = ("s", "ms", "µs", "ns")
 # Part of the keys of times of a step, which depend on the batch size.
 PER_STEP = "step_seconds"
 PROFILED = "profile/"
@@ -58,6 +59,8 @@ class Metric:
         by_epoch: whether it is a series with a value after every epoch.
         total: whether it depends on how much is trained: sums, and what was learned.
         learned: whether it says how good a trained network is though it is compared as a ratio.
+        share: whether it is between 0 and 1, or between 0 and 100 in runs of others.
+        timed: whether it is a time of an unknown unit.
         exclusive: whether it is valid only in a process that has the machine for itself from its
             start: times of what happens once, and sums over the whole process.
         shown: how MLflow shows it. What it does not show is in the run's hidden tag, from which
@@ -78,6 +81,8 @@ class Metric:
     exclusive: bool = False
     total: bool = False
     learned: bool = False
+    share: bool = False
+    timed: bool = False
     shown: Shown = "plain"
 
     @property
@@ -88,7 +93,7 @@ class Metric:
     @property
     def words(self) -> tuple[str, str]:
         """Names of b if its value is below and above that of a."""
-        if self.unit == "s":
+        if self.timed or self.unit in TIMES:
             return "faster", "slower"
         return ("slower", "faster") if self.unit.endswith("/s") else ("lower", "higher")
 
@@ -261,6 +266,7 @@ KNOWN = (
     _difference("train/loss", "training loss", "nats", "lower", 0.05, by_epoch=True, total=True),
     _difference(
         *("val/accuracy", "validation accuracy", "", "higher", 0.01),
+        share=True,
         headline=("quality", 1),
         short=("accuracy",),
         by_epoch=True,
@@ -313,30 +319,50 @@ KNOWN = (
         shown="no",
     ),
 )
-BY_SUFFIX = (
-    _ratio("*_per_second", "", "1/s", "higher"),
-    _ratio("*_seconds", "", "s", total=True),
-    _ratio("*_seconds_*", "", "s", total=True),
-    _ratio("*_bytes", "", "bytes"),
-    *(
-        _ratio(pattern, "", "", total=True, learned=True)
-        for pattern in (
-            *("*squared_error*", "*absolute*_error*", "*mse", "*mae"),
-            *("*error_rate*", "*perplexity*"),
-        )
+
+
+def _rules(rule: Metric, *patterns: str) -> tuple[Metric, ...]:
+    return tuple(replace(rule, metric=pattern) for pattern in patterns)
+
+
+_LEARNED: dict[str, Any] = {"total": True, "learned": True}
+# Patterns of `_words` of a name, for metrics that the catalogue does not have.
+PATTERNS = (
+    *_rules(
+        _ratio("", "", "1/s", "higher"),
+        *("*_per_second_*", "*_per_sec_*", "*_per_s_", "*throughput*", "*_fps_*", "*_qps_*"),
     ),
-    _ratio("*joules*", "", "J", total=True),
-    _ratio("*watts*", "", "W", "neither"),
-    _difference("*temperature_celsius*", "", "°C", "lower", 1.0),
-    _difference("*_percent*", "", "%", "neither", 3.0),
-    _difference("*accuracy*", "", "", "higher", 0.01, total=True),
-    _difference("*bleu*", "", "points", "higher", 1.0, total=True),
-    _difference("*score*", "", "", "higher", 0.01, total=True),
-    *(
-        _difference(pattern, "", "", "higher", 0.01, total=True)
-        for pattern in ("*auc*", "*f1*", "*precision*", "*recall*", "*r2")
+    *_rules(_ratio("", "", "s", total=True), "*_seconds_*", "*_secs_*", "*_sec_*", "*_s_"),
+    *_rules(_ratio("", "", "ms", total=True), "*_ms_*", "*_milliseconds_*"),
+    *_rules(_ratio("", "", "µs", total=True), "*_us_*", "*_microseconds_*"),
+    *_rules(_ratio("", "", "ns", total=True), "*_ns_*", "*_nanoseconds_*"),
+    _ratio("*latency*", "", "", timed=True),
+    *_rules(
+        _ratio("", "", "s", total=True), "*_time_*", "*runtime*", "*_duration_*", "*_elapsed_*"
     ),
-    _difference("*loss", "", "nats", "lower", 0.05, total=True),
+    *_rules(_difference("", "", "%", "neither", 3.0), "*_percent_*", "*_utilization_*"),
+    _difference("*_celsius_*", "", "°C", "lower", 1.0),
+    _ratio("*_joules_*", "", "J", total=True),
+    _ratio("*_watts_*", "", "W", "neither"),
+    _ratio("*_bytes_*", "", "bytes"),
+    *_rules(_ratio("", "", "MB"), "*_mb_*"),
+    *_rules(_ratio("", "", "MiB"), "*_mib_*"),
+    *_rules(_ratio("", "", "GB"), "*_gb_*"),
+    *_rules(_ratio("", "", "GiB"), "*_gib_*"),
+    _ratio("*memory*", "", ""),
+    *_rules(
+        _ratio("", "", "", **_LEARNED),
+        *("*error*", "*_err_*", "*mse_*", "*mae_*", "*_mape_*", "*perplexity*", "*_ppl_*"),
+        *("*_wer_*", "*_cer_*"),
+    ),
+    *_rules(
+        _difference("", "", "", "higher", 0.01, share=True, **_LEARNED),
+        *("*accuracy*", "*_acc_*", "*_acc[0-9]*_*", "*_top[0-9]*_*", "*iou*", "*_map_*"),
+        *("*_map[0-9]*_*", "*_auc_*", "*auroc*", "*_f1_*", "*_dice_*", "*_precision_*"),
+        *("*_recall_*", "*bleu*", "*rouge*"),
+    ),
+    *_rules(_difference("", "", "", "higher", 0.01, **_LEARNED), "*_score_*", "*_r2_*"),
+    _difference("*loss*", "", "", "lower", 0.05, **_LEARNED),
 )
 _PLACE = {metric.metric: place for place, metric in enumerate(KNOWN)}
 SHORT = {short: metric.metric for metric in KNOWN for short in metric.short}
@@ -364,10 +390,23 @@ def outcome(metric: str) -> Metric:
                 shown = rules.shown if rules.verb else "no"
                 rules = replace(rules, headline=None, verb="", within="", shown=shown)
             return replace(rules, metric=metric, label=f"{rules.label}{phase}{suffix}")
-    for rule in BY_SUFFIX:
-        if fnmatch.fnmatchcase(key, rule.metric):
+    words = _words(key)
+    for rule in PATTERNS:
+        if fnmatch.fnmatchcase(words, rule.metric):
             return replace(rule, metric=metric, label=metric)
     return Metric(metric, "ratio", "neither", None, metric, "", total=True)
+
+
+def _words(key: str) -> str:
+    """Return the words of a name, such as `_val_acc_` for `valAcc` and `val-acc`."""
+    apart = re.sub(r"(?<=[a-z]{2})(?=[A-Z])", "_", re.sub(r"/s(ec|econd)?$", "_per_second", key))
+    return f"_{re.sub(r'[^a-z0-9]+', '_', apart.lower()).strip('_')}_"
+
+
+def in_percent(metric: Metric, values: Iterable[float]) -> Metric:
+    """Return the rules of a share with a margin in points, if some value is greater than 1."""
+    is_percent = metric.share and any(value > 1 for value in values)
+    return replace(metric, unit="points", margin=1.0) if is_percent else metric
 
 
 def is_known(metric: str) -> bool:

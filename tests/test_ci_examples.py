@@ -191,3 +191,26 @@ def test_gitlab_job_fails_only_for_the_slower_commit(
     reports = list(tmp_path.glob(".gitlab-ci-local/artifacts/race/.evenhand/journal/*/report"))
     assert len(reports) == 1, output
     assert (reports[0] / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize(("seconds", "code"), [((0.5, 0.65), 4), ((0.5, 0.5), 0)])
+def test_second_use_in_the_readme(tmp_path: Path, seconds: tuple[float, float], code: int) -> None:
+    """Plant 0.15 s in the last commit, and a commit without effect."""
+    (script,) = re.findall(r"```\n(printf .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(script.splitlines()) <= 6
+    repository(tmp_path, *seconds)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+    )
+    printed, card = done.stdout.split(f"\n{code}\n# ", 1)
+    assert "fail_if" in printed
+    assert "| time (wall time) |" in card

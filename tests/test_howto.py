@@ -101,7 +101,7 @@ def test_plain_runs_reach_a_verdict_in_two_calls(
 ) -> None:
     """Log runs as scikit-learn's autologging does; the first error is the second call."""
     page = "bring-your-runs.md"
-    first, second = (
+    first, second, third = (
         list(command.words[1:])
         for command in commands()
         if command.page.endswith(page)
@@ -124,6 +124,11 @@ def test_plain_runs_reach_a_verdict_in_two_calls(
     assert main([*second, "--figures=false", "--format=json"]) == DONE
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["metric"], row["verdict"], row["n_blocks"]) == ("test_accuracy", "higher", 6)
+    declared = '[outcomes.test_accuracy]\nbetter = "higher"\nmargin = 0.2'
+    (place.folder / "outcomes.toml").write_text(declared)
+    assert main([*third, "--figures=false", "--format=json"]) == DONE
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["margin"], row["decision"]) == (0.2, "within_margin")
 
 
 AUTOLOG = """

@@ -102,7 +102,7 @@ def test_reference_has_every_setting(site: Path) -> None:
 
 def test_reference_has_every_metric(site: Path) -> None:
     shown = rows(site / "reference" / "metrics.html")
-    for metric in (*catalogue.KNOWN, *catalogue.BY_SUFFIX):
+    for metric in (*catalogue.KNOWN, *catalogue.PATTERNS):
         assert metric.label in shown[metric.metric]
         assert metric.kind in shown[metric.metric]
     assert "headline" in words(site / "reference" / "metrics.html")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from experiments.comparison.judgement import ComparisonResult
     from experiments.comparison.report.sections import Section
     from experiments.comparison.runs.sets import Choice, Kind
+    from experiments.metrics import Outcome
 
 # Kinds of campaigns whose commands are printed.
 MAX_KINDS = 5
 TEXT_CHARACTERS = 1_000
+RACE_FILE = "race.toml"
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -190,10 +192,14 @@ def _judge(
     from experiments.comparison.runs.query import table
     from experiments.contract import ReportAddition
 
+    choice = sets.Choice(table(runs))
+    declared, primary, source_lines = _declared(settings, choice.table.columns)
+    named = [declared.get(name, name) for name in settings.outcomes] or list(declared.values())
     spec = ComparisonSpec(
         factor=settings.factor,
-        outcomes=settings.outcomes or None,
-        primary=settings.primary,
+        outcomes=named or None,
+        and_others=not settings.outcomes,
+        primary=settings.primary or primary,
         margin=settings.margin,
         strata=settings.strata,
         allowed_to_differ=studies.names_not_affecting_measurement(),
@@ -203,7 +209,6 @@ def _judge(
         ignore=settings.ignore,
         fail_if=settings.fail_if,
     )
-    choice = sets.Choice(table(runs))
     missing.check(choice.table, spec.factor, spec.pair_by)
     if not selection.has_campaigns:
         choice = sets.choose_newest(
@@ -213,7 +218,7 @@ def _judge(
             allowed_to_differ=spec.may_differ,
             pair_by=spec.pair_by,
         )
-    notes = [*notes, *_other_kinds(settings, choice)]
+    notes = [*notes, *source_lines, *_other_kinds(settings, choice)]
     frame = choice.table
     if "campaign" in frame.columns and frame["campaign"].nunique() > 1:
         parents = store.runs(selection.experiments, f"tags.kind = '{RunKind.CAMPAIGN}'")
@@ -239,6 +244,33 @@ def _judge(
     folder = Path(settings.output).resolve() / uuid.uuid4().hex
     steps = partial(raw.fetch, store, progress=partial(progress, "steps of the runs shown"))
     return answer(spec, frame, folder, options, steps), notes
+
+
+def _declared(
+    settings: Compare, columns: Collection[str]
+) -> tuple[Mapping[str, Outcome], tuple[str, ...], list[str]]:
+    """Return the rules of a file's outcomes by name, the primary ones, and a line on the file.
+
+    Of `race.toml`, which the call does not name, only what the runs have counts.
+    """
+    from experiments.config.race_file import load_outcomes
+    from experiments.studies.race import rules
+
+    path, label = Path(RACE_FILE), RACE_FILE
+    if settings.outcomes_file:
+        path = Path(settings.outcomes_file).expanduser()
+        label = f"outcomes_file={plain.path(path)}"
+    elif not path.is_file():
+        return {}, (), []
+    outcomes, primary = load_outcomes(path, label)
+    declared = {name: rules(name, outcome) for name, outcome in outcomes.items()}
+    if settings.outcomes_file:
+        return declared, primary, []
+    declared = {name: outcome for name, outcome in declared.items() if name in columns}
+    if not declared:
+        return {}, (), []
+    line = f"Judged by [outcomes] of {RACE_FILE} in this folder: {', '.join(declared)}."
+    return declared, tuple(name for name in primary if name in columns), [line]
 
 
 def _campaign_section(names: Mapping[str, str], link: Callable[[str], str]) -> list[Section]:
@@ -310,9 +342,10 @@ def _log(
     lines += [f"- {sentence}" for sentence in answer.sentences]
     lines += ["", "The whole report: artifact `report.html`."]
     points = tuple(Point(key, value, 0, began_ms) for key, value in card.figures.items())
+    more = card.without_answer(answer.sentences)
     result = {
         "answer": card.short,
-        "verdict": " ".join(answer.sentences)[:TEXT_CHARACTERS],
+        **({"verdict": " ".join(more)[:TEXT_CHARACTERS]} if more else {}),
         **note("\n".join(lines)),
         **table_tag(writing.VERDICTS),
     }

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -96,16 +96,23 @@ class Level(Conditions):
 class ReportedOutcome(_Table):
     """Outcome that a script reports.
 
-    margin: as a share for a ratio, in the unit for a difference. regex: its first group is the
-    value in the script's output. summary: which of several values counts: `step:N` is that of a
-    step.
+    kind: what is judged, a ratio of both sides or a difference. margin: as a share for a ratio, in
+    the unit for a difference. regex: its first group is the value in the script's output. summary:
+    which of several values counts: `step:N` is that of a step.
     """
 
     better: Literal["lower", "higher"]
+    kind: Literal["ratio", "difference"] | None = None
     margin: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     unit: str = ""
     regex: Annotated[str, AfterValidator(_regex)] = ""
     summary: Annotated[str, StringConstraints(pattern=r"^(last|best|step:[0-9]{1,18})$")] = "last"
+
+    @model_validator(mode="after")
+    def _check_margin(self) -> Self:
+        if self.kind == "difference" and self.margin is None:
+            raise ValueError("a difference needs a margin, in the unit of the values")
+        return self
 
 
 class _Outcomes(BaseModel):
@@ -124,10 +131,19 @@ class _Outcomes(BaseModel):
         return self
 
 
-class _File(_Table):
+class _OutcomesFile(_Table):
+    """File in which commands may be missing."""
+
     defaults: Conditions = Conditions()
-    levels: dict[LevelName, Level] = Field(min_length=1)
+    levels: dict[LevelName, Level] = {}
     outcomes: _Outcomes = _Outcomes()
+
+
+class _File(_OutcomesFile):
+    levels: dict[LevelName, Level] = Field(min_length=1)
+
+
+F = TypeVar("F", bound=_OutcomesFile)
 
 
 class Race(_Table):
@@ -140,6 +156,20 @@ class Race(_Table):
     levels: dict[str, Level]
     outcomes: dict[str, ReportedOutcome] = {}
     primary: tuple[str, ...] = ()
+
+
+def load_outcomes(path: Path, label: str) -> tuple[Mapping[str, ReportedOutcome], tuple[str, ...]]:
+    """Return the declared outcomes of a file, and the names of the primary ones.
+
+    Args:
+        path: Of the file, which need not have levels.
+        label: How a message names it.
+
+    Raises:
+        UsageError: For the first mistake, with the path of its key.
+    """
+    outcomes = _read(_OutcomesFile, path, label).outcomes
+    return outcomes.__pydantic_extra__, outcomes.primary
 
 
 def load(file: str, levels: Sequence[str], timeout: str) -> Race:
@@ -164,16 +194,7 @@ def load(file: str, levels: Sequence[str], timeout: str) -> Race:
 
 
 def _from_file(path: Path, timeout: str) -> Race:
-    label = f"file={plain.path(path)}"
-    try:
-        values = tomllib.loads(read_file(path, label).decode())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(
-            ErrorCode.UNREADABLE,
-            f"{label} cannot be read: {plain.short(str(error))}; write TOML as in "
-            "docs/tutorials/your-script.md",
-        ) from None
-    file = _validated(_File, values, label)
+    file = _read(_File, path, f"file={plain.path(path)}")
     defaults = {"timeout": timeout, **_set_values(file.defaults)}
     merged = {
         name: Level(
@@ -187,6 +208,18 @@ def _from_file(path: Path, timeout: str) -> Race:
         outcomes=file.outcomes.__pydantic_extra__,
         primary=file.outcomes.primary,
     )
+
+
+def _read(kind: type[F], path: Path, label: str) -> F:
+    try:
+        values = tomllib.loads(read_file(path, label).decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            ErrorCode.UNREADABLE,
+            f"{label} cannot be read: {plain.short(str(error))}; write TOML as in "
+            "docs/tutorials/your-script.md",
+        ) from None
+    return _validated(kind, values, label)
 
 
 def _set_values(table: Conditions) -> dict[str, Any]:
@@ -211,7 +244,7 @@ def _from_texts(texts: Sequence[str], timeout: str) -> Race:
     return Race(folder=Path.cwd(), levels=levels)
 
 
-def _validated(kind: type[_File], values: Mapping[str, Any], label: str) -> _File:
+def _validated(kind: type[F], values: Mapping[str, Any], label: str) -> F:
     try:
         return kind.model_validate(values)
     except ValidationError as error:

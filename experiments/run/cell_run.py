@@ -355,7 +355,7 @@ def _run_opened(
     params = {
         name: text
         for name, text in {**logged, "framework": spec.framework}.items()
-        if name not in not_logged(settings) and (name != "framework" or text)
+        if text and name not in not_logged(settings)
     }
     return RunOpened(spec.run, clock.now_ms(), recorder.experiment, name, tags, params)
 

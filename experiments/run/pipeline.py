@@ -254,9 +254,10 @@ def _judge_and_report(
         else:
             recorder.keep_file(result.report.parent)
     sentences += filter(None, [stopped])
+    more = result.card.without_answer(sentences) if result else sentences[1:]
     tags = {
         "answer": short,
-        "verdict": " ".join(sentences)[:1_000],
+        **({"verdict": " ".join(more)[:1_000]} if more else {}),
         **_description(campaign, sentences, result),
         **(table_tag(VERDICTS) if result and result.report else {}),
     }

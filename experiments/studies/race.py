@@ -12,9 +12,9 @@ from experiments.planning.treatments import controls
 from tracking.errors import ErrorCode, UsageError
 
 if TYPE_CHECKING:
-    from experiments.config.race_file import Race
+    from experiments.config.race_file import Race, ReportedOutcome
 else:  # it imports pydantic, which help does not need
-    Race = object
+    Race = ReportedOutcome = object
 
 
 @dataclass(frozen=True)
@@ -117,15 +117,17 @@ def title(settings: Settings) -> str:
 
 def reported_outcomes(settings: Settings) -> tuple[Outcome, ...]:
     """Return the outcomes that the file declares, by the catalogue's rules for their names."""
-    return tuple(
-        replace(
-            outcome(name),
-            better=declared.better,
-            margin=outcome(name).margin if declared.margin is None else declared.margin,
-            unit=declared.unit or outcome(name).unit,
-        )
-        for name, declared in race_of(settings).outcomes.items()
-    )
+    return tuple(rules(name, declared) for name, declared in race_of(settings).outcomes.items())
+
+
+def rules(name: str, declared: ReportedOutcome) -> Outcome:
+    """Return the rules of an outcome: those declared, else those of the catalogue for its name."""
+    known = outcome(name)
+    if declared.kind not in (None, known.kind):
+        known = replace(known, kind=declared.kind, margin=None, share=False)
+    if declared.margin is not None:
+        known = replace(known, margin=declared.margin, share=False)
+    return replace(known, better=declared.better, unit=declared.unit or known.unit)
 
 
 STUDY = Study(

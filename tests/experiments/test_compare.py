@@ -22,6 +22,7 @@ from experiments.cli.codes import CONDITION_HOLDS, DONE, NO_VERDICT, WRONG_CALL
 from experiments.cli.main import main
 from experiments.comparison import compare
 from experiments.comparison.judgement import ComparisonSpec, ReportOptions, answer
+from experiments.comparison.verdicts.findings import WITHIN_MARGIN
 from experiments.run.recorder import shown_and_details
 from tests.conftest import ROOT, Place
 from tests.experiments.comparison.campaigns import RATE, STEP, frame, runs
@@ -168,6 +169,39 @@ def test_condition_needs_a_declared_baseline(
     assert call(fail_if="slower:step") == WRONG_CALL
     assert "add baseline=a or z" in capsys.readouterr().err
     assert call(baseline="z", fail_if="slower:step") == CONDITION_HOLDS
+
+
+def test_outcomes_are_declared_in_a_file(
+    store: Store, table: Callable[..., Any], place: Place
+) -> None:
+    """Declare a margin beyond the slowdown of 20 %: by name, or in this folder's race.toml."""
+    store_runs(store, slower())
+    declared = f'[outcomes]\nprimary = ["{STEP}"]\n[outcomes."{STEP}"]\nbetter = "lower"\n'
+    (place.folder / "mine.toml").write_text(f"{declared}margin = 0.5")
+
+    def found(**options: str) -> tuple[str, float, str]:
+        rows = table(baseline="pytorch", **options)["rows"]
+        (row,) = [row for row in rows if row["metric"] == STEP]
+        return row["verdict"], row["margin"], row["family"]
+
+    for options in ({}, {"outcomes": STEP}):
+        assert found(**options)[:2] == ("slower", 0.03)
+        file = {"outcomes_file": "mine.toml"}
+        assert found(**options, **file) == (WITHIN_MARGIN, 0.5, "primary")
+    others = '[levels.a]\ncommand = "true"\n[outcomes.other]\nbetter = "lower"\n'
+    (place.folder / "race.toml").write_text(others + declared + "margin = 0.4")
+    assert found() == (WITHIN_MARGIN, 0.4, "primary")
+
+
+def test_file_of_outcomes_that_cannot_be_read_is_one_line(
+    store: Store, call: Call, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_runs(store, slower())
+    assert call(outcomes_file="none.toml") == WRONG_CALL
+    assert "outcomes_file=none.toml cannot be read" in capsys.readouterr().err
+    (place.folder / "race.toml").write_text('[outcomes.x]\nbetter = "up"')
+    assert call() == WRONG_CALL
+    assert "race.toml: outcomes.x.better" in capsys.readouterr().err
 
 
 def description(store: Store, experiment: str) -> str:

@@ -28,6 +28,13 @@ class Compare:
     outcomes: tuple[str, ...] = setting(
         (), "metrics; none: all that both sides have", group="verdict"
     )
+    outcomes_file: str = setting(
+        "",
+        "TOML with [outcomes.NAME]: direction, kind, margin and unit of your metrics; "
+        "none: race.toml, if this folder has one",
+        path=True,
+        group="verdict",
+    )
     primary: tuple[str, ...] = setting(
         (),
         "one to three metrics, chosen before measuring, that are tested first; none: all alike",

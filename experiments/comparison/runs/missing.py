@@ -47,7 +47,7 @@ def check(table: pd.DataFrame, factor: str, pair_by: str) -> None:
 
 
 def _has(frame: pd.DataFrame, name: str) -> bool:
-    if name in ("framework", "block") and name not in frame:
+    if not {name, f"params.{name}"} & set(frame.columns) and name in ("framework", "block"):
         return False
     return bool((pairing.as_text(frame[pairing.column_of(frame, name)]) != "").any())
 

@@ -129,14 +129,17 @@ class Runs:
 
 
 def column_of(table: pd.DataFrame, name: str) -> str:
-    """Return the column of a factor or stratum: by its name, else of params, else of tags.
+    """Return the column of a factor or stratum: by its name, of params, or of tags.
+
+    The first that has a value counts: `framework` may be a tag or a param.
 
     Raises:
         UsageError: There is no such column.
     """
-    for column in (name, f"params.{name}", f"tags.{name}", name.removeprefix("tags.")):
-        if column in table.columns:
-            return column
+    candidates = (name, f"params.{name}", f"tags.{name}", name.removeprefix("tags."))
+    columns = [column for column in candidates if column in table.columns]
+    if columns:
+        return next((column for column in columns if table[column].notna().any()), columns[0])
     have = sorted(
         {
             plain_name(column)

@@ -59,6 +59,7 @@ from experiments.metrics import (
     Outcome,
     check_outcomes,
     check_primary,
+    in_percent,
     is_quality,
     place,
 )
@@ -251,12 +252,13 @@ def _resolve(table: pd.DataFrame, frame: pd.DataFrame, spec: ComparisonSpec) -> 
     check_outcomes(missing, metrics)
     resolved = [outcome_of(name) if isinstance(name, str) else name for name in requested]
     measured = [
-        outcome
+        in_percent(outcome, environment.numbers(frame, outcome.metric))
         for outcome in resolved
         if outcome.metric in frame and frame[outcome.metric].notna().any()
     ]
     outcomes = sorted(measured, key=lambda outcome: place(outcome.metric))
-    unmeasured = tuple(outcome.metric for outcome in resolved if outcome not in outcomes)
+    keys = {outcome.metric for outcome in outcomes}
+    unmeasured = tuple(outcome.metric for outcome in resolved if outcome.metric not in keys)
     primary = check_primary(spec.primary, [outcome.metric for outcome in outcomes], unmeasured)
     random_weights = len(frame) > 0 and environment.all_runs_have(frame, "tags.weights", "random")
     if random_weights:

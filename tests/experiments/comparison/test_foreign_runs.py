@@ -74,6 +74,14 @@ def test_first_error_names_what_is_missing(options: dict[str, str], parts: Seque
     assert all(part in str(refused.value) for part in parts), refused.value
 
 
+def test_param_with_the_name_of_a_tag_of_campaigns_is_a_factor() -> None:
+    table = foreign().rename(columns={"tags.script": "params.framework"})
+    with pytest.raises(UsageError, match="no run has the tag block; call with --pair_by seed"):
+        compare(table)
+    for factor in ("framework", "params.framework"):
+        assert verdicts(judge(table, factor=factor)) == {SECONDS: "slower", ACCURACY: "equivalent"}
+
+
 @pytest.mark.parametrize("options", [{"factor": "scripts"}, {"pair_by": "sed"}], ids=str)
 def test_misspelt_param_or_tag_is_named_with_the_right_one(options: dict[str, str]) -> None:
     with pytest.raises(UsageError) as refused:
@@ -204,3 +212,51 @@ def test_packages_and_variables_that_differ_are_listed() -> None:
     assert verdicts(by_version)[SECONDS] == "slower"
     (line,) = [w.text for w in by_version.warnings if w.code is WarningCode.MIXED_ENVIRONMENTS]
     assert "version.numpy" not in line
+
+
+TIME, RATE, ERROR = ("ratio", "lower", "faster"), ("ratio", "higher", "faster"), ("ratio", "lower")
+SHARE, UNKNOWN = ("difference", "higher", "higher"), ("ratio", "neither", "")
+
+
+@pytest.mark.parametrize(
+    ("names", "rules", "unit"),
+    [
+        (("time", "epoch_time", "train_runtime", "total_time_s", "fit_seconds"), TIME, "s"),
+        (("step_ms", "latency_ms", "stepTime_ms", "p95_latency_ms", "time/forward-ms"), TIME, "ms"),
+        (("latency", "p99_latency", "LatencyP50"), TIME, ""),
+        (("throughput", "tokens_per_second", "eval/samples_per_second", "tokens/s"), RATE, "1/s"),
+        (("acc", "val_acc", "valAcc", "Accuracy/test", "eval_accuracy", "acc1"), SHARE, ""),
+        (("iou", "mean_iou", "map", "mAP", "map50", "auc", "roc_auc", "f1", "macro_f1"), SHARE, ""),
+        (("loss", "val_loss", "Loss/train"), ("difference", "lower", "lower"), ""),
+        (("error", "error_rate", "test_mse", "rmse", "perplexity"), (*ERROR, "lower"), ""),
+        (("peak_memory", "gpu_memory_mb"), (*ERROR, "lower"), None),
+        (
+            ("lr", "learning_rate", "epoch", "grad_norm", "times_seen", "mapping", "f10"),
+            UNKNOWN,
+            "",
+        ),
+    ],
+)
+def test_names_of_others_have_direction_kind_and_unit(
+    names: Sequence[str], rules: tuple[str, str, str], unit: str | None
+) -> None:
+    found = {name: outcome(name) for name in names}
+    assert {name: (m.kind, m.better, m.better_word) for name, m in found.items()} == dict.fromkeys(
+        names, rules
+    )
+    assert unit is None or {metric.unit for metric in found.values()} == {unit}
+
+
+def test_accuracy_in_percent_is_judged_in_points() -> None:
+    """Shift one side by half a point, in shares and in percent, then by more than a point."""
+    shares = foreign()
+    shares[f"metrics.{ACCURACY}"] += np.where(shares["tags.script"] == "b", 0.005, 0)
+    percents = shares.assign(**{f"metrics.{ACCURACY}": 100 * shares[f"metrics.{ACCURACY}"]})
+    (share,), (percent,) = (
+        judge(table, outcomes=[ACCURACY]).findings for table in (shares, percents)
+    )
+    assert share.row.verdict == percent.row.verdict == "different, within margin"
+    assert (percent.row.margin, percent.outcome.unit) == (1.0, "points")
+    assert percent.row.estimate == pytest.approx(100 * (share.row.estimate or 0))
+    percents[f"metrics.{ACCURACY}"] -= np.where(percents["tags.script"] == "b", 3, 0)
+    assert verdicts(judge(percents, outcomes=[ACCURACY])) == {ACCURACY: "lower"}

@@ -11,6 +11,7 @@ from experiments import studies
 from experiments.config import race_file
 from experiments.config import settings as settings_
 from experiments.planning import treatments
+from experiments.studies.race import rules
 from tracking.errors import ErrorCode, UsageError
 
 FILE = """
@@ -82,6 +83,28 @@ def test_outcomes_of_the_file_are_judged_with_their_margins(tmp_path: Path) -> N
     assert studies.primary(study, settings) == ("wall_seconds", "images_per_second")
 
 
+def test_declared_kind_and_margin_go_before_the_names(tmp_path: Path) -> None:
+    """Judge an accuracy as a ratio, and another in percent by its declared margin of 2 points."""
+    text = """[outcomes.accuracy]
+better = "lower"
+kind = "ratio"
+[outcomes.val_acc]
+better = "higher"
+margin = 2
+unit = "points"
+"""
+    outcomes, primary = race_file.load_outcomes(Path(written(tmp_path, text)), "file")
+    ratio, points = (rules(name, declared) for name, declared in outcomes.items())
+    assert (ratio.kind, ratio.better, ratio.margin, ratio.share) == ("ratio", "lower", None, False)
+    assert (points.kind, points.unit, points.margin, points.share) == (
+        "difference",
+        "points",
+        2,
+        False,
+    )
+    assert primary == ()
+
+
 def test_controls_repeat_the_first_command(tmp_path: Path) -> None:
     study = studies.load("race")
     settings = study.settings(  # type: ignore[call-arg]
@@ -123,6 +146,11 @@ def test_controls_repeat_the_first_command(tmp_path: Path) -> None:
             "[levels.a]\ncommand='x'\n[outcomes.loss]\nbetter='lower'\nsummary='first'",
             ErrorCode.INVALID_VALUE,
             "outcomes.loss.summary",
+        ),
+        (
+            "[levels.a]\ncommand='x'\n[outcomes.size]\nbetter='lower'\nkind='difference'",
+            ErrorCode.INVALID_VALUE,
+            "outcomes.size",
         ),
         ("[levels.a", ErrorCode.UNREADABLE, "race.toml"),
         ("[levels.a]\ncommand='x'\ncwd='~nobody-here'", ErrorCode.INVALID_VALUE, "levels.a.cwd"),
