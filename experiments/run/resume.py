@@ -213,7 +213,10 @@ def reported_looks(folder: Path, run: str, blocks: int) -> tuple[int, ...]:
         blocks: The number until now, to which its last report belongs if it had one.
     """
     looks, tagged_at = journal_runs.looks(folder, run), journal_runs.read(folder)[run].tagged_at
-    reported, looked = (tagged_at.get(name, journal_runs.NEVER) for name in ("verdict", "looks"))
+    verdict, answer, looked = (
+        tagged_at.get(name, journal_runs.NEVER) for name in ("verdict", "answer", "looks")
+    )
+    reported = max(verdict, answer)  # a report without a tag `answer` is an older one
     return tuple(sorted({*looks, blocks})) if reported > looked else looks
 
 
